@@ -1,0 +1,273 @@
+"""One run: what every round policy is made of. Never torch, never a socket.
+
+`Federation` knows how to prepare a visit, have visits trained, score the model and commit a round; the policies in
+`coordinator.rounds` decide when each of these happens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from coordinator.budget import Budget
+from coordinator.files import write_vectors
+from coordinator.ledger import ChoiceRow, Commit, Ledger, RoundRow, TransferRow, VisitRow
+from coordinator.methods import Method
+from coordinator.methods.row import Options
+from coordinator.pool import PoolTask, Reply
+from coordinator.server import Dispatch, Server, check_reply
+from costmodel.clock import Clock
+from costmodel.work import Work, nominal_bytes, nominal_bytes_plain, nominal_flops
+from edge import state, wire
+from edge.config import Description, Job, Plan
+from edge.payload import MODEL, Payload, Shapes, sha256, shapes
+from edge.streams import generator
+
+
+class RunFailed(RuntimeError):
+    """The run cannot go on; the text says what, where and why."""
+
+
+class Workers(Protocol):
+    """What a federation needs of a pool."""
+
+    def run(self, tasks: Sequence[PoolTask]) -> Iterator[tuple[PoolTask, Reply]]:
+        """Have all tasks done; answers come in any order."""
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One visit as it is known beforehand."""
+
+    dispatch: Dispatch
+    kind: str
+    """``train`` or ``listen``"""
+    work: Work
+    plan: Plan
+    nominal_bytes: float
+    nominal_flops: float
+
+    @property
+    def client(self) -> int:
+        """Whom it visits."""
+        return self.dispatch.client
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What the user is shown after each round."""
+
+    row: RoundRow
+    rounds: int
+    """Server steps so far."""
+    bytes_down: int
+    """In the whole run."""
+    bytes_up: int
+    alphas: Mapping[int, int]
+    """How many visits got which alpha in this round; empty for methods that choose none."""
+
+
+@dataclass
+class Federation:
+    """The parts of one run, put together by the runner."""
+
+    job: Job
+    method: Method
+    options: Options
+    description: Description
+    server: Server
+    workers: Workers
+    clock: Clock
+    budget: Budget
+    ledger: Ledger
+    folder: Path
+    participants: int
+    eval_every: int
+    on_round: Callable[[Progress], None]
+    rounds: int = 0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    states: dict[int, str] = field(default_factory=dict)
+    """client -> file name of its kept state"""
+
+    # --- before a visit -------------------------------------------------------------------------------------------
+
+    @property
+    def candidates(self) -> list[int]:
+        """Clients that hold data."""
+        return [int(k) for k in np.flatnonzero(self.description.samples)]
+
+    def prepare(self, client: int, round: int) -> Visit:
+        """What a training visit to this client would be; changes nothing."""
+        dispatch = self.server.dispatch(client, round)
+        row, blocks, choice = self.method.objective, len(self.description.layout), dispatch.choice
+        held = int(self.description.samples[client])
+        plan = self.job.train.plan(held)
+        passes = row.passes(blocks, self.options, choice) * plan.samples
+        passes = passes + row.whole_passes(blocks, self.options, choice) * held
+        work = Work(
+            wire.train_nbytes(self.job.run_id, tuple(choice), shapes(dispatch.payload)),
+            wire.update_nbytes(self.job.run_id, self.job.reports, self.up_shapes),
+            float((passes * self.description.flops).sum()),
+        )
+        alpha, tau = row.nominal_alpha(blocks, self.options, choice), row.nominal_period(self.options)
+        model = self.description.layout.nbytes()
+        return Visit(
+            dispatch,
+            "train",
+            work,
+            plan,
+            nominal_bytes_plain(model) if tau is None else nominal_bytes(alpha, blocks, tau, model),
+            nominal_flops(alpha, blocks, plan.samples, self.plain_flops),
+        )
+
+    def prepare_listener(self, client: int) -> Visit:
+        """A visit that only downloads the whole model."""
+        whole = self.server.some(self.description.layout.keys())
+        choice = dict.fromkeys(self.method.objective.choices, 0)
+        work = Work(wire.train_nbytes(self.job.run_id, tuple(choice), shapes(whole)), 0, 0.0)
+        model = self.description.layout.nbytes()
+        return Visit(Dispatch(client, whole, choice), "listen", work, Plan(0, 0, 0), float(model), 0.0)
+
+    @property
+    def up_shapes(self) -> Shapes:
+        """Shapes of what one client sends, corrections' slots among them."""
+        return self.server.up_shapes()
+
+    @property
+    def plain_flops(self) -> float:
+        """FLOPs of an ordinary training step per example."""
+        flops = self.description.flops
+        return float(flops.sum() - flops[0, 2])
+
+    # --- training and scoring -------------------------------------------------------------------------------------
+
+    def train(self, visits: Sequence[Visit], round: int) -> list[wire.Update]:
+        """Have these visits really trained; replies in client order. RunFailed for a reply that cannot be used."""
+        lr = self.job.train.lr * self.job.train.lr_decay**round
+        tasks = []
+        for visit in visits:
+            dispatch = visit.dispatch
+            message = wire.Train(visit.client, round, lr, dispatch.choice, dispatch.payload)
+            tasks.append(PoolTask(message, self._kept(visit.client), self._to_keep(visit.client, round)))
+        replies = [reply for _, reply in self.workers.run(tasks) if isinstance(reply, wire.Update)]
+        replies.sort(key=lambda reply: reply.client)
+        by_client = {visit.client: visit for visit in visits}
+        for reply in replies:
+            self._check(reply, by_client[reply.client])
+        return replies
+
+    def _check(self, reply: wire.Update, visit: Visit) -> None:
+        problem = check_reply(self.server, reply)
+        if problem is not None:
+            raise RunFailed(f"update refused: {problem}")
+        counted, foreseen = reply.numbers["flops"], visit.work.flops
+        if not np.isclose(counted, foreseen, rtol=1e-9, atol=0.0):
+            raise RunFailed(
+                f"client {reply.client}, round {reply.round}: executed {counted:.6g} FLOPs, but the row of "
+                f"{self.method.name} foresees {foreseen:.6g}"
+            )
+
+    def _kept(self, client: int) -> str | None:
+        name = self.states.get(client)
+        return None if name is None else str(self.folder / "state" / name)
+
+    def _to_keep(self, client: int, round: int) -> str | None:
+        return str(self.folder / "state" / f"{client}-{round}.safetensors") if self.keeps else None
+
+    @property
+    def keeps(self) -> bool:
+        """Whether clients keep anything between visits."""
+        return bool(self.job.keep) or any(correction.keeps for correction in self.method.corrections)
+
+    def evaluate(self) -> tuple[float, float]:
+        """(accuracy, mean loss): of the global model on the test set, or the mean over clients of each one's own."""
+        if self.method.objective.evaluated == "clients":
+            return self._evaluate_clients()
+        count, batch, payload = self.description.test_count, self.job.eval_batch, self.server.evaluated()
+        tasks = [
+            PoolTask(wire.Evaluate(start, min(start + batch, count), wire.GLOBAL, payload))
+            for start in range(0, count, batch)
+        ]
+        scores = self._scores(tasks)
+        return sum(s.correct for s in scores) / count, sum(s.loss_sum for s in scores) / count
+
+    def _evaluate_clients(self) -> tuple[float, float]:
+        payload = self.server.some(self.server.setup.down)
+        tasks = [
+            PoolTask(wire.Evaluate(0, int(count), client, payload), self._kept(client))
+            for client, count in enumerate(self.description.test_samples)
+            if count
+        ]
+        scores = self._scores(tasks)
+        accuracy = float(np.mean([score.correct / score.count for score in scores]))
+        return accuracy, float(np.mean([score.loss_sum / score.count for score in scores]))
+
+    def _scores(self, tasks: Sequence[PoolTask]) -> list[wire.Score]:
+        scores = [score for _, score in self.workers.run(tasks) if isinstance(score, wire.Score)]
+        return sorted(scores, key=lambda score: (score.client, score.start))
+
+    # --- the commit -----------------------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        row: RoundRow,
+        visits: Sequence[VisitRow],
+        transfers: Sequence[TransferRow],
+        choices: Sequence[ChoiceRow],
+        kept: Mapping[int, str],
+        wall_started: float,
+    ) -> None:
+        """Write the checkpoint, then commit everything in one transaction, then drop what is obsolete."""
+        checkpoint = self._checkpoint(row.round)
+        states = {client: (row.round, name, file_sha256(self.folder / "state" / name)) for client, name in kept.items()}
+        obsolete = self.ledger.commit(
+            Commit(row, visits, transfers, choices, states, checkpoint, time.monotonic() - wall_started)
+        )
+        self.states.update(kept)
+        for name in obsolete:
+            for place in ("state", "checkpoints"):
+                (self.folder / place / name).unlink(missing_ok=True)
+        self.bytes_down += row.bytes_down
+        self.bytes_up += row.bytes_up
+        alphas: dict[int, int] = {}
+        for choice in choices:
+            alphas[choice.alpha] = alphas.get(choice.alpha, 0) + 1
+        self.on_round(Progress(row, self.rounds, self.bytes_down, self.bytes_up, alphas))
+
+    def _checkpoint(self, round: int) -> tuple[str, str]:
+        name = f"round-{round:06d}.safetensors"
+        named = {f"model|{key}": vector.data for key, vector in self.server.model.items()}
+        named |= {f"server|{key}": np.ascontiguousarray(array) for key, array in self.server.state().items()}
+        path = self.folder / "checkpoints" / name
+        write_vectors(path, named)
+        return name, file_sha256(path)
+
+    def keep_everywhere(self, clients: Sequence[int], round: int) -> dict[int, str]:
+        """Let these clients keep the global model: one file that all their states refer to."""
+        if not clients or not self.keeps:
+            return {}
+        name = f"global-{round}.safetensors"
+        whole: Payload = {MODEL: {key: self.server.model[key] for key in self.job.keep}}
+        state.write(str(self.folder / "state" / name), whole)
+        return dict.fromkeys(clients, name)
+
+    def model_sha256(self) -> str:
+        """The hash of the global model."""
+        return sha256({MODEL: self.server.model})
+
+    def jitter(self, round: int) -> Callable[[int], np.random.Generator]:
+        """The random stream of each client's conditions in one round."""
+        return lambda client: generator(self.job.seed, "fleet", round, client)
+
+
+def file_sha256(path: Path) -> str:
+    """The hash of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,254 @@
+"""Who spent how many seconds, bytes, FLOPs and joules on what: one SQLite file per run, one transaction per round.
+
+A round is committed whole: its rows, the model's checkpoint, the server's state and where each client's kept state
+lies. Tables ``rounds``, ``visits``, ``transfers``, ``choices``, ``states``, ``checkpoints`` and ``meta`` hold virtual
+facts, equal for any number of workers; ``host_rounds`` and ``host_events`` hold what this machine did.
+
+The hash chain runs over (previous hash, model hash, the round's virtual rows) and starts from the resolved scenario
+and the data's hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class RoundRow:
+    """One committed round. Seconds are virtual and absolute; the other amounts are this round's alone."""
+
+    round: int
+    start_s: float
+    end_s: float
+    participants: int
+    accuracy: float | None
+    """On the test set after this round; None where it was not evaluated."""
+    test_loss: float | None
+    train_loss: float | None
+    """Mean over visits of their mean local cross-entropy."""
+    bytes_down: int
+    bytes_up: int
+    nominal_bytes: float
+    flops: float
+    nominal_flops: float
+    joules: float
+    wasted_bytes: int
+    """Bytes of visits that did not count."""
+    model_sha256: str
+
+
+@dataclass(frozen=True)
+class VisitRow:
+    """One visit of one client in one round."""
+
+    round: int
+    client: int
+    device: str
+    network: str
+    kind: str
+    """``train``; ``listen``: a download only; ``cut``: stopped by the virtual clock's budget, did not count."""
+    start_s: float
+    down_end_s: float
+    compute_end_s: float
+    up_end_s: float
+    bytes_down: int
+    bytes_up: int
+    nominal_bytes: float
+    flops: float
+    nominal_flops: float
+    joules: float
+    samples: int
+    steps: int
+    loss: float | None
+
+
+@dataclass(frozen=True)
+class TransferRow:
+    """The bytes of one block in one direction of one visit; slot '' and key 'header' for the header."""
+
+    round: int
+    client: int
+    direction: str
+    slot: str
+    key: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class ChoiceRow:
+    """What the server chose for one visit, and what it learned from it (GMBS, Eq. 5-7)."""
+
+    round: int
+    client: int
+    alpha: int
+    full: int
+    value: float
+    """V of the chosen alpha at dispatch (Eq. 7)."""
+    deviation: float
+    loss_drop: float
+    compute_share: float
+    """Normalised compute time t'_{k,c}."""
+    communication_share: float
+    """Normalised communication time t'_{k,b}."""
+    reward: float
+
+
+@dataclass(frozen=True)
+class HostEvent:
+    """Something that happened to this machine's processes; never part of the result."""
+
+    kind: str
+    worker: str
+    detail: str
+    wall_seconds: float
+
+
+@dataclass(frozen=True)
+class Commit:
+    """All that one round changes."""
+
+    row: RoundRow
+    visits: Sequence[VisitRow] = ()
+    transfers: Sequence[TransferRow] = ()
+    choices: Sequence[ChoiceRow] = ()
+    states: Mapping[int, tuple[int, str, str]] = field(default_factory=dict)
+    """client -> (visit, file name, sha256 of the file)"""
+    checkpoint: tuple[str, str] = ("", "")
+    """(file name, sha256 of the file)"""
+    wall_seconds: float = 0.0
+
+
+_TYPES = {"int": "INTEGER", "float": "REAL", "str": "TEXT", "float | None": "REAL"}
+
+
+def _create(table: str, kind: type[Any], extra: str = "") -> str:
+    columns = ", ".join(f"{f.name} {_TYPES[str(f.type)]}" for f in fields(kind))
+    return f"CREATE TABLE {table} ({columns}{extra})"
+
+
+SCHEMA = (
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT)",
+    _create("rounds", RoundRow, ", chain TEXT, PRIMARY KEY (round)"),
+    _create("visits", VisitRow, ", PRIMARY KEY (round, client, kind)"),
+    _create("transfers", TransferRow),
+    _create("choices", ChoiceRow, ", PRIMARY KEY (round, client)"),
+    "CREATE TABLE states (client INTEGER PRIMARY KEY, visit INTEGER, file TEXT, sha256 TEXT)",
+    "CREATE TABLE checkpoints (round INTEGER PRIMARY KEY, file TEXT, sha256 TEXT)",
+    "CREATE TABLE host_rounds (round INTEGER PRIMARY KEY, wall_s REAL)",
+    "CREATE TABLE host_events (kind TEXT, worker TEXT, detail TEXT, wall_s REAL)",
+)
+KEPT_CHECKPOINTS = 2
+
+
+class Ledger:
+    """The ledger of one run, open for writing by one process."""
+
+    def __init__(self, path: Path, genesis: str) -> None:
+        """Create the ledger; ``genesis`` is the first hash of the chain."""
+        self._db = sqlite3.connect(path, isolation_level=None)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=FULL")
+        self.chain = genesis
+        with self._transaction():
+            for statement in SCHEMA:
+                self._db.execute(statement)
+            self._set("genesis", genesis)
+
+    def commit(self, done: Commit) -> list[str]:
+        """Commit one round; returns the names of files that nothing refers to any more, to be deleted."""
+        chain = link(self.chain, done)
+        with self._transaction():
+            self._insert("rounds", [(*astuple(done.row), chain)])
+            for table, rows in (("visits", done.visits), ("transfers", done.transfers), ("choices", done.choices)):
+                self._insert(table, [astuple(row) for row in rows])
+            obsolete = self._replace_states(done.states)
+            self._insert("checkpoints", [(done.row.round, *done.checkpoint)])
+            obsolete += self._drop_checkpoints()
+            self._insert("host_rounds", [(done.row.round, done.wall_seconds)])
+        self.chain = chain
+        return obsolete
+
+    def event(self, event: HostEvent) -> None:
+        """Record a host event at once."""
+        with self._transaction():
+            self._insert("host_events", [astuple(event)])
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Record how the run ended."""
+        with self._transaction():
+            self._set("summary", json.dumps(summary))
+
+    def close(self) -> None:
+        """Fold the write-ahead log into the file and close it."""
+        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._db.close()
+
+    def _set(self, key: str, value: str) -> None:
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+    def _insert(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        if rows:
+            marks = ", ".join("?" * len(rows[0]))
+            self._db.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+
+    def _replace_states(self, states: Mapping[int, tuple[int, str, str]]) -> list[str]:
+        if not states:
+            return []
+        before = self._files("SELECT file FROM states")
+        for client, (visit, file, digest) in states.items():
+            self._db.execute("INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?)", (client, visit, file, digest))
+        return sorted(before - self._files("SELECT file FROM states"))
+
+    def _drop_checkpoints(self) -> list[str]:
+        newest = f"SELECT round FROM checkpoints ORDER BY round DESC LIMIT {KEPT_CHECKPOINTS}"
+        old = self._files(f"SELECT file FROM checkpoints WHERE round NOT IN ({newest})")
+        self._db.execute(f"DELETE FROM checkpoints WHERE round NOT IN ({newest})")
+        return sorted(old)
+
+    def _files(self, query: str) -> set[str]:
+        return {str(row[0]) for row in self._db.execute(query)}
+
+    def _transaction(self) -> _Transaction:
+        return _Transaction(self._db)
+
+
+class _Transaction:
+    """BEGIN IMMEDIATE .. COMMIT, rolled back on any exception."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self.db = db
+
+    def __enter__(self) -> None:
+        self.db.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.db.execute("COMMIT" if kind is None else "ROLLBACK")
+
+
+def link(previous: str, done: Commit) -> str:
+    """The next hash of the chain: over the previous one and the round's virtual rows, the model's hash among them."""
+    rows: Iterable[Any] = (done.row, *done.visits, *done.transfers, *done.choices)
+    text = json.dumps([asdict(row) for row in rows], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(f"{previous}\n{text}".encode()).hexdigest()
+
+
+def genesis(scenario: Mapping[str, Any], data_sha256: str) -> str:
+    """The chain's first hash, from the resolved scenario and the data."""
+    text = json.dumps(scenario, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(f"{text}\n{data_sha256}".encode()).hexdigest()
+
+
+def read(path: Path, query: str, arguments: Sequence[Any] = ()) -> list[sqlite3.Row]:
+    """Rows of a ledger that may be in use by a run, opened read-only."""
+    db = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    try:
+        db.row_factory = sqlite3.Row
+        return db.execute(query, arguments).fetchall()
+    finally:
+        db.close()

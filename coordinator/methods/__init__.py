@@ -1,0 +1,108 @@
+"""All methods, one row each; names join with ``+`` (``fedmlb+fedprox``).
+
+A method of your own needs no entry here: name it ``my_package.my_method:ROW`` in a scenario.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import create_model
+
+from coordinator.methods import fedavg, fedbr, fedmlb, fedprox
+from coordinator.methods.row import Correction, Objective, Options
+from coordinator.travels import keys
+from edge.payload import Layout
+
+OBJECTIVES: dict[str, Objective] = {row.name: row for row in (fedavg.ROW, fedmlb.ROW, fedbr.ROW)}
+CORRECTIONS: dict[str, Correction] = {row.name: row for row in (fedprox.ROW,)}
+
+
+@dataclass(frozen=True)
+class Method:
+    """An objective with the corrections that join it."""
+
+    name: str
+    objective: Objective
+    corrections: tuple[Correction, ...]
+
+    @property
+    def options(self) -> type[Options]:
+        """One record with the options of all parts."""
+        parts = [self.objective.options, *(correction.options for correction in self.corrections)]
+        if len(parts) == 1:
+            return parts[0]
+        merged: type[Options] = create_model("MethodOptions", __base__=tuple(parts))  # type: ignore[call-overload]
+        return merged
+
+    def check(self, options: Options, blocks: int) -> None:
+        """Raise ValueError, naming the key, for options that a model of so many blocks does not allow."""
+        for part in (self.objective, *self.corrections):
+            part.options.check(options, blocks)
+
+    def share(self, options: Options, part: Objective | Correction) -> dict[str, Any]:
+        """The options that belong to one part."""
+        everything = options.model_dump()
+        return {name: everything[name] for name in part.options.model_fields}
+
+    def travels(self, layout: Layout, down: str | None, up: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """(keys down, keys up) as the method says, or as the scenario overrides it. ValueError names the key."""
+        if down is not None and self.objective.down is None:
+            raise ValueError(f"travels.down = {down!r}: {self.name} chooses what goes down for each visit")
+        return (
+            _keys("travels.down", down or self.objective.down or "everything", layout),
+            _keys("travels.up", up or self.objective.up, layout),
+        )
+
+    @property
+    def reports(self) -> tuple[str, ...]:
+        """Names of the numbers that ride up."""
+        own = [name for part in (self.objective, *self.corrections) for name in part.reports]
+        return ("loss", "samples", "steps", "flops", *own)
+
+
+def _keys(key: str, text: str, layout: Layout) -> tuple[str, ...]:
+    try:
+        return keys(text, layout)
+    except ValueError as error:
+        raise ValueError(f"{key} = {error}") from None
+
+
+def resolve(name: str) -> Method:
+    """The method that a scenario names. ValueError with the nearest known name."""
+    parts = [_part(part.strip()) for part in name.split("+")]
+    objectives = [part for part in parts if isinstance(part, Objective)]
+    corrections = tuple(part for part in parts if isinstance(part, Correction))
+    if len(objectives) > 1:
+        raise ValueError(
+            f"{name!r} joins two objectives, {objectives[0].name} and {objectives[1].name}; only one can lead"
+        )
+    if len({correction.name for correction in corrections}) < len(corrections):
+        raise ValueError(f"{name!r} names a correction twice")
+    return Method(name, objectives[0] if objectives else fedavg.ROW, corrections)
+
+
+def _part(name: str) -> Objective | Correction:
+    if ":" in name:
+        return _own_module(name)
+    known: Mapping[str, Objective | Correction] = {**OBJECTIVES, **CORRECTIONS}
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+        hint = f"; did you mean {near[0]}" if near else ""
+        raise ValueError(f"no method {name!r}{hint} (known: {', '.join(known)})")
+    return known[name]
+
+
+def _own_module(name: str) -> Objective | Correction:
+    module, _, attribute = name.partition(":")
+    try:
+        row = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{name!r} cannot be loaded: {error}") from None
+    if not isinstance(row, Objective | Correction):
+        raise ValueError(f"{name!r} is not a method row")
+    return row

@@ -1,0 +1,22 @@
+"""FedAvg: local SGD and the clients' mean. Everything is the default.
+
+McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017,
+https://arxiv.org/abs/1602.05629
+"""
+
+from __future__ import annotations
+
+from coordinator.methods.row import Objective, Options
+
+
+class FedAvgOptions(Options):
+    """FedAvg has no hyperparameters beyond those of local SGD."""
+
+
+ROW = Objective(
+    name="fedavg",
+    title="federated averaging",
+    source="McMahan et al., AISTATS 2017",
+    options=FedAvgOptions,
+    neutral="is FedAvg",
+)

@@ -1,0 +1,257 @@
+"""FedBR: only the last alpha global blocks go down, and a bandit picks alpha per client (GMBS).
+
+Zeng, Liu, Xu, Wang, Xu and Zhao, Enhanced Federated Learning with Adaptive Block-wise Regularization and Knowledge
+Distillation. The client half is `edge.objectives.fedbr`, the bandit `coordinator.gmbs`. What the paper leaves open is
+an option here; the default comes first and the alternatives after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from coordinator.gmbs import Bonus, Gmbs, Normalise, normalise, reward
+from coordinator.ledger import ChoiceRow
+from coordinator.methods.row import Chosen, Objective, Options, Passes, add_frozen_suffix, plain_passes
+from coordinator.server import Dispatch, Outcome, Part, Server, Setup, State
+from edge.payload import MODEL, Layout, Vector
+from edge.streams import generator
+from edge.wire import Update
+
+
+class FedBROptions(Options):
+    """FedBR's hyperparameters and the details its paper leaves open."""
+
+    alpha: Literal["gmbs", "random"] | int = "gmbs"
+    """How many global blocks go down: chosen by GMBS, drawn at random, or fixed in 1..M-1."""
+    period: int = Field(default=3, ge=0)
+    """tau: every period + 1 rounds the whole model goes down; 0 sends it in every round."""
+    schedule: Literal["text", "equation"] = "text"
+    """Whole model every tau + 1 rounds (text) or every tau rounds (what Eq. 3 charges)."""
+    broadcast: Literal["participants", "everyone"] = "participants"
+    """Who gets the whole model when it goes down; with everyone, the others get a download-only visit."""
+    stale_after: int | None = Field(default=None, ge=0)
+    """Send the whole model to a client that was absent for more rounds than this; by default never."""
+    full_rounds: Literal["gmbs", "all", "silent"] = "gmbs"
+    """When the whole model went down: alpha still sets the pathways; all M-1 pathways; or GMBS gets no feedback."""
+    lambda1: float = Field(default=1.0, ge=0)
+    """Weight of the pathways' cross-entropy."""
+    lambda2: float = Field(default=1.0, ge=0)
+    """Weight of the divergence between pathways and main path."""
+    temperature: float = Field(default=1.0, gt=0)
+    """T of the divergence."""
+    hybrid_ce: bool = True
+    """Whether pathways have cross-entropy terms."""
+    norm: Literal["used", "all", "none"] = "used"
+    """Divisor of both sums: alpha, M-1, or 1."""
+    kl: Literal["hybrid-local", "local-hybrid", "symmetric"] = "hybrid-local"
+    """Direction of the divergence, reference first."""
+    detach: bool = False
+    """Whether the divergence's pathway side is a constant."""
+    kl_t2: bool = False
+    """Whether the divergence is multiplied by T²."""
+    memory: float = Field(default=0.5, ge=0, le=1)
+    """lambda of Eq. 6."""
+    deviation: Literal["total-variation", "l2", "kl", "model", "constant"] = "total-variation"
+    """d_k of Eq. 5: distance of label distributions, of models (relative to the participants' mean), or 1."""
+    drop: Literal["epochs", "exact", "visits", "absolute"] = "epochs"
+    """Δζ_L of Eq. 5: first minus last local epoch; full-data loss before minus after; last visit minus this one;
+    the absolute value of the first."""
+    normalise: Normalise = "max"
+    """How times are made comparable within a round."""
+    first_round: Literal[0, 1] = 0
+    """What t of Eq. 7 counts from."""
+    bonus: Bonus = "printed"
+    """√(ln(t+1))/(n+1) as printed, or √(ln(t+1)/(n+1))."""
+
+    def check(self, blocks: int) -> None:
+        """A fixed alpha must lie in 1..M-1."""
+        if isinstance(self.alpha, int) and not 1 <= self.alpha < blocks:
+            raise ValueError(
+                f"method_options.alpha = {self.alpha}: must be in 1..{blocks - 1}, since the model has {blocks} blocks "
+                f"(sending all of them is what period = 0 does)"
+            )
+
+
+class FedBRServer(Server):
+    """Chooses alpha per visit, sends the last alpha blocks or the whole model, and feeds the bandit."""
+
+    def __init__(self, setup: Setup, parts: Sequence[Part] = ()) -> None:
+        super().__init__(setup, parts)
+        self.options = FedBROptions.model_validate(dict(setup.options))
+        clients, self.blocks = len(setup.samples), len(setup.layout)
+        self.gmbs = Gmbs(clients, self.blocks - 1, self.options.memory, self.options.bonus)
+        self.deviations = label_deviation(setup.histogram, self.options.deviation)
+        self.last_seen = np.full(clients, -1, dtype=np.int64)
+        self.last_loss = np.full(clients, np.nan)
+        self._sent: dict[str, Vector] = {}
+        self._values: dict[int, float] = {}
+
+    def dispatch(self, client: int, round: int) -> Dispatch:
+        """The last alpha blocks, or everything where a whole broadcast is due."""
+        full = self.is_full(round) or self._needs_all(client, round)
+        alpha = self._alpha(client, round)
+        keys = self.setup.layout.keys() if full else self.setup.layout.last(alpha)
+        if full and self.options.full_rounds == "all":
+            alpha = self.blocks - 1
+        return Dispatch(client, self.joined(client, self.some(keys)), {"alpha": alpha, "full": int(full)})
+
+    def is_full(self, round: int) -> bool:
+        """Whether the whole model goes down in this round."""
+        span = self.options.period + (1 if self.options.schedule == "text" else 0)
+        return span == 0 or round % span == 0
+
+    def _needs_all(self, client: int, round: int) -> bool:
+        seen, limit = int(self.last_seen[client]), self.options.stale_after
+        return seen < 0 or (limit is not None and round - seen - 1 > limit)
+
+    def _alpha(self, client: int, round: int) -> int:
+        if isinstance(self.options.alpha, int):
+            return self.options.alpha
+        rng = generator(self.setup.seed, "gmbs", round, client)
+        if self.options.alpha == "random":
+            return int(rng.integers(1, self.blocks))
+        return self.gmbs.choose(client, round + self.options.first_round, rng)
+
+    def listeners(self, round: int, cohort: Sequence[int]) -> Sequence[int]:
+        """With ``broadcast = "everyone"``, all other clients that hold data."""
+        if self.options.broadcast == "participants" or not self.is_full(round):
+            return ()
+        taking_part = set(cohort)
+        return [int(k) for k in np.flatnonzero(self.setup.samples) if int(k) not in taking_part]
+
+    def started(self, round: int, dispatches: Sequence[Dispatch]) -> None:
+        """Count dispatched visits; a client that only listens has been seen but not chosen for."""
+        self._sent = dict(self.model)
+        for dispatch in dispatches:
+            self.last_seen[dispatch.client] = round
+            alpha = dispatch.choice["alpha"]
+            if alpha:
+                values = self.gmbs.values(dispatch.client, round + self.options.first_round)
+                self._values[dispatch.client] = float(values[alpha - 1])
+                self.gmbs.started(dispatch.client, alpha)
+
+    def feedback(self, round: int, outcomes: Sequence[Outcome]) -> list[ChoiceRow]:
+        """Eq. 5 and 6 for every visit that counted."""
+        if not outcomes:
+            return []
+        deviations = self._deviations(outcomes)
+        compute = normalise(np.array([o.compute_seconds for o in outcomes]), self.options.normalise)
+        communication = normalise(np.array([o.communication_seconds for o in outcomes]), self.options.normalise)
+        rows = []
+        for i, outcome in enumerate(outcomes):
+            client, alpha = outcome.dispatch.client, outcome.dispatch.choice["alpha"]
+            full = outcome.dispatch.choice["full"]
+            drop = self._drop(outcome.reply)
+            gained = reward(deviations[i], drop, float(compute[i]), float(communication[i]))
+            if not (full and self.options.full_rounds == "silent"):
+                self.gmbs.learn(client, alpha, gained)
+            self.last_loss[client] = outcome.reply.numbers["loss"]
+            rows.append(
+                ChoiceRow(
+                    round,
+                    client,
+                    alpha,
+                    full,
+                    self._values[client],
+                    float(deviations[i]),
+                    drop,
+                    float(compute[i]),
+                    float(communication[i]),
+                    gained,
+                )  # fmt: skip
+            )
+        return rows
+
+    def _drop(self, reply: Update) -> float:
+        if self.options.drop != "visits":
+            return float(reply.numbers["drop"])
+        before = float(self.last_loss[reply.client])
+        return 0.0 if np.isnan(before) else before - float(reply.numbers["loss"])
+
+    def _deviations(self, outcomes: Sequence[Outcome]) -> NDArray[np.float64]:
+        if self.options.deviation != "model":
+            return self.deviations[[o.dispatch.client for o in outcomes]]
+        distances = np.array([model_distance(o.reply, self._sent) for o in outcomes])
+        return distances / distances.mean() if distances.mean() > 0 else distances
+
+    def state(self) -> State:
+        """The bandit's memory, and when and how each client was last seen."""
+        own = {"p": self.gmbs.p, "n": self.gmbs.n, "last_seen": self.last_seen, "last_loss": self.last_loss}
+        return super().state() | {name: array.copy() for name, array in own.items()}
+
+    def restore(self, model: dict[str, Vector], state: State) -> None:
+        """Inverse of `state`."""
+        super().restore(model, state)
+        self.gmbs.p[:], self.gmbs.n[:] = state["p"], state["n"]
+        self.last_seen[:], self.last_loss[:] = state["last_seen"], state["last_loss"]
+
+
+def label_deviation(histogram: NDArray[np.int64], kind: str) -> NDArray[np.float64]:
+    """d_k per client from label histograms (clients, classes): how far its labels are from everyone's.
+
+    Total variation is ½ Σ_c |p_k(c) − p(c)|, in [0, 1]; a client without examples gets 0.
+    """
+    if kind in ("constant", "model"):
+        return np.ones(len(histogram))
+    overall = histogram.sum(axis=0) / max(histogram.sum(), 1)
+    counts = histogram.sum(axis=1, keepdims=True)
+    own = np.where(counts > 0, histogram / np.maximum(counts, 1), overall)
+    if kind == "l2":
+        return np.asarray(np.sqrt(((own - overall) ** 2).sum(axis=1)))
+    if kind == "kl":
+        ratio = np.divide(own, overall, out=np.ones_like(own), where=own > 0)
+        return np.asarray((own * np.log(ratio)).sum(axis=1))
+    return np.asarray(0.5 * np.abs(own - overall).sum(axis=1))
+
+
+def model_distance(reply: Update, sent: dict[str, Vector]) -> float:
+    """‖x_k − θ‖₂ over what came up."""
+    total = 0.0
+    for key, vector in reply.payload[MODEL].items():
+        total += float(np.square(vector.data - sent[key].data, dtype=np.float64).sum())
+    return float(np.sqrt(total))
+
+
+def passes(blocks: int, options: FedBROptions, choice: Chosen) -> Passes:
+    """The main path and alpha pathways, the m-th with the frozen blocks after m."""
+    total = plain_passes(blocks)
+    for m in range(blocks - choice["alpha"], blocks):
+        add_frozen_suffix(total, m)
+    return total
+
+
+def whole_passes(blocks: int, options: FedBROptions, choice: Chosen) -> Passes:
+    """``drop = "exact"`` runs the local data forward before and after training."""
+    total = np.zeros((blocks, 3))
+    total[:, 0] = 2.0 if options.drop == "exact" else 0.0
+    return total
+
+
+def kept(layout: Layout, down: tuple[str, ...]) -> tuple[str, ...]:
+    """All but the last block, which arrives in every visit."""
+    return layout.keys(layout.names[:-1])
+
+
+ROW = Objective(
+    name="fedbr",
+    title="adaptive block-wise regularisation, GMBS",
+    source="Zeng et al.",
+    options=FedBROptions,
+    neutral="period = 0 and lambda1 = lambda2 = 0, against FedAvg with uniform weights",
+    client="edge.objectives.fedbr:FedBR",
+    server=FedBRServer,
+    down=None,
+    keep=kept,
+    choices=("alpha", "full"),
+    reports=("drop",),
+    passes=passes,
+    whole_passes=whole_passes,
+    nominal_alpha=lambda blocks, options, choice: choice["alpha"],
+    nominal_period=lambda options: options.period,
+    weights="uniform",
+)

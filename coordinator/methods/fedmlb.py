@@ -1,0 +1,88 @@
+"""FedMLB: hybrid pathways of local and frozen global blocks regularise local training. The server is FedAvg's.
+
+Kim, Kim and Han, Multi-Level Branched Regularization for Federated Learning, ICML 2022,
+https://arxiv.org/abs/2207.06936. The client half is `edge.objectives.fedmlb`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from coordinator.methods.row import (
+    FORWARD,
+    INPUT_GRADIENT,
+    WEIGHT_GRADIENT,
+    Chosen,
+    Objective,
+    Options,
+    Passes,
+    add_frozen_suffix,
+    plain_passes,
+)
+
+
+class FedMLBOptions(Options):
+    """L = CE(z_L, y) + lambda1/D Σ CE(z_m, y) + lambda2/D Σ KL(σ_T(z_m) ‖ σ_T(z_L)) over the pathways m."""
+
+    lambda1: float = Field(default=1.0, ge=0)
+    """Weight of the pathways' cross-entropy (λ1). With lambda2 = 0 as well: FedAvg."""
+    lambda2: float = Field(default=1.0, ge=0)
+    """Weight of the divergence between pathways and main path (λ2)."""
+    temperature: float = Field(default=1.0, gt=0)
+    """T of the divergence."""
+    order: Literal["LG", "GL"] = "LG"
+    """LG: local blocks first (the method); GL: global blocks first (the ablation of Table 4)."""
+    pathways: tuple[int, ...] | None = None
+    """Which m of 1..M-1 are used; by default all; an empty list is FedAvg."""
+    norm: Literal["used", "all"] = "used"
+    """D: the number of pathways used, or M-1 whatever is used (the published code's ablations)."""
+    detach_hybrid_target: bool = False
+    """Whether the divergence's pathway side is a constant."""
+    kl_t2: bool = False
+    """Whether the divergence is multiplied by T²."""
+
+    def check(self, blocks: int) -> None:
+        """Pathways must lie in 1..M-1 and be distinct."""
+        wanted = self.pathways or ()
+        for m in wanted:
+            if not 1 <= m < blocks:
+                raise ValueError(
+                    f"method_options.pathways: {m} is not in 1..{blocks - 1}, the model has {blocks} blocks"
+                )
+        if len(set(wanted)) < len(wanted):
+            raise ValueError(f"method_options.pathways: {list(wanted)} names a pathway twice")
+
+
+def used(blocks: int, options: FedMLBOptions) -> tuple[int, ...]:
+    """The pathways in use."""
+    return tuple(range(1, blocks)) if options.pathways is None else options.pathways
+
+
+def passes(blocks: int, options: FedMLBOptions, choice: Chosen) -> Passes:
+    """LG: each pathway adds its frozen suffix. GL: one frozen prefix, and each pathway a trained suffix."""
+    total = plain_passes(blocks)
+    pathways = used(blocks, options)
+    for m in pathways:
+        if options.order == "LG":
+            add_frozen_suffix(total, m)
+        else:
+            total[m:, FORWARD] += 1
+            total[m:, WEIGHT_GRADIENT] += 1
+            total[m + 1 :, INPUT_GRADIENT] += 1
+    if options.order == "GL":
+        total[: max(pathways, default=0), FORWARD] += 1
+    return total
+
+
+ROW = Objective(
+    name="fedmlb",
+    title="multi-level branched regularisation",
+    source="Kim, Kim and Han, ICML 2022",
+    options=FedMLBOptions,
+    neutral="lambda1 = lambda2 = 0, or pathways = []",
+    client="edge.objectives.fedmlb:FedMLB",
+    passes=passes,
+    nominal_alpha=lambda blocks, options, choice: blocks - 1,
+)

@@ -1,0 +1,108 @@
+"""What a method's row says. Torch-free: the client half is named by a dotted string.
+
+A row names its two halves, its options, what travels, how often each block runs each kind of pass, and how it is
+evaluated. `Objective` rows stand alone; `Correction` rows join any objective (``fedmlb+fedprox``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from coordinator import travels
+from coordinator.server import Part, Server
+from edge.payload import Layout
+
+FORWARD, WEIGHT_GRADIENT, INPUT_GRADIENT = range(3)
+Passes = NDArray[np.float64]
+"""(blocks, 3): how often each block runs forward, weight gradient and input gradient."""
+Chosen = Mapping[str, int]
+
+
+class Options(BaseModel):
+    """Hyperparameters of a method; subclasses add fields, each with its paper's symbol, range and meaning of 0."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def check(self, blocks: int) -> None:
+        """Raise ValueError, naming the key, for values that a model of so many blocks does not allow."""
+
+
+def plain_passes(blocks: int) -> Passes:
+    """One ordinary training step: every pass once, but no gradient for the images themselves."""
+    passes = np.ones((blocks, 3))
+    passes[0, INPUT_GRADIENT] = 0
+    return passes
+
+
+def add_frozen_suffix(passes: Passes, pathway: int) -> None:
+    """Count a pathway through frozen blocks after block ``pathway``: forward and input gradient, no weight gradient."""
+    passes[pathway:, FORWARD] += 1
+    passes[pathway:, INPUT_GRADIENT] += 1
+
+
+def keeps_what_does_not_arrive(layout: Layout, down: tuple[str, ...]) -> tuple[str, ...]:
+    """The keys that a client must keep because no message brings them."""
+    return tuple(key for key in layout.sizes if key not in down)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A method by its local objective and server half. Defaults are FedAvg's."""
+
+    name: str
+    title: str
+    source: str
+    """Authors, venue, year."""
+    options: type[Options]
+    neutral: str
+    """Which options give FedAvg."""
+    client: str = "edge.local:Local"
+    """Client half, ``module:Class``."""
+    server: type[Server] = Server
+    down: str | None = travels.EVERYTHING
+    """What goes down; None where the server half chooses per visit, so that a scenario cannot override it."""
+    up: str = travels.EVERYTHING
+    keep: Callable[[Layout, tuple[str, ...]], tuple[str, ...]] = keeps_what_does_not_arrive
+    """Keys of the model that a client keeps, from the layout and what goes down."""
+    choices: tuple[str, ...] = ()
+    """Names of the numbers that ride down in a dispatch."""
+    reports: tuple[str, ...] = ()
+    """Names of the numbers that ride up, beside those of every method."""
+    passes: Callable[[int, Any, Chosen], Passes] = lambda blocks, options, choice: plain_passes(blocks)
+    """Passes per trained example, from (blocks, options, choice)."""
+    whole_passes: Callable[[int, Any, Chosen], Passes] = lambda blocks, options, choice: np.zeros((blocks, 3))
+    """Passes per local example once a visit, beside training."""
+    nominal_alpha: Callable[[int, Any, Chosen], int] = lambda blocks, options, choice: 0
+    """The alpha that FedBR's Eq. 2 would charge; 0 where there are no pathways."""
+    nominal_period: Callable[[Any], int | None] = lambda options: None
+    """tau of FedBR's Eq. 3; None where the whole model goes down in every round."""
+    weights: Literal["size", "uniform"] = "size"
+    """How replies are weighted unless the scenario says otherwise."""
+    optimisers: tuple[str, ...] | None = None
+    """Server optimisers that it admits; None for all."""
+    evaluated: Literal["global", "clients"] = "global"
+    """Scored as one global model, or as the mean over clients of each one's own."""
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What joins an objective: a client half that corrects gradients, and perhaps a server part."""
+
+    name: str
+    title: str
+    source: str
+    options: type[Options]
+    neutral: str
+    """Which options give the objective alone."""
+    client: str
+    """Client half, ``module:Class``."""
+    server: type[Part] | None = None
+    keeps: bool = False
+    """Whether the client half keeps vectors between visits."""
+    reports: tuple[str, ...] = ()

@@ -1,0 +1,220 @@
+"""Round policies: in which order visits are prepared, timed, trained and applied.
+
+``sync``: a cohort is drawn, all its visits count, and the server steps when the last one has ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from coordinator import cohort
+from coordinator.budget import SECONDS, Cost
+from coordinator.federation import Federation, Visit
+from coordinator.ledger import RoundRow, TransferRow, VisitRow
+from coordinator.server import Outcome
+from costmodel.clock import Timeline
+from costmodel.fleet import Conditions
+from edge.payload import ITEM_NBYTES, Shapes, shapes
+from edge.wire import Update
+
+
+def sync(run: Federation) -> str:
+    """Synchronous rounds until a rule stops the run; returns the rule."""
+    while True:
+        stopped_by = _Round(run, run.rounds).play()
+        if stopped_by is not None:
+            return stopped_by
+
+
+POLICIES: dict[str, Callable[[Federation], str]] = {"sync": sync}
+
+
+class _Round:
+    """One synchronous round."""
+
+    def __init__(self, run: Federation, number: int) -> None:
+        self.run = run
+        self.number = number
+        self.wall_started = time.monotonic()
+        self.start = run.clock.now
+
+    def play(self) -> str | None:
+        """The whole round; returns the rule that stops the run after it, or None."""
+        visits, refused_by = self._admitted()
+        if not visits:
+            return refused_by
+        conditions, timeline = self._timed(visits)
+        if not np.isfinite(timeline.up_end).all():
+            self._cut(visits, conditions, timeline)
+            return SECONDS
+        self.run.server.started(self.number, [visit.dispatch for visit in visits])
+        replies = self.run.train([visit for visit in visits if visit.kind == "train"], self.number)
+        self._wait(visits, timeline)
+        accuracy = self._step(visits, replies, conditions, timeline, refused_by)
+        return self.run.budget.reached(self.run.rounds, accuracy) or refused_by
+
+    # --- who takes part -------------------------------------------------------------------------------------------
+
+    def _admitted(self) -> tuple[list[Visit], str | None]:
+        """Visits that the budget lets start, in client order, and the rule that refused the first other one."""
+        run = self.run
+        chosen = cohort.draw(run.job.seed, self.number, run.candidates, run.participants)
+        visits = [run.prepare(client, self.number) for client in chosen]
+        visits += [run.prepare_listener(client) for client in run.server.listeners(self.number, chosen)]
+        visits.sort(key=lambda visit: visit.client)
+        conditions, timeline = self._timed(visits, bounded=False)
+        joules = timeline.joules + timeline.waiting_joules(float(timeline.up_end.max()), conditions)
+        costs = [
+            Cost(visit.work.bytes_down + visit.work.bytes_up, visit.work.flops, float(spent))
+            for visit, spent in zip(visits, joules, strict=True)
+        ]
+        fits, refused_by = run.budget.reserve(costs)
+        return [visit for visit, fit in zip(visits, fits, strict=True) if fit], refused_by
+
+    def _timed(self, visits: Sequence[Visit], bounded: bool = True) -> tuple[Conditions, Timeline]:
+        run = self.run
+        conditions = run.clock.fleet.conditions([visit.client for visit in visits], run.jitter(self.number))
+        until = run.budget.limits.virtual_seconds if bounded else float("inf")
+        starts = np.full(len(visits), self.start)
+        return conditions, run.clock.solve(starts, [visit.work for visit in visits], conditions, until)
+
+    # --- how it ends ----------------------------------------------------------------------------------------------
+
+    def _wait(self, visits: Sequence[Visit], timeline: Timeline) -> None:
+        """Let virtual time pass until the last visit has ended."""
+        for visit, end in zip(visits, timeline.up_end, strict=True):
+            self.run.clock.at(float(end), visit.client, visit)
+        for _ in visits:
+            self.run.clock.next()
+
+    def _step(
+        self,
+        visits: Sequence[Visit],
+        replies: Sequence[Update],
+        conditions: Conditions,
+        timeline: Timeline,
+        refused_by: str | None,
+    ) -> float | None:
+        run = self.run
+        run.server.step(replies)
+        run.rounds += 1
+        outcomes = _outcomes(visits, replies, timeline)
+        choices = run.server.feedback(self.number, outcomes)
+        last = refused_by is not None or run.rounds == run.budget.limits.rounds
+        scored = run.evaluate() if last or run.rounds % run.eval_every == 0 else (None, None)
+        losses = {reply.client: reply.numbers["loss"] for reply in replies}
+        joules = timeline.joules_spent + timeline.waiting_joules(run.clock.now, conditions)
+        rows = [self._visit_row(visit, i, timeline, joules, losses) for i, visit in enumerate(visits)]
+        kept = {visit.client: f"{visit.client}-{self.number}.safetensors" for visit in visits if visit.kind == "train"}
+        listeners = [visit.client for visit in visits if visit.kind == "listen"]
+        before = run.keep_everywhere(listeners, self.number)
+        self._commit(rows, self._transfers(visits), choices, scored, (kept if run.keeps else {}) | before)
+        return scored[0]
+
+    def _cut(self, visits: Sequence[Visit], conditions: Conditions, timeline: Timeline) -> None:
+        """The clock's budget ends in mid-round: charge what was spent by then; nothing counts, nothing is trained."""
+        run = self.run
+        run.clock.advance(run.budget.limits.virtual_seconds)
+        joules = timeline.joules_spent + timeline.waiting_joules(run.clock.now, conditions)
+        rows = [self._visit_row(visit, i, timeline, joules, {}, cut=True) for i, visit in enumerate(visits)]
+        self._commit(rows, [], [], (None, None), {})
+
+    def _commit(
+        self,
+        rows: list[VisitRow],
+        transfers: list[TransferRow],
+        choices: list[object],
+        scored: tuple[float | None, float | None],
+        kept: dict[int, str],
+    ) -> None:
+        run = self.run
+        losses = [row.loss for row in rows if row.loss is not None]
+        down, up = sum(row.bytes_down for row in rows), sum(row.bytes_up for row in rows)
+        wasted = sum(row.bytes_down + row.bytes_up for row in rows if row.kind == "cut")
+        flops, joules = sum(row.flops for row in rows), sum(row.joules for row in rows)
+        run.budget.settle(down + up, flops, joules)
+        row = RoundRow(
+            round=self.number,
+            start_s=self.start,
+            end_s=run.clock.now,
+            participants=sum(row.kind == "train" for row in rows),
+            accuracy=scored[0],
+            test_loss=scored[1],
+            train_loss=float(np.mean(losses)) if losses else None,
+            bytes_down=down,
+            bytes_up=up,
+            nominal_bytes=sum(row.nominal_bytes for row in rows),
+            flops=flops,
+            nominal_flops=sum(row.nominal_flops for row in rows),
+            joules=joules,
+            wasted_bytes=wasted,
+            model_sha256=run.model_sha256(),
+        )
+        run.commit(row, rows, transfers, choices, kept, self.wall_started)
+
+    def _visit_row(
+        self,
+        visit: Visit,
+        index: int,
+        timeline: Timeline,
+        joules: np.ndarray[tuple[int], np.dtype[np.float64]],
+        losses: dict[int, float],
+        cut: bool = False,
+    ) -> VisitRow:
+        fleet, now = self.run.clock.fleet, self.run.clock.now
+        ends = [min(float(t[index]), now) for t in (timeline.down_end, timeline.compute_end, timeline.up_end)]
+        return VisitRow(
+            round=self.number,
+            client=visit.client,
+            device=fleet.device_name(visit.client),
+            network=fleet.network_name(visit.client),
+            kind="cut" if cut else visit.kind,
+            start_s=float(timeline.start[index]),
+            down_end_s=ends[0],
+            compute_end_s=ends[1],
+            up_end_s=ends[2],
+            bytes_down=int(timeline.bytes_down[index]),
+            bytes_up=int(timeline.bytes_up[index]),
+            nominal_bytes=0.0 if cut else visit.nominal_bytes,
+            flops=float(timeline.flops[index]),
+            nominal_flops=0.0 if cut else visit.nominal_flops,
+            joules=float(joules[index]),
+            samples=0 if cut else visit.plan.samples,
+            steps=0 if cut else visit.plan.steps,
+            loss=losses.get(visit.client),
+        )
+
+    def _transfers(self, visits: Sequence[Visit]) -> list[TransferRow]:
+        rows: list[TransferRow] = []
+        for visit in visits:
+            down = shapes(visit.dispatch.payload)
+            rows += _transfer_rows(self.number, visit.client, "down", down, visit.work.bytes_down)
+            if visit.work.bytes_up:
+                rows += _transfer_rows(self.number, visit.client, "up", self.run.up_shapes, visit.work.bytes_up)
+        return rows
+
+
+def _outcomes(visits: Sequence[Visit], replies: Sequence[Update], timeline: Timeline) -> list[Outcome]:
+    by_client = {reply.client: reply for reply in replies}
+    outcomes = []
+    for i, visit in enumerate(visits):
+        if visit.client in by_client:
+            start, down, compute, up = (
+                float(t[i]) for t in (timeline.start, timeline.down_end, timeline.compute_end, timeline.up_end)
+            )
+            reply = by_client[visit.client]
+            outcomes.append(Outcome(visit.dispatch, reply, compute - down, (down - start) + (up - compute)))
+    return outcomes
+
+
+def _transfer_rows(round: int, client: int, direction: str, sizes: Shapes, nbytes: int) -> list[TransferRow]:
+    rows = [
+        TransferRow(round, client, direction, slot, key, ITEM_NBYTES * size)
+        for slot, named in sizes.items()
+        for key, size in named.items()
+    ]
+    header = nbytes - sum(row.nbytes for row in rows)
+    return [TransferRow(round, client, direction, "", "header", header), *rows]

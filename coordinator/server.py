@@ -1,0 +1,198 @@
+"""The server half of a method. Its defaults are FedAvg.
+
+McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017,
+https://arxiv.org/abs/1602.05629
+
+Subclasses of `Server` can customise by overriding
+
+* ``dispatch``: what goes down to one client, in as many slots as the method needs, and what is chosen for the visit;
+* ``weight``: the weight of a reply, which may differ per block;
+* ``step``: how replies become the next global model;
+* ``started`` and ``feedback``: bookkeeping when visits begin and when their outcome is known;
+* ``listeners``: clients that only download in a round;
+* ``state`` and ``restore``: what is remembered beside the model.
+
+A correction may bring a `Part`, which adds slots to what goes down and learns from the replies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.ledger import ChoiceRow
+from coordinator.optimisers import Replace
+from edge.payload import BUFFERS, MODEL, Floats, Layout, Payload, Vector, shapes
+from edge.wire import Update
+
+State = dict[str, NDArray[np.generic]]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a server half is made from."""
+
+    layout: Layout
+    initial: Payload
+    options: Mapping[str, object]
+    weights: str
+    """``size`` or ``uniform``"""
+    down: tuple[str, ...]
+    """Keys of the model that go down, where the method does not choose per visit."""
+    up: tuple[str, ...]
+    """Keys of the model that come up."""
+    seed: int
+    samples: NDArray[np.int64]
+    """(clients,) training examples"""
+    histogram: NDArray[np.int64]
+    """(clients, classes) training examples"""
+    optimiser: Replace = field(default_factory=Replace)
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """What the server decides for one visit."""
+
+    client: int
+    payload: Payload
+    choice: Mapping[str, int] = field(default_factory=dict)
+    """Small numbers that ride down with the vectors, by the method's names; always the same names."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is known of one visit when it has counted. Seconds are the virtual clock's."""
+
+    dispatch: Dispatch
+    reply: Update
+    compute_seconds: float
+    communication_seconds: float
+
+
+class Part:
+    """A correction's server half: further slots beside the method's own."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+
+    def down(self, client: int) -> Payload:
+        """Further slots that go down to this client."""
+        return {}
+
+    def up_shapes(self) -> dict[str, dict[str, int]]:
+        """Shapes of further slots that come up."""
+        return {}
+
+    def step(self, replies: Sequence[Update]) -> None:
+        """Learn from the replies, in client order, after the global model's step."""
+
+    def state(self) -> State:
+        """What is remembered between rounds."""
+        return {}
+
+    def restore(self, state: State) -> None:
+        """Inverse of `state`."""
+
+
+class Server:
+    """The server half of FedAvg, and the base of all others."""
+
+    def __init__(self, setup: Setup, parts: Sequence[Part] = ()) -> None:
+        self.setup = setup
+        self.parts = parts
+        self.optimiser = setup.optimiser
+        self.model: dict[str, Vector] = dict(setup.initial[MODEL])
+
+    def dispatch(self, client: int, round: int) -> Dispatch:
+        """What goes down to ``client``; changes nothing."""
+        return Dispatch(client, self.joined(client, self.some(self.setup.down)))
+
+    def some(self, keys: Sequence[str]) -> Payload:
+        """These keys of the global model."""
+        return {MODEL: {key: self.model[key] for key in keys}}
+
+    def joined(self, client: int, payload: Payload) -> Payload:
+        """The payload with the corrections' slots."""
+        for part in self.parts:
+            payload = payload | part.down(client)
+        return payload
+
+    def started(self, round: int, dispatches: Sequence[Dispatch]) -> None:
+        """These visits have begun."""
+
+    def listeners(self, round: int, cohort: Sequence[int]) -> Sequence[int]:
+        """Clients outside the cohort that download the whole model in this round, and keep it."""
+        return ()
+
+    def up_shapes(self) -> dict[str, dict[str, int]]:
+        """Shapes of what one client sends."""
+        wanted: dict[str, dict[str, int]] = {MODEL: self.setup.layout.shapes(self.setup.up)}
+        for part in self.parts:
+            wanted |= part.up_shapes()
+        return wanted
+
+    def evaluated(self) -> Payload:
+        """The model that is scored on the global test set; only what travels for methods scored client by client."""
+        return {MODEL: dict(self.model)}
+
+    def weight(self, reply: Update, key: str) -> float:
+        """How much a reply counts in the mean of one block."""
+        return float(self.setup.samples[reply.client]) if self.setup.weights == "size" else 1.0
+
+    def step(self, replies: Sequence[Update]) -> None:
+        """Make the next global model from replies in client order; without any weight a block stays as it is."""
+        for key in self.setup.up:
+            weights = [self.weight(reply, key) for reply in replies]
+            if sum(weights) > 0:
+                average = mean([reply.payload[MODEL][key].data for reply in replies], weights)
+                is_buffer = key.endswith(BUFFERS)
+                moved = average if is_buffer else self.optimiser.step(key, self.model[key].data, average)
+                self.model[key] = Vector(moved)
+        for part in self.parts:
+            part.step(replies)
+
+    def feedback(self, round: int, outcomes: Sequence[Outcome]) -> list[ChoiceRow]:
+        """Learn from how the visits went, in client order; returns what the ledger should show of it."""
+        return []
+
+    def state(self) -> State:
+        """Everything but the model that later rounds depend on, by name."""
+        state = {f"optimiser/{name}": array for name, array in self.optimiser.state().items()}
+        for index, part in enumerate(self.parts):
+            state |= {f"part{index}/{name}": array for name, array in part.state().items()}
+        return state
+
+    def restore(self, model: dict[str, Vector], state: State) -> None:
+        """Inverse of `state`, with the model."""
+        self.model = dict(model)
+        self.optimiser.restore(_under("optimiser/", state))
+        for index, part in enumerate(self.parts):
+            part.restore(_under(f"part{index}/", state))
+
+
+def _under(prefix: str, state: State) -> State:
+    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
+
+
+def mean(vectors: Sequence[Floats], weights: Sequence[float]) -> Floats:
+    """The weighted mean, summed in the given order."""
+    whole = sum(weights)
+    total = np.zeros_like(vectors[0])
+    for vector, weight in zip(vectors, weights, strict=True):
+        total += np.float32(weight / whole) * vector
+    return total
+
+
+def check_reply(server: Server, reply: Update) -> str | None:
+    """Why a reply cannot be used, or None: shapes as asked for, every number finite."""
+    wanted, got = server.up_shapes(), shapes(reply.payload)
+    if got != wanted:
+        return f"client {reply.client}, round {reply.round}: shapes {got} instead of {wanted}"
+    for slot, named in reply.payload.items():
+        for key, vector in named.items():
+            if not np.isfinite(vector.data).all():
+                return f"client {reply.client}, round {reply.round}: {slot}/{key} is not finite (training diverged?)"
+    return None

@@ -1,0 +1,128 @@
+"""Quantities as people write them ("50 GB", "20 Mbit/s", "15 min") to SI numbers, and back for tables.
+
+Units are exact and case-sensitive: a megabyte is 1,000,000 bytes (MB), a mebibyte 1,048,576 (MiB). A number without a
+unit is already in SI: byte, bit/s, second, FLOP, joule. Nothing here guesses a unit that was left out of a text.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+
+Quantity = str | int | float
+Units = Mapping[str, int | Decimal]
+"""What one of each unit is in SI, smallest unit first."""
+
+BYTES: Units = {"B": 1} | {f"{prefix}B": 1000**power for power, prefix in enumerate("kMGTP", start=1)}
+BINARY_BYTES: Units = {f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", start=1)}
+RATES: Units = {"bit/s": 1} | {f"{prefix}bit/s": 1000**power for power, prefix in enumerate("kMGT", start=1)}
+SECONDS: Units = {"us": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": 1, "min": 60, "h": 3600, "d": 86400}
+FLOPS: Units = {"FLOP": 1} | {f"{prefix}FLOP": 1000**power for power, prefix in enumerate("kMGTPE", start=1)}
+JOULES: Units = {"mJ": Decimal("1e-3"), "J": 1, "kJ": 10**3, "MJ": 10**6, "GJ": 10**9}
+WATT_HOURS: Units = {"Wh": 3600, "kWh": 3600 * 10**3}
+
+# More of any unit than there is use for; infinity, which stands for "no limit", is let through.
+LARGEST = 10**30
+
+# Two digits of exponent are enough for any quantity, and keep a hostile text from asking for a billion of them.
+_QUANTITY = re.compile(r"\s*(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,2})?)\s*(?P<unit>[^\d\s.].*?)?\s*")
+
+
+def nbytes(quantity: Quantity) -> int:
+    """Bytes, rounded to whole ones: "50 GB", "20 MiB"; ValueError for anything else."""
+    amount = _parse(quantity, {**BYTES, **BINARY_BYTES}, "bytes")
+    if amount == math.inf:
+        raise ValueError(f"{quantity!r} is not a number of bytes: it must be finite")
+    return round(amount)
+
+
+def bits_per_second(quantity: Quantity) -> float:
+    """A data rate in bit/s: "20 Mbit/s"; ValueError for anything else."""
+    return float(_parse(quantity, RATES, "a data rate"))
+
+
+def seconds(quantity: Quantity) -> float:
+    """A duration in seconds: "15 min", "2 h", "300 ms"; ValueError for anything else."""
+    return float(_parse(quantity, SECONDS, "a duration"))
+
+
+def flops(quantity: Quantity) -> float:
+    """Floating-point operations: "2 PFLOP"; ValueError for anything else."""
+    return float(_parse(quantity, FLOPS, "a number of FLOPs"))
+
+
+def joules(quantity: Quantity) -> float:
+    """Energy in joules: "5 kJ", "2 Wh"; ValueError for anything else."""
+    return float(_parse(quantity, {**JOULES, **WATT_HOURS}, "an energy"))
+
+
+def format_bytes(nbytes: float) -> str:
+    """For a table: 44_880_000 -> "44.9 MB"."""
+    return _format(nbytes, BYTES, "B")
+
+
+def format_rate(bits_per_second: float) -> str:
+    """For a table: 2e7 -> "20 Mbit/s"."""
+    return _format(bits_per_second, RATES, "bit/s")
+
+
+def format_seconds(seconds: float) -> str:
+    """For a table: 906 -> "15.1 min"."""
+    return _format(seconds, SECONDS, "s")
+
+
+def format_flops(flops: float) -> str:
+    """For a table: 2.5e15 -> "2.5 PFLOP"."""
+    return _format(flops, FLOPS, "FLOP")
+
+
+def format_joules(joules: float) -> str:
+    """For a table: 5000 -> "5 kJ"."""
+    return _format(joules, JOULES, "J")
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """The end of a message about an unknown ``name``: the valid one nearest to it, or all of them if none is near."""
+    valid = list(names)
+    folded = {candidate.lower(): candidate for candidate in reversed(valid)}
+    near = difflib.get_close_matches(name.lower(), folded, n=1)
+    return f"did you mean {folded[near[0]]!r}?" if near else f"choose from {', '.join(valid)}"
+
+
+def _parse(quantity: Quantity, units: Units, meaning: str) -> int | float | Decimal:
+    # In decimal, so that "2.3 GB" is 2,300,000,000 bytes and "7 ms" the float nearest to 0.007.
+    if isinstance(quantity, str):
+        amount: int | float | Decimal = _parse_text(quantity, units, meaning)
+    elif isinstance(quantity, bool) or not isinstance(quantity, int | float):
+        raise ValueError(f"{quantity!r} is not {meaning}: write a number and a unit of {', '.join(units)}")
+    else:
+        amount = quantity
+    if amount < 0 or amount != amount:
+        raise ValueError(f"{quantity!r} is not {meaning}: it must not be negative")
+    if LARGEST < amount < math.inf:
+        raise ValueError(f"{quantity!r} is not {meaning}: it is too large")
+    return amount
+
+
+def _parse_text(text: str, units: Units, meaning: str) -> Decimal:
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not {meaning}: write a number and a unit of {', '.join(units)}")
+    unit = match["unit"]
+    if unit is None:
+        raise ValueError(f"{text!r} is {meaning} without a unit: add one of {', '.join(units)}")
+    if unit not in units:
+        raise ValueError(f"{text!r} is not {meaning}: unknown unit {unit!r}, {nearest(unit, units)}")
+    return Decimal(match["number"]) * units[unit]
+
+
+def _format(amount: float, units: Units, base: str) -> str:
+    if amount == 0 or not math.isfinite(amount):
+        return f"{amount:g} {base}"
+    # The largest unit of which there is at least one after rounding, so that 999,999 B is 1 MB and not 1000 kB.
+    rounded = {unit: float(f"{amount / float(scale):.3g}") for unit, scale in units.items()}
+    unit = next((unit for unit in reversed(rounded) if abs(rounded[unit]) >= 1), next(iter(rounded)))
+    return f"{rounded[unit]:g} {unit}"

@@ -1,0 +1,48 @@
+"""What a visit asks of a device and its links, and beside it what the FedBR paper would charge for the same visit.
+
+`Work` is what is really computed and really sent; it drives the clock. The nominal cost only stands beside it in the
+report, since it counts blocks as if all had equal bytes and hybrid paths as if they ran from the first block on.
+
+Source: Q. Zeng, J. Liu, H. Xu, Z. Wang, Y. Xu, Y. Zhao, Enhanced Federated Learning with Adaptive Block-wise
+Regularization and Knowledge Distillation, Eq. 2 and 3. There M is ``blocks``, b ``model_nbytes``, c the cost of one
+batch (here: of one example), α how many of the last blocks a client receives, τ how many rounds in a row are partial.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Work:
+    """One visit to one client."""
+
+    bytes_down: int
+    """Length of the message to the client; 0 if there is none."""
+    bytes_up: int
+    """Length of the client's answer; 0 if there is none."""
+    flops: float
+    """Really executed on the device; 1 multiply-add = 2 FLOPs."""
+
+
+def nominal_flops(alpha: int, blocks: int, samples: int, flops_per_sample: float) -> float:
+    """Eq. 2: (1 + α(α+1)/(2M)) · samples · flops_per_sample; alpha = 0 is plain local training.
+
+    ``samples`` counts an example each time it passes, ``flops_per_sample`` is one example's plain training step.
+    """
+    assert 0 <= alpha < blocks, (alpha, blocks)
+    return (1 + alpha * (alpha + 1) / (2 * blocks)) * samples * flops_per_sample
+
+
+def nominal_bytes(alpha: int, blocks: int, tau: int, model_nbytes: int) -> float:
+    """Eq. 3, both directions of one visit on average: (1 + 1/τ + (1 − 1/τ)·α/M) · b; tau = 0 is 2b."""
+    assert 0 < alpha < blocks, (alpha, blocks)
+    assert tau >= 0, tau
+    if tau == 0:
+        return nominal_bytes_plain(model_nbytes)
+    return (1 + 1 / tau + (1 - 1 / tau) * alpha / blocks) * model_nbytes
+
+
+def nominal_bytes_plain(model_nbytes: int) -> float:
+    """What the paper charges every other method for a visit: the model down and the model up."""
+    return 2.0 * model_nbytes

@@ -1,0 +1,180 @@
+"""What a worker is told, and what it answers before round 0: plain frozen records, no torch.
+
+`Job` travels once, in the welcome; `Description` is the answer to describe. Both are validated on receipt.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict, TypeAdapter
+
+from edge.payload import Layout
+
+T = TypeVar("T")
+
+CPU = "cpu"
+
+
+class _Strict:
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True)
+class ModelConfig(_Strict):
+    """Which model, how wide, and how it is cut into blocks."""
+
+    name: str
+    width: int | None = None
+    """Channels of the first stage, for models that have a width; None is the model's own."""
+    blocks: str = "stages"
+    """``stages``: the model's own blocks; ``balanced:M``: its units cut into M blocks of as equal bytes as possible."""
+
+
+@dataclass(frozen=True)
+class PartitionConfig(_Strict):
+    """How the training examples are shared among clients (METHODS 7.1)."""
+
+    kind: Literal["iid", "dirichlet", "dirichlet-unbalanced", "epsilon", "natural", "file"] = "iid"
+    alpha: float = 0.3
+    """Concentration of both Dirichlet partitions."""
+    epsilon: int = 7
+    """FedBR's non-IID level, 0..9."""
+    min_samples: int = 10
+    """Unbalanced Dirichlet: drawn again while a client holds fewer."""
+    max_tries: int = 1000
+    """Unbalanced Dirichlet: draws before giving up with an error."""
+    file: str | None = None
+    """JSON ``{client: [indices]}`` for kind = file."""
+    seed: int = 0
+    """Seed of the partition alone, so that runs with different seeds can share one."""
+
+
+@dataclass(frozen=True)
+class DataConfig(_Strict):
+    """Which data set, where it may be, and how it is shared among clients."""
+
+    name: str
+    root: str | None = None
+    """Folder searched first; if named and the set is not in it, that is an error."""
+    clients: int = 10
+    partition: PartitionConfig = field(default_factory=PartitionConfig)
+    augment: str = "default"
+    """``default``: what the set's profile says; ``none``; or a profile by name (METHODS 7.2)."""
+    download: bool = True
+    """Whether torchvision may fetch a set that is found nowhere."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much a visit trains."""
+
+    steps: int
+    samples: int
+    """Examples that pass through the model, an example counted each time."""
+    epoch_steps: int
+    """Steps of one local epoch (the last may be cut short by ``local_steps``)."""
+
+
+@dataclass(frozen=True)
+class TrainConfig(_Strict):
+    """Local SGD (METHODS 0.2)."""
+
+    lr: float = 0.1
+    lr_decay: float = 1.0
+    """Factor per round, applied at dispatch."""
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    clip: float = 0.0
+    """Joint L2 norm that gradients are scaled down to; 0 is off."""
+    batch: int = 50
+    local_epochs: int = 1
+    local_steps: int | None = None
+    """If set, exactly so many steps, over as many epochs as it takes; it replaces ``local_epochs``."""
+    drop_last: bool = False
+    precision: Literal["fp32"] = "fp32"
+    threads: int = 1
+
+    def plan(self, samples: int) -> Plan:
+        """Steps and examples of one visit to a client that holds ``samples`` examples."""
+        if self.drop_last:
+            per_epoch, usable = samples // self.batch, samples // self.batch * self.batch
+        else:
+            per_epoch, usable = math.ceil(samples / self.batch), samples
+        if per_epoch == 0:
+            return Plan(0, 0, 0)
+        if self.local_steps is None:
+            return Plan(self.local_epochs * per_epoch, self.local_epochs * usable, per_epoch)
+        epochs, rest = divmod(self.local_steps, per_epoch)
+        return Plan(self.local_steps, epochs * usable + min(rest * self.batch, usable), per_epoch)
+
+
+@dataclass(frozen=True)
+class HalfConfig(_Strict):
+    """A client half (objective or correction) by dotted name, with its options."""
+
+    half: str
+    """``module:Class``"""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Job(_Strict):
+    """All that a worker must know to serve any client of one run."""
+
+    run_id: str
+    seed: int
+    device: str
+    """``cpu``, ``cuda`` or ``cuda:N``"""
+    cache: str
+    """Folder for decoded data and partitions, shared by all workers."""
+    model: ModelConfig
+    data: DataConfig
+    train: TrainConfig
+    objective: HalfConfig
+    corrections: tuple[HalfConfig, ...] = ()
+    up: tuple[str, ...] = ()
+    """Keys of slot ``model`` that a client sends."""
+    keep: tuple[str, ...] = ()
+    """Keys of the model that a client keeps between its visits."""
+    reports: tuple[str, ...] = ()
+    """Names of the numbers that ride in an update, beside the vectors."""
+    eval_batch: int = 500
+
+
+@dataclass(frozen=True)
+class Description:
+    """A worker's answer to describe (DESIGN 4.0).
+
+    ``flops`` has shape (blocks, 3): FLOPs per example of forward, weight gradient and input gradient; 1 MAC = 2 FLOPs.
+    ``samples`` (clients,) and ``histogram`` (clients, classes) count training examples; ``test_samples`` (clients,)
+    the local test examples, for methods that are evaluated client by client.
+    """
+
+    layout: Layout
+    family: str
+    """Model family, which a device's throughput may depend on."""
+    flops: NDArray[np.float64]
+    data_sha256: str
+    data_source: str
+    classes: int
+    test_count: int
+    """Examples of the global test set."""
+    samples: NDArray[np.int64]
+    histogram: NDArray[np.int64]
+    test_samples: NDArray[np.int64]
+
+
+def plain(record: Any) -> dict[str, Any]:
+    """A frozen record as nested dicts and lists, for a header."""
+    return asdict(record)
+
+
+def parse(kind: type[T], plain: Any) -> T:
+    """Build a record of ``kind`` from `plain` output; pydantic.ValidationError if anything does not fit."""
+    return TypeAdapter(kind).validate_python(plain)

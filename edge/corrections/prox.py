@@ -1,0 +1,27 @@
+"""FedProx's proximal term, for any objective.
+
+Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, https://arxiv.org/abs/1812.06127
+
+The local objective gains (mu/2)·‖θ_i − θ‖² over trainable parameters, θ being where the visit starts; its gradient is
+mu·(θ_i − θ). ``half = false`` leaves the ½ out. mu = 0 is the objective alone.
+"""
+
+from __future__ import annotations
+
+from edge.blocks import Net
+from edge.local import Correction, Visit
+from edge.payload import Payload
+
+
+class Prox(Correction):
+    """Pulls the local model towards its starting point."""
+
+    def begin(self, net: Net, down: Payload, state: Payload, visit: Visit) -> None:
+        """Remember the starting point."""
+        self.start = net.flat.clone()
+        self.weight = self.options["mu"] * (1.0 if self.options["half"] else 2.0)
+
+    def correct(self, net: Net) -> None:
+        """Add mu·(θ_i − θ) to the gradient."""
+        if self.weight:
+            net.grad.add_(net.flat - self.start, alpha=self.weight)

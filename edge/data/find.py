@@ -1,0 +1,110 @@
+"""Where a data set is. Looks at file names only: never decodes, never downloads, never imports torch.
+
+Order: ``data.root`` if it is named (and then nowhere else), ``$FEDBR_DATA``, the user cache. Below each place a set may
+lie as torchvision's own files, in the place or in a folder of the set's name, or as ``NAME/train.parquet`` with
+``NAME/test.parquet`` or ``NAME/val.parquet``. A download is the caller's last resort.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from edge.data.sets import DataError, DataSet, dataset
+
+ENVIRONMENT = "FEDBR_DATA"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder that may hold data sets."""
+
+    label: str
+    """Which setting named it."""
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Found:
+    """The files of a set, and who can read them."""
+
+    kind: Literal["official", "parquet", "reader"]
+    files: tuple[Path, ...]
+    folder: Path
+    """Root for torchvision's class, or the folder of the files."""
+
+
+def places(root: str | None, cache: Path | None) -> list[Place]:
+    """The folders to search, in order."""
+    if root is not None:
+        return [Place("data.root", Path(root).expanduser())]
+    found = []
+    if os.environ.get(ENVIRONMENT):
+        found.append(Place(f"${ENVIRONMENT}", Path(os.environ[ENVIRONMENT]).expanduser()))
+    if cache is not None:
+        found.append(Place("the user cache", cache))
+    return found
+
+
+def locate(row: DataSet, searched: Sequence[Place]) -> Found | None:
+    """The set's files in the first place that has them all, or None."""
+    folders = [place.folder for place in searched]
+    if row.reader is not None:
+        files = importlib.import_module(row.reader).files(folders)
+        return Found("reader", files, files[0].parent) if files else None
+    for folder in folders:
+        # torchvision's files first: they are the authors' own, never compressed again.
+        found = _official(row, folder) or _parquet(row, folder / row.name)
+        if found is not None:
+            return found
+    return None
+
+
+def find_data(name: str, root: str | None = None, cache: Path | None = None) -> str | None:
+    """Where the set is, for people, or None; DataError for an unknown name. Nothing is opened or fetched."""
+    row = dataset(name)
+    found = locate(row, places(root, cache))
+    return None if found is None else described(row, found)
+
+
+def described(row: DataSet, found: Found, form: str = "") -> str:
+    """``found`` in words; ``form`` says how its reader found the examples kept."""
+    kind = {"official": f"torchvision's {row.torchvision} files", "parquet": "Parquet", "reader": row.source}[
+        found.kind
+    ]
+    return f"{kind}{form and f' ({form})'} in {found.folder}"
+
+
+def missing(row: DataSet, searched: Sequence[Place], why_no_download: str) -> DataError:
+    """The error that says where the set was looked for and how to get it."""
+    looked = [f"{place.label} ({place.folder})" for place in searched]
+    if not any(place.label in ("data.root", f"${ENVIRONMENT}") for place in searched):
+        looked.append(f"${ENVIRONMENT} is not set")
+    layout = f"{row.name}/train.parquet and {row.name}/test.parquet"
+    if row.files:
+        layout += f", or torchvision's files ({row.files[0].split('/')[0]}/)"
+    return DataError(
+        f"data set {row.name} not found. Looked in: {', '.join(looked)}. "
+        f"To get it: put {layout} below a folder and name that folder as data.root or in ${ENVIRONMENT}. "
+        f"Not downloaded: {why_no_download}."
+    )
+
+
+def _official(row: DataSet, root: Path) -> Found | None:
+    for folder in (root, root / row.name):
+        files = tuple(folder / file for file in row.files)
+        if files and all(file.is_file() for file in files):
+            return Found("official", files, folder)
+    return None
+
+
+def _parquet(row: DataSet, folder: Path) -> Found | None:
+    train = folder / "train.parquet"
+    for test in (folder / "test.parquet", folder / "val.parquet"):
+        if train.is_file() and test.is_file():
+            return Found("parquet", (train, test), folder)
+    return None

@@ -1,0 +1,132 @@
+"""Hugging Face style Parquet: one row per example, with the encoded image, the class and perhaps the client's id.
+
+The image is ``img`` or ``image``, a struct with ``bytes``; the class is ``label`` or ``fine_label``. Whatever does not
+fit the set's row is refused with the file and the row's number, counted from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from PIL import Image
+
+from edge.data.sets import DataError, DataSet, Decoded, Split
+
+IMAGE_COLUMNS = ("img", "image")
+LABEL_COLUMNS = ("label", "fine_label")
+BATCH_ROWS = 2000
+
+
+def read(row: DataSet, files: Sequence[Path]) -> Decoded:
+    """Decode both splits; DataError naming file and row if anything does not fit ``row``."""
+    train, test = files
+    form = ", ".join(sorted({_form(train), _form(test)}))
+    return Decoded(read_split(row, train), read_split(row, test), form)
+
+
+def read_split(row: DataSet, file: Path) -> Split:
+    """Decode one file: x (examples, channels, height, width) uint8, y int64, ids as the file has them."""
+    xs, ys, ids = [], [], []
+    start = 0
+    for table in _tables(file, row.id_column):
+        encoded = _encoded(file, table)
+        xs.append(np.stack([_pixels(row, f"{file}, row {start + i}", image) for i, image in enumerate(encoded)]))
+        ys.append(_labels(row, file, table, start))
+        if row.id_column is not None:
+            ids.append(_ids(file, table.column(row.id_column), start))
+        start += len(table)
+    if start == 0:
+        raise DataError(f"{file}: no examples")
+    return Split(np.concatenate(xs), np.concatenate(ys), np.concatenate(ids) if ids else None)
+
+
+def _tables(file: Path, id_column: str | None) -> Iterator[pa.Table]:
+    """The needed columns, some rows at a time, so that the encoded file is never held whole."""
+    try:
+        with pq.ParquetFile(file) as parquet:
+            names = set(parquet.schema_arrow.names)
+            columns = [_column(file, names, IMAGE_COLUMNS), _column(file, names, LABEL_COLUMNS)]
+            if id_column is not None:
+                columns.append(_column(file, names, (id_column,)))
+            for batch in parquet.iter_batches(batch_size=BATCH_ROWS, columns=columns):
+                yield pa.Table.from_batches([batch])
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{file}: not a readable Parquet file: {error}") from error
+
+
+def _column(file: Path, names: set[str], wanted: Sequence[str]) -> str:
+    for name in wanted:
+        if name in names:
+            return name
+    raise DataError(f"{file}: no column {' or '.join(wanted)}; it has {', '.join(sorted(names))}")
+
+
+def _encoded(file: Path, table: pa.Table) -> list[bytes | None]:
+    name = _column(file, set(table.column_names), IMAGE_COLUMNS)
+    kind = table.schema.field(name).type
+    if not (pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 and _is_bytes(kind.field("bytes").type)):
+        raise DataError(f"{file}: column {name} must be a struct with binary `bytes`, not {kind}")
+    encoded: list[bytes | None] = pc.struct_field(table.column(name), "bytes").to_pylist()
+    return encoded
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _pixels(row: DataSet, where: str, encoded: bytes | None) -> NDArray[np.uint8]:
+    """One image as (channels, height, width)."""
+    if not encoded:
+        raise DataError(f"{where}: the image is empty")
+    channels, height, width = row.stored
+    try:
+        with Image.open(BytesIO(encoded)) as image:
+            size = image.size
+            pixels = np.asarray(image.convert("L" if channels == 1 else "RGB")) if size == (width, height) else None
+    except Exception as error:  # damaged bytes raise every kind of error in Pillow's decoders
+        raise DataError(f"{where}: not a readable image: {error}") from error
+    if pixels is None:
+        raise DataError(f"{where}: the image is {size[0]}x{size[1]}, {row.name} has {width}x{height}")
+    return pixels.reshape(height, width, channels).transpose(2, 0, 1)
+
+
+def _labels(row: DataSet, file: Path, table: pa.Table, start: int) -> NDArray[np.int64]:
+    name = _column(file, set(table.column_names), LABEL_COLUMNS)
+    column = table.column(name)
+    if not pa.types.is_integer(column.type):
+        raise DataError(f"{file}: column {name} must hold integers, not {column.type}")
+    _refuse_null(file, column, name, start)
+    labels: NDArray[np.int64] = column.to_numpy()
+    wrong = np.flatnonzero((labels < 0) | (labels >= row.classes))
+    if wrong.size:
+        first = int(wrong[0])
+        raise DataError(f"{file}, row {start + first}: {name} is {labels[first]}, {row.name} has 0..{row.classes - 1}")
+    return labels.astype(np.int64)
+
+
+def _ids(file: Path, column: pa.ChunkedArray, start: int) -> NDArray[Any]:
+    _refuse_null(file, column, "the client's id", start)
+    return np.array(column.to_pylist())
+
+
+def _refuse_null(file: Path, column: pa.ChunkedArray, name: str, start: int) -> None:
+    if column.null_count:
+        first = column.is_null().to_pylist().index(True)
+        raise DataError(f"{file}, row {start + first}: {name} is missing")
+
+
+def _form(file: Path) -> str:
+    """How the first image of a file is encoded: a lossy copy of a set must say so."""
+    for table in _tables(file, None):
+        first = _encoded(file, table.slice(0, 1))[0]
+        if first:
+            return "JPEG images" if first.startswith(b"\xff\xd8") else "lossless images"
+    return "no images"

@@ -1,0 +1,149 @@
+"""Who holds which examples: one pure function per kind of partition (METHODS 7.1), all draws from the given generator.
+
+Each returns one sorted int64 array of example indices per client. The epsilon kind is in `epsilon`; `shares` picks a
+kind from the configuration and splits the test set alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge.data.sets import PartitionError
+
+Indices = NDArray[np.int64]
+
+KINDS = {
+    "iid": "random equal split",
+    "dirichlet": "equal sizes, class mix drawn per client from Dir(alpha) (FedMLB)",
+    "dirichlet-unbalanced": "each class cut among clients by Dir(alpha), sizes differ (FedAlign, MOON)",
+    "epsilon": "one dominant class (10 classes) or missing classes (100 classes) (FedBR)",
+    "natural": "by the clients that made the examples, where the set names them",
+    "file": "JSON {client: [indices]} in data.partition.file",
+}
+
+FLOOR = 1e-12
+
+
+def iid(count: int, clients: int, rng: np.random.Generator) -> list[Indices]:
+    """A random split into equal parts of ``count // clients``; the remainder is left out."""
+    each = count // clients
+    order = rng.permutation(count)
+    return [np.sort(order[k * each : (k + 1) * each]) for k in range(clients)]
+
+
+def dirichlet(labels: Indices, clients: int, alpha: float, classes: int, rng: np.random.Generator) -> list[Indices]:
+    """Balanced Dirichlet partition of FedMLB (METHODS 7.1, scheme 1): every client holds ``len(labels) // clients``.
+
+    Client by client, a class mix pi ~ Dir(alpha) weighs the examples not yet given away, and the client draws by
+    weight without replacement. Later clients get what is left, so their mix drifts towards it.
+
+    The floor under the weights keeps every example possible: when a client's classes run out it goes on with the
+    others, uniformly.
+    """
+    each = len(labels) // clients
+    left = np.arange(len(labels), dtype=np.int64)
+    shares = []
+    for _ in range(clients):
+        weights = np.maximum(rng.dirichlet(np.full(classes, alpha)), FLOOR)
+        taken = np.zeros(len(left), dtype=bool)
+        taken[draw_by_weight(weights[labels[left]], each, rng)] = True
+        shares.append(left[taken])
+        left = left[~taken]
+    return shares
+
+
+def draw_by_weight(weights: NDArray[np.float64], count: int, rng: np.random.Generator) -> Indices:
+    """Positions of ``count`` draws without replacement, each by the weights of what is left, in no order.
+
+    The smallest of Exp(1) / weight are distributed as one weighted draw after another (Efraimidis and Spirakis, 2006)
+    and found in one pass.
+    """
+    if count == 0:
+        return np.empty(0, dtype=np.int64)
+    return np.argpartition(rng.standard_exponential(len(weights)) / weights, count - 1)[:count]
+
+
+def dirichlet_unbalanced(
+    labels: Indices,
+    clients: int,
+    alpha: float,
+    classes: int,
+    rng: np.random.Generator,
+    min_samples: int = 10,
+    max_tries: int = 1000,
+) -> list[Indices]:
+    """Unbalanced Dirichlet partition of FedAlign, FedML and MOON (METHODS 7.1, scheme 3): sizes differ.
+
+    Each class is cut among the clients by p ~ Dir(alpha), where a client that already holds its equal share takes
+    no more. Drawn again while a client holds fewer than ``min_samples``; PartitionError after ``max_tries``.
+    """
+    per_class = np.bincount(labels, minlength=classes)
+    best = 0
+    for _ in range(max_tries if min_samples * clients <= len(labels) else 0):
+        cuts = _cuts(per_class, clients, alpha, rng)
+        if cuts is None:
+            continue
+        smallest = int(np.diff(cuts).sum(axis=0).min())
+        if smallest >= min_samples:
+            return cut(labels, cuts, rng)
+        best = max(best, smallest)
+    raise PartitionError(
+        f"data.partition.kind = dirichlet-unbalanced: {len(labels)} examples among {clients} clients gave no split "
+        f"with {min_samples} examples for each in {max_tries} draws (the smallest client held {best} at best); "
+        "raise data.partition.alpha, or lower data.partition.min_samples or data.clients"
+    )
+
+
+def _cuts(per_class: Indices, clients: int, alpha: float, rng: np.random.Generator) -> Indices | None:
+    """(classes, clients + 1) positions at which each class is cut; None if nobody can take a class."""
+    equal_share = per_class.sum() / clients
+    held = np.zeros(clients, dtype=np.int64)
+    cuts = np.zeros((len(per_class), clients + 1), dtype=np.int64)
+    for label, count in enumerate(per_class):
+        parts = rng.dirichlet(np.full(clients, alpha)) * (held < equal_share)
+        total = parts.sum()
+        if count and not total > 0:
+            return None
+        if count:
+            cuts[label, 1:] = np.cumsum(parts / total) * count
+            cuts[label, -1] = count
+        held += np.diff(cuts[label])
+    return cuts
+
+
+def cut(labels: Indices, cuts: Indices, rng: np.random.Generator) -> list[Indices]:
+    """Shuffle each class and give client k its positions ``cuts[class, k]`` to ``cuts[class, k + 1]``."""
+    clients = cuts.shape[1] - 1
+    parts: list[list[Indices]] = [[] for _ in range(clients)]
+    for label, positions in enumerate(cuts):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        for k in range(clients):
+            parts[k].append(members[positions[k] : positions[k + 1]])
+    return [np.sort(np.concatenate(part)) for part in parts]
+
+
+def mirror(counts: Indices, labels: Indices, rng: np.random.Generator) -> list[Indices]:
+    """Split another set in the class proportions of a first one.
+
+    ``counts`` (clients, classes) says how many of each class a client holds there; here each class is cut at
+    floor(cumulative share * its size), so that a client's local test examples mirror its training examples.
+    """
+    sizes = np.bincount(labels, minlength=counts.shape[1])
+    cumulative = np.cumsum(counts, axis=0).T  # (classes, clients)
+    held = np.maximum(cumulative[:, -1:], 1)
+    cuts = np.zeros((counts.shape[1], counts.shape[0] + 1), dtype=np.int64)
+    cuts[:, 1:] = cumulative * sizes[:, np.newaxis] // held
+    return cut(labels, cuts, rng)
+
+
+def natural(ids: Indices, chosen: Sequence[int]) -> list[Indices]:
+    """The examples of each chosen natural client, in the order of ``chosen``."""
+    return [np.flatnonzero(ids == client) for client in chosen]
+
+
+def histogram(labels: Indices, shares: Sequence[Indices], classes: int) -> Indices:
+    """(clients, classes): how many examples of each class a client holds."""
+    return np.array([np.bincount(labels[share], minlength=classes) for share in shares], dtype=np.int64)

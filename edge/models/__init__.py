@@ -1,0 +1,75 @@
+"""The models, one row each. Adding one = one file that returns its stages + one row here. No torch in this table.
+
+A model is a sequence of *stages*, each a list of *units* (the finest places where it can be cut). `edge.blocks` turns
+them into M named blocks. The last stage is called ``head`` in every model.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ModelRow:
+    """One model."""
+
+    name: str
+    title: str
+    family: str
+    """Kind of arithmetic that dominates; devices differ in how well they run each family."""
+    stages: str
+    """``module:function`` of (classes, channels, width) -> list of (stage name, list of torch modules)."""
+    shape: tuple[int, int]
+    """Height and width of the images it is made for; larger ones must be multiples where ``flexible``."""
+    width: int | None
+    """Channels of the first stage, or None if the model has no width."""
+    flexible: bool
+    """Whether images of other sizes run through it."""
+    blocks: tuple[str, ...]
+    """Names of its stages."""
+    units: int
+    """Number of places where ``balanced:M`` may cut, plus one."""
+
+    def block_count(self, cut: str) -> int:
+        """M under ``model.blocks = cut``. ValueError naming the key for a cut that it does not allow."""
+        form, _, count = cut.partition(":")
+        if cut == "stages":
+            return len(self.blocks)
+        if form == "balanced" and count.isdigit() and 2 <= int(count) <= self.units:
+            return int(count)
+        raise ValueError(f"model.blocks = {cut!r}: {self.name} takes 'stages' or 'balanced:2' .. 'balanced:{self.units}'")
+
+
+_LENET = ("conv1", "conv2", "fc1", "fc2", "head")
+_DIGITS = ("conv1", "conv2", "conv3", "head")
+_RESNET = ("stem", "stage1", "stage2", "stage3", "stage4", "head")
+_ROWS = (
+    ModelRow("cnn", "LeNet-like CNN of pFedMB", "conv", "edge.models.cnn:stages", (32, 32), None, False, _LENET, 5),
+    ModelRow("digits-cnn", "CNN for 8x8", "conv", "edge.models.digits_cnn:stages", (8, 8), 16, False, _DIGITS, 4),
+    ModelRow("resnet18", "ResNet-18, GroupNorm", "conv", "edge.models.resnet18:stages", (32, 32), 64, True, _RESNET, 10),
+)
+MODELS: dict[str, ModelRow] = {row.name: row for row in _ROWS}
+
+
+def model(name: str) -> ModelRow:
+    """The row of a model, by name or as ``module:ROW``; ValueError naming the key, with the nearest name."""
+    if name in MODELS:
+        return MODELS[name]
+    if ":" in name:
+        row = load_row(name)
+        if isinstance(row, ModelRow):
+            return row
+        raise ValueError(f"model.name = {name!r} is not a model row")
+    near = difflib.get_close_matches(name, MODELS, n=1)
+    raise ValueError(f"model.name = {name!r}: " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(MODELS)}"))
+
+
+def load_row(name: str) -> object:
+    """The object that ``module:ROW`` names; ValueError if it cannot be loaded."""
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"cannot load {name!r}: {error}") from None

@@ -1,0 +1,143 @@
+"""What a message carries: float32 vectors by slot and block. Never torch, never a socket.
+
+A *slot* names one set of vectors in a message: ``model`` for the model itself, others where a method sends more
+(a teacher, a control variate, several cluster models). Inside a slot, a vector is named by its *key*: the name of a
+block for its parameters, and the block's name + ``.buffers`` for its float buffers (BatchNorm statistics).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+MODEL = "model"
+BUFFERS = ".buffers"
+ITEM_NBYTES = 4
+VERSION_NBYTES = 16
+
+
+class Vector:
+    """One block's numbers, read-only, with the content hash that names this version of them.
+
+    ``data`` is a one-dimensional float32 array; it must not change once wrapped.
+    """
+
+    __slots__ = ("_version", "data")
+
+    def __init__(self, data: Floats, version: bytes | None = None) -> None:
+        assert data.dtype == np.float32, data.dtype
+        assert data.ndim == 1, data.shape
+        self.data = data
+        self._version = version
+
+    @property
+    def version(self) -> bytes:
+        """16 bytes of BLAKE2b over the raw little-endian numbers, computed once."""
+        if self._version is None:
+            self._version = hashlib.blake2b(self.data.data.cast("B"), digest_size=VERSION_NBYTES).digest()
+        return self._version
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the numbers alone."""
+        return int(self.data.nbytes)
+
+
+Payload = dict[str, dict[str, Vector]]
+"""slot -> key -> vector, in the order in which the frames travel."""
+
+Shapes = Mapping[str, Mapping[str, int]]
+"""slot -> key -> number of float32 values: all that the length of a message depends on, beside names."""
+
+
+def shapes(payload: Payload) -> dict[str, dict[str, int]]:
+    """The shapes of a payload."""
+    return {slot: {key: vector.data.size for key, vector in vectors.items()} for slot, vectors in payload.items()}
+
+
+def vectors(payload: Payload) -> Iterator[tuple[str, str, Vector]]:
+    """(slot, key, vector) in travelling order."""
+    for slot, named in payload.items():
+        for key, vector in named.items():
+            yield slot, key, vector
+
+
+def nbytes(payload: Payload) -> int:
+    """Bytes of all numbers in the payload, without any header."""
+    return sum(vector.nbytes for _, _, vector in vectors(payload))
+
+
+def sha256(payload: Payload) -> str:
+    """One hash over names and numbers of a payload, in its order."""
+    digest = hashlib.sha256()
+    for slot, key, vector in vectors(payload):
+        digest.update(f"{slot}/{key}:{vector.data.size};".encode())
+        digest.update(vector.data.data.cast("B"))
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class BlockShape:
+    """One block of a model: its name and how many float32 parameters and buffers it has."""
+
+    name: str
+    params: int
+    buffers: int = 0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The blocks of a model, in the order in which data flows through them."""
+
+    blocks: tuple[BlockShape, ...]
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Block names, first to last."""
+        return tuple(block.name for block in self.blocks)
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """key -> number of float32 values; a block's buffers follow its parameters."""
+        sizes: dict[str, int] = {}
+        for block in self.blocks:
+            sizes[block.name] = block.params
+            if block.buffers:
+                sizes[block.name + BUFFERS] = block.buffers
+        return sizes
+
+    def keys(self, names: Iterable[str] | None = None) -> tuple[str, ...]:
+        """The keys of these blocks (default: all), buffers beside their parameters, in model order."""
+        wanted = set(self.names if names is None else names)
+        return tuple(key for key in self.sizes if key.removesuffix(BUFFERS) in wanted)
+
+    def last(self, alpha: int) -> tuple[str, ...]:
+        """The keys of the last ``alpha`` blocks."""
+        return self.keys(self.names[len(self) - alpha :])
+
+    def shapes(self, keys: Iterable[str]) -> dict[str, int]:
+        """key -> size for the given keys."""
+        return {key: self.sizes[key] for key in keys}
+
+    def nbytes(self, keys: Iterable[str] | None = None) -> int:
+        """Bytes of the numbers of these keys (default: the whole model)."""
+        return ITEM_NBYTES * sum(self.sizes[key] for key in (self.sizes if keys is None else keys))
+
+    def plain(self) -> list[list[Any]]:
+        """As nested lists for a header."""
+        return [[block.name, block.params, block.buffers] for block in self.blocks]
+
+    @classmethod
+    def parse(cls, plain: list[list[Any]]) -> Layout:
+        """Inverse of `plain`."""
+        return cls(tuple(BlockShape(str(name), int(params), int(buffers)) for name, params, buffers in plain))

@@ -1,0 +1,179 @@
+"""What one worker does for a run: describe, train a client, evaluate. No sockets here.
+
+One model instance serves all clients; data and partition are memory-mapped files that all workers share; what a client
+keeps between visits is a file per visit, named by the coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from edge import state
+from edge.batches import Indices, LocalBatches, in_order
+from edge.blocks import Net, build, load_dotted
+from edge.config import Description, HalfConfig, Job
+from edge.data.augment import profile_for
+from edge.data.sets import Data, dataset
+from edge.data.shares import Shares, cached_shares
+from edge.data.store import open_data
+from edge.describe import flops_per_example, initial, seeded
+from edge.local import Batch, Correction, Local, Visit
+from edge.models import model
+from edge.payload import MODEL, Payload
+from edge.sgd import Sgd
+from edge.wire import Evaluate, Score, Train, Update
+
+
+class Site:
+    """Everything that one worker process needs to serve any client of one run."""
+
+    def __init__(self, job: Job) -> None:
+        torch.set_num_threads(job.train.threads)
+        if job.device.startswith("cuda"):
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        self.job = job
+        self.device = torch.device(job.device)
+        self.dataset = dataset(job.data.name)
+        self.profile = profile_for(self.dataset, job.data.augment)
+
+    @cached_property
+    def data(self) -> Data:
+        """The decoded data set."""
+        return open_data(self.job.data, Path(self.job.cache))
+
+    @cached_property
+    def shares(self) -> Shares:
+        """Which examples each client holds."""
+        return cached_shares(self.job.data, self.data, Path(self.job.cache))
+
+    @cached_property
+    def net(self) -> Net:
+        """The one model of this worker."""
+        net = Net(seeded(self.job.seed, self._blocks), self.device)
+        # A client that has kept nothing yet has its private parts as they were initialised.
+        self.unvisited: Payload = {MODEL: net.dump(self.job.keep)}
+        return net
+
+    @cached_property
+    def flops(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+        """FLOPs per example, (blocks, 3)."""
+        return flops_per_example(self._blocks, self.dataset.shape)
+
+    def _blocks(self) -> list[tuple[str, torch.nn.Module]]:
+        return build(self.job.model, self.dataset.classes, self.dataset.shape[0])
+
+    def describe(self, data: bool) -> tuple[Description, Payload]:
+        """Blocks, FLOPs and initial vectors; with ``data``, also what each client holds."""
+        facts = {"layout": self.net.layout, "family": model(self.job.model.name).family, "flops": self.flops}
+        vectors = initial(self.net)
+        if not data:
+            empty = np.zeros(0, dtype=np.int64)
+            histogram = np.zeros((0, self.dataset.classes), dtype=np.int64)
+            return Description(**facts, data_sha256="", data_source="", classes=self.dataset.classes, test_count=0,
+                               samples=empty, histogram=histogram, test_samples=empty), vectors  # fmt: skip
+        return Description(
+            **facts,
+            data_sha256=self.data.sha256,
+            data_source=self.data.source,
+            classes=self.data.classes,
+            test_count=len(self.data.test.y),
+            samples=_sizes(self.shares.train),
+            histogram=np.stack([self._counts(indices) for indices in self.shares.train]),
+            test_samples=_sizes(self.shares.test),
+        ), vectors
+
+    def _counts(self, indices: Indices) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        return np.bincount(self.data.train.y[indices], minlength=self.data.classes).astype(np.int64)
+
+    def train(self, task: Train, state_in: str | None, state_out: str | None) -> Update:
+        """One visit: begin, train, end; what the client keeps goes to ``state_out``."""
+        net, job = self.net, self.job
+        visit = self._visit(task)
+        objective: Local = _half(job.objective)
+        corrections: list[Correction] = [_half(one) for one in job.corrections]
+        kept = self._kept(state_in)
+        net.executed[:] = 0
+        net.train_only()
+        net.train_mode(True)
+        for part in (objective, *corrections):
+            part.begin(net, task.payload, kept, visit)
+        step = Sgd(net, job.train, task.lr, [one.correct for one in corrections])
+        objective.train(net, self._batches(task), step)
+        up, keep, numbers = objective.end(net, visit)
+        for one in corrections:
+            more_up, more_keep, more_numbers = one.end(net, visit)
+            up, keep, numbers = up | more_up, keep | more_keep, numbers | more_numbers
+        if state_out is not None:
+            state.write(state_out, keep)
+        plan = visit.plan
+        numbers |= {"samples": float(plan.samples), "steps": float(plan.steps), "flops": self._flops()}
+        return Update(task.client, task.round, {name: numbers[name] for name in job.reports}, up)
+
+    def _kept(self, state_in: str | None) -> Payload:
+        return self.unvisited if state_in is None else state.read(state_in)
+
+    def _flops(self) -> float:
+        return float((self.net.executed * self.flops).sum())
+
+    def _visit(self, task: Train) -> Visit:
+        indices, job = self.shares.train[task.client], self.job
+        return Visit(
+            client=task.client,
+            round=task.round,
+            seed=job.seed,
+            choice=task.choice,
+            plan=job.train.plan(len(indices)),
+            up=job.up,
+            keep=job.keep,
+            local=lambda: in_order(self.data.train, indices, self.profile, self.device, job.eval_batch),
+            device=self.device,
+        )
+
+    def _batches(self, task: Train) -> LocalBatches:
+        return LocalBatches(
+            self.data.train,
+            self.shares.train[task.client],
+            self.profile,
+            self.job.train,
+            self.device,
+            (self.job.seed, task.round, task.client),
+        )
+
+    def evaluate(self, task: Evaluate, state_in: str | None) -> Score:
+        """Examples ``start`` to ``stop`` of the test set under a global model, or of one client under its own."""
+        net = self.net
+        net.train_mode(False)
+        if task.client < 0:
+            net.load(task.payload[MODEL])
+            indices = np.arange(task.start, task.stop)
+        else:
+            asked = Train(task.client, 0, 0.0, {}, task.payload)
+            _half(self.job.objective).prepare_score(net, task.payload, self._kept(state_in), self._visit(asked))
+            indices = self.shares.test[task.client][task.start : task.stop]
+        return self._score(net, task, in_order(self.data.test, indices, self.profile, self.device, self.job.eval_batch))
+
+    def _score(self, net: Net, task: Evaluate, batches: Iterator[Batch]) -> Score:
+        correct, count, loss = 0, 0, 0.0
+        with torch.no_grad():
+            for x, y in batches:
+                logits = net.run(x)
+                correct += int((logits.argmax(dim=1) == y).sum())
+                count += len(y)
+                loss += float(F.cross_entropy(logits.double(), y, reduction="sum"))
+        return Score(task.start, task.client, correct, count, loss)
+
+
+def _half(config: HalfConfig) -> Any:
+    return load_dotted(config.half)(config.options)
+
+
+def _sizes(shares: Sequence[Indices]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.array([len(indices) for indices in shares], dtype=np.int64)

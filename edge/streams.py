@@ -1,0 +1,21 @@
+"""Named random streams: every draw of the product comes from a generator keyed by what it is for.
+
+A method that draws extra numbers from its own stream can never change the order of batches, and no draw depends on
+which worker makes it or when (METHODS 0.3).
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+
+def generator(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.random.Generator:
+    """A Philox generator keyed by (seed, purpose, round, client).
+
+    Purposes in use: ``init``, ``partition``, ``partition.test``, ``fleet``, ``cohort``, ``batches``, ``augment``, ``gmbs``.
+    """
+    text = f"{seed}|{purpose}|{round}|{client}".encode()
+    key = int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "little")
+    return np.random.Generator(np.random.Philox(key=key))

@@ -1,0 +1,589 @@
+"""The protocol: message types, their canonical encoding, and their validation. Never a socket, never torch.
+
+On a socket a message is ``[envelope, header, frame...]``, each one part of a multipart message.
+
+*Header* (charged). msgpack of ``[protocol, type, run id, {field: value}, [entry...]]``. Every number is packed in a
+form whose length does not depend on its value: integers and floats as 8 bytes, big-endian, in a msgpack ``bin``; so the
+length of a header follows from names and shapes alone, and `train_nbytes` and `update_nbytes` give it before a message
+exists. One *entry* per frame: ``[slot, key, version, dtype, shape, nbytes, checksum]``; version is the 16 bytes of
+`Vector.version` for vectors that go down and zeros for those that go up; checksum is the CRC-32 of the frame, zero when
+unused.
+
+*Frames* (charged). The raw little-endian numbers of one vector each, in the order of the entries.
+
+*Envelope* (not charged). What only the transport needs; see `Envelope`.
+
+``train`` and ``evaluate`` travel as envelope + header alone. The frames their entries name travel ahead of them in a
+``blocks`` message, each version once per worker, and are found again by version. All other messages bring their frames.
+
+    worker                         coordinator
+    hello                     ->
+                              <-   welcome (job), ping
+    pong (ready for a task)   ->
+                              <-   describe | [blocks] train | [blocks] evaluate
+    described | update | score | error   ->
+                              <-   cancel: the task in hand is not wanted any more
+    pong (with the task's sequence: dropped)   ->
+                              <-   bye
+
+Whatever does not fit (size, type, range, length against frame, run id, missing or extra field) is a `WireError`.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any, NamedTuple, NoReturn, cast
+
+import msgpack
+import numpy as np
+from numpy.typing import NDArray
+
+from edge import config
+from edge.config import Description, Job
+from edge.payload import ITEM_NBYTES, VERSION_NBYTES, Layout, Payload, Shapes, Vector, vectors
+
+PROTOCOL = 1
+MAX_HEADER_NBYTES = 16 << 20
+MAX_ITEMS = 1 << 16
+MAX_TEXT = 1 << 20
+MAX_DIMENSION = 1 << 40
+GLOBAL = -1
+"""The client number of an `Evaluate` on the global test set."""
+UNNAMED = bytes(VERSION_NBYTES)
+
+Buffer = bytes | bytearray | memoryview
+
+
+class WireError(ValueError):
+    """A message that does not follow the protocol; the text says how."""
+
+
+# --- messages -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Hello:
+    """A worker has connected."""
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """What the worker is to serve."""
+
+    job: Job
+
+
+@dataclass(frozen=True)
+class Ping:
+    """Asks for a `Pong` from the worker's main loop."""
+
+
+@dataclass(frozen=True)
+class Pong:
+    """The answer to a ping, with sequence 0; or to a cancel, with its sequence: that task is not in hand any more."""
+
+
+@dataclass(frozen=True)
+class Describe:
+    """Asks for `Described`."""
+
+    data: bool
+    """Whether to open the data set, or describe the model alone."""
+
+
+@dataclass(frozen=True)
+class Described:
+    """The description and the initial vectors."""
+
+    description: Description
+    payload: Payload
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Vectors for the worker to hold, by version, until an envelope says to forget them."""
+
+    vectors: tuple[Vector, ...]
+
+
+@dataclass(frozen=True)
+class Train:
+    """One visit to one client. Charged."""
+
+    client: int
+    round: int
+    lr: float
+    choice: Mapping[str, int]
+    """What the server chose for this visit, by name (FedBR: ``alpha``)."""
+    payload: Payload
+
+    def __post_init__(self) -> None:
+        _require(self.client >= 0, "train: client", self.client)
+        _require(self.round >= 0, "train: round", self.round)
+        _require(math.isfinite(self.lr) and self.lr >= 0, "train: lr", self.lr)
+
+
+@dataclass(frozen=True)
+class Update:
+    """The answer to `Train`. Charged."""
+
+    client: int
+    round: int
+    numbers: Mapping[str, float]
+    """What the visit measured, by name (losses, samples, steps)."""
+    payload: Payload
+
+    def __post_init__(self) -> None:
+        _require(self.client >= 0, "update: client", self.client)
+        _require(self.round >= 0, "update: round", self.round)
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Test examples ``start`` to ``stop`` (exclusive) of a client, or of the global test set."""
+
+    start: int
+    stop: int
+    client: int
+    """`GLOBAL` for the global test set."""
+    payload: Payload
+
+    def __post_init__(self) -> None:
+        _require(self.client >= GLOBAL, "evaluate: client", self.client)
+        _require(0 <= self.start <= self.stop, "evaluate: start, stop", (self.start, self.stop))
+
+
+@dataclass(frozen=True)
+class Score:
+    """The answer to `Evaluate`."""
+
+    start: int
+    client: int
+    correct: int
+    count: int
+    loss_sum: float
+    """Sum of the losses of ``count`` examples."""
+
+    def __post_init__(self) -> None:
+        _require(self.client >= GLOBAL, "score: client", self.client)
+        _require(self.start >= 0, "score: start", self.start)
+        _require(0 <= self.correct <= self.count, "score: correct, count", (self.correct, self.count))
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """The task in hand is not wanted any more; a `Pong` answers it."""
+
+
+@dataclass(frozen=True)
+class Error:
+    """The task in hand, or the worker's start, ended in an exception."""
+
+    kind: str
+    """The exception's type."""
+    text: str
+
+
+@dataclass(frozen=True)
+class Bye:
+    """The worker may go."""
+
+
+Message = (
+    Hello
+    | Welcome
+    | Ping
+    | Pong
+    | Describe
+    | Described
+    | Blocks
+    | Train
+    | Update
+    | Evaluate
+    | Score
+    | Cancel
+    | Error
+    | Bye
+)
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """What the transport alone needs; not charged to anybody."""
+
+    worker: str
+    """The identity of the worker that sends or receives."""
+    sequence: int = 0
+    """Which task; 0 for messages that belong to none."""
+    state_in: str | None = None
+    """File of what the client kept from its last visit."""
+    state_out: str | None = None
+    """File for what it keeps from this one."""
+    forget: tuple[bytes, ...] = ()
+    """Versions that the worker may drop."""
+    wall_seconds: float = 0.0
+    """How long the worker took over the task."""
+
+    def pack(self) -> bytes:
+        """As one frame."""
+        values = [self.worker, self.sequence, self.state_in, self.state_out, list(self.forget), self.wall_seconds]
+        return _packb(values)
+
+    @classmethod
+    def parse(cls, raw: Buffer) -> Envelope:
+        """Inverse of `pack`."""
+        worker, sequence, state_in, state_out, forget, wall_seconds = _list(_unpackb(raw), 6, "envelope")
+        _require(isinstance(worker, str), "envelope: worker", worker)
+        _require(type(sequence) is int and sequence >= 0, "envelope: sequence", sequence)
+        for name, value in (("state_in", state_in), ("state_out", state_out)):
+            _require(value is None or isinstance(value, str), f"envelope: {name}", value)
+        _require(isinstance(forget, list) and all(map(_is_version, forget)), "envelope: forget", forget)
+        _require(isinstance(wall_seconds, float) and wall_seconds >= 0, "envelope: wall_seconds", wall_seconds)
+        return cls(worker, sequence, state_in, state_out, tuple(forget), wall_seconds)
+
+
+# --- fields -------------------------------------------------------------------------------------------------------
+
+
+def _refuse(what: str, value: object) -> NoReturn:
+    raise WireError(f"{what}: {repr(value)[:100]} does not fit")
+
+
+def _require(fits: bool, what: str, value: object) -> None:
+    if not fits:
+        _refuse(what, value)
+
+
+def _is_version(value: object) -> bool:
+    return isinstance(value, bytes) and len(value) == VERSION_NBYTES
+
+
+def _list(value: object, length: int, what: str) -> list[Any]:
+    if not isinstance(value, list) or len(value) != length:
+        _refuse(f"{what}, a list of {length}", value)
+    return value
+
+
+def _pack_int(value: int) -> bytes:
+    return struct.pack(">q", value)
+
+
+def _unpack_int(value: object, what: str) -> int:
+    if not isinstance(value, bytes) or len(value) != 8:
+        _refuse(what, value)
+    return int(struct.unpack(">q", value)[0])
+
+
+def _pack_float(value: float) -> bytes:
+    return struct.pack(">d", value)
+
+
+def _unpack_float(value: object, what: str) -> float:
+    if not isinstance(value, bytes) or len(value) != 8:
+        _refuse(what, value)
+    return float(struct.unpack(">d", value)[0])
+
+
+def _unpack_text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        _refuse(what, value)
+    return value
+
+
+def _unpack_flag(value: object, what: str) -> bool:
+    if not isinstance(value, bool):
+        _refuse(what, value)
+    return value
+
+
+def _unpack_named(unpack: Callable[[object, str], Any]) -> Callable[[object, str], dict[str, Any]]:
+    def unpack_all(value: object, what: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            _refuse(what, value)
+        return {_unpack_text(name, what): unpack(item, f"{what}: {name}") for name, item in value.items()}
+
+    return unpack_all
+
+
+def _unpack_record(kind: type) -> Callable[[object, str], Any]:
+    def unpack(value: object, what: str) -> Any:
+        try:
+            return config.parse(kind, value)
+        except ValueError as error:  # pydantic's
+            raise WireError(f"{what}: {error}") from error
+
+    return unpack
+
+
+class _Codec(NamedTuple):
+    pack: Callable[[Any], object]
+    unpack: Callable[[object, str], Any]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+_INT = _Codec(_pack_int, _unpack_int)
+_FLOAT = _Codec(_pack_float, _unpack_float)
+_INTS = _Codec(lambda named: {name: _pack_int(value) for name, value in named.items()}, _unpack_named(_unpack_int))
+_FLOATS = _Codec(
+    lambda named: {name: _pack_float(value) for name, value in named.items()}, _unpack_named(_unpack_float)
+)
+_TEXT = _Codec(_same, _unpack_text)
+_FLAG = _Codec(_same, _unpack_flag)
+_JOB = _Codec(config.plain, _unpack_record(Job))
+_LAYOUT = _Codec(
+    Layout.plain, lambda plain, what: Layout.parse(_unpack_record(list[tuple[str, int, int]])(plain, what))
+)
+
+_ARRAYS = {"flops": "<f8", "samples": "<i8", "histogram": "<i8", "test_samples": "<i8"}
+"""The arrays of a `Description`, which travel as frames of slot `_DESCRIPTION`, and their types."""
+_DESCRIPTION = "(description)"
+_DESCRIPTION_FIELDS = {
+    "layout": _LAYOUT,
+    "family": _TEXT,
+    "data_sha256": _TEXT,
+    "data_source": _TEXT,
+    "classes": _INT,
+    "test_count": _INT,
+}
+
+_TYPES: dict[str, tuple[type, dict[str, _Codec]]] = {
+    "hello": (Hello, {}),
+    "welcome": (Welcome, {"job": _JOB}),
+    "ping": (Ping, {}),
+    "pong": (Pong, {}),
+    "describe": (Describe, {"data": _FLAG}),
+    "described": (Described, _DESCRIPTION_FIELDS),
+    "blocks": (Blocks, {}),
+    "train": (Train, {"client": _INT, "round": _INT, "lr": _FLOAT, "choice": _INTS}),
+    "update": (Update, {"client": _INT, "round": _INT, "numbers": _FLOATS}),
+    "evaluate": (Evaluate, {"start": _INT, "stop": _INT, "client": _INT}),
+    "score": (Score, {"start": _INT, "client": _INT, "correct": _INT, "count": _INT, "loss_sum": _FLOAT}),
+    "cancel": (Cancel, {}),
+    "error": (Error, {"kind": _TEXT, "text": _TEXT}),
+    "bye": (Bye, {}),
+}
+_NAMES = {kind: name for name, (kind, _) in _TYPES.items()}
+
+
+# --- encoding -----------------------------------------------------------------------------------------------------
+
+
+class _Frame(NamedTuple):
+    slot: str
+    key: str
+    version: bytes
+    array: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A message as it travels."""
+
+    header: bytes
+    frames: tuple[memoryview, ...] = field(repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are charged for this message."""
+        return len(self.header) + sum(frame.nbytes for frame in self.frames)
+
+
+def encode(message: Message, run_id: str, checksum: bool = False) -> Encoded:
+    """The canonical encoding; ``checksum`` fills the CRC-32 of each frame."""
+    name = _NAMES[type(message)]
+    source: Any = message.description if isinstance(message, Described) else message
+    fields = {key: codec.pack(getattr(source, key)) for key, codec in _TYPES[name][1].items()}
+    frames = _frames(message)
+    raw = tuple(frame.array.reshape(-1).view(np.uint8).data for frame in frames)
+    entries = [
+        _entry(frame.slot, frame.key, frame.version, frame.array.dtype.str, frame.array.shape, crc)
+        for frame, crc in zip(frames, map(zlib.crc32, raw) if checksum else repeat(0), strict=False)
+    ]
+    encoded = Encoded(_header(name, run_id, fields, entries), raw)
+    if isinstance(message, Train):
+        assert encoded.nbytes == train_nbytes(run_id, message.choice, _sizes(message.payload))
+    elif isinstance(message, Update):
+        assert encoded.nbytes == update_nbytes(run_id, message.numbers, _sizes(message.payload))
+    return encoded
+
+
+def train_nbytes(run_id: str, choice_names: Iterable[str], shapes: Shapes) -> int:
+    """Bytes charged for a `Train` that carries these vectors."""
+    zero = _pack_int(0)
+    fields: dict[str, object] = {"client": zero, "round": zero, "lr": zero, "choice": dict.fromkeys(choice_names, zero)}
+    return _nbytes("train", run_id, fields, shapes)
+
+
+def update_nbytes(run_id: str, number_names: Iterable[str], shapes: Shapes) -> int:
+    """Bytes charged for an `Update` that carries these vectors."""
+    zero = _pack_int(0)
+    fields: dict[str, object] = {"client": zero, "round": zero, "numbers": dict.fromkeys(number_names, zero)}
+    return _nbytes("update", run_id, fields, shapes)
+
+
+def _nbytes(name: str, run_id: str, fields: dict[str, object], shapes: Shapes) -> int:
+    sizes = [(slot, key, size) for slot, named in shapes.items() for key, size in named.items()]
+    entries = [_entry(slot, key, UNNAMED, "<f4", (size,), 0) for slot, key, size in sizes]
+    return len(_header(name, run_id, fields, entries)) + ITEM_NBYTES * sum(size for _, _, size in sizes)
+
+
+def _sizes(payload: Payload) -> dict[str, dict[str, int]]:
+    return {slot: {key: vector.data.size for key, vector in named.items()} for slot, named in payload.items()}
+
+
+def _header(name: str, run_id: str, fields: Mapping[str, object], entries: list[list[object]]) -> bytes:
+    return _packb([PROTOCOL, name, run_id, fields, entries])
+
+
+def _entry(slot: str, key: str, version: bytes, dtype: str, shape: tuple[int, ...], checksum: int) -> list[object]:
+    nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+    return [slot, key, version, dtype, [_pack_int(n) for n in shape], _pack_int(nbytes), _pack_int(checksum)]
+
+
+def _frames(message: Message) -> list[_Frame]:
+    if isinstance(message, Train | Evaluate):
+        return [_Frame(slot, key, vector.version, vector.data) for slot, key, vector in vectors(message.payload)]
+    if isinstance(message, Blocks):
+        return [_Frame("", vector.version.hex(), vector.version, vector.data) for vector in message.vectors]
+    frames: list[_Frame] = []
+    if isinstance(message, Described):
+        for name, dtype in _ARRAYS.items():
+            array = np.ascontiguousarray(getattr(message.description, name), dtype=dtype)
+            frames.append(_Frame(_DESCRIPTION, name, UNNAMED, array))
+    if isinstance(message, Described | Update):
+        # what goes up is used once: a content hash of it would be computed for nobody
+        frames += [_Frame(slot, key, UNNAMED, vector.data) for slot, key, vector in vectors(message.payload)]
+    return frames
+
+
+# --- decoding -----------------------------------------------------------------------------------------------------
+
+
+def decode(
+    header: Buffer, frames: Sequence[Buffer], run_id: str, held: Mapping[bytes, Vector] | None = None
+) -> Message:
+    """The message of a header and its frames; vectors are views of the frames, not copies.
+
+    With ``held`` (version -> vector), the vectors of `Train` and `Evaluate` are found there instead of in ``frames``.
+    Raises `WireError` for anything that does not follow the protocol.
+    """
+    protocol, name, sender_run_id, fields, entries = _list(_unpackb(header), 5, "header")
+    _require(type(protocol) is int and protocol == PROTOCOL, "protocol", protocol)
+    _require(isinstance(name, str) and name in _TYPES, "message type", name)
+    _require(sender_run_id == run_id, f"run id (this is {run_id})", sender_run_id)
+    kind, codecs = _TYPES[name]
+    if not isinstance(fields, dict) or fields.keys() != codecs.keys():
+        raise WireError(f"{name}: fields {repr(fields)[:100]}, not {', '.join(codecs) or 'none'}")
+    values = {key: codec.unpack(fields[key], f"{name}: {key}") for key, codec in codecs.items()}
+    _require(isinstance(entries, list), f"{name}: entries", entries)
+    if held is not None and kind in (Train, Evaluate):
+        _require(len(frames) == 0, f"{name}: frames beside held blocks", len(frames))
+        return _compose(kind, values, [_find(entry, held) for entry in entries])
+    if len(frames) != len(entries):
+        raise WireError(f"{name}: {len(entries)} frames announced, {len(frames)} received")
+    return _compose(kind, values, [_read(entry, frame) for entry, frame in zip(entries, frames, strict=True)])
+
+
+def _compose(kind: type, values: dict[str, Any], frames: list[_Frame]) -> Message:
+    named: dict[str, dict[str, NDArray[Any]]] = {}
+    payload: Payload = {}
+    for slot, key, version, array in frames:
+        if key in named.setdefault(slot, {}):
+            _refuse("slot and key sent twice", (slot, key))
+        named[slot][key] = array
+        if kind is not Described or slot != _DESCRIPTION:
+            _require(array.dtype == np.float32 and array.ndim == 1, f"vector {slot}/{key}", (array.dtype, array.shape))
+            payload.setdefault(slot, {})[key] = Vector(array, version if version != UNNAMED else None)
+    if kind is Described:
+        return Described(_description(values, named.get(_DESCRIPTION, {})), payload)
+    if kind is Blocks:
+        return Blocks(tuple(vector for _, _, vector in vectors(payload)))
+    if kind in (Train, Update, Evaluate):
+        values["payload"] = payload
+    elif frames:
+        raise WireError(f"{_NAMES[kind]} carries no frames, but {len(frames)} came")
+    return cast(Message, kind(**values))
+
+
+def _description(values: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Description:
+    _require(arrays.keys() == _ARRAYS.keys(), "described: arrays", sorted(arrays))
+    blocks, classes, clients = len(values["layout"]), values["classes"], len(arrays["samples"])
+    wanted = {
+        "flops": (blocks, 3),
+        "samples": (clients,),
+        "histogram": (clients, classes),
+        "test_samples": (clients,),
+    }
+    for name, array in arrays.items():
+        # a model described without its data has no clients, and its histogram no columns to count
+        fits = array.dtype.str == _ARRAYS[name] and (array.shape == wanted[name] or (array.size == 0 and clients == 0))
+        _require(fits, f"described: {name}", (array.dtype.str, array.shape))
+    return Description(**(values | arrays))
+
+
+def _parse_entry(entry: object) -> tuple[str, str, bytes, str, tuple[int, ...], int]:
+    slot, key, version, dtype, shape, nbytes, checksum = _list(entry, 7, "entry")
+    slot, key = _unpack_text(slot, "entry: slot"), _unpack_text(key, "entry: key")
+    what = f"entry {slot}/{key}"
+    _require(_is_version(version), f"{what}: version", version)
+    _require(dtype in ("<f4", "<f8", "<i8"), f"{what}: dtype", dtype)
+    _require(isinstance(shape, list) and len(shape) in (1, 2), f"{what}: shape", shape)
+    dimensions = tuple(_unpack_int(n, f"{what}: shape") for n in shape)
+    _require(all(0 <= n <= MAX_DIMENSION for n in dimensions), f"{what}: shape", dimensions)
+    announced, wanted = _unpack_int(nbytes, f"{what}: nbytes"), math.prod(dimensions) * np.dtype(dtype).itemsize
+    if announced != wanted:
+        raise WireError(f"{what}: {announced} bytes announced, but shape {dimensions} of {dtype} has {wanted}")
+    crc = _unpack_int(checksum, f"{what}: checksum")
+    _require(0 <= crc < 1 << 32, f"{what}: checksum", crc)
+    return slot, key, version, dtype, dimensions, crc
+
+
+def _read(entry: object, frame: Buffer) -> _Frame:
+    slot, key, version, dtype, shape, crc = _parse_entry(entry)
+    wanted, got = math.prod(shape) * np.dtype(dtype).itemsize, memoryview(frame).nbytes
+    if got != wanted:
+        raise WireError(f"entry {slot}/{key}: {wanted} bytes announced, a frame of {got} came")
+    if crc and zlib.crc32(frame) != crc:
+        raise WireError(f"entry {slot}/{key}: the checksum does not fit the frame")
+    array = np.frombuffer(frame, dtype).reshape(shape) if got else np.empty(shape, dtype)
+    # libzmq hands out short frames as parts of its read buffer, where they may start at any byte
+    return _Frame(slot, key, version, array if array.flags.aligned else array.copy())
+
+
+def _find(entry: object, held: Mapping[bytes, Vector]) -> _Frame:
+    slot, key, version, dtype, shape, _ = _parse_entry(entry)
+    vector = held.get(version)
+    if vector is None:
+        raise WireError(f"entry {slot}/{key}: version {version.hex()} is not held here")
+    if (dtype, shape) != ("<f4", vector.data.shape):
+        raise WireError(f"entry {slot}/{key}: {dtype} of shape {shape}, but version {version.hex()} is not")
+    return _Frame(slot, key, version, vector.data)
+
+
+def _packb(value: object) -> bytes:
+    return cast(bytes, msgpack.packb(value))
+
+
+def _unpackb(raw: Buffer) -> object:
+    nbytes = memoryview(raw).nbytes
+    if nbytes > MAX_HEADER_NBYTES:
+        raise WireError(f"{nbytes} bytes where at most {MAX_HEADER_NBYTES} are allowed")
+    try:
+        return msgpack.unpackb(
+            raw,
+            max_str_len=MAX_TEXT,
+            max_bin_len=MAX_TEXT,
+            max_array_len=MAX_ITEMS,
+            max_map_len=MAX_ITEMS,
+            max_ext_len=0,
+        )
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise WireError(f"not a msgpack message: {type(error).__name__} {error}") from error

@@ -1,0 +1,200 @@
+"""The worker process: receive, run, reply. The only file of edge that knows sockets; the protocol is `edge.wire`.
+
+A worker has one task in hand at a time and holds the block versions it was sent until told to forget them. An exception
+in the work is reported, and the worker lives on; its traceback goes to the worker's log.
+
+Liveness. A training step may keep the main loop busy for minutes, so silence means nothing: libzmq's own heartbeats,
+answered by its I/O thread, say whether the process at the other end runs, and the nursery says when a worker has ended.
+A side thread watches the connection and ends the process as soon as it is lost, mid-step if need be. So a lost
+connection is a dead worker, and the coordinator has one kind of loss to handle.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn, Protocol
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from edge import wire
+from edge.config import Description, Job
+from edge.payload import Payload, Vector
+
+LOST = 75
+"""Exit status of a worker that lost the coordinator (EX_TEMPFAIL of sysexits.h)."""
+WELCOME_SECONDS = 60
+"""A coordinator that does not answer a hello in this time is not there."""
+HIGH_WATER = 4
+"""Messages queued per direction: with one task in hand there are never more."""
+MAX_ERROR_TEXT = 4000
+
+
+class Site(Protocol):
+    """What a worker does for a run; `edge.site.Site` trains for real, tests have their own."""
+
+    def describe(self, data: bool) -> tuple[Description, Payload]:
+        """The description, and the initial vectors."""
+        ...
+
+    def train(self, task: wire.Train, state_in: str | None, state_out: str | None) -> wire.Update:
+        """One visit to one client."""
+        ...
+
+    def evaluate(self, task: wire.Evaluate, state_in: str | None) -> wire.Score:
+        """Some test examples."""
+        ...
+
+
+class Link:
+    """The connection to the coordinator, and the blocks that came over it."""
+
+    def __init__(self, endpoint: str, identity: str, run_id: str, heartbeat_ms: int) -> None:
+        self._identity, self._run_id = identity, run_id
+        self._held: dict[bytes, Vector] = {}
+        self._socket = zmq.Context(io_threads=1).socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.IDENTITY, identity.encode())
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.SNDHWM, HIGH_WATER)
+        self._socket.setsockopt(zmq.RCVHWM, HIGH_WATER)
+        self._socket.setsockopt(zmq.HEARTBEAT_IVL, heartbeat_ms)
+        self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 4 * heartbeat_ms)
+        self._socket.setsockopt(zmq.RCVTIMEO, WELCOME_SECONDS * 1000)
+        monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        threading.Thread(target=_end_when_lost, args=(monitor,), daemon=True).start()
+        self._socket.connect(endpoint)
+
+    def welcome(self) -> Job:
+        """Greet, and wait for the job."""
+        self.send(wire.Hello())
+        try:
+            _, message = self.receive()
+        except zmq.Again:
+            _lost()
+        if not isinstance(message, wire.Welcome):
+            raise wire.WireError(f"a {type(message).__name__} where a welcome was due")
+        self._socket.setsockopt(zmq.RCVTIMEO, -1)
+        return message.job
+
+    def send(self, message: wire.Message, sequence: int = 0, wall_seconds: float = 0.0) -> None:
+        """Send; when this returns, the vectors of the message may be written to again."""
+        encoded = wire.encode(message, self._run_id)
+        envelope = wire.Envelope(self._identity, sequence, wall_seconds=wall_seconds).pack()
+        parts: list[bytes | memoryview] = [envelope, encoded.header, *encoded.frames]
+        more = [zmq.SNDMORE] * (len(parts) - 1) + [zmq.Flag(0)]
+        # send_multipart would give the tracker of the last part alone
+        trackers = [self._socket.send(*part, copy=False, track=True) for part in zip(parts, more, strict=True)]
+        for tracker in trackers:
+            tracker.wait()
+
+    def receive(self, wait: bool = True) -> tuple[wire.Envelope, wire.Message]:
+        """The next message that is not `Blocks`; zmq.Again if none has come and we do not ``wait``.
+
+        A message that does not follow the protocol is answered with an `Error`, and passed over.
+        """
+        while True:
+            parts = self._socket.recv_multipart(zmq.Flag(0) if wait else zmq.NOBLOCK, copy=False)
+            sequence = 0
+            try:
+                envelope, message = self._read([part.buffer for part in parts])
+                sequence = envelope.sequence
+            except wire.WireError as error:
+                print(f"refused: {error}", file=sys.stderr, flush=True)
+                self.send(wire.Error("WireError", str(error)[:MAX_ERROR_TEXT]), sequence)
+                continue
+            if not isinstance(message, wire.Blocks):
+                return envelope, message
+            self._held.update((vector.version, vector) for vector in message.vectors)
+
+    def _read(self, parts: Sequence[memoryview]) -> tuple[wire.Envelope, wire.Message]:
+        if len(parts) < 2:
+            raise wire.WireError(f"{len(parts)} parts where at least 2 were due")
+        envelope = wire.Envelope.parse(parts[0])
+        for version in envelope.forget:
+            self._held.pop(version, None)
+        return envelope, wire.decode(parts[1], parts[2:], self._run_id, self._held)
+
+
+def _end_when_lost(monitor: zmq.Socket[bytes]) -> None:
+    recv_monitor_message(monitor)
+    _lost()
+
+
+def _lost() -> NoReturn:
+    print("the coordinator is gone", file=sys.stderr, flush=True)
+    os._exit(LOST)
+
+
+def _perform(site: Site, task: wire.Message, envelope: wire.Envelope) -> wire.Message:
+    """The reply to one task; an exception becomes an `Error`."""
+    try:
+        if isinstance(task, wire.Train):
+            return site.train(task, envelope.state_in, envelope.state_out)
+        if isinstance(task, wire.Evaluate):
+            return site.evaluate(task, envelope.state_in)
+        if isinstance(task, wire.Describe):
+            return wire.Described(*site.describe(task.data))
+        raise wire.WireError(f"a worker has no use for a {type(task).__name__}")
+    except Exception as error:
+        traceback.print_exc()
+        sys.stderr.flush()
+        return _error(error)
+
+
+def _error(error: BaseException) -> wire.Error:
+    return wire.Error(type(error).__name__, str(error)[:MAX_ERROR_TEXT])
+
+
+def _serve(link: Link, site: Site) -> None:
+    """One task after another, until a bye."""
+    while True:
+        envelope, message = link.receive()
+        if isinstance(message, wire.Bye):
+            return
+        if isinstance(message, wire.Ping | wire.Cancel):  # a cancel that the reply has crossed
+            link.send(wire.Pong(), envelope.sequence)
+            continue
+        began = time.monotonic()
+        reply = _perform(site, message, envelope)
+        interruption = _came_meanwhile(link)
+        if isinstance(interruption, wire.Bye):
+            return
+        if isinstance(interruption, wire.Cancel):
+            link.send(wire.Pong(), envelope.sequence)
+        else:
+            link.send(reply, envelope.sequence, time.monotonic() - began)
+
+
+def _came_meanwhile(link: Link) -> wire.Message | None:
+    """The bye or the cancel that came while the task ran; pings are for finding lost connections, and need no more."""
+    while True:
+        try:
+            _, message = link.receive(wait=False)
+        except zmq.Again:
+            return None
+        if isinstance(message, wire.Bye | wire.Cancel):
+            return message
+
+
+def main(argv: Sequence[str]) -> int:
+    """``argv``: endpoint, identity, run id, ``module:Class`` of the site, milliseconds between heartbeats."""
+    endpoint, identity, run_id, site_name, heartbeat_ms = argv
+    link = Link(endpoint, identity, run_id, int(heartbeat_ms))
+    job = link.welcome()
+    try:
+        module, name = site_name.split(":")
+        site: Site = getattr(importlib.import_module(module), name)(job)
+    except Exception as error:
+        traceback.print_exc()
+        link.send(_error(error))
+        while not isinstance(link.receive()[1], wire.Bye):
+            pass
+        return 1
+    _serve(link, site)
+    return 0

@@ -1,0 +1,302 @@
+"""From TOML + ``extends`` + KEY=VALUE to a resolved scenario, or to one clear message.
+
+Every error is a `ScenarioError` that names the file or override, the key, and the nearest valid choice.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from coordinator.methods import Method, resolve
+from coordinator.methods.row import Options
+from coordinator.optimisers import OPTIMISERS
+from costmodel.device import devices, networks
+from costmodel.units import nearest
+from edge.config import DataConfig, PartitionConfig
+from edge.data.sets import DataSet, dataset
+from edge.data.shares import check_partition
+from edge.models import ModelRow, model
+from scenarios.schema import Scenario, Section
+
+FILES = Path(__file__).parent / "files"
+COMMAND_LINE = "command line"
+
+
+class ScenarioError(ValueError):
+    """A scenario that cannot be run; the text is for the user."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A scenario with every default written out, and what its names stand for."""
+
+    name: str
+    scenario: Scenario
+    method: Method
+    options: Options
+    dataset: DataSet
+    model: ModelRow
+    blocks: int
+    """M"""
+
+
+def shipped() -> list[str]:
+    """Names of the scenarios that ship."""
+    return sorted(path.stem for path in FILES.glob("*.toml"))
+
+
+def load(name: str, overrides: Sequence[str] = ()) -> Loaded:
+    """The scenario of a shipped name or a TOML file, with KEY=VALUE overrides."""
+    path = find(name)
+    raw = _read(path, ())
+    origin = dict.fromkeys((key for key, _ in _leaves(raw)), str(path.name))
+    for override in overrides:
+        key, value = _parse(override)
+        _put(raw, key, value)
+        origin = {known: source for known, source in origin.items() if not known.startswith(f"{key}.")}
+        origin[key] = COMMAND_LINE
+    return _resolve(path.stem, raw, _Origin(path.name, origin))
+
+
+def find(name: str) -> Path:
+    """The file of a scenario."""
+    if (FILES / f"{name}.toml").is_file():
+        return FILES / f"{name}.toml"
+    path = Path(name)
+    if path.is_file():
+        return path
+    if path.suffix == ".toml" or "/" in name:
+        raise ScenarioError(f"{name}: no such file")
+    raise ScenarioError(f"no scenario {name!r}: {nearest(name, shipped())} (or name a TOML file)")
+
+
+def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    if path.resolve() in seen:
+        raise ScenarioError(f"{path.name}: extends: the files extend each other in a circle")
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ScenarioError(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"{path.name}: not valid TOML: {error}") from None
+    base = raw.pop("extends", None)
+    if base is None:
+        return raw
+    if not isinstance(base, str):
+        raise ScenarioError(f"{path.name}: extends = {base!r}: must be the name of a scenario or a file")
+    beside = path.parent / base
+    try:
+        parent = beside if beside.is_file() else find(base)
+    except ScenarioError as error:
+        raise ScenarioError(f"{path.name}: extends: {error}") from None
+    return _merge(_read(parent, (*seen, path.resolve())), raw)
+
+
+WHOLE = ("fleet.devices", "fleet.networks", "method_options")
+"""Tables that are replaced as one, since their keys are names rather than settings."""
+
+
+def _merge(base: dict[str, Any], over: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merge(merged[key], value, f"{at}{key}.") if both and f"{at}{key}" not in WHOLE else value
+    return merged
+
+
+def _parse(override: str) -> tuple[str, Any]:
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise ScenarioError(f"{override!r}: an override reads KEY=VALUE, for example train.lr=0.05")
+    try:
+        return key.strip(), tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), text.strip()
+
+
+def _put(raw: dict[str, Any], key: str, value: Any) -> None:
+    *tables, last = key.split(".")
+    for table in tables:
+        inner = raw.setdefault(table, {})
+        if not isinstance(inner, dict):
+            raise ScenarioError(f"{COMMAND_LINE}: {key}: {table} is a value, not a table")
+        raw[table] = inner = dict(inner)
+        raw = inner
+    raw[last] = value
+
+
+def _leaves(raw: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in raw.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{at}{key}.")
+        else:
+            yield f"{at}{key}", value
+
+
+class _Origin:
+    """Which file or override said a key."""
+
+    def __init__(self, default: str, keys: Mapping[str, str]) -> None:
+        self.default, self.keys = default, keys
+
+    def error(self, key: str, text: str) -> ScenarioError:
+        parts = key.split(".")
+        for length in range(len(parts), 0, -1):
+            prefix = ".".join(parts[:length])
+            inner = [source for known, source in self.keys.items() if known == prefix or known.startswith(f"{prefix}.")]
+            if inner:
+                return ScenarioError(f"{COMMAND_LINE if COMMAND_LINE in inner else inner[0]}: {text}")
+        return ScenarioError(f"{self.default}: {text}")
+
+
+def _resolve(name: str, raw: dict[str, Any], origin: _Origin) -> Loaded:
+    try:
+        scenario = Scenario.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"] if not _is_branch(part))
+        raise origin.error(key, _explain(first, key, known_keys(Scenario))) from None
+
+    def valid(key: str, make: Any, *arguments: Any) -> Any:
+        try:
+            return make(*arguments)
+        except ValidationError as error:
+            first = error.errors()[0]
+            inner = ".".join([key, *(str(part) for part in first["loc"] if not _is_branch(part))])
+            fields = {f"{key}.{field}": f"{key}.{field}" for field in arguments[-1].model_fields}
+            raise origin.error(inner, _explain(first, inner, fields)) from None
+        except ValueError as error:
+            raise origin.error(key, str(error)) from None
+
+    method: Method = valid("method", lambda: _named("method", resolve, scenario.method))
+    options: Options = valid(
+        "method_options", lambda kind: kind.model_validate(scenario.method_options), method.options
+    )
+    data: DataSet = valid("data.name", dataset, scenario.data.name)
+    architecture: ModelRow = valid("model.name", model, scenario.model.name)
+    blocks: int = valid("model.blocks", architecture.block_count, scenario.model.blocks)
+    valid("method_options", lambda: method.check(options, blocks))
+    valid("data.partition", lambda: check_partition(data_config(scenario), data))
+    valid("server", lambda: _check_server(scenario.server, method))
+    valid("rounds.participants", lambda: _check_participants(scenario))
+    valid("model.name", lambda: _check_shapes(architecture, data, scenario))
+    valid("fleet", lambda: _check_fleet(scenario))
+    update: dict[str, Any] = {
+        "method_options": options.model_dump(),
+        "model": scenario.model.model_copy(update={"width": scenario.model.width or architecture.width}),
+        "aggregate": scenario.aggregate.model_copy(
+            update={"weights": scenario.aggregate.weights or method.objective.weights}
+        ),
+    }
+    return Loaded(name, scenario.model_copy(update=update), method, options, data, architecture, blocks)
+
+
+def _named(key: str, make: Any, value: str) -> Any:
+    try:
+        return make(value)
+    except ValueError as error:
+        raise ValueError(f"{key} = {error}") from None
+
+
+def data_config(scenario: Scenario) -> DataConfig:
+    """The data section as workers get it."""
+    data = scenario.data.model_dump()
+    return DataConfig(**{**data, "partition": PartitionConfig(**data["partition"])})
+
+
+def _check_server(name: str, method: Method) -> None:
+    admitted = method.objective.optimisers
+    if name not in OPTIMISERS:
+        raise ValueError(f"server = {name!r}: {nearest(name, OPTIMISERS)}")
+    if admitted is not None and name not in admitted:
+        raise ValueError(
+            f"server = {name!r}: {method.name} has a server step of its own and admits {', '.join(admitted)}"
+        )
+
+
+def _check_participants(scenario: Scenario) -> None:
+    asked, clients = scenario.rounds.participants, scenario.data.clients
+    if asked > clients:
+        raise ValueError(f"rounds.participants = {asked}: there are only {clients} clients (data.clients)")
+
+
+def _check_shapes(architecture: ModelRow, data: DataSet, scenario: Scenario) -> None:
+    if not architecture.flexible and architecture.shape != data.shape[1:]:
+        height, width = data.shape[1:]
+        made_for = "x".join(map(str, architecture.shape))
+        raise ValueError(
+            f"model.name = {architecture.name!r} is made for {made_for} images; {data.name} has {height}x{width}"
+        )
+    if scenario.model.width is not None and architecture.width is None:
+        raise ValueError(f"model.width = {scenario.model.width}: {architecture.name} has no width")
+
+
+def _check_fleet(scenario: Scenario) -> None:
+    for key, chosen, table in (
+        ("fleet.devices", scenario.fleet.devices, devices()),
+        ("fleet.networks", scenario.fleet.networks, networks()),
+    ):
+        for name in chosen:
+            if name not in table:
+                raise ValueError(f"{key}: {name!r}: {nearest(name, table)}")
+        if isinstance(chosen, list) and len(chosen) != scenario.data.clients:
+            raise ValueError(f"{key} names {len(chosen)} clients, but data.clients = {scenario.data.clients}")
+        if not chosen:
+            raise ValueError(f"{key} names nothing")
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+def known_keys(section: type[BaseModel], at: str = "") -> dict[str, str]:
+    """Every dotted key, and every name that other tools use for it, with the key it stands for."""
+    keys: dict[str, str] = {}
+    for name, field in section.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Section):
+            keys |= known_keys(kind, f"{at}{name}.")
+            keys[f"{at}{name}"] = f"{at}{name}"
+        else:
+            extra = field.json_schema_extra
+            others = extra.get("also", []) if isinstance(extra, dict) else []
+            assert isinstance(others, list)
+            keys |= {f"{at}{other}": f"{at}{name}" for other in [name, *others]}
+    return keys
+
+
+def _is_branch(part: str | int) -> bool:
+    """Pydantic puts the alternatives of a union into the place of an error; they are no keys."""
+    return isinstance(part, int) or "[" in part or part in ("int", "str", "none", "literal")
+
+
+def _explain(error: ErrorDetails, key: str, known: Mapping[str, str]) -> str:
+    if error["type"] == "extra_forbidden":
+        return f"unknown key {key}{_did_you_mean(key, known)}"
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "literal_error":
+        expected = str(error.get("ctx", {}).get("expected", ""))
+        choices = [choice.strip("' ") for choice in expected.replace(" or ", ", ").split(", ")]
+        near = difflib.get_close_matches(str(error["input"]), choices, n=1)
+        message = f"must be one of {', '.join(choices)}" + (f"; did you mean {near[0]}?" if near else "")
+    return f"{key} = {error['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+def _did_you_mean(key: str, known: Mapping[str, str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    if not near:
+        last = key.rpartition(".")[2]
+        by_last = {name.rpartition(".")[2]: name for name in known}
+        near = [by_last[name] for name in difflib.get_close_matches(last, by_last, n=1, cutoff=0.7)]
+    if near:
+        return f", did you mean {known[near[0]]}?"
+    table = key.rpartition(".")[0]
+    inside = sorted({name for name in known.values() if name.rpartition(".")[0] == table})
+    return f" (known here: {', '.join(inside)})" if inside else ""

@@ -1,0 +1,456 @@
+"""Run folders to tables, figures and one HTML file that opens offline. Reads runs, never writes into them.
+
+A run that is unfinished, or still at work, is reported as far as it got and marked so. What a table says about a run
+comes from the ledger's committed rounds; how it ended comes from the summary that the run left there. matplotlib and
+jinja2 are imported by the functions that use them, so that the command line starts fast.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sqlite3
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.ledger import RoundRow, read
+from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
+from edge.payload import BUFFERS
+
+Doubles = NDArray[np.float64]
+PARTS = ("scenario.toml", "environment.json", "ledger.sqlite")
+MAX_EVENTS = 200
+UNFINISHED = "unfinished"
+_STOPS = {"target": "target reached", "rounds": "round limit", "user": "stopped by user"}
+_VIRTUAL_COLUMNS = [column.name for column in fields(RoundRow)]
+
+
+class ReportError(ValueError):
+    """What was asked to be reported is not a run, or cannot be read as one."""
+
+
+@dataclass(frozen=True)
+class BlockTraffic:
+    """Bytes that one block cost a run, over all clients and rounds."""
+
+    name: str
+    """The block, its buffers counted with it, or ``header``."""
+    down: int
+    up: int
+    nominal_down: float
+    """What it costs where every block weighs 1/M of the model, however large it is; 0 for headers."""
+    nominal_up: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder, opened for reading."""
+
+    folder: Path
+    label: str
+    """Names the run within its report: the method, with seed and run id where the method alone is ambiguous."""
+    scenario: Mapping[str, Any]
+    scenario_text: str
+    environment: Mapping[str, Any]
+    summary: Mapping[str, Any] | None
+    """How the run ended; None while it is unfinished."""
+    rounds: Mapping[str, Doubles]
+    """Column of the table ``rounds`` -> its values, (rounds,); NaN where a value is missing."""
+
+    @property
+    def method(self) -> str:
+        """The method's name, as the scenario writes it."""
+        return str(self.scenario.get("method", "unknown"))
+
+    @property
+    def accuracy(self) -> Doubles:
+        """Test accuracy after each round in [0, 1], (rounds,); NaN where it was not evaluated."""
+        return self.rounds["accuracy"]
+
+    @property
+    def histogram(self) -> Sequence[Sequence[int]]:
+        """Training examples (clients, classes); empty if the environment does not tell."""
+        return (self.environment.get("partition") or {}).get("histogram") or []
+
+    @cached_property
+    def nbytes(self) -> Doubles:
+        """Bytes down and up until the end of each round, (rounds,)."""
+        return np.cumsum(self.rounds["bytes_down"] + self.rounds["bytes_up"])
+
+    @cached_property
+    def nominal_nbytes(self) -> Doubles:
+        """Nominal bytes (FedBR, Eq. 3) until the end of each round, (rounds,)."""
+        return np.cumsum(self.rounds["nominal_bytes"])
+
+    def total(self, column: str) -> float:
+        """Sum of one column over all rounds."""
+        return float(self.rounds[column].sum())
+
+    def best(self) -> float | None:
+        """Best accuracy of any round; None if there is none."""
+        known = self.accuracy[~np.isnan(self.accuracy)]
+        return float(known.max()) if known.size else None
+
+    def final(self) -> float | None:
+        """Accuracy when it was last evaluated; None if it never was."""
+        known = self.accuracy[~np.isnan(self.accuracy)]
+        return float(known[-1]) if known.size else None
+
+    def at_target(self, amounts: Doubles, target: float | None) -> float | None:
+        """The value in ``amounts`` (rounds,) of the first round that reached ``target``; None if no round did."""
+        if target is None:
+            return None
+        reached = np.flatnonzero(self.accuracy >= target)
+        return float(amounts[reached[0]]) if reached.size else None
+
+    def query(self, sql: str, arguments: Sequence[Any] = ()) -> list[sqlite3.Row]:
+        """Rows of the ledger; ReportError if it cannot be read."""
+        return _query(self.folder, sql, arguments)
+
+    def wall_seconds(self) -> float:
+        """Seconds of this machine that the run took, start-up included once it has finished."""
+        if self.summary and self.summary.get("wall_seconds") is not None:
+            return float(self.summary["wall_seconds"])
+        return float(self.query("SELECT TOTAL(wall_s) AS wall_s FROM host_rounds")[0]["wall_s"])
+
+    def stopped_by(self) -> str:
+        """Which rule ended the run, in words."""
+        if self.summary is None:
+            return UNFINISHED
+        rule = str(self.summary.get("stopped_by", "unknown"))
+        return _STOPS.get(rule, f"budget: {rule.replace('_', ' ')}")
+
+    def traffic(self) -> list[BlockTraffic]:
+        """Bytes per block, in model order, the headers last."""
+        blocks = self.environment.get("blocks") or []
+        share = sum(block["nbytes"] for block in blocks) / len(blocks) if blocks else math.nan
+        real, sent = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+        for row in self.query(
+            "SELECT direction, key, COUNT(*) n, SUM(nbytes) b FROM transfers GROUP BY direction, key"
+        ):
+            name = str(row["key"]).removesuffix(BUFFERS)
+            real[name, row["direction"]] += row["b"]
+            # A block's buffers ride with its parameters: they are not a second sending of the block.
+            sent[name, row["direction"]] += row["n"] if row["key"] == name and name != "header" else 0
+        present = {name for name, _ in real}
+        order = [block["name"] for block in blocks if block["name"] in present]
+        order += sorted(present - {*order, "header"}) + ["header"] * ("header" in present)
+        return [
+            BlockTraffic(
+                name, real[name, "down"], real[name, "up"], sent[name, "down"] * share, sent[name, "up"] * share
+            )
+            for name in order
+        ]
+
+
+def open_runs(folders: Sequence[Path]) -> list[Run]:
+    """Open run folders, in the given order, each with a label of its own; ReportError for one that is no run."""
+    if not folders:
+        raise ReportError("there is no run to report")
+    parts = [_parts(folder) for folder in folders]
+    methods = Counter(str(scenario.get("method")) for _, scenario, _ in parts)
+    seeds = Counter((str(scenario.get("method")), scenario.get("seed")) for _, scenario, _ in parts)
+    runs = []
+    for folder, (text, scenario, environment) in zip(folders, parts, strict=True):
+        method, seed = str(scenario.get("method")), scenario.get("seed")
+        label = method if methods[method] == 1 else f"{method}, seed {seed}"
+        label += f", {folder.name}" if seeds[method, seed] > 1 else ""
+        summary = _query(folder, "SELECT value FROM meta WHERE key = 'summary'")
+        ended = json.loads(summary[0]["value"]) if summary else None
+        runs.append(Run(folder, label, scenario, text, environment, ended, _rounds(folder)))
+    return runs
+
+
+def find(folder: Path) -> tuple[list[Path], Mapping[str, Any] | None]:
+    """The run folders under a run or compare folder, and the comparison if it is one; ReportError if it is neither.
+
+    A compare folder that was moved is searched for its runs by their folders' names.
+    """
+    found = folder / "compare.json"
+    if not found.exists():
+        return [folder], None
+    try:
+        comparison = json.loads(found.read_text(encoding="utf-8"))
+        named = [Path(run["run_dir"]) for run in comparison["runs"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ReportError(f"{found} does not name the runs that were compared: {error!r}") from error
+    return [run if run.is_dir() else folder / run.name for run in named], comparison
+
+
+def rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """One row per run and round: the virtual columns of ``rounds``, with running totals of the bytes."""
+    table = []
+    for run in runs:
+        known = run.query(f"SELECT {', '.join(_VIRTUAL_COLUMNS)} FROM rounds ORDER BY round")
+        for index, row in enumerate(known):
+            head = {"run": run.folder.name, "method": run.method, "seed": run.scenario.get("seed")}
+            totals = {"bytes_so_far": int(run.nbytes[index]), "nominal_bytes_so_far": float(run.nominal_nbytes[index])}
+            table.append(head | dict(row) | totals)
+    return table
+
+
+def csv_table(runs: Sequence[Path], path: Path) -> Path:
+    """Write `rows` of these run folders as CSV; an accuracy or loss that was not measured is an empty cell."""
+    table = rows(open_runs(runs))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(table[0]) if table else ["run", "method", "seed", "round"])
+        writer.writeheader()
+        writer.writerows(table)
+    return path
+
+
+def parquet_table(runs: Sequence[Path], path: Path) -> Path:
+    """Write `rows` of these run folders as Parquet."""
+    import pyarrow
+    import pyarrow.parquet
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows(open_runs(runs))), path)
+    return path
+
+
+def build(runs: Sequence[Path], output: Path, title: str, comparison: Mapping[str, Any] | None = None) -> Path:
+    """Write the report of these run folders to ``output`` and return it.
+
+    ``comparison`` is what `compare` found: ``target_accuracy``, ``at_common_bytes`` and ``at_common_seconds``.
+    ReportError if a folder is no run.
+    """
+    import jinja2
+    from markupsafe import Markup
+
+    from scenarios import figures
+
+    opened = open_runs(runs)
+    target = _target(opened, comparison)
+    drawn = {name: Markup(svg) for name, svg in figures.draw(opened, target).items()}
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    templates = jinja2.Environment(
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    templates.filters |= {"bytes": _shown(format_bytes), "flops": _shown(format_flops), "percent": _shown(percent)}
+    page = templates.get_template("report.html.j2").render(
+        title=title,
+        runs=opened,
+        target=target,
+        facts=_facts(opened[0], target),
+        headline=_headline(opened, target, comparison or {}),
+        costs=_costs(opened),
+        traffic=[(run.label, run.traffic()) for run in opened],
+        partitions=_distinct((run, run.histogram) for run in opened),
+        blocks=_distinct((run, run.environment.get("blocks")) for run in opened),
+        environments=_distinct((run, _environment(run)) for run in opened),
+        events=[(run.label, *_events(run)) for run in opened],
+        figures=drawn,
+        colours=figures.colours(opened),
+    )
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(page, encoding="utf-8")
+    return output
+
+
+def percent(share: float) -> str:
+    """A share in [0, 1] for a table: 0.8125 -> "81.25 %"."""
+    return f"{100 * share:.2f} %"
+
+
+@dataclass(frozen=True)
+class _Column:
+    """One column of the headline table."""
+
+    group: str
+    name: str
+    value: Callable[[Run], float | None]
+    show: Callable[[float], str]
+    best: Callable[[Iterable[float]], float] | None = None
+    """Which value to set in bold: ``max``, ``min``, or None where runs of different length cannot be compared."""
+    missing: str = "–"
+
+
+def _headline_columns(target: float | None, comparison: Mapping[str, Any]) -> list[_Column]:
+    reaching = f"To {100 * target:g} %" if target is not None else "To the target"
+    columns = [
+        _Column("Accuracy", "final", Run.final, percent, max),
+        _Column("Accuracy", "best", Run.best, percent, max),
+        _Column("Length", "rounds", lambda run: len(run.accuracy), "{:.0f}".format),
+    ]
+    if target is not None:
+        never = "not reached"
+        columns += [
+            _Column(
+                reaching, "virtual time", lambda r: r.at_target(r.rounds["end_s"], target), format_seconds, min, never
+            ),
+            _Column(reaching, "bytes, real", lambda r: r.at_target(r.nbytes, target), format_bytes, min, never),
+            _Column(reaching, "nominal", lambda r: r.at_target(r.nominal_nbytes, target), format_bytes, min, never),
+        ]
+    for key, amount, show in (
+        ("at_common_bytes", "bytes", format_bytes),
+        ("at_common_seconds", "seconds", format_seconds),
+    ):
+        common = comparison.get(key)
+        if common and common.get(amount) is not None:
+            reached = dict(common["accuracy"])
+            columns.append(_Column("Accuracy at", show(common[amount]), _lookup(reached), percent, max))
+    return [
+        *columns,
+        _Column("Device work", "real", lambda run: run.total("flops"), format_flops),
+        _Column("Device work", "nominal", lambda run: run.total("nominal_flops"), format_flops),
+        _Column("Energy", "joules", lambda run: run.total("joules"), format_joules),
+        _Column("This machine", "wall time", Run.wall_seconds, format_seconds),
+    ]
+
+
+def _lookup(by_method: Mapping[str, float | None]) -> Callable[[Run], float | None]:
+    return lambda run: by_method.get(run.label, by_method.get(run.method))
+
+
+def _headline(runs: Sequence[Run], target: float | None, comparison: Mapping[str, Any]) -> dict[str, Any]:
+    """Groups with their widths, column names, and one row of (text, is best) cells per run."""
+    columns = _headline_columns(target, comparison)
+    cells: list[list[tuple[str, bool]]] = [[] for _ in runs]
+    for column in columns:
+        values = [column.value(run) for run in runs]
+        known = [value for value in values if value is not None]
+        best = column.best(known) if column.best and len(runs) > 1 and known else None
+        for row, value in zip(cells, values, strict=True):
+            row.append((column.missing, False) if value is None else (column.show(value), value == best))
+    groups = Counter(column.group for column in columns)
+    return {
+        "groups": list(groups.items()),
+        "names": [column.name for column in columns],
+        "rows": [(run, row, run.stopped_by()) for run, row in zip(runs, cells, strict=True)],
+    }
+
+
+def _costs(runs: Sequence[Run]) -> dict[str, Any]:
+    """Real and nominal totals per run, and per round against FedAvg's where it is among the runs."""
+    kinds = (("bytes", format_bytes), ("flops", format_flops))
+    base = next((run for run in runs if run.method == "fedavg" and len(run.accuracy)), None)
+    table = []
+    for run in runs:
+        cells = []
+        for kind, show in kinds:
+            real, nominal = _cost(run, kind)
+            cells += [show(real), show(nominal), f"{real / nominal:.3f}" if nominal else "–"]
+        if base is not None:
+            cells += [_against(run, base, kind, part) for kind, _ in kinds for part in (0, 1)]
+        table.append((run, [*cells, format_bytes(run.total("wasted_bytes"))]))
+    return {"rows": table, "base": base}
+
+
+def _cost(run: Run, kind: str) -> tuple[float, float]:
+    real = run.total("flops") if kind == "flops" else run.total("bytes_down") + run.total("bytes_up")
+    return real, run.total(f"nominal_{kind}")
+
+
+def _against(run: Run, base: Run, kind: str, part: int) -> str:
+    """How much more (+) or less (−) a mean round of ``run`` cost than one of ``base``; part 0 is real, 1 nominal."""
+    theirs = _cost(base, kind)[part] / len(base.accuracy)
+    if not theirs or not len(run.accuracy):
+        return "–"
+    change = 100 * (_cost(run, kind)[part] / len(run.accuracy) / theirs - 1)
+    return f"{change:+.1f} %".replace("-", "−") if run is not base else "0"
+
+
+def _facts(run: Run, target: float | None) -> list[tuple[str, str]]:
+    """What a reader must know of the setting, from the first run's scenario; what it does not say is left out."""
+    known = _flat(run.scenario)
+    wanted = (
+        ("scenario", "name", str),
+        ("data", "data.name", str),
+        ("model", "model.name", str),
+        ("clients", "data.clients", str),
+        ("a round", "rounds.participants", str),
+        ("policy", "rounds.policy", str),
+        ("seed", "seed", str),
+    )
+    facts = [(name, show(known[key])) for name, key, show in wanted if known.get(key) is not None]
+    if target is not None:
+        facts.append(("target", f"{100 * target:g} %"))
+    started = run.environment.get("started_utc")
+    return facts + ([("started", str(started))] if started else [])
+
+
+def _environment(run: Run) -> list[tuple[str, str]]:
+    shown = {key: value for key, value in run.environment.items() if key not in ("partition", "blocks", "started_utc")}
+    return [(key, str(value)) for key, value in _flat(shown).items()]
+
+
+def _events(run: Run) -> tuple[int, list[sqlite3.Row]]:
+    """How many host events there were, and the first of them."""
+    count = run.query("SELECT COUNT(*) AS n FROM host_events")[0]["n"]
+    return count, run.query("SELECT kind, worker, detail, wall_s FROM host_events LIMIT ?", [MAX_EVENTS])
+
+
+def _distinct(pairs: Iterable[tuple[Run, Any]]) -> list[tuple[str, Any]]:
+    """(labels of the runs that share it, thing) for each distinct thing that is not empty."""
+    groups: list[tuple[list[str], Any]] = []
+    for run, thing in pairs:
+        if not thing:
+            continue
+        labels = next((labels for labels, known in groups if known == thing), None)
+        if labels is None:
+            groups.append(([run.label], thing))
+        else:
+            labels.append(run.label)
+    return [(", ".join(labels), thing) for labels, thing in groups]
+
+
+def _target(runs: Sequence[Run], comparison: Mapping[str, Any] | None) -> float | None:
+    stated = (comparison or {}).get("target_accuracy")
+    if stated is None:
+        stated = runs[0].scenario.get("stop", {}).get("target_accuracy")
+    return None if stated is None else float(stated)
+
+
+def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in nested.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _shown(show: Callable[[float], str]) -> Callable[[float | None], str]:
+    return lambda value: "–" if value is None or math.isnan(value) else show(value)
+
+
+def _parts(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Scenario text, scenario and environment of a run folder."""
+    if not folder.is_dir():
+        raise ReportError(f"{folder} is not a run folder: there is no such folder")
+    missing = [name for name in PARTS if not (folder / name).is_file()]
+    if missing:
+        raise ReportError(f"{folder} is not a run folder: it has no {', no '.join(missing)}")
+    name = PARTS[0]
+    try:
+        text = (folder / name).read_text(encoding="utf-8")
+        scenario = tomllib.loads(text)
+        name = PARTS[1]
+        return text, scenario, dict(json.loads((folder / name).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise ReportError(f"{folder / name} cannot be read: {error}") from error
+
+
+def _rounds(folder: Path) -> dict[str, Doubles]:
+    columns = [name for name in _VIRTUAL_COLUMNS if name != "model_sha256"]
+    table = _query(folder, f"SELECT {', '.join(columns)} FROM rounds ORDER BY round")
+    # None becomes NaN; float64 holds every count of bytes or FLOPs below 2^53 exactly.
+    values = np.array([tuple(row) for row in table], dtype=np.float64).reshape(len(table), len(columns))
+    return {name: values[:, index] for index, name in enumerate(columns)}
+
+
+def _query(folder: Path, sql: str, arguments: Sequence[Any] = ()) -> list[sqlite3.Row]:
+    try:
+        return read(folder / "ledger.sqlite", sql, arguments)
+    except sqlite3.Error as error:
+        raise ReportError(f"{folder / 'ledger.sqlite'} cannot be read: {error}") from error

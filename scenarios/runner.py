@@ -1,0 +1,389 @@
+"""One run, from a loaded scenario to a run folder: clock + pool + server, put together and taken down again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import platform
+import secrets
+import signal
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import psutil
+
+from coordinator.budget import USER, Budget, Limits
+from coordinator.federation import Federation, Progress, RunFailed
+from coordinator.files import write_text
+from coordinator.ledger import HostEvent, Ledger, genesis, read
+from coordinator.methods.row import Correction
+from coordinator.optimisers import OPTIMISERS
+from coordinator.pool import HostEvent as PoolEvent
+from coordinator.pool import Nursery, Pool, PoolError, Stopped
+from coordinator.rounds import POLICIES
+from coordinator.server import Setup
+from costmodel.clock import Clock
+from costmodel.fleet import Fleet
+from edge.config import Description, HalfConfig, Job, ModelConfig, TrainConfig
+from edge.payload import Layout, Payload
+from edge.streams import generator
+from scenarios.load import Loaded, ScenarioError, data_config
+from scenarios.resolved import toml_text
+
+PACKAGES = ("torch", "torchvision", "numpy", "simpy", "pyzmq", "msgpack", "pydantic", "safetensors", "scikit-learn")
+RUN_ID_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Host:
+    """What the user says about this machine; never part of the result."""
+
+    out: Path
+    workers: int
+    device: str
+    run_id: str | None = None
+    on_start: Callable[[Path, Loaded], None] = lambda folder, loaded: None
+    on_round: Callable[[Progress], None] = lambda progress: None
+
+
+def default_workers() -> int:
+    """One worker per core that this process may use."""
+    return max(1, len(os.sched_getaffinity(0)))
+
+
+def choose_device(asked: str) -> str:
+    """``auto`` is a GPU where there is one. ScenarioError for a device that this machine lacks."""
+    # Whether there is a driver is asked of the system: torch stays out of this process.
+    has_gpu = any(Path("/dev").glob("nvidia[0-9]*"))
+    if asked == "auto":
+        return "cuda" if has_gpu else "cpu"
+    if asked != "cpu" and not (asked == "cuda" or asked.removeprefix("cuda:").isdigit()):
+        raise ScenarioError(f"--device {asked}: must be cpu, cuda, cuda:N or auto")
+    if asked != "cpu" and not has_gpu:
+        raise ScenarioError(f"--device {asked}: this machine has no NVIDIA GPU; leave it at auto or cpu")
+    return asked
+
+
+def cache_folder() -> Path:
+    """Where decoded data and partitions are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedbr-edge"
+
+
+class Interrupt:
+    """Ctrl-C and SIGTERM ask for an end; a second one ends at once with exit code 130."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __call__(self) -> bool:
+        """Whether the user asked to stop."""
+        return self.asked
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Listen to signals, and put back what listened before."""
+        before = {number: signal.signal(number, self._hear) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+def job(loaded: Loaded, layout: Layout | None, device: str, cache: Path) -> Job:
+    """What every worker is told; without a layout (before describe) nothing is said about what travels."""
+    scenario, method = loaded.scenario, loaded.method
+    down: tuple[str, ...] = ()
+    up: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    if layout is not None:
+        down, up = travels(loaded, layout)
+        keep = method.objective.keep(layout, down)
+    train = scenario.train.model_dump()
+    return Job(
+        run_id=genesis(scenario.model_dump(), "")[: 2 * RUN_ID_BYTES],
+        seed=scenario.seed,
+        device=device,
+        cache=str(cache),
+        model=ModelConfig(**scenario.model.model_dump()),
+        data=data_config(scenario),
+        train=TrainConfig(**train),
+        objective=HalfConfig(method.objective.client, method.share(loaded.options, method.objective)),
+        corrections=tuple(HalfConfig(c.client, method.share(loaded.options, c)) for c in method.corrections),
+        up=up,
+        keep=keep,
+        reports=method.reports,
+        eval_batch=scenario.eval.batch,
+    )
+
+
+def travels(loaded: Loaded, layout: Layout) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(keys down, keys up). ScenarioError names the key."""
+    try:
+        return loaded.method.travels(layout, loaded.scenario.travels.down, loaded.scenario.travels.up)
+    except ValueError as error:
+        raise ScenarioError(f"{loaded.name}: {error}") from None
+
+
+def fleet(loaded: Loaded) -> Fleet:
+    """The clients' devices and links, drawn by (seed, fleet)."""
+    chosen = loaded.scenario.fleet
+    return Fleet.build(
+        loaded.scenario.data.clients,
+        chosen.devices,
+        chosen.networks,
+        server_down=chosen.server.down,
+        server_up=chosen.server.up,
+        compute_spread=chosen.compute_spread,
+        bandwidth_spread=chosen.bandwidth_spread,
+        redraw=chosen.redraw,
+        rng=generator(loaded.scenario.seed, "fleet"),
+    )
+
+
+def limits(loaded: Loaded, stop_at_target: bool) -> Limits:
+    """The stop rules of a scenario."""
+    budget, rounds = loaded.scenario.budget, loaded.scenario.rounds.max
+    given = {name: value for name, value in budget.model_dump().items() if value is not None}
+    return Limits(rounds, **given, target_accuracy=loaded.scenario.stop.target_accuracy if stop_at_target else None)
+
+
+def describe(loaded: Loaded, device: str, nursery: Nursery, logs: Path, data: bool) -> tuple[Description, Payload]:
+    """Ask a worker what the coordinator must know before round 0."""
+    asked = job(loaded, None, device, cache_folder())
+    with Pool(asked, 1, nursery, logs, lambda event: None, lambda: False) as pool:
+        return pool.describe(data)
+
+
+def run(
+    loaded: Loaded, host: Host, nursery: Nursery, stopped: Callable[[], bool], stop_at_target: bool
+) -> dict[str, Any]:
+    """The whole run; returns its summary (DESIGN: the keys of ``--json``).
+
+    ScenarioError for what the user can mend, RunFailed or PoolError with the run folder for what went wrong.
+    """
+    wall_started = time.monotonic()
+    folder = _fresh_folder(loaded, host)
+    host.on_start(folder, loaded)
+    with _logging(folder / "logs" / "coordinator.log"):
+        try:
+            return _run(loaded, host, folder, nursery, stopped, stop_at_target, wall_started)
+        except (PoolError, RunFailed, OSError, sqlite3.OperationalError) as error:
+            if _is_users(error):
+                raise ScenarioError(_is_users(error)) from None
+            raise RunFailed(f"{error}\nrun folder: {folder}") from error
+
+
+def _is_users(error: BaseException) -> str | None:
+    """The message of an error that a worker met in the user's data or settings, or None."""
+    text = str(error)
+    for kind in ("DataError: ", "PartitionError: "):
+        if kind in text:
+            return text.partition(kind)[2].split("\n")[0]
+    return None
+
+
+def _run(
+    loaded: Loaded,
+    host: Host,
+    folder: Path,
+    nursery: Nursery,
+    stopped: Callable[[], bool],
+    stop_at_target: bool,
+    wall_started: float,
+) -> dict[str, Any]:
+    cache, logs = cache_folder(), folder / "logs"
+    events: list[PoolEvent] = []
+    with Pool(job(loaded, None, host.device, cache), 1, nursery, logs, events.append, stopped) as scout:
+        description, initial = scout.describe(True)
+    write_text(folder / "environment.json", json.dumps(environment(loaded, description, host), indent=1))
+    ledger = Ledger(folder / "ledger.sqlite", genesis(loaded.scenario.model_dump(), description.data_sha256))
+    try:
+        asked = job(loaded, description.layout, host.device, cache)
+        with Pool(asked, host.workers, nursery, logs, lambda e: ledger.event(_host_event(e)), stopped) as pool:
+            federation = _federation(loaded, asked, description, initial, pool, ledger, folder, host, stop_at_target)
+            try:
+                stopped_by = POLICIES[loaded.scenario.rounds.policy](federation)
+            except Stopped:
+                stopped_by = USER
+        result = summary(folder, loaded, federation, stopped_by, time.monotonic() - wall_started)
+        ledger.finish(result)
+        return result
+    finally:
+        ledger.close()
+
+
+def _federation(
+    loaded: Loaded,
+    asked: Job,
+    description: Description,
+    initial: Payload,
+    pool: Pool,
+    ledger: Ledger,
+    folder: Path,
+    host: Host,
+    stop_at_target: bool,
+) -> Federation:
+    scenario, method = loaded.scenario, loaded.method
+    down, up = travels(loaded, description.layout)
+    assert scenario.aggregate.weights is not None
+    setup = Setup(
+        layout=description.layout,
+        initial=initial,
+        options=method.share(loaded.options, method.objective),
+        weights=scenario.aggregate.weights,
+        down=down,
+        up=up,
+        seed=scenario.seed,
+        samples=description.samples,
+        histogram=description.histogram,
+        optimiser=OPTIMISERS[scenario.server](),
+    )
+    parts = [
+        correction.server(_with_options(setup, loaded, correction))
+        for correction in method.corrections
+        if correction.server
+    ]
+    return Federation(
+        job=asked,
+        method=method,
+        options=loaded.options,
+        description=description,
+        server=method.objective.server(setup, parts),
+        workers=pool,
+        clock=Clock(fleet(loaded)),
+        budget=Budget(limits(loaded, stop_at_target)),
+        ledger=ledger,
+        folder=folder,
+        participants=scenario.rounds.participants,
+        eval_every=scenario.eval.every,
+        on_round=host.on_round,
+    )
+
+
+def _with_options(setup: Setup, loaded: Loaded, correction: Correction) -> Setup:
+    return replace(setup, options=loaded.method.share(loaded.options, correction))
+
+
+def _host_event(event: PoolEvent) -> HostEvent:
+    return HostEvent(event.kind, "" if event.worker is None else str(event.worker), event.detail, event.wall_seconds)
+
+
+def _fresh_folder(loaded: Loaded, host: Host) -> Path:
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    folder = host.out / loaded.name / (host.run_id or f"{stamp}-{secrets.token_hex(2)}")
+    try:
+        folder.mkdir(parents=True)
+        for name in ("checkpoints", "state", "logs"):
+            (folder / name).mkdir()
+        write_text(folder / "scenario.toml", toml_text(loaded.scenario.model_dump()))
+    except FileExistsError:
+        raise ScenarioError(f"run folder {folder} exists already; choose another --run-id") from None
+    except OSError as error:
+        raise ScenarioError(f"cannot write to {folder}: {error.strerror}") from None
+    return folder
+
+
+@contextlib.contextmanager
+def _logging(path: Path) -> Iterator[None]:
+    logger = logging.getLogger("fedbr")
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+
+
+def environment(loaded: Loaded, description: Description, host: Host) -> dict[str, Any]:
+    """What the run was made on and of, for whoever reads the folder."""
+    layout = description.layout
+    return {
+        "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": sys.version.split()[0],
+        "versions": {name: version(name) for name in ("fedbr-edge", *PACKAGES)},
+        "platform": platform.platform(),
+        "cpu": platform.processor() or platform.machine(),
+        "cores": default_workers(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "workers": host.workers,
+        "device": host.device,
+        "data": {
+            "name": loaded.dataset.name,
+            "sha256": description.data_sha256,
+            "source": description.data_source,
+            "test_examples": description.test_count,
+        },
+        "partition": {
+            "clients": len(description.samples),
+            "classes": description.classes,
+            "histogram": description.histogram.tolist(),
+        },
+        "blocks": [
+            {
+                **asdict(block),
+                "nbytes": layout.nbytes(layout.keys([block.name])),
+                "flops_forward": float(forward),
+                "flops_weight_gradient": float(weight),
+                "flops_input_gradient": float(inputs),
+            }
+            for block, (forward, weight, inputs) in zip(layout.blocks, description.flops, strict=True)
+        ],
+        "flops_plain_per_sample": float(description.flops.sum() - description.flops[0, 2]),
+    }
+
+
+def summary(
+    folder: Path, loaded: Loaded, federation: Federation, stopped_by: str, wall_seconds: float
+) -> dict[str, Any]:
+    """What ``run --json`` prints."""
+    rows = read(folder / "ledger.sqlite", "SELECT * FROM rounds ORDER BY round")
+    scored = [row for row in rows if row["accuracy"] is not None]
+    target = loaded.scenario.stop.target_accuracy
+    total = {name: sum(row[name] for row in rows) for name in SUMMED}
+    return {
+        "run_dir": str(folder),
+        "method": loaded.scenario.method,
+        "seed": loaded.scenario.seed,
+        "rounds": federation.rounds,
+        "accuracy": scored[-1]["accuracy"] if scored else None,
+        "best_accuracy": max((row["accuracy"] for row in scored), default=None),
+        "virtual_seconds": federation.clock.now,
+        **total,
+        "target_accuracy": target,
+        **to_target(rows, target),
+        "stopped_by": stopped_by,
+        "wall_seconds": wall_seconds,
+        "model_sha256": federation.model_sha256(),
+    }
+
+
+SUMMED = ("bytes_down", "bytes_up", "nominal_bytes", "flops", "nominal_flops", "joules")
+
+
+def to_target(rows: list[sqlite3.Row], target: float | None) -> dict[str, float | int | None]:
+    """Virtual seconds, bytes and rounds until the accuracy first reached the target; all None if it did not."""
+    nbytes = 0
+    for count, row in enumerate(rows, start=1):
+        nbytes += row["bytes_down"] + row["bytes_up"]
+        if target is not None and row["accuracy"] is not None and row["accuracy"] >= target:
+            return {"time_to_target_s": row["end_s"], "bytes_to_target": nbytes, "rounds_to_target": count}
+    return {"time_to_target_s": None, "bytes_to_target": None, "rounds_to_target": None}

@@ -1,0 +1,170 @@
+"""What a scenario is and what it will cost, without training and without downloading."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coordinator.methods.row import Chosen
+from costmodel.clock import Clock
+from costmodel.work import Work, nominal_bytes, nominal_bytes_plain
+from edge import wire
+from edge.config import Description, TrainConfig
+from edge.payload import MODEL, Layout
+from edge.streams import generator
+from scenarios import runner
+from scenarios.load import Loaded
+
+
+@dataclass(frozen=True)
+class Price:
+    """One visit: what it weighs and works."""
+
+    work: Work
+    payload_down: int
+    payload_up: int
+    nominal_bytes: float
+    samples: int
+
+
+def check(loaded: Loaded, description: Description, found: str | None, device: str) -> dict[str, Any]:
+    """The keys of ``check --json``: scenario, blocks, alphas, estimate (and data: where it was found)."""
+    return {
+        "scenario": loaded.scenario.model_dump(),
+        "data": {"found": found, "sha256": description.data_sha256 or None},
+        "blocks": blocks(description),
+        "alphas": alphas(loaded, description, device),
+        "estimate": estimate(loaded, description, device),
+    }
+
+
+def blocks(description: Description) -> list[dict[str, Any]]:
+    """Per block: parameters, bytes and share of the model, FLOPs per example of each pass."""
+    layout, whole = description.layout, description.layout.nbytes()
+    return [
+        {
+            "name": block.name,
+            "params": block.params,
+            "buffers": block.buffers,
+            "nbytes": layout.nbytes(layout.keys([block.name])),
+            "share": layout.nbytes(layout.keys([block.name])) / whole,
+            "flops_forward": float(flops[0]),
+            "flops_weight_gradient": float(flops[1]),
+            "flops_input_gradient": float(flops[2]),
+        }
+        for block, flops in zip(layout.blocks, description.flops, strict=True)
+    ]
+
+
+def alphas(loaded: Loaded, description: Description, device: str) -> list[dict[str, Any]]:
+    """What sending the last alpha blocks weighs, and training with alpha pathways costs, alpha = 1..M-1.
+
+    ``flops_ratio`` is what is really executed, relative to a plain step (which computes no gradient for the images);
+    ``ratio_3f`` is relative to three forward passes, as papers count; ``eq2`` is FedBR's Eq. 2.
+    """
+    layout, flops = description.layout, description.flops
+    plain = flops.sum() - flops[0, 2]
+    rows = []
+    for alpha in range(1, len(layout)):
+        keys = layout.last(alpha)
+        extra = sum(float(flops[m:, 0].sum() + flops[m:, 2].sum()) for m in range(len(layout) - alpha, len(layout)))
+        forward_only = sum(float(flops[m:, 0].sum()) for m in range(len(layout) - alpha, len(layout)))
+        asked = runner.job(loaded, layout, device, Path())
+        choice = loaded.method.objective.choices or ("alpha", "full")
+        rows.append(
+            {
+                "alpha": alpha,
+                "payload_nbytes": layout.nbytes(keys),
+                "message_nbytes": wire.train_nbytes(asked.run_id, choice, {MODEL: layout.shapes(keys)}),
+                "share": layout.nbytes(keys) / layout.nbytes(),
+                "nominal_share": alpha / len(layout),
+                "flops_ratio": (plain + extra) / plain,
+                "ratio_3f": 1 + 2 * forward_only / (3 * float(flops[:, 0].sum())),
+                "eq2": 1 + alpha * (alpha + 1) / (2 * len(layout)),
+            }
+        )
+    return rows
+
+
+def estimate(loaded: Loaded, description: Description, device: str) -> dict[str, Any]:
+    """What the run will cost, from a typical round: real bytes, FLOPs, virtual seconds, joules, disk.
+
+    Where the data set is missing, equal shares of the examples that its partition would give are unknown, so the
+    figures that depend on them are None. Methods that choose per visit are priced at their dearest and cheapest.
+    """
+    scenario, layout = loaded.scenario, description.layout
+    asked = runner.job(loaded, layout, device, Path())
+    clients, rounds = min(scenario.rounds.participants, scenario.data.clients), scenario.rounds.max
+    prices = [
+        _price(loaded, description, asked.train, choice, asked.run_id) for choice in _choices(loaded, len(layout))
+    ]
+    known = len(description.samples) > 0
+    cheapest, dearest = min(prices, key=lambda p: p.work.bytes_down), max(prices, key=lambda p: p.work.bytes_down)
+    keeps = bool(asked.keep)
+    result: dict[str, Any] = {
+        "message_down_nbytes": [cheapest.work.bytes_down, dearest.work.bytes_down],
+        "message_up_nbytes": dearest.work.bytes_up,
+        "payload_down_nbytes": [cheapest.payload_down, dearest.payload_down],
+        "payload_up_nbytes": dearest.payload_up,
+        "bytes": [(p.work.bytes_down + p.work.bytes_up) * clients * rounds for p in (cheapest, dearest)],
+        "nominal_bytes": dearest.nominal_bytes * clients * rounds,
+        "state_disk_nbytes": layout.nbytes(asked.keep) * scenario.data.clients if keeps else 0,
+        "flops": None,
+        "virtual_seconds": None,
+        "joules": None,
+    }
+    if known:
+        result |= _timed(loaded, dearest, clients, rounds)
+    return result
+
+
+def _choices(loaded: Loaded, count: int) -> list[Chosen]:
+    names = loaded.method.objective.choices
+    if "alpha" not in names:
+        return [dict.fromkeys(names, 0)]
+    fixed = getattr(loaded.options, "alpha", None)
+    possible = [fixed] if isinstance(fixed, int) else list(range(1, count))
+    return [{"alpha": alpha, "full": full} for alpha in possible for full in (0, 1)]
+
+
+def _price(loaded: Loaded, description: Description, train: TrainConfig, choice: Chosen, run_id: str) -> Price:
+    row, layout = loaded.method.objective, description.layout
+    down, up = runner.travels(loaded, layout)
+    keys = down if "alpha" not in choice or choice["full"] else layout.last(choice["alpha"])
+    held = int(np.median(description.samples[description.samples > 0])) if len(description.samples) else 0
+    plan = train.plan(held)
+    passes = row.passes(len(layout), loaded.options, choice) * plan.samples
+    passes = passes + row.whole_passes(len(layout), loaded.options, choice) * held
+    tau = row.nominal_period(loaded.options)
+    nominal = nominal_bytes_plain(layout.nbytes())
+    if tau is not None:
+        nominal = nominal_bytes(choice["alpha"], len(layout), tau, layout.nbytes())
+    work = Work(
+        wire.train_nbytes(run_id, tuple(choice), {MODEL: layout.shapes(keys)}),
+        wire.update_nbytes(run_id, loaded.method.reports, _up_shapes(layout, up)),
+        float((passes * description.flops).sum()),
+    )
+    return Price(work, layout.nbytes(keys), layout.nbytes(up), nominal, plan.samples)
+
+
+def _up_shapes(layout: Layout, up: tuple[str, ...]) -> dict[str, dict[str, int]]:
+    return {MODEL: layout.shapes(up)}
+
+
+def _timed(loaded: Loaded, price: Price, clients: int, rounds: int) -> dict[str, Any]:
+    clock = Clock(runner.fleet(loaded))
+    chosen = list(range(loaded.scenario.data.clients))
+    seed = loaded.scenario.seed
+    picked = sorted(generator(seed, "cohort", 0).choice(chosen, size=clients, replace=False).tolist())
+    conditions = clock.fleet.conditions(picked, lambda client: generator(seed, "fleet", 0, client))
+    timeline = clock.solve(np.zeros(clients), [price.work] * clients, conditions)
+    end = float(timeline.up_end.max())
+    joules = float((timeline.joules + timeline.waiting_joules(end, conditions)).sum())
+    return {
+        "flops": price.work.flops * clients * rounds,
+        "virtual_seconds": end * rounds,
+        "joules": joules * rounds,
+    }

@@ -1,0 +1,342 @@
+"""Real worker processes with a site that only adds: what is sent, what is survived, and that nothing is left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import zmq
+
+from coordinator.pool import HostEvent, Nursery, Pool, PoolError, PoolTask, Stopped
+from edge import wire
+from edge.config import DataConfig, Description, HalfConfig, Job, ModelConfig, TrainConfig
+from edge.payload import BlockShape, Layout, Payload, Vector
+
+HERE = Path(__file__)
+BLOCK_NBYTES = 400_000
+NORMAL, KILL, KILL_ONCE, RAISE, RAISE_ONCE, SLEEP, STOP_ONCE, WRONG_CLIENT = range(8)
+
+
+class Site:
+    """Adds the client's number to every vector, or misbehaves as the task's ``act`` says."""
+
+    def __init__(self, job: Job) -> None:
+        if job.seed == 13:
+            raise FileNotFoundError("no such data set")
+
+    def describe(self, data: bool) -> tuple[Description, Payload]:
+        clients = 2 if data else 0
+        counts = np.full(clients, 3)
+        layout = Layout((BlockShape("b", 2),))
+        initial: Payload = {"model": {"b": Vector(np.array([1.0, 2.0], np.float32))}}
+        arrays = (np.ones((1, 3)), "hash", "made up", 1, 4, counts, counts.reshape(clients, 1), counts)
+        return Description(layout, "toy", *arrays), initial
+
+    def train(self, task: wire.Train, state_in: str | None, state_out: str | None) -> wire.Update:
+        act = task.choice["act"]
+        first = state_out is None or not Path(state_out).exists()
+        if state_out is not None:
+            Path(state_out).touch()
+        if act == KILL or (act == KILL_ONCE and first):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if act == STOP_ONCE and first:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if act == RAISE or (act == RAISE_ONCE and first):
+            raise ValueError("that cannot be trained")
+        if act == SLEEP:
+            time.sleep(60)
+        client = task.client + (act == WRONG_CLIENT)
+        up = {key: Vector(vector.data + np.float32(client)) for key, vector in task.payload["model"].items()}
+        return wire.Update(client, task.round, {"pid": os.getpid()}, {"model": up})
+
+    def evaluate(self, task: wire.Evaluate, state_in: str | None) -> wire.Score:
+        correct = int(sum(vector.data[0] for vector in task.payload["model"].values()))
+        return wire.Score(task.start, task.client, correct, task.stop - task.start, 0.5)
+
+
+def job(seed: int = 0) -> Job:
+    model, half = ModelConfig("toy"), HalfConfig("nowhere:Nothing")
+    return Job("run-1", seed, "cpu", "", model, DataConfig("digits"), TrainConfig(), half)
+
+
+def model(value: float = 0.0) -> Payload:
+    return {"model": {key: Vector(np.full(BLOCK_NBYTES // 4, value + n, np.float32)) for n, key in enumerate("ab")}}
+
+
+def visit(client: int, act: int = NORMAL, payload: Payload | None = None, state_out: Path | None = None) -> PoolTask:
+    message = wire.Train(client, 5, 0.1, {"act": act}, payload or model())
+    return PoolTask(message, None, str(state_out) if state_out else None)
+
+
+def sums(pool: Pool, tasks: list[PoolTask]) -> dict[int, list[float]]:
+    """client -> first number of each vector that came back."""
+    found = {}
+    for task, reply in pool.run(tasks):
+        assert isinstance(task.message, wire.Train) and isinstance(reply, wire.Update)
+        found[task.message.client] = [float(vector.data[0]) for vector in reply.payload["model"].values()]
+    return dict(sorted(found.items()))
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    """One fork server for all tests of this file; it can import this file as ``test_pool``."""
+    sys.path.insert(0, str(HERE.parent))
+    with Nursery(preload=("test_pool",)) as nursery:
+        yield nursery
+    sys.path.remove(str(HERE.parent))
+
+
+def all_end(processes: list[psutil.Process], seconds: float = 10.0) -> bool:
+    """Whether these orphans end in time; one that nobody has reaped yet has ended, too."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if all(not process.is_running() or process.status() == psutil.STATUS_ZOMBIE for process in processes):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+class Pools:
+    """Opens pools, keeps their events, and checks that each leaves neither a process nor a folder."""
+
+    def __init__(self, nursery: Nursery, logs: Path, folder: Path) -> None:
+        self.nursery, self.logs, self.folder = nursery, logs, folder
+        self.events: list[HostEvent] = []
+        self.stopped: Callable[[], bool] = lambda: False
+
+    def __call__(self, workers: int = 1, seed: int = 0, heartbeat_seconds: float = 5.0) -> AbstractContextManager[Pool]:
+        return self._open(workers, seed, heartbeat_seconds)
+
+    @contextmanager
+    def _open(self, workers: int, seed: int, heartbeat_seconds: float) -> Iterator[Pool]:
+        pool = Pool(
+            job(seed),
+            workers,
+            self.nursery,
+            self.logs,
+            self.events.append,
+            lambda: self.stopped(),
+            "test_pool:Site",
+            heartbeat_seconds,
+        )
+        try:
+            with pool:
+                yield pool
+        finally:
+            assert [pid for pid in self.pids() if psutil.pid_exists(pid)] == []
+            assert list(self.folder.iterdir()) == []
+
+    def pids(self) -> list[int]:
+        return [int(event.detail.removeprefix("pid ")) for event in self.of("worker_started")]
+
+    def of(self, kind: str) -> list[HostEvent]:
+        return [event for event in self.events if event.kind == kind]
+
+
+@pytest.fixture
+def pools(nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pools]:
+    with tempfile.TemporaryDirectory(prefix="t-") as folder:  # pytest's own paths can be too long for a socket
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Pools(nursery, tmp_path, Path(folder))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_every_task_is_answered_whatever_the_number_of_workers(pools: Pools, workers: int) -> None:
+    with pools(workers) as pool:
+        assert sums(pool, [visit(client) for client in range(6)]) == {n: [n, n + 1.0] for n in range(6)}
+
+
+def test_sixty_four_workers_start(pools: Pools) -> None:
+    with pools(64) as pool:
+        assert len(sums(pool, [visit(client) for client in range(128)])) == 128
+        while len(pools.of("worker_started")) < 64:
+            sums(pool, [visit(0)])
+
+
+def test_a_worker_describes_the_job(pools: Pools) -> None:
+    with pools() as pool:
+        description, initial = pool.describe()
+        assert (description.family, description.samples.tolist()) == ("toy", [3, 3])
+        assert initial["model"]["b"].data.tolist() == [1.0, 2.0]
+        assert pool.describe(data=False)[0].samples.tolist() == []
+
+
+def test_scores_come_back(pools: Pools) -> None:
+    with pools() as pool:
+        (_, score), *none = pool.run([PoolTask(wire.Evaluate(10, 30, wire.GLOBAL, model(2.0)))])
+        assert (score, none) == (wire.Score(10, wire.GLOBAL, 5, 20, 0.5), [])
+
+
+def test_each_block_version_is_sent_to_a_worker_once(pools: Pools) -> None:
+    first, second = model(), model()
+    second["model"]["b"] = Vector(np.full(BLOCK_NBYTES // 4, 7.0, np.float32))
+    with pools(1) as pool:
+        sums(pool, [visit(client, payload=first) for client in range(20)])
+        once = pool.physical_bytes[0]
+        assert 2 * BLOCK_NBYTES < once < 2.1 * BLOCK_NBYTES
+        assert 40 * BLOCK_NBYTES < pool.physical_bytes[1] < 40.2 * BLOCK_NBYTES
+        sums(pool, [visit(client, payload=second) for client in range(20)])
+        assert BLOCK_NBYTES < pool.physical_bytes[0] - once < 1.1 * BLOCK_NBYTES
+
+
+def test_a_killed_worker_is_replaced_and_its_task_repeated(pools: Pools, tmp_path: Path) -> None:
+    tasks = [visit(client, KILL_ONCE if client == 3 else NORMAL, None, tmp_path / f"{client}") for client in range(6)]
+    with pools(2) as pool:
+        assert sums(pool, tasks) == {n: [n, n + 1.0] for n in range(6)}
+    (death,), (repeat,) = pools.of("worker_died"), pools.of("task_repeated")
+    assert death.detail == f"worker {death.worker} was ended by SIGKILL"
+    assert repeat.detail == f"client 3, round 5, train: worker {death.worker} was ended by SIGKILL"
+    assert len(pools.of("worker_started")) == 3
+
+
+def test_a_task_that_kills_three_workers_is_named(pools: Pools) -> None:
+    with pools(2) as pool, pytest.raises(PoolError) as error:
+        sums(pool, [visit(0), visit(1, KILL), visit(2)])
+    end = pools.of("worker_died")[-1].detail
+    assert end.endswith("was ended by SIGKILL")
+    assert str(error.value) == f"client 1, round 5, train: given up after 3 workers; the last: {end}"
+
+
+def test_an_exception_is_reported_and_the_worker_lives_on(pools: Pools, tmp_path: Path) -> None:
+    with pools() as pool:
+        assert sums(pool, [visit(0, RAISE_ONCE, None, tmp_path / "0")]) == {0: [0.0, 1.0]}
+    assert [event.detail for event in pools.of("task_failed")] == ["ValueError: that cannot be trained"]
+    assert pools.of("worker_died") == []
+    assert "Traceback" in (tmp_path / "worker-0.log").read_text()
+
+
+def test_a_task_that_fails_three_times_is_named_with_the_end_of_the_log(pools: Pools) -> None:
+    with pools() as pool, pytest.raises(PoolError) as error:
+        sums(pool, [visit(8, RAISE)])
+    first, *_, last = str(error.value).splitlines()
+    reason = "worker 0: ValueError: that cannot be trained"
+    assert first == f"client 8, round 5, train: given up after 3 workers; the last: {reason}"
+    assert last == "    ValueError: that cannot be trained"
+
+
+def test_workers_that_cannot_start_end_the_run(pools: Pools) -> None:
+    with pools(1, seed=13) as pool, pytest.raises(PoolError) as error:
+        pool.describe()
+    assert str(error.value).splitlines()[0] == (
+        "3 workers in a row ended before they were ready; the last: "
+        "worker 2 ended with exit code 1: FileNotFoundError: no such data set"
+    )
+
+
+def test_a_wrong_answer_is_refused(pools: Pools) -> None:
+    with pools() as pool, pytest.raises(PoolError, match="a Update that does not answer: client 4, round 5, train"):
+        sums(pool, [visit(4, WRONG_CLIENT)])
+    assert "(1 refused so far)" in pools.of("message_refused")[0].detail
+
+
+def test_a_stranger_is_refused_and_the_run_goes_on(pools: Pools) -> None:
+    with pools() as pool, zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+        stranger.setsockopt(zmq.IDENTITY, b"stranger")
+        stranger.setsockopt(zmq.LINGER, 0)
+        (socket,) = pools.folder.glob("fedbr-*/pool")
+        stranger.connect(f"ipc://{socket}")
+        envelope = wire.Envelope("stranger").pack()
+        for parts in ([b"\xff"], [b"", b""], [envelope, wire.encode(wire.Hello(), "run-1").header]):
+            stranger.send_multipart(parts)
+        while not pools.of("message_refused"):
+            sums(pool, [visit(1)])
+        assert sums(pool, [visit(client) for client in range(3)]) == {n: [n, n + 1.0] for n in range(3)}
+    assert pools.of("message_refused")[0].worker is None
+    assert pools.of("message_refused")[0].detail.startswith("from stranger: not a worker of this pool")
+
+
+def test_the_stop_flag_ends_workers_in_the_middle_of_a_task(pools: Pools) -> None:
+    with pools(2) as pool, pytest.raises(Stopped):
+        sums(pool, [visit(0), visit(1)])
+        pools.stopped = lambda: True
+        sums(pool, [visit(0, SLEEP), visit(1, SLEEP)])
+
+
+def test_tasks_left_open_are_cancelled_and_the_next_are_undisturbed(pools: Pools) -> None:
+    with pools(2) as pool:
+        replies = pool.run([visit(client) for client in range(50)])
+        next(replies)
+        replies.close()  # type: ignore[attr-defined]
+        assert sums(pool, [visit(client) for client in range(60, 63)]) == {n: [n, n + 1.0] for n in range(60, 63)}
+
+
+def test_a_worker_that_is_suspended_loses_its_task(pools: Pools, tmp_path: Path) -> None:
+    with pools(1, heartbeat_seconds=0.25) as pool:
+        assert sums(pool, [visit(0, STOP_ONCE, None, tmp_path / "0")]) == {0: [0.0, 1.0]}
+    assert "could not be reached" in pools.of("worker_died")[0].detail
+
+
+def test_a_temporary_folder_too_deep_for_a_socket_is_named(pools: Pools) -> None:
+    deep = pools.folder / ("d" * 100)
+    deep.mkdir()
+    tempfile.tempdir = str(deep)
+    with pytest.raises(PoolError, match="TMPDIR"), Pool(job(), 1, pools.nursery, deep, pools.events.append, bool):
+        pass
+    assert list(deep.iterdir()) == []
+
+
+def test_a_nursery_that_cannot_import_says_why(tmp_path: Path) -> None:
+    with (
+        pytest.raises(PoolError, match="No module named 'no_such_module'"),
+        Nursery(preload=("no_such_module",)) as nursery,
+        Pool(job(), 1, nursery, tmp_path, lambda event: None, lambda: False) as pool,
+    ):
+        pool.describe()
+
+
+def test_a_killed_nursery_takes_its_workers_along(nursery: Nursery, tmp_path: Path) -> None:
+    workers: list[psutil.Process] = []
+
+    def kill_its_parent(event: HostEvent) -> None:
+        workers.append(psutil.Process(int(event.detail.removeprefix("pid "))))
+        parent = workers[-1].parent()
+        assert parent is not None
+        parent.kill()
+
+    with (
+        pytest.raises(PoolError, match="the process that starts workers was ended by SIGKILL"),
+        Nursery(preload=("test_pool",)) as own,
+        Pool(job(), 1, own, tmp_path, kill_its_parent, lambda: False, "test_pool:Site") as pool,
+    ):
+        sums(pool, [visit(0, SLEEP)])
+    assert all_end(workers)
+
+
+def test_a_killed_coordinator_leaves_nothing_behind(tmp_path: Path) -> None:
+    script = "\n".join(
+        [
+            "import sys, test_pool",
+            "from pathlib import Path",
+            "from coordinator.pool import Nursery, Pool",
+            "say = lambda event: print(event.detail.removeprefix('pid '), flush=True)",
+            "with Nursery(('test_pool',)) as nursery:",
+            "    job, logs = test_pool.job(), Path(sys.argv[1])",
+            "    with Pool(job, 2, nursery, logs, say, lambda: False, 'test_pool:Site') as pool:",
+            "        list(pool.run([test_pool.visit(n, test_pool.SLEEP) for n in range(2)]))",
+        ]
+    )
+    with tempfile.TemporaryDirectory(prefix="t-") as folder:
+        path = os.pathsep.join([str(HERE.parent), *sys.path])
+        coordinator = subprocess.Popen(
+            [sys.executable, "-c", script, str(tmp_path)],
+            stdout=subprocess.PIPE,
+            env=os.environ | {"TMPDIR": folder, "PYTHONPATH": path},
+            text=True,
+        )
+        assert coordinator.stdout is not None
+        with coordinator.stdout:
+            workers = [psutil.Process(int(coordinator.stdout.readline())) for _ in range(2)]
+        nursery = workers[0].parent()
+        assert nursery is not None and list(Path(folder).iterdir()) != []
+        coordinator.kill()
+        coordinator.wait()
+        assert all_end([nursery, *workers])
+        assert list(Path(folder).iterdir()) == []

@@ -1,0 +1,94 @@
+"""Quantities are read exactly, written short, and refused with the valid units."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from costmodel import units
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "expected"),
+    [
+        (units.nbytes, "50 GB", 50_000_000_000),
+        (units.nbytes, "20 MiB", 20_971_520),
+        (units.nbytes, "2.3GB", 2_300_000_000),
+        (units.nbytes, "1e3 B", 1000),
+        (units.nbytes, " 7 kB ", 7000),
+        (units.bits_per_second, "20 Mbit/s", 20_000_000.0),
+        (units.bits_per_second, "0.5 kbit/s", 500.0),
+        (units.seconds, "15 min", 900.0),
+        (units.seconds, "2 h", 7200.0),
+        (units.seconds, "300 ms", 0.3),
+        (units.seconds, "7 ms", 0.007),
+        (units.seconds, ".5 d", 43200.0),
+        (units.flops, "2 PFLOP", 2e15),
+        (units.joules, "5 kJ", 5000.0),
+        (units.joules, "2 Wh", 7200.0),
+    ],
+)
+def test_a_text_is_converted_to_si_exactly(parse: Callable[[str], float], text: str, expected: float) -> None:
+    assert parse(text) == expected
+    assert type(parse(text)) is type(expected)
+
+
+def test_a_number_is_already_in_si() -> None:
+    assert units.nbytes(5e9) == 5_000_000_000
+    assert type(units.nbytes(5e9)) is int
+    assert units.seconds(90) == 90.0
+    assert units.bits_per_second(math.inf) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("parse", "quantity", "message"),
+    [
+        (units.nbytes, "50 gb", "'50 gb' is not bytes: unknown unit 'gb', did you mean 'GB'?"),
+        (units.bits_per_second, "20 Mbits/s", "unknown unit 'Mbits/s', did you mean 'Mbit/s'?"),
+        (units.seconds, "3 fortnights", "unknown unit 'fortnights', choose from us, ms, s, min, h, d"),
+        (units.seconds, "15", "'15' is a duration without a unit: add one of us, ms, s, min, h, d"),
+        (units.seconds, "soon", "'soon' is not a duration: write a number and a unit of us, ms"),
+        (units.seconds, "", "'' is not a duration"),
+        (units.seconds, "-1 s", "'-1 s' is not a duration: it must not be negative"),
+        (units.flops, math.nan, "nan is not a number of FLOPs"),
+        (units.joules, True, "True is not an energy"),
+        (units.joules, None, "None is not an energy"),
+        (units.nbytes, math.inf, "inf is not a number of bytes"),
+        (units.nbytes, "1e99 B", "'1e99 B' is not bytes: it is too large"),
+        (units.seconds, 10**400, "is not a duration: it is too large"),
+        (units.nbytes, "1e999999999 B", "unknown unit 'e999999999 B'"),
+    ],
+)
+def test_anything_else_is_refused_by_name(parse: Callable[[Any], float], quantity: Any, message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        parse(quantity)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (units.format_bytes(44_880_000), "44.9 MB"),
+        (units.format_bytes(999), "999 B"),
+        (units.format_bytes(999_999), "1 MB"),
+        (units.format_bytes(0), "0 B"),
+        (units.format_rate(20e6), "20 Mbit/s"),
+        (units.format_seconds(906), "15.1 min"),
+        (units.format_seconds(0.0123), "12.3 ms"),
+        (units.format_seconds(59), "59 s"),
+        (units.format_seconds(math.inf), "inf s"),
+        (units.format_flops(2.5e15), "2.5 PFLOP"),
+        (units.format_joules(5000), "5 kJ"),
+        (units.format_joules(-5000), "-5 kJ"),
+    ],
+)
+def test_a_table_shows_three_digits_in_decimal_units(written: str, expected: str) -> None:
+    assert written == expected
+
+
+def test_the_nearest_name_is_proposed_if_one_is_near() -> None:
+    assert units.nearest("Jetson_Nano", ["jetson-nano", "jetson-tx2"]) == "did you mean 'jetson-nano'?"
+    assert units.nearest("toaster", ["jetson-nano", "jetson-tx2"]) == "choose from jetson-nano, jetson-tx2"

@@ -1,0 +1,130 @@
+"""Whole-batch augmentation does to each example what torchvision's transforms do one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torchvision.transforms import functional as TF
+
+from edge.data.augment import PROFILES, Draws, Profile, draw, move, prepare, profile_for
+from edge.data.sets import DATASETS, DataError
+
+
+def pictures(batch: int = 6, channels: int = 3, side: int = 32) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(1, 256, (batch, channels, side, side), generator=generator).to(torch.uint8)
+
+
+def test_each_set_has_its_own_statistics_and_augmentation() -> None:
+    seen = {
+        name: (p.name, p.rotation_degrees, p.crop_pad, p.flip, p.pixel_max, p.pad)
+        for name, p in ((name, profile_for(row)) for name, row in DATASETS.items())
+    }
+    assert seen == {
+        "digits": ("digits", 0.0, 0, False, 16, 0),
+        "mnist": ("mnist", 0.0, 0, False, 255, 2),
+        "femnist": ("femnist", 0.0, 0, False, 255, 2),
+        "cifar10": ("fedmlb-cifar", 10.0, 4, True, 255, 0),
+        "cifar100": ("fedmlb-cifar", 10.0, 4, True, 255, 0),
+    }
+
+
+def test_none_keeps_the_normalisation_alone() -> None:
+    profile = profile_for(DATASETS["cifar10"], "none")
+    assert profile.mean == (0.4914, 0.4822, 0.4465)
+    x = pictures()
+    assert torch.equal(prepare(x, profile, np.random.default_rng(0)), prepare(x, profile))
+
+
+def test_a_profile_that_cannot_be_is_refused() -> None:
+    with pytest.raises(
+        DataError, match=r"data\.augment: unknown profile 'fedalign-cifar'; did you mean fedalign-cifar"
+    ):
+        profile_for(DATASETS["cifar10"], "fedalign-cifar")
+    with pytest.raises(DataError, match=r"data\.augment = mnist is for 1 channels; cifar10 has 3"):
+        profile_for(DATASETS["cifar10"], "mnist")
+
+
+def test_pixels_are_normalised_as_torchvision_does() -> None:
+    x = pictures()
+    expected = TF.normalize(x / 255, [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616])
+    result = prepare(x, profile_for(DATASETS["cifar10"]))
+    assert result.dtype == torch.float32
+    assert torch.allclose(result, expected, atol=1e-6)
+
+
+def test_digits_are_pixels_over_sixteen() -> None:
+    x = torch.tensor([0, 4, 16], dtype=torch.uint8).view(1, 1, 1, 3)
+    assert prepare(x, profile_for(DATASETS["digits"])).flatten().tolist() == [0.0, 0.25, 1.0]
+
+
+def test_the_frame_around_28_pixels_is_background() -> None:
+    x = torch.full((2, 1, 28, 28), 100, dtype=torch.uint8)
+    for name, background in (("mnist", (0 - 0.1307) / 0.3081), ("femnist", (1 - 0.9612) / 0.1656)):
+        result = prepare(x, profile_for(DATASETS[name]))
+        assert result.shape == (2, 1, 32, 32)
+        assert result[0, 0, 1, 15].item() == pytest.approx(background, abs=1e-6)
+        assert result[0, 0, 2, 2].item() != pytest.approx(background, abs=1e-3)
+
+
+def test_crop_and_flip_equal_torchvisions_to_the_bit() -> None:
+    x = pictures()
+    corners = np.array([[0, 0], [8, 8], [4, 4], [0, 8], [3, 5], [7, 1]])
+    flips = np.array([True, False, True, False, False, True])
+    moved = move(x, Draws(None, corners, flips), crop_pad=4, background=0)
+    for image, result, (top, left), flip in zip(x, moved, corners.tolist(), flips, strict=True):
+        expected = TF.crop(TF.pad(image, [4]), top, left, 32, 32)
+        assert torch.equal(result, TF.hflip(expected) if flip else expected)
+
+
+@pytest.mark.parametrize("side", [32, 28, 9])
+def test_rotation_equals_torchvisions_nearest(side: int) -> None:
+    x = pictures(side=side)
+    degrees = np.array([-10.0, 10.0, 3.3, -7.1, 0.0, 90.0])
+    moved = move(x, Draws(degrees), crop_pad=0, background=0)
+    for image, result, angle in zip(x, moved, degrees.tolist(), strict=True):
+        same = (result == TF.rotate(image, angle)).float().mean().item()
+        assert same > 0.995  # a pixel that lies halfway between two may round either way
+
+
+def test_rotation_comes_before_crop_and_crop_before_flip() -> None:
+    x = pictures()
+    degrees, corners = np.full(6, 8.0), np.tile([1, 7], (6, 1))
+    moved = move(x, Draws(degrees, corners, np.full(6, True)), crop_pad=4, background=0)
+    for image, result in zip(x, moved, strict=True):
+        expected = TF.hflip(TF.crop(TF.pad(TF.rotate(image, 8.0), [4]), 1, 7, 32, 32))
+        assert (result == expected).float().mean().item() > 0.995
+
+
+def test_what_a_crop_takes_from_outside_stays_empty() -> None:
+    x = torch.full((1, 1, 8, 8), 200, dtype=torch.uint8)
+    moved = move(x, Draws(np.array([45.0]), np.array([[0, 0]])), crop_pad=4, background=9)
+    assert (moved[0, 0, :4] == 9).all()
+    assert (moved[0, 0, :, :4] == 9).all()
+
+
+def test_one_draw_per_example_in_a_fixed_order() -> None:
+    profile = PROFILES["fedmlb-cifar"]
+    draws, rng = draw(profile, 1000, np.random.default_rng(3)), np.random.default_rng(3)
+    assert draws.degrees is not None
+    assert draws.corners is not None
+    assert draws.flips is not None
+    assert draws.degrees.tolist() == rng.uniform(-10, 10, 1000).tolist()
+    assert draws.corners.tolist() == rng.integers(0, 9, (1000, 2)).tolist()
+    assert draws.flips.tolist() == (rng.random(1000) < 0.5).tolist()
+    assert (draws.corners.min(), draws.corners.max()) == (0, 8)
+    assert 400 < draws.flips.sum() < 600
+
+
+def test_the_same_generator_prepares_the_same_batch() -> None:
+    x, profile = pictures(), profile_for(DATASETS["cifar100"])
+    one, two, other = (prepare(x, profile, np.random.default_rng(seed)) for seed in (0, 0, 1))
+    assert torch.equal(one, two)
+    assert not torch.equal(one, other)
+
+
+def test_the_test_transform_never_moves_a_pixel() -> None:
+    profile = Profile("moving", rotation_degrees=10.0, crop_pad=4, flip=True)
+    x = pictures()
+    assert torch.equal((prepare(x, profile) * 255).round().to(torch.uint8), x)

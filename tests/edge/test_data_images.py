@@ -1,0 +1,145 @@
+"""Parquet in, arrays out; and whatever does not fit is refused with its file and row."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from edge.data.images import read, read_split
+from edge.data.sets import DataError, DataSet
+
+GREY = DataSet("grey", "Grey 3x2", 4, (1, 2, 3), (1, 2, 3), "plain", "made up")
+COLOUR = DataSet("colour", "Colour 3x2", 4, (3, 2, 3), (3, 2, 3), "plain", "made up")
+WRITERS = DataSet("writers", "Grey 3x2", 4, (1, 2, 3), (1, 2, 3), "plain", "made up", id_column="writer_id")
+RAMP = np.arange(6, dtype=np.uint8).reshape(2, 3)
+
+
+def png(pixels: NDArray[np.uint8]) -> bytes:
+    out = BytesIO()
+    Image.fromarray(pixels).save(out, "PNG")
+    return out.getvalue()
+
+
+def write(file: Path, images: list[Any], labels: Any, image: str = "image", label: str = "label", **more: Any) -> Path:
+    structs = [{"bytes": data, "path": None} for data in images]
+    column = pa.array(structs, type=pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
+    pq.write_table(pa.table({image: column, label: labels, **more}), file)
+    return file
+
+
+def test_a_grey_image_keeps_its_rows_and_columns(tmp_path: Path) -> None:
+    split = read_split(GREY, write(tmp_path / "train.parquet", [png(RAMP), png(RAMP + 10)], [3, 0]))
+    assert split.x.tolist() == [[[[0, 1, 2], [3, 4, 5]]], [[[10, 11, 12], [13, 14, 15]]]]
+    assert split.y.tolist() == [3, 0]
+    assert split.ids is None
+
+
+def test_colours_come_first(tmp_path: Path) -> None:
+    pixels = np.stack([RAMP, RAMP + 50, RAMP + 100], axis=2)  # (height, width, channels)
+    file = write(tmp_path / "train.parquet", [png(pixels)], [1], image="img", label="fine_label")
+    assert read_split(COLOUR, file).x[0, :, 0, 0].tolist() == [0, 50, 100]
+
+
+def test_a_grey_image_in_a_colour_set_has_three_equal_channels(tmp_path: Path) -> None:
+    split = read_split(COLOUR, write(tmp_path / "train.parquet", [png(RAMP)], [1]))
+    assert split.x[0].tolist() == [RAMP.tolist()] * 3
+
+
+def test_natural_ids_stay_beside_their_examples(tmp_path: Path) -> None:
+    file = write(tmp_path / "train.parquet", [png(RAMP)] * 3, [0, 1, 2], writer_id=["b", "a", "b"])
+    ids = read_split(WRITERS, file).ids
+    assert ids is not None
+    assert ids.tolist() == ["b", "a", "b"]
+
+
+def test_jpeg_is_named_because_it_loses_pixels(tmp_path: Path) -> None:
+    out = BytesIO()
+    Image.fromarray(RAMP).save(out, "JPEG")
+    train = write(tmp_path / "train.parquet", [out.getvalue()], [0])
+    test = write(tmp_path / "test.parquet", [png(RAMP)], [0])
+    assert read(GREY, (train, train)).form == "JPEG images"
+    assert read(GREY, (train, test)).form == "JPEG images, lossless images"
+
+
+@pytest.mark.parametrize(
+    ("image", "complaint"),
+    [
+        (b"", "the image is empty"),
+        (None, "the image is empty"),
+        (b"no image at all", "not a readable image"),
+        (png(RAMP)[:40], "not a readable image"),
+        (png(RAMP.T.copy()), "the image is 2x3, grey has 3x2"),
+    ],
+)
+def test_a_bad_image_is_named_by_file_and_row(tmp_path: Path, image: bytes | None, complaint: str) -> None:
+    file = write(tmp_path / "train.parquet", [png(RAMP), image], [0, 1])
+    with pytest.raises(DataError, match=rf"train\.parquet, row 1: {complaint}"):
+        read_split(GREY, file)
+
+
+@pytest.mark.parametrize(
+    ("labels", "complaint"),
+    [
+        ([0, 4], r"row 1: label is 4, grey has 0\.\.3"),
+        ([-1, 0], r"row 0: label is -1, grey has 0\.\.3"),
+        ([0, None], "row 1: label is missing"),
+        (["0", "1"], "column label must hold integers, not string"),
+    ],
+)
+def test_a_bad_label_is_named_by_file_and_row(tmp_path: Path, labels: list[Any], complaint: str) -> None:
+    file = write(tmp_path / "train.parquet", [png(RAMP)] * 2, labels)
+    with pytest.raises(DataError, match=rf"train\.parquet.*{complaint}"):
+        read_split(GREY, file)
+
+
+def test_a_missing_writer_is_named(tmp_path: Path) -> None:
+    file = write(tmp_path / "train.parquet", [png(RAMP)] * 2, [0, 1], writer_id=["a", None])
+    with pytest.raises(DataError, match="row 1: the client's id is missing"):
+        read_split(WRITERS, file)
+
+
+def test_missing_columns_are_listed(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no column img or image; it has label, picture"):
+        read_split(GREY, write(tmp_path / "a.parquet", [png(RAMP)], [0], image="picture"))
+    with pytest.raises(DataError, match="no column writer_id; it has image, label"):
+        read_split(WRITERS, write(tmp_path / "b.parquet", [png(RAMP)], [0]))
+
+
+def test_an_image_column_of_another_kind(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"image": ["text"], "label": [0]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="column image must be a struct with binary `bytes`, not string"):
+        read_split(GREY, tmp_path / "a.parquet")
+
+
+def test_an_empty_file_has_no_examples(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no examples"):
+        read_split(GREY, write(tmp_path / "train.parquet", [], pa.array([], type=pa.int64())))
+
+
+def test_a_file_damaged_anywhere_is_refused_or_read_but_never_crashes(tmp_path: Path) -> None:
+    whole = write(tmp_path / "whole.parquet", [png(RAMP)] * 5, [0, 1, 2, 3, 0]).read_bytes()
+    damaged = tmp_path / "damaged.parquet"
+    for end in (0, 3, len(whole) // 2, len(whole) - 1):
+        damaged.write_bytes(whole[:end])
+        with pytest.raises(DataError, match=r"damaged\.parquet"):
+            read_split(GREY, damaged)
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(150):
+        garbled = bytearray(whole)
+        start = int(rng.integers(len(whole) - 8))
+        garbled[start : start + 8] = rng.bytes(8)
+        damaged.write_bytes(garbled)
+        try:
+            assert read_split(GREY, damaged).x.shape[1:] == (1, 2, 3)
+        except DataError:
+            refused += 1
+    assert refused > 50

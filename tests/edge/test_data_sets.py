@@ -1,0 +1,106 @@
+"""The table of data sets, and the search for one: in which order, and what is said when it is nowhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edge.data.find import find_data, locate, missing, places
+from edge.data.sets import DATASETS, DataError, DataSet, dataset
+
+OWN_ROW = DataSet("own", "A user's own", 2, (1, 4, 4), (1, 4, 4), "plain", "made up")
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDBR_DATA", raising=False)
+
+
+def touch(*files: Path) -> None:
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+
+
+def test_the_table_says_what_a_model_sees() -> None:
+    seen = {row.name: (row.classes, row.shape, row.natural_ids) for row in DATASETS.values()}
+    assert seen == {
+        "digits": (10, (1, 8, 8), False),
+        "mnist": (10, (1, 32, 32), False),
+        "femnist": (62, (1, 32, 32), True),
+        "cifar10": (10, (3, 32, 32), False),
+        "cifar100": (100, (3, 32, 32), False),
+    }
+
+
+def test_only_28_pixel_sets_are_padded_by_2() -> None:
+    assert {name: row.pad for name, row in DATASETS.items() if row.pad} == {"mnist": 2, "femnist": 2}
+
+
+def test_an_unknown_name_gets_the_nearest_one() -> None:
+    with pytest.raises(DataError, match=r"data\.name: unknown data set 'cifar-10'; did you mean cifar10\?"):
+        dataset("cifar-10")
+
+
+def test_a_row_of_ones_own_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "my_sets", sys.modules[__name__])
+    assert dataset("my_sets:OWN_ROW") is OWN_ROW
+    with pytest.raises(DataError, match="is not a DataSet row"):
+        dataset("my_sets:touch")
+    with pytest.raises(DataError, match=r"cannot load 'no_such_module:ROW'"):
+        dataset("no_such_module:ROW")
+
+
+def test_digits_come_with_scikit_learn_wherever_one_looks(tmp_path: Path) -> None:
+    found = find_data("digits", str(tmp_path))
+    assert found is not None
+    assert "scikit-learn" in found
+
+
+def test_the_environment_comes_before_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf, cache = tmp_path / "shelf", tmp_path / "cache"
+    touch(cache / "mnist/train.parquet", cache / "mnist/test.parquet")
+    monkeypatch.setenv("FEDBR_DATA", str(shelf))
+    assert find_data("mnist", None, cache) == f"Parquet in {cache}/mnist"
+    touch(shelf / "mnist/train.parquet", shelf / "mnist/val.parquet")
+    assert find_data("mnist", None, cache) == f"Parquet in {shelf}/mnist"
+
+
+def test_a_named_root_is_the_only_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(tmp_path / "shelf/mnist/train.parquet", tmp_path / "shelf/mnist/test.parquet")
+    monkeypatch.setenv("FEDBR_DATA", str(tmp_path / "shelf"))
+    assert find_data("mnist", str(tmp_path / "elsewhere")) is None
+
+
+@pytest.mark.parametrize("below", ["", "cifar100"])
+def test_torchvisions_files_lie_in_the_root_or_below_the_name(tmp_path: Path, below: str) -> None:
+    folder = tmp_path / below
+    touch(*(folder / "cifar-100-python" / name for name in ("train", "test", "meta")))
+    assert find_data("cifar100", str(tmp_path)) == f"torchvision's CIFAR100 files in {folder}"
+
+
+def test_a_training_file_alone_is_no_set(tmp_path: Path) -> None:
+    touch(tmp_path / "femnist/train.parquet")
+    assert locate(DATASETS["femnist"], places(str(tmp_path), None)) is None
+
+
+def test_a_missing_set_says_where_it_was_looked_for_and_how_to_get_it(tmp_path: Path) -> None:
+    searched = places(None, tmp_path)
+    text = str(missing(DATASETS["cifar10"], searched, "data.download is false"))
+    assert text == (
+        f"data set cifar10 not found. Looked in: the user cache ({tmp_path}), $FEDBR_DATA is not set. To get it: put "
+        "cifar10/train.parquet and cifar10/test.parquet, or torchvision's files (cifar-10-batches-py/) below a folder "
+        "and name that folder as data.root or in $FEDBR_DATA. Not downloaded: data.download is false."
+    )
+
+
+def test_looking_for_data_loads_no_heavy_library() -> None:
+    code = (
+        "import sys; from edge.data.find import find_data; find_data('digits'); find_data('mnist', '/nowhere'); "
+        "print([name for name in ('torch', 'torchvision', 'sklearn', 'pyarrow') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,252 @@
+"""A set is decoded once, hashed by content, mapped by everybody."""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import types
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torchvision.datasets
+from numpy.typing import NDArray
+from PIL import Image
+
+from edge.config import DataConfig
+from edge.data import digits, images, store
+from edge.data.sets import Data, DataError, DataSet, Decoded
+from edge.data.store import open_data
+
+RNG = np.random.default_rng(5)
+PIXELS = {
+    "train": RNG.integers(0, 256, (6, 28, 28), dtype=np.uint8),
+    "test": RNG.integers(0, 256, (4, 28, 28), np.uint8),
+}
+LABELS = {"train": [3, 1, 4, 1, 5, 9], "test": [2, 6, 5, 3]}
+WRITERS = {"train": ["w2", "w1", "w9", "w1", "w2", "w2"], "test": ["w9", "w2", "w5", "w1"]}
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDBR_DATA", raising=False)
+
+
+def png(pixels: NDArray[np.uint8]) -> bytes:
+    out = BytesIO()
+    Image.fromarray(pixels).save(out, "PNG")
+    return out.getvalue()
+
+
+def write_parquet(root: Path, name: str = "mnist") -> Path:
+    (root / name).mkdir(parents=True)
+    for split in ("train", "test"):
+        columns: dict[str, Any] = {"image": [{"bytes": png(x)} for x in PIXELS[split]], "label": LABELS[split]}
+        if name == "femnist":
+            columns["writer_id"] = WRITERS[split]
+        pq.write_table(pa.table(columns), root / name / f"{split}.parquet")
+    return root
+
+
+def write_idx(root: Path) -> Path:
+    """MNIST's own format: a big-endian header, then raw bytes."""
+    raw = root / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for split, part in (("train", "train"), ("test", "t10k")):
+        x, y = PIXELS[split], LABELS[split]
+        (raw / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">4i", 0x803, *x.shape) + x.tobytes())
+        (raw / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 0x801, len(y)) + bytes(y))
+    return root
+
+
+def mnist(root: Path, cache: Path) -> Data:
+    return open_data(DataConfig("mnist", root=str(root)), cache)
+
+
+def test_digits_split_1437_to_360_with_every_class_in_proportion(tmp_path: Path) -> None:
+    data = open_data(DataConfig("digits"), tmp_path)
+    assert (data.train.x.shape, data.test.x.shape) == ((1437, 1, 8, 8), (360, 1, 8, 8))
+    assert (str(data.train.x.dtype), int(data.train.x.max())) == ("uint8", 16)
+    assert np.bincount(data.train.y).tolist() == [142, 146, 142, 146, 145, 145, 145, 143, 139, 144]
+    assert np.bincount(data.test.y).tolist() == [36, 36, 35, 37, 36, 37, 36, 36, 35, 36]
+    assert data.sha256.startswith("7ea0123ced2b")  # the same split for everybody
+
+
+def test_equal_pixels_hash_alike_from_parquet_and_from_torchvisions_files(tmp_path: Path) -> None:
+    parquet = mnist(write_parquet(tmp_path / "parquet"), tmp_path / "cache")
+    official = mnist(write_idx(tmp_path / "idx"), tmp_path / "cache")
+    assert parquet.sha256 == official.sha256
+    assert official.train.x[:, 0].tolist() == PIXELS["train"].tolist()
+    assert official.test.y.tolist() == [2, 6, 5, 3]
+    assert parquet.source == f"Parquet (lossless images) in {tmp_path}/parquet/mnist"
+    assert official.source == f"torchvision's MNIST files in {tmp_path}/idx"
+
+
+def test_torchvisions_cifar_arrays_come_out_channels_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels = RNG.integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
+    opened = types.SimpleNamespace(data=pixels, targets=[7, 0, 9])
+    monkeypatch.setattr(torchvision.datasets, "CIFAR10", lambda root, train, download: opened)
+    names = [f"data_batch_{i}" for i in range(1, 6)]
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    for name in [*names, "test_batch", "batches.meta"]:
+        (tmp_path / "cifar-10-batches-py" / name).touch()
+    data = open_data(DataConfig("cifar10", root=str(tmp_path)), tmp_path / "cache")
+    assert data.train.x.shape == (3, 3, 32, 32)
+    assert data.train.x[1, 2, 5, 6] == pixels[1, 5, 6, 2]
+
+
+def test_damaged_torchvision_files_are_an_error_that_names_them(tmp_path: Path) -> None:
+    file = write_idx(tmp_path) / "MNIST/raw/t10k-images-idx3-ubyte"
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(DataError, match=f"{tmp_path}: torchvision cannot read mnist"):
+        mnist(tmp_path, tmp_path / "cache")
+
+
+def test_writers_are_numbered_in_sorted_order_over_both_splits(tmp_path: Path) -> None:
+    root = write_parquet(tmp_path, "femnist")
+    data = open_data(DataConfig("femnist", root=str(root)), tmp_path / "cache")
+    assert data.train.ids is not None
+    assert data.test.ids is not None
+    # w1, w2, w5, w9 are 0, 1, 2, 3.
+    assert data.train.ids.tolist() == [1, 0, 3, 0, 1, 1]
+    assert data.test.ids.tolist() == [3, 1, 2, 0]
+
+
+def test_the_second_opening_reads_no_source_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = write_parquet(tmp_path / "data")
+    first = mnist(root, tmp_path / "cache")
+    for module, name in ((images, "read"), (store, "_key")):
+        monkeypatch.setattr(module, name, None)  # calling it would fail
+    again = mnist(root, tmp_path / "cache")
+    assert again.sha256 == first.sha256
+    assert again.train.x.tolist() == first.train.x.tolist()
+
+
+def test_a_copy_elsewhere_shares_the_decoded_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mnist(write_parquet(tmp_path / "here"), tmp_path / "cache")
+    monkeypatch.setattr(images, "read", None)
+    assert mnist(write_parquet(tmp_path / "there"), tmp_path / "cache").train.y.tolist() == [3, 1, 4, 1, 5, 9]
+
+
+def test_a_changed_file_is_decoded_again(tmp_path: Path) -> None:
+    root = write_parquet(tmp_path / "data")
+    before = mnist(root, tmp_path / "cache")
+    file = root / "mnist/test.parquet"
+    (root / "mnist/train.parquet").replace(file)
+    pq.write_table(pq.read_table(file), root / "mnist/train.parquet")
+    after = mnist(root, tmp_path / "cache")
+    assert (before.test.y.tolist(), after.test.y.tolist()) == ([2, 6, 5, 3], [3, 1, 4, 1, 5, 9])
+    assert before.sha256 != after.sha256
+
+
+def test_arrays_are_mapped_and_cannot_be_written(tmp_path: Path) -> None:
+    data = mnist(write_parquet(tmp_path / "data"), tmp_path / "cache")
+    with pytest.raises(ValueError, match="read-only"):
+        data.train.x[0] = 0
+    assert not data.train.x.flags.owndata
+
+
+def test_many_at_once_decode_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads, real = [], digits.read
+
+    def counted(row: DataSet, files: Sequence[Path]) -> Decoded:
+        reads.append(row.name)
+        return real(row, files)
+
+    monkeypatch.setattr(digits, "read", counted)
+    hashes: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: hashes.append(open_data(DataConfig("digits"), tmp_path).sha256))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(hashes) == 4
+    assert len(set(hashes)) == 1
+    assert reads == ["digits"]
+
+
+def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
+    decoded = open_data(DataConfig("digits"), tmp_path / "a")
+    (name,) = (path.name for path in (tmp_path / "a/data/v1").glob("digits-*"))
+    half = tmp_path / f"b/data/v1/.{name}-xyz/new"
+    half.mkdir(parents=True)
+    assert open_data(DataConfig("digits"), tmp_path / "b").sha256 == decoded.sha256
+    assert not half.parent.exists()
+
+
+def test_a_damaged_cache_says_what_to_remove(tmp_path: Path) -> None:
+    open_data(DataConfig("digits"), tmp_path)
+    (folder,) = (tmp_path / "data/v1").glob("digits-*")
+    (folder / "train_x.npy").write_bytes(b"\x93NUMPY")
+    with pytest.raises(DataError, match=rf"{folder}: the decoded set is damaged .*; remove this folder and run again"):
+        open_data(DataConfig("digits"), tmp_path)
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file, not a folder")
+    with pytest.raises(DataError, match=f"cannot write to the cache {tmp_path}/cache/data"):
+        open_data(DataConfig("digits"), tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("config", "fetch", "reason"),
+    [
+        (DataConfig("mnist", root="/nowhere"), True, "data.root is named, so nothing else is tried"),
+        (DataConfig("femnist"), True, "torchvision does not offer femnist"),
+        (DataConfig("mnist", download=False), True, "data.download is false"),
+        (DataConfig("mnist"), False, "this command fetches nothing"),
+    ],
+)
+def test_a_missing_set_says_why_it_is_not_downloaded(
+    tmp_path: Path, config: DataConfig, fetch: bool, reason: str
+) -> None:
+    with pytest.raises(DataError, match=f"data set {config.name} not found.* Not downloaded: {reason}"):
+        open_data(config, tmp_path, fetch=fetch)
+
+
+def test_a_download_lands_in_the_cache_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, wanted = torchvision.datasets.MNIST, []
+
+    def fake(root: str, train: bool, download: bool) -> Any:
+        if download:
+            wanted.append(write_idx(Path(root)))
+        return real(root, train=train, download=False)
+
+    monkeypatch.setattr(torchvision.datasets, "MNIST", fake)
+    data = open_data(DataConfig("mnist"), tmp_path)
+    assert data.source == f"torchvision's MNIST files in {tmp_path}/mnist"
+    open_data(DataConfig("mnist"), tmp_path)
+    assert len(wanted) == 1
+
+
+def test_a_failed_download_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(root: str, train: bool, download: bool) -> Any:
+        (Path(root) / "half").touch()
+        raise OSError("no network")
+
+    monkeypatch.setattr(torchvision.datasets, "MNIST", fail)
+    with pytest.raises(DataError, match="torchvision could not download mnist: no network"):
+        open_data(DataConfig("mnist"), tmp_path)
+    assert not (tmp_path / "mnist").exists()
+
+
+def test_the_real_femnist_has_105_writers(tmp_path: Path) -> None:
+    root = Path(os.environ.get("FEDBR_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))
+    if not (root / "femnist" / "train.parquet").is_file():
+        pytest.skip(f"no femnist below {root}; name a folder in FEDBR_TEST_DATA")
+    data = open_data(DataConfig("femnist", root=str(root)), tmp_path)
+    assert (len(data.train.y), len(data.test.y)) == (14708, 1685)
+    assert data.train.ids is not None
+    assert np.bincount(data.train.ids).size == 105
+    # The statistics written into its profile.
+    pixels = data.train.x / 255
+    assert (round(float(pixels.mean()), 4), round(float(pixels.std()), 4)) == (0.9612, 0.1656)

@@ -1,0 +1,269 @@
+"""Who holds which examples: sizes, mixes and coverage of every kind of partition, and its refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import numpy as np
+import pytest
+
+from edge.config import DataConfig, PartitionConfig
+from edge.data import shares as sharing
+from edge.data.epsilon import deal, mixes, whole_counts
+from edge.data.indexfile import read_indices
+from edge.data.partition import KINDS, dirichlet, dirichlet_unbalanced, draw_by_weight, histogram, iid, mirror
+from edge.data.sets import DATASETS, Data, PartitionError, Split
+from edge.data.shares import cached_shares, check_partition, share_out
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def balanced(classes: int, each: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return rng(99).permutation(np.repeat(np.arange(classes), each))
+
+
+def toy(classes: int = 10, train: int = 100, test: int = 20, name: str = "digits", ids: Any = None) -> Data:
+    """A set without pixels worth looking at: ``train`` and ``test`` examples of each class."""
+    y, z = balanced(classes, train), balanced(classes, test)
+    x = np.zeros((1, 1, 8, 8), dtype=np.uint8)
+    return Data(DATASETS[name], Split(x, y, ids), Split(x, z, ids), "hash", "made up")
+
+
+def config(clients: int, name: str = "digits", **rule: Any) -> DataConfig:
+    return DataConfig(name, clients=clients, partition=PartitionConfig(**rule))
+
+
+def test_iid_gives_equal_parts_and_leaves_the_remainder() -> None:
+    parts = iid(23, 5, rng())
+    assert [len(part) for part in parts] == [4, 4, 4, 4, 4]
+    assert len(np.unique(np.concatenate(parts))) == 20
+
+
+def test_balanced_dirichlet_covers_everything_in_equal_sizes() -> None:
+    parts = dirichlet(balanced(10, 100), 20, 0.3, 10, rng())
+    assert {len(part) for part in parts} == {50}
+    assert np.sort(np.concatenate(parts)).tolist() == list(range(1000))
+
+
+def test_a_small_alpha_gives_few_classes_and_a_large_one_all() -> None:
+    labels = balanced(10, 500)
+    few, all_alike = (dirichlet(labels, 10, alpha, 10, rng()) for alpha in (0.01, 1e6))
+    # The first client draws from a full shelf: with alpha = 0.01 nearly all is of one class, with 1e6 a tenth each.
+    assert histogram(labels, few, 10)[0].max() > 400
+    assert np.abs(histogram(labels, all_alike, 10) - 50).max() < 35
+
+
+def test_the_draw_by_weight_is_one_draw_after_another() -> None:
+    # Two of three with weights 0.6, 0.3, 0.1: first and second in either order.
+    expected = {(0, 1): 0.6 * 0.3 / 0.4 + 0.3 * 0.6 / 0.7, (0, 2): 0.6 * 0.1 / 0.4 + 0.1 * 0.6 / 0.9}
+    weights, random = np.array([0.6, 0.3, 0.1]), rng()
+    drawn = [tuple(sorted(draw_by_weight(weights, 2, random).tolist())) for _ in range(20_000)]
+    for pair, probability in expected.items():
+        assert drawn.count(pair) / 20_000 == pytest.approx(probability, abs=0.012)  # 3.5 standard deviations
+
+
+def test_when_the_classes_run_out_a_client_goes_on_with_the_others() -> None:
+    # alpha = 0.001 is one class per client; with 3 classes of 10 and 2 clients of 15, each must top up.
+    labels = balanced(3, 10)
+    parts = dirichlet(labels, 2, 0.001, 3, rng())
+    assert [len(part) for part in parts] == [15, 15]
+    assert histogram(labels, parts, 3)[0].max() == 10
+
+
+def test_unbalanced_dirichlet_covers_everything_and_keeps_the_floor() -> None:
+    labels = balanced(10, 500)
+    parts = dirichlet_unbalanced(labels, 16, 0.5, 10, rng(), min_samples=10)
+    sizes = [len(part) for part in parts]
+    assert np.sort(np.concatenate(parts)).tolist() == list(range(5000))
+    assert min(sizes) >= 10
+    assert max(sizes) > min(sizes)
+
+
+def test_unbalanced_sizes_on_100_classes_are_those_of_the_reference() -> None:
+    # METHODS 7.1: 16 clients of CIFAR-100 held 2388 to 3559 examples at alpha = 0.1, and 2934 to 3242 at 2.5.
+    labels = balanced(100, 500)
+    for alpha, smallest, largest in ((0.1, 2388, 3559), (2.5, 2934, 3242)):
+        sizes = [len(part) for part in dirichlet_unbalanced(labels, 16, alpha, 100, rng())]
+        assert min(sizes) == pytest.approx(smallest, rel=0.08)
+        assert max(sizes) == pytest.approx(largest, rel=0.08)
+
+
+def test_unbalanced_dirichlet_gives_up_with_the_smallest_size_it_saw() -> None:
+    with pytest.raises(PartitionError, match=r"smallest client held \d+ at best.*min_samples or data.clients"):
+        dirichlet_unbalanced(balanced(10, 10), 9, 0.05, 10, rng(), min_samples=11, max_tries=20)
+    # Impossible at once: 10 clients x 11 examples of 100.
+    with pytest.raises(PartitionError, match="100 examples among 10 clients"):
+        dirichlet_unbalanced(balanced(10, 10), 10, 100.0, 10, rng(), min_samples=11, max_tries=10**9)
+
+
+def test_epsilon_on_ten_classes_has_seventy_percent_of_one_class() -> None:
+    labels = balanced(10, 5000)
+    parts = deal(labels, mixes(100, 10, 7, rng()), rng())
+    counts = histogram(labels, parts, 10)
+    assert {len(part) for part in parts} == {500}
+    assert np.sort(np.concatenate(parts)).tolist() == list(range(50_000))
+    # 350 of the dominant class k mod 10, and 150 / 9 = 16.7 of each other.
+    assert counts[np.arange(100), np.arange(100) % 10].tolist() == [350] * 100
+    assert set(np.unique(counts).tolist()) == {16, 17, 350}
+
+
+def test_epsilon_one_on_ten_classes_is_identically_distributed() -> None:
+    assert np.allclose(mixes(10, 10, 1, rng()), 0.1)
+
+
+@pytest.mark.parametrize("clients", [10, 100, 500])
+def test_epsilon_on_a_hundred_classes_lacks_seventy(clients: int) -> None:
+    labels = balanced(100, 500)
+    parts = deal(labels, mixes(clients, 100, 7, rng()), rng())
+    counts = histogram(labels, parts, 100)
+    assert np.sort(np.concatenate(parts)).tolist() == list(range(50_000))
+    assert set((counts > 0).sum(axis=1).tolist()) == {30}
+    assert set((counts > 0).sum(axis=0).tolist()) == {30 * clients // 100}
+    held = counts[counts > 0]
+    assert held.max() - held.min() <= 1
+
+
+@pytest.mark.parametrize(("classes", "clients"), [(10, 1), (10, 15), (100, 3), (100, 37)])
+def test_epsilon_keeps_its_mix_for_any_number_of_clients(classes: int, clients: int) -> None:
+    available = np.full(classes, 500)
+    for epsilon in range(1, 10):
+        mix = mixes(clients, classes, epsilon, rng())
+        each = int(500 / mix.sum(axis=0).max())
+        counts = whole_counts(available, mix, min(each, 500 * classes // clients))
+        assert set(counts.sum(axis=1).tolist()) == {min(each, 500 * classes // clients)}
+        assert (counts.sum(axis=0) <= available).all()
+        assert np.abs(counts - mix * counts.sum(axis=1, keepdims=True)).max() < 1
+
+
+def test_unequal_classes_make_every_client_equally_smaller() -> None:
+    # Class 0 has 60 examples, the other nine 100. Ten clients in the mix of epsilon = 7 need n of each class for
+    # n examples each, so 60 is the limit.
+    labels = np.repeat(np.arange(10), [60, *[100] * 9])
+    parts = deal(labels, mixes(10, 10, 7, rng()), rng())
+    assert [len(part) for part in parts] == [60] * 10
+    assert histogram(labels, parts, 10)[0, 0] == 42
+
+
+def test_a_local_test_set_mirrors_the_local_training_set() -> None:
+    counts = np.array([[30, 0], [10, 20], [0, 20]])
+    labels = np.repeat([0, 1], [8, 6])
+    parts = mirror(counts, labels, rng())
+    # Class 0: 8 cut at 6 and 8. Class 1: 6 cut at 0, 3 and 6.
+    assert histogram(labels, parts, 2).tolist() == [[6, 0], [2, 3], [0, 3]]
+
+
+@pytest.mark.parametrize("kind", ["iid", "dirichlet", "dirichlet-unbalanced", "epsilon"])
+def test_the_same_seed_shares_alike_and_another_differs(kind: str) -> None:
+    one, two, other = (share_out(config(10, kind=kind, seed=seed), toy()) for seed in (0, 0, 1))
+    assert [part.tolist() for part in one.train] == [part.tolist() for part in two.train]
+    assert [part.tolist() for part in one.test] == [part.tolist() for part in two.test]
+    assert [part.tolist() for part in one.train] != [part.tolist() for part in other.train]
+
+
+def test_training_and_test_lack_the_same_classes() -> None:
+    data = toy(classes=100, train=30, test=10, name="cifar100")
+    shares = share_out(config(20, "cifar100", kind="epsilon", epsilon=7), data)
+    held, tested = (
+        histogram(split.y, parts, 100) > 0 for split, parts in ((data.train, shares.train), (data.test, shares.test))
+    )
+    assert (tested <= held).all()
+
+
+def test_fewer_test_examples_than_clients_leave_local_tests_empty() -> None:
+    for kind in ("iid", "epsilon"):
+        shares = share_out(config(50, kind=kind), toy(train=100, test=2))
+        assert {len(part) for part in shares.test} == {0}
+
+
+def test_natural_clients_are_taken_in_order() -> None:
+    ids = np.array([4, 0, 4, 2, 0, 4])
+    x, y = np.zeros((6, 1, 28, 28), dtype=np.uint8), np.zeros(6, dtype=np.int64)
+    data = Data(DATASETS["femnist"], Split(x, y, ids), Split(x[:2], y[:2], ids[:2]), "hash", "made up")
+    shares = share_out(config(2, "femnist", kind="natural"), data)
+    assert [part.tolist() for part in shares.train] == [[1, 4], [3]]
+    assert [part.tolist() for part in shares.test] == [[1], []]
+    with pytest.raises(PartitionError, match="femnist has 3 clients"):
+        share_out(config(4, "femnist", kind="natural"), data)
+
+
+def test_a_file_says_who_holds_what(tmp_path: Path) -> None:
+    (tmp_path / "shares.json").write_text(json.dumps({"1": [5, 2], "0": [9], "2": []}))
+    shares = share_out(config(3, kind="file", file=str(tmp_path / "shares.json")), toy())
+    assert [part.tolist() for part in shares.train] == [[9], [2, 5], []]
+    assert [part.tolist() for part in shares.test] == [[], [], []]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('{"0": [1], "1": [10]}', r"client 1 holds example 10, the data has 0\.\.9"),
+        ('{"0": [1], "1": [-1]}', "client 1 holds example -1"),
+        ('{"0": [1], "1": [2, 3, 2]}', "client 1 holds example 2 twice"),
+        ('{"0": [1], "1": [2, 1]}', "client 1 and client 0 both hold example 1"),
+        ('{"0": [1]}', "client 1 is missing"),
+        ('{"0": [1], "1": [2], "2": [3]}', r"client '2' is not in 0\.\.1"),
+        ('{"0": [1], "1": [true]}', "client 1 must hold a list of whole numbers"),
+        ('{"0": [1], "1": 2}', "client 1 must hold a list of whole numbers"),
+        ('{"0": [1], "0": [2]}', "client 0 appears twice"),
+        ("[[1], [2]]", "must be one JSON object"),
+        ("{", "cannot read"),
+        ("[" * 100_000, "cannot read"),
+    ],
+)
+def test_a_bad_file_is_named_with_its_client(tmp_path: Path, text: str, complaint: str) -> None:
+    file = tmp_path / "shares.json"
+    file.write_text(text)
+    with pytest.raises(PartitionError, match=rf"shares\.json.*{complaint}|cannot read .*shares\.json"):
+        read_indices(file, clients=2, count=10)
+
+
+@pytest.mark.parametrize(
+    ("bad", "complaint"),
+    [
+        (config(0), "data.clients = 0"),
+        (config(2, kind="dirichlet", alpha=0.0), "data.partition.alpha = 0.0 must lie in 0.001"),
+        (config(2, kind="dirichlet-unbalanced", alpha=float("nan")), "data.partition.alpha = nan"),
+        (config(2, kind="epsilon", epsilon=10), "data.partition.epsilon = 10"),
+        (config(2, "femnist", kind="epsilon"), "data.partition.kind = epsilon .* femnist has 62"),
+        (config(2, kind="natural"), "data.partition.kind = natural: digits does not say"),
+        (config(2, kind="file"), "needs data.partition.file"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_any_data_is_opened(bad: DataConfig, complaint: str) -> None:
+    with pytest.raises(PartitionError, match=complaint):
+        check_partition(bad, DATASETS[bad.name])
+
+
+@pytest.mark.parametrize("kind", ["iid", "dirichlet", "epsilon"])
+def test_more_clients_than_examples_is_an_error(kind: str) -> None:
+    with pytest.raises(PartitionError, match="none of the 2000 clients gets any of the 1000 training examples"):
+        share_out(config(2000, kind=kind), toy())
+
+
+def test_shares_are_kept_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = config(10, kind="dirichlet")
+    fresh = share_out(asked, toy())
+    cached_shares(asked, toy(), tmp_path)
+    monkeypatch.setattr(sharing, "share_out", None)  # calling it would fail
+    kept = cached_shares(asked, toy(), tmp_path)
+    assert [part.tolist() for part in kept.train] == [part.tolist() for part in fresh.train]
+    assert [part.tolist() for part in kept.test] == [part.tolist() for part in fresh.test]
+    assert not kept.train[0].flags.writeable
+
+
+def test_an_edited_file_is_another_partition(tmp_path: Path) -> None:
+    file = tmp_path / "shares.json"
+    asked = config(1, kind="file", file=str(file))
+    kept = []
+    for text in ('{"0": [1]}', '{"0": [2]}'):
+        file.write_text(text)
+        kept.append(cached_shares(asked, toy(), tmp_path / "cache").train[0].tolist())
+    assert kept == [[1], [2]]
+
+
+def test_every_kind_of_the_configuration_is_described() -> None:
+    assert set(KINDS) == set(get_args(get_type_hints(PartitionConfig)["kind"]))

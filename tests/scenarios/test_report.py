@@ -1,0 +1,320 @@
+"""The report: what it says of runs, and that it stands alone."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+
+from coordinator.ledger import ChoiceRow, Commit, HostEvent, Ledger, RoundRow, TransferRow, VisitRow
+from scenarios import figures, report
+from scenarios.report import BlockTraffic, ReportError
+
+BLOCKS = [
+    {"name": "stem", "params": 98, "buffers": 2, "nbytes": 400, "flops_forward": 3e6},
+    {"name": "head", "params": 300, "buffers": 0, "nbytes": 1200, "flops_forward": 1e6},
+]
+COMPARISON = {
+    "target_accuracy": 0.5,
+    "at_common_bytes": {"bytes": 6_000_000, "accuracy": {"fedavg": 0.4, "fedbr": 0.45}},
+    "at_common_seconds": {"seconds": 12.0, "accuracy": {"fedavg": 0.4, "fedbr": None}},
+}
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+STEM = {"stem": 392, "stem.buffers": 8}
+HEAD = {"head": 1200}
+
+
+class Page(HTMLParser):
+    """An HTML page's table rows, ids and attributes; fails where a tag is closed that is not the open one."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.rows: list[list[str]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+        self.text = " ".join(self.text.split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_startendtag(tag, attrs)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        known = [(name, value or "") for name, value in attrs]
+        self.attributes += known
+        self.ids += [value for name, value in known if name == "id"]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if self.rows and self.open[-1] in ("td", "th", "span"):
+            self.rows[-1][-1] += data
+
+    def row(self, name: str, which: int = 0) -> list[str]:
+        """The cells of the table row that begins with ``name``; of several such rows, one by its place."""
+        return [row for row in self.rows if row and row[0] == name][which]
+
+
+def make_run(
+    folder: Path,
+    method: str,
+    rounds: Sequence[Commit],
+    summary: dict[str, Any] | None = None,
+    seed: int = 0,
+    clients: int = 3,
+) -> Path:
+    """A run folder as the runner leaves it, with these rounds; without a summary it is unfinished."""
+    folder.mkdir(parents=True)
+    text = f'method = "{method}"\nseed = {seed}\n[data]\nname = "digits"\nclients = {clients}\n'
+    (folder / "scenario.toml").write_text(text + "[stop]\ntarget_accuracy = 0.5\n")
+    partition = {"clients": clients, "classes": 2, "histogram": [[20, 5]] * clients}
+    environment = {"python": "3.11.7", "versions": {"torch": "2.11.0"}, "partition": partition, "blocks": BLOCKS}
+    (folder / "environment.json").write_text(json.dumps(environment))
+    ledger = Ledger(folder / "ledger.sqlite", "genesis")
+    for commit in rounds:
+        ledger.commit(commit)
+    ledger.event(HostEvent("worker died", "worker-1", "signal 9 <killed>", 2.5))
+    if summary:
+        ledger.finish(summary)
+    ledger.close()
+    return folder
+
+
+def round_row(number: int, end_s: float, accuracy: float | None, **amounts: Any) -> RoundRow:
+    known: dict[str, Any] = {"bytes_down": 2_000_000, "bytes_up": 2_000_000, "nominal_bytes": 4e6, "flops": 1e9}
+    known |= {"nominal_flops": 1e9, "joules": 50.0, "wasted_bytes": 0, "model_sha256": "ab"} | amounts
+    return RoundRow(number, number * 10.0, end_s, 2, accuracy, None, 1.5, **known)
+
+
+def visit(number: int, client: int, start_s: float, down_s: float, compute_s: float, up_s: float) -> VisitRow:
+    ends = (start_s, start_s + down_s, start_s + down_s + compute_s, start_s + down_s + compute_s + up_s)
+    return VisitRow(number, client, "pi", "lte", "train", *ends, 1650, 1650, 3200.0, 5e8, 5e8, 25.0, 25, 1, 1.5)
+
+
+def transfers(number: int, client: int, direction: str, blocks: dict[str, int]) -> list[TransferRow]:
+    header = TransferRow(number, client, direction, "", "header", 50)
+    return [header, *(TransferRow(number, client, direction, "model", key, n) for key, n in blocks.items())]
+
+
+def fedavg_rounds() -> list[Commit]:
+    """Three rounds of 10 s and 4 MB; client 0 takes 2 + 3 + 1 s of the first 10 and client 1 2 + 4 + 4 s."""
+    commits = []
+    for number, accuracy in enumerate((0.4, 0.6, 0.8)):
+        visits = [visit(number, 0, 10.0 * number, 2, 3, 1), visit(number, 1, 10.0 * number, 2, 4, 4)]
+        sent = [t for c in (0, 1) for d in ("down", "up") for t in transfers(number, c, d, STEM | HEAD)]
+        commits.append(Commit(round_row(number, 10.0 * number + 10, accuracy), visits, sent, wall_seconds=1.5))
+    return commits
+
+
+def fedbr_rounds() -> list[Commit]:
+    """Two rounds of 3 MB: the first sends the whole model, the second its last block only (alpha = 1)."""
+    commits = []
+    for number, accuracy in enumerate((0.3, 0.45)):
+        down = HEAD if number else STEM | HEAD
+        sent = [t for c in (0, 1) for t in transfers(number, c, "down", down) + transfers(number, c, "up", STEM | HEAD)]
+        amounts = {"bytes_down": 1_000_000, "nominal_bytes": 3.5e6, "flops": 1.5e9, "nominal_flops": 1.2e9}
+        row = round_row(number, 6.0 * number + 6, accuracy, **amounts)
+        visits = [visit(number, client, 6.0 * number, 1, 3, 2) for client in (0, 1)]
+        chosen = [ChoiceRow(number, client, 1, int(number == 0), 0.2, 0.5, 0.1, 1.0, 1.0, 0.1) for client in (0, 1)]
+        commits.append(Commit(row, visits, sent, chosen, wall_seconds=1.5))
+    return commits
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Path]:
+    """FedAvg, finished, beside FedBR, killed after its second round."""
+    ended = {"stopped_by": "rounds", "wall_seconds": 7.0}
+    return [
+        make_run(tmp_path / "a", "fedavg", fedavg_rounds(), ended),
+        make_run(tmp_path / "b", "fedbr", fedbr_rounds()),
+    ]
+
+
+@pytest.fixture
+def page(runs: list[Path], tmp_path: Path) -> Page:
+    return Page(report.build(runs, tmp_path / "out" / "report.html", "Two methods", COMPARISON).read_text())
+
+
+def test_the_headline_says_what_each_method_reached_and_what_it_cost(page: Page) -> None:
+    outcome = ["80.00 %", "80.00 %", "3", "20 s", "8 MB", "8 MB", "40.00 %", "40.00 %"]
+    assert page.row("fedavg") == ["fedavg", *outcome, "3 GFLOP", "3 GFLOP", "150 J", "7 s", "round limit"]
+
+
+def test_an_unfinished_run_is_reported_as_far_as_it_got_and_marked(page: Page) -> None:
+    outcome = ["45.00 %", "45.00 %", "2", "not reached", "not reached", "not reached", "45.00 %", "–"]
+    assert page.row("fedbr") == ["fedbr", *outcome, "3 GFLOP", "2.4 GFLOP", "100 J", "3 s", "unfinished"]
+    assert "Unfinished: fedbr." in page.text
+    assert "not reached, best 45.0 %" in page.text
+
+
+def test_real_and_nominal_cost_stand_side_by_side_with_the_saving_over_fedavg(page: Page) -> None:
+    totals = ["6 MB", "7 MB", "0.857", "3 GFLOP", "2.4 GFLOP", "1.250"]
+    assert page.row("fedbr", -1) == ["fedbr", *totals, "−25.0 %", "−12.5 %", "+50.0 %", "+20.0 %", "0 B"]
+
+
+def test_every_section_is_there_in_reading_order(page: Page) -> None:
+    sections = [
+        "results",
+        "accuracy",
+        "target",
+        "choices",
+        "timing",
+        "bytes",
+        "cost",
+        "partition",
+        "blocks",
+        "scenario",
+    ]
+    assert [name for name in page.ids if name in sections] == sections
+    captions = ["curves", "to_target", "choices", "timing", "blocks", "partition"]
+    assert [name for name in page.ids if name.endswith("-caption")] == [f"{name}-caption" for name in captions]
+
+
+def test_the_page_is_one_file_that_refers_to_nothing_outside_itself(page: Page, tmp_path: Path) -> None:
+    text = (tmp_path / "out" / "report.html").read_text()
+    assert "http" not in text
+    assert "@import" not in text
+    assert not {"src", "srcset", "data", "action"} & {name for name, _ in page.attributes}
+    links = [value for name, value in page.attributes if name in ("href", "xlink:href")]
+    assert [link for link in links if not link.startswith(("#", "data:image/png;base64,"))] == []
+    assert re.findall(r"url\((?!#)", text) == []
+    assert {link[1:] for link in links if link.startswith("#")} <= set(page.ids)
+    assert len(page.ids) == len(set(page.ids))
+
+
+def test_the_same_runs_give_the_same_bytes(runs: list[Path], tmp_path: Path) -> None:
+    first, second = (report.build(runs, tmp_path / name, "Twice").read_bytes() for name in ("1.html", "2.html"))
+    assert first == second
+
+
+def test_what_the_run_wrote_is_left_alone(runs: list[Path], tmp_path: Path) -> None:
+    before = {file: file.read_bytes() for run in runs for file in run.iterdir()}
+    report.build(runs, tmp_path / "report.html", "Read only")
+    assert {file: file.read_bytes() for file in before} == before
+
+
+def test_a_block_is_charged_its_real_bytes_beside_an_equal_share_of_the_model(runs: list[Path]) -> None:
+    # The model has 1,600 bytes in two blocks, nominally 800 each; buffers count with their block, and once.
+    (_, fedbr) = report.open_runs(runs)
+    stem = BlockTraffic("stem", down=2 * 400, up=4 * 400, nominal_down=2 * 800, nominal_up=4 * 800)
+    head = BlockTraffic("head", down=4 * 1200, up=4 * 1200, nominal_down=4 * 800, nominal_up=4 * 800)
+    header = BlockTraffic("header", down=4 * 50, up=4 * 50, nominal_down=0, nominal_up=0)
+    assert fedbr.traffic() == [stem, head, header]
+
+
+def test_the_slowest_client_sets_the_time_of_a_round_and_the_others_wait(runs: list[Path]) -> None:
+    fedavg = report.open_runs(runs)[0]
+    first = fedavg.query(figures.SLOWEST)[0]
+    assert [first[key] for key in ("start_s", "down_end_s", "compute_end_s", "up_end_s")] == [0, 2, 6, 10]
+    assert figures._others_wait(first) == 4.0  # client 0 was done after 6 s of 10
+
+
+def test_rounds_without_an_evaluation_are_passed_over(tmp_path: Path) -> None:
+    rows = [Commit(round_row(number, 10.0 * number + 10, known)) for number, known in enumerate((None, 0.7, None))]
+    (run,) = report.open_runs([make_run(tmp_path / "run", "fedavg", rows)])
+    assert (run.final(), run.best()) == (0.7, 0.7)
+    assert run.at_target(run.rounds["end_s"], 0.5) == 20.0
+
+
+def test_a_run_that_has_not_finished_a_round_still_has_a_report(tmp_path: Path) -> None:
+    path = report.build([make_run(tmp_path / "run", "fedbr", [])], tmp_path / "report.html", "Just begun")
+    page = Page(path.read_text())
+    assert page.row("fedbr")[1:7] == ["–", "–", "0", "not reached", "not reached", "not reached"]
+    assert "No run has reached 50 %." in page.text
+    assert "accuracy" not in page.ids
+
+
+def test_runs_of_one_method_are_told_apart(tmp_path: Path) -> None:
+    seeds = [make_run(tmp_path / f"run-{seed}-{n}", "fedavg", [], seed=seed) for seed, n in ((0, 1), (1, 1), (1, 2))]
+    labels = [run.label for run in report.open_runs(seeds)]
+    assert labels == ["fedavg, seed 0", "fedavg, seed 1, run-1-1", "fedavg, seed 1, run-1-2"]
+
+
+def test_a_large_partition_is_cut_and_says_so(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", "fedavg", [], clients=101)
+    page = Page(report.build([run], tmp_path / "report.html", "Many clients").read_text())
+    assert "the first 100 of 101 clients are shown" in page.text
+
+
+def test_names_from_outside_are_text_and_never_markup(runs: list[Path], tmp_path: Path) -> None:
+    page = Page(report.build(runs, tmp_path / "report.html", "<script>alert(1)</script>").read_text())
+    assert "<script>alert(1)</script>" in page.text  # as characters: a real tag would not be in the text
+    assert page.row("worker died") == ["worker died", "worker-1", "signal 9 <killed>", "2.50"]
+
+
+def test_the_csv_holds_one_row_per_run_and_round(runs: list[Path], tmp_path: Path) -> None:
+    with report.csv_table(runs, tmp_path / "rounds.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["run"], row["method"], row["round"], row["accuracy"]) for row in rows] == [
+        ("a", "fedavg", "0", "0.4"),
+        ("a", "fedavg", "1", "0.6"),
+        ("a", "fedavg", "2", "0.8"),
+        ("b", "fedbr", "0", "0.3"),
+        ("b", "fedbr", "1", "0.45"),
+    ]
+    assert (rows[-1]["bytes_down"], rows[-1]["bytes_so_far"], rows[-1]["test_loss"]) == ("1000000", "6000000", "")
+
+
+def test_parquet_holds_the_same_rows(runs: list[Path], tmp_path: Path) -> None:
+    table = pyarrow.parquet.read_table(report.parquet_table(runs, tmp_path / "rounds.parquet"))
+    assert table.column("bytes_so_far").to_pylist() == [4_000_000, 8_000_000, 12_000_000, 3_000_000, 6_000_000]
+
+
+def test_a_compare_folder_leads_to_its_runs_even_when_it_was_moved(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "here" / "fedavg-0", "fedavg", [])
+    stated = COMPARISON | {"runs": [{"run_dir": "/gone/fedavg-0"}]}
+    (tmp_path / "here" / "compare.json").write_text(json.dumps(stated))
+    assert report.find(tmp_path / "here") == ([run], stated)
+    assert report.find(run) == ([run], None)
+
+
+@pytest.mark.parametrize("name", ["scenario.toml", "environment.json", "ledger.sqlite"])
+def test_a_folder_that_is_no_run_is_refused_with_what_it_lacks(name: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", "fedavg", [])
+    (run / name).unlink()
+    with pytest.raises(ReportError, match=rf"run is not a run folder: it has no {name}$"):
+        report.build([run], tmp_path / "report.html", "Not a run")
+
+
+@pytest.mark.parametrize("name", ["scenario.toml", "environment.json", "ledger.sqlite"])
+def test_a_damaged_file_is_named(name: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", "fedavg", [])
+    (run / name).write_text("[not what it should be" * 99)
+    with pytest.raises(ReportError, match=rf"{name} cannot be read: "):
+        report.open_runs([run])
+
+
+def test_nothing_to_report_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match="there is no run to report"):
+        report.open_runs([])
+    with pytest.raises(ReportError, match="there is no such folder"):
+        report.open_runs([tmp_path / "absent"])
+    (tmp_path / "compare.json").write_text("{}")
+    with pytest.raises(ReportError, match=r"compare\.json does not name the runs that were compared: KeyError"):
+        report.find(tmp_path)
+
+
+def test_the_command_line_can_import_the_report_without_paying_for_figures() -> None:
+    code = "import sys, scenarios.report; print([m for m in ('matplotlib', 'jinja2', 'pyarrow') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
