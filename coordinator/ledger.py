@@ -185,8 +185,8 @@ class Ledger:
             self._set("summary", json.dumps(summary))
 
     def close(self) -> None:
-        """Fold the write-ahead log into the file and close it."""
-        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        """Fold the write-ahead log into the file and close it; readers then leave no files beside it."""
+        self._db.execute("PRAGMA journal_mode=DELETE")
         self._db.close()
 
     def _set(self, key: str, value: str) -> None:
@@ -246,7 +246,7 @@ def genesis(scenario: Mapping[str, Any], data_sha256: str) -> str:
 
 def read(path: Path, query: str, arguments: Sequence[Any] = ()) -> list[sqlite3.Row]:
     """Rows of a ledger that may be in use by a run, opened read-only."""
-    db = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
     try:
         db.row_factory = sqlite3.Row
         return db.execute(query, arguments).fetchall()

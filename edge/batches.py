@@ -1,4 +1,4 @@
-"""Batches of one client's examples, as whole tensors: gathered, augmented and normalised at once.
+"""Batches as whole tensors: examples gathered, augmented and normalised at once.
 
 The order of examples and the augmentation have random streams of their own, keyed by (seed, round, client), so that
 no method and no worker can change them.
@@ -7,6 +7,7 @@ no method and no worker can change them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,52 +22,52 @@ from edge.streams import generator
 Indices = NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class Loader:
+    """One split of a data set, and how its examples become tensors."""
+
+    split: Split
+    profile: Profile
+    device: torch.device
+    memory_format: torch.memory_format = torch.contiguous_format
+
+    def fetch(self, chosen: Indices, draws: np.random.Generator | None = None) -> Batch:
+        """(x, y) with x (batch, channels, height, width) float32, y (batch,) int64; unaugmented without ``draws``."""
+        images = torch.from_numpy(self.split.x[chosen]).to(self.device)
+        labels = torch.from_numpy(np.asarray(self.split.y[chosen], dtype=np.int64)).to(self.device)
+        return prepare(images, self.profile, draws).contiguous(memory_format=self.memory_format), labels
+
+    def in_order(self, indices: Indices, batch: int) -> Iterator[Batch]:
+        """All given examples once, in order, without augmentation."""
+        for chosen in cut(indices, batch):
+            yield self.fetch(chosen)
+
+
 class LocalBatches:
     """Calling it goes over all local steps of a visit; each further call draws a new order (a further phase)."""
 
-    def __init__(
-        self,
-        split: Split,
-        indices: Indices,
-        profile: Profile,
-        train: TrainConfig,
-        device: torch.device,
-        key: tuple[int, int, int],
-    ) -> None:
-        self.split, self.indices, self.profile, self.config, self.device = split, indices, profile, train, device
+    def __init__(self, loader: Loader, indices: Indices, train: TrainConfig, key: tuple[int, int, int]) -> None:
+        """``key`` is (seed, round, client)."""
+        self.loader, self.indices, self.config = loader, indices, train
         self.steps = train.plan(len(indices)).steps
         seed, round, client = key
         self.order = generator(seed, "batches", round, client)
         self.draws = generator(seed, "augment", round, client)
 
     def __call__(self) -> Iterator[Batch]:
-        """(x, y) with x (batch, channels, height, width) float32 and y (batch,) int64, ``plan.steps`` times."""
+        """``plan.steps`` batches, in a freshly drawn order for each local epoch."""
         left = self.steps
         while left > 0:
             shuffled = self.indices[self.order.permutation(len(self.indices))]
-            for chosen in _cut(shuffled, self.config.batch, self.config.drop_last):
+            for chosen in cut(shuffled, self.config.batch, self.config.drop_last):
                 if left == 0:
                     return
                 left -= 1
-                yield fetch(self.split, chosen, self.profile, self.device, self.draws)
+                yield self.loader.fetch(chosen, self.draws)
 
 
-def fetch(
-    split: Split, chosen: Indices, profile: Profile, device: torch.device, draws: np.random.Generator | None = None
-) -> Batch:
-    """The chosen examples as one batch; without ``draws`` as the test set is prepared."""
-    images = torch.from_numpy(split.x[chosen]).to(device)
-    labels = torch.from_numpy(np.asarray(split.y[chosen], dtype=np.int64)).to(device)
-    return prepare(images, profile, draws), labels
-
-
-def in_order(split: Split, indices: Indices, profile: Profile, device: torch.device, batch: int) -> Iterator[Batch]:
-    """All given examples once, in order, without augmentation."""
-    for chosen in _cut(indices, batch, drop_last=False):
-        yield fetch(split, chosen, profile, device)
-
-
-def _cut(indices: Indices, batch: int, drop_last: bool) -> Iterator[Indices]:
+def cut(indices: Indices, batch: int, drop_last: bool = False) -> Iterator[Indices]:
+    """Consecutive pieces of ``batch`` indices; the last may be shorter, or is left out."""
     stop = len(indices) // batch * batch if drop_last else len(indices)
     for start in range(0, stop, batch):
         yield indices[start : start + batch]

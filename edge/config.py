@@ -98,6 +98,8 @@ class TrainConfig(_Strict):
     """If set, exactly so many steps, over as many epochs as it takes; it replaces ``local_epochs``."""
     drop_last: bool = False
     precision: Literal["fp32"] = "fp32"
+    memory_format: Literal["contiguous", "channels_last"] = "contiguous"
+    """How images lie in memory; it changes the order of sums, so it is part of the result."""
     threads: int = 1
 
     def plan(self, samples: int) -> Plan:

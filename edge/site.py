@@ -16,11 +16,11 @@ import torch
 from torch.nn import functional as F
 
 from edge import state
-from edge.batches import Indices, LocalBatches, in_order
+from edge.batches import Indices, Loader, LocalBatches
 from edge.blocks import Net, build, load_dotted
 from edge.config import Description, HalfConfig, Job
 from edge.data.augment import profile_for
-from edge.data.sets import Data, dataset
+from edge.data.sets import Data, Split, dataset
 from edge.data.shares import Shares, cached_shares
 from edge.data.store import open_data
 from edge.describe import flops_per_example, initial, seeded
@@ -29,6 +29,8 @@ from edge.models import model
 from edge.payload import MODEL, Payload
 from edge.sgd import Sgd
 from edge.wire import Evaluate, Score, Train, Update
+
+MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
 class Site:
@@ -53,6 +55,19 @@ class Site:
     def shares(self) -> Shares:
         """Which examples each client holds."""
         return cached_shares(self.job.data, self.data, Path(self.job.cache))
+
+    @cached_property
+    def train_set(self) -> Loader:
+        """Training examples as tensors."""
+        return self._loader(self.data.train)
+
+    @cached_property
+    def test_set(self) -> Loader:
+        """Test examples as tensors."""
+        return self._loader(self.data.test)
+
+    def _loader(self, split: Split) -> Loader:
+        return Loader(split, self.profile, self.device, MEMORY_FORMATS[self.job.train.memory_format])
 
     @cached_property
     def net(self) -> Net:
@@ -133,19 +148,13 @@ class Site:
             plan=job.train.plan(len(indices)),
             up=job.up,
             keep=job.keep,
-            local=lambda: in_order(self.data.train, indices, self.profile, self.device, job.eval_batch),
+            local=lambda: self.train_set.in_order(indices, job.eval_batch),
             device=self.device,
         )
 
     def _batches(self, task: Train) -> LocalBatches:
-        return LocalBatches(
-            self.data.train,
-            self.shares.train[task.client],
-            self.profile,
-            self.job.train,
-            self.device,
-            (self.job.seed, task.round, task.client),
-        )
+        key = (self.job.seed, task.round, task.client)
+        return LocalBatches(self.train_set, self.shares.train[task.client], self.job.train, key)
 
     def evaluate(self, task: Evaluate, state_in: str | None) -> Score:
         """Examples ``start`` to ``stop`` of the test set under a global model, or of one client under its own."""
@@ -158,7 +167,7 @@ class Site:
             asked = Train(task.client, 0, 0.0, {}, task.payload)
             _half(self.job.objective).prepare_score(net, task.payload, self._kept(state_in), self._visit(asked))
             indices = self.shares.test[task.client][task.start : task.stop]
-        return self._score(net, task, in_order(self.data.test, indices, self.profile, self.device, self.job.eval_batch))
+        return self._score(net, task, self.test_set.in_order(indices, self.job.eval_batch))
 
     def _score(self, net: Net, task: Evaluate, batches: Iterator[Batch]) -> Score:
         correct, count, loss = 0, 0, 0.0

@@ -32,6 +32,8 @@ MAX_CLIENTS = 100
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.size": 12,
+    # A dollar sign in a name is a dollar sign.
+    "text.parse_math": False,
     "axes.titlesize": 12.5,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",

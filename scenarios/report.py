@@ -219,6 +219,20 @@ def parquet_table(runs: Sequence[Path], path: Path) -> Path:
     return path
 
 
+def from_folder(
+    folder: Path, output: Path | None = None, csv_path: Path | None = None, parquet_path: Path | None = None
+) -> Path:
+    """Write the report of a run or compare folder, by default into it, and its tables where they are wanted."""
+    runs, comparison = find(folder)
+    methods = ", ".join(run.method for run in open_runs(runs))
+    if csv_path is not None:
+        csv_table(runs, csv_path)
+    if parquet_path is not None:
+        parquet_table(runs, parquet_path)
+    # A run lies in <scenario>/<run id>, and so does a comparison.
+    return build(runs, output or folder / "report.html", f"{folder.resolve().parent.name}: {methods}", comparison)
+
+
 def build(runs: Sequence[Path], output: Path, title: str, comparison: Mapping[str, Any] | None = None) -> Path:
     """Write the report of these run folders to ``output`` and return it.
 

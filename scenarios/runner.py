@@ -105,8 +105,19 @@ class Interrupt:
         self.asked = True
 
 
+def on_device(loaded: Loaded, device: str) -> Loaded:
+    """The scenario with the defaults that depend on the type of device written out."""
+    train = loaded.scenario.train
+    if train.memory_format is not None:
+        return loaded
+    default = loaded.model.memory_format.get(device.partition(":")[0], "contiguous")
+    settled = train.model_copy(update={"memory_format": default})
+    return replace(loaded, scenario=loaded.scenario.model_copy(update={"train": settled}))
+
+
 def job(loaded: Loaded, layout: Layout | None, device: str, cache: Path) -> Job:
     """What every worker is told; without a layout (before describe) nothing is said about what travels."""
+    loaded = on_device(loaded, device)
     scenario, method = loaded.scenario, loaded.method
     down: tuple[str, ...] = ()
     up: tuple[str, ...] = ()
@@ -178,6 +189,7 @@ def run(
     ScenarioError for what the user can mend, RunFailed or PoolError with the run folder for what went wrong.
     """
     wall_started = time.monotonic()
+    loaded = on_device(loaded, host.device)
     folder = _fresh_folder(loaded, host)
     host.on_start(folder, loaded)
     with _logging(folder / "logs" / "coordinator.log"):

@@ -96,6 +96,8 @@ class Train(Section):
     drop_last: bool = False
     """Whether a short last batch is left out."""
     precision: Literal["fp32"] = "fp32"
+    memory_format: Literal["contiguous", "channels_last"] | None = None
+    """How images lie in memory; by default what is fastest for the model on the device in use."""
     threads: int = Field(default=1, ge=1)
     """Threads of one CPU worker; part of the result, since it changes the order of sums."""
 

@@ -15,6 +15,9 @@ def stages(classes: int, channels: int, width: int | None) -> list[tuple[str, li
     return [
         ("conv1", [nn.Sequential(nn.Conv2d(channels, width, 3, padding=1), nn.ReLU())]),  # (w, 8, 8)
         ("conv2", [nn.Sequential(nn.Conv2d(width, 2 * width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))]),
-        ("conv3", [nn.Sequential(nn.Conv2d(2 * width, 2 * width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())]),
+        (
+            "conv3",
+            [nn.Sequential(nn.Conv2d(2 * width, 2 * width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())],
+        ),
         ("head", [nn.Linear(8 * width, classes)]),  # 2w channels of 2x2
     ]

@@ -288,6 +288,19 @@ def test_a_compare_folder_leads_to_its_runs_even_when_it_was_moved(tmp_path: Pat
     assert report.find(run) == ([run], None)
 
 
+def test_a_compare_folder_is_reported_whole_and_into_itself(tmp_path: Path) -> None:
+    study = tmp_path / "digits" / "20260105-1"
+    runs = [make_run(study / "fedavg", "fedavg", fedavg_rounds()), make_run(study / "fedbr", "fedbr", fedbr_rounds())]
+    (study / "compare.json").write_text(json.dumps(COMPARISON | {"runs": [{"run_dir": str(run)} for run in runs]}))
+    path = report.from_folder(study, None, tmp_path / "rounds.csv", tmp_path / "rounds.parquet")
+    assert path == study / "report.html"
+    page = Page(path.read_text())
+    assert page.text.startswith("digits: fedavg, fedbr ")
+    assert page.row("fedbr")[7] == "45.00 %"  # at the smallest common bytes
+    assert len((tmp_path / "rounds.csv").read_text().splitlines()) == 1 + 5
+    assert pyarrow.parquet.read_table(tmp_path / "rounds.parquet").num_rows == 5
+
+
 @pytest.mark.parametrize("name", ["scenario.toml", "environment.json", "ledger.sqlite"])
 def test_a_folder_that_is_no_run_is_refused_with_what_it_lacks(name: str, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", "fedavg", [])
