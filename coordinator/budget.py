@@ -7,7 +7,7 @@ started, so a budget is never overspent. Virtual seconds cut at the edge.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 TARGET, ROUNDS, SECONDS, BYTES, FLOPS, JOULES, USER = (
@@ -51,7 +51,8 @@ class Budget:
         self.bytes = 0
         self.flops = 0.0
         self.joules = 0.0
-        self._reserved = Cost(0, 0.0, 0.0)
+        self._under_way: list[Cost] = []
+        self._reserved = _sum(())
 
     def reserve(self, costs: Sequence[Cost]) -> tuple[list[bool], str | None]:
         """Which of these visits may start, asked in order, and the rule that refused the first that may not."""
@@ -60,8 +61,8 @@ class Budget:
             rule = self._refuses(cost)
             fits.append(rule is None)
             if rule is None:
-                held = self._reserved
-                self._reserved = Cost(held.bytes + cost.bytes, held.flops + cost.flops, held.joules + cost.joules)
+                self._under_way.append(cost)
+                self._reserved = _sum((self._reserved, cost))
             else:
                 refused_by = refused_by or rule
         return fits, refused_by
@@ -76,12 +77,16 @@ class Budget:
             return JOULES
         return None
 
-    def settle(self, nbytes: int, flops: float, joules: float) -> None:
-        """All visits under way have ended, having spent this much together; their reservations are void."""
+    def settle(self, nbytes: int, flops: float, joules: float, ended: Sequence[Cost] | None = None) -> None:
+        """Visits have ended, having spent this much together; reservations are void: all, or those ``ended``."""
         self.bytes += nbytes
         self.flops += flops
         self.joules += joules
-        self._reserved = Cost(0, 0.0, 0.0)
+        if ended is None:
+            self._under_way.clear()
+        for cost in ended or ():
+            self._under_way.remove(cost)
+        self._reserved = _sum(self._under_way)
 
     def reached(self, rounds: int, accuracy: float | None) -> str | None:
         """The rule that ends the run after this many rounds, or None."""
@@ -89,3 +94,10 @@ class Budget:
         if target is not None and accuracy is not None and accuracy >= target:
             return TARGET
         return ROUNDS if rounds >= self.limits.rounds else None
+
+
+def _sum(costs: Iterable[Cost]) -> Cost:
+    nbytes, flops, joules = 0, 0.0, 0.0
+    for cost in costs:
+        nbytes, flops, joules = nbytes + cost.bytes, flops + cost.flops, joules + cost.joules
+    return Cost(nbytes, flops, joules)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -22,15 +22,17 @@ from coordinator.methods import Method
 from coordinator.methods.row import Options
 from coordinator.pool import PoolTask, Reply
 from coordinator.server import Dispatch, Server, check_reply
-from costmodel.clock import Clock
 from costmodel.work import Work, nominal_bytes, nominal_bytes_plain, nominal_flops
 from edge import state, wire
 from edge.config import Description, Job, Plan
 from edge.payload import MODEL, Payload, Shapes, sha256, shapes
 from edge.streams import generator
 
+if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
+    from costmodel.clock import Clock
 
-class RunFailed(RuntimeError):
+
+class RunFailed(RuntimeError):  # noqa: N818 - it says what happened, and is raised to say just that
     """The run cannot go on; the text says what, where and why."""
 
 
@@ -155,7 +157,7 @@ class Federation:
         for visit in visits:
             dispatch = visit.dispatch
             message = wire.Train(visit.client, round, lr, dispatch.choice, dispatch.payload)
-            tasks.append(PoolTask(message, self._kept(visit.client), self._to_keep(visit.client, round)))
+            tasks.append(PoolTask(message, self.kept(visit.client), self._to_keep(visit.client, round)))
         replies = [reply for _, reply in self.workers.run(tasks) if isinstance(reply, wire.Update)]
         replies.sort(key=lambda reply: reply.client)
         by_client = {visit.client: visit for visit in visits}
@@ -174,22 +176,32 @@ class Federation:
                 f"{self.method.name} foresees {foreseen:.6g}"
             )
 
-    def _kept(self, client: int) -> str | None:
-        name = self.states.get(client)
+    def kept(self, client: int) -> str | None:
+        """The file of what a client has kept; None if it has kept nothing yet."""
+        return self._path(self.states.get(client))
+
+    def _path(self, name: str | None) -> str | None:
         return None if name is None else str(self.folder / "state" / name)
 
     def _to_keep(self, client: int, round: int) -> str | None:
-        return str(self.folder / "state" / f"{client}-{round}.safetensors") if self.keeps else None
+        return self._path(state_name(client, round)) if self.keeps else None
 
     @property
     def keeps(self) -> bool:
         """Whether clients keep anything between visits."""
-        return bool(self.job.keep) or any(correction.keeps for correction in self.method.corrections)
+        return bool(self.job.keep) or self._keeps_slots
 
-    def evaluate(self) -> tuple[float, float]:
-        """(accuracy, mean loss): of the global model on the test set, or the mean over clients of each one's own."""
+    @property
+    def _keeps_slots(self) -> bool:
+        return any(part.keeps for part in self.method.parts)
+
+    def evaluate(self, kept: Mapping[int, str]) -> tuple[float, float]:
+        """(accuracy, mean loss): of the global model on the test set, or the mean over clients of each one's own.
+
+        ``kept``: client -> file name of what it kept since the last commit.
+        """
         if self.method.objective.evaluated == "clients":
-            return self._evaluate_clients()
+            return self._evaluate_clients({**self.states, **kept})
         count, batch, payload = self.description.test_count, self.job.eval_batch, self.server.evaluated()
         tasks = [
             PoolTask(wire.Evaluate(start, min(start + batch, count), wire.GLOBAL, payload))
@@ -198,10 +210,9 @@ class Federation:
         scores = self._scores(tasks)
         return sum(s.correct for s in scores) / count, sum(s.loss_sum for s in scores) / count
 
-    def _evaluate_clients(self) -> tuple[float, float]:
-        payload = self.server.some(self.server.setup.down)
+    def _evaluate_clients(self, states: Mapping[int, str]) -> tuple[float, float]:
         tasks = [
-            PoolTask(wire.Evaluate(0, int(count), client, payload), self._kept(client))
+            PoolTask(wire.Evaluate(0, int(count), client, self.server.scored(client)), self._path(states.get(client)))
             for client, count in enumerate(self.description.test_samples)
             if count
         ]
@@ -249,14 +260,23 @@ class Federation:
         write_vectors(path, named)
         return name, file_sha256(path)
 
-    def keep_everywhere(self, clients: Sequence[int], round: int) -> dict[int, str]:
-        """Let these clients keep the global model: one file that all their states refer to."""
-        if not clients or not self.keeps:
+    def keep_sent(self, listeners: Sequence[Visit], round: int) -> dict[int, str]:
+        """Let clients that only listened keep the whole model they were sent, and all else that they kept before.
+
+        Where nothing else is kept, one file serves them all. Returns client -> file name.
+        """
+        if not listeners or not self.keeps:
             return {}
-        name = f"global-{round}.safetensors"
-        whole: Payload = {MODEL: {key: self.server.model[key] for key in self.job.keep}}
-        state.write(str(self.folder / "state" / name), whole)
-        return dict.fromkeys(clients, name)
+        sent = listeners[0].dispatch.payload[MODEL]
+        whole: Payload = {MODEL: {key: sent[key] for key in self.job.keep}}
+        if not self._keeps_slots:
+            name = f"global-{round}.safetensors"
+            state.write(str(self.folder / "state" / name), whole)
+            return {visit.client: name for visit in listeners}
+        for visit in listeners:
+            before = state.read(self.kept(visit.client))
+            state.write(str(self.folder / "state" / state_name(visit.client, round)), before | whole)
+        return {visit.client: state_name(visit.client, round) for visit in listeners}
 
     def model_sha256(self) -> str:
         """The hash of the global model."""
@@ -265,6 +285,11 @@ class Federation:
     def jitter(self, round: int) -> Callable[[int], np.random.Generator]:
         """The random stream of each client's conditions in one round."""
         return lambda client: generator(self.job.seed, "fleet", round, client)
+
+
+def state_name(client: int, visit: int) -> str:
+    """The file of what a client keeps after a visit."""
+    return f"{client}-{visit}.safetensors"
 
 
 def file_sha256(path: Path) -> str:

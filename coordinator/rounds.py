@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from coordinator import cohort
 from coordinator.budget import SECONDS, Cost
-from coordinator.federation import Federation, Visit
-from coordinator.ledger import RoundRow, TransferRow, VisitRow
+from coordinator.federation import Federation, Visit, state_name
+from coordinator.ledger import ChoiceRow, RoundRow, TransferRow, VisitRow
 from coordinator.server import Outcome
-from costmodel.clock import Timeline
-from costmodel.fleet import Conditions
 from edge.payload import ITEM_NBYTES, Shapes, shapes
 from edge.wire import Update
+
+if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
+    from costmodel.clock import Timeline
+    from costmodel.fleet import Conditions
 
 
 def sync(run: Federation) -> str:
@@ -43,6 +46,8 @@ class _Round:
 
     def play(self) -> str | None:
         """The whole round; returns the rule that stops the run after it, or None."""
+        if self.start >= self.run.budget.limits.virtual_seconds:
+            return SECONDS
         visits, refused_by = self._admitted()
         if not visits:
             return refused_by
@@ -99,19 +104,19 @@ class _Round:
         refused_by: str | None,
     ) -> float | None:
         run = self.run
+        kept = run.keep_sent([visit for visit in visits if visit.kind == "listen"], self.number)
+        if run.keeps:
+            kept |= {visit.client: state_name(visit.client, self.number) for visit in visits if visit.kind == "train"}
         run.server.step(replies)
         run.rounds += 1
         outcomes = _outcomes(visits, replies, timeline)
         choices = run.server.feedback(self.number, outcomes)
         last = refused_by is not None or run.rounds == run.budget.limits.rounds
-        scored = run.evaluate() if last or run.rounds % run.eval_every == 0 else (None, None)
+        scored = run.evaluate(kept) if last or run.rounds % run.eval_every == 0 else (None, None)
         losses = {reply.client: reply.numbers["loss"] for reply in replies}
         joules = timeline.joules_spent + timeline.waiting_joules(run.clock.now, conditions)
         rows = [self._visit_row(visit, i, timeline, joules, losses) for i, visit in enumerate(visits)]
-        kept = {visit.client: f"{visit.client}-{self.number}.safetensors" for visit in visits if visit.kind == "train"}
-        listeners = [visit.client for visit in visits if visit.kind == "listen"]
-        before = run.keep_everywhere(listeners, self.number)
-        self._commit(rows, self._transfers(visits), choices, scored, (kept if run.keeps else {}) | before)
+        self._commit(rows, self._transfers(visits), choices, scored, kept)
         return scored[0]
 
     def _cut(self, visits: Sequence[Visit], conditions: Conditions, timeline: Timeline) -> None:
@@ -126,7 +131,7 @@ class _Round:
         self,
         rows: list[VisitRow],
         transfers: list[TransferRow],
-        choices: list[object],
+        choices: list[ChoiceRow],
         scored: tuple[float | None, float | None],
         kept: dict[int, str],
     ) -> None:

@@ -10,6 +10,7 @@ Subclasses of `Server` can customise by overriding
 * ``step``: how replies become the next global model;
 * ``started`` and ``feedback``: bookkeeping when visits begin and when their outcome is known;
 * ``listeners``: clients that only download in a round;
+* ``evaluated`` or ``scored``: the model that is scored;
 * ``state`` and ``restore``: what is remembered beside the model.
 
 A correction may bring a `Part`, which adds slots to what goes down and learns from the replies.
@@ -29,6 +30,8 @@ from edge.payload import BUFFERS, MODEL, Floats, Layout, Payload, Vector, shapes
 from edge.wire import Update
 
 State = dict[str, NDArray[np.generic]]
+Model = dict[str, Vector]
+"""key -> vector"""
 
 
 @dataclass(frozen=True)
@@ -86,8 +89,9 @@ class Part:
         """Shapes of further slots that come up."""
         return {}
 
-    def step(self, replies: Sequence[Update]) -> None:
-        """Learn from the replies, in client order, after the global model's step."""
+    def step(self, replies: Sequence[Update], before: Model, after: Model) -> Model:
+        """Learn from the replies, in client order; returns the next global model, by default the method's ``after``."""
+        return after
 
     def state(self) -> State:
         """What is remembered between rounds."""
@@ -104,7 +108,7 @@ class Server:
         self.setup = setup
         self.parts = parts
         self.optimiser = setup.optimiser
-        self.model: dict[str, Vector] = dict(setup.initial[MODEL])
+        self.model: Model = dict(setup.initial[MODEL])
 
     def dispatch(self, client: int, round: int) -> Dispatch:
         """What goes down to ``client``; changes nothing."""
@@ -135,8 +139,12 @@ class Server:
         return wanted
 
     def evaluated(self) -> Payload:
-        """The model that is scored on the global test set; only what travels for methods scored client by client."""
+        """The model that is scored on the global test set."""
         return {MODEL: dict(self.model)}
+
+    def scored(self, client: int) -> Payload:
+        """What a client joins with what it kept, where methods are scored client by client."""
+        return self.some(self.setup.down)
 
     def weight(self, reply: Update, key: str) -> float:
         """How much a reply counts in the mean of one block."""
@@ -144,6 +152,7 @@ class Server:
 
     def step(self, replies: Sequence[Update]) -> None:
         """Make the next global model from replies in client order; without any weight a block stays as it is."""
+        before = dict(self.model)
         for key in self.setup.up:
             weights = [self.weight(reply, key) for reply in replies]
             if sum(weights) > 0:
@@ -152,7 +161,7 @@ class Server:
                 moved = average if is_buffer else self.optimiser.step(key, self.model[key].data, average)
                 self.model[key] = Vector(moved)
         for part in self.parts:
-            part.step(replies)
+            self.model = part.step(replies, before, self.model)
 
     def feedback(self, round: int, outcomes: Sequence[Outcome]) -> list[ChoiceRow]:
         """Learn from how the visits went, in client order; returns what the ledger should show of it."""
@@ -165,7 +174,7 @@ class Server:
             state |= {f"part{index}/{name}": array for name, array in part.state().items()}
         return state
 
-    def restore(self, model: dict[str, Vector], state: State) -> None:
+    def restore(self, model: Model, state: State) -> None:
         """Inverse of `state`, with the model."""
         self.model = dict(model)
         self.optimiser.restore(_under("optimiser/", state))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
@@ -52,13 +52,13 @@ def build(config: ModelConfig, classes: int, channels: int) -> list[Block]:
 def balanced_cuts(sizes: Sequence[int], count: int) -> tuple[int, ...]:
     """Where to cut a row of units into ``count`` parts of as equal size as their order allows.
 
-    Minimises the sum of squared part sizes over all cuts; ties go to the earlier cut (METHODS 6.5).
+    Minimises the sum of squared part sizes over all cuts; ties go to the earlier cut.
     """
     ends = np.concatenate([[0], np.cumsum(np.asarray(sizes, dtype=object))])
 
     def cost(cuts: tuple[int, ...]) -> int:
         edges = (0, *cuts, len(sizes))
-        return sum((ends[b] - ends[a]) ** 2 for a, b in zip(edges, edges[1:], strict=False))
+        return sum((ends[b] - ends[a]) ** 2 for a, b in pairwise(edges))
 
     return min(combinations(range(1, len(sizes)), count - 1), key=lambda cuts: (cost(cuts), cuts))
 

@@ -37,7 +37,7 @@ class ModelConfig(_Strict):
 
 @dataclass(frozen=True)
 class PartitionConfig(_Strict):
-    """How the training examples are shared among clients (METHODS 7.1)."""
+    """How the training examples are shared among clients."""
 
     kind: Literal["iid", "dirichlet", "dirichlet-unbalanced", "epsilon", "natural", "file"] = "iid"
     alpha: float = 0.3
@@ -64,7 +64,7 @@ class DataConfig(_Strict):
     clients: int = 10
     partition: PartitionConfig = field(default_factory=PartitionConfig)
     augment: str = "default"
-    """``default``: what the set's profile says; ``none``; or a profile by name (METHODS 7.2)."""
+    """``default``: what the set's profile says; ``none``; or a profile by name."""
     download: bool = True
     """Whether torchvision may fetch a set that is found nowhere."""
 
@@ -82,7 +82,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class TrainConfig(_Strict):
-    """Local SGD (METHODS 0.2)."""
+    """Local SGD."""
 
     lr: float = 0.1
     lr_decay: float = 1.0
@@ -147,11 +147,13 @@ class Job(_Strict):
     reports: tuple[str, ...] = ()
     """Names of the numbers that ride in an update, beside the vectors."""
     eval_batch: int = 500
+    flops: tuple[tuple[float, float, float], ...] = ()
+    """`Description.flops`, so that it is counted once and not by every worker."""
 
 
 @dataclass(frozen=True)
 class Description:
-    """A worker's answer to describe (DESIGN 4.0).
+    """A worker's answer to describe.
 
     ``flops`` has shape (blocks, 3): FLOPs per example of forward, weight gradient and input gradient; 1 MAC = 2 FLOPs.
     ``samples`` (clients,) and ``histogram`` (clients, classes) count training examples; ``test_samples`` (clients,)

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib
+import inspect
+import json
+import sys
 from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from edge.blocks import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Block, Net
+from edge.config import ModelConfig
+from edge.data.folder import write_once
+from edge.data.sets import DataSet
+from edge.models import model
 from edge.payload import MODEL, Payload
 from edge.streams import generator
+
+Flops = NDArray[np.float64]
 
 EXAMPLES = 2  # batch statistics need more than one
 
@@ -36,31 +48,61 @@ def initial(net: Net) -> Payload:
     return {MODEL: net.dump(net.layout.sizes)}
 
 
-def flops_per_example(make: Callable[[], list[Block]], shape: tuple[int, int, int]) -> NDArray[np.float64]:
+def flops_per_example(make: Callable[[], list[Block]], shape: tuple[int, int, int]) -> Flops:
     """FLOPs per example of each block: (blocks, 3) for forward, weight gradient, input gradient.
 
     ``shape`` is (channels, height, width). Counted by torch on tensors without memory; convolutions and matrix
     products are counted, element-wise work and normalisation are not. 1 MAC = 2 FLOPs.
+
+    A block that learns and passes its gradient on costs the sum of both gradients, a frozen one the input gradient
+    alone. Images need no gradient, so the first block's weight gradient is all that its backward pass costs, gradients
+    between its own layers among it. Where a later block learns without passing on (the branch of a GL pathway), those
+    between its own layers are left out.
     """
     with torch.device("meta"):
         modules = [module for _, module in make()]
         x = torch.empty((EXAMPLES, *shape))
     flops = np.zeros((len(modules), 3))
-    for row, module in zip(flops, modules, strict=True):
+    for index, (row, module) in enumerate(zip(flops, modules, strict=True)):
         row[FORWARD] = _count(lambda m=module, v=x: m(v))  # type: ignore[misc]
-        row[WEIGHT_GRADIENT] = _backward(module, x, weights=True)
-        row[INPUT_GRADIENT] = _backward(module, x, weights=False)
+        row[INPUT_GRADIENT] = _backward(module, x, weights=False, inputs=True)
+        row[WEIGHT_GRADIENT] = _backward(module, x, weights=True, inputs=index > 0)
+        if index > 0:
+            row[WEIGHT_GRADIENT] -= row[INPUT_GRADIENT]
         x = module(x).detach()
     return flops / EXAMPLES
 
 
-def _backward(module: nn.Module, x: torch.Tensor, weights: bool) -> int:
+def _backward(module: nn.Module, x: torch.Tensor, weights: bool, inputs: bool) -> int:
     module.requires_grad_(weights)
-    y = module(x.detach().requires_grad_(not weights))
+    y = module(x.detach().requires_grad_(inputs))
     return _count(lambda: torch.autograd.backward(y, torch.empty_like(y))) if y.requires_grad else 0
 
 
 def _count(work: Callable[[], object]) -> int:
+    from torch.utils.flop_counter import FlopCounterMode  # half a second, and cached answers do not need it
+
     with FlopCounterMode(display=False) as counter:
         work()
-    return counter.get_total_flops()
+    return int(counter.get_total_flops())
+
+
+def cached_flops(config: ModelConfig, make: Callable[[], list[Block]], dataset: DataSet, cache: Path) -> Flops:
+    """`flops_per_example` of a model on images of a data set, kept in the cache.
+
+    Kept by content: the model's configuration, the source of its module, the images' shape, classes, torch's version.
+    """
+    source = inspect.getsource(sys.modules[make_module(config)])
+    facts = [asdict(config), source, dataset.shape, dataset.classes, torch.__version__]
+    name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+    path = cache / "flops" / "v1" / f"{name}.json"
+    if not path.exists():
+        write_once(path, json.dumps(flops_per_example(make, dataset.shape).tolist()))
+    return np.array(json.loads(path.read_text()))
+
+
+def make_module(config: ModelConfig) -> str:
+    """Name of the module that builds a model, imported."""
+    name = model(config.name).stages.partition(":")[0]
+    importlib.import_module(name)
+    return name

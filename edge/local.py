@@ -44,6 +44,8 @@ class Visit:
     client: int
     round: int
     seed: int
+    lr: float
+    """Step size of this visit."""
     choice: Mapping[str, int]
     """What the server decided for this visit, by the method's own names."""
     plan: Plan

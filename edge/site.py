@@ -6,7 +6,9 @@ keeps between visits is a file per visit, named by the coordinator.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from edge.data.augment import profile_for
 from edge.data.sets import Data, Split, dataset
 from edge.data.shares import Shares, cached_shares
 from edge.data.store import open_data
-from edge.describe import flops_per_example, initial, seeded
+from edge.describe import cached_flops, initial, seeded
 from edge.local import Batch, Correction, Local, Visit
 from edge.models import model
 from edge.payload import MODEL, Payload
@@ -39,6 +41,7 @@ class Site:
     def __init__(self, job: Job) -> None:
         torch.set_num_threads(job.train.threads)
         if job.device.startswith("cuda"):
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts, which is later
             torch.use_deterministic_algorithms(True, warn_only=True)
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         self.job = job
@@ -77,33 +80,36 @@ class Site:
         self.unvisited: Payload = {MODEL: net.dump(self.job.keep)}
         return net
 
-    @cached_property
-    def flops(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-        """FLOPs per example, (blocks, 3)."""
-        return flops_per_example(self._blocks, self.dataset.shape)
-
     def _blocks(self) -> list[tuple[str, torch.nn.Module]]:
         return build(self.job.model, self.dataset.classes, self.dataset.shape[0])
 
     def describe(self, data: bool) -> tuple[Description, Payload]:
         """Blocks, FLOPs and initial vectors; with ``data``, also what each client holds."""
-        facts = {"layout": self.net.layout, "family": model(self.job.model.name).family, "flops": self.flops}
-        vectors = initial(self.net)
-        if not data:
-            empty = np.zeros(0, dtype=np.int64)
-            histogram = np.zeros((0, self.dataset.classes), dtype=np.int64)
-            return Description(**facts, data_sha256="", data_source="", classes=self.dataset.classes, test_count=0,
-                               samples=empty, histogram=histogram, test_samples=empty), vectors  # fmt: skip
-        return Description(
-            **facts,
+        empty = np.zeros(0, dtype=np.int64)
+        description = Description(
+            layout=self.net.layout,
+            family=model(self.job.model.name).family,
+            flops=cached_flops(self.job.model, self._blocks, self.dataset, Path(self.job.cache)),
+            data_sha256="",
+            data_source="",
+            classes=self.dataset.classes,
+            test_count=0,
+            samples=empty,
+            histogram=np.zeros((0, self.dataset.classes), dtype=np.int64),
+            test_samples=empty,
+        )
+        return self._with_data(description) if data else description, initial(self.net)
+
+    def _with_data(self, description: Description) -> Description:
+        return replace(
+            description,
             data_sha256=self.data.sha256,
             data_source=self.data.source,
-            classes=self.data.classes,
             test_count=len(self.data.test.y),
             samples=_sizes(self.shares.train),
             histogram=np.stack([self._counts(indices) for indices in self.shares.train]),
             test_samples=_sizes(self.shares.test),
-        ), vectors
+        )
 
     def _counts(self, indices: Indices) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         return np.bincount(self.data.train.y[indices], minlength=self.data.classes).astype(np.int64)
@@ -118,8 +124,9 @@ class Site:
         net.executed[:] = 0
         net.train_only()
         net.train_mode(True)
-        for part in (objective, *corrections):
-            part.begin(net, task.payload, kept, visit)
+        objective.begin(net, task.payload, kept, visit)
+        for one in corrections:
+            one.begin(net, task.payload, kept, visit)
         step = Sgd(net, job.train, task.lr, [one.correct for one in corrections])
         objective.train(net, self._batches(task), step)
         up, keep, numbers = objective.end(net, visit)
@@ -136,7 +143,7 @@ class Site:
         return self.unvisited if state_in is None else state.read(state_in)
 
     def _flops(self) -> float:
-        return float((self.net.executed * self.flops).sum())
+        return float((self.net.executed * np.array(self.job.flops)).sum())
 
     def _visit(self, task: Train) -> Visit:
         indices, job = self.shares.train[task.client], self.job
@@ -144,6 +151,7 @@ class Site:
             client=task.client,
             round=task.round,
             seed=job.seed,
+            lr=task.lr,
             choice=task.choice,
             plan=job.train.plan(len(indices)),
             up=job.up,

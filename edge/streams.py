@@ -1,7 +1,7 @@
 """Named random streams: every draw of the product comes from a generator keyed by what it is for.
 
 A method that draws extra numbers from its own stream can never change the order of batches, and no draw depends on
-which worker makes it or when (METHODS 0.3).
+which worker makes it or when.
 """
 
 from __future__ import annotations

@@ -1,28 +1,30 @@
 """The command ``fedbr``: words in, exit codes out. What the commands do lives beside this file.
 
 0 finished; 2 bad usage or scenario; 3 the run failed; 4 stopped early by the user; 130 on a second Ctrl-C.
+Everything that is slow to import is imported by the command that needs it, so that help and bad usage answer at once.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scenarios.load import Loaded, ScenarioError, load
+if TYPE_CHECKING:
+    from scenarios.load import Loaded
 
-FINISHED, USAGE, FAILED, STOPPED, KILLED = 0, 2, 3, 4, 130
+FINISHED, USAGE, FAILED, STOPPED = 0, 2, 3, 4
 
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Simulate federated learning on heterogeneous edge fleets: real training, a virtual clock, every byte counted.",
+    help="Simulate federated learning on heterogeneous edge fleets: real training, a virtual clock, all bytes counted.",
 )
 
 ScenarioName = Annotated[str, typer.Argument(help="a shipped scenario (fedbr list scenarios) or a TOML file")]
@@ -32,47 +34,53 @@ RunId = Annotated[str | None, typer.Option("--run-id", help="name of the run fol
 Workers = Annotated[int | None, typer.Option("--workers", min=1, help="worker processes; one per core by default")]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="the same as seed=N")]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda or auto")]
-Json = Annotated[bool, typer.Option("--json", help="one JSON object on stdout, nothing else there")]
+Json = Annotated[bool, typer.Option("--json", help="one JSON object on stdout and nothing else; implies --quiet")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="no progress")]
+Work = Callable[[Any, Any, Any], dict[str, Any]]
+"""(host, nursery, interrupt) -> result"""
 
 
 def main() -> None:
-    """Entry point; turns every expected failure into one message and an exit code."""
-    sys.exit(guarded(lambda: app(standalone_mode=False) or FINISHED))
+    """Entry point."""
+    sys.exit(guarded(sys.argv[1:]))
 
 
-def guarded(work: Callable[[], int]) -> int:
-    """The exit code of ``work``, with one clear message on stderr where it failed."""
-    import click
+def guarded(arguments: Sequence[str]) -> int:
+    """The exit code of a command line; every expected failure becomes one message on stderr, never a traceback."""
+    try:
+        app(list(arguments), prog_name="fedbr")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else FINISHED
+    except KeyboardInterrupt:
+        return _say("stopped", STOPPED)
+    except Exception as error:
+        code = _expected(error)
+        if code is None:
+            raise
+        return _say(str(error) or "stopped before the first round", code)
+    return FINISHED
 
+
+def _expected(error: Exception) -> int | None:
+    from scenarios.load import ScenarioError
+
+    if isinstance(error, ScenarioError):
+        return USAGE
     from coordinator.federation import RunFailed
     from coordinator.pool import PoolError, Stopped
     from scenarios.report import ReportError
 
-    try:
-        return work()
-    except (ScenarioError, ReportError) as error:
-        return _say(error, USAGE)
-    except (RunFailed, PoolError) as error:
-        return _say(error, FAILED)
-    except Stopped:
-        return STOPPED
-    except click.exceptions.Exit as error:
-        return error.exit_code
-    except click.ClickException as error:
-        error.show()
+    if isinstance(error, ReportError):
         return USAGE
-    except (KeyboardInterrupt, click.Abort):
-        return KILLED
+
+    if isinstance(error, Stopped):
+        return STOPPED
+    return FAILED if isinstance(error, RunFailed | PoolError) else None
 
 
-def _say(error: Exception, code: int) -> int:
-    print(f"fedbr: {error}", file=sys.stderr)
+def _say(text: str, code: int) -> int:
+    print(f"fedbr: {text}", file=sys.stderr)
     return code
-
-
-def _loaded(name: str, overrides: list[str] | None, seed: int | None = None) -> Loaded:
-    return load(name, [*(overrides or []), *([] if seed is None else [f"seed={seed}"])])
 
 
 @app.command()
@@ -86,20 +94,23 @@ def run(
     device: Device = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
-) -> int:
+) -> None:
     """Run a scenario: live table, run folder, report, summary."""
     from scenarios import report, runner, tables
+    from scenarios.load import load
 
-    loaded = _loaded(scenario, overrides, seed)
-    result = _working(loaded, out, run_id, workers, device, quiet or as_json, lambda host, nursery, interrupt: runner.run(
-        loaded, host, nursery, interrupt, stop_at_target=True))  # fmt: skip
-    folder = Path(result["run_dir"])
-    page = report.build([folder], folder / "report.html", f"{loaded.name}: {loaded.scenario.method}")
-    if as_json:
-        print(json.dumps(result))
-    else:
-        tables.print_summary(result, page)
-    return STOPPED if result["stopped_by"] == "user" else FINISHED
+    loaded = load(scenario, _with_seed(overrides, seed))
+
+    def work(host: runner.Host, nursery: Any, interrupt: runner.Interrupt) -> dict[str, Any]:
+        return runner.run(loaded, host, nursery, interrupt, stop_at_target=True)
+
+    result = _working([loaded], out, run_id, workers, device, quiet or as_json, work)
+    stopped = result["stopped_by"] == "user"
+    folder, page = Path(result["run_dir"]), None
+    if not stopped:  # who stops a run waits for nothing; `fedbr report` draws it later
+        page = report.build([folder], folder / "report.html", f"{loaded.name}: {loaded.scenario.method}")
+    _tell(result, as_json, lambda: tables.print_summary(result, page))
+    raise typer.Exit(STOPPED if stopped else FINISHED)
 
 
 @app.command()
@@ -116,57 +127,66 @@ def compare(
     device: Device = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
-) -> int:
+) -> None:
     """Run several methods on the same data, fleet and seed, and put them side by side."""
-    from scenarios import tables
+    from scenarios import runner, tables
     from scenarios.studies import compare as study
 
     runs = study.variants(scenario, overrides or [], methods, seed)
-    result = _working(runs[0], out, run_id, workers, device, quiet or as_json, lambda host, nursery, interrupt: (
-        study.compare(runs, host, nursery, interrupt)))  # fmt: skip
-    page = study.write(result, runs[0].name)
-    if as_json:
-        print(json.dumps(result))
-    else:
-        tables.print_comparison(result, page)
-    return STOPPED if any(one["stopped_by"] == "user" for one in result["runs"]) else FINISHED
+
+    def work(host: runner.Host, nursery: Any, interrupt: runner.Interrupt) -> dict[str, Any]:
+        return study.compare(runs, host, nursery, interrupt)
+
+    result = _working(runs, out, run_id, workers, device, quiet or as_json, work)
+    stopped = any(one["stopped_by"] == "user" for one in result["runs"]) or len(result["runs"]) < len(runs)
+    page = study.write(result, runs[0].name, with_report=not stopped)
+    _tell(result, as_json, lambda: tables.print_comparison(result, page))
+    raise typer.Exit(STOPPED if stopped else FINISHED)
+
+
+def _with_seed(overrides: list[str] | None, seed: int | None) -> list[str]:
+    return [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
 
 
 def _working(
-    loaded: Loaded,
-    out: Path,
-    run_id: str | None,
-    workers: int | None,
-    device: str,
-    quiet: bool,
-    work: Callable[..., Any],
+    runs: Sequence[Loaded], out: Path, run_id: str | None, workers: int | None, device: str, quiet: bool, work: Work
 ) -> dict[str, Any]:
     """Do ``work`` with a nursery, a live table, and Ctrl-C listened to."""
     from coordinator.pool import Nursery
     from scenarios import runner
     from scenarios.live import Show
 
-    show, interrupt = Show(quiet=quiet), runner.Interrupt()
+    show, interrupt = Show([loaded.scenario.method for loaded in runs], quiet=quiet), runner.Interrupt()
     host = runner.Host(
         out, workers or runner.default_workers(), runner.choose_device(device), run_id, show.on_start, show.on_round
     )
+    runner.check_folder(runs[0].name, host)
     with interrupt.watching(), Nursery() as nursery, show.showing():
-        result: dict[str, Any] = work(host, nursery, interrupt)
-    return result
+        return work(host, nursery, interrupt)
 
 
-@app.command()
-def check(scenario: ScenarioName, overrides: Overrides = None, as_json: Json = False) -> int:
-    """Validate a scenario and say what it will cost, without training or downloading."""
-    from scenarios import tables
-    from scenarios.studies import check as study
-
-    result = study.run_check(_loaded(scenario, overrides))
+def _tell(result: Any, as_json: bool, show: Callable[[], None]) -> None:
     if as_json:
         print(json.dumps(result))
     else:
-        tables.print_check(result)
-    return FINISHED
+        show()
+
+
+@app.command()
+def check(
+    scenario: ScenarioName,
+    overrides: Overrides = None,
+    out: Out = Path("runs"),
+    seed: Seed = None,
+    as_json: Json = False,
+) -> None:
+    """Validate a scenario and say what it will cost, without training or downloading."""
+    from scenarios import tables
+    from scenarios.load import load
+    from scenarios.studies import check as study
+
+    result = study.run_check(load(scenario, _with_seed(overrides, seed)), out)
+    _tell(result, as_json, lambda: tables.print_check(result))
 
 
 @app.command()
@@ -175,31 +195,37 @@ def report(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="the HTML file")] = None,
     csv: Annotated[Path | None, typer.Option("--csv", help="also write one row per round as CSV")] = None,
     parquet: Annotated[Path | None, typer.Option("--parquet", help="also write one row per round as Parquet")] = None,
-) -> int:
+) -> None:
     """One self-contained HTML file of a run or a comparison."""
     from scenarios import report as reports
 
-    print(reports.from_folder(folder, output, csv, parquet))
-    return FINISHED
+    try:
+        print(reports.from_folder(folder, output, csv, parquet))
+    except OSError as error:
+        raise reports.ReportError(f"cannot write {error.filename}: {error.strerror}") from None
 
 
 @app.command("list")
 def list_(
-    what: Annotated[str, typer.Argument(help="methods, models, datasets, partitions, devices, networks, scenarios")],
+    what: Annotated[str, typer.Argument(help="methods, models, datasets, partitions, devices, networks or scenarios")],
     assumed: Annotated[bool, typer.Option("--assumed", help="only rows that rest on an assumption")] = False,
     as_json: Json = False,
-) -> int:
+) -> None:
     """What can be named in a scenario."""
     from scenarios import catalogue
 
-    catalogue.show(what, assumed, as_json)
-    return FINISHED
+    rows = catalogue.rows(what, assumed)
+    _tell(rows, as_json, lambda: catalogue.show(what, rows))
 
 
 @app.command()
-def doctor(as_json: Json = False) -> int:
+def doctor(as_json: Json = False) -> None:
     """What this machine has: cores, memory, GPUs, versions, data sets found."""
     from scenarios import doctor as checks
 
-    checks.show(as_json)
-    return FINISHED
+    found = checks.examine()
+    _tell(found, as_json, lambda: checks.show(found))
+
+
+if __name__ == "__main__":
+    main()

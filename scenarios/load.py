@@ -24,6 +24,7 @@ from edge.config import DataConfig, PartitionConfig
 from edge.data.sets import DataSet, dataset
 from edge.data.shares import check_partition
 from edge.models import ModelRow, model
+from edge.payload import BlockShape, Layout
 from scenarios.schema import Scenario, Section
 
 FILES = Path(__file__).parent / "files"
@@ -53,16 +54,22 @@ def shipped() -> list[str]:
     return sorted(path.stem for path in FILES.glob("*.toml"))
 
 
-def load(name: str, overrides: Sequence[str] = ()) -> Loaded:
-    """The scenario of a shipped name or a TOML file, with KEY=VALUE overrides."""
+def load(name: str, overrides: Sequence[str] = (), method: str | None = None) -> Loaded:
+    """The scenario of a shipped name or a TOML file, with KEY=VALUE overrides.
+
+    With ``method``, that method takes the place of the scenario's own, and of ``method_options`` only what it has is
+    kept.
+    """
     path = find(name)
     raw = _read(path, ())
     origin = dict.fromkeys((key for key, _ in _leaves(raw)), str(path.name))
     for override in overrides:
-        key, value = _parse(override)
+        key, value = parse(override)
         _put(raw, key, value)
         origin = {known: source for known, source in origin.items() if not known.startswith(f"{key}.")}
         origin[key] = COMMAND_LINE
+    if method is not None:
+        _put_method(raw, method)
     return _resolve(path.stem, raw, _Origin(path.name, origin))
 
 
@@ -112,7 +119,19 @@ def _merge(base: dict[str, Any], over: Mapping[str, Any], at: str = "") -> dict[
     return merged
 
 
-def _parse(override: str) -> tuple[str, Any]:
+def _put_method(raw: dict[str, Any], name: str) -> None:
+    raw["method"] = name
+    try:
+        known = resolve(name).options.model_fields
+    except ValueError as error:
+        raise ScenarioError(f"--methods: {error}") from None
+    options = raw.get("method_options")
+    if isinstance(options, dict):
+        raw["method_options"] = {key: value for key, value in options.items() if key in known}
+
+
+def parse(override: str) -> tuple[str, Any]:
+    """Key and value of KEY=VALUE; a value that is not TOML is text."""
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
         raise ScenarioError(f"{override!r}: an override reads KEY=VALUE, for example train.lr=0.05")
@@ -165,6 +184,8 @@ def _resolve(name: str, raw: dict[str, Any], origin: _Origin) -> Loaded:
         key = ".".join(str(part) for part in first["loc"] if not _is_branch(part))
         raise origin.error(key, _explain(first, key, known_keys(Scenario))) from None
 
+    _refuse_flags(raw, scenario, origin)
+
     def valid(key: str, make: Any, *arguments: Any) -> Any:
         try:
             return make(*arguments)
@@ -189,6 +210,7 @@ def _resolve(name: str, raw: dict[str, Any], origin: _Origin) -> Loaded:
     valid("rounds.participants", lambda: _check_participants(scenario))
     valid("model.name", lambda: _check_shapes(architecture, data, scenario))
     valid("fleet", lambda: _check_fleet(scenario))
+    valid("travels", lambda: _check_travels(method, architecture, blocks, scenario))
     update: dict[str, Any] = {
         "method_options": options.model_dump(),
         "model": scenario.model.model_copy(update={"width": scenario.model.width or architecture.width}),
@@ -199,11 +221,19 @@ def _resolve(name: str, raw: dict[str, Any], origin: _Origin) -> Loaded:
     return Loaded(name, scenario.model_copy(update=update), method, options, data, architecture, blocks)
 
 
+def _refuse_flags(raw: Mapping[str, Any], scenario: Scenario, origin: _Origin) -> None:
+    """Pydantic reads true as 1: a flag where a number is due is refused here."""
+    resolved = dict(_leaves(scenario.model_dump()))
+    for key, value in _leaves(raw):
+        if isinstance(value, bool) and not isinstance(resolved.get(key), bool):
+            raise origin.error(key, f"{key} = {str(value).lower()}: must not be true or false")
+
+
 def _named(key: str, make: Any, value: str) -> Any:
     try:
         return make(value)
     except ValueError as error:
-        raise ValueError(f"{key} = {error}") from None
+        raise ValueError(f"{key}: {error}") from None
 
 
 def data_config(scenario: Scenario) -> DataConfig:
@@ -251,6 +281,13 @@ def _check_fleet(scenario: Scenario) -> None:
             raise ValueError(f"{key} names {len(chosen)} clients, but data.clients = {scenario.data.clients}")
         if not chosen:
             raise ValueError(f"{key} names nothing")
+
+
+def _check_travels(method: Method, architecture: ModelRow, blocks: int, scenario: Scenario) -> None:
+    stages = scenario.model.blocks == "stages"
+    names = architecture.blocks if stages else tuple(f"b{number + 1}" for number in range(blocks))
+    layout = Layout(tuple(BlockShape(name, 1) for name in names))
+    method.travels(layout, scenario.travels.down, scenario.travels.up)
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ def _line(key: str, value: Any) -> str:
 
 
 def _key(key: str) -> str:
-    return key if key.replace("-", "").replace("_", "").isalnum() and key.isascii() else json.dumps(key)
+    return key if key.replace("-", "").replace("_", "").isalnum() and key.isascii() else _text(key)
 
 
 def _value(value: Any) -> str:
@@ -39,5 +39,10 @@ def _value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(_value(item) for item in value)}]"
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
+        return _text(value)
     return repr(value)
+
+
+def _text(text: str) -> str:
+    # JSON's escapes are TOML's, but for DEL, which JSON lets stand.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -7,7 +7,9 @@ import json
 import logging
 import os
 import platform
+import re
 import secrets
+import shutil
 import signal
 import sqlite3
 import sys
@@ -37,11 +39,15 @@ from costmodel.fleet import Fleet
 from edge.config import Description, HalfConfig, Job, ModelConfig, TrainConfig
 from edge.payload import Layout, Payload
 from edge.streams import generator
-from scenarios.load import Loaded, ScenarioError, data_config
+from scenarios.load import Loaded, ScenarioError, data_config, known_keys
 from scenarios.resolved import toml_text
+from scenarios.schema import Scenario
 
 PACKAGES = ("torch", "torchvision", "numpy", "simpy", "pyzmq", "msgpack", "pydantic", "safetensors", "scikit-learn")
 RUN_ID_BYTES = 8
+KILLED = 128 + signal.SIGINT
+USERS_ERRORS = ("DataError", "PartitionError")
+"""Errors of a worker that the user can mend, by type."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,7 @@ class Interrupt:
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
-            raise KeyboardInterrupt
+            sys.exit(KILLED)
         self.asked = True
 
 
@@ -115,16 +121,18 @@ def on_device(loaded: Loaded, device: str) -> Loaded:
     return replace(loaded, scenario=loaded.scenario.model_copy(update={"train": settled}))
 
 
-def job(loaded: Loaded, layout: Layout | None, device: str, cache: Path) -> Job:
-    """What every worker is told; without a layout (before describe) nothing is said about what travels."""
+def job(loaded: Loaded, known: Description | None, device: str, cache: Path) -> Job:
+    """What every worker is told; before describe, when nothing is known, not what travels."""
     loaded = on_device(loaded, device)
     scenario, method = loaded.scenario, loaded.method
     down: tuple[str, ...] = ()
     up: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
-    if layout is not None:
-        down, up = travels(loaded, layout)
-        keep = method.objective.keep(layout, down)
+    flops: tuple[tuple[float, float, float], ...] = ()
+    if known is not None:
+        down, up = travels(loaded, known.layout)
+        keep = method.objective.keep(known.layout, down)
+        flops = tuple((float(f), float(w), float(i)) for f, w, i in known.flops)
     train = scenario.train.model_dump()
     return Job(
         run_id=genesis(scenario.model_dump(), "")[: 2 * RUN_ID_BYTES],
@@ -140,6 +148,7 @@ def job(loaded: Loaded, layout: Layout | None, device: str, cache: Path) -> Job:
         keep=keep,
         reports=method.reports,
         eval_batch=scenario.eval.batch,
+        flops=flops,
     )
 
 
@@ -174,19 +183,22 @@ def limits(loaded: Loaded, stop_at_target: bool) -> Limits:
     return Limits(rounds, **given, target_accuracy=loaded.scenario.stop.target_accuracy if stop_at_target else None)
 
 
-def describe(loaded: Loaded, device: str, nursery: Nursery, logs: Path, data: bool) -> tuple[Description, Payload]:
-    """Ask a worker what the coordinator must know before round 0."""
+@contextlib.contextmanager
+def scouting(loaded: Loaded, device: str, nursery: Nursery, logs: Path) -> Iterator[Pool]:
+    """One worker that can be asked to describe, before or instead of a run. Errors as of `run`."""
     asked = job(loaded, None, device, cache_folder())
-    with Pool(asked, 1, nursery, logs, lambda event: None, lambda: False) as pool:
-        return pool.describe(data)
+    refuse = users_errors(loaded)
+    with _logging(logs / "coordinator.log"), Pool(asked, 1, nursery, logs, refuse, lambda: False) as pool:
+        yield pool
 
 
 def run(
     loaded: Loaded, host: Host, nursery: Nursery, stopped: Callable[[], bool], stop_at_target: bool
 ) -> dict[str, Any]:
-    """The whole run; returns its summary (DESIGN: the keys of ``--json``).
+    """The whole run; returns its summary (the keys of ``run --json``).
 
-    ScenarioError for what the user can mend, RunFailed or PoolError with the run folder for what went wrong.
+    ScenarioError for what the user can mend and Stopped before the first round, both without leaving a run folder;
+    RunFailed with the run folder for what went wrong.
     """
     wall_started = time.monotonic()
     loaded = on_device(loaded, host.device)
@@ -195,19 +207,28 @@ def run(
     with _logging(folder / "logs" / "coordinator.log"):
         try:
             return _run(loaded, host, folder, nursery, stopped, stop_at_target, wall_started)
+        except (ScenarioError, Stopped):
+            shutil.rmtree(folder, ignore_errors=True)  # both come before the first round: there is nothing to keep
+            raise
         except (PoolError, RunFailed, OSError, sqlite3.OperationalError) as error:
-            if _is_users(error):
-                raise ScenarioError(_is_users(error)) from None
             raise RunFailed(f"{error}\nrun folder: {folder}") from error
 
 
-def _is_users(error: BaseException) -> str | None:
-    """The message of an error that a worker met in the user's data or settings, or None."""
-    text = str(error)
-    for kind in ("DataError: ", "PartitionError: "):
-        if kind in text:
-            return text.partition(kind)[2].split("\n")[0]
-    return None
+def users_errors(loaded: Loaded) -> Callable[[PoolEvent], None]:
+    """What to do with a pool's events: ScenarioError for an error that the user can mend, at its first occurrence.
+
+    It is one of the data, or one whose text begins with a key of the scenario; another worker would meet it again.
+    """
+    keys = known_keys(Scenario)
+
+    def hear(event: PoolEvent) -> None:
+        if event.kind not in ("task_failed", "worker_died"):
+            return
+        error = re.search(r"(?:^|: )(\w+Error): (\S*)(.*)", event.detail, re.DOTALL)
+        if error and (error[1] in USERS_ERRORS or error[2].rstrip(":") in keys):
+            raise ScenarioError(f"{loaded.name}: {error[2]}{error[3]}")
+
+    return hear
 
 
 def _run(
@@ -220,13 +241,13 @@ def _run(
     wall_started: float,
 ) -> dict[str, Any]:
     cache, logs = cache_folder(), folder / "logs"
-    events: list[PoolEvent] = []
-    with Pool(job(loaded, None, host.device, cache), 1, nursery, logs, events.append, stopped) as scout:
+    refuse = users_errors(loaded)
+    with Pool(job(loaded, None, host.device, cache), 1, nursery, logs, refuse, stopped) as scout:
         description, initial = scout.describe(True)
     write_text(folder / "environment.json", json.dumps(environment(loaded, description, host), indent=1))
     ledger = Ledger(folder / "ledger.sqlite", genesis(loaded.scenario.model_dump(), description.data_sha256))
     try:
-        asked = job(loaded, description.layout, host.device, cache)
+        asked = job(loaded, description, host.device, cache)
         with Pool(asked, host.workers, nursery, logs, lambda e: ledger.event(_host_event(e)), stopped) as pool:
             federation = _federation(loaded, asked, description, initial, pool, ledger, folder, host, stop_at_target)
             try:
@@ -296,19 +317,50 @@ def _host_event(event: PoolEvent) -> HostEvent:
     return HostEvent(event.kind, "" if event.worker is None else str(event.worker), event.detail, event.wall_seconds)
 
 
-def _fresh_folder(loaded: Loaded, host: Host) -> Path:
+def check_folder(name: str, host: Host) -> None:
+    """Refuse a place that cannot take the run folder, before anything is started."""
+    if host.run_id is not None and Path(host.run_id).name != host.run_id:
+        raise ScenarioError(f"--run-id {host.run_id!r}: must be the name of a folder, without slashes")
+    place = host.out / name
+    with _writing(place):
+        place.mkdir(parents=True, exist_ok=True)
+        probe = place / f".probe-{secrets.token_hex(4)}"
+        probe.touch()
+        probe.unlink()
+    if host.run_id is not None:
+        _refuse_existing(place / host.run_id)
+
+
+def make_folder(name: str, host: Host) -> Path:
+    """A new folder for one run or comparison: ``<out>/<scenario>/<run id>``."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-    folder = host.out / loaded.name / (host.run_id or f"{stamp}-{secrets.token_hex(2)}")
-    try:
+    folder = host.out / name / (host.run_id or f"{stamp}-{secrets.token_hex(2)}")
+    _refuse_existing(folder)
+    with _writing(folder):
         folder.mkdir(parents=True)
+    return folder
+
+
+def _fresh_folder(loaded: Loaded, host: Host) -> Path:
+    folder = make_folder(loaded.name, host)
+    with _writing(folder):
         for name in ("checkpoints", "state", "logs"):
             (folder / name).mkdir()
         write_text(folder / "scenario.toml", toml_text(loaded.scenario.model_dump()))
-    except FileExistsError:
-        raise ScenarioError(f"run folder {folder} exists already; choose another --run-id") from None
-    except OSError as error:
-        raise ScenarioError(f"cannot write to {folder}: {error.strerror}") from None
     return folder
+
+
+def _refuse_existing(folder: Path) -> None:
+    if folder.exists():
+        raise ScenarioError(f"run folder {folder} exists already; choose another --run-id")
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ScenarioError(f"--out: cannot write to {folder}: {error.strerror}") from None
 
 
 @contextlib.contextmanager

@@ -31,17 +31,19 @@ class Method:
     corrections: tuple[Correction, ...]
 
     @property
+    def parts(self) -> tuple[Objective | Correction, ...]:
+        """The objective, then the corrections."""
+        return (self.objective, *self.corrections)
+
+    @property
     def options(self) -> type[Options]:
         """One record with the options of all parts."""
-        parts = [self.objective.options, *(correction.options for correction in self.corrections)]
-        if len(parts) == 1:
-            return parts[0]
-        merged: type[Options] = create_model("MethodOptions", __base__=tuple(parts))  # type: ignore[call-overload]
-        return merged
+        parts = [part.options for part in self.parts]
+        return parts[0] if len(parts) == 1 else create_model("MethodOptions", __base__=tuple(parts))
 
     def check(self, options: Options, blocks: int) -> None:
         """Raise ValueError, naming the key, for options that a model of so many blocks does not allow."""
-        for part in (self.objective, *self.corrections):
+        for part in self.parts:
             part.options.check(options, blocks)
 
     def share(self, options: Options, part: Objective | Correction) -> dict[str, Any]:
@@ -61,7 +63,7 @@ class Method:
     @property
     def reports(self) -> tuple[str, ...]:
         """Names of the numbers that ride up."""
-        own = [name for part in (self.objective, *self.corrections) for name in part.reports]
+        own = [name for part in self.parts for name in part.reports]
         return ("loss", "samples", "steps", "flops", *own)
 
 

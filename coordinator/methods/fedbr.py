@@ -151,20 +151,9 @@ class FedBRServer(Server):
             if not (full and self.options.full_rounds == "silent"):
                 self.gmbs.learn(client, alpha, gained)
             self.last_loss[client] = outcome.reply.numbers["loss"]
-            rows.append(
-                ChoiceRow(
-                    round,
-                    client,
-                    alpha,
-                    full,
-                    self._values[client],
-                    float(deviations[i]),
-                    drop,
-                    float(compute[i]),
-                    float(communication[i]),
-                    gained,
-                )  # fmt: skip
-            )
+            shares = float(compute[i]), float(communication[i])
+            value, deviation = self._values[client], float(deviations[i])
+            rows.append(ChoiceRow(round, client, alpha, full, value, deviation, drop, *shares, gained))
         return rows
 
     def _drop(self, reply: Update) -> float:
@@ -220,8 +209,9 @@ def model_distance(reply: Update, sent: dict[str, Vector]) -> float:
 def passes(blocks: int, options: FedBROptions, choice: Chosen) -> Passes:
     """The main path and alpha pathways, the m-th with the frozen blocks after m."""
     total = plain_passes(blocks)
+    pathways_learn = options.hybrid_ce or not options.detach
     for m in range(blocks - choice["alpha"], blocks):
-        add_frozen_suffix(total, m)
+        add_frozen_suffix(total, m, pathways_learn)
     return total
 
 

@@ -40,10 +40,11 @@ def plain_passes(blocks: int) -> Passes:
     return passes
 
 
-def add_frozen_suffix(passes: Passes, pathway: int) -> None:
+def add_frozen_suffix(passes: Passes, pathway: int, gradient: bool = True) -> None:
     """Count a pathway through frozen blocks after block ``pathway``: forward and input gradient, no weight gradient."""
     passes[pathway:, FORWARD] += 1
-    passes[pathway:, INPUT_GRADIENT] += 1
+    if gradient:
+        passes[pathway:, INPUT_GRADIENT] += 1
 
 
 def keeps_what_does_not_arrive(layout: Layout, down: tuple[str, ...]) -> tuple[str, ...]:
@@ -70,6 +71,8 @@ class Objective:
     up: str = travels.EVERYTHING
     keep: Callable[[Layout, tuple[str, ...]], tuple[str, ...]] = keeps_what_does_not_arrive
     """Keys of the model that a client keeps, from the layout and what goes down."""
+    keeps: bool = False
+    """Whether the client half keeps vectors in slots of its own."""
     choices: tuple[str, ...] = ()
     """Names of the numbers that ride down in a dispatch."""
     reports: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""From uint8 batches to float32 batches: augmentation and normalisation as whole-batch tensor operations (METHODS 7.2).
+"""From uint8 batches to float32 batches: augmentation and normalisation as whole-batch tensor operations.
 
 Rotation by the nearest pixel, crop and flip only move pixels, so that their composition is one table of source pixels
 per example and a batch is gathered once, still as uint8. An empty place shows the background, in pixel space, before

@@ -1,4 +1,4 @@
-"""FedBR's epsilon-level partition (Section V; METHODS 7.1, scheme 4): equal sizes and a class mix set by epsilon.
+"""FedBR's epsilon-level partition (Section V): equal sizes and a class mix set by epsilon.
 
 * epsilon = 0: independent and identically distributed, for any number of classes.
 * 10 classes: epsilon tenths of a client's examples are of one dominant class, the rest spread evenly over the others.

@@ -1,4 +1,4 @@
-"""Who holds which examples: one pure function per kind of partition (METHODS 7.1), all draws from the given generator.
+"""Who holds which examples: one pure function per kind of partition, all draws from the given generator.
 
 Each returns one sorted int64 array of example indices per client. The epsilon kind is in `epsilon`; `shares` picks a
 kind from the configuration and splits the test set alike.
@@ -35,7 +35,7 @@ def iid(count: int, clients: int, rng: np.random.Generator) -> list[Indices]:
 
 
 def dirichlet(labels: Indices, clients: int, alpha: float, classes: int, rng: np.random.Generator) -> list[Indices]:
-    """Balanced Dirichlet partition of FedMLB (METHODS 7.1, scheme 1): every client holds ``len(labels) // clients``.
+    """Balanced Dirichlet partition of FedMLB: every client holds ``len(labels) // clients``.
 
     Client by client, a class mix pi ~ Dir(alpha) weighs the examples not yet given away, and the client draws by
     weight without replacement. Later clients get what is left, so their mix drifts towards it.
@@ -75,7 +75,7 @@ def dirichlet_unbalanced(
     min_samples: int = 10,
     max_tries: int = 1000,
 ) -> list[Indices]:
-    """Unbalanced Dirichlet partition of FedAlign, FedML and MOON (METHODS 7.1, scheme 3): sizes differ.
+    """Unbalanced Dirichlet partition of FedAlign, FedML and MOON: sizes differ.
 
     Each class is cut among the clients by p ~ Dir(alpha), where a client that already holds its equal share takes
     no more. Drawn again while a client holds fewer than ``min_samples``; PartitionError after ``max_tries``.

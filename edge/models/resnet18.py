@@ -1,7 +1,7 @@
 """ResNet-18 with GroupNorm and the CIFAR stem, as FedMLB trains it.
 
 He et al., Deep Residual Learning for Image Recognition, CVPR 2016, https://arxiv.org/abs/1512.03385; the 3x3 stride-1
-stem and GroupNorm with 2 groups are those of FedMLB's published code (METHODS 6.1). Six stages: stem, four residual
+stem and GroupNorm with 2 groups are those of FedMLB's published code. Six stages: stem, four residual
 stages of two units, head; pooling belongs to the last residual unit. Width 64 and 100 classes at 32x32 give
 11,220,132 parameters and 555,468,800 MACs.
 """

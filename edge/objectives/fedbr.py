@@ -5,7 +5,7 @@ Distillation (FedBR).
 
 Round t sends client k the last alpha of M global blocks, and now and then the whole model. The client puts them after
 the first M - alpha blocks of its own last model, and trains with the pathways {M - alpha, .., M - 1}: exactly alpha of
-them, which need exactly the last alpha global blocks (METHODS 3.1). lambda1 = lambda2 = 0 with a full broadcast every
+them, which need exactly the last alpha global blocks. lambda1 = lambda2 = 0 with a full broadcast every
 round is FedAvg; with all pathways it is FedMLB.
 """
 
@@ -42,6 +42,8 @@ class FedBR(Local):
             kl_t2=self.options["kl_t2"],
             hybrid_ce=self.options["hybrid_ce"],
         )
+        # Pathways that nothing learns from need no backward pass.
+        self.pathways_learn = self.options["hybrid_ce"] or not self.options["detach"]
         self.exact = self.options["drop"] == "exact"
         self.before = full_loss(net, visit) if self.exact else 0.0
 
@@ -49,7 +51,8 @@ class FedBR(Local):
         """The main path and alpha hybrid pathways on the same batch."""
         features = net.features(x)
         cross_entropy = self.note(F.cross_entropy(features[-1], y))
-        hybrids = local_to_global(self.frozen, features, self.pathways)
+        with torch.set_grad_enabled(self.pathways_learn):
+            hybrids = local_to_global(self.frozen, features, self.pathways)
         return self.objective(cross_entropy, features[-1], hybrids, y)
 
     def end(self, net: Net, visit: Visit) -> tuple[Payload, Payload, dict[str, float]]:
@@ -64,10 +67,12 @@ class FedBR(Local):
 
 
 def full_loss(net: Net, visit: Visit) -> float:
-    """Mean cross-entropy of the model over all local training examples."""
+    """Mean cross-entropy of the model over all local training examples; changes no batch statistics."""
     total, count = 0.0, 0
+    net.train_mode(False)
     with torch.no_grad():
         for x, y in visit.local():
             total += float(F.cross_entropy(net.run(x), y, reduction="sum"))
             count += len(y)
+    net.train_mode(True)
     return total / max(count, 1)

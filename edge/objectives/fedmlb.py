@@ -30,10 +30,12 @@ class FedMLB(Local):
         self.local_first = options["order"] == "LG"
 
     def begin(self, net: Net, down: Payload, state: Payload, visit: Visit) -> None:
-        """Start from the received model and freeze a copy of it."""
+        """Start from the received model and freeze a copy of it, parts that never travel among it."""
         super().begin(net, down, state, visit)
         self.frozen = net.frozen()
-        self.frozen.load(down[MODEL])
+        arrived = down.get(MODEL, {})
+        self.frozen.load(net.dump(key for key in net.layout.sizes if key not in arrived))
+        self.frozen.load(arrived)
         blocks = len(net)
         wanted = self.options["pathways"]
         self.pathways = list(range(1, blocks)) if wanted is None else sorted(wanted)

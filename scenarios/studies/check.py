@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shutil
+import tempfile
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from coordinator.methods.row import Chosen
+from coordinator.pool import Nursery
 from costmodel.clock import Clock
+from costmodel.units import format_bytes
 from costmodel.work import Work, nominal_bytes, nominal_bytes_plain
 from edge import wire
 from edge.config import Description, TrainConfig
-from edge.payload import MODEL, Layout
+from edge.data.find import find_data, places
+from edge.payload import MODEL
 from edge.streams import generator
 from scenarios import runner
-from scenarios.load import Loaded
+from scenarios.load import Loaded, ScenarioError
+
+DEVICE = "cpu"
+"""Blocks and FLOPs are the same on every device."""
 
 
 @dataclass(frozen=True)
@@ -27,18 +35,76 @@ class Price:
     payload_down: int
     payload_up: int
     nominal_bytes: float
-    samples: int
 
 
-def check(loaded: Loaded, description: Description, found: str | None, device: str) -> dict[str, Any]:
-    """The keys of ``check --json``: scenario, blocks, alphas, estimate (and data: where it was found)."""
+def run_check(loaded: Loaded, out: Path) -> dict[str, Any]:
+    """What ``check --json`` prints; a data set that is found nowhere is told, and what needs it is None.
+
+    ScenarioError for data or settings that a worker refuses, and for kept state that the disk of ``out`` cannot hold.
+    """
+    scenario = loaded.scenario
+    found = find_data(loaded.dataset.name, scenario.data.root, runner.cache_folder())
+    at_home = scenario.model_copy(update={"data": scenario.data.model_copy(update={"download": False})})
+    with (
+        tempfile.TemporaryDirectory(prefix="fedbr-check-") as logs,
+        Nursery() as nursery,
+        runner.scouting(replace(loaded, scenario=at_home), DEVICE, nursery, Path(logs)) as pool,
+    ):
+        description, _ = pool.describe(data=False)
+        refuse_what_cannot_fit(loaded, description, out)
+        if found is not None:
+            description, _ = pool.describe(data=True)
+    return check(loaded, description, found)
+
+
+def check(loaded: Loaded, description: Description, found: str | None) -> dict[str, Any]:
+    """Scenario, blocks, alphas and estimate, from a worker's description."""
     return {
         "scenario": loaded.scenario.model_dump(),
-        "data": {"found": found, "sha256": description.data_sha256 or None},
         "blocks": blocks(description),
-        "alphas": alphas(loaded, description, device),
-        "estimate": estimate(loaded, description, device),
+        "alphas": alphas(loaded, description),
+        "estimate": estimate(loaded, description) | {"data": data(loaded, description, found)},
     }
+
+
+def data(loaded: Loaded, description: Description, found: str | None) -> dict[str, Any]:
+    """Where the data set is, or where it was looked for in vain."""
+    looked = places(loaded.scenario.data.root, runner.cache_folder())
+    warning = None
+    if found is None:
+        where = ", ".join(f"{place.label} ({place.folder})" for place in looked)
+        warning = f"data set {loaded.dataset.name} was found nowhere; looked in {where}"
+    return {"found": found, "sha256": description.data_sha256 or None, "warning": warning}
+
+
+def free_nbytes(out: Path) -> int:
+    """Free bytes of the disk on which ``out`` is, or will be made."""
+    place = out.absolute()
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free
+
+
+def refuse_what_cannot_fit(loaded: Loaded, description: Description, out: Path) -> None:
+    """ScenarioError where the clients' kept state needs more disk than ``out`` has."""
+    copies, each = kept_copies(loaded), kept_nbytes(loaded, description)
+    free = free_nbytes(out)
+    if copies * each > free:
+        raise ScenarioError(
+            f"{loaded.name}: data.clients = {loaded.scenario.data.clients}: the state that clients keep needs "
+            f"{copies:,} x {format_bytes(each)} = {format_bytes(copies * each)}, but --out {out} has "
+            f"{format_bytes(free)} free"
+        )
+
+
+def kept_copies(loaded: Loaded) -> int:
+    """One state per client, and a second one per participant until the round is committed."""
+    return loaded.scenario.data.clients + loaded.scenario.rounds.participants
+
+
+def kept_nbytes(loaded: Loaded, description: Description) -> int:
+    """What one client keeps between its visits."""
+    return description.layout.nbytes(runner.job(loaded, description, DEVICE, Path()).keep)
 
 
 def blocks(description: Description) -> list[dict[str, Any]]:
@@ -59,7 +125,7 @@ def blocks(description: Description) -> list[dict[str, Any]]:
     ]
 
 
-def alphas(loaded: Loaded, description: Description, device: str) -> list[dict[str, Any]]:
+def alphas(loaded: Loaded, description: Description) -> list[dict[str, Any]]:
     """What sending the last alpha blocks weighs, and training with alpha pathways costs, alpha = 1..M-1.
 
     ``flops_ratio`` is what is really executed, relative to a plain step (which computes no gradient for the images);
@@ -67,18 +133,18 @@ def alphas(loaded: Loaded, description: Description, device: str) -> list[dict[s
     """
     layout, flops = description.layout, description.flops
     plain = flops.sum() - flops[0, 2]
+    run_id = runner.job(loaded, description, DEVICE, Path()).run_id
+    choice = loaded.method.objective.choices or ("alpha", "full")
     rows = []
     for alpha in range(1, len(layout)):
         keys = layout.last(alpha)
         extra = sum(float(flops[m:, 0].sum() + flops[m:, 2].sum()) for m in range(len(layout) - alpha, len(layout)))
         forward_only = sum(float(flops[m:, 0].sum()) for m in range(len(layout) - alpha, len(layout)))
-        asked = runner.job(loaded, layout, device, Path())
-        choice = loaded.method.objective.choices or ("alpha", "full")
         rows.append(
             {
                 "alpha": alpha,
                 "payload_nbytes": layout.nbytes(keys),
-                "message_nbytes": wire.train_nbytes(asked.run_id, choice, {MODEL: layout.shapes(keys)}),
+                "message_nbytes": wire.train_nbytes(run_id, choice, {MODEL: layout.shapes(keys)}),
                 "share": layout.nbytes(keys) / layout.nbytes(),
                 "nominal_share": alpha / len(layout),
                 "flops_ratio": (plain + extra) / plain,
@@ -89,21 +155,21 @@ def alphas(loaded: Loaded, description: Description, device: str) -> list[dict[s
     return rows
 
 
-def estimate(loaded: Loaded, description: Description, device: str) -> dict[str, Any]:
-    """What the run will cost, from a typical round: real bytes, FLOPs, virtual seconds, joules, disk.
+def estimate(loaded: Loaded, description: Description) -> dict[str, Any]:
+    """What the run will cost if it lasts ``rounds.max``: real bytes, FLOPs, virtual seconds, joules, disk.
 
-    Where the data set is missing, equal shares of the examples that its partition would give are unknown, so the
-    figures that depend on them are None. Methods that choose per visit are priced at their dearest and cheapest.
+    A pair is (cheapest, dearest) visit, for methods that choose per visit; all else is of the dearest. FLOPs, seconds
+    and joules are those of a typical round, whose clients all hold the median of examples; they are None where the
+    data set is missing.
     """
     scenario, layout = loaded.scenario, description.layout
-    asked = runner.job(loaded, layout, device, Path())
+    asked = runner.job(loaded, description, DEVICE, Path())
     clients, rounds = min(scenario.rounds.participants, scenario.data.clients), scenario.rounds.max
     prices = [
         _price(loaded, description, asked.train, choice, asked.run_id) for choice in _choices(loaded, len(layout))
     ]
     known = len(description.samples) > 0
-    cheapest, dearest = min(prices, key=lambda p: p.work.bytes_down), max(prices, key=lambda p: p.work.bytes_down)
-    keeps = bool(asked.keep)
+    cheapest, dearest = min(prices, key=_dearness), max(prices, key=_dearness)
     result: dict[str, Any] = {
         "message_down_nbytes": [cheapest.work.bytes_down, dearest.work.bytes_down],
         "message_up_nbytes": dearest.work.bytes_up,
@@ -111,7 +177,7 @@ def estimate(loaded: Loaded, description: Description, device: str) -> dict[str,
         "payload_up_nbytes": dearest.payload_up,
         "bytes": [(p.work.bytes_down + p.work.bytes_up) * clients * rounds for p in (cheapest, dearest)],
         "nominal_bytes": dearest.nominal_bytes * clients * rounds,
-        "state_disk_nbytes": layout.nbytes(asked.keep) * scenario.data.clients if keeps else 0,
+        "state_disk_nbytes": kept_nbytes(loaded, description) * kept_copies(loaded),
         "flops": None,
         "virtual_seconds": None,
         "joules": None,
@@ -119,6 +185,10 @@ def estimate(loaded: Loaded, description: Description, device: str) -> dict[str,
     if known:
         result |= _timed(loaded, dearest, clients, rounds)
     return result
+
+
+def _dearness(price: Price) -> tuple[int, float]:
+    return price.work.bytes_down, price.work.flops
 
 
 def _choices(loaded: Loaded, count: int) -> list[Chosen]:
@@ -144,14 +214,10 @@ def _price(loaded: Loaded, description: Description, train: TrainConfig, choice:
         nominal = nominal_bytes(choice["alpha"], len(layout), tau, layout.nbytes())
     work = Work(
         wire.train_nbytes(run_id, tuple(choice), {MODEL: layout.shapes(keys)}),
-        wire.update_nbytes(run_id, loaded.method.reports, _up_shapes(layout, up)),
+        wire.update_nbytes(run_id, loaded.method.reports, {MODEL: layout.shapes(up)}),
         float((passes * description.flops).sum()),
     )
-    return Price(work, layout.nbytes(keys), layout.nbytes(up), nominal, plan.samples)
-
-
-def _up_shapes(layout: Layout, up: tuple[str, ...]) -> dict[str, dict[str, int]]:
-    return {MODEL: layout.shapes(up)}
+    return Price(work, layout.nbytes(keys), layout.nbytes(up), nominal)
 
 
 def _timed(loaded: Loaded, price: Price, clients: int, rounds: int) -> dict[str, Any]:

@@ -1,27 +1,86 @@
 """Several methods on the same data, fleet and seed: which reaches the target first, and what does it cost?
 
 Each method runs on to its limit; the target is a yardstick. Accuracies are also read at the smallest total of bytes,
-and at the smallest virtual time, that all methods have in common.
+and at the smallest virtual time, that all methods have in common. One folder holds a comparison: a run folder per
+method, ``compare.json`` and ``report.html``.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from coordinator.files import write_text
 from coordinator.ledger import read
-from coordinator.pool import Nursery
-from scenarios import runner
-from scenarios.load import Loaded
+from coordinator.methods import resolve
+from coordinator.pool import Nursery, Stopped
+from costmodel.units import nearest
+from scenarios import report, runner
+from scenarios.load import COMMAND_LINE, Loaded, ScenarioError, load, parse
 from scenarios.runner import Host
+
+OPTIONS = "method_options"
+
+
+def variants(name: str, overrides: Sequence[str], methods: str, seed: int | None = None) -> list[Loaded]:
+    """The scenario once per method of a list separated by commas.
+
+    Options of ``method_options`` go to the methods that have them. ScenarioError for a method that is unknown or named
+    twice, and for an option of the command line that none of the methods has.
+    """
+    names = [method.strip() for method in methods.split(",")]
+    if not all(names):
+        raise ScenarioError(f"--methods {methods!r}: write names separated by commas, for example fedavg,fedbr")
+    for method in names:
+        if names.count(method) > 1:
+            raise ScenarioError(f"--methods: {method} is named twice")
+    given = [*overrides, *([] if seed is None else [f"seed={seed}"])]
+    settings = [override for override in given if not _is_option(override)]
+    if any(parse(override)[0] == "method" for override in settings):
+        raise ScenarioError(f"{COMMAND_LINE}: method: the methods of a comparison are named by --methods")
+    load(name, settings)  # what the file says of its own method is checked too
+    runs = [load(name, given, method=method) for method in names]
+    _check_options(given, names)
+    return runs
+
+
+def _is_option(override: str) -> bool:
+    return parse(override)[0].split(".")[0] == OPTIONS
+
+
+def _check_options(overrides: Sequence[str], methods: Sequence[str]) -> None:
+    known = {name for method in methods for name in resolve(method).options.model_fields}
+    for override in filter(_is_option, overrides):
+        key, value = parse(override)
+        for option in [key.split(".")[1]] if "." in key else value:
+            if option not in known:
+                hint = nearest(f"{OPTIONS}.{option}", [f"{OPTIONS}.{name}" for name in sorted(known)])
+                raise ScenarioError(
+                    f"{COMMAND_LINE}: unknown key {OPTIONS}.{option}: none of {', '.join(methods)} has it, {hint}"
+                )
 
 
 def compare(runs: Sequence[Loaded], host: Host, nursery: Nursery, stopped: Callable[[], bool]) -> dict[str, Any]:
-    """Run each scenario to its limit; the result is what ``compare --json`` prints."""
+    """Run each scenario to its limit; the result is what ``compare --json`` prints.
+
+    Where the user stops, the result covers the methods that came so far; `Stopped` if none did.
+    """
+    folder = runner.make_folder(runs[0].name, host)
     summaries: list[dict[str, Any]] = []
     for loaded in runs:
-        summaries.append(runner.run(loaded, host, nursery, stopped, stop_at_target=False))
+        inside = replace(host, run_id=f"{folder.name}/{loaded.scenario.method}")
+        try:
+            summaries.append(runner.run(loaded, inside, nursery, stopped, stop_at_target=False))
+        except (ScenarioError, Stopped) as error:
+            if summaries and isinstance(error, Stopped):
+                break
+            with contextlib.suppress(OSError):  # it holds the runs of other methods
+                folder.rmdir()
+            raise
         if summaries[-1]["stopped_by"] == "user":
             break
     return {
@@ -29,6 +88,17 @@ def compare(runs: Sequence[Loaded], host: Host, nursery: Nursery, stopped: Calla
         "runs": summaries,
         **in_common(summaries),
     }
+
+
+def write(result: dict[str, Any], name: str, with_report: bool = True) -> Path:
+    """Write ``compare.json`` and the report beside the run folders; returns the report, or the folder without one."""
+    folders = [Path(run["run_dir"]) for run in result["runs"]]
+    folder = folders[0].parent
+    write_text(folder / "compare.json", json.dumps(result, indent=1))
+    if not with_report:
+        return folder
+    methods = ", ".join(run["method"] for run in result["runs"])
+    return report.build(folders, folder / "report.html", f"{name}: {methods}", result)
 
 
 def in_common(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:

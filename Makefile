@@ -1,0 +1,39 @@
+# Everything a user or developer runs. `make help` lists it.
+
+PYTHON ?= $(shell for p in python3.12 python3.11 python3 python; do \
+	"$$p" -c 'import sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' >/dev/null 2>&1 && echo "$$p" && break; done)
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint format clean
+
+help: ## list what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-9s %s\n", $$1, $$2}'
+
+install: $(STAMP) ## set up .venv with pinned, tested versions (the other targets do it when needed)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or 3.12 with venv was found; name one: make PYTHON=/path/to/python3.11 ..." >&2; exit 2; }
+	"$(PYTHON)" -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $(STAMP)
+
+demo: $(STAMP) ## the main job on real data: FedAvg, FedProx, FedMLB and FedBR on digits, with a report
+	$(BIN)/fedbr compare digits --methods fedavg,fedprox,fedmlb,fedbr
+
+test: $(STAMP) ## the whole test suite
+	$(BIN)/python -m pytest
+
+lint: $(STAMP) ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP) ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove .venv, caches and build leftovers; run folders stay
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,214 @@
+"""What can be named in a scenario, as rows for ``fedbr list``: read from the tables that the program itself uses."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from itertools import pairwise
+from typing import IO, Any
+
+from rich.console import Console
+from rich.text import Text
+
+from coordinator.methods import CORRECTIONS, OBJECTIVES
+from coordinator.methods.row import Correction, Objective, Options, keeps_what_does_not_arrive
+from coordinator.travels import EVERYTHING
+from costmodel.device import devices, networks
+from costmodel.units import format_bytes, format_rate, nearest
+from edge.data.find import find_data
+from edge.data.sets import DATASETS
+from edge.models import MODELS
+from scenarios.load import FILES, ScenarioError, shipped
+from scenarios.runner import cache_folder
+
+Row = dict[str, Any]
+PARTITIONS = {
+    "iid": ("equal shares at random", ()),
+    "dirichlet": ("equal shares, each client with class proportions of its own", ("alpha",)),
+    "dirichlet-unbalanced": (
+        "each class split in random proportions; sizes differ too",
+        ("alpha", "min_samples", "max_tries"),
+    ),
+    "epsilon": ("FedBR's non-IID level, for sets of 10 or 100 classes", ("epsilon",)),
+    "natural": ("by who made the examples, where the set says so", ()),
+    "file": ("from a JSON file {client: [indices]}", ("file",)),
+}
+
+
+def rows(what: str, assumed: bool = False) -> list[Row]:
+    """The rows of one kind; with ``assumed``, only those that rest on an assumption. ScenarioError for another kind."""
+    if what not in KINDS:
+        raise ScenarioError(f"list {what!r}: {nearest(what, KINDS)}")
+    found = KINDS[what]()
+    if assumed and what not in ("devices", "networks"):
+        raise ScenarioError(f"list {what} --assumed: only devices and networks say what is assumed")
+    return [row for row in found if row["assumed"]] if assumed else found
+
+
+def show(what: str, found: Sequence[Row], stream: IO[str] | None = None) -> None:
+    """The rows for people: a name and a line about it, and what else there is to know below."""
+    console = Console(file=stream or sys.stdout, highlight=False, markup=False)
+    for row in found:
+        console.print(Text.assemble((row["name"], "bold"), *(["  ", row["title"]] if "title" in row else [])))
+        for text in DETAILS[what](row):
+            for piece in textwrap.wrap(text, console.width - 4, subsequent_indent="  "):
+                console.print(f"    {piece}")
+
+
+# --- methods ----------------------------------------------------------------------------------------------------------
+
+
+def _methods() -> list[Row]:
+    return [*map(_method, OBJECTIVES.values()), *map(_method, CORRECTIONS.values())]
+
+
+def _method(row: Objective | Correction) -> Row:
+    shared: Row = {
+        "name": row.name,
+        "title": row.title,
+        "source": row.source,
+        "neutral": row.neutral,
+        "options": options(row.options),
+    }
+    if isinstance(row, Correction):
+        keeps = "vectors of its own" if row.keeps else "nothing"
+        return shared | {"joins": "any objective, as in fedmlb+" + row.name, "keeps": keeps, "weights": None}
+    nothing = row.keep is keeps_what_does_not_arrive and row.down == EVERYTHING
+    keeps = "nothing" if nothing else (inspect.getdoc(row.keep) or "").split("\n")[0]
+    return shared | {"joins": None, "keeps": keeps, "weights": row.weights}
+
+
+def options(kind: type[Options]) -> list[Row]:
+    """Name, default and meaning of each of a method's options."""
+    texts = field_docs(kind)
+    return [
+        {"name": name, "default": field.default, "meaning": texts.get(name, "")}
+        for name, field in kind.model_fields.items()
+    ]
+
+
+def field_docs(kind: type) -> dict[str, str]:
+    """The line under each field of a class, which Python itself does not keep."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    return {
+        field.target.id: inspect.cleandoc(text.value.value).replace("\n", " ")
+        for field, text in pairwise(body.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }
+
+
+def _method_details(row: Row) -> list[str]:
+    lines = [f"source: {row['source']}", f"neutral: {row['neutral']}", f"a client keeps: {row['keeps']}"]
+    lines.append(f"joins: {row['joins']}" if row["joins"] else f"weights: {row['weights']}")
+    return lines + [f"{option['name']} = {option['default']!r}: {option['meaning']}" for option in row["options"]]
+
+
+# --- the other kinds --------------------------------------------------------------------------------------------------
+
+
+def _models() -> list[Row]:
+    return [asdict(row) for row in MODELS.values()]
+
+
+def _model_details(row: Row) -> list[str]:
+    size = "x".join(map(str, row["shape"])) + (" and others" if row["flexible"] else "")
+    width = f", width {row['width']}" if row["width"] else ""
+    return [f"images {size}{width}", f"blocks: {', '.join(row['blocks'])}, or balanced:2 .. balanced:{row['units']}"]
+
+
+def _datasets() -> list[Row]:
+    wanted = ("name", "title", "classes", "shape", "source")
+    return [
+        {name: getattr(row, name) for name in wanted}
+        | {"natural_clients": row.natural_ids, "found": find_data(row.name, None, cache_folder())}
+        for row in DATASETS.values()
+    ]
+
+
+def _dataset_details(row: Row) -> list[str]:
+    shape = "x".join(map(str, row["shape"]))
+    natural = ", says who made each example" if row["natural_clients"] else ""
+    return [f"{row['classes']} classes, {shape}{natural}; {row['source']}", f"found: {row['found'] or 'nowhere'}"]
+
+
+def _partitions() -> list[Row]:
+    return [
+        {"name": kind, "title": title, "options": [f"data.partition.{key}" for key in keys]}
+        for kind, (title, keys) in PARTITIONS.items()
+    ]
+
+
+def _devices() -> list[Row]:
+    return [asdict(row) for row in devices().values()]
+
+
+def _device_details(row: Row) -> list[str]:
+    return [
+        f"{row['flops_per_second'] / 1e9:g} GFLOP/s, {format_bytes(row['memory_bytes'])}, "
+        f"{row['train_watts']:g} W at work, {row['idle_watts']:g} W idle",
+        _source(row),
+    ]
+
+
+def _networks() -> list[Row]:
+    return [asdict(row) for row in networks().values()]
+
+
+def _network_details(row: Row) -> list[str]:
+    return [
+        f"{format_rate(row['down_bits_per_second'])} down, {format_rate(row['up_bits_per_second'])} up, "
+        f"RTT {1000 * row['rtt_seconds']:g} ms, "
+        f"{row['transmit_watts']:g} W to send, {row['receive_watts']:g} W to receive",
+        _source(row),
+    ]
+
+
+def _source(row: Row) -> str:
+    return f"source ({row['year']}{', assumed in part' if row['assumed'] else ''}): {row['source']}"
+
+
+def _scenarios() -> list[Row]:
+    return [{"name": name, "head": head(name)} for name in shipped()]
+
+
+def head(name: str) -> list[str]:
+    """The comment lines that open a scenario's file."""
+    lines: list[str] = []
+    for line in (FILES / f"{name}.toml").read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.removeprefix("#").removeprefix(" ").rstrip())
+    return lines
+
+
+def _options(row: Row) -> list[str]:
+    return [", ".join(row["options"])] if row["options"] else []
+
+
+KINDS: Mapping[str, Callable[[], list[Row]]] = {
+    "methods": _methods,
+    "models": _models,
+    "datasets": _datasets,
+    "partitions": _partitions,
+    "devices": _devices,
+    "networks": _networks,
+    "scenarios": _scenarios,
+}
+DETAILS: Mapping[str, Callable[[Row], list[str]]] = {
+    "methods": _method_details,
+    "models": _model_details,
+    "datasets": _dataset_details,
+    "partitions": _options,
+    "devices": _device_details,
+    "networks": _network_details,
+    "scenarios": lambda row: list(row["head"]),
+}

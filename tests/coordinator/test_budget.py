@@ -1,0 +1,144 @@
+"""Stop rules: a budget is never overspent, time is cut at its edge, and the rule that stopped a run is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coordinator.budget import BYTES, FLOPS, JOULES, ROUNDS, SECONDS, TARGET, Budget, Cost, Limits
+from edge.config import PartitionConfig, TrainConfig
+from tests.toy import Run, play
+
+BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
+IID = PartitionConfig("iid")
+TOTALS = "SELECT SUM(bytes_down) + SUM(bytes_up), SUM(flops), SUM(joules) FROM rounds"
+
+
+# --- the rules alone --------------------------------------------------------------------------------------------------
+
+
+def test_visits_start_while_all_of_them_fit() -> None:
+    budget = Budget(Limits(rounds=9, bytes=100, flops=50.0, joules=10.0))
+    assert budget.reserve([Cost(40, 1.0, 1.0), Cost(60, 1.0, 1.0)]) == ([True, True], None)
+    assert budget.reserve([Cost(1, 0.0, 0.0)]) == ([False], BYTES)
+    budget.settle(30, 2.0, 2.0)
+    assert (budget.bytes, budget.flops, budget.joules) == (30, 2.0, 2.0)
+    assert budget.reserve([Cost(70, 48.0, 8.0)]) == ([True], None)
+
+
+def test_a_smaller_visit_may_start_after_a_refused_one_and_the_first_refusal_is_named() -> None:
+    budget = Budget(Limits(rounds=9, bytes=100, flops=50.0, joules=10.0))
+    asked = [Cost(1, 60.0, 1.0), Cost(1, 1.0, 11.0), Cost(100, 1.0, 1.0)]
+    assert budget.reserve(asked) == ([False, False, True], FLOPS)
+    assert Budget(Limits(9, joules=1.0)).reserve([Cost(0, 0.0, 1.5)]) == ([False], JOULES)
+
+
+def test_visits_may_end_one_by_one() -> None:
+    budget = Budget(Limits(rounds=9, bytes=100))
+    first, second = Cost(60, 0.1, 0.1), Cost(40, 0.2, 0.2)
+    budget.reserve([first, second])
+    budget.settle(50, 0.1, 0.1, ended=[first])
+    assert budget.reserve([Cost(11, 0.0, 0.0), Cost(10, 0.0, 0.0)]) == ([False, True], BYTES)
+
+
+def test_a_target_comes_before_the_last_round() -> None:
+    budget = Budget(Limits(rounds=3, target_accuracy=0.5))
+    assert [budget.reached(1, None), budget.reached(2, 0.49), budget.reached(3, 0.5)] == [None, None, TARGET]
+    assert budget.reached(3, 0.49) == ROUNDS
+
+
+# --- whole runs -------------------------------------------------------------------------------------------------------
+
+
+def test_rounds_end_a_run(tmp_path: Path) -> None:
+    run = play(tmp_path, rounds=3, train=BRIEF)
+    assert (run.stopped_by, run.federation.rounds) == (ROUNDS, 3)
+    assert run.rows("SELECT round, participants FROM rounds") == [(0, 4), (1, 4), (2, 4)]
+
+
+@pytest.mark.parametrize(("rule", "column"), [(BYTES, 0), (FLOPS, 1), (JOULES, 2)])
+def test_a_budget_is_used_up_but_never_overspent(rule: str, column: int, tmp_path: Path) -> None:
+    one_round = play(tmp_path / "one", rounds=1, train=BRIEF, partition=IID).rows(TOTALS)[0][column]
+    limit = 2.6 * one_round
+    run = play(tmp_path / "run", limits=Limits(99, **{rule: limit}), train=BRIEF, partition=IID)
+    assert run.stopped_by == rule
+    spent = run.rows(TOTALS)[0][column]
+    assert spent <= limit
+    # What is left would not have paid for one more visit like the others.
+    assert spent > limit - one_round
+    participants = [row[0] for row in run.rows("SELECT participants FROM rounds")]
+    assert participants[:2] == [4, 4]
+    assert 0 < participants[2] < 4
+    assert len(participants) == 3
+
+
+def test_a_budget_that_pays_for_no_visit_trains_nothing(tmp_path: Path) -> None:
+    run = play(tmp_path, limits=Limits(99, bytes=100), train=BRIEF)
+    assert (run.stopped_by, run.federation.rounds, run.rows(TOTALS)) == (BYTES, 0, [(None, None, None)])
+    assert np.array_equal(run.model, run.start)
+
+
+def test_virtual_time_is_cut_exactly_at_its_edge(tmp_path: Path) -> None:
+    first, second = play(tmp_path / "two", rounds=2, train=BRIEF).rows("SELECT start_s, end_s FROM rounds")
+    edge = (second[0] + second[1]) / 2
+    run = play(tmp_path / "run", limits=Limits(99, virtual_seconds=edge), train=BRIEF)
+    assert run.stopped_by == SECONDS
+    assert run.federation.clock.now == edge
+    assert run.federation.rounds == 1
+    query = "SELECT start_s, end_s, participants, wasted_bytes, bytes_down + bytes_up, accuracy FROM rounds"
+    whole, cut = run.rows(query)
+    assert whole[:4] == (first[0], first[1], 4, 0)
+    # The second round is charged up to the edge, all of it wasted; it counts for nothing.
+    assert cut[:3] == (first[1], edge, 0)
+    assert cut[3] == cut[4] > 0
+    assert cut[5] is None
+    visits = run.rows(
+        "SELECT kind, samples, steps, MAX(down_end_s, compute_end_s, up_end_s) FROM visits WHERE round = 1"
+    )
+    assert visits == [("cut", 0, 0, edge)] * 4
+
+
+def test_a_cut_round_leaves_model_and_clients_as_they_were(tmp_path: Path) -> None:
+    one = play(tmp_path / "one", "fedbr", rounds=1, train=BRIEF)
+    edge = one.federation.clock.now * 1.5
+    run = play(tmp_path / "run", "fedbr", limits=Limits(99, virtual_seconds=edge), train=BRIEF)
+    assert (run.stopped_by, run.federation.clock.now) == (SECONDS, edge)
+    assert np.array_equal(run.model, one.model)
+    assert run.federation.states == one.federation.states
+    assert run.federation.server.state()["n"].tolist() == one.federation.server.state()["n"].tolist()
+    assert run.rows("SELECT DISTINCT model_sha256 FROM rounds") == [(one.federation.model_sha256(),)]
+
+
+def test_a_visit_that_ends_at_the_edge_counts(tmp_path: Path) -> None:
+    one = play(tmp_path / "one", rounds=1, train=BRIEF)
+    edge = one.federation.clock.now
+    run = play(tmp_path / "run", limits=Limits(1, virtual_seconds=edge), train=BRIEF)
+    assert (run.stopped_by, run.federation.clock.now) == (ROUNDS, edge)
+    assert np.array_equal(run.model, one.model)
+
+
+def test_no_round_starts_at_the_edge(tmp_path: Path) -> None:
+    one = play(tmp_path / "one", rounds=1, train=BRIEF)
+    run = play(tmp_path / "run", limits=Limits(9, virtual_seconds=one.federation.clock.now), train=BRIEF)
+    assert run.stopped_by == SECONDS
+    assert run.rows("SELECT round, participants FROM rounds") == [(0, 4)]
+
+
+def accuracies(run: Run) -> list[float | None]:
+    return [row[0] for row in run.rows("SELECT accuracy FROM rounds")]
+
+
+def test_a_target_ends_a_run_in_the_round_that_reaches_it(tmp_path: Path) -> None:
+    train = TrainConfig(lr=0.2, batch=16, local_steps=30)
+    path = [a for a in accuracies(play(tmp_path / "path", rounds=4, train=train, partition=IID)) if a is not None]
+    target = max(path)
+    run = play(tmp_path / "run", limits=Limits(4, target_accuracy=target), train=train, partition=IID)
+    assert run.stopped_by == TARGET
+    assert run.federation.rounds == path.index(target) + 1
+
+
+def test_the_last_round_is_scored_whatever_the_rhythm(tmp_path: Path) -> None:
+    scored = accuracies(play(tmp_path, rounds=5, train=BRIEF, eval_every=2))
+    assert [accuracy is not None for accuracy in scored] == [False, True, False, True, True]

@@ -1,0 +1,61 @@
+"""Who takes part, and which blocks travel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from coordinator.cohort import draw
+from coordinator.travels import keys
+from edge.payload import BlockShape, Layout
+
+LAYOUT = Layout((BlockShape("stem", 4), BlockShape("body", 6, 2), BlockShape("head", 3)))
+
+
+def test_a_cohort_is_drawn_without_replacement_in_ascending_order() -> None:
+    for round in range(20):
+        chosen = draw(0, round, range(10, 20), 4)
+        assert chosen == sorted(set(chosen))
+        assert len(chosen) == 4
+        assert set(chosen) <= set(range(10, 20))
+
+
+def test_a_cohort_depends_on_seed_and_round_alone() -> None:
+    assert draw(0, 3, range(100), 5) == draw(0, 3, range(100), 5)
+    assert len({tuple(draw(seed, round, range(100), 5)) for seed in range(3) for round in range(3)}) == 9
+
+
+def test_every_client_is_drawn_equally_often() -> None:
+    counts = np.bincount([client for round in range(2000) for client in draw(0, round, range(10), 3)])
+    assert all(530 < count < 670 for count in counts)  # 600 expected, standard deviation 20
+
+
+def test_all_take_part_where_there_are_no_more() -> None:
+    assert draw(0, 0, [3, 1, 2], 3) == draw(0, 0, [3, 1, 2], 9) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("everything", ("stem", "body", "body.buffers", "head")),
+        ("nothing", ()),
+        ("without:head", ("stem", "body", "body.buffers")),
+        ("without:stem, body", ("head",)),
+        ("last:1", ("head",)),
+        ("last:2", ("body", "body.buffers", "head")),
+        ("last:3", ("stem", "body", "body.buffers", "head")),
+    ],
+)
+def test_buffers_travel_with_their_block(text: str, expected: tuple[str, ...]) -> None:
+    assert keys(text, LAYOUT) == expected
+
+
+@pytest.mark.parametrize("text", ["", "all", "last:0", "last:4", "last:x", "without:", "without"])
+def test_what_is_none_of_the_forms_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is none of 'everything', 'nothing', 'without:BLOCK,\.\.', 'last:1'"):
+        keys(text, LAYOUT)
+
+
+def test_a_block_that_is_not_there_is_named() -> None:
+    with pytest.raises(ValueError, match="no block 'tail'; the model has stem, body, head"):
+        keys("without:tail", LAYOUT)

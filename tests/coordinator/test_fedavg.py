@@ -1,0 +1,113 @@
+"""What must hold of FedAvg: it is SGD when there is one client, and a weighted mean when there are more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn import functional as F
+
+from coordinator.server import Server, Setup, mean
+from edge.batches import LocalBatches
+from edge.blocks import build
+from edge.config import PartitionConfig, TrainConfig
+from edge.payload import MODEL, BlockShape, Layout
+from edge.wire import Update
+from tests.toy import Run, play, vector
+
+IID = PartitionConfig("iid")
+
+
+def plain_model(run: Run) -> nn.Sequential:
+    """The run's model where it started, as an ordinary torch module."""
+    model = nn.Sequential(*(module for _, module in build(run.federation.job.model, classes=10, channels=1)))
+    nn.utils.vector_to_parameters(torch.from_numpy(run.start), model.parameters())
+    return model
+
+
+def flat(model: nn.Module) -> NDArray[np.float32]:
+    numbers: NDArray[np.float32] = nn.utils.parameters_to_vector(model.parameters()).detach().numpy()
+    return numbers
+
+
+def test_one_client_is_centralised_sgd_on_the_same_batches(tmp_path: Path) -> None:
+    train = TrainConfig(lr=0.1, lr_decay=0.5, batch=64)
+    run = play(tmp_path, clients=1, rounds=2, train=train, partition=IID)
+    site, model = run.workers.site, plain_model(run)
+    for round, lr in enumerate((0.1, 0.05)):
+        optimiser = torch.optim.SGD(model.parameters(), lr)
+        for x, y in LocalBatches(site.train_set, site.shares.train[0], train, (0, round, 0))():
+            optimiser.zero_grad()
+            F.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+    assert np.array_equal(run.model, flat(model))
+    assert np.abs(run.model - run.start).max() > 1e-2
+
+
+def test_without_a_step_size_nothing_moves(tmp_path: Path) -> None:
+    run = play(tmp_path, clients=3, rounds=3, train=TrainConfig(lr=0.0, batch=64))
+    # Three rounds of averaging equal models, each rounded a few times.
+    assert np.abs(run.model - run.start).max() <= 5e-7 * np.abs(run.start).max()
+
+
+def test_one_client_without_a_step_size_keeps_every_bit(tmp_path: Path) -> None:
+    run = play(tmp_path, clients=1, rounds=2, train=TrainConfig(lr=0.0, batch=64), partition=IID)
+    assert np.array_equal(run.model, run.start)
+
+
+def test_the_order_of_clients_changes_rounding_only() -> None:
+    rng = np.random.default_rng(0)
+    vectors = [rng.standard_normal(1000).astype(np.float32) for _ in range(7)]
+    weights = list(range(1, 8))
+    one, other = mean(vectors, weights), mean(vectors[::-1], weights[::-1])
+    assert np.abs(one - other).max() < 1e-6
+    assert np.allclose(one, np.average(vectors, axis=0, weights=weights), rtol=0, atol=1e-6)
+
+
+def test_one_full_batch_each_is_one_step_on_the_mean_gradient(tmp_path: Path) -> None:
+    run = play(tmp_path, clients=3, rounds=1, train=TrainConfig(lr=0.1, batch=1000), partition=IID)
+    site = run.workers.site
+    assert {len(share) for share in site.shares.train} == {479}
+    model = plain_model(run)
+    x, y = site.train_set.fetch(np.concatenate(site.shares.train))
+    F.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+    gradient = torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None]).numpy()
+    assert np.abs(run.model - (flat(model) - 0.1 * gradient)).max() < 1e-6
+    assert np.abs(gradient).max() > 1e-2
+
+
+def test_a_client_with_less_than_a_batch_returns_what_it_got(tmp_path: Path) -> None:
+    run = play(tmp_path, clients=2, rounds=1, train=TrainConfig(lr=0.1, batch=1000, drop_last=True), partition=IID)
+    assert np.array_equal(run.model, run.start)
+    assert run.rows("SELECT steps, samples, flops, loss FROM visits") == [(0, 0, 0.0, 0.0)] * 2
+
+
+# --- the mean, by hand ------------------------------------------------------------------------------------------------
+
+
+def stepped(weights: str, samples: list[int]) -> list[float]:
+    """A model of two numbers, (0, 0), after replies (1, 0), (2, 0) and (4, 8)."""
+    layout = Layout((BlockShape("w", 2),))
+    counts = np.array(samples)
+    server = Server(
+        Setup(layout, {MODEL: {"w": vector(0, 0)}}, {}, weights, ("w",), ("w",), 0, counts, counts[:, None])
+    )
+    replies = [vector(1, 0), vector(2, 0), vector(4, 8)]
+    server.step([Update(client, 0, {}, {MODEL: {"w": reply}}) for client, reply in enumerate(replies)])
+    return [float(number) for number in server.model["w"].data]
+
+
+def test_replies_weigh_what_their_clients_hold() -> None:
+    assert stepped("size", [4, 2, 2]) == [2.0, 2.0]  # (4 + 4 + 8) / 8 and 16 / 8
+    assert stepped("size", [1, 0, 0]) == [1.0, 0.0]
+
+
+def test_or_all_weigh_the_same() -> None:
+    assert np.allclose(stepped("uniform", [4, 2, 2]), [7 / 3, 8 / 3], rtol=1e-7)
+
+
+def test_without_any_weight_the_model_stays() -> None:
+    assert stepped("size", [0, 0, 0]) == [0.0, 0.0]

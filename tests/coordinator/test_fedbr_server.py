@@ -1,0 +1,208 @@
+"""FedBR's server half: who gets how many blocks when, and what the bandit hears of it.
+
+The model has four blocks of 1, 2, 3 and 4 numbers; replies are made by hand.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator.methods.fedbr import FedBROptions, FedBRServer, label_deviation, model_distance
+from coordinator.server import Outcome, Setup
+from edge.payload import MODEL, BlockShape, Layout, Payload, Vector, sha256
+from edge.wire import Update
+
+LAYOUT = Layout(tuple(BlockShape(name, size) for size, name in enumerate(("a", "b", "c", "d"), start=1)))
+HISTOGRAM = np.array([[8, 0], [4, 4], [0, 8]])
+
+
+def model(value: float) -> Payload:
+    return {MODEL: {key: Vector(np.full(size, value, dtype=np.float32)) for key, size in LAYOUT.sizes.items()}}
+
+
+def server(**options: Any) -> FedBRServer:
+    samples = HISTOGRAM.sum(axis=1)
+    return FedBRServer(Setup(LAYOUT, model(0.0), options, "uniform", (), LAYOUT.keys(), 0, samples, HISTOGRAM))
+
+
+def played(server: FedBRServer, round: int, clients: list[int], drop: float = 1.0, loss: float = 1.0) -> list[Any]:
+    """One round of these clients, in which each took as many seconds as its number + 1; the ledger's rows."""
+    dispatches = [server.dispatch(client, round) for client in clients]
+    server.started(round, dispatches)
+    outcomes = [
+        Outcome(d, Update(d.client, round, {"drop": drop, "loss": loss}, model(d.client)), d.client + 1, d.client + 1)
+        for d in dispatches
+    ]
+    server.step([outcome.reply for outcome in outcomes])
+    return server.feedback(round, outcomes)
+
+
+def blocks_sent(server: FedBRServer, client: int, round: int) -> str:
+    return "".join(server.dispatch(client, round).payload[MODEL])
+
+
+def rounds_with_everything(server: FedBRServer, rounds: int) -> list[int]:
+    """Rounds in which client 0, who is there each time, gets all blocks."""
+    full = []
+    for round in range(rounds):
+        if blocks_sent(server, 0, round) == "abcd":
+            full.append(round)
+        played(server, round, [0])
+    return full
+
+
+def test_the_whole_model_goes_down_every_period_plus_one_rounds() -> None:
+    assert rounds_with_everything(server(alpha=2), 9) == [0, 4, 8]
+    assert rounds_with_everything(server(alpha=2, period=1), 5) == [0, 2, 4]
+
+
+def test_the_equations_schedule_counts_the_whole_broadcast_in_the_period() -> None:
+    assert rounds_with_everything(server(alpha=2, schedule="equation"), 9) == [0, 3, 6]
+    assert rounds_with_everything(server(alpha=2, schedule="equation", period=1), 3) == [0, 1, 2]
+
+
+def test_period_0_sends_everything_in_every_round() -> None:
+    assert rounds_with_everything(server(alpha=2, period=0), 3) == [0, 1, 2]
+    assert rounds_with_everything(server(alpha=2, period=0, schedule="equation"), 3) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("alpha", "blocks"), [(1, "d"), (2, "cd"), (3, "bcd")])
+def test_a_partial_round_sends_the_last_alpha_blocks(alpha: int, blocks: str) -> None:
+    fixed = server(alpha=alpha)
+    played(fixed, 0, [0])
+    assert blocks_sent(fixed, 0, 1) == blocks
+    assert fixed.dispatch(0, 1).choice == {"alpha": alpha, "full": 0}
+
+
+def test_a_client_gets_everything_when_it_first_takes_part() -> None:
+    fixed = server(alpha=1)
+    played(fixed, 0, [0])
+    assert blocks_sent(fixed, 1, 1) == "abcd"
+    assert fixed.dispatch(1, 1).choice == {"alpha": 1, "full": 1}
+    played(fixed, 1, [1])
+    assert blocks_sent(fixed, 1, 2) == "d"
+
+
+def test_a_client_that_was_away_too_long_gets_everything() -> None:
+    patient, strict = server(alpha=1, period=99), server(alpha=1, period=99, stale_after=2)
+    for one in (patient, strict):
+        played(one, 0, [0])
+    # Absent in rounds 1 and 2; then in 1, 2 and 3.
+    assert blocks_sent(strict, 0, 3) == "d"
+    assert blocks_sent(strict, 0, 4) == "abcd"
+    assert blocks_sent(patient, 0, 50) == "d"
+
+
+def test_a_dispatch_changes_nothing() -> None:
+    gmbs = server()
+    played(gmbs, 0, [0, 1, 2])
+    before = {name: array.copy() for name, array in gmbs.state().items()}
+    first = [gmbs.dispatch(client, 1) for client in range(3)]
+    assert first == [gmbs.dispatch(client, 1) for client in range(3)]
+    assert all(np.array_equal(before[name], array, equal_nan=True) for name, array in gmbs.state().items())
+
+
+def test_with_broadcast_to_everyone_the_others_listen_in_whole_rounds() -> None:
+    assert list(server(broadcast="everyone").listeners(0, [1])) == [0, 2]
+    assert list(server(broadcast="everyone").listeners(1, [1])) == []
+    assert list(server().listeners(0, [1])) == []
+
+
+def test_random_alphas_are_spread_over_all_choices() -> None:
+    drawn = server(alpha="random")
+    alphas = [drawn.dispatch(0, round).choice["alpha"] for round in range(3000)]
+    counts = np.bincount(alphas, minlength=4)
+    assert counts[0] == 0
+    assert all(900 < count < 1100 for count in counts[1:])
+
+
+def test_the_bandit_counts_every_visit_and_learns_from_it() -> None:
+    gmbs = server(memory=1.0)
+    for round in range(6):
+        rows = played(gmbs, round, [0, 2], drop=0.5)
+    assert gmbs.gmbs.n.sum(axis=1).tolist() == [6, 0, 6]
+    # Labels (1, 0) against (1/2, 1/2): d = 1/2. Times 1 and 3 of at most 3, twice: exp(2/3) and exp(2).
+    assert [row.reward for row in rows] == pytest.approx([0.25 / math.exp(2 / 3), 0.25 / math.exp(2)])
+    for shares in ([row.compute_share for row in rows], [row.communication_share for row in rows]):
+        assert shares == pytest.approx([1 / 3, 1])
+    assert gmbs.gmbs.p[2, rows[1].alpha - 1] == rows[1].reward
+
+
+def test_the_row_shows_the_value_that_won() -> None:
+    gmbs = server(alpha=2, memory=1.0)
+    played(gmbs, 0, [0])
+    learned = gmbs.gmbs.p[0, 1]
+    assert played(gmbs, 1, [0])[0].value == pytest.approx(learned + math.sqrt(math.log(2)) / 2)
+    one_based = server(alpha=2, first_round=1)
+    assert played(one_based, 0, [0])[0].value == pytest.approx(math.sqrt(math.log(2)))
+
+
+def test_whole_rounds_may_take_all_pathways_or_give_no_feedback() -> None:
+    everything = server(alpha=1, full_rounds="all")
+    assert everything.dispatch(0, 0).choice == {"alpha": 3, "full": 1}
+    played(everything, 0, [0])
+    assert everything.gmbs.n[0].tolist() == [0, 0, 1]
+    assert everything.dispatch(0, 1).choice == {"alpha": 1, "full": 0}
+    silent = server(alpha=1, full_rounds="silent")
+    played(silent, 0, [0])
+    assert silent.gmbs.p[0].tolist() == [0, 0, 0]
+    assert silent.gmbs.n[0].tolist() == [1, 0, 0]
+    played(silent, 1, [0])
+    assert silent.gmbs.p[0, 0] > 0
+
+
+def test_the_drop_between_visits_is_0_at_the_first() -> None:
+    visits = server(alpha=1, drop="visits")
+    assert played(visits, 0, [0], loss=3.0)[0].loss_drop == 0.0
+    assert played(visits, 3, [0], loss=2.5)[0].loss_drop == 0.5
+    assert played(visits, 4, [0], loss=2.75)[0].loss_drop == -0.25
+
+
+def test_deviations_of_labels_by_hand() -> None:
+    # Clients (1, 0) and (1/4, 3/4); 4 and 8 examples: everyone's labels are (1/2, 1/2).
+    histogram = np.array([[4, 0], [2, 6]])
+    assert label_deviation(histogram, "total-variation") == pytest.approx([0.5, 0.25])
+    assert label_deviation(histogram, "l2") == pytest.approx([math.sqrt(0.5), math.sqrt(0.125)])
+    kl = [math.log(2), 0.25 * math.log(0.5) + 0.75 * math.log(1.5)]
+    assert label_deviation(histogram, "kl") == pytest.approx(kl)
+    assert label_deviation(histogram, "constant").tolist() == [1, 1]
+
+
+def test_a_client_without_examples_deviates_by_nothing() -> None:
+    for kind in ("total-variation", "l2", "kl"):
+        assert label_deviation(np.array([[4, 4], [0, 0]]), kind).tolist() == [0, 0]
+
+
+def test_deviations_of_models_are_relative_to_the_participants_mean() -> None:
+    # All 10 numbers of clients 0, 1, 2 moved by 0, 1 and 2 from the model that was sent.
+    distances = server(alpha=1, deviation="model")
+    assert model_distance(Update(2, 0, {}, model(2.0)), model(0.0)[MODEL]) == pytest.approx(2 * math.sqrt(10))
+    assert [row.deviation for row in played(distances, 0, [0, 1, 2])] == pytest.approx([0, 1, 2])
+
+
+def test_the_next_model_is_the_plain_mean() -> None:
+    plain = server(alpha=1)
+    played(plain, 0, [0, 1, 2])
+    assert {float(n) for vector in plain.model.values() for n in vector.data} == {1.0}
+
+
+def test_a_restored_server_goes_on_as_if_nothing_had_happened() -> None:
+    first, second = server(alpha="gmbs", stale_after=1), server(alpha="gmbs", stale_after=1)
+    for round in range(5):
+        played(first, round, [0, round % 3] if round % 3 else [0])
+    second.restore(first.model, {name: array.copy() for name, array in first.state().items()})
+    for round in range(5, 9):
+        ours, theirs = ([one.dispatch(client, round) for client in range(3)] for one in (first, second))
+        assert [dispatch.choice for dispatch in ours] == [dispatch.choice for dispatch in theirs]
+        assert [sha256(dispatch.payload) for dispatch in ours] == [sha256(dispatch.payload) for dispatch in theirs]
+        assert played(first, round, [0, 1, 2], drop=0.1) == played(second, round, [0, 1, 2], drop=0.1)
+
+
+def test_a_fixed_alpha_must_leave_something_at_home() -> None:
+    FedBROptions(alpha=3).check(4)
+    with pytest.raises(ValueError, match=r"method_options\.alpha = 4: must be in 1\.\.3"):
+        FedBROptions(alpha=4).check(4)

@@ -1,0 +1,474 @@
+"""The interfaces admit methods that are not here yet: each is written below in its smallest form, and run.
+
+Two models down to one client, float buffers, a part that never travels, local training in two phases, a correction
+with vectors of its own on both sides, and rounds without a barrier.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from coordinator.budget import ROUNDS, Cost, Limits
+from coordinator.federation import Federation, Visit, state_name
+from coordinator.ledger import RoundRow
+from coordinator.methods import Method
+from coordinator.methods.fedavg import FedAvgOptions
+from coordinator.methods.fedbr import ROW as FEDBR
+from coordinator.methods.row import FORWARD, Correction, Objective, Options, plain_passes
+from coordinator.optimisers import Replace
+from coordinator.rounds import sync
+from coordinator.server import Dispatch, Model, Part, Server, Setup, State, mean
+from edge import local, state
+from edge.blocks import Net
+from edge.config import ModelConfig, PartitionConfig, TrainConfig
+from edge.local import Batches, Local, Step
+from edge.models import ModelRow
+from edge.payload import MODEL, Floats, Payload, Vector
+from edge.wire import Update
+from tests.toy import Run, federation, play
+
+BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=4)
+IID = PartitionConfig("iid")
+BODY = ("conv1", "conv2", "conv3")
+
+
+def objective(name: str, client: str | None = None, **fields: Any) -> Method:
+    """A method of this file."""
+    half = "edge.local:Local" if client is None else f"{__name__}:{client}"
+    fields = {"options": FedAvgOptions, "client": half, **fields}
+    return Method(name, Objective(name=name, title=name, source="a test", neutral="", **fields), ())
+
+
+# --- several models down to one client: IFCA --------------------------------------------------------------------------
+
+
+class Clusters(Local):
+    """Trains whichever of the models that came down has the lower loss on the local data."""
+
+    def begin(self, net: Net, down: Payload, state: Payload, visit: local.Visit) -> None:
+        losses = []
+        for slot in (MODEL, "second"):
+            net.load(down[slot])
+            losses.append(self._loss(net, visit))
+        self.chosen = int(np.argmin(losses))
+        super().begin(net, {MODEL: down[(MODEL, "second")[self.chosen]]}, state, visit)
+
+    def _loss(self, net: Net, visit: local.Visit) -> float:
+        with torch.no_grad():
+            return sum(float(F.cross_entropy(net.run(x), y, reduction="sum")) for x, y in visit.local())
+
+    def end(self, net: Net, visit: local.Visit) -> tuple[Payload, Payload, dict[str, float]]:
+        up, kept, numbers = super().end(net, visit)
+        return up, kept, {**numbers, "cluster": float(self.chosen)}
+
+
+class ClusterServer(Server):
+    """Keeps two models; a reply counts for the one that its client chose."""
+
+    def __init__(self, setup: Setup, parts: Sequence[Part] = ()) -> None:
+        super().__init__(setup, parts)
+        rng = np.random.default_rng(setup.seed)
+        self.second = {
+            key: Vector(v.data + rng.normal(0, 0.1, v.data.size).astype(np.float32)) for key, v in self.model.items()
+        }
+        self.chosen: dict[int, int] = {}
+
+    def dispatch(self, client: int, round: int) -> Dispatch:
+        return Dispatch(client, self.joined(client, self.scored(client)))
+
+    def scored(self, client: int) -> Payload:
+        return {MODEL: dict(self.model), "second": dict(self.second)}
+
+    def step(self, replies: Sequence[Update]) -> None:
+        self.chosen = {reply.client: int(reply.numbers["cluster"]) for reply in replies}
+        for cluster, model in enumerate((self.model, self.second)):
+            mine = [reply.payload[MODEL] for reply in replies if self.chosen[reply.client] == cluster]
+            for key in self.setup.up if mine else ():
+                model[key] = Vector(mean([up[key].data for up in mine], [1.0] * len(mine)))
+
+    def state(self) -> State:
+        return super().state() | {f"second/{key}": vector.data for key, vector in self.second.items()}
+
+
+def two_forward_passes(blocks: int, options: Options, choice: object) -> Any:
+    passes = np.zeros((blocks, 3))
+    passes[:, FORWARD] = 2
+    return passes
+
+
+IFCA = objective(
+    "ifca", "Clusters", server=ClusterServer, reports=("cluster",), whole_passes=two_forward_passes, evaluated="clients"
+)
+
+
+def test_several_models_go_down_and_a_client_picks_one(tmp_path: Path) -> None:
+    train = TrainConfig(lr=0.1, batch=16, local_steps=20)
+    run = play(tmp_path, IFCA, clients=6, rounds=4, train=train, partition=PartitionConfig("dirichlet", alpha=0.1))
+    down = run.rows("SELECT slot, SUM(nbytes) FROM transfers WHERE direction = 'down' AND slot != '' GROUP BY slot")
+    assert down == [("model", 24 * 5000), ("second", 24 * 5000)]
+    assert run.rows("SELECT SUM(nbytes) FROM transfers WHERE direction = 'up' AND slot = 'model'") == [(24 * 5000,)]
+    assert run.rows("SELECT SUM(bytes_down) FROM rounds") == [(run.workers.bytes_down,)]
+    server = run.federation.server
+    assert isinstance(server, ClusterServer)
+    assert set(server.chosen.values()) == {0, 1}
+    accuracies = [accuracy for (accuracy,) in run.rows("SELECT accuracy FROM rounds")]
+    assert accuracies[-1] > accuracies[0]
+
+
+# --- float buffers beside parameters: BatchNorm -----------------------------------------------------------------------
+
+
+def normalised_stages(classes: int, channels: int, width: int | None) -> list[tuple[str, list[nn.Module]]]:
+    body = nn.Sequential(nn.Conv2d(channels, 4, 3, 2), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
+    return [
+        ("body", [body]),
+        ("middle", [nn.Sequential(nn.Linear(36, 8), nn.ReLU())]),
+        ("head", [nn.Linear(8, classes)]),
+    ]
+
+
+NORMALISED = ModelRow(
+    "normalised", "with batch statistics", "conv", f"{__name__}:normalised_stages", (8, 8), None, False,
+    ("body", "middle", "head"), 3,
+)  # fmt: skip
+
+
+class Still(Replace):
+    """A server optimiser that moves no parameter."""
+
+    def step(self, key: str, current: Floats, mean: Floats) -> Floats:
+        return current
+
+
+class Listening:
+    """Workers that keep a copy of every reply."""
+
+    def __init__(self, workers: Any) -> None:
+        self.workers, self.replies = workers, list[Update]()
+
+    def run(self, tasks: Any) -> Any:
+        for task, reply in self.workers.run(tasks):
+            if isinstance(reply, Update):
+                self.replies.append(reply)
+            yield task, reply
+
+
+def with_buffers(folder: Path, method: str = "fedavg", **how: Any) -> tuple[Federation, list[Update]]:
+    run = federation(folder, method, model=ModelConfig(f"{__name__}:NORMALISED"), train=BRIEF, clients=3, **how)
+    run.workers = listening = Listening(run.workers)
+    sync(run)
+    run.ledger.close()
+    return run, listening.replies
+
+
+def test_buffers_travel_beside_parameters_and_are_averaged(tmp_path: Path) -> None:
+    run, replies = with_buffers(tmp_path, rounds=1, weights="uniform")
+    assert run.description.layout.sizes == {"body": 48, "body.buffers": 8, "middle": 296, "head": 90}
+    buffers = [reply.payload[MODEL]["body.buffers"].data for reply in replies]
+    assert np.abs(buffers[0] - buffers[1]).max() > 1e-4
+    assert np.allclose(run.server.model["body.buffers"].data, np.mean(buffers, axis=0), rtol=0, atol=1e-6)
+
+
+def test_server_optimisers_leave_buffers_alone(tmp_path: Path) -> None:
+    run, _ = with_buffers(tmp_path, rounds=1, optimiser=Still())
+    before = run.server.setup.initial[MODEL]
+    assert np.array_equal(run.server.model["body"].data, before["body"].data)
+    assert not np.array_equal(run.server.model["body.buffers"].data, before["body.buffers"].data)
+
+
+@pytest.mark.parametrize("method", ["fedmlb", "fedbr"])
+def test_methods_with_a_frozen_model_run_with_buffers(method: str, tmp_path: Path) -> None:
+    run, replies = with_buffers(tmp_path, method, rounds=3)
+    assert all(np.isfinite(vector.data).all() for vector in run.server.model.values())
+    assert len(replies) == 9
+
+
+# --- a part that never travels, scored client by client: FedPer -------------------------------------------------------
+
+FEDPER = objective("fedper", down="without:head", up="without:head", evaluated="clients")
+
+
+def test_a_private_head_never_travels_and_is_kept(tmp_path: Path) -> None:
+    run = play(tmp_path, FEDPER, rounds=3, train=BRIEF)
+    assert run.rows("SELECT DISTINCT key FROM transfers WHERE slot = 'model' ORDER BY key") == [(key,) for key in BODY]
+    heads = [state.read(run.federation.kept(client))[MODEL] for client in range(4)]
+    assert [list(head) for head in heads] == [["head"]] * 4
+    assert len({head["head"].version for head in heads}) == 4
+
+
+def test_each_client_is_scored_with_its_own_head_on_its_own_test_examples(tmp_path: Path) -> None:
+    run = play(tmp_path, FEDPER, rounds=3, train=BRIEF)
+    site, scores = run.workers.site, []
+    for client in range(4):
+        site.net.load({key: run.federation.server.model[key] for key in BODY})
+        site.net.load(state.read(run.federation.kept(client))[MODEL])
+        x, y = site.test_set.fetch(site.shares.test[client])
+        with torch.no_grad():
+            scores.append(float((site.net.run(x).argmax(1) == y).double().mean()))
+    assert run.rows("SELECT accuracy FROM rounds")[-1][0] == pytest.approx(np.mean(scores))
+
+
+def test_a_client_that_was_never_visited_has_its_head_as_it_was_initialised(tmp_path: Path) -> None:
+    run = play(tmp_path, FEDPER, clients=4, participants=1, rounds=1, train=BRIEF, partition=IID)
+    # All four are scored, three of them with the head that every client starts from.
+    assert run.rows("SELECT participants, accuracy IS NULL FROM rounds") == [(1, 0)]
+    assert list(run.federation.states) == [client for (client,) in run.rows("SELECT client FROM visits")]
+
+
+# --- two phases of local training, and weights of branches that the client keeps: pFedMB ------------------------------
+
+
+class Phases(Local):
+    """First the body learns under a fixed head, then the head on a fixed body; keeps how often it was visited."""
+
+    def begin(self, net: Net, down: Payload, state: Payload, visit: local.Visit) -> None:
+        super().begin(net, down, state, visit)
+        self.visits = float(state["branch"]["visits"].data[0]) if "branch" in state else 0.0
+
+    def train(self, net: Net, batches: Batches, step: Step) -> None:
+        self.seen = []
+        for only in (BODY, ("head",)):
+            net.train_only(only)
+            before = net.flat.clone()
+            for x, y in batches():
+                self.seen.append(y)
+                step(self.loss, x, y, only=only)
+            moved = [name for name, part in net.slices.items() if not torch.equal(net.flat[part], before[part])]
+            assert moved == list(only)
+        half = len(self.seen) // 2
+        assert any(not torch.equal(a, b) for a, b in zip(self.seen[:half], self.seen[half:], strict=True))
+
+    def end(self, net: Net, visit: local.Visit) -> tuple[Payload, Payload, dict[str, float]]:
+        up, kept, numbers = super().end(net, visit)
+        visits = Vector(np.array([self.visits + 1], dtype=np.float32))
+        return up, {**kept, "branch": {"visits": visits}}, numbers
+
+
+def phases_passes(blocks: int, options: Options, choice: object) -> Any:
+    passes = plain_passes(blocks)  # the first phase: gradients through all blocks, but no weight gradient of the head;
+    passes[:, FORWARD] += 1  # the second: all forward, and the weight gradient that the first left out
+    return passes
+
+
+PFEDMB = objective("pfedmb", "Phases", passes=phases_passes, keeps=True)
+
+
+def test_local_training_in_two_phases(tmp_path: Path) -> None:
+    run = play(tmp_path, PFEDMB, rounds=3, train=dataclasses.replace(BRIEF, momentum=0.5, clip=1.0, weight_decay=0.01))
+    assert run.stopped_by == ROUNDS
+    kept = [state.read(run.federation.kept(client)) for client in range(4)]
+    assert [{slot: list(named) for slot, named in one.items()} for one in kept] == [{"branch": ["visits"]}] * 4
+    assert [float(one["branch"]["visits"].data[0]) for one in kept] == [3, 3, 3, 3]
+
+
+# --- a correction with vectors of its own, down, up and kept: SCAFFOLD ------------------------------------------------
+
+
+class Control(local.Correction):
+    """Adds c − c_i to every gradient; then c_i ← c_i − c + (θ − θ_i)/(K·lr), and the change goes up."""
+
+    def begin(self, net: Net, down: Payload, state: Payload, visit: local.Visit) -> None:
+        self.common = torch.from_numpy(down["control"]["c"].data.copy())
+        self.own = torch.zeros_like(self.common)
+        if "control" in state:
+            self.own = torch.from_numpy(state["control"]["c"].data.copy())
+        self.start = net.flat.clone()
+
+    def correct(self, net: Net) -> None:
+        net.grad.add_(self.common - self.own)
+
+    def end(self, net: Net, visit: local.Visit) -> tuple[Payload, Payload, dict[str, float]]:
+        own = self.own - self.common + (self.start - net.flat) / (visit.plan.steps * visit.lr)
+        up = {"control": {"c": Vector((own - self.own).numpy())}}
+        return up, {"control": {"c": Vector(own.numpy())}}, {}
+
+
+class ControlPart(Part):
+    """c ← c + 1/N Σ of the changes."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self.c = np.zeros(setup.layout.nbytes() // 4, dtype=np.float32)
+
+    def down(self, client: int) -> Payload:
+        return {"control": {"c": Vector(self.c)}}
+
+    def up_shapes(self) -> dict[str, dict[str, int]]:
+        return {"control": {"c": self.c.size}}
+
+    def step(self, replies: Sequence[Update], before: Model, after: Model) -> Model:
+        changes = [reply.payload["control"]["c"].data for reply in replies]
+        self.c = self.c + np.sum(changes, axis=0, dtype=np.float32) / len(self.setup.samples)
+        return after
+
+    def state(self) -> State:
+        return {"c": self.c}
+
+    def restore(self, state: State) -> None:
+        self.c = np.asarray(state["c"], dtype=np.float32)
+
+
+class NoOptions(Options):
+    """None."""
+
+
+def correction(client: str, server: type[Part] | None, keeps: bool) -> Correction:
+    return Correction(client, client, "a test", NoOptions, "", f"{__name__}:{client}", server, keeps)
+
+
+SCAFFOLD = Method("scaffold", objective("fedavg").objective, (correction("Control", ControlPart, True),))
+FEDBR_SCAFFOLD = Method("fedbr+scaffold", FEDBR, (correction("Control", ControlPart, True),))
+
+
+def test_a_correction_brings_its_own_vectors_in_both_directions(tmp_path: Path) -> None:
+    first = play(tmp_path / "first", SCAFFOLD, rounds=1, train=BRIEF)
+    # All controls are 0 in the first round.
+    assert np.array_equal(first.model, play(tmp_path / "fedavg", rounds=1, train=BRIEF).model)
+    run = play(tmp_path / "run", SCAFFOLD, rounds=3, train=BRIEF)
+    assert not np.array_equal(run.model, play(tmp_path / "fedavg3", rounds=3, train=BRIEF).model)
+    slots = run.rows("SELECT slot, direction, SUM(nbytes) FROM transfers WHERE slot != '' GROUP BY slot, direction")
+    assert slots == [(slot, way, 12 * 5000) for slot in ("control", "model") for way in ("down", "up")]
+    assert run.rows("SELECT SUM(bytes_up) FROM rounds") == [(run.workers.bytes_up,)]
+    # With everyone there, the common control is the mean of the clients' own.
+    own = [state.read(run.federation.kept(client))["control"]["c"].data for client in range(4)]
+    common = run.federation.server.state()["part0/c"]
+    assert np.allclose(common, np.mean(own, axis=0), rtol=0, atol=1e-5)
+    assert np.abs(own[0] - own[1]).max() > 1e-3
+
+
+def test_a_restored_server_has_its_corrections_vectors(tmp_path: Path) -> None:
+    server = play(tmp_path / "run", SCAFFOLD, rounds=2, train=BRIEF).federation.server
+    fresh = federation(tmp_path / "fresh", SCAFFOLD)
+    fresh.ledger.close()
+    fresh.server.restore(server.model, server.state())
+    assert np.array_equal(fresh.server.state()["part0/c"], server.state()["part0/c"])
+    assert (
+        fresh.server.dispatch(0, 2).payload["control"]["c"].version
+        == server.dispatch(0, 2).payload["control"]["c"].version
+    )
+
+
+def test_what_a_correction_keeps_outlives_a_broadcast_to_everyone(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"participants": 2, "train": BRIEF, "partition": IID, "period": 1, "broadcast": "everyone"}
+    run = play(tmp_path, FEDBR_SCAFFOLD, rounds=5, **how)
+    visits = run.rows("SELECT client, kind FROM visits WHERE round = 4")
+    trained = {client for (client,) in run.rows("SELECT DISTINCT client FROM visits WHERE kind = 'train'")}
+    listeners = [client for client, kind in visits if kind == "listen" and client in trained]
+    assert listeners
+    for client in listeners:
+        kept = state.read(run.federation.kept(client))
+        assert list(kept[MODEL]) == list(BODY)
+        assert np.abs(kept["control"]["c"].data).max() > 0
+
+
+class Idle(local.Correction):
+    """Corrects nothing."""
+
+
+class Halfway(Part):
+    """Has the last word on the global model: half a step (as FedDyn's server has)."""
+
+    def step(self, replies: Sequence[Update], before: Model, after: Model) -> Model:
+        return {key: Vector(np.float32(0.5) * (before[key].data + after[key].data)) for key in after}
+
+
+def test_a_correction_may_have_the_last_word_on_the_global_model(tmp_path: Path) -> None:
+    damped = Method("halfway", objective("fedavg").objective, (correction("Idle", Halfway, False),))
+    run = play(tmp_path / "run", damped, rounds=1, train=BRIEF)
+    whole = play(tmp_path / "whole", rounds=1, train=BRIEF)
+    assert np.array_equal(run.model, (whole.start + whole.model) / 2)
+
+
+# --- no barrier: FedAsync ---------------------------------------------------------------------------------------------
+
+
+class Mix(Replace):
+    """θ ← ¾ θ + ¼ θ_i."""
+
+    def step(self, key: str, current: Floats, mean: Floats) -> Floats:
+        return 0.75 * current + 0.25 * mean
+
+
+def fedasync(run: Federation) -> str:
+    """Every client is always busy; each update is applied as it arrives, and counts as a round."""
+    for client in run.candidates:
+        _send(run, client)
+    while run.rounds < run.budget.limits.rounds:
+        began = run.clock.now
+        visit, version, cost = run.clock.next()
+        replies = run.train([visit], version)
+        run.server.step(replies)
+        kept = {visit.client: state_name(visit.client, version)} if run.keeps else {}
+        accuracy, loss = run.evaluate(kept)
+        run.budget.settle(cost.bytes, cost.flops, cost.joules, ended=[cost])
+        row = RoundRow(run.rounds, began, run.clock.now, 1, accuracy, loss, replies[0].numbers["loss"],
+                       visit.work.bytes_down, visit.work.bytes_up, visit.nominal_bytes, visit.work.flops,
+                       visit.nominal_flops, cost.joules, 0, run.model_sha256())  # fmt: skip
+        run.rounds += 1
+        run.commit(row, [], [], [], kept, time.monotonic())
+        _send(run, visit.client)
+    return ROUNDS
+
+
+def _send(run: Federation, client: int) -> None:
+    version = run.rounds
+    visit: Visit = run.prepare(client, version)
+    timeline = run.clock.solve([run.clock.now], [visit.work], run.clock.fleet.conditions([client], run.jitter(version)))
+    cost = Cost(visit.work.bytes_down + visit.work.bytes_up, visit.work.flops, float(timeline.joules[0]))
+    fits, _ = run.budget.reserve([cost])
+    if fits[0]:
+        run.server.started(version, [visit.dispatch])
+        run.clock.at(float(timeline.up_end[0]), client, (visit, version, cost))
+
+
+def asynchronous(folder: Path, rounds: int, **limits: Any) -> tuple[Run, list[Update]]:
+    federated = federation(
+        folder, FEDPER_GLOBAL, limits=Limits(rounds, **limits), train=BRIEF, partition=IID, optimiser=Mix()
+    )
+    federated.workers = listening = Listening(federated.workers)
+    try:
+        return Run(federated, fedasync(federated)), listening.replies
+    finally:
+        federated.ledger.close()
+
+
+FEDPER_GLOBAL = objective("fedavg", keep=lambda layout, down: ("head",))
+
+
+def test_updates_are_applied_one_by_one_as_they_arrive(tmp_path: Path) -> None:
+    run, replies = asynchronous(tmp_path / "one", 10)
+    ends = [end for (end,) in run.rows("SELECT end_s FROM rounds")]
+    assert len(ends) == 10
+    assert ends == sorted(ends)
+    # The clients differ in speed, so that some have been visited more often.
+    assert len({[reply.client for reply in replies].count(client) for client in range(4)}) > 1
+    model = run.start
+    for reply in replies:
+        sent = np.concatenate([vector.data for vector in reply.payload[MODEL].values()])
+        model = np.float32(0.75) * model + np.float32(0.25) * sent
+    assert np.allclose(run.model, model, rtol=0, atol=1e-6)
+    # An update was made from the model as it was at dispatch: the first four from the initial one.
+    assert [reply.round for reply in replies[:4]] == [0, 0, 0, 0]
+    assert replies[-1].round > 0
+    again, _ = asynchronous(tmp_path / "two", 10)
+    assert again.federation.ledger.chain == run.federation.ledger.chain
+
+
+def test_what_is_under_way_stays_reserved(tmp_path: Path) -> None:
+    run, _ = asynchronous(tmp_path / "one", 1)
+    visit = run.federation.budget.bytes
+    assert run.federation.budget.reserve([Cost(1, 0.0, 0.0)]) == ([True], None)
+    run, _ = asynchronous(tmp_path / "two", 5, bytes=8.5 * visit)
+    assert run.federation.budget.bytes == 5 * visit
+    # Three of the eight visits that were paid for are under way.
+    assert run.federation.budget.reserve([Cost(visit, 0.0, 0.0)]) == ([False], "bytes")

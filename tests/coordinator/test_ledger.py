@@ -1,0 +1,195 @@
+"""The ledger: a round is committed whole or not at all, and the chain of hashes tells if anything virtual changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from coordinator.federation import Federation, file_sha256
+from coordinator.ledger import ChoiceRow, Commit, HostEvent, Ledger, RoundRow, TransferRow, VisitRow, genesis, read
+from coordinator.rounds import sync
+from edge.config import TrainConfig
+from edge.payload import Vector
+from tests.toy import federation, play
+
+BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
+ROUND = RoundRow(0, 0.0, 2.5, 1, 0.5, 1.25, 2.0, 100, 80, 400.0, 1e6, 2e6, 3.5, 0, "ab12")
+VISIT = VisitRow(0, 7, "phone-mid", "lte", "train", 0.0, 1.0, 2.0, 2.5, 100, 80, 400.0, 1e6, 2e6, 3.5, 32, 1, 2.0)
+TRANSFER = TransferRow(0, 7, "down", "model", "head", 100)
+CHOICE = ChoiceRow(0, 7, 2, 1, 0.0, 0.5, 0.25, 1.0, 1.0, 0.0169)
+
+
+def done(round: int = 0, **more: object) -> Commit:
+    commit = Commit(
+        replace(ROUND, round=round),
+        [replace(VISIT, round=round)],
+        [replace(TRANSFER, round=round)],
+        [replace(CHOICE, round=round)],
+        checkpoint=(f"round-{round}", "c0"),
+    )
+    return replace(commit, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "odd # name?" / "ledger.sqlite"
+
+
+@pytest.fixture
+def ledger(path: Path) -> Ledger:
+    path.parent.mkdir()
+    return Ledger(path, "start")
+
+
+def counts(path: Path) -> list[int]:
+    tables = ("rounds", "visits", "transfers", "choices", "states", "checkpoints", "host_rounds")
+    return [read(path, f"SELECT COUNT(*) FROM {table}")[0][0] for table in tables]
+
+
+def test_a_round_is_read_back_as_it_was_written_while_the_ledger_is_in_use(ledger: Ledger, path: Path) -> None:
+    ledger.commit(done(states={7: (0, "7-0", "aa")}, wall_seconds=0.5))
+    row = read(path, "SELECT * FROM rounds")[0]
+    assert tuple(row)[:-1] == (0, 0.0, 2.5, 1, 0.5, 1.25, 2.0, 100, 80, 400.0, 1e6, 2e6, 3.5, 0, "ab12")
+    assert [tuple(r) for r in read(path, "SELECT * FROM states WHERE client = ?", (7,))] == [(7, 0, "7-0", "aa")]
+    assert counts(path) == [1, 1, 1, 1, 1, 1, 1]
+    ledger.close()
+
+
+def test_a_commit_that_fails_leaves_nothing_behind(ledger: Ledger, path: Path) -> None:
+    ledger.commit(done(0))
+    before, chain = counts(path), ledger.chain
+    twice = done(1, choices=[replace(CHOICE, round=1)] * 2)  # one choice per client and round
+    with pytest.raises(sqlite3.IntegrityError):
+        ledger.commit(twice)
+    assert counts(path) == before
+    assert ledger.chain == chain
+    ledger.commit(done(1))
+    assert counts(path) == [2, 2, 2, 2, 0, 2, 2]
+    ledger.close()
+
+
+def test_the_chain_by_hand(ledger: Ledger, path: Path) -> None:
+    ledger.commit(done(wall_seconds=123.0, states={7: (0, "7-0", "aa")}))
+    rows = [
+        {"round": 0, "start_s": 0.0, "end_s": 2.5, "participants": 1, "accuracy": 0.5, "test_loss": 1.25,
+         "train_loss": 2.0, "bytes_down": 100, "bytes_up": 80, "nominal_bytes": 400.0, "flops": 1e6,
+         "nominal_flops": 2e6, "joules": 3.5, "wasted_bytes": 0, "model_sha256": "ab12"},
+        {"round": 0, "client": 7, "device": "phone-mid", "network": "lte", "kind": "train", "start_s": 0.0,
+         "down_end_s": 1.0, "compute_end_s": 2.0, "up_end_s": 2.5, "bytes_down": 100, "bytes_up": 80,
+         "nominal_bytes": 400.0, "flops": 1e6, "nominal_flops": 2e6, "joules": 3.5, "samples": 32, "steps": 1,
+         "loss": 2.0},
+        {"round": 0, "client": 7, "direction": "down", "slot": "model", "key": "head", "nbytes": 100},
+        {"round": 0, "client": 7, "alpha": 2, "full": 1, "value": 0.0, "deviation": 0.5, "loss_drop": 0.25,
+         "compute_share": 1.0, "communication_share": 1.0, "reward": 0.0169},
+    ]  # fmt: skip
+    text = json.dumps(rows, sort_keys=True, separators=(",", ":"))
+    expected = hashlib.sha256(f"start\n{text}".encode()).hexdigest()
+    # The host's seconds and the names of files are no part of it.
+    assert ledger.chain == expected == read(path, "SELECT chain FROM rounds")[0][0]
+    ledger.close()
+
+
+def test_the_chain_starts_from_scenario_and_data() -> None:
+    start = genesis({"seed": 0, "method": "fedbr"}, "d0")
+    assert start == genesis({"method": "fedbr", "seed": 0}, "d0")
+    assert (
+        len({start, genesis({"seed": 1, "method": "fedbr"}, "d0"), genesis({"seed": 0, "method": "fedbr"}, "d1")}) == 3
+    )
+
+
+def test_a_change_in_any_virtual_number_changes_the_chain(tmp_path: Path) -> None:
+    chains = set()
+    changed = [
+        done(),
+        done(row=replace(ROUND, joules=3.6)),
+        done(row=replace(ROUND, model_sha256="ab13")),
+        done(visits=[replace(VISIT, up_end_s=2.4)]),
+        done(transfers=[replace(TRANSFER, nbytes=99)]),
+        done(choices=[replace(CHOICE, alpha=3)]),
+    ]
+    for index, commit in enumerate(changed):
+        ledger = Ledger(tmp_path / f"{index}.sqlite", "start")
+        ledger.commit(commit)
+        chains.add(ledger.chain)
+        ledger.close()
+    assert len(chains) == len(changed)
+
+
+def test_files_that_nothing_refers_to_any_more_are_named(ledger: Ledger) -> None:
+    shared = {1: (0, "global-0", "a"), 2: (0, "global-0", "a"), 3: (0, "3-0", "b")}
+    assert ledger.commit(done(0, states=shared)) == []
+    assert ledger.commit(done(1, states={1: (1, "1-1", "c")})) == []  # 2 still has the shared one
+    assert ledger.commit(done(2, states={2: (2, "2-2", "d"), 3: (2, "3-2", "e")})) == ["3-0", "global-0", "round-0"]
+    assert ledger.commit(done(3)) == ["round-1"]
+    ledger.close()
+
+
+def test_events_and_the_summary_are_on_record_at_once(ledger: Ledger, path: Path) -> None:
+    ledger.event(HostEvent("worker_died", "3", "ended by SIGKILL", 12.5))
+    ledger.finish({"rounds": 2})
+    assert [tuple(r) for r in read(path, "SELECT * FROM host_events")] == [
+        ("worker_died", "3", "ended by SIGKILL", 12.5)
+    ]
+    assert dict(tuple(r) for r in read(path, "SELECT * FROM meta")) == {"genesis": "start", "summary": '{"rounds": 2}'}
+    ledger.close()
+    assert [p.name for p in path.parent.iterdir()] == ["ledger.sqlite"]
+
+
+# --- what a run commits -----------------------------------------------------------------------------------------------
+
+
+def restored(run: Federation, fresh: Federation) -> None:
+    """Let ``fresh`` stand where ``run`` stood at its last commit, from the run folder alone."""
+    database = run.folder / "ledger.sqlite"
+    round, file, digest = read(database, "SELECT * FROM checkpoints ORDER BY round DESC")[0]
+    assert file_sha256(run.folder / "checkpoints" / file) == digest
+    named = load_file(run.folder / "checkpoints" / file)
+    model = {key.removeprefix("model|"): Vector(v) for key, v in named.items() if key.startswith("model|")}
+    state = {key.removeprefix("server|"): v for key, v in named.items() if key.startswith("server|")}
+    fresh.server.restore({key: model[key] for key in fresh.server.model}, state)
+    fresh.rounds = round + 1
+    fresh.folder = run.folder
+    fresh.states = {client: name for client, _, name, _ in read(database, "SELECT * FROM states")}
+    fresh.clock.advance(read(database, "SELECT end_s FROM rounds ORDER BY round DESC")[0][0])
+
+
+def test_a_checkpoint_holds_all_that_a_run_needs_to_go_on(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"participants": 2, "train": BRIEF, "stale_after": 2}
+    straight = play(tmp_path / "straight", "fedbr", rounds=6, **how)
+    first = play(tmp_path / "first", "fedbr", rounds=3, **how).federation
+    second = federation(tmp_path / "second", "fedbr", rounds=6, **how)
+    restored(first, second)
+    assert second.model_sha256() == first.model_sha256()
+    sync(second)
+    second.ledger.close()
+    assert second.model_sha256() == straight.federation.model_sha256()
+    rows = "SELECT * FROM choices WHERE round >= 3"
+    assert [tuple(r) for r in read(tmp_path / "second" / "ledger.sqlite", rows)] == straight.rows(rows)
+    times = "SELECT start_s, end_s FROM rounds WHERE round >= 3"
+    assert [tuple(r) for r in read(tmp_path / "second" / "ledger.sqlite", times)] == straight.rows(times)
+
+
+def test_a_run_keeps_two_checkpoints_and_one_state_per_client(tmp_path: Path) -> None:
+    run = play(tmp_path, "fedbr", clients=3, rounds=4, train=BRIEF)
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == [
+        f"round-00000{r}.safetensors" for r in (2, 3)
+    ]
+    assert sorted(p.name for p in (tmp_path / "state").iterdir()) == [f"{client}-3.safetensors" for client in range(3)]
+    for _, visit, name, digest in run.rows("SELECT * FROM states"):
+        assert visit == 3
+        assert file_sha256(tmp_path / "state" / name) == digest
+
+
+def test_the_same_run_twice_writes_the_same_chain(tmp_path: Path) -> None:
+    one, two = (play(tmp_path / name, "fedbr", train=BRIEF) for name in ("one", "two"))
+    chains = "SELECT chain FROM rounds"
+    assert one.rows(chains) == two.rows(chains)
+    assert np.array_equal(one.model, two.model)

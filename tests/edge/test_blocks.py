@@ -1,0 +1,108 @@
+"""A net is flat vectors: what is loaded, trained and sent are the same numbers, block by block."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from edge.blocks import Block, Net
+from edge.payload import Vector
+from tests.toy import CPU, batch, tower, vector
+
+
+def normalised() -> Net:
+    """A net with batch statistics in its first block."""
+
+    def make() -> list[Block]:
+        torch.manual_seed(0)
+        return [("body", nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Tanh())), ("head", nn.Linear(4, 3))]
+
+    return Net(make, CPU)
+
+
+def test_a_layout_names_parameters_and_buffers_apart() -> None:
+    # Linear 5x4 + 4, scale and shift of 4 features; running mean and variance of 4. Counters do not travel.
+    assert normalised().layout.sizes == {"body": 32, "body.buffers": 8, "head": 15}
+
+
+def test_what_is_loaded_is_what_the_modules_compute_with() -> None:
+    net = tower((2, 1, 1))
+    net.load({"b1": vector(3.0, 4.0, 0.5)})
+    linear = net.modules[0].get_parameter("0.weight")
+    assert linear.tolist() == [[3.0, 4.0]]
+    net.flat.mul_(2.0)
+    assert linear.tolist() == [[6.0, 8.0]]
+    assert net.dump(["b1"])["b1"].data.tolist() == [6.0, 8.0, 1.0]
+
+
+def test_numbers_come_in_from_memory_that_cannot_be_written() -> None:
+    net = tower((1, 1, 1))
+    net.load({"b2": Vector(np.frombuffer(np.array([7.0, 8.0], dtype=np.float32).tobytes(), dtype=np.float32))})
+    assert net.dump(["b2"])["b2"].data.tolist() == [7.0, 8.0]
+
+
+def test_what_was_dumped_does_not_change_with_later_training() -> None:
+    net = tower()
+    before = net.dump(net.layout.names)
+    kept = {key: vector.data.copy() for key, vector in before.items()}
+    net.flat.add_(1.0)
+    assert all(np.array_equal(before[key].data, kept[key]) for key in kept)
+
+
+def test_gradients_gather_in_one_flat_vector() -> None:
+    net = tower((2, 1, 1))
+    x = torch.tensor([[1.0, 2.0]])
+    torch.autograd.backward(net.run(x, 0, 1).sum())
+    slope = 1 - torch.tanh(net.modules[0].get_submodule("0")(x)).item() ** 2
+    assert np.allclose(net.grad, [slope, 2 * slope, slope, 0, 0], atol=1e-7)
+
+
+def test_batch_statistics_travel_under_a_key_of_their_own() -> None:
+    net = normalised()
+    assert net.dump(["body.buffers"])["body.buffers"].data.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    net.run(batch()[0])
+    learned = net.dump(["body.buffers"])
+    assert not np.array_equal(learned["body.buffers"].data, [0, 0, 0, 0, 1, 1, 1, 1])
+    other = normalised()
+    other.load(learned)
+    statistics = torch.cat([b for b in other.modules[0].buffers() if b.is_floating_point()])
+    assert np.array_equal(statistics, learned["body.buffers"].data)
+
+
+def test_the_frozen_twin_is_another_model_that_never_learns() -> None:
+    net = tower()
+    twin = net.frozen()
+    assert net.frozen() is twin
+    twin.load(net.dump(net.layout.names))
+    x, y = batch()
+    torch.autograd.backward(F.cross_entropy(twin.run(net.run(x, 0, 2), 2), y))
+    assert torch.count_nonzero(twin.grad) == 0
+    # Gradients flow through it: the local prefix learns, the local suffix was not used.
+    assert torch.count_nonzero(net.grad[net.slices["b1"]]) > 0
+    assert torch.count_nonzero(net.grad[net.slices["b3"]]) == 0
+    net.flat.add_(1.0)
+    assert not torch.equal(net.flat, twin.flat)
+
+
+def test_the_frozen_twin_uses_the_batch_statistics_it_was_given() -> None:
+    net = normalised()
+    twin = net.frozen()
+    twin.run(batch()[0])
+    assert twin.dump(["body.buffers"])["body.buffers"].data.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_what_is_executed_is_counted_per_block_and_pass() -> None:
+    net = tower((5, 7, 6, 3))
+    x, _ = batch(8)
+    net.run(x)
+    assert net.executed.tolist() == [[8, 8, 0], [8, 8, 8], [8, 8, 8]]
+    net.executed[:] = 0
+    with torch.no_grad():
+        net.run(x)
+    assert net.executed.tolist() == [[8, 0, 0]] * 3
+    net.executed[:] = 0
+    net.train_only(["b3"])
+    net.run(x)
+    assert net.executed.tolist() == [[8, 0, 0], [8, 0, 0], [8, 8, 0]]

@@ -1,0 +1,162 @@
+"""The models hold exactly the parameters, bytes and multiply-adds that their papers imply, however they are cut."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from edge.blocks import Net, balanced_cuts, build
+from edge.config import ModelConfig
+from edge.describe import flops_per_example
+from edge.models import model
+from tests.toy import CPU
+
+FORWARD, WEIGHT_GRADIENT, INPUT_GRADIENT = range(3)
+
+RESNET_PARAMS = [1_856, 147_968, 525_568, 2_099_712, 8_393_728, 51_300]
+RESNET_MACS = [1_769_472, 150_994_944, 134_217_728, 134_217_728, 134_217_728, 51_200]
+
+
+def parameters(name: str, classes: int, channels: int, cut: str = "stages") -> list[int]:
+    with torch.device("meta"):
+        blocks = build(ModelConfig(name, blocks=cut), classes, channels)
+    return [sum(p.numel() for p in module.parameters()) for _, module in blocks]
+
+
+def macs(name: str, classes: int, shape: tuple[int, int, int], cut: str = "stages") -> list[list[float]]:
+    """Per block: multiply-adds of forward, weight gradient and input gradient."""
+    flops = flops_per_example(lambda: build(ModelConfig(name, blocks=cut), classes, shape[0]), shape)
+    return [[float(number) / 2 for number in row] for row in flops]
+
+
+def test_resnet18_has_the_parameters_of_fedmlbs_code() -> None:
+    assert parameters("resnet18", 100, 3) == RESNET_PARAMS
+    assert sum(RESNET_PARAMS) == 11_220_132
+    assert sum(parameters("resnet18", 10, 3)) == 11_173_962
+    assert sum(parameters("resnet18", 200, 3)) == 11_271_432
+
+
+def test_the_last_blocks_of_resnet18_hold_nearly_all_of_its_bytes() -> None:
+    with torch.device("meta"):
+        config = ModelConfig("resnet18")
+        layout = Net(lambda: build(config, 100, 3), torch.device("meta")).layout
+    assert layout.nbytes() == 44_880_528
+    last = [layout.nbytes(layout.last(alpha)) for alpha in range(1, 6)]
+    assert last == [205_200, 33_780_112, 42_178_960, 44_281_232, 44_873_104]
+
+
+def test_resnet18_computes_what_fedmlbs_code_computes() -> None:
+    rows = macs("resnet18", 100, (3, 32, 32))
+    assert [row[FORWARD] for row in rows] == RESNET_MACS
+    assert sum(RESNET_MACS) == 555_468_800
+    # Each gradient costs as much as the forward pass, in a block of several layers too.
+    assert [row[WEIGHT_GRADIENT] for row in rows] == RESNET_MACS
+    assert [row[INPUT_GRADIENT] for row in rows] == RESNET_MACS
+
+
+def test_larger_images_run_through_resnet18() -> None:
+    assert sum(row[FORWARD] for row in macs("resnet18", 200, (3, 64, 64))) == 2_221_772_800
+
+
+def test_pathways_through_resnet18_cost_what_is_executed() -> None:
+    rows = macs("resnet18", 100, (3, 32, 32))
+    plain = sum(sum(row) for row in rows) - rows[0][INPUT_GRADIENT]  # images need no gradient
+    ratios = []
+    for alpha in range(1, 6):
+        extra = sum(row[FORWARD] + row[INPUT_GRADIENT] for m in range(6 - alpha, 6) for row in rows[m:])
+        ratios.append(round(1 + extra / plain, 3))
+    assert ratios == [1.000, 1.161, 1.484, 1.968, 2.633]
+
+
+def test_the_first_block_pays_for_the_gradients_between_its_own_layers() -> None:
+    first, *_ = macs("resnet18", 100, (3, 32, 32), "balanced:6")
+    # Stem, two units of stage 1 and one of stage 2 with its shortcut; all but the stem pass gradients on.
+    assert first[FORWARD] == 1_769_472 + 150_994_944 + 134_217_728
+    assert first[WEIGHT_GRADIENT] == 2 * first[FORWARD] - 1_769_472
+
+
+def test_the_cnn_has_the_layers_of_pfedmb() -> None:
+    assert parameters("cnn", 10, 3) == [456, 2_416, 48_120, 10_164, 850]
+    assert parameters("cnn", 100, 3)[-1] == 8_500
+    assert [row[FORWARD] for row in macs("cnn", 10, (3, 32, 32))] == [352_800, 240_000, 48_000, 10_080, 840]
+    assert sum(row[FORWARD] for row in macs("cnn", 100, (3, 32, 32))) == 659_280
+
+
+def test_the_cnn_takes_grey_images_with_a_smaller_first_layer() -> None:
+    assert parameters("cnn", 10, 1) == [6 * 25 + 6, 2_416, 48_120, 10_164, 850]
+
+
+def test_the_digits_cnn_by_hand() -> None:
+    # 3x3 kernels: 1 -> 16 -> 32 -> 32 channels, then 32 channels of 2x2 -> 10 classes.
+    assert parameters("digits-cnn", 10, 1) == [16 * 9 + 16, 32 * 144 + 32, 32 * 288 + 32, 128 * 10 + 10]
+    assert sum(parameters("digits-cnn", 10, 1)) == 15_338
+    expected = [64 * 16 * 9, 64 * 32 * 144, 16 * 32 * 288, 1_280]
+    assert [row[FORWARD] for row in macs("digits-cnn", 10, (1, 8, 8))] == expected
+
+
+# --- cuts -------------------------------------------------------------------------------------------------------------
+
+
+def test_balanced_blocks_of_resnet18_let_two_blocks_really_save() -> None:
+    sizes = parameters("resnet18", 100, 3, "balanced:6")
+    shares = [round(sum(sizes[-alpha:]) / sum(sizes), 3) for alpha in range(1, 6)]
+    assert shares == [0.005, 0.425, 0.753, 0.858, 0.940]
+
+
+def all_cuts(units: int, count: int, start: int = 1) -> Iterator[tuple[int, ...]]:
+    if count == 1:
+        yield ()
+        return
+    for first in range(start, units):
+        for rest in all_cuts(units, count - 1, first + 1):
+            yield (first, *rest)
+
+
+def test_balanced_cuts_are_the_best_of_all_cuts() -> None:
+    rng = random.Random(0)
+    for _ in range(60):
+        units = rng.randint(2, 8)
+        sizes = [rng.randint(1, 6) for _ in range(units)]
+        count = rng.randint(2, units)
+        costs = {
+            cuts: sum(sum(sizes[a:b]) ** 2 for a, b in zip((0, *cuts), (*cuts, units), strict=True))
+            for cuts in all_cuts(units, count)
+        }
+        least = min(costs.values())
+        assert balanced_cuts(sizes, count) == min(cuts for cuts, cost in costs.items() if cost == least)
+
+
+def test_a_tie_goes_to_the_earlier_cut() -> None:
+    assert balanced_cuts([1, 1, 1], 2) == (1,)
+
+
+def test_a_cut_changes_blocks_but_not_the_function() -> None:
+    def net(cut: str) -> Net:
+        torch.manual_seed(0)
+        return Net(lambda: build(ModelConfig("resnet18", width=4, blocks=cut), 10, 3), CPU)
+
+    stages, balanced = net("stages"), net("balanced:4")
+    assert (len(stages), len(balanced)) == (6, 4)
+    assert torch.equal(stages.flat, balanced.flat)
+    x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert torch.equal(stages.run(x), balanced.run(x))
+
+
+@pytest.mark.parametrize("cut", ["balanced:1", "balanced:11", "balanced:x", "stage"])
+def test_a_cut_that_the_model_does_not_allow_is_named(cut: str) -> None:
+    with pytest.raises(ValueError, match=r"model\.blocks.*resnet18 takes 'stages' or 'balanced:2' \.\. 'balanced:10'"):
+        model("resnet18").block_count(cut)
+
+
+def test_a_model_that_is_not_there_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ValueError, match=r"model\.name = 'resnet-18'.*did you mean resnet18"):
+        model("resnet-18")
+
+
+def test_a_width_that_groups_cannot_share_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"model\.width = 5"):
+        build(ModelConfig("resnet18", width=5), 10, 3)

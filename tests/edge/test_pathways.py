@@ -1,0 +1,304 @@
+"""Hybrid pathways and their loss, against a slow and plain second implementation in double precision.
+
+The gradients are compared where local and global model differ, since at a round's first step much of it cancels.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from coordinator.methods.fedbr import FedBROptions
+from coordinator.methods.fedmlb import FedMLBOptions
+from edge.blocks import Net
+from edge.config import TrainConfig
+from edge.local import Local
+from edge.objectives.fedbr import FedBR
+from edge.objectives.fedmlb import FedMLB
+from edge.pathways import PathwayLoss
+from edge.sgd import Sgd
+from tests.toy import batch, gradient, shifted, tower, visit, whole
+
+BLOCKS = 4
+
+
+def fedmlb(net: Net, **options: Any) -> FedMLB:
+    """FedMLB's client half at the start of a visit."""
+    half = FedMLB(FedMLBOptions(**options).model_dump())
+    half.begin(net, whole(net), {}, visit(net))
+    return half
+
+
+def fedbr(net: Net, alpha: int, **options: Any) -> FedBR:
+    """FedBR's client half at the start of a visit with a full download."""
+    half = FedBR(FedBROptions(**options).model_dump())
+    half.begin(net, whole(net), {}, visit(net, alpha=alpha, full=1))
+    return half
+
+
+# --- the divergence ---------------------------------------------------------------------------------------------------
+
+
+def kl(p: NDArray[np.float64], q: NDArray[np.float64]) -> float:
+    """Σ p (log p − log q) of logits (batch, classes): sum over classes, mean over the batch."""
+
+    def softmax(z: NDArray[np.float64]) -> NDArray[np.float64]:
+        e = np.exp(z - z.max(axis=1, keepdims=True))
+        return np.asarray(e / e.sum(axis=1, keepdims=True))
+
+    a, b = softmax(p), softmax(q)
+    return float((a * (np.log(a) - np.log(b))).sum(axis=1).mean())
+
+
+def divergence(hybrid: Tensor, main: Tensor, **options: Any) -> float:
+    how = {"lambda1": 1.0, "lambda2": 1.0, "temperature": 1.0, "divisor": None, **options}
+    return float(PathwayLoss(**how).divergence(hybrid, main))
+
+
+def test_the_divergence_is_the_kl_of_tempered_softmaxes() -> None:
+    rng = torch.Generator().manual_seed(0)
+    hybrid, main = 3 * torch.randn(16, 10, generator=rng), 3 * torch.randn(16, 10, generator=rng)
+    h, m = hybrid.double().numpy(), main.double().numpy()
+    forward, backward = kl(h, m), kl(m, h)
+    assert abs(forward - backward) > 0.1
+    assert divergence(hybrid, main) == pytest.approx(forward, rel=1e-5)
+    assert divergence(hybrid, main, kl="local-hybrid") == pytest.approx(backward, rel=1e-5)
+    assert divergence(hybrid, main, kl="symmetric") == pytest.approx((forward + backward) / 2, rel=1e-5)
+    assert divergence(hybrid, main, temperature=3.0) == pytest.approx(kl(h / 3, m / 3), rel=1e-5)
+    assert divergence(hybrid, main, temperature=3.0, kl_t2=True) == pytest.approx(9 * kl(h / 3, m / 3), rel=1e-5)
+
+
+def test_a_divergence_by_hand() -> None:
+    # (1/2, 1/2) against (3/4, 1/4): ½ ln(2/3) + ½ ln 2 = ½ ln(4/3).
+    main = torch.log(torch.tensor([[0.75, 0.25]]))
+    assert divergence(torch.zeros(1, 2), main) == pytest.approx(0.5 * np.log(4 / 3), rel=1e-6)
+
+
+@pytest.mark.parametrize("direction", ["hybrid-local", "local-hybrid", "symmetric"])
+def test_extreme_logits_give_finite_losses_and_gradients(direction: Any) -> None:
+    hybrid = torch.tensor([[1e4, 0.0, -1e4], [0.0, 300.0, -300.0]], requires_grad=True)
+    main = torch.tensor([[-1e4, 0.0, 1e4], [300.0, 0.0, -300.0]], requires_grad=True)
+    loss = PathwayLoss(1.0, 1.0, 1.0, None, kl=direction).divergence(hybrid, main)
+    torch.autograd.backward(loss)
+    assert hybrid.grad is not None
+    assert main.grad is not None
+    assert torch.isfinite(loss)
+    assert torch.isfinite(hybrid.grad).all()
+    assert torch.isfinite(main.grad).all()
+
+
+# --- gradients where L and G differ -----------------------------------------------------------------------------------
+
+
+def slow_gradient(
+    net: Net,
+    frozen: Net,
+    pathways: Sequence[int],
+    lambda1: float = 1.0,
+    lambda2: float = 1.0,
+    temperature: float = 1.0,
+    divisor: float | None = None,
+    local_first: bool = True,
+    detach: bool = False,
+    reverse: bool = False,
+) -> NDArray[np.float64]:
+    """∂/∂L of CE(z_L) + λ1/D Σ CE(z_m) + λ2/D Σ KL(σ(z_m/T) ‖ σ(z_L/T)), every pathway run from the images on."""
+    local = [copy.deepcopy(module).double() for module in net.modules]
+    fixed = [copy.deepcopy(module).double().requires_grad_(False) for module in frozen.modules]
+    x, y = batch()
+
+    def logits(blocks: Sequence[nn.Module]) -> Tensor:
+        z = x.double()
+        for block in blocks:
+            z = block(z)
+        return z
+
+    def cross_entropy(z: Tensor) -> Tensor:
+        return -torch.log(torch.softmax(z, 1))[torch.arange(len(y)), y].mean()
+
+    def divergence(p: Tensor, q: Tensor) -> Tensor:
+        p, q = torch.softmax(p / temperature, 1), torch.softmax(q / temperature, 1)
+        return (p * (torch.log(p) - torch.log(q))).sum(1).mean()
+
+    main = logits(local)
+    total = cross_entropy(main)
+    for m in pathways:
+        z = logits(local[:m] + fixed[m:] if local_first else fixed[:m] + local[m:])
+        target = z.detach() if detach else z
+        term = divergence(main, target) if reverse else divergence(target, main)
+        total = total + (lambda1 * cross_entropy(z) + lambda2 * term) / (divisor or len(pathways))
+    grads = torch.autograd.grad(total, [p for module in local for p in module.parameters()])
+    return torch.cat([grad.reshape(-1) for grad in grads]).numpy()
+
+
+def assert_same(half: FedMLB | FedBR, net: Net, pathways: Sequence[int], **how: Any) -> None:
+    shifted(net)
+    ours, theirs = gradient(half, net, *batch()), slow_gradient(net, half.frozen, pathways, **how)
+    assert np.abs(ours - theirs).max() < 2e-6 * max(1.0, np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("order", ["LG", "GL"])
+@pytest.mark.parametrize("pathways", [None, (2,), (1, 3)])
+def test_fedmlbs_gradient_with_any_pathways_in_both_orders(order: str, pathways: tuple[int, ...] | None) -> None:
+    net = tower()
+    half = fedmlb(net, order=order, pathways=pathways)
+    assert_same(half, net, pathways or (1, 2, 3), local_first=order == "LG")
+
+
+def test_fedmlbs_gradient_with_weights_and_temperature() -> None:
+    net = tower()
+    half = fedmlb(net, lambda1=0.5, lambda2=3.0, temperature=2.0)
+    assert_same(half, net, (1, 2, 3), lambda1=0.5, lambda2=3.0, temperature=2.0)
+
+
+def test_fedmlbs_single_pathway_is_weaker_with_the_published_normaliser() -> None:
+    net = tower()
+    half = fedmlb(net, pathways=(2,), norm="all")
+    assert_same(half, net, (2,), divisor=3.0)
+
+
+def test_fedmlbs_divergence_moves_pathways_unless_they_are_detached() -> None:
+    net = tower()
+    half = fedmlb(net, detach_hybrid_target=True)
+    assert_same(half, net, (1, 2, 3), detach=True)
+    assert np.abs(gradient(half, net, *batch()) - slow_gradient(net, half.frozen, (1, 2, 3))).max() > 1e-4
+
+
+@pytest.mark.parametrize(("alpha", "pathways"), [(1, (3,)), (2, (2, 3)), (3, (1, 2, 3))])
+def test_fedbr_takes_the_last_alpha_pathways(alpha: int, pathways: tuple[int, ...]) -> None:
+    net = tower()
+    assert_same(fedbr(net, alpha), net, pathways)
+
+
+def test_fedbrs_options_change_the_loss_as_they_say() -> None:
+    for options, how in (
+        ({"norm": "all"}, {"divisor": 3.0}),
+        ({"norm": "none"}, {"divisor": 1.0}),
+        ({"hybrid_ce": False}, {"lambda1": 0.0}),
+        ({"kl": "local-hybrid"}, {"reverse": True}),
+        ({"detach": True}, {"detach": True}),
+        ({"detach": True, "hybrid_ce": False}, {"detach": True, "lambda1": 0.0}),
+        ({"temperature": 2.0, "kl_t2": True}, {"temperature": 2.0, "lambda2": 4.0}),
+    ):
+        net = tower()
+        assert_same(fedbr(net, 2, **options), net, (2, 3), **how)
+
+
+# --- a round's first step ---------------------------------------------------------------------------------------------
+
+
+def factors(half: Local, net: Net) -> list[float]:
+    """By how much each block's gradient is larger than FedAvg's."""
+    plain = Local({})
+    plain.begin(net, whole(net), {}, visit(net))
+    mine, theirs = gradient(half, net, *batch()), gradient(plain, net, *batch())
+    found = []
+    for part in net.slices.values():
+        factor = float(mine[part] @ theirs[part] / (theirs[part] @ theirs[part]))
+        assert np.allclose(mine[part], factor * theirs[part], rtol=0, atol=1e-6)
+        found.append(round(factor, 5))
+    return found
+
+
+def test_at_the_first_step_no_pathway_diverges() -> None:
+    net = tower()
+    half = fedmlb(net, lambda1=0.0, lambda2=1.0)
+    x, y = batch()
+    loss = half.loss(net, x, y)
+    assert abs(float(loss.detach() - half.losses[-1])) < 1e-6
+    assert factors(half, net) == [1.0, 1.0, 1.0, 1.0]
+
+
+def test_at_the_first_step_fedmlb_scales_each_block_by_the_pathways_behind_it() -> None:
+    # 1 + λ1 (M − j)/(M − 1), M = 6 and 4; half of that with λ1 = ½.
+    net = tower((5, 6, 6, 6, 6, 6, 3))
+    assert factors(fedmlb(net), net) == [2.0, 1.8, 1.6, 1.4, 1.2, 1.0]
+    net = tower()
+    assert factors(fedmlb(net, lambda1=0.5), net) == [1.5, 1.33333, 1.16667, 1.0]
+
+
+def test_at_the_first_step_after_a_full_download_fedbr_scales_by_its_alpha_pathways() -> None:
+    # 1 + λ1 min(α, M − j)/α with M = 6, α = 3.
+    net = tower((5, 6, 6, 6, 6, 6, 3))
+    assert factors(fedbr(net, 3), net) == [2.0, 2.0, 2.0, 1.66667, 1.33333, 1.0]
+
+
+def test_the_global_model_is_the_same_bytes_after_local_training() -> None:
+    for make in (fedmlb, lambda net: fedbr(net, 3)):
+        net = tower()
+        half = make(net)
+        received = half.frozen.flat.clone()
+        step = Sgd(net, TrainConfig(clip=10.0, weight_decay=1e-3, momentum=0.5), lr=0.1)
+        half.train(net, lambda: iter([batch(seed=seed) for seed in range(4)]), step)
+        assert torch.equal(half.frozen.flat, received)
+        assert not torch.equal(net.flat, received)
+
+
+def test_the_frozen_model_has_the_parts_that_never_travel_as_the_client_holds_them() -> None:
+    net = tower()
+    private = net.dump(["b4"])
+    arrived = {key: vector for key, vector in whole(tower(seed=5))["model"].items() if key != "b4"}
+    half = FedMLB(FedMLBOptions().model_dump())
+    half.begin(net, {"model": arrived}, {"model": private}, visit(net))
+    assert torch.equal(half.frozen.flat, net.flat)
+    assert np.array_equal(half.frozen.dump(["b4"])["b4"].data, private["b4"].data)
+
+
+# --- FedBR's starting point and report --------------------------------------------------------------------------------
+
+
+def test_fedbr_starts_from_its_own_first_blocks_and_the_global_last_ones() -> None:
+    net, kept, sent = tower(), whole(tower(seed=3))["model"], whole(tower(seed=4))["model"]
+    down = {"model": {key: sent[key] for key in ("b3", "b4")}}
+    half = FedBR(FedBROptions().model_dump())
+    half.begin(net, down, {"model": {key: kept[key] for key in ("b1", "b2", "b3")}}, visit(net, alpha=2, full=0))
+    combined = net.dump(net.layout.names)
+    assert [combined[key].version for key in ("b1", "b2")] == [kept[key].version for key in ("b1", "b2")]
+    assert [combined[key].version for key in ("b3", "b4")] == [sent[key].version for key in ("b3", "b4")]
+    frozen = half.frozen.dump(["b3", "b4"])
+    assert [frozen[key].version for key in ("b3", "b4")] == [sent[key].version for key in ("b3", "b4")]
+
+
+def test_a_client_that_lacks_a_block_says_so() -> None:
+    net = tower()
+    with pytest.raises(ValueError, match="client 0 has never held b1, b2 and was not sent it"):
+        Local({}).begin(net, {"model": net.dump(["b3", "b4"])}, {}, visit(net))
+
+
+def reported_drop(losses: Sequence[float], **options: Any) -> float:
+    net = tower()
+    half = fedbr(net, 1, **options)
+    half.losses = [torch.tensor(loss) for loss in losses]
+    return half.end(net, visit(net))[2]["drop"]
+
+
+def test_the_drop_is_the_first_epochs_loss_less_the_last_ones() -> None:
+    # The visit has one step per epoch.
+    assert reported_drop([3.0, 2.0, 1.5]) == 1.5
+    assert reported_drop([1.0, 2.5]) == -1.5
+    assert reported_drop([1.0, 2.5], drop="absolute") == 1.5
+    assert reported_drop([3.0]) == 0.0
+    assert reported_drop([]) == 0.0
+
+
+def test_the_exact_drop_scores_all_local_data_before_and_after() -> None:
+    net = tower()
+    half = fedbr(net, 1, drop="exact")
+    x, y = batch()
+
+    def loss() -> float:
+        with torch.no_grad():
+            return float(nn.functional.cross_entropy(net.run(x), y))
+
+    before = loss()
+    half.train(net, lambda: iter([(x, y)] * 3), Sgd(net, TrainConfig(), lr=0.1))
+    drop = before - loss()
+    assert drop > 0.01
+    assert half.end(net, visit(net))[2]["drop"] == pytest.approx(drop, abs=1e-6)

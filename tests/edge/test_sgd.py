@@ -1,0 +1,117 @@
+"""One local step: clip, then weight decay, then momentum; the same numbers as torch's own optimiser."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from edge.blocks import Net
+from edge.config import TrainConfig
+from edge.sgd import Sgd
+from tests.toy import CPU, batch, tower
+
+
+def cross_entropy(net: Net, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(net.run(x), y)
+
+
+def push(amount: float, block: str | None = None) -> Callable[[Net], None]:
+    """A correction that adds ``amount`` to the gradient of one block, or of all."""
+
+    def correct(net: Net) -> None:
+        net.grad[net.slices[block] if block else slice(None)].add_(amount)
+
+    return correct
+
+
+def weight(value: float) -> Net:
+    """A net of one weight."""
+    net = Net(lambda: [("w", nn.Linear(1, 1, bias=False))], CPU)
+    net.flat.fill_(value)
+    return net
+
+
+def walk(config: TrainConfig, value: float, slope: float, steps: int) -> list[float]:
+    """Where one weight goes, from ``value``, under a loss of constant slope at lr 0.5."""
+    net = weight(value)
+    step = Sgd(net, config, lr=0.5)
+    x = torch.full((1, 1), slope)
+    path = []
+    for _ in range(steps):
+        step(lambda net, x, y: net.run(x).sum(), x, x)
+        path.append(net.flat.item())
+    return path
+
+
+def test_plain_steps() -> None:
+    assert walk(TrainConfig(), 2.0, 4.0, 3) == [0.0, -2.0, -4.0]
+
+
+def test_weight_decay_joins_the_gradient_after_clipping() -> None:
+    # |g| = 5 is clipped to 1; then 0.1 x 2 of decay: 2 - 0.5 (1 + 0.2). The other order would give 2 - 0.5 = 1.5.
+    assert walk(TrainConfig(clip=1.0, weight_decay=0.1), 2.0, 5.0, 1) == pytest.approx([1.4], abs=1e-6)
+
+
+def test_a_gradient_below_the_bound_is_not_changed() -> None:
+    assert walk(TrainConfig(clip=10.0), 2.0, 4.0, 1) == [0.0]
+
+
+def test_momentum_sums_what_went_before() -> None:
+    # Velocities 1, 1.5, 1.75 at lr 0.5.
+    assert walk(TrainConfig(momentum=0.5), 0.0, 1.0, 3) == [-0.5, -1.25, -2.125]
+
+
+def test_nesterov_looks_one_step_ahead() -> None:
+    # Steps 1 + 0.5 x (1, 1.5, 1.75).
+    assert walk(TrainConfig(momentum=0.5, nesterov=True), 0.0, 1.0, 3) == [-0.75, -1.625, -2.5625]
+
+
+@pytest.mark.parametrize(
+    ("momentum", "nesterov", "decay", "clip"),
+    [case for case in product((0.0, 0.9), (False, True), (0.0, 1e-2), (0.0, 0.05)) if case[0] or not case[1]],
+)
+def test_it_walks_as_torch_does(momentum: float, nesterov: bool, decay: float, clip: float) -> None:
+    net = tower()
+    plain = nn.Sequential(*copy.deepcopy(net.modules))
+    theirs = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=momentum, nesterov=nesterov, weight_decay=decay)
+    ours = Sgd(net, TrainConfig(momentum=momentum, nesterov=nesterov, weight_decay=decay, clip=clip), lr=0.1)
+    for seed in range(5):
+        x, y = batch(seed=seed)
+        theirs.zero_grad()
+        F.cross_entropy(plain(x), y).backward()  # type: ignore[no-untyped-call]
+        if clip:
+            nn.utils.clip_grad_norm_(plain.parameters(), clip)
+        theirs.step()
+        ours(cross_entropy, x, y)
+    assert torch.allclose(net.flat, nn.utils.parameters_to_vector(plain.parameters()), rtol=0, atol=1e-7)
+    assert ours.steps == 5
+
+
+def test_corrections_are_inside_the_clipped_gradient() -> None:
+    net = weight(0.0)
+    step = Sgd(net, TrainConfig(clip=1.0), lr=0.5, corrections=[push(4.0)])
+    step(lambda net, x, y: net.run(x).sum(), torch.ones(1, 1), torch.ones(1, 1))
+    assert net.flat.item() == pytest.approx(-0.5, abs=1e-6)
+
+
+def test_a_step_on_some_blocks_is_as_if_there_were_no_others() -> None:
+    net, alone = tower(), tower()
+    config = TrainConfig(momentum=0.9, weight_decay=0.1, clip=0.01)
+    before = net.flat.clone()
+    both = Sgd(net, config, lr=0.1, corrections=[push(1.0)])
+    alone.train_only(["b4"])
+    one = Sgd(alone, config, lr=0.1, corrections=[push(1.0, "b4")])
+    for seed in range(3):
+        both(cross_entropy, *batch(seed=seed), only=["b4"])
+        one(cross_entropy, *batch(seed=seed))
+        alone.flat[: alone.slices["b4"].start].copy_(before[: alone.slices["b4"].start])
+    part = net.slices["b4"]
+    assert torch.equal(net.flat[: part.start], before[: part.start])
+    assert torch.allclose(net.flat[part], alone.flat[part], rtol=0, atol=1e-7)
+    assert not torch.equal(net.flat[part], before[part])

@@ -1,0 +1,144 @@
+"""``fedbr check``: what a scenario weighs and will cost, from one worker and without training."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge.config import Description
+from edge.payload import BlockShape, Layout
+from scenarios import cli, tables
+from scenarios.load import ScenarioError, load
+from scenarios.studies import check
+
+
+def described(samples: int = 0) -> Description:
+    """A model of two blocks of 100 and 300 parameters; ten clients with ``samples`` each, or no data at all."""
+    empty = np.zeros(0, dtype=np.int64)
+    return Description(
+        layout=Layout((BlockShape("body", 100), BlockShape("head", 300))),
+        family="conv",
+        flops=np.array([[1000.0, 1000.0, 1000.0], [200.0, 200.0, 200.0]]),
+        data_sha256="",
+        data_source="",
+        classes=10,
+        test_count=0,
+        samples=np.full(10, samples) if samples else empty,
+        histogram=np.zeros((0, 10), dtype=np.int64),
+        test_samples=empty,
+    )
+
+
+@pytest.fixture(scope="module")
+def cifar100(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The check of the FedBR paper's CIFAR-100 setting, on a machine without the data."""
+    root = tmp_path_factory.mktemp("no-data")
+    return check.run_check(load("fedbr-cifar100", [f"data.root={root}"]), root)
+
+
+def column(rows: list[dict[str, Any]], name: str, digits: int = 4) -> list[float]:
+    return [round(row[name], digits) for row in rows]
+
+
+def test_the_last_blocks_of_resnet18_weigh_and_cost_what_its_shapes_say(cifar100: dict[str, Any]) -> None:
+    rows = cifar100["alphas"]
+
+    assert column(rows, "payload_nbytes") == [205_200, 33_780_112, 42_178_960, 44_281_232, 44_873_104]
+    assert column(rows, "flops_ratio", 3) == [1.000, 1.161, 1.484, 1.968, 2.633]
+    assert column(rows, "ratio_3f") == [1.0001, 1.1612, 1.4834, 1.9668, 2.6313]
+    assert column(rows, "eq2") == [1.1667, 1.5, 2.0, 2.6667, 3.5]
+    assert column(rows, "nominal_share") == [0.1667, 0.3333, 0.5, 0.6667, 0.8333]
+    assert column(rows, "share") == [0.0046, 0.7527, 0.9398, 0.9866, 0.9998]
+
+
+def test_a_message_is_longer_than_its_payload_by_a_header_alone(cifar100: dict[str, Any]) -> None:
+    for row in cifar100["alphas"]:
+        assert 0 < row["message_nbytes"] - row["payload_nbytes"] < 1000
+
+
+def test_the_blocks_add_up_to_the_model(cifar100: dict[str, Any]) -> None:
+    blocks = cifar100["blocks"]
+
+    assert [block["name"] for block in blocks] == ["stem", "stage1", "stage2", "stage3", "stage4", "head"]
+    assert sum(block["params"] for block in blocks) == 11_220_132
+    assert sum(block["nbytes"] for block in blocks) == 4 * 11_220_132
+    assert sum(block["flops_forward"] for block in blocks) == 2 * 555_468_800
+
+
+def test_a_missing_data_set_is_a_warning_and_leaves_out_what_depends_on_it(cifar100: dict[str, Any]) -> None:
+    estimate = cifar100["estimate"]
+
+    assert estimate["data"]["found"] is None
+    assert estimate["data"]["warning"].startswith("data set cifar100 was found nowhere; looked in data.root (")
+    assert (estimate["flops"], estimate["virtual_seconds"], estimate["joules"]) == (None, None, None)
+    assert estimate["bytes"][0] > 0
+
+
+def test_the_printed_check_fits_80_columns_and_cuts_no_number(cifar100: dict[str, Any]) -> None:
+    stream = io.StringIO()
+    tables.print_check(cifar100, stream)
+    lines = stream.getvalue().splitlines()
+
+    assert 'name = "cifar100"' in lines
+    assert "…" not in stream.getvalue()
+    assert max(len(line) for line in lines if "found nowhere" not in line) <= 80
+    assert any(line.split() == ["1", "205,200", "205,377", "0.46", "%", "16.67", "%", "1.000", "1.0001", "1.1667"]
+               for line in lines)  # fmt: skip
+    assert any(line.startswith("warning: data set cifar100 was found nowhere") for line in lines)
+
+
+def test_two_blocks_by_hand() -> None:
+    row = check.alphas(load("digits", ["model.blocks=balanced:2"]), described())[0]
+
+    # A plain step: 3 x 1200 less the first block's input gradient; the pathway adds 200 forward and 200 back.
+    assert row["flops_ratio"] == (2600 + 400) / 2600
+    assert row["ratio_3f"] == 1 + 2 * 200 / (3 * 1200)
+    assert row["payload_nbytes"] == 4 * 300
+    assert (row["share"], row["nominal_share"], row["eq2"]) == (0.75, 0.5, 1.5)
+
+
+def test_the_estimate_of_fedavg_by_hand() -> None:
+    loaded = load("digits", ["method=fedavg", "method_options={}", "rounds.max=3", "rounds.participants=5"])
+    estimate = check.estimate(loaded, described(samples=32))
+
+    down, up = estimate["message_down_nbytes"][1], estimate["message_up_nbytes"]
+    assert estimate["payload_down_nbytes"] == [1600, 1600]
+    assert estimate["bytes"] == [15 * (down + up)] * 2
+    assert estimate["nominal_bytes"] == 15 * 2 * 1600
+    assert estimate["flops"] == 15 * 2 * 32 * 2600  # two local epochs of 32 examples
+    assert estimate["virtual_seconds"] > 0
+    assert estimate["state_disk_nbytes"] == 0
+
+
+def test_clients_of_fedbr_keep_all_but_the_last_block() -> None:
+    estimate = check.estimate(load("digits", ["model.blocks=balanced:2"]), described())
+
+    # 100 parameters of each of ten clients, and a second copy of five while a round is under way.
+    assert estimate["state_disk_nbytes"] == 15 * 400
+
+
+def test_kept_state_that_the_disk_cannot_hold_is_refused_with_the_sum(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(check, "free_nbytes", lambda out: 5999)
+    with pytest.raises(ScenarioError) as caught:
+        check.refuse_what_cannot_fit(load("digits", ["model.blocks=balanced:2"]), described(), tmp_path)
+
+    assert str(caught.value) == (
+        "digits: data.clients = 10: the state that clients keep needs 15 x 400 B = 6 kB, "
+        f"but --out {tmp_path} has 6 kB free"
+    )
+
+
+def test_check_as_json_has_exactly_these_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.guarded(["check", "digits", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+
+    assert set(result) == {"scenario", "blocks", "alphas", "estimate"}
+    assert result["estimate"]["data"]["found"] is not None
+    assert result["estimate"]["flops"] > 0

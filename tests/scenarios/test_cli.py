@@ -1,0 +1,199 @@
+"""The command line as a user meets it: what it prints, how it ends, and that nothing is left running."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from coordinator.federation import Progress
+from coordinator.ledger import read
+from coordinator.pool import Nursery
+from scenarios import cli
+from scenarios.load import load
+from scenarios.runner import Host, Interrupt, run
+
+TINY = ["digits", "train.local_epochs=1", "rounds.max=2", "--workers", "1"]
+RUN_KEYS = {
+    "run_dir", "method", "seed", "rounds", "accuracy", "best_accuracy", "virtual_seconds", "bytes_down", "bytes_up",
+    "nominal_bytes", "flops", "nominal_flops", "joules", "target_accuracy", "time_to_target_s", "bytes_to_target",
+    "rounds_to_target", "stopped_by", "wall_seconds", "model_sha256",
+}  # fmt: skip
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The message of a command line that must be refused, without its ``fedbr:``."""
+    assert cli.guarded(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+    assert psutil.Process().children(recursive=True) == []
+    return captured.err.splitlines()[-1].removeprefix("fedbr: ")
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "scenarios.cli", *words]
+
+
+def test_a_run_as_json_is_one_object_with_exactly_the_promised_keys(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.guarded(["run", *TINY, "--out", str(tmp_path), "--run-id", "a", "--seed", "3", "--json"]) == 0
+    captured = capsys.readouterr()
+    result = json.loads(captured.out)
+
+    assert set(result) == RUN_KEYS
+    assert (result["rounds"], result["seed"], result["stopped_by"]) == (2, 3, "rounds")
+    assert result["run_dir"] == str(tmp_path / "digits" / "a")
+    assert captured.err == ""
+    assert {path.name for path in (tmp_path / "digits" / "a").iterdir()} == {
+        "scenario.toml", "environment.json", "ledger.sqlite", "checkpoints", "state", "logs", "report.html",
+    }  # fmt: skip
+
+
+def test_an_unknown_key_ends_a_real_process_with_2_and_one_line() -> None:
+    words = command("run", "digits", "train.learning_rat=0.1")
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert ended.stderr == "fedbr: command line: unknown key train.learning_rat, did you mean train.lr?\n"
+
+
+def test_bad_usage_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "'run'" in refused(capsys, "rnu")
+    assert "--nope" in refused(capsys, "run", "digits", "--nope")
+    assert "--workers" in refused(capsys, "run", "digits", "--workers", "0")
+
+
+@pytest.mark.parametrize("word", ["run", "compare", "check", "report", "list", "doctor"])
+def test_every_command_explains_itself(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.guarded([word, "--help"]) == 0
+    assert f"fedbr {word}" in capsys.readouterr().out
+
+
+def test_help_needs_neither_numpy_nor_the_scenarios() -> None:
+    code = "import sys; from scenarios import cli; cli.guarded(['--help']); print({'numpy', 'zmq'} & {*sys.modules})"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert ended.stdout.splitlines()[-1] == "set()"
+
+
+def test_a_place_that_cannot_take_the_run_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "digits" / "a").mkdir(parents=True)
+
+    assert refused(capsys, "run", "digits", "--out", str(tmp_path / "file")) == (
+        f"--out: cannot write to {tmp_path / 'file' / 'digits'}: Not a directory"
+    )
+    assert refused(capsys, "run", "digits", "--out", str(tmp_path), "--run-id", "a") == (
+        f"run folder {tmp_path / 'digits' / 'a'} exists already; choose another --run-id"
+    )
+    assert refused(capsys, "run", "digits", "--run-id", "a/b") == (
+        "--run-id 'a/b': must be the name of a folder, without slashes"
+    )
+
+
+def test_a_device_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    message = refused(capsys, "run", "digits", "--device", "gpu", "--out", str(tmp_path))
+    assert message == "--device gpu: must be cpu, cuda, cuda:N or auto"
+
+
+def test_a_data_set_that_data_root_lacks_is_refused_and_leaves_no_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["data.name=mnist", "model.name=cnn", f"data.root={tmp_path}", "--out", str(tmp_path / "runs")]
+    message = refused(capsys, "run", *TINY, *words)
+
+    assert message.startswith(f"digits: data set mnist not found. Looked in: data.root ({tmp_path})")
+    assert list((tmp_path / "runs" / "digits").iterdir()) == []
+
+
+def test_what_is_no_run_folder_cannot_be_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(capsys, "report", str(tmp_path / "x")) == (
+        f"{tmp_path / 'x'} is not a run folder: there is no such folder"
+    )
+
+
+def started(tmp_path: Path) -> subprocess.Popen[str]:
+    """A long run in a process of its own, in mid-run: its first round is committed."""
+    words = ["run", "digits", "--workers", "2", "rounds.max=1000", "stop.target_accuracy=1.0", "--run-id", "a"]
+    process = subprocess.Popen(
+        command(*words, "--out", str(tmp_path)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    while " 1/1000" not in process.stderr.readline():
+        assert process.poll() is None
+    return process
+
+
+def are_gone(processes: list[psutil.Process]) -> bool:
+    _, alive = psutil.wait_procs(processes, timeout=3)
+    return not alive
+
+
+def test_ctrl_c_ends_a_run_within_5_seconds_with_4_and_a_readable_ledger(tmp_path: Path) -> None:
+    process = started(tmp_path)
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=5)
+
+    assert process.returncode == 4
+    assert len(children) >= 3  # the process that starts workers, and two of these
+    assert are_gone(children)
+    assert "Traceback" not in output + errors
+    ledger = tmp_path / "digits" / "a" / "ledger.sqlite"
+    rounds = read(ledger, "SELECT COUNT(*) AS n FROM rounds")[0]["n"]
+    summary = json.loads(read(ledger, "SELECT value FROM meta WHERE key = 'summary'")[0]["value"])
+    assert (summary["stopped_by"], summary["rounds"]) == ("user", rounds)
+
+
+def test_a_second_ctrl_c_ends_at_once_with_130() -> None:
+    interrupt = Interrupt()
+    before = signal.getsignal(signal.SIGINT)
+    with interrupt.watching():
+        assert not interrupt()
+        signal.raise_signal(signal.SIGINT)
+        assert interrupt()
+        with pytest.raises(SystemExit) as ended:
+            signal.raise_signal(signal.SIGINT)
+
+    assert ended.value.code == 130
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_a_coordinator_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
+    process = started(tmp_path)
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.communicate()
+
+    assert are_gone(children)
+
+
+def test_a_worker_that_is_killed_in_mid_run_changes_nothing(tmp_path: Path) -> None:
+    loaded = load("digits", ["rounds.max=3", "train.local_epochs=1"])
+
+    def kill_one(progress: Progress) -> None:
+        nursery = psutil.Process().children()[0]
+        if progress.rounds == 1:
+            os.kill(nursery.children()[0].pid, signal.SIGKILL)
+
+    with Nursery() as nursery:
+        quiet = run(loaded, Host(tmp_path, 2, "cpu", "quiet"), nursery, lambda: False, False)
+        killed = run(loaded, Host(tmp_path, 2, "cpu", "killed", on_round=kill_one), nursery, lambda: False, False)
+
+    assert kinds(killed)["worker_died"] == 1
+    assert killed["model_sha256"] == quiet["model_sha256"]
+
+
+def kinds(summary: dict[str, Any]) -> dict[str, int]:
+    rows = read(Path(summary["run_dir"]) / "ledger.sqlite", "SELECT kind, COUNT(*) n FROM host_events GROUP BY kind")
+    return {row["kind"]: row["n"] for row in rows}

@@ -1,0 +1,119 @@
+"""``fedbr compare``: several methods on one scenario, side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scenarios import cli, tables
+from scenarios.load import ScenarioError
+from scenarios.studies.compare import accuracy_at, variants
+
+CURVE = [(1.0, 100.0, 0.2), (2.0, 200.0, 0.6), (3.0, 300.0, 0.5)]
+
+
+def refusal(methods: str, *overrides: str) -> str:
+    with pytest.raises(ScenarioError) as caught:
+        variants("digits", overrides, methods)
+    return str(caught.value)
+
+
+def test_accuracy_at_a_limit_is_the_last_one_within_it() -> None:
+    assert accuracy_at(CURVE, 2.5, axis=0) == 0.6
+    assert accuracy_at(CURVE, 300.0, axis=1) == 0.5
+    assert accuracy_at(CURVE, 99.0, axis=1) is None
+
+
+def test_an_option_goes_to_the_methods_that_have_it() -> None:
+    runs = variants("digits", ["method_options.mu=0.5", "method_options.lambda1=2.0"], "fedavg,fedprox,fedmlb", seed=7)
+    options = [run.scenario.method_options for run in runs]
+
+    assert options[0] == {}
+    assert options[1]["mu"] == 0.5
+    assert options[2]["lambda1"] == 2.0
+    assert {run.scenario.seed for run in runs} == {7}
+
+
+def test_options_of_the_file_are_dropped_for_methods_without_them(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('extends = "digits"\n[method_options]\nperiod = 9\n')
+    fedavg, fedbr = variants(str(file), [], "fedavg,fedbr")
+
+    assert fedavg.scenario.method_options == {}
+    assert fedbr.scenario.method_options["period"] == 9
+
+
+def test_an_option_of_the_command_line_that_no_method_has_is_refused() -> None:
+    assert refusal("fedavg,fedprox", "method_options.mo=1") == (
+        "command line: unknown key method_options.mo: none of fedavg, fedprox has it, did you mean 'method_options.mu'?"
+    )
+
+
+def test_bad_lists_of_methods_are_refused() -> None:
+    assert refusal("fedavg,fedbrr").startswith("--methods: no method 'fedbrr'; did you mean fedbr")
+    assert refusal("fedavg,fedavg") == "--methods: fedavg is named twice"
+    assert refusal("fedavg,") == "--methods 'fedavg,': write names separated by commas, for example fedavg,fedbr"
+    assert refusal("fedavg", "method=fedbr") == (
+        "command line: method: the methods of a comparison are named by --methods"
+    )
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a comparison of two methods over two rounds."""
+    out = tmp_path_factory.mktemp("runs")
+    words = ["rounds.max=2", "stop.target_accuracy=0.05", "--out", str(out), "--run-id", "both", "--json"]
+    assert cli.guarded(["compare", "digits", "--methods", "fedavg,fedbr", "--workers", "1", *words]) == 0
+    return out / "digits" / "both"
+
+
+def result_of(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "compare.json").read_text()))
+
+
+def test_a_comparison_is_one_folder_with_a_run_folder_per_method(compared: Path) -> None:
+    assert {path.name for path in compared.iterdir()} == {"fedavg", "fedbr", "compare.json", "report.html"}
+    assert (compared / "fedbr" / "ledger.sqlite").is_file()
+
+
+def test_the_target_is_a_yardstick_and_stops_no_run(compared: Path) -> None:
+    runs = result_of(compared)["runs"]
+
+    assert [run["rounds"] for run in runs] == [2, 2]
+    assert [run["stopped_by"] for run in runs] == ["rounds", "rounds"]
+    assert [run["rounds_to_target"] for run in runs] == [1, 1]
+
+
+def test_runs_are_read_at_what_all_have_in_common(compared: Path) -> None:
+    result = result_of(compared)
+    fedavg, fedbr = result["runs"]
+
+    assert set(result) == {"target_accuracy", "runs", "at_common_bytes", "at_common_seconds"}
+    assert result["at_common_bytes"]["bytes"] == fedbr["bytes_down"] + fedbr["bytes_up"]
+    assert result["at_common_bytes"]["accuracy"]["fedbr"] == fedbr["accuracy"]
+    assert result["at_common_seconds"]["seconds"] == fedavg["virtual_seconds"]
+    assert result["at_common_seconds"]["accuracy"]["fedavg"] == fedavg["accuracy"]
+
+
+def test_the_final_table_has_a_column_per_method(compared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tables.print_comparison(result_of(compared), compared / "report.html")
+    lines = capsys.readouterr().out.splitlines()
+    cells = {line.split("│")[0].strip(): [cell.strip() for cell in line.split("│")[1:]] for line in lines}
+
+    assert cells["rounds"] == ["2", "2"]
+    assert cells["stopped by"] == ["rounds", "rounds"]
+    # One round of fedavg: five visits, each the model of 15,338 float32 numbers down and up.
+    assert cells["bytes to it, nominal"][0] == "614 kB"
+    assert lines[-1] == f"report: {compared / 'report.html'}"
+    assert max(len(line) for line in lines[:-1]) <= 80
+
+
+def test_a_comparison_can_be_reported_again(compared: Path, tmp_path: Path) -> None:
+    words = ["-o", str(tmp_path / "again.html"), "--csv", str(tmp_path / "rounds.csv")]
+
+    assert cli.guarded(["report", str(compared), *words]) == 0
+    assert "fedbr" in (tmp_path / "again.html").read_text()
+    assert len((tmp_path / "rounds.csv").read_text().splitlines()) == 1 + 2 * 2

@@ -1,0 +1,91 @@
+"""What is shown while runs work: a live table that fits a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from coordinator.federation import Progress
+from coordinator.ledger import RoundRow
+from scenarios.live import Show, alphas, spark
+from scenarios.load import load
+
+FOLDER = Path("runs/digits/x")
+
+
+def progress(number: int, accuracy: float | None, alphas: dict[int, int] | None = None) -> Progress:
+    row = RoundRow(number - 1, 0.0, 90.0 * number, 5, accuracy, None, None, 0, 0, 0.0, 0.0, 0.0, 0.0, 0, "")
+    return Progress(row, number, 1_230_000 * number, 4_560_000 * number, alphas or {})
+
+
+def shown(show: Show) -> str:
+    console = Console(file=io.StringIO(), width=80)
+    with console.capture() as capture:
+        console.print(show.render())
+    return capture.get()
+
+
+def test_the_table_shows_every_method_and_the_last_rounds_of_the_one_at_work() -> None:
+    show = Show(["fedavg", "fedmlb+fedprox"], stream=io.StringIO(), quiet=True)
+    show.on_start(FOLDER, load("digits", ["rounds.max=40"], method="fedbr"))
+    for number in range(1, 31):
+        show.on_round(progress(number, number / 40, {1: 2, 3: 3}))
+    lines = shown(show).splitlines()
+
+    assert lines[0].startswith("fedavg")
+    assert "30/40  75.00 %" in lines[0]
+    assert "ETA" in lines[0]
+    assert lines[1].split() == ["fedmlb+fedprox", "waits"]
+    assert lines[3].split() == ["round", "accuracy", "virtual", "down", "up", "clients", "wall", "alpha", "1..M-1"]
+    assert [line.split()[0] for line in lines[4:]] == [str(number) for number in range(21, 31)]
+    assert lines[-1].split()[1:8] == ["75.00", "%", "45", "min", "36.9", "MB", "137"]
+    assert lines[-1].rstrip().endswith("2/0/3")
+    assert max(map(len, lines)) <= 80
+
+
+def test_methods_that_choose_no_alpha_have_no_such_column() -> None:
+    show = Show(["fedavg"], stream=io.StringIO(), quiet=True)
+    show.on_start(FOLDER, load("digits", method="fedavg"))
+    show.on_round(progress(1, None))
+
+    assert "alpha" not in shown(show)
+    assert shown(show).splitlines()[-1].split()[:2] == ["1", "-"]
+
+
+def test_where_there_is_no_terminal_each_round_is_one_plain_line() -> None:
+    stream = io.StringIO()
+    show = Show(["fedbr"], stream=stream)
+    with show.showing():
+        show.on_start(FOLDER, load("digits", ["rounds.max=2"]))
+        show.on_round(progress(1, 0.5, {2: 5}))
+        show.on_round(progress(2, 0.8125, {1: 4, 3: 1}))
+    first, second, third = stream.getvalue().splitlines()
+
+    assert first == "digits: fedbr, run folder runs/digits/x"
+    assert second.startswith("fedbr 1/2  accuracy 50.00 %  virtual 1.5 min  down 1.23 MB  up 4.56 MB  clients 5  wall ")
+    assert "alpha 0/5/0  ETA" in second
+    assert third.startswith("fedbr 2/2  accuracy 81.25 %")
+    assert third.endswith("alpha 4/0/1")
+
+
+def test_quiet_writes_nothing() -> None:
+    stream = io.StringIO()
+    show = Show(["fedbr"], stream=stream, quiet=True)
+    with show.showing():
+        show.on_start(FOLDER, load("digits"))
+        show.on_round(progress(1, 0.5))
+
+    assert stream.getvalue() == ""
+
+
+def test_a_histogram_counts_each_alpha_in_order() -> None:
+    assert alphas({3: 6, 1: 4}, 5) == "4/0/6/0/0"
+
+
+def test_a_spark_line_runs_from_0_to_1_and_ends_with_the_last_value() -> None:
+    assert spark([]) == ""
+    assert spark([0.0, 0.5, 1.0]) == "▁▅█"
+    assert len(spark([0.0] * 99 + [1.0])) == 20
+    assert spark([0.0] * 99 + [1.0])[-1] == "█"

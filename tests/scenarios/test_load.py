@@ -1,0 +1,173 @@
+"""From TOML and overrides to a resolved scenario, or to one message that names file, key and nearest valid choice."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scenarios.load import ScenarioError, load, shipped
+from scenarios.resolved import toml_text
+
+
+def refusal(*overrides: str, name: str = "digits") -> str:
+    with pytest.raises(ScenarioError) as caught:
+        load(name, overrides)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_every_scenario_that_ships_loads_and_its_resolved_form_says_the_same(name: str, tmp_path: Path) -> None:
+    loaded = load(name)
+    resolved = tmp_path / f"{name}.toml"
+    resolved.write_text(toml_text(loaded.scenario.model_dump()), encoding="utf-8")
+
+    assert load(str(resolved)).scenario == loaded.scenario
+
+
+def test_quantities_take_units_and_are_kept_in_si() -> None:
+    loaded = load("digits", ['budget.bytes="50 GB"', "budget.virtual_seconds=15 min", "fleet.server.down=20 Mbit/s"])
+
+    assert loaded.scenario.budget.bytes == 50_000_000_000
+    assert loaded.scenario.budget.virtual_seconds == 900.0
+    assert loaded.scenario.fleet.server.down == 20e6
+
+
+def test_what_a_file_extends_is_overlaid_key_by_key_but_tables_of_names_are_replaced(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('extends = "digits"\n[train]\nlr = 0.5\n[fleet.networks]\n5g = 1\n')
+
+    loaded = load(str(file))
+
+    assert loaded.name == "mine"
+    assert (loaded.scenario.train.lr, loaded.scenario.train.batch) == (0.5, 16)
+    assert loaded.scenario.fleet.networks == {"5g": 1.0}
+    assert set(loaded.scenario.fleet.devices) == {"raspberry-pi-4", "jetson-nano", "phone-mid"}
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.learning_rat=0.1", "command line: unknown key train.learning_rat, did you mean train.lr?"),
+        ("rounds.num_rounds=3", "command line: unknown key rounds.num_rounds, did you mean rounds.max?"),
+        ("train.batch=true", "command line: train.batch = true: must not be true or false"),
+        ("train.lr.x=3", "command line: train.lr.x: lr is a value, not a table"),
+        ("seed=-1", "command line: seed = -1: input should be greater than or equal to 0"),
+        (
+            "rounds.participants=11",
+            "command line: rounds.participants = 11: there are only 10 clients (data.clients)",
+        ),
+        (
+            "method_options.alpha=4",
+            "command line: method_options.alpha = 4: must be in 1..3, since the model has 4 blocks "
+            "(sending all of them is what period = 0 does)",
+        ),
+        (
+            "method_options.alpha=gmbz",
+            "command line: method_options.alpha = 'gmbz': must be one of gmbs, random; did you mean gmbs?",
+        ),
+        (
+            "budget.bytes=50 GBs",
+            "command line: budget.bytes = '50 GBs': '50 GBs' is not bytes: unknown unit 'GBs', did you mean 'GB'?",
+        ),
+        ("data.name=cifar11", "command line: data.name: unknown data set 'cifar11'; did you mean cifar10?"),
+        ("model.name=resnet81", "command line: model.name = 'resnet81': did you mean resnet18?"),
+        ("fleet.devices={jetson-nanno=1}", "command line: fleet.devices: 'jetson-nanno': did you mean 'jetson-nano'?"),
+        ("fleet.networks={lt=1}", "command line: fleet.networks: 'lt': did you mean 'lte'?"),
+        ('fleet.networks=["lte"]', "command line: fleet.networks names 1 clients, but data.clients = 10"),
+        (
+            "travels.down=last:2",
+            "command line: travels.down = 'last:2': fedbr chooses what goes down for each visit",
+        ),
+        (
+            "model.blocks=balanced:9",
+            "command line: model.blocks = 'balanced:9': digits-cnn takes 'stages' or 'balanced:2' .. 'balanced:4'",
+        ),
+        (
+            "model.name=cnn",
+            "command line: model.name = 'cnn' is made for 32x32 images; digits has 8x8",
+        ),
+        ("nonsense", "'nonsense': an override reads KEY=VALUE, for example train.lr=0.05"),
+    ],
+)
+def test_a_bad_override_is_one_message_that_names_the_key(override: str, message: str) -> None:
+    assert refusal(override) == message
+
+
+def test_a_wrong_type_names_the_key_and_the_value() -> None:
+    assert refusal("train.lr=fast").startswith("command line: train.lr = 'fast': input should be a valid number")
+
+
+def test_an_unknown_method_names_the_nearest() -> None:
+    assert refusal("method=fedmlp").startswith("command line: method: no method 'fedmlp'; did you mean fedmlb")
+
+
+def test_an_epsilon_partition_needs_10_or_100_classes() -> None:
+    message = refusal("data.name=femnist", "model.name=cnn", "data.partition.kind=epsilon")
+    assert message == (
+        "command line: data.partition.kind = epsilon is defined for sets of 10 or 100 classes; femnist has 62"
+    )
+
+
+def test_an_error_of_a_file_names_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('extends = "digits"\n[train]\nlearning_rat = 0.1\n')
+
+    assert refusal(name=str(file)) == "mine.toml: unknown key train.learning_rat, did you mean train.lr?"
+
+
+def test_files_that_extend_each_other_are_refused(tmp_path: Path) -> None:
+    for name, base in (("a", "b"), ("b", "a")):
+        (tmp_path / f"{name}.toml").write_text(f'extends = "{base}.toml"\n')
+
+    assert refusal(name=str(tmp_path / "a.toml")) == "a.toml: extends: the files extend each other in a circle"
+
+
+def test_broken_toml_says_where(tmp_path: Path) -> None:
+    file = tmp_path / "broken.toml"
+    file.write_text("seed = \n")
+
+    message = refusal(name=str(file))
+
+    assert message.startswith("broken.toml: not valid TOML: ")
+    assert "line 1" in message
+
+
+def test_a_scenario_that_does_not_exist_names_the_nearest_or_says_so(tmp_path: Path) -> None:
+    assert refusal(name="digitz") == "no scenario 'digitz': did you mean 'digits'? (or name a TOML file)"
+    assert refusal(name=str(tmp_path / "x.toml")) == f"{tmp_path / 'x.toml'}: no such file"
+
+
+def test_with_a_method_given_only_the_options_that_it_has_are_kept() -> None:
+    options = ["method_options.lambda1=0.5", "method_options.period=7"]
+
+    assert load("digits", options, method="fedmlb").scenario.method_options["lambda1"] == 0.5
+    assert load("digits", options, method="fedbr").scenario.method_options["period"] == 7
+    assert load("digits", options, method="fedavg").scenario.method_options == {}
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+values = st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False), texts)
+tables = st.recursive(
+    st.dictionaries(texts, st.one_of(values, st.none(), st.lists(values, max_size=3)), max_size=4),
+    lambda inner: st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def without_none(table: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: without_none(value) if isinstance(value, dict) else value
+        for key, value in table.items()
+        if value is not None
+    }
+
+
+@settings(max_examples=80, deadline=None)
+@given(tables)
+def test_toml_text_is_read_back_as_it_was(table: dict[str, Any]) -> None:
+    assert tomllib.loads(toml_text(table)) == without_none(table)

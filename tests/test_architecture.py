@@ -1,0 +1,78 @@
+"""The folders are the machines: who may import what, and what each process may load."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+OURS = ("coordinator", "costmodel", "edge", "scenarios")
+MAY_IMPORT = {
+    "costmodel": {"costmodel"},
+    "edge": {"edge"},
+    "coordinator": {"coordinator", "costmodel", "edge"},
+    "scenarios": set(OURS),
+}
+TORCH_FREE_EDGE = {"payload", "wire", "config", "streams", "state"}
+"""What the coordinator may import of edge."""
+ONLY_IN = {
+    "torch": ("edge/",),
+    "torchvision": ("edge/",),
+    "simpy": ("costmodel/",),
+    "zmq": ("edge/worker.py", "coordinator/pool.py"),
+}
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    for package in OURS:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
+
+
+def imports(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            assert node.module is not None
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize(("name", "tree"), [pytest.param(name, tree, id=name) for name, tree in sources()])
+def test_a_file_imports_only_what_its_room_may(name: str, tree: ast.Module) -> None:
+    room = name.split("/")[0]
+    for imported in imports(tree):
+        top = imported.split(".")[0]
+        if top in OURS:
+            assert top in MAY_IMPORT[room], f"{name} imports {imported}"
+        if room == "coordinator" and top == "edge":
+            assert imported.split(".")[1] in TORCH_FREE_EDGE, f"{name} imports {imported}"
+        if top in ONLY_IN:
+            assert name.startswith(ONLY_IN[top]), f"{name} imports {imported}"
+
+
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        ("coordinator.pool", ("torch", "simpy")),
+        ("coordinator.rounds, coordinator.federation, coordinator.methods", ("torch", "simpy")),
+        ("scenarios.cli", ("torch", "simpy", "matplotlib")),
+        ("scenarios.load", ("torch",)),
+        ("edge.wire", ("torch", "zmq")),
+        ("costmodel.clock", ("torch", "zmq")),
+    ],
+)
+def test_a_process_loads_only_what_it_needs(module: str, absent: tuple[str, ...]) -> None:
+    code = f"import sys, {module}; print([name for name in {absent!r} if name in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == "[]"
+
+
+def test_the_top_level_holds_what_the_owner_fixed() -> None:
+    assert {"coordinator", "edge", "costmodel", "scenarios", "tests", "pyproject.toml"} <= {p.name for p in ROOT.iterdir()}

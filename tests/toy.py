@@ -1,0 +1,247 @@
+"""A whole federation in this process: real clients on handwritten digits, called directly instead of over sockets.
+
+Nothing here is a test. `federation` puts the parts of a run together as a user's scenario would, `Direct` stands where
+the worker processes stand, and `step_on` trains a small net on given batches.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from coordinator.budget import Budget, Limits
+from coordinator.federation import Federation, Progress
+from coordinator.ledger import Ledger, read
+from coordinator.methods import Method, resolve
+from coordinator.optimisers import Replace
+from coordinator.pool import PoolTask, Reply
+from coordinator.rounds import sync
+from coordinator.server import Setup
+from costmodel.clock import Clock
+from costmodel.fleet import Fleet
+from edge import wire
+from edge.blocks import Block, Net
+from edge.config import DataConfig, Description, HalfConfig, Job, ModelConfig, PartitionConfig, TrainConfig
+from edge.local import Local, Visit
+from edge.payload import MODEL, Payload, Vector
+from edge.site import Site
+
+RUN_ID = "0123456789abcdef"
+CPU = torch.device("cpu")
+TRAIN = TrainConfig(lr=0.1, batch=32)
+DIGITS_CNN = ModelConfig("digits-cnn", width=4)
+DIRICHLET = PartitionConfig("dirichlet", alpha=0.3)
+
+
+@functools.cache
+def cache_folder() -> str:
+    """Where the digits are decoded once for all tests of this process."""
+    folder = tempfile.TemporaryDirectory(prefix="fedbr-toy-")
+    atexit.register(folder.cleanup)
+    return folder.name
+
+
+@functools.cache
+def described(model: ModelConfig, data: DataConfig, seed: int) -> tuple[Description, Payload]:
+    """What a worker says before round 0, asked once for all runs that share these."""
+    return Site(Job(RUN_ID, seed, "cpu", cache_folder(), model, data, TRAIN, HalfConfig("edge.local:Local"))).describe(
+        True
+    )
+
+
+@dataclass
+class Direct:
+    """Workers that are one site in this process. Every message is encoded, to learn its real length."""
+
+    site: Site
+    shuffle: np.random.Generator | None = None
+    """If given, answers come in an order drawn from it."""
+    bytes_down: int = 0
+    bytes_up: int = 0
+    trained: list[tuple[int, int]] = field(default_factory=list)
+    """(round, client) of each training visit."""
+
+    def run(self, tasks: Sequence[PoolTask]) -> Iterator[tuple[PoolTask, Reply]]:
+        """Do each task, and answer."""
+        order = range(len(tasks)) if self.shuffle is None else self.shuffle.permutation(len(tasks))
+        for index in order:
+            yield tasks[index], self._do(tasks[index])
+
+    def _do(self, task: PoolTask) -> Reply:
+        message = task.message
+        if isinstance(message, wire.Evaluate):
+            return self.site.evaluate(message, task.state_in)
+        assert isinstance(message, wire.Train)
+        reply = self.site.train(message, task.state_in, task.state_out)
+        self.bytes_down += wire.encode(message, RUN_ID).nbytes
+        self.bytes_up += wire.encode(reply, RUN_ID).nbytes
+        self.trained.append((message.round, message.client))
+        return reply
+
+
+def federation(
+    folder: Path,
+    method: str | Method = "fedavg",
+    *,
+    clients: int = 4,
+    participants: int | None = None,
+    rounds: int = 2,
+    limits: Limits | None = None,
+    train: TrainConfig = TRAIN,
+    partition: PartitionConfig = DIRICHLET,
+    model: ModelConfig = DIGITS_CNN,
+    weights: str | None = None,
+    seed: int = 0,
+    shuffle: int | None = None,
+    networks: str = "lte",
+    optimiser: Replace | None = None,
+    on_round: Callable[[Progress], None] = lambda progress: None,
+    eval_every: int = 1,
+    **options: Any,
+) -> Federation:
+    """A run on digits that is ready to start; ``options`` are the method's, ``limits`` replaces ``rounds``."""
+    method = resolve(method) if isinstance(method, str) else method
+    row, chosen = method.objective, method.options(**options)
+    halves = tuple(HalfConfig(c.client, method.share(chosen, c)) for c in method.corrections)
+    data = DataConfig("digits", clients=clients, partition=partition)
+    description, initial = described(model, data, seed)
+    down, up = method.travels(description.layout, None, None)
+    half = HalfConfig(row.client, method.share(chosen, row))
+    flops = tuple((float(f), float(w), float(i)) for f, w, i in description.flops)
+    keep = row.keep(description.layout, down)
+    job = Job(RUN_ID, seed, "cpu", cache_folder(), model, data, train, half, halves, up, keep, method.reports,
+              flops=flops)  # fmt: skip
+
+    def setup(part: Any) -> Setup:
+        return Setup(description.layout, initial, method.share(chosen, part), weights or row.weights, down, up, seed,
+                     description.samples, description.histogram, optimiser or Replace())  # fmt: skip
+
+    rng = np.random.default_rng(0)
+    fleet = Fleet.build(clients, {"phone-mid": 1.0, "raspberry-pi-4": 1.0}, {networks: 1.0}, server_down=100e6,
+                        server_up=100e6, compute_spread=2.0, bandwidth_spread=2.0, rng=rng)  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    return Federation(
+        job=job,
+        method=method,
+        options=chosen,
+        description=description,
+        server=row.server(setup(row), [c.server(setup(c)) for c in method.corrections if c.server]),
+        workers=Direct(Site(job), None if shuffle is None else np.random.default_rng(shuffle)),
+        clock=Clock(fleet),
+        budget=Budget(limits or Limits(rounds)),
+        ledger=Ledger(folder / "ledger.sqlite", "genesis"),
+        folder=folder,
+        participants=participants or clients,
+        eval_every=eval_every,
+        on_round=on_round,
+    )
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has ended."""
+
+    federation: Federation
+    stopped_by: str
+
+    @property
+    def start(self) -> NDArray[np.float32]:
+        """All numbers of the global model before round 0, in one vector."""
+        return np.concatenate([vector.data for vector in self.federation.server.setup.initial[MODEL].values()])
+
+    @property
+    def model(self) -> NDArray[np.float32]:
+        """All numbers of the global model, in one vector."""
+        return np.concatenate([vector.data for vector in self.federation.server.model.values()])
+
+    @property
+    def workers(self) -> Direct:
+        """Who did the work."""
+        assert isinstance(self.federation.workers, Direct)
+        return self.federation.workers
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """Rows of the ledger."""
+        return [tuple(row) for row in read(self.federation.folder / "ledger.sqlite", query)]
+
+
+def play(folder: Path, method: str | Method = "fedavg", **how: Any) -> Run:
+    """Start a `federation` and let it run to its end."""
+    run = federation(folder, method, **how)
+    try:
+        return Run(run, sync(run))
+    finally:
+        run.ledger.close()
+
+
+# --- small nets, without data or server -------------------------------------------------------------------------------
+
+
+def tower_blocks(sizes: Sequence[int] = (5, 7, 6, 4, 3), seed: int = 0) -> list[Block]:
+    """Linear blocks with tanh between them; ``len(sizes) - 1`` blocks."""
+    torch.manual_seed(seed)
+    last = len(sizes) - 2
+    return [
+        (f"b{i + 1}", nn.Sequential(nn.Linear(sizes[i], sizes[i + 1]), *([nn.Tanh()] if i < last else [])))
+        for i in range(last + 1)
+    ]
+
+
+def tower(sizes: Sequence[int] = (5, 7, 6, 4, 3), seed: int = 0) -> Net:
+    """The net of `tower_blocks`."""
+    return Net(lambda: tower_blocks(sizes, seed), CPU)
+
+
+def batch(examples: int = 8, seed: int = 1, inputs: int = 5, classes: int = 3) -> tuple[Tensor, Tensor]:
+    """One batch for a `tower`: (examples, inputs), (examples,)."""
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randn(examples, inputs, generator=rng), torch.randint(classes, (examples,), generator=rng)
+
+
+def visit(net: Net, **choice: int) -> Visit:
+    """A visit in which everything goes up and nothing is kept."""
+    return Visit(
+        client=0,
+        round=0,
+        seed=0,
+        lr=0.1,
+        choice=choice,
+        plan=TrainConfig(batch=8).plan(8),
+        up=net.layout.keys(),
+        keep=(),
+        local=lambda: iter([batch()]),
+        device=CPU,
+    )
+
+
+def whole(net: Net) -> Payload:
+    """The net's own numbers, as they would arrive."""
+    return {MODEL: net.dump(net.layout.sizes)}
+
+
+def shifted(net: Net, by: float = 0.05, seed: int = 2) -> None:
+    """Move the net's parameters away from where it stands, as local steps would."""
+    rng = torch.Generator().manual_seed(seed)
+    net.flat.add_(by * torch.randn(net.flat.shape, generator=rng))
+
+
+def gradient(half: Local, net: Net, x: Tensor, y: Tensor) -> NDArray[np.float32]:
+    """The gradient of a client half's objective on one batch, as one flat vector."""
+    net.grad.zero_()
+    torch.autograd.backward(half.loss(net, x, y))
+    return np.array(net.grad.numpy())
+
+
+def vector(*numbers: float) -> Vector:
+    """A vector for a message."""
+    return Vector(np.array(numbers, dtype=np.float32))
