@@ -7,6 +7,7 @@ Everything that is slow to import is imported by the command that needs it, so t
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -57,7 +58,7 @@ def guarded(arguments: Sequence[str]) -> int:
         code = _expected(error)
         if code is None:
             raise
-        return _say(str(error) or "stopped before the first round", code)
+        return _say(str(error) or "stopped", code)
     return FINISHED
 
 
@@ -167,9 +168,18 @@ def _working(
 
 def _tell(result: Any, as_json: bool, show: Callable[[], None]) -> None:
     if as_json:
-        print(json.dumps(result))
+        print(json.dumps(_finite(result)))
     else:
         show()
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: what has no limit is null."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @app.command()

@@ -184,11 +184,11 @@ def limits(loaded: Loaded, stop_at_target: bool) -> Limits:
 
 
 @contextlib.contextmanager
-def scouting(loaded: Loaded, device: str, nursery: Nursery, logs: Path) -> Iterator[Pool]:
+def scouting(loaded: Loaded, device: str, nursery: Nursery, logs: Path, stopped: Callable[[], bool]) -> Iterator[Pool]:
     """One worker that can be asked to describe, before or instead of a run. Errors as of `run`."""
     asked = job(loaded, None, device, cache_folder())
     refuse = users_errors(loaded)
-    with _logging(logs / "coordinator.log"), Pool(asked, 1, nursery, logs, refuse, lambda: False) as pool:
+    with _logging(logs / "coordinator.log"), Pool(asked, 1, nursery, logs, refuse, stopped) as pool:
         yield pool
 
 

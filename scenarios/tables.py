@@ -139,7 +139,7 @@ def _shown(value: Any, show: Callable[[Any], str], missing: str) -> str:
 # --- check ------------------------------------------------------------------------------------------------------------
 
 BLOCK_COLUMNS = ("block", "parameters", "buffers", "bytes", "share", "forward", "weight", "input")
-BLOCK_NOTES = "forward, weight, input: FLOPs per example of the forward pass and of both gradients"
+BLOCK_NOTES = "forward, weight, input: FLOPs per example of the pass and its two gradients"
 ALPHA_COLUMNS = ("alpha", "payload B", "message B", "share", "alpha/M", "FLOPs", "3F", "Eq. 2")
 ALPHA_NOTES = (
     "payload: the numbers alone; message: with its header, which is what is charged\n"
@@ -191,7 +191,7 @@ def estimate_rows(estimate: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         ("energy", "joules", format_joules),
     ):
         value = estimate[key]
-        yield name, f"{UNKNOWN} without the data set" if value is None else f"about {show(value)} at most"
+        yield name, f"{UNKNOWN} without the data set" if value is None else f"at most about {show(value)}"
     kept = estimate["state_disk_nbytes"]
     yield "disk for what clients keep", format_bytes(kept) if kept else "none"
 

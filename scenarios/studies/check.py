@@ -45,10 +45,12 @@ def run_check(loaded: Loaded, out: Path) -> dict[str, Any]:
     scenario = loaded.scenario
     found = find_data(loaded.dataset.name, scenario.data.root, runner.cache_folder())
     at_home = scenario.model_copy(update={"data": scenario.data.model_copy(update={"download": False})})
+    interrupt = runner.Interrupt()
     with (
+        interrupt.watching(),
         tempfile.TemporaryDirectory(prefix="fedbr-check-") as logs,
         Nursery() as nursery,
-        runner.scouting(replace(loaded, scenario=at_home), DEVICE, nursery, Path(logs)) as pool,
+        runner.scouting(replace(loaded, scenario=at_home), DEVICE, nursery, Path(logs), interrupt) as pool,
     ):
         description, _ = pool.describe(data=False)
         refuse_what_cannot_fit(loaded, description, out)

@@ -452,10 +452,10 @@ def test_updates_are_applied_one_by_one_as_they_arrive(tmp_path: Path) -> None:
     assert ends == sorted(ends)
     # The clients differ in speed, so that some have been visited more often.
     assert len({[reply.client for reply in replies].count(client) for client in range(4)}) > 1
-    model = run.start
+    model: Floats = run.start
     for reply in replies:
         sent = np.concatenate([vector.data for vector in reply.payload[MODEL].values()])
-        model = np.float32(0.75) * model + np.float32(0.25) * sent
+        model = (0.75 * model + 0.25 * sent).astype(np.float32)
     assert np.allclose(run.model, model, rtol=0, atol=1e-6)
     # An update was made from the model as it was at dispatch: the first four from the initial one.
     assert [reply.round for reply in replies[:4]] == [0, 0, 0, 0]
