@@ -20,10 +20,10 @@ from coordinator.files import write_vectors
 from coordinator.ledger import ChoiceRow, Commit, Ledger, RoundRow, TransferRow, VisitRow
 from coordinator.methods import Method
 from coordinator.methods.row import Options
-from coordinator.pool import PoolTask, Reply
 from coordinator.server import Dispatch, Server, check_reply
+from coordinator.tasks import PoolTask, Reply
 from costmodel.work import Work, nominal_bytes, nominal_bytes_plain, nominal_flops
-from edge import state, wire
+from edge import messages, state, wire
 from edge.config import Description, Job, Plan
 from edge.payload import MODEL, Payload, Shapes, sha256, shapes
 from edge.streams import generator
@@ -150,22 +150,22 @@ class Federation:
 
     # --- training and scoring -------------------------------------------------------------------------------------
 
-    def train(self, visits: Sequence[Visit], round: int) -> list[wire.Update]:
+    def train(self, visits: Sequence[Visit], round: int) -> list[messages.Update]:
         """Have these visits really trained; replies in client order. RunFailed for a reply that cannot be used."""
         lr = self.job.train.lr * self.job.train.lr_decay**round
         tasks = []
         for visit in visits:
             dispatch = visit.dispatch
-            message = wire.Train(visit.client, round, lr, dispatch.choice, dispatch.payload)
+            message = messages.Train(visit.client, round, lr, dispatch.choice, dispatch.payload)
             tasks.append(PoolTask(message, self.kept(visit.client), self._to_keep(visit.client, round)))
-        replies = [reply for _, reply in self.workers.run(tasks) if isinstance(reply, wire.Update)]
+        replies = [reply for _, reply in self.workers.run(tasks) if isinstance(reply, messages.Update)]
         replies.sort(key=lambda reply: reply.client)
         by_client = {visit.client: visit for visit in visits}
         for reply in replies:
             self._check(reply, by_client[reply.client])
         return replies
 
-    def _check(self, reply: wire.Update, visit: Visit) -> None:
+    def _check(self, reply: messages.Update, visit: Visit) -> None:
         problem = check_reply(self.server, reply)
         if problem is not None:
             raise RunFailed(f"update refused: {problem}")
@@ -204,7 +204,7 @@ class Federation:
             return self._evaluate_clients({**self.states, **kept})
         count, batch, payload = self.description.test_count, self.job.eval_batch, self.server.evaluated()
         tasks = [
-            PoolTask(wire.Evaluate(start, min(start + batch, count), wire.GLOBAL, payload))
+            PoolTask(messages.Evaluate(start, min(start + batch, count), messages.GLOBAL, payload))
             for start in range(0, count, batch)
         ]
         scores = self._scores(tasks)
@@ -212,7 +212,9 @@ class Federation:
 
     def _evaluate_clients(self, states: Mapping[int, str]) -> tuple[float, float]:
         tasks = [
-            PoolTask(wire.Evaluate(0, int(count), client, self.server.scored(client)), self._path(states.get(client)))
+            PoolTask(
+                messages.Evaluate(0, int(count), client, self.server.scored(client)), self._path(states.get(client))
+            )
             for client, count in enumerate(self.description.test_samples)
             if count
         ]
@@ -220,8 +222,8 @@ class Federation:
         accuracy = float(np.mean([score.correct / score.count for score in scores]))
         return accuracy, float(np.mean([score.loss_sum / score.count for score in scores]))
 
-    def _scores(self, tasks: Sequence[PoolTask]) -> list[wire.Score]:
-        scores = [score for _, score in self.workers.run(tasks) if isinstance(score, wire.Score)]
+    def _scores(self, tasks: Sequence[PoolTask]) -> list[messages.Score]:
+        scores = [score for _, score in self.workers.run(tasks) if isinstance(score, messages.Score)]
         return sorted(scores, key=lambda score: (score.client, score.start))
 
     # --- the commit -----------------------------------------------------------------------------------------------

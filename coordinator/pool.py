@@ -6,16 +6,12 @@ waits longer than a tenth of a second without asking whether to stop.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import resource
 import secrets
 import select
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections import deque
@@ -24,23 +20,24 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from coordinator import leases
 from coordinator.leases import Instruction, Leases, Shelves
-from edge import wire
+from coordinator.ledger import HostEvent
+from coordinator.nursery import END_SECONDS, Nursery, how_ended, quote
+from coordinator.tasks import PoolError, PoolTask, Reply, Stopped
+from edge import messages, wire
 from edge.config import Description, Job
-from edge.payload import Payload, Vector, vectors
+from edge.payload import Payload, Vector
 
 TURN_SECONDS = 0.1
 """The longest wait for messages before asking whether to stop."""
 BYE_SECONDS = 0.5
 """How long idle workers may take to leave on their own."""
-END_SECONDS = 3.0
-"""How long the others may take to be ended; the nursery kills after 2."""
 PROBE_SECONDS = 1.0
 """From a lost connection to the search for whose it was: libzmq forgets the peer meanwhile."""
 HIGH_WATER = 4
@@ -48,148 +45,8 @@ HIGH_WATER = 4
 MAX_FRAME_NBYTES = 1 << 32
 MAX_SOCKET_PATH_NBYTES = 107  # sun_path of unix(7), less its closing zero
 SPARE_FILES = 64
-WANTED_FILES = 1 << 16
-LOG_LINES = 8
-
-# glibc maps and unmaps a large array at each use unless told to keep it on the heap: 19-46 ms a message against 9-15
-_MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
-# a library with threads of its own must not be forked; workers set their number of threads themselves
-_SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 _log = logging.getLogger("fedbr.pool")
-
-
-class PoolError(RuntimeError):
-    """The run cannot go on: what happened, where, and the last lines of the log in question."""
-
-
-class Stopped(Exception):  # noqa: N818 - not an error
-    """The user asked to stop."""
-
-
-@dataclass(frozen=True)
-class HostEvent:
-    """Something that happened to the machine, not to the model."""
-
-    kind: str
-    """worker_started, worker_died, task_failed, task_repeated, late_reply, message_refused"""
-    worker: int | None
-    """None when no worker of ours is known to be concerned."""
-    detail: str
-    wall_seconds: float
-    """Unix time."""
-
-
-@dataclass(frozen=True)
-class PoolTask:
-    """One piece of work, and the files of the client's kept state."""
-
-    message: wire.Train | wire.Evaluate | wire.Describe
-    state_in: str | None = None
-    state_out: str | None = None
-
-    @property
-    def name(self) -> str:
-        """What an error calls it."""
-        message = self.message
-        if isinstance(message, wire.Train):
-            return f"client {message.client}, round {message.round}, train"
-        if isinstance(message, wire.Evaluate):
-            whose = "global test set" if message.client == wire.GLOBAL else f"client {message.client}"
-            return f"{whose}, examples {message.start} to {message.stop}, evaluate"
-        return "describe"
-
-    @property
-    def vectors(self) -> dict[tuple[str, str], Vector]:
-        """(slot, key) -> vector that the worker must hold."""
-        if isinstance(self.message, wire.Describe):
-            return {}
-        return {(slot, key): vector for slot, key, vector in vectors(self.message.payload)}
-
-
-Reply = wire.Update | wire.Score | wire.Described
-
-
-class Nursery:
-    """The fork server (`edge.nursery`) as a context; several pools may use it in turn.
-
-    ``preload`` names the modules that are imported before the first fork.
-    """
-
-    def __init__(self, preload: Sequence[str] = ("edge.site",)) -> None:
-        self._preload = preload
-        self._pending = b""
-
-    def __enter__(self) -> Self:
-        _raise_file_limit()
-        path = [entry or str(Path.cwd()) for entry in sys.path]
-        environment = _MALLOC | os.environ | _SINGLE_THREADED | {"PYTHONPATH": os.pathsep.join(path)}
-        self._complaints: IO[bytes] = tempfile.TemporaryFile()
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "edge.nursery", *self._preload],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._complaints,
-            env=environment,
-            start_new_session=True,  # a terminal's Ctrl-C is for the coordinator alone
-        )
-        os.set_blocking(self.fileno(), False)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()  # and the kernel kills its workers
-            self._process.wait()
-        self._process.stdout.close()
-        self._complaints.close()
-
-    def fileno(self) -> int:
-        """Readable when there are answers."""
-        assert self._process.stdout is not None
-        return self._process.stdout.fileno()
-
-    def spawn(self, name: str, argv: list[str], log: Path) -> None:
-        """Ask for a worker."""
-        self._ask({"spawn": name, "argv": argv, "log": str(log)})
-
-    def end(self, names: list[str]) -> None:
-        """Ask for the end of workers; those that have ended are passed over."""
-        self._ask({"end": names})
-
-    def adopt(self, folder: Path) -> None:
-        """Have a folder removed should the coordinator be killed."""
-        self._ask({"folder": str(folder)})
-
-    def answers(self) -> list[dict[str, Any]]:
-        """What has been answered since the last call; PoolError when the nursery has ended."""
-        try:
-            received = os.read(self.fileno(), 1 << 16)
-        except BlockingIOError:
-            return []
-        if not received:
-            raise self._ended()
-        *lines, self._pending = (self._pending + received).split(b"\n")
-        return [json.loads(line) for line in lines]
-
-    def _ask(self, request: dict[str, object]) -> None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise self._ended() from None
-
-    def _ended(self) -> PoolError:
-        self._complaints.seek(0)
-        status = self._process.wait()
-        return PoolError(f"the process that starts workers {_how(status)}{_quote(self._complaints.read())}")
 
 
 @dataclass
@@ -261,9 +118,9 @@ class Pool:
     def describe(self, data: bool = True) -> tuple[Description, Payload]:
         """What a run must know before round 0; ``data=False``: of the model alone."""
         assert not self._tasks and not self._replies
-        self.submit(PoolTask(wire.Describe(data)))
+        self.submit(PoolTask(messages.Describe(data)))
         _, reply = self.next_reply()
-        assert isinstance(reply, wire.Described)
+        assert isinstance(reply, messages.Described)
         return reply.description, reply.payload
 
     def run(self, tasks: Iterable[PoolTask]) -> Iterator[tuple[PoolTask, Reply]]:
@@ -339,7 +196,7 @@ class Pool:
         with suppress(PoolError):
             for worker in self._alive():
                 if worker.greeted:
-                    self._send(worker, wire.Bye())
+                    self._send(worker, messages.Bye())
             self._await_ends(BYE_SECONDS)
             self.nursery.end([worker.identity for worker in self._alive()])
             self._await_ends(END_SECONDS)
@@ -383,7 +240,7 @@ class Pool:
             return
         worker.dead = True
         self._shelves.gone(worker.number)
-        end = _how(answer["status"]) if "exited" in answer else f"did not start: {answer['reason']}"
+        end = how_ended(answer["status"]) if "exited" in answer else f"did not start: {answer['reason']}"
         reason = f"worker {worker.number} {end}{': ' if worker.last_words else ''}{worker.last_words}"
         self._event("worker_died", worker, reason)
         self._obey(self._leases.died(worker.number, reason))
@@ -393,7 +250,7 @@ class Pool:
         self._probe_at = float("inf")
         for worker in self._alive():
             if worker.greeted:
-                self._send(worker, wire.Ping())
+                self._send(worker, messages.Ping())
 
     def _receive_all(self) -> None:
         while True:
@@ -407,40 +264,40 @@ class Pool:
             worker = self._by_identity.get(name)
             try:
                 self._receive(worker, [part.buffer for part in parts])
-            except wire.WireError as error:
+            except messages.WireError as error:
                 self._refuse(worker, f"from {name}: {error}")
 
     def _receive(self, worker: _Worker | None, parts: list[memoryview]) -> None:
         if worker is None:
-            raise wire.WireError("not a worker of this pool")
+            raise messages.WireError("not a worker of this pool")
         if len(parts) < 2:
-            raise wire.WireError(f"{len(parts)} parts where at least 2 were due")
+            raise messages.WireError(f"{len(parts)} parts where at least 2 were due")
         envelope = wire.Envelope.parse(parts[0])
         if envelope.worker != worker.identity:
-            raise wire.WireError(f"the envelope names {envelope.worker}")
+            raise messages.WireError(f"the envelope names {envelope.worker}")
         message = wire.decode(parts[1], parts[2:], self.job.run_id)
-        if isinstance(message, wire.Hello) != (not worker.greeted):
-            raise wire.WireError(f"a {type(message).__name__} {'after' if worker.greeted else 'before'} the hello")
-        if isinstance(message, wire.Hello):
+        if isinstance(message, messages.Hello) != (not worker.greeted):
+            raise messages.WireError(f"a {type(message).__name__} {'after' if worker.greeted else 'before'} the hello")
+        if isinstance(message, messages.Hello):
             worker.greeted = True
-            self._send(worker, wire.Welcome(self.job))
-            self._send(worker, wire.Ping())
-        elif isinstance(message, wire.Pong) and envelope.sequence == 0:
+            self._send(worker, messages.Welcome(self.job))
+            self._send(worker, messages.Ping())
+        elif isinstance(message, messages.Pong) and envelope.sequence == 0:
             self._obey(self._leases.ready(worker.number))
-        elif isinstance(message, wire.Pong):
+        elif isinstance(message, messages.Pong):
             self._obey(self._leases.dropped(worker.number, envelope.sequence))
-        elif isinstance(message, wire.Error):
+        elif isinstance(message, messages.Error):
             self._failed(worker, envelope.sequence, f"{message.kind}: {message.text}")
         elif isinstance(message, Reply):
             self.work_seconds += envelope.wall_seconds
             self._answered(worker, envelope.sequence, message)
         else:
-            raise wire.WireError(f"a coordinator has no use for a {type(message).__name__}")
+            raise messages.WireError(f"a coordinator has no use for a {type(message).__name__}")
 
     def _failed(self, worker: _Worker, sequence: int, reason: str) -> None:
         if sequence == 0:
             worker.last_words = reason
-            self._send(worker, wire.Bye())
+            self._send(worker, messages.Bye())
         else:
             self._event("task_failed", worker, reason)
             self._obey(self._leases.failed(worker.number, sequence, f"worker {worker.number}: {reason}"))
@@ -469,7 +326,7 @@ class Pool:
 
     def _event(self, kind: str, worker: _Worker | None, detail: str) -> None:
         _log.log(logging.INFO if kind == "worker_started" else logging.WARNING, "%s: %s", kind, detail)
-        self.on_event(HostEvent(kind, worker.number if worker else None, detail, time.time()))
+        self.on_event(HostEvent(kind, str(worker.number) if worker else "", detail, time.time()))
 
     # --- instructions out -----------------------------------------------------------------------------------------
 
@@ -483,14 +340,14 @@ class Pool:
             if isinstance(instruction, leases.Send):
                 self._send_task(worker, instruction.sequence)
             elif isinstance(instruction, leases.Cancel):
-                self._send(worker, wire.Cancel(), instruction.sequence)
+                self._send(worker, messages.Cancel(), instruction.sequence)
             elif isinstance(instruction, leases.Repeat):
                 self._event("task_repeated", worker, f"{self._tasks[instruction.sequence].name}: {instruction.reason}")
             elif isinstance(instruction, leases.Late):
                 self._event("late_reply", worker, f"task {instruction.sequence} was over")
             else:
                 assert isinstance(instruction, leases.GiveUp)
-                raise PoolError(f"{instruction.reason}{_quote(_tail(worker.log))}")
+                raise PoolError(f"{instruction.reason}{quote(_tail(worker.log))}")
 
     def _spawn(self, number: int) -> None:
         identity = f"worker-{number}-{secrets.token_hex(4)}"
@@ -504,7 +361,7 @@ class Pool:
         by_version = {vector.version: vector for vector in task.vectors.values()}
         missing, forget = self._shelves.delivery(worker.number, by_version)
         if missing:
-            blocks = wire.Blocks(tuple(by_version[version] for version in missing))
+            blocks = messages.Blocks(tuple(by_version[version] for version in missing))
             self._send(worker, blocks, forget=forget, frames=[self._frame(vector) for vector in blocks.vectors])
             forget = []
         # the vectors were sent as blocks, now or before: the header alone names them
@@ -520,7 +377,7 @@ class Pool:
     def _send(
         self,
         worker: _Worker,
-        message: wire.Message,
+        message: messages.Message,
         sequence: int = 0,
         state_in: str | None = None,
         state_out: str | None = None,
@@ -545,19 +402,14 @@ class Pool:
 def _check(task: PoolTask, reply: Reply) -> None:
     """Refuse a reply that answers something else."""
     asked = task.message
-    if isinstance(asked, wire.Train):
-        fits = isinstance(reply, wire.Update) and (reply.client, reply.round) == (asked.client, asked.round)
-    elif isinstance(asked, wire.Evaluate):
-        fits = isinstance(reply, wire.Score) and (reply.client, reply.start) == (asked.client, asked.start)
+    if isinstance(asked, messages.Train):
+        fits = isinstance(reply, messages.Update) and (reply.client, reply.round) == (asked.client, asked.round)
+    elif isinstance(asked, messages.Evaluate):
+        fits = isinstance(reply, messages.Score) and (reply.client, reply.start) == (asked.client, asked.start)
     else:
-        fits = isinstance(reply, wire.Described)
+        fits = isinstance(reply, messages.Described)
     if not fits:
-        raise wire.WireError(f"a {type(reply).__name__} that does not answer: {task.name}")
-
-
-def _how(status: int) -> str:
-    """An exit status in words; negative is minus a signal's number."""
-    return f"ended with exit code {status}" if status >= 0 else f"was ended by {signal.Signals(-status).name}"
+        raise messages.WireError(f"a {type(reply).__name__} that does not answer: {task.name}")
 
 
 def _tail(log: Path) -> bytes:
@@ -567,17 +419,3 @@ def _tail(log: Path) -> bytes:
             return file.read()
     except FileNotFoundError:
         return b""
-
-
-def _quote(text: bytes) -> str:
-    """The last lines, indented below an error's own line."""
-    lines = text.decode(errors="replace").splitlines()[-LOG_LINES:]
-    return "".join(f"\n    {line}" for line in lines)
-
-
-def _raise_file_limit() -> None:
-    """Each worker is a file; at the limit libzmq would spin without an error (pyzmq issue 1642)."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = WANTED_FILES if hard == resource.RLIM_INFINITY else min(hard, WANTED_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -16,8 +16,8 @@ from coordinator.budget import SECONDS, Cost
 from coordinator.federation import Federation, Visit, state_name
 from coordinator.ledger import ChoiceRow, RoundRow, TransferRow, VisitRow
 from coordinator.server import Outcome
+from edge.messages import Update
 from edge.payload import ITEM_NBYTES, Shapes, shapes
-from edge.wire import Update
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
     from costmodel.clock import Timeline

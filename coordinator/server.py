@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from coordinator.ledger import ChoiceRow
 from coordinator.optimisers import Replace
+from edge.messages import Update
 from edge.payload import BUFFERS, MODEL, Floats, Layout, Payload, Vector, shapes
-from edge.wire import Update
 
 State = dict[str, NDArray[np.generic]]
 Model = dict[str, Vector]
@@ -136,7 +136,7 @@ class Server:
         wanted: dict[str, dict[str, int]] = {MODEL: self.setup.layout.shapes(self.setup.up)}
         for part in self.parts:
             wanted |= part.up_shapes()
-        return wanted
+        return {slot: named for slot, named in wanted.items() if named}  # a slot without a vector leaves no trace
 
     def evaluated(self) -> Payload:
         """The model that is scored on the global test set."""

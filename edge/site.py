@@ -27,10 +27,10 @@ from edge.data.shares import Shares, cached_shares
 from edge.data.store import open_data
 from edge.describe import cached_flops, initial, seeded
 from edge.local import Batch, Correction, Local, Visit
+from edge.messages import Evaluate, Score, Train, Update
 from edge.models import model
 from edge.payload import MODEL, Payload
 from edge.sgd import Sgd
-from edge.wire import Evaluate, Score, Train, Update
 
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 

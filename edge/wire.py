@@ -37,7 +37,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import Any, NamedTuple, cast
 
 import msgpack
 import numpy as np
@@ -45,6 +45,26 @@ from numpy.typing import NDArray
 
 from edge import config
 from edge.config import Description, Job
+from edge.messages import (
+    Blocks,
+    Bye,
+    Cancel,
+    Describe,
+    Described,
+    Error,
+    Evaluate,
+    Hello,
+    Message,
+    Ping,
+    Pong,
+    Score,
+    Train,
+    Update,
+    Welcome,
+    WireError,
+    refuse,
+    require,
+)
 from edge.payload import ITEM_NBYTES, VERSION_NBYTES, Layout, Payload, Shapes, Vector, vectors
 
 PROTOCOL = 1
@@ -52,164 +72,9 @@ MAX_HEADER_NBYTES = 16 << 20
 MAX_ITEMS = 1 << 16
 MAX_TEXT = 1 << 20
 MAX_DIMENSION = 1 << 40
-GLOBAL = -1
-"""The client number of an `Evaluate` on the global test set."""
 UNNAMED = bytes(VERSION_NBYTES)
 
 Buffer = bytes | bytearray | memoryview
-
-
-class WireError(ValueError):
-    """A message that does not follow the protocol; the text says how."""
-
-
-# --- messages -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Hello:
-    """A worker has connected."""
-
-
-@dataclass(frozen=True)
-class Welcome:
-    """What the worker is to serve."""
-
-    job: Job
-
-
-@dataclass(frozen=True)
-class Ping:
-    """Asks for a `Pong` from the worker's main loop."""
-
-
-@dataclass(frozen=True)
-class Pong:
-    """The answer to a ping, with sequence 0; or to a cancel, with its sequence: that task is not in hand any more."""
-
-
-@dataclass(frozen=True)
-class Describe:
-    """Asks for `Described`."""
-
-    data: bool
-    """Whether to open the data set, or describe the model alone."""
-
-
-@dataclass(frozen=True)
-class Described:
-    """The description and the initial vectors."""
-
-    description: Description
-    payload: Payload
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """Vectors for the worker to hold, by version, until an envelope says to forget them."""
-
-    vectors: tuple[Vector, ...]
-
-
-@dataclass(frozen=True)
-class Train:
-    """One visit to one client. Charged."""
-
-    client: int
-    round: int
-    lr: float
-    choice: Mapping[str, int]
-    """What the server chose for this visit, by name (FedBR: ``alpha``)."""
-    payload: Payload
-
-    def __post_init__(self) -> None:
-        _require(self.client >= 0, "train: client", self.client)
-        _require(self.round >= 0, "train: round", self.round)
-        _require(math.isfinite(self.lr) and self.lr >= 0, "train: lr", self.lr)
-
-
-@dataclass(frozen=True)
-class Update:
-    """The answer to `Train`. Charged."""
-
-    client: int
-    round: int
-    numbers: Mapping[str, float]
-    """What the visit measured, by name (losses, samples, steps)."""
-    payload: Payload
-
-    def __post_init__(self) -> None:
-        _require(self.client >= 0, "update: client", self.client)
-        _require(self.round >= 0, "update: round", self.round)
-
-
-@dataclass(frozen=True)
-class Evaluate:
-    """Test examples ``start`` to ``stop`` (exclusive) of a client, or of the global test set."""
-
-    start: int
-    stop: int
-    client: int
-    """`GLOBAL` for the global test set."""
-    payload: Payload
-
-    def __post_init__(self) -> None:
-        _require(self.client >= GLOBAL, "evaluate: client", self.client)
-        _require(0 <= self.start <= self.stop, "evaluate: start, stop", (self.start, self.stop))
-
-
-@dataclass(frozen=True)
-class Score:
-    """The answer to `Evaluate`."""
-
-    start: int
-    client: int
-    correct: int
-    count: int
-    loss_sum: float
-    """Sum of the losses of ``count`` examples."""
-
-    def __post_init__(self) -> None:
-        _require(self.client >= GLOBAL, "score: client", self.client)
-        _require(self.start >= 0, "score: start", self.start)
-        _require(0 <= self.correct <= self.count, "score: correct, count", (self.correct, self.count))
-
-
-@dataclass(frozen=True)
-class Cancel:
-    """The task in hand is not wanted any more; a `Pong` answers it."""
-
-
-@dataclass(frozen=True)
-class Error:
-    """The task in hand, or the worker's start, ended in an exception."""
-
-    kind: str
-    """The exception's type."""
-    text: str
-
-
-@dataclass(frozen=True)
-class Bye:
-    """The worker may go."""
-
-
-Message = (
-    Hello
-    | Welcome
-    | Ping
-    | Pong
-    | Describe
-    | Described
-    | Blocks
-    | Train
-    | Update
-    | Evaluate
-    | Score
-    | Cancel
-    | Error
-    | Bye
-)
 
 
 @dataclass(frozen=True)
@@ -238,25 +103,16 @@ class Envelope:
     def parse(cls, raw: Buffer) -> Envelope:
         """Inverse of `pack`."""
         worker, sequence, state_in, state_out, forget, wall_seconds = _list(_unpackb(raw), 6, "envelope")
-        _require(isinstance(worker, str), "envelope: worker", worker)
-        _require(type(sequence) is int and sequence >= 0, "envelope: sequence", sequence)
+        require(isinstance(worker, str), "envelope: worker", worker)
+        require(type(sequence) is int and sequence >= 0, "envelope: sequence", sequence)
         for name, value in (("state_in", state_in), ("state_out", state_out)):
-            _require(value is None or isinstance(value, str), f"envelope: {name}", value)
-        _require(isinstance(forget, list) and all(map(_is_version, forget)), "envelope: forget", forget)
-        _require(isinstance(wall_seconds, float) and wall_seconds >= 0, "envelope: wall_seconds", wall_seconds)
+            require(value is None or isinstance(value, str), f"envelope: {name}", value)
+        require(isinstance(forget, list) and all(map(_is_version, forget)), "envelope: forget", forget)
+        require(isinstance(wall_seconds, float) and wall_seconds >= 0, "envelope: wall_seconds", wall_seconds)
         return cls(worker, sequence, state_in, state_out, tuple(forget), wall_seconds)
 
 
 # --- fields -------------------------------------------------------------------------------------------------------
-
-
-def _refuse(what: str, value: object) -> NoReturn:
-    raise WireError(f"{what}: {repr(value)[:100]} does not fit")
-
-
-def _require(fits: bool, what: str, value: object) -> None:
-    if not fits:
-        _refuse(what, value)
 
 
 def _is_version(value: object) -> bool:
@@ -265,7 +121,7 @@ def _is_version(value: object) -> bool:
 
 def _list(value: object, length: int, what: str) -> list[Any]:
     if not isinstance(value, list) or len(value) != length:
-        _refuse(f"{what}, a list of {length}", value)
+        refuse(f"{what}, a list of {length}", value)
     return value
 
 
@@ -275,7 +131,7 @@ def _pack_int(value: int) -> bytes:
 
 def _unpack_int(value: object, what: str) -> int:
     if not isinstance(value, bytes) or len(value) != 8:
-        _refuse(what, value)
+        refuse(what, value)
     return int(struct.unpack(">q", value)[0])
 
 
@@ -285,26 +141,26 @@ def _pack_float(value: float) -> bytes:
 
 def _unpack_float(value: object, what: str) -> float:
     if not isinstance(value, bytes) or len(value) != 8:
-        _refuse(what, value)
+        refuse(what, value)
     return float(struct.unpack(">d", value)[0])
 
 
 def _unpack_text(value: object, what: str) -> str:
     if not isinstance(value, str):
-        _refuse(what, value)
+        refuse(what, value)
     return value
 
 
 def _unpack_flag(value: object, what: str) -> bool:
     if not isinstance(value, bool):
-        _refuse(what, value)
+        refuse(what, value)
     return value
 
 
 def _unpack_named(unpack: Callable[[object, str], Any]) -> Callable[[object, str], dict[str, Any]]:
     def unpack_all(value: object, what: str) -> dict[str, Any]:
         if not isinstance(value, dict):
-            _refuse(what, value)
+            refuse(what, value)
         return {_unpack_text(name, what): unpack(item, f"{what}: {name}") for name, item in value.items()}
 
     return unpack_all
@@ -476,16 +332,16 @@ def decode(
     Raises `WireError` for anything that does not follow the protocol.
     """
     protocol, name, sender_run_id, fields, entries = _list(_unpackb(header), 5, "header")
-    _require(type(protocol) is int and protocol == PROTOCOL, "protocol", protocol)
-    _require(isinstance(name, str) and name in _TYPES, "message type", name)
-    _require(sender_run_id == run_id, f"run id (this is {run_id})", sender_run_id)
+    require(type(protocol) is int and protocol == PROTOCOL, "protocol", protocol)
+    require(isinstance(name, str) and name in _TYPES, "message type", name)
+    require(sender_run_id == run_id, f"run id (this is {run_id})", sender_run_id)
     kind, codecs = _TYPES[name]
     if not isinstance(fields, dict) or fields.keys() != codecs.keys():
         raise WireError(f"{name}: fields {repr(fields)[:100]}, not {', '.join(codecs) or 'none'}")
     values = {key: codec.unpack(fields[key], f"{name}: {key}") for key, codec in codecs.items()}
-    _require(isinstance(entries, list), f"{name}: entries", entries)
+    require(isinstance(entries, list), f"{name}: entries", entries)
     if held is not None and kind in (Train, Evaluate):
-        _require(len(frames) == 0, f"{name}: frames beside held blocks", len(frames))
+        require(len(frames) == 0, f"{name}: frames beside held blocks", len(frames))
         return _compose(kind, values, [_find(entry, held) for entry in entries])
     if len(frames) != len(entries):
         raise WireError(f"{name}: {len(entries)} frames announced, {len(frames)} received")
@@ -497,10 +353,10 @@ def _compose(kind: type, values: dict[str, Any], frames: list[_Frame]) -> Messag
     payload: Payload = {}
     for slot, key, version, array in frames:
         if key in named.setdefault(slot, {}):
-            _refuse("slot and key sent twice", (slot, key))
+            refuse("slot and key sent twice", (slot, key))
         named[slot][key] = array
         if kind is not Described or slot != _DESCRIPTION:
-            _require(array.dtype == np.float32 and array.ndim == 1, f"vector {slot}/{key}", (array.dtype, array.shape))
+            require(array.dtype == np.float32 and array.ndim == 1, f"vector {slot}/{key}", (array.dtype, array.shape))
             payload.setdefault(slot, {})[key] = Vector(array, version if version != UNNAMED else None)
     if kind is Described:
         return Described(_description(values, named.get(_DESCRIPTION, {})), payload)
@@ -514,7 +370,7 @@ def _compose(kind: type, values: dict[str, Any], frames: list[_Frame]) -> Messag
 
 
 def _description(values: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Description:
-    _require(arrays.keys() == _ARRAYS.keys(), "described: arrays", sorted(arrays))
+    require(arrays.keys() == _ARRAYS.keys(), "described: arrays", sorted(arrays))
     blocks, classes, clients = len(values["layout"]), values["classes"], len(arrays["samples"])
     wanted = {
         "flops": (blocks, 3),
@@ -525,7 +381,7 @@ def _description(values: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Des
     for name, array in arrays.items():
         # a model described without its data has no clients, and its histogram no columns to count
         fits = array.dtype.str == _ARRAYS[name] and (array.shape == wanted[name] or (array.size == 0 and clients == 0))
-        _require(fits, f"described: {name}", (array.dtype.str, array.shape))
+        require(fits, f"described: {name}", (array.dtype.str, array.shape))
     return Description(**(values | arrays))
 
 
@@ -533,16 +389,16 @@ def _parse_entry(entry: object) -> tuple[str, str, bytes, str, tuple[int, ...], 
     slot, key, version, dtype, shape, nbytes, checksum = _list(entry, 7, "entry")
     slot, key = _unpack_text(slot, "entry: slot"), _unpack_text(key, "entry: key")
     what = f"entry {slot}/{key}"
-    _require(_is_version(version), f"{what}: version", version)
-    _require(dtype in ("<f4", "<f8", "<i8"), f"{what}: dtype", dtype)
-    _require(isinstance(shape, list) and len(shape) in (1, 2), f"{what}: shape", shape)
+    require(_is_version(version), f"{what}: version", version)
+    require(dtype in ("<f4", "<f8", "<i8"), f"{what}: dtype", dtype)
+    require(isinstance(shape, list) and len(shape) in (1, 2), f"{what}: shape", shape)
     dimensions = tuple(_unpack_int(n, f"{what}: shape") for n in shape)
-    _require(all(0 <= n <= MAX_DIMENSION for n in dimensions), f"{what}: shape", dimensions)
+    require(all(0 <= n <= MAX_DIMENSION for n in dimensions), f"{what}: shape", dimensions)
     announced, wanted = _unpack_int(nbytes, f"{what}: nbytes"), math.prod(dimensions) * np.dtype(dtype).itemsize
     if announced != wanted:
         raise WireError(f"{what}: {announced} bytes announced, but shape {dimensions} of {dtype} has {wanted}")
     crc = _unpack_int(checksum, f"{what}: checksum")
-    _require(0 <= crc < 1 << 32, f"{what}: checksum", crc)
+    require(0 <= crc < 1 << 32, f"{what}: checksum", crc)
     return slot, key, version, dtype, dimensions, crc
 
 

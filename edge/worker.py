@@ -23,7 +23,7 @@ from typing import NoReturn, Protocol
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from edge import wire
+from edge import messages, wire
 from edge.config import Description, Job
 from edge.payload import Payload, Vector
 
@@ -43,11 +43,11 @@ class Site(Protocol):
         """The description, and the initial vectors."""
         ...
 
-    def train(self, task: wire.Train, state_in: str | None, state_out: str | None) -> wire.Update:
+    def train(self, task: messages.Train, state_in: str | None, state_out: str | None) -> messages.Update:
         """One visit to one client."""
         ...
 
-    def evaluate(self, task: wire.Evaluate, state_in: str | None) -> wire.Score:
+    def evaluate(self, task: messages.Evaluate, state_in: str | None) -> messages.Score:
         """Some test examples."""
         ...
 
@@ -72,17 +72,17 @@ class Link:
 
     def welcome(self) -> Job:
         """Greet, and wait for the job."""
-        self.send(wire.Hello())
+        self.send(messages.Hello())
         try:
             _, message = self.receive()
         except zmq.Again:
             _lost()
-        if not isinstance(message, wire.Welcome):
-            raise wire.WireError(f"a {type(message).__name__} where a welcome was due")
+        if not isinstance(message, messages.Welcome):
+            raise messages.WireError(f"a {type(message).__name__} where a welcome was due")
         self._socket.setsockopt(zmq.RCVTIMEO, -1)
         return message.job
 
-    def send(self, message: wire.Message, sequence: int = 0, wall_seconds: float = 0.0) -> None:
+    def send(self, message: messages.Message, sequence: int = 0, wall_seconds: float = 0.0) -> None:
         """Send; when this returns, the vectors of the message may be written to again."""
         encoded = wire.encode(message, self._run_id)
         envelope = wire.Envelope(self._identity, sequence, wall_seconds=wall_seconds).pack()
@@ -93,7 +93,7 @@ class Link:
         for tracker in trackers:
             tracker.wait()
 
-    def receive(self, wait: bool = True) -> tuple[wire.Envelope, wire.Message]:
+    def receive(self, wait: bool = True) -> tuple[wire.Envelope, messages.Message]:
         """The next message that is not `Blocks`; zmq.Again if none has come and we do not ``wait``.
 
         A message that does not follow the protocol is answered with an `Error`, and passed over.
@@ -104,17 +104,17 @@ class Link:
             try:
                 envelope, message = self._read([part.buffer for part in parts])
                 sequence = envelope.sequence
-            except wire.WireError as error:
+            except messages.WireError as error:
                 print(f"refused: {error}", file=sys.stderr, flush=True)
-                self.send(wire.Error("WireError", str(error)[:MAX_ERROR_TEXT]), sequence)
+                self.send(messages.Error("WireError", str(error)[:MAX_ERROR_TEXT]), sequence)
                 continue
-            if not isinstance(message, wire.Blocks):
+            if not isinstance(message, messages.Blocks):
                 return envelope, message
             self._held.update((vector.version, vector) for vector in message.vectors)
 
-    def _read(self, parts: Sequence[memoryview]) -> tuple[wire.Envelope, wire.Message]:
+    def _read(self, parts: Sequence[memoryview]) -> tuple[wire.Envelope, messages.Message]:
         if len(parts) < 2:
-            raise wire.WireError(f"{len(parts)} parts where at least 2 were due")
+            raise messages.WireError(f"{len(parts)} parts where at least 2 were due")
         envelope = wire.Envelope.parse(parts[0])
         for version in envelope.forget:
             self._held.pop(version, None)
@@ -131,54 +131,54 @@ def _lost() -> NoReturn:
     os._exit(LOST)
 
 
-def _perform(site: Site, task: wire.Message, envelope: wire.Envelope) -> wire.Message:
+def _perform(site: Site, task: messages.Message, envelope: wire.Envelope) -> messages.Message:
     """The reply to one task; an exception becomes an `Error`."""
     try:
-        if isinstance(task, wire.Train):
+        if isinstance(task, messages.Train):
             return site.train(task, envelope.state_in, envelope.state_out)
-        if isinstance(task, wire.Evaluate):
+        if isinstance(task, messages.Evaluate):
             return site.evaluate(task, envelope.state_in)
-        if isinstance(task, wire.Describe):
-            return wire.Described(*site.describe(task.data))
-        raise wire.WireError(f"a worker has no use for a {type(task).__name__}")
+        if isinstance(task, messages.Describe):
+            return messages.Described(*site.describe(task.data))
+        raise messages.WireError(f"a worker has no use for a {type(task).__name__}")
     except Exception as error:
         traceback.print_exc()
         sys.stderr.flush()
         return _error(error)
 
 
-def _error(error: BaseException) -> wire.Error:
-    return wire.Error(type(error).__name__, str(error)[:MAX_ERROR_TEXT])
+def _error(error: BaseException) -> messages.Error:
+    return messages.Error(type(error).__name__, str(error)[:MAX_ERROR_TEXT])
 
 
 def _serve(link: Link, site: Site) -> None:
     """One task after another, until a bye."""
     while True:
         envelope, message = link.receive()
-        if isinstance(message, wire.Bye):
+        if isinstance(message, messages.Bye):
             return
-        if isinstance(message, wire.Ping | wire.Cancel):  # a cancel that the reply has crossed
-            link.send(wire.Pong(), envelope.sequence)
+        if isinstance(message, messages.Ping | messages.Cancel):  # a cancel that the reply has crossed
+            link.send(messages.Pong(), envelope.sequence)
             continue
         began = time.monotonic()
         reply = _perform(site, message, envelope)
         interruption = _came_meanwhile(link)
-        if isinstance(interruption, wire.Bye):
+        if isinstance(interruption, messages.Bye):
             return
-        if isinstance(interruption, wire.Cancel):
-            link.send(wire.Pong(), envelope.sequence)
+        if isinstance(interruption, messages.Cancel):
+            link.send(messages.Pong(), envelope.sequence)
         else:
             link.send(reply, envelope.sequence, time.monotonic() - began)
 
 
-def _came_meanwhile(link: Link) -> wire.Message | None:
+def _came_meanwhile(link: Link) -> messages.Message | None:
     """The bye or the cancel that came while the task ran; pings are for finding lost connections, and need no more."""
     while True:
         try:
             _, message = link.receive(wait=False)
         except zmq.Again:
             return None
-        if isinstance(message, wire.Bye | wire.Cancel):
+        if isinstance(message, messages.Bye | messages.Cancel):
             return message
 
 
@@ -193,7 +193,7 @@ def main(argv: Sequence[str]) -> int:
     except Exception as error:
         traceback.print_exc()
         link.send(_error(error))
-        while not isinstance(link.receive()[1], wire.Bye):
+        while not isinstance(link.receive()[1], messages.Bye):
             pass
         return 1
     _serve(link, site)

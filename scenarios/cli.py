@@ -68,8 +68,8 @@ def _expected(error: Exception) -> int | None:
     if isinstance(error, ScenarioError):
         return USAGE
     from coordinator.federation import RunFailed
-    from coordinator.pool import PoolError, Stopped
-    from scenarios.report import ReportError
+    from coordinator.tasks import PoolError, Stopped
+    from scenarios.runs import ReportError
 
     if isinstance(error, ReportError):
         return USAGE
@@ -153,7 +153,7 @@ def _working(
     runs: Sequence[Loaded], out: Path, run_id: str | None, workers: int | None, device: str, quiet: bool, work: Work
 ) -> dict[str, Any]:
     """Do ``work`` with a nursery, a live table, and Ctrl-C listened to."""
-    from coordinator.pool import Nursery
+    from coordinator.nursery import Nursery
     from scenarios import runner
     from scenarios.live import Show
 
@@ -208,11 +208,12 @@ def report(
 ) -> None:
     """One self-contained HTML file of a run or a comparison."""
     from scenarios import report as reports
+    from scenarios.runs import ReportError
 
     try:
         print(reports.from_folder(folder, output, csv, parquet))
     except OSError as error:
-        raise reports.ReportError(f"cannot write {error.filename}: {error.strerror}") from None
+        raise ReportError(f"cannot write {error.filename}: {error.strerror}") from None
 
 
 @app.command("list")

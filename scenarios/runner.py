@@ -29,11 +29,12 @@ from coordinator.federation import Federation, Progress, RunFailed
 from coordinator.files import write_text
 from coordinator.ledger import HostEvent, Ledger, genesis, read
 from coordinator.methods.row import Correction
+from coordinator.nursery import Nursery
 from coordinator.optimisers import OPTIMISERS
-from coordinator.pool import HostEvent as PoolEvent
-from coordinator.pool import Nursery, Pool, PoolError, Stopped
+from coordinator.pool import Pool
 from coordinator.rounds import POLICIES
 from coordinator.server import Setup
+from coordinator.tasks import PoolError, Stopped
 from costmodel.clock import Clock
 from costmodel.fleet import Fleet
 from edge.config import Description, HalfConfig, Job, ModelConfig, TrainConfig
@@ -121,6 +122,13 @@ def on_device(loaded: Loaded, device: str) -> Loaded:
     return replace(loaded, scenario=loaded.scenario.model_copy(update={"train": settled}))
 
 
+def identity(loaded: Loaded) -> dict[str, Any]:
+    """What the hash chain starts from: the resolved scenario, but for where the data lies, since its hash is there."""
+    scenario = loaded.scenario.model_dump()
+    scenario["data"] = {key: value for key, value in scenario["data"].items() if key not in ("root", "download")}
+    return scenario
+
+
 def job(loaded: Loaded, known: Description | None, device: str, cache: Path) -> Job:
     """What every worker is told; before describe, when nothing is known, not what travels."""
     loaded = on_device(loaded, device)
@@ -135,7 +143,7 @@ def job(loaded: Loaded, known: Description | None, device: str, cache: Path) -> 
         flops = tuple((float(f), float(w), float(i)) for f, w, i in known.flops)
     train = scenario.train.model_dump()
     return Job(
-        run_id=genesis(scenario.model_dump(), "")[: 2 * RUN_ID_BYTES],
+        run_id=genesis(identity(loaded), "")[: 2 * RUN_ID_BYTES],
         seed=scenario.seed,
         device=device,
         cache=str(cache),
@@ -214,14 +222,14 @@ def run(
             raise RunFailed(f"{error}\nrun folder: {folder}") from error
 
 
-def users_errors(loaded: Loaded) -> Callable[[PoolEvent], None]:
+def users_errors(loaded: Loaded) -> Callable[[HostEvent], None]:
     """What to do with a pool's events: ScenarioError for an error that the user can mend, at its first occurrence.
 
     It is one of the data, or one whose text begins with a key of the scenario; another worker would meet it again.
     """
     keys = known_keys(Scenario)
 
-    def hear(event: PoolEvent) -> None:
+    def hear(event: HostEvent) -> None:
         if event.kind not in ("task_failed", "worker_died"):
             return
         error = re.search(r"(?:^|: )(\w+Error): (\S*)(.*)", event.detail, re.DOTALL)
@@ -245,10 +253,10 @@ def _run(
     with Pool(job(loaded, None, host.device, cache), 1, nursery, logs, refuse, stopped) as scout:
         description, initial = scout.describe(True)
     write_text(folder / "environment.json", json.dumps(environment(loaded, description, host), indent=1))
-    ledger = Ledger(folder / "ledger.sqlite", genesis(loaded.scenario.model_dump(), description.data_sha256))
+    ledger = Ledger(folder / "ledger.sqlite", genesis(identity(loaded), description.data_sha256))
     try:
         asked = job(loaded, description, host.device, cache)
-        with Pool(asked, host.workers, nursery, logs, lambda e: ledger.event(_host_event(e)), stopped) as pool:
+        with Pool(asked, host.workers, nursery, logs, ledger.event, stopped) as pool:
             federation = _federation(loaded, asked, description, initial, pool, ledger, folder, host, stop_at_target)
             try:
                 stopped_by = POLICIES[loaded.scenario.rounds.policy](federation)
@@ -311,10 +319,6 @@ def _federation(
 
 def _with_options(setup: Setup, loaded: Loaded, correction: Correction) -> Setup:
     return replace(setup, options=loaded.method.share(loaded.options, correction))
-
-
-def _host_event(event: PoolEvent) -> HostEvent:
-    return HostEvent(event.kind, "" if event.worker is None else str(event.worker), event.detail, event.wall_seconds)
 
 
 def check_folder(name: str, host: Host) -> None:

@@ -24,12 +24,12 @@ from coordinator.federation import Federation, Progress
 from coordinator.ledger import Ledger, read
 from coordinator.methods import Method, resolve
 from coordinator.optimisers import Replace
-from coordinator.pool import PoolTask, Reply
 from coordinator.rounds import sync
 from coordinator.server import Setup
+from coordinator.tasks import PoolTask, Reply
 from costmodel.clock import Clock
 from costmodel.fleet import Fleet
-from edge import wire
+from edge import messages, wire
 from edge.blocks import Block, Net
 from edge.config import DataConfig, Description, HalfConfig, Job, ModelConfig, PartitionConfig, TrainConfig
 from edge.local import Local, Visit
@@ -79,9 +79,9 @@ class Direct:
 
     def _do(self, task: PoolTask) -> Reply:
         message = task.message
-        if isinstance(message, wire.Evaluate):
+        if isinstance(message, messages.Evaluate):
             return self.site.evaluate(message, task.state_in)
-        assert isinstance(message, wire.Train)
+        assert isinstance(message, messages.Train)
         reply = self.site.train(message, task.state_in, task.state_out)
         self.bytes_down += wire.encode(message, RUN_ID).nbytes
         self.bytes_up += wire.encode(reply, RUN_ID).nbytes

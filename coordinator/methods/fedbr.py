@@ -18,9 +18,9 @@ from coordinator.gmbs import Bonus, Gmbs, Normalise, normalise, reward
 from coordinator.ledger import ChoiceRow
 from coordinator.methods.row import Chosen, Objective, Options, Passes, add_frozen_suffix, plain_passes
 from coordinator.server import Dispatch, Outcome, Part, Server, Setup, State
+from edge.messages import Update
 from edge.payload import MODEL, Layout, Vector
 from edge.streams import generator
-from edge.wire import Update
 
 
 class FedBROptions(Options):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from coordinator.methods.row import Chosen
-from coordinator.pool import Nursery
+from coordinator.nursery import Nursery
 from costmodel.clock import Clock
 from costmodel.units import format_bytes
 from costmodel.work import Work, nominal_bytes, nominal_bytes_plain

@@ -17,7 +17,8 @@ from typing import Any
 from coordinator.files import write_text
 from coordinator.ledger import read
 from coordinator.methods import resolve
-from coordinator.pool import Nursery, Stopped
+from coordinator.nursery import Nursery
+from coordinator.tasks import Stopped
 from costmodel.units import nearest
 from scenarios import report, runner
 from scenarios.load import COMMAND_LINE, Loaded, ScenarioError, load, parse

@@ -14,7 +14,7 @@ import pytest
 from coordinator.federation import Progress, RunFailed, file_sha256
 from coordinator.methods import CORRECTIONS, OBJECTIVES, resolve
 from coordinator.rounds import sync
-from edge import wire
+from edge import messages
 from edge.config import PartitionConfig, TrainConfig
 from edge.payload import Vector
 from tests.toy import Run, federation, play
@@ -142,15 +142,15 @@ def test_another_seed_gives_another_model(case: Case, once: Played) -> None:
 class Spoilt:
     """Workers whose replies are changed on the way."""
 
-    def __init__(self, workers: Any, change: Callable[[wire.Update], wire.Update]) -> None:
+    def __init__(self, workers: Any, change: Callable[[messages.Update], messages.Update]) -> None:
         self.workers, self.change = workers, change
 
     def run(self, tasks: Any) -> Any:
         for task, reply in self.workers.run(tasks):
-            yield task, self.change(reply) if isinstance(reply, wire.Update) else reply
+            yield task, self.change(reply) if isinstance(reply, messages.Update) else reply
 
 
-def refused(folder: Path, change: Callable[[wire.Update], wire.Update]) -> str:
+def refused(folder: Path, change: Callable[[messages.Update], messages.Update]) -> str:
     run = federation(folder, train=BRIEF)
     run.workers = Spoilt(run.workers, change)
     try:
@@ -162,7 +162,7 @@ def refused(folder: Path, change: Callable[[wire.Update], wire.Update]) -> str:
 
 
 def test_a_reply_that_is_not_finite_ends_the_run_and_is_named(tmp_path: Path) -> None:
-    def diverge(reply: wire.Update) -> wire.Update:
+    def diverge(reply: messages.Update) -> messages.Update:
         head = reply.payload["model"]["head"].data.copy()
         head[3] = np.nan
         return with_vector(reply, "head", head)
@@ -171,22 +171,22 @@ def test_a_reply_that_is_not_finite_ends_the_run_and_is_named(tmp_path: Path) ->
 
 
 def test_a_reply_of_another_shape_ends_the_run_and_is_named(tmp_path: Path) -> None:
-    def cut(reply: wire.Update) -> wire.Update:
+    def cut(reply: messages.Update) -> messages.Update:
         return with_vector(reply, "head", reply.payload["model"]["head"].data[:-1])
 
     assert "client 0, round 0: shapes" in refused(tmp_path, cut)
 
 
 def test_a_method_whose_row_foresees_other_flops_is_found_out(tmp_path: Path) -> None:
-    def overcharge(reply: wire.Update) -> wire.Update:
-        return wire.Update(reply.client, reply.round, {**reply.numbers, "flops": 1.0}, reply.payload)
+    def overcharge(reply: messages.Update) -> messages.Update:
+        return messages.Update(reply.client, reply.round, {**reply.numbers, "flops": 1.0}, reply.payload)
 
     assert "executed 1 FLOPs, but the row of fedavg foresees" in refused(tmp_path, overcharge)
 
 
-def with_vector(reply: wire.Update, key: str, numbers: Any) -> wire.Update:
+def with_vector(reply: messages.Update, key: str, numbers: Any) -> messages.Update:
     model = {**reply.payload["model"], key: Vector(numbers)}
-    return wire.Update(reply.client, reply.round, reply.numbers, {"model": model})
+    return messages.Update(reply.client, reply.round, reply.numbers, {"model": model})
 
 
 # --- names ------------------------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from coordinator.server import Server, Setup, mean
 from edge.batches import LocalBatches
 from edge.blocks import build
 from edge.config import PartitionConfig, TrainConfig
+from edge.messages import Update
 from edge.payload import MODEL, BlockShape, Layout
-from edge.wire import Update
 from tests.toy import Run, play, vector
 
 IID = PartitionConfig("iid")

@@ -13,8 +13,8 @@ import pytest
 
 from coordinator.methods.fedbr import FedBROptions, FedBRServer, label_deviation, model_distance
 from coordinator.server import Outcome, Setup
+from edge.messages import Update
 from edge.payload import MODEL, BlockShape, Layout, Payload, Vector, sha256
-from edge.wire import Update
 
 LAYOUT = Layout(tuple(BlockShape(name, size) for size, name in enumerate(("a", "b", "c", "d"), start=1)))
 HISTOGRAM = np.array([[8, 0], [4, 4], [0, 8]])

@@ -32,9 +32,9 @@ from edge import local, state
 from edge.blocks import Net
 from edge.config import ModelConfig, PartitionConfig, TrainConfig
 from edge.local import Batches, Local, Step
+from edge.messages import Update
 from edge.models import ModelRow
 from edge.payload import MODEL, Floats, Payload, Vector
-from edge.wire import Update
 from tests.toy import Run, federation, play
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=4)

@@ -15,8 +15,11 @@ import psutil
 import pytest
 import zmq
 
-from coordinator.pool import HostEvent, Nursery, Pool, PoolError, PoolTask, Stopped
-from edge import wire
+from coordinator.ledger import HostEvent
+from coordinator.nursery import Nursery
+from coordinator.pool import Pool
+from coordinator.tasks import PoolError, PoolTask, Stopped
+from edge import messages, wire
 from edge.config import DataConfig, Description, HalfConfig, Job, ModelConfig, TrainConfig
 from edge.payload import BlockShape, Layout, Payload, Vector
 
@@ -40,7 +43,7 @@ class Site:
         arrays = (np.ones((1, 3)), "hash", "made up", 1, 4, counts, counts.reshape(clients, 1), counts)
         return Description(layout, "toy", *arrays), initial
 
-    def train(self, task: wire.Train, state_in: str | None, state_out: str | None) -> wire.Update:
+    def train(self, task: messages.Train, state_in: str | None, state_out: str | None) -> messages.Update:
         act = task.choice["act"]
         first = state_out is None or not Path(state_out).exists()
         if state_out is not None:
@@ -55,11 +58,11 @@ class Site:
             time.sleep(60)
         client = task.client + (act == WRONG_CLIENT)
         up = {key: Vector(vector.data + np.float32(client)) for key, vector in task.payload["model"].items()}
-        return wire.Update(client, task.round, {"pid": os.getpid()}, {"model": up})
+        return messages.Update(client, task.round, {"pid": os.getpid()}, {"model": up})
 
-    def evaluate(self, task: wire.Evaluate, state_in: str | None) -> wire.Score:
+    def evaluate(self, task: messages.Evaluate, state_in: str | None) -> messages.Score:
         correct = int(sum(vector.data[0] for vector in task.payload["model"].values()))
-        return wire.Score(task.start, task.client, correct, task.stop - task.start, 0.5)
+        return messages.Score(task.start, task.client, correct, task.stop - task.start, 0.5)
 
 
 def job(seed: int = 0) -> Job:
@@ -72,7 +75,7 @@ def model(value: float = 0.0) -> Payload:
 
 
 def visit(client: int, act: int = NORMAL, payload: Payload | None = None, state_out: Path | None = None) -> PoolTask:
-    message = wire.Train(client, 5, 0.1, {"act": act}, payload or model())
+    message = messages.Train(client, 5, 0.1, {"act": act}, payload or model())
     return PoolTask(message, None, str(state_out) if state_out else None)
 
 
@@ -80,7 +83,7 @@ def sums(pool: Pool, tasks: list[PoolTask]) -> dict[int, list[float]]:
     """client -> first number of each vector that came back."""
     found = {}
     for task, reply in pool.run(tasks):
-        assert isinstance(task.message, wire.Train) and isinstance(reply, wire.Update)
+        assert isinstance(task.message, messages.Train) and isinstance(reply, messages.Update)
         found[task.message.client] = [float(vector.data[0]) for vector in reply.payload["model"].values()]
     return dict(sorted(found.items()))
 
@@ -171,8 +174,8 @@ def test_a_worker_describes_the_job(pools: Pools) -> None:
 
 def test_scores_come_back(pools: Pools) -> None:
     with pools() as pool:
-        (_, score), *none = pool.run([PoolTask(wire.Evaluate(10, 30, wire.GLOBAL, model(2.0)))])
-        assert (score, none) == (wire.Score(10, wire.GLOBAL, 5, 20, 0.5), [])
+        (_, score), *none = pool.run([PoolTask(messages.Evaluate(10, 30, messages.GLOBAL, model(2.0)))])
+        assert (score, none) == (messages.Score(10, messages.GLOBAL, 5, 20, 0.5), [])
 
 
 def test_each_block_version_is_sent_to_a_worker_once(pools: Pools) -> None:
@@ -244,12 +247,12 @@ def test_a_stranger_is_refused_and_the_run_goes_on(pools: Pools) -> None:
         (socket,) = pools.folder.glob("fedbr-*/pool")
         stranger.connect(f"ipc://{socket}")
         envelope = wire.Envelope("stranger").pack()
-        for parts in ([b"\xff"], [b"", b""], [envelope, wire.encode(wire.Hello(), "run-1").header]):
+        for parts in ([b"\xff"], [b"", b""], [envelope, wire.encode(messages.Hello(), "run-1").header]):
             stranger.send_multipart(parts)
         while not pools.of("message_refused"):
             sums(pool, [visit(1)])
         assert sums(pool, [visit(client) for client in range(3)]) == {n: [n, n + 1.0] for n in range(3)}
-    assert pools.of("message_refused")[0].worker is None
+    assert pools.of("message_refused")[0].worker == ""
     assert pools.of("message_refused")[0].detail.startswith("from stranger: not a worker of this pool")
 
 
@@ -315,7 +318,8 @@ def test_a_killed_coordinator_leaves_nothing_behind(tmp_path: Path) -> None:
         [
             "import sys, test_pool",
             "from pathlib import Path",
-            "from coordinator.pool import Nursery, Pool",
+            "from coordinator.nursery import Nursery",
+            "from coordinator.pool import Pool",
             "say = lambda event: print(event.detail.removeprefix('pid '), flush=True)",
             "with Nursery(('test_pool',)) as nursery:",
             "    job, logs = test_pool.job(), Path(sys.argv[1])",

@@ -8,7 +8,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from edge import wire
+from edge import messages, wire
 from edge.config import DataConfig, Description, HalfConfig, Job, ModelConfig, TrainConfig
 from edge.payload import BlockShape, Layout, Payload, Vector, shapes
 
@@ -49,26 +49,26 @@ def model() -> Payload:
     }
 
 
-def train(**changes: object) -> wire.Train:
-    return replace(wire.Train(7, 3, 0.1, {"alpha": 2}, model()), **changes)  # type: ignore[arg-type]
+def train(**changes: object) -> messages.Train:
+    return replace(messages.Train(7, 3, 0.1, {"alpha": 2}, model()), **changes)  # type: ignore[arg-type]
 
 
 def plain(payload: Payload) -> dict[str, dict[str, list[float]]]:
     return {slot: {key: vector.data.tolist() for key, vector in named.items()} for slot, named in payload.items()}
 
 
-def there_and_back(message: wire.Message) -> wire.Message:
+def there_and_back(message: messages.Message) -> messages.Message:
     encoded = wire.encode(message, RUN)
     return wire.decode(encoded.header, encoded.frames, RUN)
 
 
-def refusal(message: wire.Message, edit: object = None, frames: list[bytes] | None = None) -> str:
+def refusal(message: messages.Message, edit: object = None, frames: list[bytes] | None = None) -> str:
     """Encode, edit the unpacked header, and return what decode says about it."""
     encoded = wire.encode(message, RUN)
     unpacked = msgpack.unpackb(encoded.header)
     if callable(edit):
         edit(unpacked)
-    with pytest.raises(wire.WireError) as refused:
+    with pytest.raises(messages.WireError) as refused:
         wire.decode(msgpack.packb(unpacked), encoded.frames if frames is None else frames, RUN)
     return str(refused.value)
 
@@ -76,26 +76,26 @@ def refusal(message: wire.Message, edit: object = None, frames: list[bytes] | No
 @pytest.mark.parametrize(
     "message",
     [
-        wire.Hello(),
-        wire.Welcome(JOB),
-        wire.Ping(),
-        wire.Pong(),
-        wire.Describe(True),
-        wire.Score(0, wire.GLOBAL, 3, 4, 1.5),
-        wire.Cancel(),
-        wire.Error("ValueError", "what"),
-        wire.Bye(),
+        messages.Hello(),
+        messages.Welcome(JOB),
+        messages.Ping(),
+        messages.Pong(),
+        messages.Describe(True),
+        messages.Score(0, messages.GLOBAL, 3, 4, 1.5),
+        messages.Cancel(),
+        messages.Error("ValueError", "what"),
+        messages.Bye(),
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_messages_without_vectors_come_back_equal(message: wire.Message) -> None:
+def test_messages_without_vectors_come_back_equal(message: messages.Message) -> None:
     assert there_and_back(message) == message
 
 
 def test_train_comes_back_with_its_vectors_and_their_versions() -> None:
     sent = train()
     back = there_and_back(sent)
-    assert isinstance(back, wire.Train)
+    assert isinstance(back, messages.Train)
     assert (back.client, back.round, back.lr, back.choice) == (7, 3, 0.1, {"alpha": 2})
     assert plain(back.payload) == {
         "model": {"stem": [1.0, 2.0, 3.0], "stem.buffers": [], "head": [4.0]},
@@ -105,18 +105,18 @@ def test_train_comes_back_with_its_vectors_and_their_versions() -> None:
 
 
 def test_update_and_evaluate_come_back() -> None:
-    update = there_and_back(wire.Update(7, 3, {"loss": 0.25, "worst": float("inf")}, model()))
-    assert isinstance(update, wire.Update)
+    update = there_and_back(messages.Update(7, 3, {"loss": 0.25, "worst": float("inf")}, model()))
+    assert isinstance(update, messages.Update)
     assert (update.client, update.round, update.numbers) == (7, 3, {"loss": 0.25, "worst": float("inf")})
     assert plain(update.payload) == plain(model())
-    evaluate = there_and_back(wire.Evaluate(0, 500, wire.GLOBAL, model()))
-    assert isinstance(evaluate, wire.Evaluate)
+    evaluate = there_and_back(messages.Evaluate(0, 500, messages.GLOBAL, model()))
+    assert isinstance(evaluate, messages.Evaluate)
     assert (evaluate.start, evaluate.stop, evaluate.client) == (0, 500, -1)
 
 
 def test_described_comes_back_with_its_arrays() -> None:
-    back = there_and_back(wire.Described(DESCRIPTION, model()))
-    assert isinstance(back, wire.Described)
+    back = there_and_back(messages.Described(DESCRIPTION, model()))
+    assert isinstance(back, messages.Described)
     assert back.description.layout == DESCRIPTION.layout
     assert back.description.flops.tolist() == [[6.0, 6.0, 6.0], [2.0, 2.0, 2.0]]
     assert back.description.histogram.tolist() == [[2, 3], [3, 4], [9, 0]]
@@ -127,42 +127,42 @@ def test_described_comes_back_with_its_arrays() -> None:
 def test_a_model_is_described_without_data() -> None:
     none = np.array([], np.int64)
     bare = replace(DESCRIPTION, samples=none, histogram=np.zeros((0, 2), np.int64), test_samples=none)
-    back = there_and_back(wire.Described(bare, model()))
-    assert isinstance(back, wire.Described)
+    back = there_and_back(messages.Described(bare, model()))
+    assert isinstance(back, messages.Described)
     assert back.description.samples.tolist() == []
 
 
 def test_blocks_are_found_again_by_version() -> None:
     vectors = tuple(model()["model"].values())
-    back = there_and_back(wire.Blocks(vectors))
-    assert isinstance(back, wire.Blocks)
+    back = there_and_back(messages.Blocks(vectors))
+    assert isinstance(back, messages.Blocks)
     held = {vector.version: vector for vector in back.vectors}
     held |= {vector.version: vector for vector in model()["teacher"].values()}
     task = wire.decode(wire.encode(train(), RUN).header, [], RUN, held)
-    assert isinstance(task, wire.Train)
+    assert isinstance(task, messages.Train)
     assert plain(task.payload) == plain(model())
     stem = task.payload["model"]["stem"]
     assert stem.data is held[stem.version].data
 
 
 def test_a_block_that_is_not_held_is_named() -> None:
-    with pytest.raises(wire.WireError, match=r"model/stem: version .* is not held"):
+    with pytest.raises(messages.WireError, match=r"model/stem: version .* is not held"):
         wire.decode(wire.encode(train(), RUN).header, [], RUN, {})
 
 
 def test_vectors_are_views_of_the_received_frame() -> None:
     numbers = np.arange(100_000, dtype=np.float32)
-    encoded = wire.encode(wire.Update(0, 0, {}, {"model": {"b": Vector(numbers)}}), RUN)
+    encoded = wire.encode(messages.Update(0, 0, {}, {"model": {"b": Vector(numbers)}}), RUN)
     back = wire.decode(encoded.header, encoded.frames, RUN)
-    assert isinstance(back, wire.Update)
+    assert isinstance(back, messages.Update)
     assert np.shares_memory(back.payload["model"]["b"].data, numbers)
 
 
 def test_an_unaligned_frame_is_copied_into_place() -> None:
-    encoded = wire.encode(wire.Update(0, 0, {}, {"model": {"b": Vector(np.array([1.0], np.float32))}}), RUN)
+    encoded = wire.encode(messages.Update(0, 0, {}, {"model": {"b": Vector(np.array([1.0], np.float32))}}), RUN)
     shifted = memoryview(b"x" + bytes(encoded.frames[0]))[1:]
     back = wire.decode(encoded.header, [shifted], RUN)
-    assert isinstance(back, wire.Update)
+    assert isinstance(back, messages.Update)
     assert back.payload["model"]["b"].data.flags.aligned
     assert back.payload["model"]["b"].data.tolist() == [1.0]
 
@@ -178,7 +178,7 @@ def test_length_is_known_before_the_message() -> None:
     encoded = wire.encode(sent, RUN)
     assert wire.train_nbytes(RUN, ["alpha"], shapes(sent.payload)) == encoded.nbytes
     assert encoded.nbytes == len(encoded.header) + 4 * (3 + 0 + 1 + 1)
-    answer = wire.Update(7, 3, {"loss": 1.0, "steps": 2.0}, sent.payload)
+    answer = messages.Update(7, 3, {"loss": 1.0, "steps": 2.0}, sent.payload)
     assert wire.update_nbytes(RUN, ["loss", "steps"], shapes(sent.payload)) == wire.encode(answer, RUN).nbytes
 
 
@@ -190,11 +190,11 @@ def test_length_counted_by_hand() -> None:
 
 
 def test_checksum_is_verified_when_there_is_one() -> None:
-    encoded = wire.encode(wire.Update(0, 0, {}, {"model": {"b": Vector(np.array([1.0], np.float32))}}), RUN, True)
+    encoded = wire.encode(messages.Update(0, 0, {}, {"model": {"b": Vector(np.array([1.0], np.float32))}}), RUN, True)
     entry = msgpack.unpackb(encoded.header)[4][0]
     assert int.from_bytes(entry[6], "big") == zlib.crc32(np.float32(1.0).tobytes())
     wire.decode(encoded.header, encoded.frames, RUN)
-    with pytest.raises(wire.WireError, match="checksum"):
+    with pytest.raises(messages.WireError, match="checksum"):
         wire.decode(encoded.header, [np.float32(2.0).tobytes()], RUN)
 
 
@@ -223,18 +223,18 @@ def test_refusals_say_what_does_not_fit() -> None:
     assert refusal(train(), put(4, 2, 1, "stem")).startswith("slot and key sent twice")
     assert refusal(train(), frames=[b""]) == "train: 4 frames announced, 1 received"
     assert refusal(train(), frames=[b"", b"", b"", b""]) == "entry model/stem: 12 bytes announced, a frame of 0 came"
-    assert refusal(wire.Score(0, -1, 3, 4, 1.5), put(3, "count", bytes(8))).startswith("score: correct, count")
-    assert refusal(wire.Welcome(JOB), put(3, "job", "seed", "one")).startswith("welcome: job: 1 validation error")
-    assert refusal(wire.Described(DESCRIPTION, {}), put(3, "classes", (5).to_bytes(8, "big"))).startswith(
+    assert refusal(messages.Score(0, -1, 3, 4, 1.5), put(3, "count", bytes(8))).startswith("score: correct, count")
+    assert refusal(messages.Welcome(JOB), put(3, "job", "seed", "one")).startswith("welcome: job: 1 validation error")
+    assert refusal(messages.Described(DESCRIPTION, {}), put(3, "classes", (5).to_bytes(8, "big"))).startswith(
         "described: histogram"
     )
 
 
 def test_what_is_too_large_or_not_msgpack_is_refused() -> None:
     for raw in (b"", b"\xc1", b"\x95", b"\xff" * 40, b"\x91" * 5000, bytes(wire.MAX_HEADER_NBYTES + 1)):
-        with pytest.raises(wire.WireError):
+        with pytest.raises(messages.WireError):
             wire.decode(raw, [], RUN)
-        with pytest.raises(wire.WireError):
+        with pytest.raises(messages.WireError):
             wire.Envelope.parse(raw)
 
 
@@ -242,21 +242,21 @@ def test_envelope_comes_back() -> None:
     envelope = wire.Envelope("worker-1-00ff", 9, "state/1", None, (b"v" * 16,), 0.5)
     assert wire.Envelope.parse(envelope.pack()) == envelope
     for name, value in (("sequence", -1), ("state_in", 5), ("forget", (b"short",)), ("wall_seconds", -1.0)):
-        with pytest.raises(wire.WireError, match=f"envelope: {name}"):
+        with pytest.raises(messages.WireError, match=f"envelope: {name}"):
             wire.Envelope.parse(replace(envelope, **{name: value}).pack())  # type: ignore[arg-type]
 
 
 def test_mutated_messages_are_refused_or_still_well_formed() -> None:
     """Whatever the bytes, decode either gives a message or a WireError, never another exception."""
     draw, refused = random.Random(5), 0
-    messages: list[wire.Message] = [
+    sent: list[messages.Message] = [
         train(),
-        wire.Update(1, 2, {"a": 1.0}, model()),
-        wire.Welcome(JOB),
-        wire.Described(DESCRIPTION, model()),
+        messages.Update(1, 2, {"a": 1.0}, model()),
+        messages.Welcome(JOB),
+        messages.Described(DESCRIPTION, model()),
     ]
     for number in range(600):
-        encoded = wire.encode(messages[number % len(messages)], RUN)
+        encoded = wire.encode(sent[number % len(sent)], RUN)
         raw, frames = bytearray(encoded.header), [bytes(frame) for frame in encoded.frames]
         for _ in range(draw.randint(1, 4)):
             where = draw.randrange(len(raw))
@@ -272,6 +272,6 @@ def test_mutated_messages_are_refused_or_still_well_formed() -> None:
         try:
             wire.decode(raw, frames, RUN)
             wire.Envelope.parse(raw)
-        except wire.WireError:
+        except messages.WireError:
             refused += 1
     assert refused == 600  # no header is an envelope

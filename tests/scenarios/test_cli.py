@@ -15,7 +15,7 @@ import pytest
 
 from coordinator.federation import Progress
 from coordinator.ledger import read
-from coordinator.pool import Nursery
+from coordinator.nursery import Nursery
 from scenarios import cli
 from scenarios.load import load
 from scenarios.runner import Host, Interrupt, run

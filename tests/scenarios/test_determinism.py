@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coordinator.ledger import read
-from coordinator.pool import Nursery
+from coordinator.nursery import Nursery
 from scenarios.load import load
 from scenarios.runner import Host, run
 

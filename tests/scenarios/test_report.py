@@ -17,7 +17,7 @@ import pytest
 
 from coordinator.ledger import ChoiceRow, Commit, HostEvent, Ledger, RoundRow, TransferRow, VisitRow
 from scenarios import figures, report
-from scenarios.report import BlockTraffic, ReportError
+from scenarios.runs import BlockTraffic, ReportError, find, open_runs
 
 BLOCKS = [
     {"name": "stem", "params": 98, "buffers": 2, "nbytes": 400, "flops_forward": 3e6},
@@ -215,7 +215,7 @@ def test_what_the_run_wrote_is_left_alone(runs: list[Path], tmp_path: Path) -> N
 
 def test_a_block_is_charged_its_real_bytes_beside_an_equal_share_of_the_model(runs: list[Path]) -> None:
     # The model has 1,600 bytes in two blocks, nominally 800 each; buffers count with their block, and once.
-    (_, fedbr) = report.open_runs(runs)
+    (_, fedbr) = open_runs(runs)
     stem = BlockTraffic("stem", down=2 * 400, up=4 * 400, nominal_down=2 * 800, nominal_up=4 * 800)
     head = BlockTraffic("head", down=4 * 1200, up=4 * 1200, nominal_down=4 * 800, nominal_up=4 * 800)
     header = BlockTraffic("header", down=4 * 50, up=4 * 50, nominal_down=0, nominal_up=0)
@@ -223,7 +223,7 @@ def test_a_block_is_charged_its_real_bytes_beside_an_equal_share_of_the_model(ru
 
 
 def test_the_slowest_client_sets_the_time_of_a_round_and_the_others_wait(runs: list[Path]) -> None:
-    fedavg = report.open_runs(runs)[0]
+    fedavg = open_runs(runs)[0]
     first = fedavg.query(figures.SLOWEST)[0]
     assert [first[key] for key in ("start_s", "down_end_s", "compute_end_s", "up_end_s")] == [0, 2, 6, 10]
     assert figures._others_wait(first) == 4.0  # client 0 was done after 6 s of 10
@@ -231,7 +231,7 @@ def test_the_slowest_client_sets_the_time_of_a_round_and_the_others_wait(runs: l
 
 def test_rounds_without_an_evaluation_are_passed_over(tmp_path: Path) -> None:
     rows = [Commit(round_row(number, 10.0 * number + 10, known)) for number, known in enumerate((None, 0.7, None))]
-    (run,) = report.open_runs([make_run(tmp_path / "run", "fedavg", rows)])
+    (run,) = open_runs([make_run(tmp_path / "run", "fedavg", rows)])
     assert (run.final(), run.best()) == (0.7, 0.7)
     assert run.at_target(run.rounds["end_s"], 0.5) == 20.0
 
@@ -246,7 +246,7 @@ def test_a_run_that_has_not_finished_a_round_still_has_a_report(tmp_path: Path) 
 
 def test_runs_of_one_method_are_told_apart(tmp_path: Path) -> None:
     seeds = [make_run(tmp_path / f"run-{seed}-{n}", "fedavg", [], seed=seed) for seed, n in ((0, 1), (1, 1), (1, 2))]
-    labels = [run.label for run in report.open_runs(seeds)]
+    labels = [run.label for run in open_runs(seeds)]
     assert labels == ["fedavg, seed 0", "fedavg, seed 1, run-1-1", "fedavg, seed 1, run-1-2"]
 
 
@@ -284,8 +284,8 @@ def test_a_compare_folder_leads_to_its_runs_even_when_it_was_moved(tmp_path: Pat
     run = make_run(tmp_path / "here" / "fedavg-0", "fedavg", [])
     stated = COMPARISON | {"runs": [{"run_dir": "/gone/fedavg-0"}]}
     (tmp_path / "here" / "compare.json").write_text(json.dumps(stated))
-    assert report.find(tmp_path / "here") == ([run], stated)
-    assert report.find(run) == ([run], None)
+    assert find(tmp_path / "here") == ([run], stated)
+    assert find(run) == ([run], None)
 
 
 def test_a_compare_folder_is_reported_whole_and_into_itself(tmp_path: Path) -> None:
@@ -314,17 +314,17 @@ def test_a_damaged_file_is_named(name: str, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", "fedavg", [])
     (run / name).write_text("[not what it should be" * 99)
     with pytest.raises(ReportError, match=rf"{name} cannot be read: "):
-        report.open_runs([run])
+        open_runs([run])
 
 
 def test_nothing_to_report_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ReportError, match="there is no run to report"):
-        report.open_runs([])
+        open_runs([])
     with pytest.raises(ReportError, match="there is no such folder"):
-        report.open_runs([tmp_path / "absent"])
+        open_runs([tmp_path / "absent"])
     (tmp_path / "compare.json").write_text("{}")
     with pytest.raises(ReportError, match=r"compare\.json does not name the runs that were compared: KeyError"):
-        report.find(tmp_path)
+        find(tmp_path)
 
 
 def test_the_command_line_can_import_the_report_without_paying_for_figures() -> None:

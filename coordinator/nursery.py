@@ -1,0 +1,129 @@
+"""The process that starts and ends workers, as the coordinator holds it (`edge.nursery` is inside). Never a socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from coordinator.tasks import PoolError
+
+END_SECONDS = 3.0
+"""How long workers may take to be ended; `edge.nursery` kills after 2."""
+WANTED_FILES = 1 << 16
+LOG_LINES = 8
+
+# glibc maps and unmaps a large array at each use unless told to keep it on the heap: 19-46 ms a message against 9-15
+_MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
+# a library with threads of its own must not be forked; workers set their number of threads themselves
+_SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+class Nursery:
+    """The fork server (`edge.nursery`) as a context; several pools may use it in turn.
+
+    ``preload`` names the modules that are imported before the first fork.
+    """
+
+    def __init__(self, preload: Sequence[str] = ("edge.site",)) -> None:
+        self._preload = preload
+        self._pending = b""
+
+    def __enter__(self) -> Self:
+        _raise_file_limit()
+        path = [entry or str(Path.cwd()) for entry in sys.path]
+        environment = _MALLOC | os.environ | _SINGLE_THREADED | {"PYTHONPATH": os.pathsep.join(path)}
+        self._complaints: IO[bytes] = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "edge.nursery", *self._preload],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._complaints,
+            env=environment,
+            start_new_session=True,  # a terminal's Ctrl-C is for the coordinator alone
+        )
+        os.set_blocking(self.fileno(), False)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # and the kernel kills its workers
+            self._process.wait()
+        self._process.stdout.close()
+        self._complaints.close()
+
+    def fileno(self) -> int:
+        """Readable when there are answers."""
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def spawn(self, name: str, argv: list[str], log: Path) -> None:
+        """Ask for a worker."""
+        self._ask({"spawn": name, "argv": argv, "log": str(log)})
+
+    def end(self, names: list[str]) -> None:
+        """Ask for the end of workers; those that have ended are passed over."""
+        self._ask({"end": names})
+
+    def adopt(self, folder: Path) -> None:
+        """Have a folder removed should the coordinator be killed."""
+        self._ask({"folder": str(folder)})
+
+    def answers(self) -> list[dict[str, Any]]:
+        """What has been answered since the last call; PoolError when the nursery has ended."""
+        try:
+            received = os.read(self.fileno(), 1 << 16)
+        except BlockingIOError:
+            return []
+        if not received:
+            raise self._ended()
+        *lines, self._pending = (self._pending + received).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def _ask(self, request: dict[str, object]) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._ended() from None
+
+    def _ended(self) -> PoolError:
+        self._complaints.seek(0)
+        status = self._process.wait()
+        return PoolError(f"the process that starts workers {how_ended(status)}{quote(self._complaints.read())}")
+
+
+def how_ended(status: int) -> str:
+    """An exit status in words; negative is minus a signal's number."""
+    return f"ended with exit code {status}" if status >= 0 else f"was ended by {signal.Signals(-status).name}"
+
+
+def quote(text: bytes) -> str:
+    """The last lines, indented below an error's own line."""
+    lines = text.decode(errors="replace").splitlines()[-LOG_LINES:]
+    return "".join(f"\n    {line}" for line in lines)
+
+
+def _raise_file_limit() -> None:
+    """Each worker is a file; at the limit libzmq would spin without an error (pyzmq issue 1642)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = WANTED_FILES if hard == resource.RLIM_INFINITY else min(hard, WANTED_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

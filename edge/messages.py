@@ -1,0 +1,178 @@
+"""What worker and coordinator say to each other, and which values each message may hold. Never how it is encoded.
+
+Who says what when, and how it travels, stands in `edge.wire`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+from edge.config import Description, Job
+from edge.payload import Payload, Vector
+
+GLOBAL = -1
+"""The client number of an `Evaluate` on the global test set."""
+
+
+class WireError(ValueError):
+    """A message that does not follow the protocol; the text says how."""
+
+
+def refuse(what: str, value: object) -> NoReturn:
+    """WireError that names the value."""
+    raise WireError(f"{what}: {repr(value)[:100]} does not fit")
+
+
+def require(fits: bool, what: str, value: object) -> None:
+    """WireError unless it fits."""
+    if not fits:
+        refuse(what, value)
+
+
+@dataclass(frozen=True)
+class Hello:
+    """A worker has connected."""
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """What the worker is to serve."""
+
+    job: Job
+
+
+@dataclass(frozen=True)
+class Ping:
+    """Asks for a `Pong` from the worker's main loop."""
+
+
+@dataclass(frozen=True)
+class Pong:
+    """The answer to a ping, with sequence 0; or to a cancel, with its sequence: that task is not in hand any more."""
+
+
+@dataclass(frozen=True)
+class Describe:
+    """Asks for `Described`."""
+
+    data: bool
+    """Whether to open the data set, or describe the model alone."""
+
+
+@dataclass(frozen=True)
+class Described:
+    """The description and the initial vectors."""
+
+    description: Description
+    payload: Payload
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Vectors for the worker to hold, by version, until an envelope says to forget them."""
+
+    vectors: tuple[Vector, ...]
+
+
+@dataclass(frozen=True)
+class Train:
+    """One visit to one client. Charged."""
+
+    client: int
+    round: int
+    lr: float
+    choice: Mapping[str, int]
+    """What the server chose for this visit, by name (FedBR: ``alpha``)."""
+    payload: Payload
+
+    def __post_init__(self) -> None:
+        require(self.client >= 0, "train: client", self.client)
+        require(self.round >= 0, "train: round", self.round)
+        require(math.isfinite(self.lr) and self.lr >= 0, "train: lr", self.lr)
+
+
+@dataclass(frozen=True)
+class Update:
+    """The answer to `Train`. Charged."""
+
+    client: int
+    round: int
+    numbers: Mapping[str, float]
+    """What the visit measured, by name (losses, samples, steps)."""
+    payload: Payload
+
+    def __post_init__(self) -> None:
+        require(self.client >= 0, "update: client", self.client)
+        require(self.round >= 0, "update: round", self.round)
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Test examples ``start`` to ``stop`` (exclusive) of a client, or of the global test set."""
+
+    start: int
+    stop: int
+    client: int
+    """`GLOBAL` for the global test set."""
+    payload: Payload
+
+    def __post_init__(self) -> None:
+        require(self.client >= GLOBAL, "evaluate: client", self.client)
+        require(0 <= self.start <= self.stop, "evaluate: start, stop", (self.start, self.stop))
+
+
+@dataclass(frozen=True)
+class Score:
+    """The answer to `Evaluate`."""
+
+    start: int
+    client: int
+    correct: int
+    count: int
+    loss_sum: float
+    """Sum of the losses of ``count`` examples."""
+
+    def __post_init__(self) -> None:
+        require(self.client >= GLOBAL, "score: client", self.client)
+        require(self.start >= 0, "score: start", self.start)
+        require(0 <= self.correct <= self.count, "score: correct, count", (self.correct, self.count))
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """The task in hand is not wanted any more; a `Pong` answers it."""
+
+
+@dataclass(frozen=True)
+class Error:
+    """The task in hand, or the worker's start, ended in an exception."""
+
+    kind: str
+    """The exception's type."""
+    text: str
+
+
+@dataclass(frozen=True)
+class Bye:
+    """The worker may go."""
+
+
+Message = (
+    Hello
+    | Welcome
+    | Ping
+    | Pong
+    | Describe
+    | Described
+    | Blocks
+    | Train
+    | Update
+    | Evaluate
+    | Score
+    | Cancel
+    | Error
+    | Bye
+)
