@@ -25,7 +25,7 @@ from coordinator.tasks import PoolTask, Reply
 from costmodel.work import Work, nominal_bytes, nominal_bytes_plain, nominal_flops
 from edge import messages, state, wire
 from edge.config import Description, Job, Plan
-from edge.payload import MODEL, Payload, Shapes, sha256, shapes
+from edge.payload import INPUT_GRADIENT, MODEL, Payload, Shapes, sha256, shapes
 from edge.streams import generator
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
@@ -146,7 +146,7 @@ class Federation:
     def plain_flops(self) -> float:
         """FLOPs of an ordinary training step per example."""
         flops = self.description.flops
-        return float(flops.sum() - flops[0, 2])
+        return float(flops.sum() - flops[0, INPUT_GRADIENT])
 
     # --- training and scoring -------------------------------------------------------------------------------------
 

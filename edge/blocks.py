@@ -20,10 +20,20 @@ from torch import Tensor, nn
 
 from edge.config import ModelConfig
 from edge.models import model
-from edge.payload import BUFFERS, BlockShape, Floats, Layout, Vector
+from edge.payload import (
+    BUFFERS,
+    FORWARD,
+    INNER_GRADIENT,
+    INPUT_GRADIENT,
+    KINDS,
+    WEIGHT_GRADIENT,
+    BlockShape,
+    Floats,
+    Layout,
+    Vector,
+)
 
 Block = tuple[str, nn.Module]
-FORWARD, WEIGHT_GRADIENT, INPUT_GRADIENT = range(3)
 
 
 def load_dotted(name: str) -> Any:
@@ -84,7 +94,7 @@ class Net:
         self.slices: dict[str, slice] = {}
         self._buffers: dict[str, list[Tensor]] = {}
         self._flatten()
-        self.executed: NDArray[np.int64] = np.zeros((len(self.modules), 3), dtype=np.int64)
+        self.executed: NDArray[np.int64] = np.zeros((len(self.modules), KINDS), dtype=np.int64)
 
     def _flatten(self) -> None:
         offset = 0
@@ -145,8 +155,10 @@ class Net:
         row, examples = self.executed[index], x.shape[0]
         row[FORWARD] += examples
         if torch.is_grad_enabled():
-            row[WEIGHT_GRADIENT] += examples if self._trains(index) else 0
-            row[INPUT_GRADIENT] += examples if x.requires_grad else 0
+            trains, passes_on = self._trains(index), x.requires_grad
+            row[WEIGHT_GRADIENT] += examples if trains else 0
+            row[INNER_GRADIENT] += examples if trains or passes_on else 0
+            row[INPUT_GRADIENT] += examples if passes_on else 0
 
     def _trains(self, index: int) -> bool:
         return any(parameter.requires_grad for parameter in self.modules[index].parameters())

@@ -147,7 +147,7 @@ class Job(_Strict):
     reports: tuple[str, ...] = ()
     """Names of the numbers that ride in an update, beside the vectors."""
     eval_batch: int = 500
-    flops: tuple[tuple[float, float, float], ...] = ()
+    flops: tuple[tuple[float, float, float, float], ...] = ()
     """`Description.flops`, so that it is counted once and not by every worker."""
 
 
@@ -155,7 +155,7 @@ class Job(_Strict):
 class Description:
     """A worker's answer to describe.
 
-    ``flops`` has shape (blocks, 3): FLOPs per example of forward, weight gradient and input gradient; 1 MAC = 2 FLOPs.
+    ``flops`` has shape (blocks, 4): FLOPs per example of each kind of pass (`edge.payload`); 1 MAC = 2 FLOPs.
     ``samples`` (clients,) and ``histogram`` (clients, classes) count training examples; ``test_samples`` (clients,)
     the local test examples, for methods that are evaluated client by client.
     """

@@ -16,12 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from edge.blocks import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Block, Net
+from edge.blocks import Block, Net
 from edge.config import ModelConfig
 from edge.data.folder import write_once
 from edge.data.sets import DataSet
 from edge.models import model
-from edge.payload import MODEL, Payload
+from edge.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, KINDS, MODEL, WEIGHT_GRADIENT, Payload
 from edge.streams import generator
 
 Flops = NDArray[np.float64]
@@ -49,26 +49,22 @@ def initial(net: Net) -> Payload:
 
 
 def flops_per_example(make: Callable[[], list[Block]], shape: tuple[int, int, int]) -> Flops:
-    """FLOPs per example of each block: (blocks, 3) for forward, weight gradient, input gradient.
+    """FLOPs per example of each block: (blocks, 4), a column per kind of pass (`edge.payload`).
 
     ``shape`` is (channels, height, width). Counted by torch on tensors without memory; convolutions and matrix
     products are counted, element-wise work and normalisation are not. 1 MAC = 2 FLOPs.
-
-    A block that learns and passes its gradient on costs the sum of both gradients, a frozen one the input gradient
-    alone. Images need no gradient, so the first block's weight gradient is all that its backward pass costs, gradients
-    between its own layers among it. Where a later block learns without passing on (the branch of a GL pathway), those
-    between its own layers are left out.
     """
     with torch.device("meta"):
         modules = [module for _, module in make()]
         x = torch.empty((EXAMPLES, *shape))
-    flops = np.zeros((len(modules), 3))
-    for index, (row, module) in enumerate(zip(flops, modules, strict=True)):
+    flops = np.zeros((len(modules), KINDS))
+    for row, module in zip(flops, modules, strict=True):
         row[FORWARD] = _count(lambda m=module, v=x: m(v))  # type: ignore[misc]
-        row[INPUT_GRADIENT] = _backward(module, x, weights=False, inputs=True)
-        row[WEIGHT_GRADIENT] = _backward(module, x, weights=True, inputs=index > 0)
-        if index > 0:
-            row[WEIGHT_GRADIENT] -= row[INPUT_GRADIENT]
+        both = _backward(module, x, weights=True, inputs=True)
+        frozen = _backward(module, x, weights=False, inputs=True)
+        branch = _backward(module, x, weights=True, inputs=False)
+        row[WEIGHT_GRADIENT], row[INPUT_GRADIENT] = both - frozen, both - branch
+        row[INNER_GRADIENT] = frozen + branch - both
         x = module(x).detach()
     return flops / EXAMPLES
 
@@ -95,7 +91,7 @@ def cached_flops(config: ModelConfig, make: Callable[[], list[Block]], dataset: 
     source = inspect.getsource(sys.modules[make_module(config)])
     facts = [asdict(config), source, dataset.shape, dataset.classes, torch.__version__]
     name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
-    path = cache / "flops" / "v1" / f"{name}.json"
+    path = cache / "flops" / "v2" / f"{name}.json"
     if not path.exists():
         write_once(path, json.dumps(flops_per_example(make, dataset.shape).tolist()))
     return np.array(json.loads(path.read_text()))

@@ -65,7 +65,7 @@ from edge.messages import (
     refuse,
     require,
 )
-from edge.payload import ITEM_NBYTES, VERSION_NBYTES, Layout, Payload, Shapes, Vector, vectors
+from edge.payload import ITEM_NBYTES, KINDS, VERSION_NBYTES, Layout, Payload, Shapes, Vector, vectors
 
 PROTOCOL = 1
 MAX_HEADER_NBYTES = 16 << 20
@@ -373,7 +373,7 @@ def _description(values: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Des
     require(arrays.keys() == _ARRAYS.keys(), "described: arrays", sorted(arrays))
     blocks, classes, clients = len(values["layout"]), values["classes"], len(arrays["samples"])
     wanted = {
-        "flops": (blocks, 3),
+        "flops": (blocks, KINDS),
         "samples": (clients,),
         "histogram": (clients, classes),
         "test_samples": (clients,),

@@ -38,7 +38,7 @@ from coordinator.tasks import PoolError, Stopped
 from costmodel.clock import Clock
 from costmodel.fleet import Fleet
 from edge.config import Description, HalfConfig, Job, ModelConfig, TrainConfig
-from edge.payload import Layout, Payload
+from edge.payload import INPUT_GRADIENT, Layout, Payload
 from edge.streams import generator
 from scenarios.load import Loaded, ScenarioError, data_config, known_keys
 from scenarios.resolved import toml_text
@@ -136,11 +136,11 @@ def job(loaded: Loaded, known: Description | None, device: str, cache: Path) -> 
     down: tuple[str, ...] = ()
     up: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
-    flops: tuple[tuple[float, float, float], ...] = ()
+    flops: tuple[tuple[float, float, float, float], ...] = ()
     if known is not None:
         down, up = travels(loaded, known.layout)
         keep = method.objective.keep(known.layout, down)
-        flops = tuple((float(f), float(w), float(i)) for f, w, i in known.flops)
+        flops = tuple((float(f), float(w), float(n), float(i)) for f, w, n, i in known.flops)
     train = scenario.train.model_dump()
     return Job(
         run_id=genesis(identity(loaded), "")[: 2 * RUN_ID_BYTES],
@@ -411,11 +411,11 @@ def environment(loaded: Loaded, description: Description, host: Host) -> dict[st
                 "nbytes": layout.nbytes(layout.keys([block.name])),
                 "flops_forward": float(forward),
                 "flops_weight_gradient": float(weight),
-                "flops_input_gradient": float(inputs),
+                "flops_input_gradient": float(inner + inputs),
             }
-            for block, (forward, weight, inputs) in zip(layout.blocks, description.flops, strict=True)
+            for block, (forward, weight, inner, inputs) in zip(layout.blocks, description.flops, strict=True)
         ],
-        "flops_plain_per_sample": float(description.flops.sum() - description.flops[0, 2]),
+        "flops_plain_per_sample": float(description.flops.sum() - description.flops[0, INPUT_GRADIENT]),
     }
 
 

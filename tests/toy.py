@@ -117,7 +117,7 @@ def federation(
     description, initial = described(model, data, seed)
     down, up = method.travels(description.layout, None, None)
     half = HalfConfig(row.client, method.share(chosen, row))
-    flops = tuple((float(f), float(w), float(i)) for f, w, i in description.flops)
+    flops = tuple((float(f), float(w), float(n), float(i)) for f, w, n, i in description.flops)
     keep = row.keep(description.layout, down)
     job = Job(RUN_ID, seed, "cpu", cache_folder(), model, data, train, half, halves, up, keep, method.reports,
               flops=flops)  # fmt: skip

@@ -19,7 +19,7 @@ from coordinator.ledger import ChoiceRow
 from coordinator.methods.row import Chosen, Objective, Options, Passes, add_frozen_suffix, plain_passes
 from coordinator.server import Dispatch, Outcome, Part, Server, Setup, State
 from edge.messages import Update
-from edge.payload import MODEL, Layout, Vector
+from edge.payload import FORWARD, KINDS, MODEL, Layout, Vector
 from edge.streams import generator
 
 
@@ -217,8 +217,8 @@ def passes(blocks: int, options: FedBROptions, choice: Chosen) -> Passes:
 
 def whole_passes(blocks: int, options: FedBROptions, choice: Chosen) -> Passes:
     """``drop = "exact"`` runs the local data forward before and after training."""
-    total = np.zeros((blocks, 3))
-    total[:, 0] = 2.0 if options.drop == "exact" else 0.0
+    total = np.zeros((blocks, KINDS))
+    total[:, FORWARD] = 2.0 if options.drop == "exact" else 0.0
     return total
 
 

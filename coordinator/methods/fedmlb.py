@@ -10,17 +10,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from coordinator.methods.row import (
-    FORWARD,
-    INPUT_GRADIENT,
-    WEIGHT_GRADIENT,
-    Chosen,
-    Objective,
-    Options,
-    Passes,
-    add_frozen_suffix,
-    plain_passes,
-)
+from coordinator.methods.row import Chosen, Objective, Options, Passes, add_frozen_suffix, plain_passes
+from edge.payload import FORWARD, INPUT_GRADIENT
 
 
 class FedMLBOptions(Options):
@@ -68,9 +59,8 @@ def passes(blocks: int, options: FedMLBOptions, choice: Chosen) -> Passes:
         if options.order == "LG":
             add_frozen_suffix(total, m)
         else:
-            total[m:, FORWARD] += 1
-            total[m:, WEIGHT_GRADIENT] += 1
-            total[m + 1 :, INPUT_GRADIENT] += 1
+            total[m:] += 1
+            total[m, INPUT_GRADIENT] -= 1  # the frozen prefix wants none
     if options.order == "GL":
         total[: max(pathways, default=0), FORWARD] += 1
     return total

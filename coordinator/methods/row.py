@@ -16,11 +16,10 @@ from pydantic import BaseModel, ConfigDict
 
 from coordinator import travels
 from coordinator.server import Part, Server
-from edge.payload import Layout
+from edge.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, KINDS, Layout
 
-FORWARD, WEIGHT_GRADIENT, INPUT_GRADIENT = range(3)
 Passes = NDArray[np.float64]
-"""(blocks, 3): how often each block runs forward, weight gradient and input gradient."""
+"""(blocks, 4): how often each block runs each kind of pass (`edge.payload`)."""
 Chosen = Mapping[str, int]
 
 
@@ -35,7 +34,7 @@ class Options(BaseModel):
 
 def plain_passes(blocks: int) -> Passes:
     """One ordinary training step: every pass once, but no gradient for the images themselves."""
-    passes = np.ones((blocks, 3))
+    passes = np.ones((blocks, KINDS))
     passes[0, INPUT_GRADIENT] = 0
     return passes
 
@@ -44,7 +43,7 @@ def add_frozen_suffix(passes: Passes, pathway: int, gradient: bool = True) -> No
     """Count a pathway through frozen blocks after block ``pathway``: forward and input gradient, no weight gradient."""
     passes[pathway:, FORWARD] += 1
     if gradient:
-        passes[pathway:, INPUT_GRADIENT] += 1
+        passes[pathway:, [INNER_GRADIENT, INPUT_GRADIENT]] += 1
 
 
 def keeps_what_does_not_arrive(layout: Layout, down: tuple[str, ...]) -> tuple[str, ...]:
@@ -79,7 +78,7 @@ class Objective:
     """Names of the numbers that ride up, beside those of every method."""
     passes: Callable[[int, Any, Chosen], Passes] = lambda blocks, options, choice: plain_passes(blocks)
     """Passes per trained example, from (blocks, options, choice)."""
-    whole_passes: Callable[[int, Any, Chosen], Passes] = lambda blocks, options, choice: np.zeros((blocks, 3))
+    whole_passes: Callable[[int, Any, Chosen], Passes] = lambda blocks, options, choice: np.zeros((blocks, KINDS))
     """Passes per local example once a visit, beside training."""
     nominal_alpha: Callable[[int, Any, Chosen], int] = lambda blocks, options, choice: 0
     """The alpha that FedBR's Eq. 2 would charge; 0 where there are no pathways."""

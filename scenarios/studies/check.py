@@ -18,7 +18,7 @@ from costmodel.work import Work, nominal_bytes, nominal_bytes_plain
 from edge import wire
 from edge.config import Description, TrainConfig
 from edge.data.find import find_data, places
-from edge.payload import MODEL
+from edge.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, MODEL, WEIGHT_GRADIENT
 from edge.streams import generator
 from scenarios import runner
 from scenarios.load import Loaded, ScenarioError
@@ -119,9 +119,9 @@ def blocks(description: Description) -> list[dict[str, Any]]:
             "buffers": block.buffers,
             "nbytes": layout.nbytes(layout.keys([block.name])),
             "share": layout.nbytes(layout.keys([block.name])) / whole,
-            "flops_forward": float(flops[0]),
-            "flops_weight_gradient": float(flops[1]),
-            "flops_input_gradient": float(flops[2]),
+            "flops_forward": float(flops[FORWARD]),
+            "flops_weight_gradient": float(flops[WEIGHT_GRADIENT]),
+            "flops_input_gradient": float(flops[INNER_GRADIENT] + flops[INPUT_GRADIENT]),
         }
         for block, flops in zip(layout.blocks, description.flops, strict=True)
     ]
@@ -134,14 +134,15 @@ def alphas(loaded: Loaded, description: Description) -> list[dict[str, Any]]:
     ``ratio_3f`` is relative to three forward passes, as papers count; ``eq2`` is FedBR's Eq. 2.
     """
     layout, flops = description.layout, description.flops
-    plain = flops.sum() - flops[0, 2]
+    plain = flops.sum() - flops[0, INPUT_GRADIENT]
     run_id = runner.job(loaded, description, DEVICE, Path()).run_id
     choice = loaded.method.objective.choices or ("alpha", "full")
     rows = []
     for alpha in range(1, len(layout)):
         keys = layout.last(alpha)
-        extra = sum(float(flops[m:, 0].sum() + flops[m:, 2].sum()) for m in range(len(layout) - alpha, len(layout)))
-        forward_only = sum(float(flops[m:, 0].sum()) for m in range(len(layout) - alpha, len(layout)))
+        pathways = range(len(layout) - alpha, len(layout))
+        extra = sum(float(flops[m:, [FORWARD, INNER_GRADIENT, INPUT_GRADIENT]].sum()) for m in pathways)
+        forward_only = sum(float(flops[m:, FORWARD].sum()) for m in pathways)
         rows.append(
             {
                 "alpha": alpha,
@@ -150,7 +151,7 @@ def alphas(loaded: Loaded, description: Description) -> list[dict[str, Any]]:
                 "share": layout.nbytes(keys) / layout.nbytes(),
                 "nominal_share": alpha / len(layout),
                 "flops_ratio": (plain + extra) / plain,
-                "ratio_3f": 1 + 2 * forward_only / (3 * float(flops[:, 0].sum())),
+                "ratio_3f": 1 + 2 * forward_only / (3 * float(flops[:, FORWARD].sum())),
                 "eq2": 1 + alpha * (alpha + 1) / (2 * len(layout)),
             }
         )

@@ -24,7 +24,7 @@ from coordinator.ledger import RoundRow
 from coordinator.methods import Method
 from coordinator.methods.fedavg import FedAvgOptions
 from coordinator.methods.fedbr import ROW as FEDBR
-from coordinator.methods.row import FORWARD, Correction, Objective, Options, plain_passes
+from coordinator.methods.row import Correction, Objective, Options, plain_passes
 from coordinator.optimisers import Replace
 from coordinator.rounds import sync
 from coordinator.server import Dispatch, Model, Part, Server, Setup, State, mean
@@ -34,7 +34,7 @@ from edge.config import ModelConfig, PartitionConfig, TrainConfig
 from edge.local import Batches, Local, Step
 from edge.messages import Update
 from edge.models import ModelRow
-from edge.payload import MODEL, Floats, Payload, Vector
+from edge.payload import FORWARD, KINDS, MODEL, Floats, Payload, Vector
 from tests.toy import Run, federation, play
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=4)
@@ -101,7 +101,7 @@ class ClusterServer(Server):
 
 
 def two_forward_passes(blocks: int, options: Options, choice: object) -> Any:
-    passes = np.zeros((blocks, 3))
+    passes = np.zeros((blocks, KINDS))
     passes[:, FORWARD] = 2
     return passes
 

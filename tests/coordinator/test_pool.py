@@ -40,7 +40,7 @@ class Site:
         counts = np.full(clients, 3)
         layout = Layout((BlockShape("b", 2),))
         initial: Payload = {"model": {"b": Vector(np.array([1.0, 2.0], np.float32))}}
-        arrays = (np.ones((1, 3)), "hash", "made up", 1, 4, counts, counts.reshape(clients, 1), counts)
+        arrays = (np.ones((1, 4)), "hash", "made up", 1, 4, counts, counts.reshape(clients, 1), counts)
         return Description(layout, "toy", *arrays), initial
 
     def train(self, task: messages.Train, state_in: str | None, state_out: str | None) -> messages.Update:
@@ -194,6 +194,9 @@ def test_a_killed_worker_is_replaced_and_its_task_repeated(pools: Pools, tmp_pat
     tasks = [visit(client, KILL_ONCE if client == 3 else NORMAL, None, tmp_path / f"{client}") for client in range(6)]
     with pools(2) as pool:
         assert sums(pool, tasks) == {n: [n, n + 1.0] for n in range(6)}
+        deadline = time.monotonic() + 20
+        while len(pools.of("worker_started")) < 3 and time.monotonic() < deadline:
+            sums(pool, [visit(9)])  # a pool listens while it has work
     (death,), (repeat,) = pools.of("worker_died"), pools.of("task_repeated")
     assert death.detail == f"worker {death.worker} was ended by SIGKILL"
     assert repeat.detail == f"client 3, round 5, train: worker {death.worker} was ended by SIGKILL"

@@ -97,12 +97,12 @@ def test_what_is_executed_is_counted_per_block_and_pass() -> None:
     net = tower((5, 7, 6, 3))
     x, _ = batch(8)
     net.run(x)
-    assert net.executed.tolist() == [[8, 8, 0], [8, 8, 8], [8, 8, 8]]
+    assert net.executed.tolist() == [[8, 8, 8, 0], [8, 8, 8, 8], [8, 8, 8, 8]]
     net.executed[:] = 0
     with torch.no_grad():
         net.run(x)
-    assert net.executed.tolist() == [[8, 0, 0]] * 3
+    assert net.executed.tolist() == [[8, 0, 0, 0]] * 3
     net.executed[:] = 0
     net.train_only(["b3"])
     net.run(x)
-    assert net.executed.tolist() == [[8, 0, 0], [8, 0, 0], [8, 8, 0]]
+    assert net.executed.tolist() == [[8, 0, 0, 0], [8, 0, 0, 0], [8, 8, 8, 0]]

@@ -12,9 +12,8 @@ from edge.blocks import Net, balanced_cuts, build
 from edge.config import ModelConfig
 from edge.describe import flops_per_example
 from edge.models import model
+from edge.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, WEIGHT_GRADIENT
 from tests.toy import CPU
-
-FORWARD, WEIGHT_GRADIENT, INPUT_GRADIENT = range(3)
 
 RESNET_PARAMS = [1_856, 147_968, 525_568, 2_099_712, 8_393_728, 51_300]
 RESNET_MACS = [1_769_472, 150_994_944, 134_217_728, 134_217_728, 134_217_728, 51_200]
@@ -27,7 +26,7 @@ def parameters(name: str, classes: int, channels: int, cut: str = "stages") -> l
 
 
 def macs(name: str, classes: int, shape: tuple[int, int, int], cut: str = "stages") -> list[list[float]]:
-    """Per block: multiply-adds of forward, weight gradient and input gradient."""
+    """Per block: multiply-adds of each kind of pass."""
     flops = flops_per_example(lambda: build(ModelConfig(name, blocks=cut), classes, shape[0]), shape)
     return [[float(number) / 2 for number in row] for row in flops]
 
@@ -54,7 +53,7 @@ def test_resnet18_computes_what_fedmlbs_code_computes() -> None:
     assert sum(RESNET_MACS) == 555_468_800
     # Each gradient costs as much as the forward pass, in a block of several layers too.
     assert [row[WEIGHT_GRADIENT] for row in rows] == RESNET_MACS
-    assert [row[INPUT_GRADIENT] for row in rows] == RESNET_MACS
+    assert [row[INNER_GRADIENT] + row[INPUT_GRADIENT] for row in rows] == RESNET_MACS
 
 
 def test_larger_images_run_through_resnet18() -> None:
@@ -66,7 +65,7 @@ def test_pathways_through_resnet18_cost_what_is_executed() -> None:
     plain = sum(sum(row) for row in rows) - rows[0][INPUT_GRADIENT]  # images need no gradient
     ratios = []
     for alpha in range(1, 6):
-        extra = sum(row[FORWARD] + row[INPUT_GRADIENT] for m in range(6 - alpha, 6) for row in rows[m:])
+        extra = sum(sum(row) - row[WEIGHT_GRADIENT] for m in range(6 - alpha, 6) for row in rows[m:])
         ratios.append(round(1 + extra / plain, 3))
     assert ratios == [1.000, 1.161, 1.484, 1.968, 2.633]
 
@@ -75,7 +74,9 @@ def test_the_first_block_pays_for_the_gradients_between_its_own_layers() -> None
     first, *_ = macs("resnet18", 100, (3, 32, 32), "balanced:6")
     # Stem, two units of stage 1 and one of stage 2 with its shortcut; all but the stem pass gradients on.
     assert first[FORWARD] == 1_769_472 + 150_994_944 + 134_217_728
-    assert first[WEIGHT_GRADIENT] == 2 * first[FORWARD] - 1_769_472
+    assert first[WEIGHT_GRADIENT] == first[FORWARD]
+    assert first[INNER_GRADIENT] == first[FORWARD] - 1_769_472
+    assert first[INPUT_GRADIENT] == 1_769_472
 
 
 def test_the_cnn_has_the_layers_of_pfedmb() -> None:

@@ -10,10 +10,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from coordinator.methods import resolve
 from coordinator.methods.fedbr import FedBROptions
-from edge.blocks import load_dotted
+from edge.blocks import Net, build, load_dotted
+from edge.config import ModelConfig
 from edge.describe import flops_per_example
 from edge.local import first_last
-from tests.toy import batch, shifted, tower, tower_blocks, visit, whole
+from tests.toy import CPU, batch, shifted, tower, tower_blocks, visit, whole
 
 CASES: list[tuple[str, dict[str, Any], dict[str, int]]] = [
     ("fedavg", {}, {}),
@@ -48,6 +49,20 @@ def test_a_row_foresees_the_flops_of_a_step(name: str, options: dict[str, Any], 
     foreseen = row.passes(4, chosen, choice)
     assert (net.executed == 8 * foreseen).all()
     assert counter.get_total_flops() == (foreseen * flops).sum() * 8
+
+
+@pytest.mark.parametrize(("name", "options", "choice"), CASES)
+def test_so_it_is_for_blocks_of_many_layers(name: str, options: dict[str, Any], choice: dict[str, int]) -> None:
+    config = ModelConfig("resnet18", width=4, blocks="balanced:4")
+    net, method = Net(lambda: build(config, 10, 3), CPU), resolve(name)
+    row, chosen = method.objective, method.options(**options)
+    half = load_dotted(row.client)(method.share(chosen, row))
+    half.begin(net, whole(net), {}, visit(net, **choice))
+    flops = flops_per_example(lambda: build(config, 10, 3), (3, 16, 16))
+    x, y = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1])
+    with FlopCounterMode(display=False) as counter:
+        torch.autograd.backward(half.loss(net, x, y))
+    assert counter.get_total_flops() == 2 * (row.passes(4, chosen, choice) * flops).sum()
 
 
 def test_the_exact_drop_runs_all_local_data_forward_twice() -> None:

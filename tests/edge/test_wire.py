@@ -27,7 +27,7 @@ JOB = Job(
 DESCRIPTION = Description(
     layout=Layout((BlockShape("stem", 3, 2), BlockShape("head", 1))),
     family="cnn",
-    flops=np.array([[6.0, 6.0, 6.0], [2.0, 2.0, 2.0]]),
+    flops=np.array([[6.0, 6.0, 0.0, 6.0], [2.0, 2.0, 0.0, 2.0]]),
     data_sha256="00ff",
     data_source="a folder",
     classes=2,
@@ -118,7 +118,7 @@ def test_described_comes_back_with_its_arrays() -> None:
     back = there_and_back(messages.Described(DESCRIPTION, model()))
     assert isinstance(back, messages.Described)
     assert back.description.layout == DESCRIPTION.layout
-    assert back.description.flops.tolist() == [[6.0, 6.0, 6.0], [2.0, 2.0, 2.0]]
+    assert back.description.flops.tolist() == [[6.0, 6.0, 0.0, 6.0], [2.0, 2.0, 0.0, 2.0]]
     assert back.description.histogram.tolist() == [[2, 3], [3, 4], [9, 0]]
     assert back.description.samples.dtype == np.int64
     assert plain(back.payload) == plain(model())
