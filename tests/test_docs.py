@@ -1,0 +1,30 @@
+"""The tutorial's files and command do what it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_tutorials_own_method_runs(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "tutorial.md").read_text()
+    for name, source in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, re.DOTALL):
+        (tmp_path / name).write_text(source)
+    (command,) = re.findall(r"```sh\nPYTHONPATH=\. fedbr (.*)\n```", text)
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-m", "scenarios.cli", *shlex.split(command), "--workers", "1"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "my_method:ROW 2/2" in done.stderr
