@@ -93,6 +93,8 @@ class Federation:
     eval_every: int
     on_round: Callable[[Progress], None]
     rounds: int = 0
+    scored: bool = True
+    """Whether the model as it stands has been scored; the initial one need not be."""
     bytes_down: int = 0
     bytes_up: int = 0
     states: dict[int, str] = field(default_factory=dict)
@@ -239,7 +241,8 @@ class Federation:
     ) -> None:
         """Write the checkpoint, then commit everything in one transaction, then drop what is obsolete."""
         checkpoint = self._checkpoint(row.round)
-        states = {client: (row.round, name, file_sha256(self.folder / "state" / name)) for client, name in kept.items()}
+        digests = {name: file_sha256(self.folder / "state" / name) for name in set(kept.values())}
+        states = {client: (row.round, name, digests[name]) for client, name in kept.items()}
         obsolete = self.ledger.commit(
             Commit(row, visits, transfers, choices, states, checkpoint, time.monotonic() - wall_started)
         )
@@ -279,6 +282,13 @@ class Federation:
             before = state.read(self.kept(visit.client))
             state.write(str(self.folder / "state" / state_name(visit.client, round)), before | whole)
         return {visit.client: state_name(visit.client, round) for visit in listeners}
+
+    def tidy(self) -> None:
+        """Remove what workers wrote for visits of a round that was never committed."""
+        named = set(self.states.values())
+        for path in (self.folder / "state").iterdir():
+            if path.name not in named:
+                path.unlink()
 
     def model_sha256(self) -> str:
         """The hash of the global model."""

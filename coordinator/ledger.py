@@ -70,7 +70,10 @@ class VisitRow:
 
 @dataclass(frozen=True)
 class TransferRow:
-    """The bytes of one block in one direction of one visit; slot '' and key 'header' for the header."""
+    """The bytes of one block in one direction of one visit.
+
+    Slot '' and key 'header' for the header; slot '' and key 'cut' for all that a visit sent until it was cut.
+    """
 
     round: int
     client: int
@@ -237,7 +240,7 @@ class _Transaction:
 def link(previous: str, done: Commit) -> str:
     """The next hash of the chain: over the previous one and the round's virtual rows, the model's hash among them."""
     rows: Iterable[Any] = (done.row, *done.visits, *done.transfers, *done.choices)
-    text = json.dumps([asdict(row) for row in rows], sort_keys=True, separators=(",", ":"))
+    text = json.dumps([asdict(row) for row in rows], sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(f"{previous}\n{text}".encode()).hexdigest()
 
 

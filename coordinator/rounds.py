@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -32,6 +33,10 @@ def sync(run: Federation) -> str:
             return stopped_by
 
 
+Scored = tuple[float | None, float | None]
+"""(accuracy, mean loss)"""
+NOT_SCORED: Scored = (None, None)
+
 POLICIES: dict[str, Callable[[Federation], str]] = {"sync": sync}
 
 
@@ -47,10 +52,10 @@ class _Round:
     def play(self) -> str | None:
         """The whole round; returns the rule that stops the run after it, or None."""
         if self.start >= self.run.budget.limits.virtual_seconds:
-            return SECONDS
+            return self._closed(SECONDS)
         visits, refused_by = self._admitted()
         if not visits:
-            return refused_by
+            return self._closed(refused_by)
         conditions, timeline = self._timed(visits)
         if not np.isfinite(timeline.up_end).all():
             self._cut(visits, conditions, timeline)
@@ -64,20 +69,32 @@ class _Round:
     # --- who takes part -------------------------------------------------------------------------------------------
 
     def _admitted(self) -> tuple[list[Visit], str | None]:
-        """Visits that the budget lets start, in client order, and the rule that refused the first other one."""
+        """Visits that the budget lets start, in client order, and the rule that refused the first other one.
+
+        What a visit spends depends on who else uses the server's link, so whoever is left is timed again.
+        """
         run = self.run
         chosen = cohort.draw(run.job.seed, self.number, run.candidates, run.participants)
         visits = [run.prepare(client, self.number) for client in chosen]
         visits += [run.prepare_listener(client) for client in run.server.listeners(self.number, chosen)]
         visits.sort(key=lambda visit: visit.client)
+        refused_by: str | None = None
+        while visits:
+            fits, rule = run.budget.reserve(self._costs(visits))
+            refused_by = refused_by or rule
+            if all(fits):
+                break
+            run.budget.settle(0, 0.0, 0.0)
+            visits = [visit for visit, fit in zip(visits, fits, strict=True) if fit]
+        return visits, refused_by
+
+    def _costs(self, visits: Sequence[Visit]) -> list[Cost]:
         conditions, timeline = self._timed(visits, bounded=False)
         joules = timeline.joules + timeline.waiting_joules(float(timeline.up_end.max()), conditions)
-        costs = [
+        return [
             Cost(visit.work.bytes_down + visit.work.bytes_up, visit.work.flops, float(spent))
             for visit, spent in zip(visits, joules, strict=True)
         ]
-        fits, refused_by = run.budget.reserve(costs)
-        return [visit for visit, fit in zip(visits, fits, strict=True) if fit], refused_by
 
     def _timed(self, visits: Sequence[Visit], bounded: bool = True) -> tuple[Conditions, Timeline]:
         run = self.run
@@ -112,7 +129,8 @@ class _Round:
         outcomes = _outcomes(visits, replies, timeline)
         choices = run.server.feedback(self.number, outcomes)
         last = refused_by is not None or run.rounds == run.budget.limits.rounds
-        scored = run.evaluate(kept) if last or run.rounds % run.eval_every == 0 else (None, None)
+        scored = run.evaluate(kept) if last or run.rounds % run.eval_every == 0 else NOT_SCORED
+        run.scored = scored is not NOT_SCORED
         losses = {reply.client: reply.numbers["loss"] for reply in replies}
         joules = timeline.joules_spent + timeline.waiting_joules(run.clock.now, conditions)
         rows = [self._visit_row(visit, i, timeline, joules, losses) for i, visit in enumerate(visits)]
@@ -125,14 +143,31 @@ class _Round:
         run.clock.advance(run.budget.limits.virtual_seconds)
         joules = timeline.joules_spent + timeline.waiting_joules(run.clock.now, conditions)
         rows = [self._visit_row(visit, i, timeline, joules, {}, cut=True) for i, visit in enumerate(visits)]
-        self._commit(rows, [], [], (None, None), {})
+        transfers = [
+            TransferRow(self.number, row.client, direction, "", "cut", nbytes)
+            for row in rows
+            for direction, nbytes in (("down", row.bytes_down), ("up", row.bytes_up))
+        ]
+        self._commit(rows, transfers, [], self._late_score(), {})
+
+    def _closed(self, stopped_by: str | None) -> str | None:
+        """No further round starts: the last model is scored if it was not, in a row without visits."""
+        if not self.run.scored:
+            self._commit([], [], [], self._late_score(), {})
+        return stopped_by
+
+    def _late_score(self) -> Scored:
+        run = self.run
+        late = NOT_SCORED if run.scored else run.evaluate({})
+        run.scored = True
+        return late
 
     def _commit(
         self,
         rows: list[VisitRow],
         transfers: list[TransferRow],
         choices: list[ChoiceRow],
-        scored: tuple[float | None, float | None],
+        scored: Scored,
         kept: dict[int, str],
     ) -> None:
         run = self.run
@@ -147,7 +182,7 @@ class _Round:
             end_s=run.clock.now,
             participants=sum(row.kind == "train" for row in rows),
             accuracy=scored[0],
-            test_loss=scored[1],
+            test_loss=scored[1] if scored[1] is not None and math.isfinite(scored[1]) else None,
             train_loss=float(np.mean(losses)) if losses else None,
             bytes_down=down,
             bytes_up=up,

@@ -18,6 +18,7 @@ A correction may bring a `Part`, which adds slots to what goes down and learns f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -200,6 +201,9 @@ def check_reply(server: Server, reply: Update) -> str | None:
     wanted, got = server.up_shapes(), shapes(reply.payload)
     if got != wanted:
         return f"client {reply.client}, round {reply.round}: shapes {got} instead of {wanted}"
+    for name, number in reply.numbers.items():
+        if not math.isfinite(number):
+            return f"client {reply.client}, round {reply.round}: {name} = {number} (training diverged?)"
     for slot, named in reply.payload.items():
         for key, vector in named.items():
             if not np.isfinite(vector.data).all():

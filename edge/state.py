@@ -32,8 +32,11 @@ def write(path: str, kept: Payload) -> None:
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_suffix(f".{os.getpid()}.part")
-    with part.open("wb") as file:
-        file.write(save(named))
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(target)
+    try:
+        with part.open("wb") as file:
+            file.write(save(named))
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)

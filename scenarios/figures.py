@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from costmodel.units import BYTES, SECONDS, format_bytes, format_seconds
-from scenarios.runs import Doubles, Run
+from scenarios.runs import NO_BLOCKS, Doubles, Run
 
 PALETTE = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#7a6a00", "#000000")
 # Paler than any method, so that a phase is not taken for one.
@@ -216,7 +216,7 @@ def timing(runs: Sequence[Run]) -> Figure | None:
 
 def blocks(runs: Sequence[Run]) -> Figure | None:
     """Bytes of each block, down and up, beside what a nominal 1/M of the model per block would be."""
-    each = [(run, [row for row in run.traffic() if row.name != "header"]) for run in runs]
+    each = [(run, [row for row in run.traffic() if row.name not in NO_BLOCKS]) for run in runs]
     found = [(run, rows) for run, rows in each if rows]
     if not found:
         return None

@@ -118,7 +118,7 @@ def _headline_columns(target: float | None, comparison: Mapping[str, Any]) -> li
     columns = [
         _Column("Accuracy", "final", Run.final, percent, max),
         _Column("Accuracy", "best", Run.best, percent, max),
-        _Column("Length", "rounds", lambda run: len(run.accuracy), "{:.0f}".format),
+        _Column("Length", "rounds", lambda run: run.completed, "{:.0f}".format),
     ]
     if target is not None:
         never = "not reached"
@@ -171,7 +171,7 @@ def _headline(runs: Sequence[Run], target: float | None, comparison: Mapping[str
 def _costs(runs: Sequence[Run]) -> dict[str, Any]:
     """Real and nominal totals per run, and per round against FedAvg's where it is among the runs."""
     kinds = (("bytes", format_bytes), ("flops", format_flops))
-    base = next((run for run in runs if run.method == "fedavg" and len(run.accuracy)), None)
+    base = next((run for run in runs if run.method == "fedavg" and run.completed), None)
     table = []
     for run in runs:
         cells = []
@@ -191,10 +191,10 @@ def _cost(run: Run, kind: str) -> tuple[float, float]:
 
 def _against(run: Run, base: Run, kind: str, part: int) -> str:
     """How much more (+) or less (−) a mean round of ``run`` cost than one of ``base``; part 0 is real, 1 nominal."""
-    theirs = _cost(base, kind)[part] / len(base.accuracy)
-    if not theirs or not len(run.accuracy):
+    theirs = _cost(base, kind)[part] / base.completed
+    if not theirs or not run.completed:
         return "–"
-    change = 100 * (_cost(run, kind)[part] / len(run.accuracy) / theirs - 1)
+    change = 100 * (_cost(run, kind)[part] / run.completed / theirs - 1)
     return f"{change:+.1f} %".replace("-", "−") if run is not base else "0"
 
 

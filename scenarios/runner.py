@@ -25,7 +25,7 @@ from typing import Any
 import psutil
 
 from coordinator.budget import USER, Budget, Limits
-from coordinator.federation import Federation, Progress, RunFailed
+from coordinator.federation import Federation, Progress, RunFailed, file_sha256
 from coordinator.files import write_text
 from coordinator.ledger import HostEvent, Ledger, genesis, read
 from coordinator.methods.row import Correction
@@ -123,10 +123,13 @@ def on_device(loaded: Loaded, device: str) -> Loaded:
 
 
 def identity(loaded: Loaded) -> dict[str, Any]:
-    """What the hash chain starts from: the resolved scenario, but for where the data lies, since its hash is there."""
+    """What the hash chain starts from: the resolved scenario, with hashes in place of where files lie."""
     scenario = loaded.scenario.model_dump()
-    scenario["data"] = {key: value for key, value in scenario["data"].items() if key not in ("root", "download")}
-    return scenario
+    data = {key: value for key, value in scenario["data"].items() if key not in ("root", "download")}
+    file = data["partition"]["file"]
+    if file is not None and Path(file).is_file():
+        data["partition"] = {**data["partition"], "file": file_sha256(Path(file))}
+    return {**scenario, "data": data}
 
 
 def job(loaded: Loaded, known: Description | None, device: str, cache: Path) -> Job:
@@ -262,6 +265,7 @@ def _run(
                 stopped_by = POLICIES[loaded.scenario.rounds.policy](federation)
             except Stopped:
                 stopped_by = USER
+        federation.tidy()
         result = summary(folder, loaded, federation, stopped_by, time.monotonic() - wall_started)
         ledger.finish(result)
         return result
@@ -449,8 +453,9 @@ SUMMED = ("bytes_down", "bytes_up", "nominal_bytes", "flops", "nominal_flops", "
 
 def to_target(rows: list[sqlite3.Row], target: float | None) -> dict[str, float | int | None]:
     """Virtual seconds, bytes and rounds until the accuracy first reached the target; all None if it did not."""
-    nbytes = 0
-    for count, row in enumerate(rows, start=1):
+    nbytes = count = 0
+    for row in rows:
+        count += row["participants"] > 0
         nbytes += row["bytes_down"] + row["bytes_up"]
         if target is not None and row["accuracy"] is not None and row["accuracy"] >= target:
             return {"time_to_target_s": row["end_s"], "bytes_to_target": nbytes, "rounds_to_target": count}

@@ -26,6 +26,8 @@ from edge.payload import BUFFERS
 Doubles = NDArray[np.float64]
 PARTS = ("scenario.toml", "environment.json", "ledger.sqlite")
 UNFINISHED = "unfinished"
+NO_BLOCKS = ("header", "cut")
+"""Keys of the table ``transfers`` that name no block."""
 _STOPS = {"target": "target reached", "rounds": "round limit", "user": "stopped by user"}
 _VIRTUAL_COLUMNS = [column.name for column in fields(RoundRow)]
 
@@ -66,6 +68,11 @@ class Run:
     def method(self) -> str:
         """The method's name, as the scenario writes it."""
         return str(self.scenario.get("method", "unknown"))
+
+    @property
+    def completed(self) -> int:
+        """Rounds in which the server stepped; a round that was cut is none."""
+        return int((self.rounds["participants"] > 0).sum())
 
     @property
     def accuracy(self) -> Doubles:
@@ -126,7 +133,7 @@ class Run:
         return _STOPS.get(rule, f"budget: {rule.replace('_', ' ')}")
 
     def traffic(self) -> list[BlockTraffic]:
-        """Bytes per block, in model order, the headers last."""
+        """Bytes per block, in model order, headers and what was cut last."""
         blocks = self.environment.get("blocks") or []
         share = sum(block["nbytes"] for block in blocks) / len(blocks) if blocks else math.nan
         real, sent = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
@@ -136,10 +143,10 @@ class Run:
             name = str(row["key"]).removesuffix(BUFFERS)
             real[name, row["direction"]] += row["b"]
             # A block's buffers ride with its parameters: they are not a second sending of the block.
-            sent[name, row["direction"]] += row["n"] if row["key"] == name and name != "header" else 0
+            sent[name, row["direction"]] += row["n"] if row["key"] == name and name not in NO_BLOCKS else 0
         present = {name for name, _ in real}
         order = [block["name"] for block in blocks if block["name"] in present]
-        order += sorted(present - {*order, "header"}) + ["header"] * ("header" in present)
+        order += sorted(present - {*order, *NO_BLOCKS}) + [name for name in NO_BLOCKS if name in present]
         return [
             BlockTraffic(
                 name, real[name, "down"], real[name, "up"], sent[name, "down"] * share, sent[name, "up"] * share

@@ -75,7 +75,7 @@ def test_a_process_loads_only_what_it_needs(module: str, absent: tuple[str, ...]
     assert loaded.stdout.strip() == "[]"
 
 
-def test_the_top_level_holds_what_the_owner_fixed() -> None:
+def test_the_top_level_holds_the_four_packages() -> None:
     assert {"coordinator", "edge", "costmodel", "scenarios", "tests", "pyproject.toml"} <= {
         p.name for p in ROOT.iterdir()
     }

@@ -1,4 +1,4 @@
-"""The tutorial's files and command do what it says."""
+"""The documents say what is there: the tutorial runs, and the map of the code is whole."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+ROOMS = ("costmodel", "edge", "coordinator", "scenarios")
 
 
 def test_the_tutorials_own_method_runs(tmp_path: Path) -> None:
@@ -28,3 +29,11 @@ def test_the_tutorials_own_method_runs(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "my_method:ROW 2/2" in done.stderr
+
+
+def test_the_map_of_the_code_names_every_file() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    rooms = {room: text.partition(f"**{room}/**")[2].partition("\n**")[0] for room in ROOMS}
+    for room, described in rooms.items():
+        files = {str(path.relative_to(ROOT / room)) for path in (ROOT / room).rglob("*.py") if path.stat().st_size}
+        assert files == set(re.findall(r"^\| `([^`*]+\.py)` \|", described, re.MULTILINE)), room

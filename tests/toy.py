@@ -104,6 +104,7 @@ def federation(
     seed: int = 0,
     shuffle: int | None = None,
     networks: str = "lte",
+    server_link: float = 100e6,
     optimiser: Replace | None = None,
     on_round: Callable[[Progress], None] = lambda progress: None,
     eval_every: int = 1,
@@ -127,8 +128,8 @@ def federation(
                      description.samples, description.histogram, optimiser or Replace())  # fmt: skip
 
     rng = np.random.default_rng(0)
-    fleet = Fleet.build(clients, {"phone-mid": 1.0, "raspberry-pi-4": 1.0}, {networks: 1.0}, server_down=100e6,
-                        server_up=100e6, compute_spread=2.0, bandwidth_spread=2.0, rng=rng)  # fmt: skip
+    fleet = Fleet.build(clients, {"phone-mid": 1.0, "raspberry-pi-4": 1.0}, {networks: 1.0}, server_down=server_link,
+                        server_up=server_link, compute_spread=2.0, bandwidth_spread=2.0, rng=rng)  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     return Federation(
         job=job,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from coordinator.budget import BYTES, FLOPS, JOULES, ROUNDS, SECONDS, TARGET, Budget, Cost, Limits
+from coordinator.rounds import _Round
 from edge.config import PartitionConfig, TrainConfig
-from tests.toy import Run, play
+from tests.toy import Run, federation, play
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
 IID = PartitionConfig("iid")
@@ -93,7 +95,9 @@ def test_virtual_time_is_cut_exactly_at_its_edge(tmp_path: Path) -> None:
     # The second round is charged up to the edge, all of it wasted; it counts for nothing.
     assert cut[:3] == (first[1], edge, 0)
     assert cut[3] == cut[4] > 0
-    assert cut[5] is None
+    assert cut[5] is None  # the model was scored after the first round
+    sent = run.rows("SELECT SUM(nbytes) FROM transfers WHERE round = 1 AND key = 'cut'")
+    assert sent == [(cut[4],)]
     visits = run.rows(
         "SELECT kind, samples, steps, MAX(down_end_s, compute_end_s, up_end_s) FROM visits WHERE round = 1"
     )
@@ -142,3 +146,36 @@ def test_a_target_ends_a_run_in_the_round_that_reaches_it(tmp_path: Path) -> Non
 def test_the_last_round_is_scored_whatever_the_rhythm(tmp_path: Path) -> None:
     scored = accuracies(play(tmp_path, rounds=5, train=BRIEF, eval_every=2))
     assert [accuracy is not None for accuracy in scored] == [False, True, False, True, True]
+
+
+@pytest.mark.parametrize("share", [0.35, 0.8])
+def test_joules_hold_on_a_contended_link_too(share: float, tmp_path: Path) -> None:
+    # Whoever is left when visits are refused uses the link at other times, and may spend more than was foreseen.
+    how: dict[str, Any] = {"train": BRIEF, "partition": IID, "clients": 6, "server_link": 2e6}
+    whole = play(tmp_path / "whole", rounds=1, **how).rows(TOTALS)[0][2]
+    run = play(tmp_path / "run", limits=Limits(1, joules=share * whole), **how)
+    spent = run.rows(TOTALS)[0][2]
+    assert 0 < spent <= share * whole
+
+
+def test_whoever_is_left_is_priced_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Three of four fit at first, but three alone would spend 4.5 J of 3.2 J; two spend 2 J.
+    joules = {4: 1.0, 3: 1.5, 2: 1.0}
+    monkeypatch.setattr(_Round, "_costs", lambda self, visits: [Cost(1, 1.0, joules[len(visits)])] * len(visits))
+    admitted, refused_by = _Round(federation(tmp_path, limits=Limits(1, joules=3.2)), 0)._admitted()
+    assert ([visit.client for visit in admitted], refused_by) == ([0, 1], JOULES)
+
+
+def test_a_run_that_ends_between_evaluations_scores_its_last_model(tmp_path: Path) -> None:
+    times = play(tmp_path / "three", rounds=3, train=BRIEF).rows("SELECT end_s, accuracy FROM rounds")
+    edge, wanted = (times[0][0] + times[1][0]) / 2, times[0][1]
+    cut = play(tmp_path / "cut", limits=Limits(99, virtual_seconds=edge), train=BRIEF, eval_every=5)
+    assert cut.rows("SELECT participants, accuracy FROM rounds") == [(4, None), (0, wanted)]
+
+    one_round = play(tmp_path / "one", rounds=1, train=BRIEF).rows(TOTALS)[0][0]
+    spent = play(tmp_path / "spent", limits=Limits(99, bytes=one_round), train=BRIEF, eval_every=5)
+    assert (spent.stopped_by, spent.rows("SELECT participants, accuracy FROM rounds")) == (
+        BYTES,
+        [(4, None), (0, wanted)],
+    )
+    assert spent.federation.rounds == 1

@@ -193,3 +193,20 @@ def test_the_same_run_twice_writes_the_same_chain(tmp_path: Path) -> None:
     chains = "SELECT chain FROM rounds"
     assert one.rows(chains) == two.rows(chains)
     assert np.array_equal(one.model, two.model)
+
+
+def test_what_workers_kept_for_a_round_that_was_never_committed_is_removed(tmp_path: Path) -> None:
+    run = play(tmp_path, "fedbr", rounds=2)
+    kept = sorted(path.name for path in (tmp_path / "state").iterdir())
+    (tmp_path / "state" / "0-99.safetensors").write_bytes(b"half a visit")
+    run.federation.tidy()
+    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == kept
+    assert kept == [f"{client}-1.safetensors" for client in range(4)]
+
+
+def test_a_model_that_scores_no_number_leaves_a_chain_that_can_be_computed_again(tmp_path: Path) -> None:
+    wild = TrainConfig(lr=1e20, batch=32, local_steps=1, clip=1.0)
+    run = play(tmp_path, rounds=1, train=wild)
+    ((loss, chain),) = run.rows("SELECT test_loss, chain FROM rounds")
+    assert loss is None
+    assert len(chain) == 64
