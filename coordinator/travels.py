@@ -24,7 +24,7 @@ def keys(text: str, layout: Layout) -> tuple[str, ...]:
         if unknown:
             raise ValueError(f"{text!r}: no block {unknown[0]!r}; the model has {', '.join(layout.names)}")
         return layout.keys(name for name in layout.names if name not in left_out)
-    if form == "last" and argument.isdigit() and 1 <= int(argument) <= len(layout):
+    if form == "last" and argument in map(str, range(1, len(layout) + 1)):
         return layout.last(int(argument))
     raise ValueError(
         f"{text!r} is none of {EVERYTHING!r}, {NOTHING!r}, 'without:BLOCK,..', 'last:1' .. 'last:{len(layout)}'"

@@ -48,6 +48,9 @@ def main() -> None:
 
 def guarded(arguments: Sequence[str]) -> int:
     """The exit code of a command line; every expected failure becomes one message on stderr, never a traceback."""
+    for argument in arguments:
+        if any("\ud800" <= letter <= "\udfff" for letter in argument):  # what Python makes of other bytes
+            return _say(f"{argument!r}: must be UTF-8", USAGE)
     try:
         app(list(arguments), prog_name="fedbr")
     except SystemExit as end:
@@ -63,9 +66,10 @@ def guarded(arguments: Sequence[str]) -> int:
 
 
 def _expected(error: Exception) -> int | None:
+    from edge.data.sets import DataError
     from scenarios.load import ScenarioError
 
-    if isinstance(error, ScenarioError):
+    if isinstance(error, ScenarioError | DataError):
         return USAGE
     from coordinator.federation import RunFailed
     from coordinator.tasks import PoolError, Stopped
@@ -109,7 +113,8 @@ def run(
     stopped = result["stopped_by"] == "user"
     folder, page = Path(result["run_dir"]), None
     if not stopped:  # who stops a run waits for nothing; `fedbr report` draws it later
-        page = report.build([folder], folder / "report.html", f"{loaded.name}: {loaded.scenario.method}")
+        title = f"{loaded.name}: {loaded.scenario.method}"
+        page = _drawn(lambda: report.build([folder], folder / "report.html", title))
     _tell(result, as_json, lambda: tables.print_summary(result, page))
     raise typer.Exit(STOPPED if stopped else FINISHED)
 
@@ -139,10 +144,26 @@ def compare(
         return study.compare(runs, host, nursery, interrupt)
 
     result = _working(runs, out, run_id, workers, device, quiet or as_json, work)
-    stopped = any(one["stopped_by"] == "user" for one in result["runs"]) or len(result["runs"]) < len(runs)
-    page = study.write(result, runs[0].name, with_report=not stopped)
+    failed = result.get("failed", {})
+    ended = len(result["runs"]) + len(failed)
+    stopped = any(one["stopped_by"] == "user" for one in result["runs"]) or ended < len(runs)
+    folder = Path(result["runs"][0]["run_dir"]).parent
+    page = _drawn(lambda: study.write(result, runs[0].name, with_report=not stopped)) or folder
     _tell(result, as_json, lambda: tables.print_comparison(result, page))
+    if failed:
+        raise typer.Exit(_say(study.failures(failed), FAILED))
     raise typer.Exit(STOPPED if stopped else FINISHED)
+
+
+def _drawn(draw: Callable[[], Path]) -> Path | None:
+    """The report; None with a warning where it cannot be written, since that must not lose the run."""
+    from scenarios.runs import ReportError
+
+    try:
+        return draw()
+    except (OSError, ReportError) as error:
+        print(f"fedbr: warning: there is no report: {error}", file=sys.stderr)
+        return None
 
 
 def _with_seed(overrides: list[str] | None, seed: int | None) -> list[str]:

@@ -20,7 +20,7 @@ from rich.table import Table
 from coordinator.federation import Progress
 from costmodel.units import format_bytes, format_seconds
 from scenarios.load import Loaded
-from scenarios.tables import percent
+from scenarios.report import percent
 
 KEPT_ROWS = 10
 REFRESHES_PER_SECOND = 4
@@ -56,7 +56,7 @@ class _Run:
 
     def eta_seconds(self) -> float | None:
         """Until the last round, at the pace so far; None where there is no telling."""
-        if not self.progress or self.ended is not None:
+        if not self.rounds or self.ended is not None:
             return None
         last, wall_seconds = self.progress[-1]
         ahead = wall_seconds / last.rounds * (self.rounds_max - last.rounds)
@@ -99,7 +99,7 @@ class Show:
         run.progress = [*run.progress, (progress, run.wall_seconds())][-KEPT_ROWS:]
         if progress.row.accuracy is not None:
             run.accuracies.append(progress.row.accuracy)
-        if progress.rounds == run.rounds_max:
+        if progress.rounds == run.rounds_max or _is_cut(progress):
             run.ended = time.monotonic()
         self._line(line(run))
 
@@ -113,6 +113,11 @@ class Show:
         if self._current >= 0:
             parts += ["", _rounds(self._runs[self._current])]
         return Group(*parts)
+
+
+def _is_cut(progress: Progress) -> bool:
+    """Whether a budget ended the round before the server's step: rounds are numbered from 0, steps counted from 1."""
+    return progress.row.round == progress.rounds
 
 
 def _overview(runs: Sequence[_Run]) -> Table:
@@ -150,7 +155,7 @@ def _rounds(run: _Run) -> Table:
 def _cells(run: _Run, progress: Progress, wall_seconds: float) -> list[str]:
     row = progress.row
     cells = [
-        str(progress.rounds),
+        f"{progress.row.round + 1} cut" if _is_cut(progress) else str(progress.rounds),
         "-" if row.accuracy is None else percent(row.accuracy),
         format_seconds(row.end_s),
         format_bytes(progress.bytes_down),
@@ -164,9 +169,10 @@ def _cells(run: _Run, progress: Progress, wall_seconds: float) -> list[str]:
 def line(run: _Run) -> str:
     """The last round of a run as one line of text."""
     progress, wall_seconds = run.progress[-1]
-    number, *rest = _cells(run, progress, wall_seconds)
+    _, *rest = _cells(run, progress, wall_seconds)
     names = ("accuracy", "virtual", "down", "up", "clients", "wall", "alpha")
-    parts = [f"{run.name} {number}/{run.rounds_max}", *(f"{n} {c}" for n, c in zip(names, rest, strict=False))]
+    place = f"{progress.row.round + 1}/{run.rounds_max}{' cut' if _is_cut(progress) else ''}"
+    parts = [f"{run.name} {place}", *(f"{n} {c}" for n, c in zip(names, rest, strict=False))]
     eta = run.eta_seconds()
     return "  ".join([*parts, *([] if eta is None else [f"ETA {format_seconds(round(eta))}"])])
 

@@ -6,6 +6,7 @@ Every error is a `ScenarioError` that names the file or override, the key, and t
 from __future__ import annotations
 
 import difflib
+import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +20,14 @@ from coordinator.methods import Method, resolve
 from coordinator.methods.row import Options
 from coordinator.optimisers import OPTIMISERS
 from costmodel.device import devices, networks
-from costmodel.units import nearest
+from costmodel.units import LARGEST, nearest
 from edge.config import DataConfig, PartitionConfig
+from edge.data.find import check_root, is_file
 from edge.data.sets import DataSet, dataset
 from edge.data.shares import check_partition
 from edge.models import ModelRow, model
 from edge.payload import BlockShape, Layout
-from scenarios.schema import Scenario, Section
+from scenarios.schema import LARGEST_INTEGER, Scenario, Section
 
 FILES = Path(__file__).parent / "files"
 COMMAND_LINE = "command line"
@@ -61,6 +63,13 @@ def load(name: str, overrides: Sequence[str] = (), method: str | None = None) ->
     kept.
     """
     path = find(name)
+    try:
+        return _load(path, overrides, method)
+    except RecursionError:
+        raise ScenarioError(f"{path.name}: tables or lists are nested too deeply") from None
+
+
+def _load(path: Path, overrides: Sequence[str], method: str | None) -> Loaded:
     raw = _read(path, ())
     origin = dict.fromkeys((key for key, _ in _leaves(raw)), str(path.name))
     for override in overrides:
@@ -75,10 +84,10 @@ def load(name: str, overrides: Sequence[str] = (), method: str | None = None) ->
 
 def find(name: str) -> Path:
     """The file of a scenario."""
-    if (FILES / f"{name}.toml").is_file():
+    if is_file(FILES / f"{name}.toml"):
         return FILES / f"{name}.toml"
     path = Path(name)
-    if path.is_file():
+    if is_file(path):
         return path
     if path.suffix == ".toml" or "/" in name:
         raise ScenarioError(f"{name}: no such file")
@@ -92,7 +101,7 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ScenarioError(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # also text that is not UTF-8, and an integer of thousands of digits
         raise ScenarioError(f"{path.name}: not valid TOML: {error}") from None
     base = raw.pop("extends", None)
     if base is None:
@@ -101,7 +110,7 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
         raise ScenarioError(f"{path.name}: extends = {base!r}: must be the name of a scenario or a file")
     beside = path.parent / base
     try:
-        parent = beside if beside.is_file() else find(base)
+        parent = beside if is_file(beside) else find(base)
     except ScenarioError as error:
         raise ScenarioError(f"{path.name}: extends: {error}") from None
     return _merge(_read(parent, (*seen, path.resolve())), raw)
@@ -139,6 +148,8 @@ def parse(override: str) -> tuple[str, Any]:
         return key.strip(), tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return key.strip(), text.strip()
+    except (ValueError, RecursionError) as error:  # an integer of thousands of digits; lists in lists without end
+        raise ScenarioError(f"{COMMAND_LINE}: {key.strip()}: {error}") from None
 
 
 def _put(raw: dict[str, Any], key: str, value: Any) -> None:
@@ -177,14 +188,13 @@ class _Origin:
 
 
 def _resolve(name: str, raw: dict[str, Any], origin: _Origin) -> Loaded:
+    _refuse_numbers(raw, origin)
     try:
         scenario = Scenario.model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"] if not _is_branch(part))
         raise origin.error(key, _explain(first, key, known_keys(Scenario))) from None
-
-    _refuse_flags(raw, scenario, origin)
 
     def valid(key: str, make: Any, *arguments: Any) -> Any:
         try:
@@ -201,17 +211,22 @@ def _resolve(name: str, raw: dict[str, Any], origin: _Origin) -> Loaded:
     options: Options = valid(
         "method_options", lambda kind: kind.model_validate(scenario.method_options), method.options
     )
+    _refuse_flags(raw, scenario.model_dump() | {"method_options": options.model_dump()}, origin)
     data: DataSet = valid("data.name", dataset, scenario.data.name)
+    valid("data.root", check_root, data, scenario.data.root)
     architecture: ModelRow = valid("model.name", model, scenario.model.name)
     blocks: int = valid("model.blocks", architecture.block_count, scenario.model.blocks)
     valid("method_options", lambda: method.check(options, blocks))
     valid("data.partition", lambda: check_partition(data_config(scenario), data))
+    valid("data.partition.kind", lambda: _check_scoring(method, scenario))
+    valid("train.nesterov", lambda: _check_nesterov(scenario))
     valid("server", lambda: _check_server(scenario.server, method))
     valid("rounds.participants", lambda: _check_participants(scenario))
     valid("model.name", lambda: _check_shapes(architecture, data, scenario))
     valid("fleet", lambda: _check_fleet(scenario))
     valid("travels", lambda: _check_travels(method, architecture, blocks, scenario))
     update: dict[str, Any] = {
+        "method": method.name,
         "method_options": options.model_dump(),
         "model": scenario.model.model_copy(update={"width": scenario.model.width or architecture.width}),
         "aggregate": scenario.aggregate.model_copy(
@@ -221,12 +236,27 @@ def _resolve(name: str, raw: dict[str, Any], origin: _Origin) -> Loaded:
     return Loaded(name, scenario.model_copy(update=update), method, options, data, architecture, blocks)
 
 
-def _refuse_flags(raw: Mapping[str, Any], scenario: Scenario, origin: _Origin) -> None:
-    """Pydantic reads true as 1: a flag where a number is due is refused here."""
-    resolved = dict(_leaves(scenario.model_dump()))
+def _refuse_numbers(raw: Mapping[str, Any], origin: _Origin) -> None:
+    """Refuse, before anything computes with it or writes it out, a number that is larger than any use for it."""
     for key, value in _leaves(raw):
-        if isinstance(value, bool) and not isinstance(resolved.get(key), bool):
-            raise origin.error(key, f"{key} = {str(value).lower()}: must not be true or false")
+        for number in _items(value):
+            if isinstance(number, int) and abs(number) > LARGEST_INTEGER:
+                raise origin.error(key, f"{key}: an integer must lie within -2^53 .. 2^53")
+            if isinstance(number, float) and LARGEST < abs(number) < math.inf:
+                raise origin.error(key, f"{key} = {number!r}: is too large")
+
+
+def _refuse_flags(raw: Mapping[str, Any], resolved: Mapping[str, Any], origin: _Origin) -> None:
+    """Pydantic reads true as 1: a flag where a number is due is refused here."""
+    flags = {key for key, value in _leaves(resolved) if any(isinstance(item, bool) for item in _items(value))}
+    for key, value in _leaves(raw):
+        for item in _items(value):
+            if isinstance(item, bool) and key not in flags:
+                raise origin.error(key, f"{key} = {str(item).lower()}: must not be true or false")
+
+
+def _items(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else [value]
 
 
 def _named(key: str, make: Any, value: str) -> Any:
@@ -250,6 +280,19 @@ def _check_server(name: str, method: Method) -> None:
         raise ValueError(
             f"server = {name!r}: {method.name} has a server step of its own and admits {', '.join(admitted)}"
         )
+
+
+def _check_scoring(method: Method, scenario: Scenario) -> None:
+    if method.objective.evaluated == "clients" and scenario.data.partition.kind == "file":
+        raise ValueError(
+            f"data.partition.kind = file shares no test examples among clients, but {method.name} is scored on those "
+            "of each client"
+        )
+
+
+def _check_nesterov(scenario: Scenario) -> None:
+    if scenario.train.nesterov and scenario.train.momentum == 0:
+        raise ValueError("train.nesterov = true needs train.momentum above 0")
 
 
 def _check_participants(scenario: Scenario) -> None:

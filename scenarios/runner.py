@@ -33,7 +33,7 @@ from coordinator.nursery import Nursery
 from coordinator.optimisers import OPTIMISERS
 from coordinator.pool import Pool
 from coordinator.rounds import POLICIES
-from coordinator.server import Setup
+from coordinator.server import Server, Setup
 from coordinator.tasks import PoolError, Stopped
 from costmodel.clock import Clock
 from costmodel.fleet import Fleet
@@ -74,7 +74,7 @@ def choose_device(asked: str) -> str:
     has_gpu = any(Path("/dev").glob("nvidia[0-9]*"))
     if asked == "auto":
         return "cuda" if has_gpu else "cpu"
-    if asked != "cpu" and not (asked == "cuda" or asked.removeprefix("cuda:").isdigit()):
+    if asked != "cpu" and not (asked == "cuda" or re.fullmatch(r"cuda:[0-9]{1,4}", asked)):
         raise ScenarioError(f"--device {asked}: must be cpu, cuda, cuda:N or auto")
     if asked != "cpu" and not has_gpu:
         raise ScenarioError(f"--device {asked}: this machine has no NVIDIA GPU; leave it at auto or cpu")
@@ -284,6 +284,25 @@ def _federation(
     host: Host,
     stop_at_target: bool,
 ) -> Federation:
+    return Federation(
+        job=asked,
+        method=loaded.method,
+        options=loaded.options,
+        description=description,
+        server=server(loaded, description, initial),
+        workers=pool,
+        clock=Clock(fleet(loaded)),
+        budget=Budget(limits(loaded, stop_at_target)),
+        ledger=ledger,
+        folder=folder,
+        participants=loaded.scenario.rounds.participants,
+        eval_every=loaded.scenario.eval.every,
+        on_round=host.on_round,
+    )
+
+
+def server(loaded: Loaded, description: Description, initial: Payload) -> Server:
+    """The method's server half, with those of its corrections, before the first round."""
     scenario, method = loaded.scenario, loaded.method
     down, up = travels(loaded, description.layout)
     assert scenario.aggregate.weights is not None
@@ -304,21 +323,7 @@ def _federation(
         for correction in method.corrections
         if correction.server
     ]
-    return Federation(
-        job=asked,
-        method=method,
-        options=loaded.options,
-        description=description,
-        server=method.objective.server(setup, parts),
-        workers=pool,
-        clock=Clock(fleet(loaded)),
-        budget=Budget(limits(loaded, stop_at_target)),
-        ledger=ledger,
-        folder=folder,
-        participants=scenario.rounds.participants,
-        eval_every=scenario.eval.every,
-        on_round=host.on_round,
-    )
+    return method.objective.server(setup, parts)
 
 
 def _with_options(setup: Setup, loaded: Loaded, correction: Correction) -> Setup:
@@ -336,7 +341,8 @@ def check_folder(name: str, host: Host) -> None:
         probe.touch()
         probe.unlink()
     if host.run_id is not None:
-        _refuse_existing(place / host.run_id)
+        with _writing(place / host.run_id):  # the system may refuse even to look it up
+            _refuse_existing(place / host.run_id)
 
 
 def make_folder(name: str, host: Host) -> Path:

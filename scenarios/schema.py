@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AllowInfNan, BaseModel, BeforeValidator, ConfigDict, Field
 
 from costmodel import units
 
-NBytes = Annotated[int, BeforeValidator(units.nbytes)]
-Rate = Annotated[float, BeforeValidator(units.bits_per_second), Field(gt=0)]
+LARGEST_INTEGER = 2**53
+"""As far as float64 counts exactly; no integer of a scenario needs more."""
+
+NBytes = Annotated[int, BeforeValidator(units.nbytes), Field(gt=0, le=LARGEST_INTEGER)]
+Rate = Annotated[float, AllowInfNan(True), BeforeValidator(units.bits_per_second), Field(gt=0)]
+"""inf is a link that is never a bottleneck."""
 Seconds = Annotated[float, BeforeValidator(units.seconds), Field(gt=0)]
 Flops = Annotated[float, BeforeValidator(units.flops), Field(gt=0)]
 Joules = Annotated[float, BeforeValidator(units.joules), Field(gt=0)]
@@ -23,7 +27,7 @@ Share = Annotated[float, Field(gt=0)]
 class Section(BaseModel):
     """A table of a scenario."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 def also(*names: str) -> dict[str, Any]:
@@ -55,7 +59,7 @@ class Data(Section):
     name: str = Field(default="digits", json_schema_extra=also("dataset"))
     root: str | None = None
     """Folder searched first; if it is named and lacks the set, that is an error."""
-    clients: int = Field(default=10, ge=1, json_schema_extra=also("num_clients", "n_clients"))
+    clients: int = Field(default=10, ge=1, le=1_000_000, json_schema_extra=also("num_clients", "n_clients"))
     """How many clients there are."""
     partition: Partition = Partition()
     augment: str = "default"
@@ -68,7 +72,7 @@ class Model(Section):
     """Which model, how wide, cut into which blocks."""
 
     name: str = Field(default="digits-cnn", json_schema_extra=also("arch", "net"))
-    width: int | None = Field(default=None, ge=1)
+    width: int | None = Field(default=None, ge=1, le=4096)
     """Channels of the first stage; by default the model's own."""
     blocks: str = "stages"
     """``stages``: the model's own; ``balanced:M``: M blocks of as equal bytes as the order of its units allows."""
@@ -77,7 +81,7 @@ class Model(Section):
 class Train(Section):
     """Local SGD."""
 
-    lr: float = Field(default=0.1, ge=0, json_schema_extra=also("learning_rate", "eta", "step_size"))
+    lr: float = Field(default=0.1, ge=0, le=1e6, json_schema_extra=also("learning_rate", "eta", "step_size"))
     """Learning rate of round 0."""
     lr_decay: float = Field(default=1.0, gt=0, le=1)
     """Factor on the learning rate per round."""
@@ -98,7 +102,7 @@ class Train(Section):
     precision: Literal["fp32"] = "fp32"
     memory_format: Literal["contiguous", "channels_last"] | None = None
     """How images lie in memory; by default what is fastest for the model on the device in use."""
-    threads: int = Field(default=1, ge=1)
+    threads: int = Field(default=1, ge=1, le=1024)
     """Threads of one CPU worker; part of the result, since it changes the order of sums."""
 
 
@@ -141,7 +145,7 @@ class Budget(Section):
     """What may be spent; never overspent."""
 
     virtual_seconds: Seconds | None = Field(default=None, json_schema_extra=also("time", "seconds"))
-    bytes: NBytes | None = Field(default=None, gt=0, json_schema_extra=also("bandwidth", "traffic"))
+    bytes: NBytes | None = Field(default=None, json_schema_extra=also("bandwidth", "traffic"))
     """Down and up of all clients together."""
     flops: Flops | None = None
     """Of all devices together."""
@@ -165,9 +169,9 @@ class Fleet(Section):
     """Shares by name, or one name per client."""
     networks: dict[str, Share] | list[str] = {"wifi-4": 1.0}
     """Likewise."""
-    compute_spread: float = Field(default=1.0, ge=1)
+    compute_spread: float = Field(default=1.0, ge=1, le=1e6)
     """Each client's device is slower by a fixed factor, log-uniform in 1 .. compute_spread."""
-    bandwidth_spread: float = Field(default=1.0, ge=1)
+    bandwidth_spread: float = Field(default=1.0, ge=1, le=1e6)
     """Likewise for both directions of its link."""
     redraw: float = Field(default=0.0, ge=0, lt=1)
     """In each round, speed and rates vary by a factor uniform in 1 - redraw .. 1 + redraw."""

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from coordinator.ledger import read
 from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
+from scenarios.report import percent
 from scenarios.resolved import toml_text
 
 Summary = Mapping[str, Any]
@@ -121,11 +122,6 @@ def nominal_to_target(run: Summary) -> float | None:
     until = "SELECT nominal_bytes FROM rounds ORDER BY round LIMIT ?"
     rows = read(Path(run["run_dir"]) / "ledger.sqlite", until, [run["rounds_to_target"]])
     return float(sum(row["nominal_bytes"] for row in rows))
-
-
-def percent(share: float) -> str:
-    """A share in [0, 1]: 0.8125 -> "81.25 %"."""
-    return f"{100 * share:.2f} %"
 
 
 def _cells(runs: Sequence[Summary], key: str, show: Callable[[Any], str], missing: str = "-") -> list[str]:

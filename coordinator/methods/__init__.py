@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ class Method:
     """An objective with the corrections that join it."""
 
     name: str
+    """The same however a scenario spells it, and understood by `resolve`."""
     objective: Objective
     corrections: tuple[Correction, ...]
 
@@ -76,7 +77,8 @@ def _keys(key: str, text: str, layout: Layout) -> tuple[str, ...]:
 
 def resolve(name: str) -> Method:
     """The method that a scenario names. ValueError with the nearest known name."""
-    parts = [_part(part.strip()) for part in name.split("+")]
+    spelled = [part.strip() for part in name.split("+")]
+    parts = [_part(part) for part in spelled]
     objectives = [part for part in parts if isinstance(part, Objective)]
     corrections = tuple(part for part in parts if isinstance(part, Correction))
     if len(objectives) > 1:
@@ -85,7 +87,18 @@ def resolve(name: str) -> Method:
         )
     if len({correction.name for correction in corrections}) < len(corrections):
         raise ValueError(f"{name!r} names a correction twice")
-    return Method(name, objectives[0] if objectives else fedavg.ROW, corrections)
+    return Method(_canonical(spelled, parts), objectives[0] if objectives else fedavg.ROW, corrections)
+
+
+def _canonical(spelled: Sequence[str], parts: Sequence[Objective | Correction]) -> str:
+    """One name per method: the objective, then the corrections as given; FedAvg goes without saying beside these."""
+    names = {
+        part.name if part in (OBJECTIVES | CORRECTIONS).values() else text: part
+        for text, part in zip(spelled, parts, strict=True)
+    }
+    leading = [name for name, part in names.items() if isinstance(part, Objective)]
+    joining = [name for name, part in names.items() if isinstance(part, Correction)]
+    return "+".join(joining if joining and leading == ["fedavg"] else leading + joining)
 
 
 def _part(name: str) -> Objective | Correction:
@@ -103,7 +116,7 @@ def _own_module(name: str) -> Objective | Correction:
     module, _, attribute = name.partition(":")
     try:
         row = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, TypeError) as error:  # TypeError: a relative name
         raise ValueError(f"{name!r} cannot be loaded: {error}") from None
     if not isinstance(row, Objective | Correction):
         raise ValueError(f"{name!r} is not a method row")

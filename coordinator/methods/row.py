@@ -26,7 +26,7 @@ Chosen = Mapping[str, int]
 class Options(BaseModel):
     """Hyperparameters of a method; subclasses add fields, each with its paper's symbol, range and meaning of 0."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def check(self, blocks: int) -> None:
         """Raise ValueError, naming the key, for values that a model of so many blocks does not allow."""

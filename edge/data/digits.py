@@ -14,6 +14,8 @@ import numpy as np
 
 from edge.data.sets import DataError, DataSet, Decoded, Split
 
+COMES_WITH = "scikit-learn"
+"""Where the set always is, so that no folder is searched for it."""
 TEST_COUNT = 360
 SPLIT_SEED = 0
 

@@ -39,15 +39,32 @@ class Found:
 
 
 def places(root: str | None, cache: Path | None) -> list[Place]:
-    """The folders to search, in order."""
+    """The folders to search, in order; DataError for a home folder that there is not."""
     if root is not None:
-        return [Place("data.root", Path(root).expanduser())]
+        return [_place("data.root", root)]
     found = []
     if os.environ.get(ENVIRONMENT):
-        found.append(Place(f"${ENVIRONMENT}", Path(os.environ[ENVIRONMENT]).expanduser()))
+        found.append(_place(f"${ENVIRONMENT}", os.environ[ENVIRONMENT]))
     if cache is not None:
         found.append(Place("the user cache", cache))
     return found
+
+
+def _place(label: str, folder: str) -> Place:
+    try:
+        return Place(label, Path(folder).expanduser())
+    except RuntimeError as error:
+        raise DataError(f"{label} = {folder!r}: {error}") from None
+
+
+def check_root(row: DataSet, root: str | None) -> None:
+    """Refuse a ``data.root`` that can never hold the set; DataError naming the key."""
+    if root is None:
+        return
+    places(root, None)
+    comes_with = row.reader and getattr(importlib.import_module(row.reader), "COMES_WITH", None)
+    if comes_with:
+        raise DataError(f"data.root = {root!r}: {row.name} comes with {comes_with}; leave data.root out")
 
 
 def locate(row: DataSet, searched: Sequence[Place]) -> Found | None:
@@ -65,7 +82,7 @@ def locate(row: DataSet, searched: Sequence[Place]) -> Found | None:
 
 
 def find_data(name: str, root: str | None = None, cache: Path | None = None) -> str | None:
-    """Where the set is, for people, or None; DataError for an unknown name. Nothing is opened or fetched."""
+    """Where the set is, for people, or None; DataError as of `dataset` and `places`. Nothing is opened or fetched."""
     row = dataset(name)
     found = locate(row, places(root, cache))
     return None if found is None else described(row, found)
@@ -94,10 +111,18 @@ def missing(row: DataSet, searched: Sequence[Place], why_no_download: str) -> Da
     )
 
 
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; a name that the system cannot even look up, as a very long one, is none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def _official(row: DataSet, root: Path) -> Found | None:
     for folder in (root, root / row.name):
         files = tuple(folder / file for file in row.files)
-        if files and all(file.is_file() for file in files):
+        if files and all(is_file(file) for file in files):
             return Found("official", files, folder)
     return None
 
@@ -105,6 +130,6 @@ def _official(row: DataSet, root: Path) -> Found | None:
 def _parquet(row: DataSet, folder: Path) -> Found | None:
     train = folder / "train.parquet"
     for test in (folder / "test.parquet", folder / "val.parquet"):
-        if train.is_file() and test.is_file():
+        if is_file(train) and is_file(test):
             return Found("parquet", (train, test), folder)
     return None

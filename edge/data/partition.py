@@ -15,15 +15,6 @@ from edge.data.sets import PartitionError
 
 Indices = NDArray[np.int64]
 
-KINDS = {
-    "iid": "random equal split",
-    "dirichlet": "equal sizes, class mix drawn per client from Dir(alpha) (FedMLB)",
-    "dirichlet-unbalanced": "each class cut among clients by Dir(alpha), sizes differ (FedAlign, MOON)",
-    "epsilon": "one dominant class (10 classes) or missing classes (100 classes) (FedBR)",
-    "natural": "by the clients that made the examples, where the set names them",
-    "file": "JSON {client: [indices]} in data.partition.file",
-}
-
 FLOOR = 1e-12
 
 

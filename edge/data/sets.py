@@ -180,7 +180,7 @@ def dataset(name: str) -> DataSet:
         raise DataError(f"data.name: unknown data set {name!r}; {hint}")
     try:
         row = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise DataError(f"data.name: cannot load {name!r}: {error}") from error
     if not isinstance(row, DataSet):
         raise DataError(f"data.name: {name!r} is not a DataSet row")

@@ -16,6 +16,7 @@ import numpy as np
 
 from edge.config import DataConfig, PartitionConfig
 from edge.data import epsilon, partition
+from edge.data.find import is_file
 from edge.data.folder import build_once
 from edge.data.indexfile import read_indices
 from edge.data.partition import Indices
@@ -52,6 +53,12 @@ def check_partition(config: DataConfig, row: DataSet) -> None:
         raise PartitionError(f"data.partition.kind = natural: {row.name} does not say which client made an example")
     if rule.kind == "file" and rule.file is None:
         raise PartitionError("data.partition.kind = file needs data.partition.file")
+    if rule.kind == "file" and not is_file(Path(str(rule.file))):
+        raise PartitionError(f"data.partition.file = {rule.file!r}: no such file")
+    if rule.kind != "file" and rule.file is not None:
+        raise PartitionError(
+            f"data.partition.file = {rule.file!r} is read only with data.partition.kind = file, not with {rule.kind}"
+        )
 
 
 def share_out(config: DataConfig, data: Data) -> Shares:

@@ -44,7 +44,7 @@ class ModelRow:
         form, _, count = cut.partition(":")
         if cut == "stages":
             return len(self.blocks)
-        if form == "balanced" and count.isdigit() and 2 <= int(count) <= self.units:
+        if form == "balanced" and count in map(str, range(2, self.units + 1)):
             return int(count)
         raise ValueError(
             f"model.blocks = {cut!r}: {self.name} takes 'stages' or 'balanced:2' .. 'balanced:{self.units}'"
@@ -84,5 +84,5 @@ def load_row(name: str) -> object:
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"cannot load {name!r}: {error}") from None

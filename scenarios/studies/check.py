@@ -12,19 +12,33 @@ import numpy as np
 
 from coordinator.methods.row import Chosen
 from coordinator.nursery import Nursery
+from coordinator.server import Server
 from costmodel.clock import Clock
 from costmodel.units import format_bytes
 from costmodel.work import Work, nominal_bytes, nominal_bytes_plain
 from edge import wire
-from edge.config import Description, TrainConfig
+from edge.config import Description, Job
 from edge.data.find import find_data, places
-from edge.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, MODEL, WEIGHT_GRADIENT
+from edge.payload import (
+    FORWARD,
+    INNER_GRADIENT,
+    INPUT_GRADIENT,
+    ITEM_NBYTES,
+    MODEL,
+    WEIGHT_GRADIENT,
+    Payload,
+    Shapes,
+    Vector,
+    shapes,
+)
 from edge.streams import generator
 from scenarios import runner
 from scenarios.load import Loaded, ScenarioError
 
 DEVICE = "cpu"
 """Blocks and FLOPs are the same on every device."""
+ANY = 0
+"""A client, where they are all alike."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +49,16 @@ class Price:
     payload_down: int
     payload_up: int
     nominal_bytes: float
+
+
+@dataclass(frozen=True)
+class Listening:
+    """What a round adds in which all who may only listen do."""
+
+    clients: list[int]
+    work: Work
+    nominal_bytes: float
+    """Of one client."""
 
 
 def run_check(loaded: Loaded, out: Path) -> dict[str, Any]:
@@ -82,14 +106,22 @@ def data(loaded: Loaded, description: Description, found: str | None) -> dict[st
 def free_nbytes(out: Path) -> int:
     """Free bytes of the disk on which ``out`` is, or will be made."""
     place = out.absolute()
-    while not place.exists():
+    while not is_there(place):
         place = place.parent
     return shutil.disk_usage(place).free
 
 
+def is_there(place: Path) -> bool:
+    """Whether a path exists; one that is too long for the system does not."""
+    try:
+        return place.exists()
+    except OSError:
+        return False
+
+
 def refuse_what_cannot_fit(loaded: Loaded, description: Description, out: Path) -> None:
     """ScenarioError where the clients' kept state needs more disk than ``out`` has."""
-    copies, each = kept_copies(loaded), kept_nbytes(loaded, description)
+    copies, each = kept_copies(loaded, description), kept_nbytes(loaded, description)
     free = free_nbytes(out)
     if copies * each > free:
         raise ScenarioError(
@@ -99,14 +131,22 @@ def refuse_what_cannot_fit(loaded: Loaded, description: Description, out: Path) 
         )
 
 
-def kept_copies(loaded: Loaded) -> int:
-    """One state per client, and a second one per participant until the round is committed."""
-    return loaded.scenario.data.clients + loaded.scenario.rounds.participants
+def kept_copies(loaded: Loaded, description: Description) -> int:
+    """One state per client, and a second one per client of the round until it is committed.
+
+    Where clients keep nothing but blocks of the model, all that only listened share one file.
+    """
+    listeners = len(listening(loaded, description).clients)
+    shared = not any(part.keeps for part in loaded.method.parts)
+    new = loaded.scenario.rounds.participants + (min(listeners, 1) if shared else listeners)
+    return loaded.scenario.data.clients + new
 
 
 def kept_nbytes(loaded: Loaded, description: Description) -> int:
-    """What one client keeps between its visits."""
-    return description.layout.nbytes(runner.job(loaded, description, DEVICE, Path()).keep)
+    """What one client keeps between its visits; vectors of a client half's own are taken to weigh a model."""
+    own = sum(part.keeps for part in loaded.method.parts)
+    kept = runner.job(loaded, description, DEVICE, Path()).keep
+    return description.layout.nbytes(kept) + own * description.layout.nbytes()
 
 
 def blocks(description: Description) -> list[dict[str, Any]]:
@@ -161,54 +201,86 @@ def alphas(loaded: Loaded, description: Description) -> list[dict[str, Any]]:
 def estimate(loaded: Loaded, description: Description) -> dict[str, Any]:
     """What the run will cost if it lasts ``rounds.max``: real bytes, FLOPs, virtual seconds, joules, disk.
 
-    A pair is (cheapest, dearest) visit, for methods that choose per visit; all else is of the dearest. FLOPs, seconds
-    and joules are those of a typical round, whose clients all hold the median of examples; they are None where the
-    data set is missing.
+    A pair is (cheapest, dearest) visit, for methods that choose per visit; all else is of the dearest, with all who
+    may only listen doing so in every round. FLOPs, seconds and joules are those of a typical round, whose clients all
+    hold the median of examples; they are None where the data set is missing.
     """
-    scenario, layout = loaded.scenario, description.layout
-    asked = runner.job(loaded, description, DEVICE, Path())
+    scenario = loaded.scenario
+    asked, half = runner.job(loaded, description, DEVICE, Path()), server(loaded, description)
     clients, rounds = min(scenario.rounds.participants, scenario.data.clients), scenario.rounds.max
-    prices = [
-        _price(loaded, description, asked.train, choice, asked.run_id) for choice in _choices(loaded, len(layout))
-    ]
+    prices = [_price(loaded, description, half, asked, choice) for choice in _choices(loaded, half)]
+    heard = listening(loaded, description)
     known = len(description.samples) > 0
     cheapest, dearest = min(prices, key=_dearness), max(prices, key=_dearness)
+    least, most = ((price.work.bytes_down + price.work.bytes_up) * clients for price in (cheapest, dearest))
     result: dict[str, Any] = {
         "message_down_nbytes": [cheapest.work.bytes_down, dearest.work.bytes_down],
         "message_up_nbytes": dearest.work.bytes_up,
         "payload_down_nbytes": [cheapest.payload_down, dearest.payload_down],
         "payload_up_nbytes": dearest.payload_up,
-        "bytes": [(p.work.bytes_down + p.work.bytes_up) * clients * rounds for p in (cheapest, dearest)],
-        "nominal_bytes": dearest.nominal_bytes * clients * rounds,
-        "state_disk_nbytes": kept_nbytes(loaded, description) * kept_copies(loaded),
+        "bytes": [least * rounds, (most + heard.work.bytes_down * len(heard.clients)) * rounds],
+        "nominal_bytes": (dearest.nominal_bytes * clients + heard.nominal_bytes * len(heard.clients)) * rounds,
+        "state_disk_nbytes": kept_nbytes(loaded, description) * kept_copies(loaded, description),
         "flops": None,
         "virtual_seconds": None,
         "joules": None,
     }
     if known:
-        result |= _timed(loaded, dearest, clients, rounds)
+        result |= _timed(loaded, dearest, heard, rounds)
     return result
+
+
+def server(loaded: Loaded, description: Description) -> Server:
+    """The server half with a model of zeros; where the data set is missing, each client holds one example."""
+    if not len(description.samples):
+        clients = loaded.scenario.data.clients
+        description = replace(
+            description,
+            samples=np.ones(clients, np.int64),
+            histogram=np.zeros((clients, description.classes), np.int64),
+        )
+    zeros = {key: Vector(np.zeros(size, np.float32)) for key, size in description.layout.sizes.items()}
+    return runner.server(loaded, description, {MODEL: zeros})
+
+
+def _cohort(loaded: Loaded) -> list[int]:
+    """A typical round's clients."""
+    scenario = loaded.scenario
+    rng = generator(scenario.seed, "cohort", 0)
+    count = min(scenario.rounds.participants, scenario.data.clients)
+    return sorted(rng.choice(scenario.data.clients, size=count, replace=False).tolist())
+
+
+def listening(loaded: Loaded, description: Description) -> Listening:
+    """Who only downloads in a round that sends the whole model to all, as round 0 does where any does."""
+    half, layout = server(loaded, description), description.layout
+    names, run_id = loaded.method.objective.choices, runner.job(loaded, description, DEVICE, Path()).run_id
+    whole = wire.train_nbytes(run_id, names, {MODEL: layout.shapes(layout.keys())})
+    return Listening(list(half.listeners(0, _cohort(loaded))), Work(whole, 0, 0.0), float(layout.nbytes()))
 
 
 def _dearness(price: Price) -> tuple[int, float]:
     return price.work.bytes_down, price.work.flops
 
 
-def _choices(loaded: Loaded, count: int) -> list[Chosen]:
-    names = loaded.method.objective.choices
-    if "alpha" not in names:
-        return [dict.fromkeys(names, 0)]
+def _choices(loaded: Loaded, half: Server) -> list[Chosen]:
+    count = len(half.setup.layout)
+    if "alpha" not in loaded.method.objective.choices:
+        return [half.dispatch(ANY, 0).choice]
     fixed = getattr(loaded.options, "alpha", None)
     possible = [fixed] if isinstance(fixed, int) else list(range(1, count))
-    return [{"alpha": alpha, "full": full} for alpha in possible for full in (0, 1)]
+    in_full = [count - 1] if getattr(loaded.options, "full_rounds", None) == "all" else possible
+    return [
+        *({"alpha": alpha, "full": 0} for alpha in possible),
+        *({"alpha": alpha, "full": 1} for alpha in in_full),
+    ]
 
 
-def _price(loaded: Loaded, description: Description, train: TrainConfig, choice: Chosen, run_id: str) -> Price:
+def _price(loaded: Loaded, description: Description, half: Server, asked: Job, choice: Chosen) -> Price:
     row, layout = loaded.method.objective, description.layout
-    down, up = runner.travels(loaded, layout)
-    keys = down if "alpha" not in choice or choice["full"] else layout.last(choice["alpha"])
+    down, up = shapes(_payload(half, choice)), half.up_shapes()
     held = int(np.median(description.samples[description.samples > 0])) if len(description.samples) else 0
-    plan = train.plan(held)
+    plan = asked.train.plan(held)
     passes = row.passes(len(layout), loaded.options, choice) * plan.samples
     passes = passes + row.whole_passes(len(layout), loaded.options, choice) * held
     tau = row.nominal_period(loaded.options)
@@ -216,24 +288,34 @@ def _price(loaded: Loaded, description: Description, train: TrainConfig, choice:
     if tau is not None:
         nominal = nominal_bytes(choice["alpha"], len(layout), tau, layout.nbytes())
     work = Work(
-        wire.train_nbytes(run_id, tuple(choice), {MODEL: layout.shapes(keys)}),
-        wire.update_nbytes(run_id, loaded.method.reports, {MODEL: layout.shapes(up)}),
+        wire.train_nbytes(asked.run_id, tuple(choice), down),
+        wire.update_nbytes(asked.run_id, loaded.method.reports, up),
         float((passes * description.flops).sum()),
     )
-    return Price(work, layout.nbytes(keys), layout.nbytes(up), nominal)
+    return Price(work, _payload_nbytes(down), _payload_nbytes(up), nominal)
 
 
-def _timed(loaded: Loaded, price: Price, clients: int, rounds: int) -> dict[str, Any]:
-    clock = Clock(runner.fleet(loaded))
-    chosen = list(range(loaded.scenario.data.clients))
-    seed = loaded.scenario.seed
-    picked = sorted(generator(seed, "cohort", 0).choice(chosen, size=clients, replace=False).tolist())
-    conditions = clock.fleet.conditions(picked, lambda client: generator(seed, "fleet", 0, client))
-    timeline = clock.solve(np.zeros(clients), [price.work] * clients, conditions)
+def _payload(half: Server, choice: Chosen) -> Payload:
+    if "alpha" not in choice:
+        return half.dispatch(ANY, 0).payload
+    layout = half.setup.layout
+    return half.joined(ANY, half.some(layout.keys() if choice["full"] else layout.last(choice["alpha"])))
+
+
+def _payload_nbytes(sizes: Shapes) -> int:
+    return ITEM_NBYTES * sum(size for named in sizes.values() for size in named.values())
+
+
+def _timed(loaded: Loaded, price: Price, heard: Listening, rounds: int) -> dict[str, Any]:
+    clock, seed, cohort = Clock(runner.fleet(loaded)), loaded.scenario.seed, _cohort(loaded)
+    clients = [*cohort, *heard.clients]
+    conditions = clock.fleet.conditions(clients, lambda client: generator(seed, "fleet", 0, client))
+    works = [price.work] * len(cohort) + [heard.work] * len(heard.clients)
+    timeline = clock.solve(np.zeros(len(clients)), works, conditions)
     end = float(timeline.up_end.max())
     joules = float((timeline.joules + timeline.waiting_joules(end, conditions)).sum())
     return {
-        "flops": price.work.flops * clients * rounds,
+        "flops": price.work.flops * len(cohort) * rounds,
         "virtual_seconds": end * rounds,
         "joules": joules * rounds,
     }

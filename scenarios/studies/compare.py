@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from coordinator.federation import RunFailed
 from coordinator.files import write_text
 from coordinator.ledger import read
 from coordinator.methods import resolve
 from coordinator.nursery import Nursery
-from coordinator.tasks import Stopped
+from coordinator.tasks import PoolError, Stopped
 from costmodel.units import nearest
 from scenarios import report, runner
 from scenarios.load import COMMAND_LINE, Loaded, ScenarioError, load, parse
@@ -36,15 +37,18 @@ def variants(name: str, overrides: Sequence[str], methods: str, seed: int | None
     names = [method.strip() for method in methods.split(",")]
     if not all(names):
         raise ScenarioError(f"--methods {methods!r}: write names separated by commas, for example fedavg,fedbr")
-    for method in names:
-        if names.count(method) > 1:
-            raise ScenarioError(f"--methods: {method} is named twice")
     given = [*overrides, *([] if seed is None else [f"seed={seed}"])]
     settings = [override for override in given if not _is_option(override)]
     if any(parse(override)[0] == "method" for override in settings):
         raise ScenarioError(f"{COMMAND_LINE}: method: the methods of a comparison are named by --methods")
     load(name, settings)  # what the file says of its own method is checked too
     runs = [load(name, given, method=method) for method in names]
+    resolved = [run.scenario.method for run in runs]
+    for method in resolved:
+        spelled = dict.fromkeys(name for name, one in zip(names, resolved, strict=True) if one == method)
+        if resolved.count(method) > 1:
+            twice = "are one method" if len(spelled) > 1 else "is named twice"
+            raise ScenarioError(f"--methods: {' and '.join(spelled)} {twice}")
     _check_options(given, names)
     return runs
 
@@ -68,27 +72,42 @@ def _check_options(overrides: Sequence[str], methods: Sequence[str]) -> None:
 def compare(runs: Sequence[Loaded], host: Host, nursery: Nursery, stopped: Callable[[], bool]) -> dict[str, Any]:
     """Run each scenario to its limit; the result is what ``compare --json`` prints.
 
-    Where the user stops, the result covers the methods that came so far; `Stopped` if none did.
+    Where the user stops, the result covers the methods that came so far; `Stopped` if none did. A method that fails
+    costs the others nothing: it stands under ``failed`` with its reason; RunFailed if no method ended otherwise.
     """
     folder = runner.make_folder(runs[0].name, host)
     summaries: list[dict[str, Any]] = []
+    failed: dict[str, str] = {}
     for loaded in runs:
-        inside = replace(host, run_id=f"{folder.name}/{loaded.scenario.method}")
+        method = loaded.scenario.method
         try:
+            inside = replace(host, run_id=f"{folder.name}/{method}")
             summaries.append(runner.run(loaded, inside, nursery, stopped, stop_at_target=False))
         except (ScenarioError, Stopped) as error:
-            if summaries and isinstance(error, Stopped):
+            if not (summaries or failed):  # both leave no run folder behind
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+                raise
+            if isinstance(error, Stopped):
                 break
-            with contextlib.suppress(OSError):  # it holds the runs of other methods
-                folder.rmdir()
-            raise
-        if summaries[-1]["stopped_by"] == "user":
+            failed[method] = str(error)
+        except (RunFailed, PoolError) as error:
+            failed[method] = str(error)
+        if summaries and summaries[-1]["stopped_by"] == "user":
             break
+    if not summaries:
+        raise RunFailed(failures(failed))
     return {
         "target_accuracy": runs[0].scenario.stop.target_accuracy,
         "runs": summaries,
         **in_common(summaries),
+        **({"failed": failed} if failed else {}),
     }
+
+
+def failures(failed: Mapping[str, str]) -> str:
+    """Which methods failed, and why."""
+    return "\n".join(f"{method} failed: {why}" for method, why in failed.items())
 
 
 def write(result: dict[str, Any], name: str, with_report: bool = True) -> Path:

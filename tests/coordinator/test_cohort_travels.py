@@ -50,7 +50,7 @@ def test_buffers_travel_with_their_block(text: str, expected: tuple[str, ...]) -
     assert keys(text, LAYOUT) == expected
 
 
-@pytest.mark.parametrize("text", ["", "all", "last:0", "last:4", "last:x", "without:", "without"])
+@pytest.mark.parametrize("text", ["", "all", "last:0", "last:4", "last:x", "last:²", "without:", "without"])
 def test_what_is_none_of_the_forms_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"is none of 'everything', 'nothing', 'without:BLOCK,\.\.', 'last:1'"):
         keys(text, LAYOUT)

@@ -201,6 +201,11 @@ def test_names_join_an_objective_with_corrections() -> None:
     assert joined.share(options, joined.objective)["alpha"] == 2
 
 
+def test_a_method_has_one_name_however_it_is_spelled() -> None:
+    spelled = ("fedavg", "fedavg + fedprox", "fedprox+fedbr", "coordinator.methods.fedmlb:ROW+fedprox")
+    assert [resolve(name).name for name in spelled] == ["fedavg", "fedprox", "fedbr+fedprox", "fedmlb+fedprox"]
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.data.find import find_data, locate, missing, places
+from edge.data.find import check_root, find_data, locate, missing, places
 from edge.data.sets import DATASETS, DataError, DataSet, dataset
 
 OWN_ROW = DataSet("own", "A user's own", 2, (1, 4, 4), (1, 4, 4), "plain", "made up")
@@ -104,3 +104,21 @@ def test_looking_for_data_loads_no_heavy_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_set_that_comes_with_a_library_is_in_no_folder() -> None:
+    check_root(DATASETS["digits"], None)
+    check_root(DATASETS["mnist"], "/my/data")
+    with pytest.raises(
+        DataError, match=r"data\.root = '/my/data': digits comes with scikit-learn; leave data\.root out"
+    ):
+        check_root(DATASETS["digits"], "/my/data")
+
+
+def test_a_folder_that_cannot_be_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match=r"data\.root = '~nobody-here/x'"):
+        places("~nobody-here/x", None)
+    monkeypatch.setenv("FEDBR_DATA", "~nobody-here/x")
+    with pytest.raises(DataError, match=r"\$FEDBR_DATA = '~nobody-here/x'"):
+        places(None, None)
+    assert find_data("mnist", root="x" * 300) is None

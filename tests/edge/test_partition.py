@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from edge.config import DataConfig, PartitionConfig
 from edge.data import shares as sharing
 from edge.data.epsilon import deal, mixes, whole_counts
 from edge.data.indexfile import read_indices
-from edge.data.partition import KINDS, dirichlet, dirichlet_unbalanced, draw_by_weight, histogram, iid, mirror
+from edge.data.partition import dirichlet, dirichlet_unbalanced, draw_by_weight, histogram, iid, mirror
 from edge.data.sets import DATASETS, Data, PartitionError, Split
 from edge.data.shares import cached_shares, check_partition, share_out
 
@@ -231,6 +231,13 @@ def test_a_bad_file_is_named_with_its_client(tmp_path: Path, text: str, complain
         (config(2, "femnist", kind="epsilon"), "data.partition.kind = epsilon .* femnist has 62"),
         (config(2, kind="natural"), "data.partition.kind = natural: digits does not say"),
         (config(2, kind="file"), "needs data.partition.file"),
+        (config(2, kind="file", file="nowhere.json"), "data.partition.file = 'nowhere.json': no such file"),
+        (config(2, kind="file", file="x" * 300), "data.partition.file = 'x+': no such file"),
+        (config(2, kind="file", file="a\0b"), "data.partition.file = .*: no such file"),
+        (
+            config(2, kind="iid", file="mine.json"),
+            "data.partition.file = 'mine.json' is read only with .* not with iid",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_before_any_data_is_opened(bad: DataConfig, complaint: str) -> None:
@@ -263,7 +270,3 @@ def test_an_edited_file_is_another_partition(tmp_path: Path) -> None:
         file.write_text(text)
         kept.append(cached_shares(asked, toy(), tmp_path / "cache").train[0].tolist())
     assert kept == [[1], [2]]
-
-
-def test_every_kind_of_the_configuration_is_described() -> None:
-    assert set(KINDS) == set(get_args(get_type_hints(PartitionConfig)["kind"]))

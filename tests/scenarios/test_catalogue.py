@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import get_args
+from typing import get_args, get_type_hints
 
 import pytest
 
+from edge.config import PartitionConfig
 from scenarios import catalogue, cli, doctor
 from scenarios.load import ScenarioError
 from scenarios.schema import Partition
@@ -43,6 +44,7 @@ def test_every_kind_of_partition_is_listed() -> None:
     kinds = get_args(Partition.model_fields["kind"].annotation)
 
     assert [row["name"] for row in catalogue.rows("partitions")] == list(kinds)
+    assert kinds == get_args(get_type_hints(PartitionConfig)["kind"])
     for row in catalogue.rows("partitions"):
         assert {key.rpartition(".")[2] for key in row["options"]} <= set(Partition.model_fields)
 

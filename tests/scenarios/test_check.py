@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from coordinator.methods.row import Correction, Options
+from coordinator.server import Part
 from edge.config import Description
-from edge.payload import BlockShape, Layout
+from edge.payload import BlockShape, Layout, Payload, Vector
 from scenarios import cli, tables
 from scenarios.load import ScenarioError, load
 from scenarios.studies import check
@@ -23,7 +26,7 @@ def described(samples: int = 0) -> Description:
     return Description(
         layout=Layout((BlockShape("body", 100), BlockShape("head", 300))),
         family="conv",
-        flops=np.array([[1000.0, 1000.0, 1000.0], [200.0, 200.0, 200.0]]),
+        flops=np.array([[1000.0, 1000.0, 0.0, 1000.0], [200.0, 200.0, 0.0, 200.0]]),
         data_sha256="",
         data_source="",
         classes=10,
@@ -120,6 +123,51 @@ def test_clients_of_fedbr_keep_all_but_the_last_block() -> None:
 
     # 100 parameters of each of ten clients, and a second copy of five while a round is under way.
     assert estimate["state_disk_nbytes"] == 15 * 400
+
+
+def test_whole_rounds_of_fedbr_are_priced_with_all_pathways_where_they_train_them() -> None:
+    three = replace(
+        described(samples=32),
+        layout=Layout((BlockShape("body", 100), BlockShape("neck", 200), BlockShape("head", 300))),
+        flops=np.array([[1000.0, 1000.0, 0.0, 1000.0], [200.0, 200.0, 0.0, 200.0], [200.0, 200.0, 0.0, 200.0]]),
+    )
+    settings = ["model.blocks=balanced:3", "method_options.alpha=1", "rounds.max=3"]
+    always_one = check.estimate(load("digits", settings), three)
+    all_in_full = check.estimate(load("digits", [*settings, "method_options.full_rounds=all"]), three)
+
+    # A plain step costs 3200; the pathway through the last block adds 400, the one through the last two 800.
+    assert always_one["flops"] == 15 * 2 * 32 * 3600
+    assert all_in_full["flops"] == 15 * 2 * 32 * 4400
+
+
+def test_those_who_only_listen_are_priced_too() -> None:
+    settings = ["model.blocks=balanced:2", "rounds.max=3", "method_options.broadcast=everyone"]
+    estimate = check.estimate(load("digits", settings), described(samples=32))
+    down, up = estimate["message_down_nbytes"][1], estimate["message_up_nbytes"]
+
+    assert estimate["bytes"][1] == 3 * (5 * (down + up) + 5 * down)
+    # What five listeners keep is one file.
+    assert estimate["state_disk_nbytes"] == (10 + 5 + 1) * 400
+
+
+class Control(Part):
+    """A vector as large as the model, down and up."""
+
+    def down(self, client: int) -> Payload:
+        return {"control": {"c": Vector(np.zeros(400, np.float32))}}
+
+    def up_shapes(self) -> dict[str, dict[str, int]]:
+        return {"control": {"c": 400}}
+
+
+def test_what_a_correction_sends_and_keeps_is_priced_too() -> None:
+    loaded = load("digits", ["method=fedavg", "method_options={}"])
+    row = Correction("control", "", "", Options, "", "edge.corrections.prox:Prox", server=Control, keeps=True)
+    estimate = check.estimate(replace(loaded, method=replace(loaded.method, corrections=(row,))), described(samples=32))
+
+    assert estimate["payload_down_nbytes"] == [1600 + 1600] * 2
+    assert estimate["payload_up_nbytes"] == 1600 + 1600
+    assert estimate["state_disk_nbytes"] == (10 + 5) * 1600
 
 
 def test_kept_state_that_the_disk_cannot_hold_is_refused_with_the_sum(

@@ -16,7 +16,7 @@ import pytest
 from coordinator.federation import Progress
 from coordinator.ledger import read
 from coordinator.nursery import Nursery
-from scenarios import cli
+from scenarios import cli, report
 from scenarios.load import load
 from scenarios.runner import Host, Interrupt, run
 
@@ -114,6 +114,47 @@ def test_a_data_set_that_data_root_lacks_is_refused_and_leaves_no_run(
 
     assert message.startswith(f"digits: data set mnist not found. Looked in: data.root ({tmp_path})")
     assert list((tmp_path / "runs" / "digits").iterdir()) == []
+
+
+def test_a_name_that_the_system_cannot_take_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "x" * 300
+    assert refused(capsys, "run", "digits", "--out", str(tmp_path), "--run-id", name) == (
+        f"--out: cannot write to {tmp_path / 'digits' / name}: File name too long"
+    )
+    assert refused(capsys, "run", "digits", "method=fed\udcff") == "'method=fed\\udcff': must be UTF-8"
+
+
+def test_data_in_a_home_that_there_is_not_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FEDBR_DATA", "~nobody-here/x")
+    assert refused(capsys, "list", "datasets").startswith("$FEDBR_DATA = '~nobody-here/x': ")
+
+
+CUT = ["digits", "budget.virtual_seconds=1 ms", "--workers", "1", "--run-id", "a"]
+"""A run whose budget ends in its first round."""
+
+
+def test_a_run_that_is_cut_in_its_first_round_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.guarded(["run", *CUT, "--out", str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+
+    assert captured.err.splitlines()[1].startswith("fedbr 1/40 cut  accuracy -  virtual 1 ms")
+    assert "virtual seconds" in captured.out
+
+
+def test_a_report_that_cannot_be_written_does_not_lose_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(report, "build", full)
+    assert cli.guarded(["run", *CUT, "--out", str(tmp_path), "--json"]) == 0
+    captured = capsys.readouterr()
+
+    assert json.loads(captured.out)["stopped_by"] == "virtual_seconds"
+    assert captured.err == "fedbr: warning: there is no report: [Errno 28] No space left on device\n"
 
 
 def test_what_is_no_run_folder_cannot_be_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

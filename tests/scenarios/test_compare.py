@@ -55,6 +55,7 @@ def test_an_option_of_the_command_line_that_no_method_has_is_refused() -> None:
 def test_bad_lists_of_methods_are_refused() -> None:
     assert refusal("fedavg,fedbrr").startswith("--methods: no method 'fedbrr'; did you mean fedbr")
     assert refusal("fedavg,fedavg") == "--methods: fedavg is named twice"
+    assert refusal("fedprox,fedavg + fedprox") == "--methods: fedprox and fedavg + fedprox are one method"
     assert refusal("fedavg,") == "--methods 'fedavg,': write names separated by commas, for example fedavg,fedbr"
     assert refusal("fedavg", "method=fedbr") == (
         "command line: method: the methods of a comparison are named by --methods"
@@ -117,3 +118,16 @@ def test_a_comparison_can_be_reported_again(compared: Path, tmp_path: Path) -> N
     assert cli.guarded(["report", str(compared), *words]) == 0
     assert "fedbr" in (tmp_path / "again.html").read_text()
     assert len((tmp_path / "rounds.csv").read_text().splitlines()) == 1 + 2 * 2
+
+
+def test_a_method_that_fails_costs_the_others_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["rounds.max=1", "method_options.lambda1=1e29", "--out", str(tmp_path), "--run-id", "a", "--workers", "1"]
+    assert cli.guarded(["compare", "digits", "--methods", "fedmlb,fedavg", *words, "--json"]) == 3
+    captured = capsys.readouterr()
+    result = json.loads(captured.out)
+
+    assert [run["method"] for run in result["runs"]] == ["fedavg"]
+    assert list(result["failed"]) == ["fedmlb"]
+    assert captured.err.startswith("fedbr: fedmlb failed: ")
+    assert result_of(tmp_path / "digits" / "a") == result
+    assert "fedavg" in (tmp_path / "digits" / "a" / "report.html").read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -18,6 +19,11 @@ FOLDER = Path("runs/digits/x")
 def progress(number: int, accuracy: float | None, alphas: dict[int, int] | None = None) -> Progress:
     row = RoundRow(number - 1, 0.0, 90.0 * number, 5, accuracy, None, None, 0, 0, 0.0, 0.0, 0.0, 0.0, 0, "")
     return Progress(row, number, 1_230_000 * number, 4_560_000 * number, alphas or {})
+
+
+def cut_after(rounds: int) -> Progress:
+    """A round that makes no step: after it there are as many rounds as before."""
+    return replace(progress(rounds + 1, None), rounds=rounds)
 
 
 def shown(show: Show) -> str:
@@ -68,6 +74,25 @@ def test_where_there_is_no_terminal_each_round_is_one_plain_line() -> None:
     assert "alpha 0/5/0  ETA" in second
     assert third.startswith("fedbr 2/2  accuracy 81.25 %")
     assert third.endswith("alpha 4/0/1")
+
+
+def test_a_round_that_a_budget_cuts_is_shown_as_cut_even_if_it_is_the_first() -> None:
+    stream = io.StringIO()
+    show = Show(["fedbr"], stream=stream)
+    show.on_start(FOLDER, load("digits", ["rounds.max=3"]))
+    show.on_round(cut_after(0))
+    again = Show(["fedbr"], stream=stream)
+    again.on_start(FOLDER, load("digits", ["rounds.max=3"]))
+    again.on_round(progress(1, 0.5))
+    again.on_round(cut_after(1))
+    _, first, _, whole, second = stream.getvalue().splitlines()
+
+    assert first.startswith("fedbr 1/3 cut  accuracy -  virtual 1.5 min")
+    assert whole.startswith("fedbr 1/3  accuracy 50.00 %")
+    assert second.startswith("fedbr 2/3 cut  accuracy -")
+    assert "ETA" not in first + second
+    assert "0/3" in shown(show).splitlines()[0]
+    assert [line.split()[0] for line in shown(again).splitlines()[3:]] == ["1", "2"]
 
 
 def test_quiet_writes_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coordinator.methods.fedavg import ROW as FEDAVG
 from scenarios.load import ScenarioError, load, shipped
 from scenarios.resolved import toml_text
 
@@ -91,11 +93,78 @@ def test_what_a_file_extends_is_overlaid_key_by_key_but_tables_of_names_are_repl
             "model.name=cnn",
             "command line: model.name = 'cnn' is made for 32x32 images; digits has 8x8",
         ),
+        ("train.lr=inf", "command line: train.lr = inf: input should be a finite number"),
+        ("train.lr=1e39", "command line: train.lr = 1e+39: is too large"),
+        ("train.lr=1e7", "command line: train.lr = 10000000.0: input should be less than or equal to 1000000"),
+        ("train.weight_decay=inf", "command line: train.weight_decay = inf: input should be a finite number"),
+        ("fleet.compute_spread=inf", "command line: fleet.compute_spread = inf: input should be a finite number"),
+        ("fleet.networks={lte=inf}", "command line: fleet.networks.lte = inf: input should be a finite number"),
+        (
+            "method_options.lambda1=inf",
+            "command line: method_options.lambda1 = inf: input should be a finite number",
+        ),
+        (f"seed={10**26}", "command line: seed: an integer must lie within -2^53 .. 2^53"),
+        (f"eval.batch={10**20}", "command line: eval.batch: an integer must lie within -2^53 .. 2^53"),
+        (f"seed=0x{'f' * 6000}", "command line: seed: an integer must lie within -2^53 .. 2^53"),
+        ("method_options.alpha=true", "command line: method_options.alpha = true: must not be true or false"),
+        ("method_options.lambda1=true", "command line: method_options.lambda1 = true: must not be true or false"),
+        (
+            "data.root=/my/data",
+            "command line: data.root = '/my/data': digits comes with scikit-learn; leave data.root out",
+        ),
+        ("train.nesterov=true", "command line: train.nesterov = true needs train.momentum above 0"),
+        (
+            "data.partition.file=mine.json",
+            "command line: data.partition.file = 'mine.json' is read only with data.partition.kind = file, "
+            "not with dirichlet",
+        ),
+        (
+            "model.blocks=balanced:²",
+            "command line: model.blocks = 'balanced:²': digits-cnn takes 'stages' or 'balanced:2' .. 'balanced:4'",
+        ),
+        (f"{'.'.join('a' * 5000)}=1", "digits.toml: tables or lists are nested too deeply"),
         ("nonsense", "'nonsense': an override reads KEY=VALUE, for example train.lr=0.05"),
     ],
 )
 def test_a_bad_override_is_one_message_that_names_the_key(override: str, message: str) -> None:
     assert refusal(override) == message
+
+
+def test_a_number_or_list_without_end_is_refused_where_it_stands(tmp_path: Path) -> None:
+    assert refusal(f"seed={'1' * 5000}").startswith("command line: seed: Exceeds the limit")
+    assert refusal(f"seed={'[' * 5000}").startswith("command line: seed: maximum recursion depth exceeded")
+    (tmp_path / "long.toml").write_text(f"seed = {'1' * 5000}\n")
+    (tmp_path / "deep.toml").write_text(f"seed = {'[' * 5000}\n")
+    assert refusal(name=str(tmp_path / "long.toml")).startswith("long.toml: not valid TOML: Exceeds the limit")
+    assert refusal(name=str(tmp_path / "deep.toml")) == "deep.toml: tables or lists are nested too deeply"
+    assert refusal(name="x" * 300).startswith("no scenario 'xxx")
+
+
+def test_a_server_link_may_be_without_limit() -> None:
+    assert load("digits", ["fleet.server.down=inf"]).scenario.fleet.server.down == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("spelled", "name"),
+    [("fedprox", "fedprox"), ("fedavg + fedprox", "fedprox"), ("fedprox+fedmlb", "fedmlb+fedprox")],
+)
+def test_a_method_has_one_name_however_it_is_spelled(spelled: str, name: str) -> None:
+    assert load("digits", ["method_options={}", f"method={spelled}"]).scenario.method == name
+
+
+SCORED_BY_CLIENT = replace(FEDAVG, name="scored-by-client", evaluated="clients")
+
+
+def test_a_method_scored_client_by_client_needs_local_test_examples(tmp_path: Path) -> None:
+    (tmp_path / "shares.json").write_text("{}")
+    method = f"method={__name__}:SCORED_BY_CLIENT"
+    from_file = ["data.partition.kind=file", f"data.partition.file={tmp_path / 'shares.json'}"]
+
+    assert load("digits", [method]).scenario.method == f"{__name__}:SCORED_BY_CLIENT"
+    assert refusal(method, *from_file) == (
+        "command line: data.partition.kind = file shares no test examples among clients, but "
+        f"{__name__}:SCORED_BY_CLIENT is scored on those of each client"
+    )
 
 
 def test_a_wrong_type_names_the_key_and_the_value() -> None:
