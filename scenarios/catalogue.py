@@ -22,8 +22,8 @@ from costmodel.units import format_bytes, format_rate, nearest
 from edge.data.find import find_data
 from edge.data.sets import DATASETS
 from edge.models import MODELS
+from scenarios.host import cache_folder
 from scenarios.load import FILES, ScenarioError, shipped
-from scenarios.runner import cache_folder
 
 Row = dict[str, Any]
 PARTITIONS = {

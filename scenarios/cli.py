@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from scenarios.host import Host, Interrupt
     from scenarios.load import Loaded
 
 FINISHED, USAGE, FAILED, STOPPED = 0, 2, 3, 4
@@ -106,7 +107,7 @@ def run(
 
     loaded = load(scenario, _with_seed(overrides, seed))
 
-    def work(host: runner.Host, nursery: Any, interrupt: runner.Interrupt) -> dict[str, Any]:
+    def work(host: Host, nursery: Any, interrupt: Interrupt) -> dict[str, Any]:
         return runner.run(loaded, host, nursery, interrupt, stop_at_target=True)
 
     result = _working([loaded], out, run_id, workers, device, quiet or as_json, work)
@@ -135,12 +136,12 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Run several methods on the same data, fleet and seed, and put them side by side."""
-    from scenarios import runner, tables
+    from scenarios import tables
     from scenarios.studies import compare as study
 
     runs = study.variants(scenario, overrides or [], methods, seed)
 
-    def work(host: runner.Host, nursery: Any, interrupt: runner.Interrupt) -> dict[str, Any]:
+    def work(host: Host, nursery: Any, interrupt: Interrupt) -> dict[str, Any]:
         return study.compare(runs, host, nursery, interrupt)
 
     result = _working(runs, out, run_id, workers, device, quiet or as_json, work)
@@ -175,14 +176,12 @@ def _working(
 ) -> dict[str, Any]:
     """Do ``work`` with a nursery, a live table, and Ctrl-C listened to."""
     from coordinator.nursery import Nursery
-    from scenarios import runner
+    from scenarios.host import Host, Interrupt, check_folder, choose_device, default_workers
     from scenarios.live import Show
 
-    show, interrupt = Show([loaded.scenario.method for loaded in runs], quiet=quiet), runner.Interrupt()
-    host = runner.Host(
-        out, workers or runner.default_workers(), runner.choose_device(device), run_id, show.on_start, show.on_round
-    )
-    runner.check_folder(runs[0].name, host)
+    show, interrupt = Show([loaded.scenario.method for loaded in runs], quiet=quiet), Interrupt()
+    host = Host(out, workers or default_workers(), choose_device(device), run_id, show.on_start, show.on_round)
+    check_folder(runs[0].name, host)
     with interrupt.watching(), Nursery() as nursery, show.showing():
         return work(host, nursery, interrupt)
 

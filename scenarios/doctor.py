@@ -21,7 +21,7 @@ from coordinator.pool import MAX_SOCKET_PATH_NBYTES
 from costmodel.units import format_bytes
 from edge.data.find import ENVIRONMENT, find_data
 from edge.data.sets import DATASETS
-from scenarios.runner import PACKAGES, cache_folder, default_workers
+from scenarios.host import PACKAGES, cache_folder, default_workers
 
 GPU_MODELS = Path("/proc/driver/nvidia/gpus")
 SOCKET_NAME_NBYTES = len("/fedbr-abcdefgh/pool")

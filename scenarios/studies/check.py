@@ -33,6 +33,7 @@ from edge.payload import (
 )
 from edge.streams import generator
 from scenarios import runner
+from scenarios.host import Interrupt, cache_folder
 from scenarios.load import Loaded, ScenarioError
 
 DEVICE = "cpu"
@@ -67,9 +68,9 @@ def run_check(loaded: Loaded, out: Path) -> dict[str, Any]:
     ScenarioError for data or settings that a worker refuses, and for kept state that the disk of ``out`` cannot hold.
     """
     scenario = loaded.scenario
-    found = find_data(loaded.dataset.name, scenario.data.root, runner.cache_folder())
+    found = find_data(loaded.dataset.name, scenario.data.root, cache_folder())
     at_home = scenario.model_copy(update={"data": scenario.data.model_copy(update={"download": False})})
-    interrupt = runner.Interrupt()
+    interrupt = Interrupt()
     with (
         interrupt.watching(),
         tempfile.TemporaryDirectory(prefix="fedbr-check-") as logs,
@@ -95,7 +96,7 @@ def check(loaded: Loaded, description: Description, found: str | None) -> dict[s
 
 def data(loaded: Loaded, description: Description, found: str | None) -> dict[str, Any]:
     """Where the data set is, or where it was looked for in vain."""
-    looked = places(loaded.scenario.data.root, runner.cache_folder())
+    looked = places(loaded.scenario.data.root, cache_folder())
     warning = None
     if found is None:
         where = ", ".join(f"{place.label} ({place.folder})" for place in looked)

@@ -22,8 +22,8 @@ from coordinator.nursery import Nursery
 from coordinator.tasks import PoolError, Stopped
 from costmodel.units import nearest
 from scenarios import report, runner
+from scenarios.host import Host, make_folder
 from scenarios.load import COMMAND_LINE, Loaded, ScenarioError, load, parse
-from scenarios.runner import Host
 
 OPTIONS = "method_options"
 
@@ -75,7 +75,7 @@ def compare(runs: Sequence[Loaded], host: Host, nursery: Nursery, stopped: Calla
     Where the user stops, the result covers the methods that came so far; `Stopped` if none did. A method that fails
     costs the others nothing: it stands under ``failed`` with its reason; RunFailed if no method ended otherwise.
     """
-    folder = runner.make_folder(runs[0].name, host)
+    folder = make_folder(runs[0].name, host)
     summaries: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
     for loaded in runs:

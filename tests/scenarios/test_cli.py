@@ -17,8 +17,9 @@ from coordinator.federation import Progress
 from coordinator.ledger import read
 from coordinator.nursery import Nursery
 from scenarios import cli, report
+from scenarios.host import Host, Interrupt
 from scenarios.load import load
-from scenarios.runner import Host, Interrupt, run
+from scenarios.runner import run
 
 TINY = ["digits", "train.local_epochs=1", "rounds.max=2", "--workers", "1"]
 RUN_KEYS = {

@@ -10,8 +10,9 @@ import pytest
 
 from coordinator.ledger import read
 from coordinator.nursery import Nursery
+from scenarios.host import Host
 from scenarios.load import load
-from scenarios.runner import Host, run
+from scenarios.runner import run
 
 
 @pytest.fixture(scope="module")

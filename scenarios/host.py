@@ -1,0 +1,148 @@
+"""This machine and its user: workers, device, folders, Ctrl-C. Nothing here is part of a result."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import secrets
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+
+from coordinator.federation import Progress
+from coordinator.files import write_text
+from scenarios.load import Loaded, ScenarioError
+from scenarios.resolved import toml_text
+
+PACKAGES = ("torch", "torchvision", "numpy", "simpy", "pyzmq", "msgpack", "pydantic", "safetensors", "scikit-learn")
+KILLED = 128 + signal.SIGINT
+
+
+@dataclass(frozen=True)
+class Host:
+    """What the user says about this machine; never part of the result."""
+
+    out: Path
+    workers: int
+    device: str
+    run_id: str | None = None
+    on_start: Callable[[Path, Loaded], None] = lambda folder, loaded: None
+    on_round: Callable[[Progress], None] = lambda progress: None
+
+
+def default_workers() -> int:
+    """One worker per core that this process may use."""
+    return max(1, len(os.sched_getaffinity(0)))
+
+
+def choose_device(asked: str) -> str:
+    """``auto`` is a GPU where there is one. ScenarioError for a device that this machine lacks."""
+    # Whether there is a driver is asked of the system: torch stays out of this process.
+    has_gpu = any(Path("/dev").glob("nvidia[0-9]*"))
+    if asked == "auto":
+        return "cuda" if has_gpu else "cpu"
+    if asked != "cpu" and not (asked == "cuda" or re.fullmatch(r"cuda:[0-9]{1,4}", asked)):
+        raise ScenarioError(f"--device {asked}: must be cpu, cuda, cuda:N or auto")
+    if asked != "cpu" and not has_gpu:
+        raise ScenarioError(f"--device {asked}: this machine has no NVIDIA GPU; leave it at auto or cpu")
+    return asked
+
+
+def cache_folder() -> Path:
+    """Where decoded data and partitions are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedbr-edge"
+
+
+class Interrupt:
+    """Ctrl-C and SIGTERM ask for an end; a second one ends at once with exit code 130."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __call__(self) -> bool:
+        """Whether the user asked to stop."""
+        return self.asked
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Listen to signals, and put back what listened before."""
+        before = {number: signal.signal(number, self._hear) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            sys.exit(KILLED)
+        self.asked = True
+
+
+def check_folder(name: str, host: Host) -> None:
+    """Refuse a place that cannot take the run folder, before anything is started."""
+    if host.run_id is not None and Path(host.run_id).name != host.run_id:
+        raise ScenarioError(f"--run-id {host.run_id!r}: must be the name of a folder, without slashes")
+    place = host.out / name
+    with _writing(place):
+        place.mkdir(parents=True, exist_ok=True)
+        probe = place / f".probe-{secrets.token_hex(4)}"
+        probe.touch()
+        probe.unlink()
+    if host.run_id is not None:
+        with _writing(place / host.run_id):  # the system may refuse even to look it up
+            _refuse_existing(place / host.run_id)
+
+
+def make_folder(name: str, host: Host) -> Path:
+    """A new folder for one run or comparison: ``<out>/<scenario>/<run id>``."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    folder = host.out / name / (host.run_id or f"{stamp}-{secrets.token_hex(2)}")
+    _refuse_existing(folder)
+    with _writing(folder):
+        folder.mkdir(parents=True)
+    return folder
+
+
+def fresh_folder(loaded: Loaded, host: Host) -> Path:
+    """A new run folder with its empty places and the resolved scenario."""
+    folder = make_folder(loaded.name, host)
+    with _writing(folder):
+        for name in ("checkpoints", "state", "logs"):
+            (folder / name).mkdir()
+        write_text(folder / "scenario.toml", toml_text(loaded.scenario.model_dump()))
+    return folder
+
+
+def _refuse_existing(folder: Path) -> None:
+    if folder.exists():
+        raise ScenarioError(f"run folder {folder} exists already; choose another --run-id")
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ScenarioError(f"--out: cannot write to {folder}: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def logging_to(path: Path) -> Iterator[None]:
+    """Let the product's own log messages go to a file, and nowhere else."""
+    logger = logging.getLogger("fedbr")
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
