@@ -125,7 +125,7 @@ def scouting(loaded: Loaded, device: str, nursery: Nursery, logs: Path, stopped:
     """One worker that can be asked to describe, before or instead of a run. Errors as of `run`."""
     asked = job(loaded, None, device, cache_folder())
     refuse = users_errors(loaded)
-    with logging_to(logs / "coordinator.log"), Pool(asked, 1, nursery, logs, refuse, stopped) as pool:
+    with Pool(asked, 1, nursery, logs, refuse, stopped) as pool:
         yield pool
 
 
@@ -178,8 +178,7 @@ def _run(
     wall_started: float,
 ) -> dict[str, Any]:
     cache, logs = cache_folder(), folder / "logs"
-    refuse = users_errors(loaded)
-    with Pool(job(loaded, None, host.device, cache), 1, nursery, logs, refuse, stopped) as scout:
+    with scouting(loaded, host.device, nursery, logs, stopped) as scout:
         description, initial = scout.describe(True)
     write_text(folder / "environment.json", json.dumps(environment(loaded, description, host), indent=1))
     ledger = Ledger(folder / "ledger.sqlite", genesis(identity(loaded), description.data_sha256))

@@ -33,7 +33,7 @@ from edge.payload import (
 )
 from edge.streams import generator
 from scenarios import runner
-from scenarios.host import Interrupt, cache_folder
+from scenarios.host import Interrupt, cache_folder, logging_to
 from scenarios.load import Loaded, ScenarioError
 
 DEVICE = "cpu"
@@ -74,6 +74,7 @@ def run_check(loaded: Loaded, out: Path) -> dict[str, Any]:
     with (
         interrupt.watching(),
         tempfile.TemporaryDirectory(prefix="fedbr-check-") as logs,
+        logging_to(Path(logs) / "coordinator.log"),
         Nursery() as nursery,
         runner.scouting(replace(loaded, scenario=at_home), DEVICE, nursery, Path(logs), interrupt) as pool,
     ):
