@@ -22,7 +22,6 @@ adding up takes no virtual time here.
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -31,8 +30,11 @@ import numpy as np
 from coordinator import cohort
 from coordinator.budget import CLIENTS, SECONDS, Cost
 from coordinator.federation import Federation
+from coordinator.held import Held
 from coordinator.rows import NOT_SCORED, Rows, outcome
+from coordinator.scoring import Scoring
 from coordinator.server import Model
+from coordinator.training import SPARE_REPLIES
 from coordinator.visits import Visit
 from edge.messages import Update
 from edge.payload import MODEL, Vector
@@ -54,13 +56,15 @@ class _UnderWay:
     cost: Cost
     model: Model
     """The global model at its beginning"""
-    reply: Update | None = None
-    """What came of it, once it has really been trained"""
+    trained: bool = False
+    """Whether it has really been trained, and its reply is held"""
 
 
 def stream(run: Federation) -> str:
     """Visits one by one until a rule stops the run; returns the rule."""
-    return _Stream(run).play()
+    played = _Stream(run)
+    with played.held:
+        return played.play()
 
 
 class _Stream:
@@ -68,8 +72,10 @@ class _Stream:
         self.run, self.rules = run, run.rules
         self.under_way: dict[int, _UnderWay] = {}
         """By client"""
-        self.arrived: list[tuple[_UnderWay, Update]] = []
-        """Not yet in the model"""
+        self.held = Held(run.workers.size + SPARE_REPLIES, run.folder)
+        """Replies of visits that are under way on the clock"""
+        self.arrived = 0
+        """Updates that were folded, but are not yet in the model"""
         self.version = 0
         """Server steps so far"""
         self.retry_at = math.inf
@@ -91,7 +97,6 @@ class _Stream:
         """Server steps in this round"""
         self.lost = 0
         """Visits of this round that lost their clients"""
-        self.wall_started = time.monotonic()
 
     def play(self) -> str:
         run, limit = self.run, self.run.budget.limits.virtual_seconds
@@ -157,26 +162,28 @@ class _Stream:
         reply = self._trained(one)
         self._keep(one.visit)
         run.server.received(one.visit.round, [one.visit.dispatch])
+        run.server.note(reply)
         self._charge(one, ended, "train", reply.numbers["loss"])
         self.rows.blame([one.visit], ended.timeline, run.clock.now)
         learned = run.server.feedback(one.visit.round, [outcome(one.visit, reply, ended.timeline, 0)])
         self.rows.choices += [replace(row, round=self.rows.round) for row in learned]
-        self.arrived.append((one, reply))
-        if len(self.arrived) == (1 if self.rules.policy == "fedasync" else self.rules.buffer):
+        run.server.fold(self._moved(one, reply, run.server.model))
+        self.arrived += 1
+        if self.arrived == (1 if self.rules.policy == "fedasync" else self.rules.buffer):
             self._step()
         whole = self.rules.participants if self.rules.policy == "fedasync" else 1
         return self._close() if self.steps == whole else None
 
     def _trained(self, one: _UnderWay) -> Update:
         """The visit's reply, checked only now: it harms nobody if training goes wrong in a visit that is in vain."""
-        if one.reply is None:
-            waiting = [each for each in (one, *self.under_way.values()) if each.reply is None]
-            by_client = {each.visit.client: each for each in waiting}
-            for reply in self.run.replies([each.visit for each in waiting]):
-                by_client[reply.client].reply = reply
-        assert one.reply is not None, one.visit
-        self.run.check(one.reply, one.visit)
-        return one.reply
+        if not one.trained:
+            waiting = [each for each in (one, *self.under_way.values()) if not each.trained]
+            self.run.submit([each.visit for each in waiting], self.held.put).wait()
+            for each in waiting:
+                each.trained = True
+        reply = self.held.take(one.visit.client)
+        self.run.check(reply, one.visit)
+        return reply
 
     def _keep(self, visit: Visit) -> None:
         """What the client kept replaces what it kept before, at once: it may be visited again before the commit."""
@@ -189,8 +196,11 @@ class _Stream:
         self.rows.kept[client] = visit.state_name
 
     def _forget(self, one: _UnderWay) -> None:
-        """A visit was in vain: what its client would have kept, if it has been trained already, is not kept."""
-        if self.run.keeps and one.reply is not None:
+        """A visit was in vain: what came of it, if it has been trained already, is dropped."""
+        if not one.trained:
+            return
+        self.held.take(one.visit.client)
+        if self.run.keeps:
             (self.run.folder / "state" / one.visit.state_name).unlink(missing_ok=True)
 
     def _charge(self, one: _UnderWay, ended: Ended, kind: str, loss: float | None = None) -> None:
@@ -211,9 +221,8 @@ class _Stream:
 
     def _step(self) -> None:
         """The server's step, with all that has arrived."""
-        server = self.run.server
-        server.step([self._moved(one, reply, server.model) for one, reply in self.arrived])
-        self.arrived = []
+        self.run.server.step()
+        self.arrived = 0
         self.version += 1
         self.steps += 1
 
@@ -242,13 +251,17 @@ class _Stream:
         """A round is over: score, see whether it was the last, and commit."""
         run = self.run
         run.rounds += 1
-        is_last = stopped_by is not None or run.rounds == run.budget.limits.rounds
-        unchanged = run.late_score if is_last else lambda: NOT_SCORED
-        scored = run.score(self.rows.kept, is_last) if self.steps else unchanged()
+        stopped_by = stopped_by or run.budget.reached(run.rounds, None)
+        scoring: Scoring | None = None
+        if self.steps:
+            scoring = run.score(self.rows.kept, is_last=stopped_by is not None)
+        elif stopped_by is not None:
+            scoring = run.late_score()
+        scored = NOT_SCORED if scoring is None else scoring.wait()
         stopped_by = run.budget.reached(run.rounds, scored[0]) or stopped_by
         if stopped_by is not None:
             self._cut_all()
-        run.commit(self.rows, scored, self.wall_started)
+        run.finish(run.end(self.rows, scoring, stopped_by))
         self._open()
         return stopped_by
 
@@ -260,7 +273,7 @@ class _Stream:
             return self._close(stopped_by) or stopped_by
         self._cut_all()
         if self.rows.visits or not self.run.scored:
-            self.run.commit(self.rows, self.run.late_score(), self.wall_started)
+            self.run.finish(self.run.end(self.rows, self.run.late_score(), stopped_by))
         return stopped_by
 
     def _cut_all(self) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coordinator import scoring
 from coordinator.budget import Budget, ClientLimits, Cost
@@ -23,10 +24,12 @@ from coordinator.files import write_vectors
 from coordinator.ledger import Commit, Ledger, RoundRow
 from coordinator.methods import Method
 from coordinator.methods.row import Options
-from coordinator.rows import NOT_SCORED, Rows, Scored
+from coordinator.rows import NOT_SCORED, Rows
 from coordinator.rules import Rules
-from coordinator.server import Dispatch, Server, check_reply
-from coordinator.tasks import PoolTask, Stopped, Workers
+from coordinator.scoring import Scoring
+from coordinator.server import Dispatch, Model, Server, check_reply
+from coordinator.tasks import Order, PoolTask, Reply, Stopped, Workers
+from coordinator.training import Training
 from coordinator.visits import Visit
 from costmodel.work import Work, nominal_bytes, nominal_bytes_plain, nominal_flops
 from edge import messages, state, wire
@@ -55,6 +58,36 @@ class Progress:
     """How many visits got which alpha in this round; empty for methods that choose none."""
 
 
+@dataclass(frozen=True)
+class Committed:
+    """How far a run has come, as its ledger has it."""
+
+    rounds: int = 0
+    """Server steps."""
+    virtual_seconds: float = 0.0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    model_sha256: str = ""
+    """Of the model; empty before the first commit."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """A round that has ended: all that its commit needs but the score, which may still be under way."""
+
+    rows: Rows
+    scoring: Scoring | None
+    rounds: int
+    """Server steps so far"""
+    virtual_seconds: float
+    model: Model
+    model_sha256: str
+    vectors: Mapping[str, NDArray[np.generic]]
+    """What a checkpoint holds beside the model"""
+    stopped_by: str | None
+    """The rule that ends the run here, whatever the score"""
+
+
 @dataclass
 class Federation:
     """The parts of one run, put together by the runner."""
@@ -81,12 +114,15 @@ class Federation:
     """Begun so far."""
     scored: bool = True
     """Whether the model as it stands has been scored; the initial one need not be."""
-    bytes_down: int = 0
-    bytes_up: int = 0
+    committed: Committed = field(default_factory=Committed)
+    """How far the ledger is"""
     states: dict[int, str] = field(default_factory=dict)
     """client -> file name of its kept state, as committed"""
     uncommitted: Mapping[int, str] = field(default_factory=dict)
     """client -> file name of what it has kept since the last commit, where it may be visited again before the next"""
+
+    def __post_init__(self) -> None:
+        self._committed_at = time.monotonic()
 
     # --- before a visit -------------------------------------------------------------------------------------------
 
@@ -175,24 +211,25 @@ class Federation:
 
     # --- training and scoring -------------------------------------------------------------------------------------
 
-    def train(self, visits: Sequence[Visit]) -> list[messages.Update]:
-        """Have these visits really trained; replies in client order. RunFailed for a reply that cannot be used."""
-        replies = self.replies(visits)
-        by_client = {visit.client: visit for visit in visits}
-        for reply in replies:
-            self.check(reply, by_client[reply.client])
-        return replies
+    def submit(self, visits: Sequence[Visit], heard: Callable[[messages.Update], None]) -> Order:
+        """Have these visits really trained, the longest first; ``heard`` gets each reply as it comes, unchecked."""
 
-    def replies(self, visits: Sequence[Visit]) -> list[messages.Update]:
-        """As `train`, but unchecked: not all of them need be used."""
-        tasks = []
-        for visit in visits:
-            dispatch = visit.dispatch
-            message = messages.Train(visit.client, visit.turn, visit.lr, dispatch.choice, dispatch.payload)
-            kept = self._path(visit.state_name) if self.keeps else None
-            tasks.append(PoolTask(message, self.kept(visit.client), kept, self.server.setup.turns))
-        replies = [reply for _, reply in self.workers.run(tasks) if isinstance(reply, messages.Update)]
-        return sorted(replies, key=lambda reply: reply.client)
+        def hear(task: PoolTask, reply: Reply) -> None:
+            assert isinstance(reply, messages.Update)
+            heard(reply)
+
+        longest_first = sorted(visits, key=lambda visit: (-visit.work.flops, visit.client))
+        return self.workers.submit([self._task(visit) for visit in longest_first], hear)
+
+    def _task(self, visit: Visit) -> PoolTask:
+        dispatch = visit.dispatch
+        message = messages.Train(visit.client, visit.turn, visit.lr, dispatch.choice, dispatch.payload)
+        state_out = self._path(visit.state_name) if self.keeps else None
+        return PoolTask(message, self.kept(visit.client), state_out, self.server.setup.turns, visit.work.flops)
+
+    def train(self, visits: Sequence[Visit]) -> Training:
+        """Have these visits really trained, and their replies folded into the server's next step."""
+        return Training(self, visits)
 
     def check(self, reply: messages.Update, visit: Visit) -> None:
         """RunFailed for a reply that cannot be used."""
@@ -222,8 +259,8 @@ class Federation:
     def _keeps_slots(self) -> bool:
         return any(part.keeps for part in self.method.parts)
 
-    def evaluate(self, kept: Mapping[int, str]) -> tuple[float, float]:
-        """(accuracy, mean loss): of the global model on the test set, or the mean over clients of each one's own.
+    def evaluate(self, kept: Mapping[int, str]) -> Scoring:
+        """Ask for the score: of the global model on the test set, or the mean over clients of each one's own.
 
         ``kept``: client -> file name of what it kept since the last commit.
         """
@@ -232,29 +269,53 @@ class Federation:
             return scoring.of_clients(
                 self.workers, self.server, self.description, lambda client: self._path(files.get(client))
             )
-        return scoring.of_global_model(self.workers, self.server, self.description, self.job.eval_batch)
+        count = self.job.scored(self.description.test_count)
+        return scoring.of_global_model(self.workers, self.server, self.description, self.job.eval_batch, count)
 
-    # --- the commit -----------------------------------------------------------------------------------------------
+    def score(self, kept: Mapping[int, str], is_last: bool) -> Scoring | None:
+        """Ask for the model's score after a server step, if it is its turn or the last."""
+        self.scored = is_last or self.rounds % self.eval_every == 0
+        return self.evaluate(kept) if self.scored else None
 
-    def score(self, kept: Mapping[int, str], is_last: bool) -> Scored:
-        """The model's score after a server step, if it is its turn or the last."""
-        due = is_last or self.rounds % self.eval_every == 0
-        self.scored = due
-        return self.evaluate(kept) if due else NOT_SCORED
-
-    def late_score(self) -> Scored:
-        """The score of a model that no further step will change, if it has none."""
-        late = NOT_SCORED if self.scored else self.evaluate({})
+    def late_score(self) -> Scoring | None:
+        """Ask for the score of a model that no further step will change, if it has none."""
+        late = None if self.scored else self.evaluate({})
         self.scored = True
         return late
 
-    def commit(self, rows: Rows, scored: Scored, wall_started: float) -> None:
-        """Write the checkpoint, then commit everything in one transaction, then drop what is obsolete."""
-        row = rows.round_row(self.clock.now, scored, self.model_sha256())
-        checkpoint = self._checkpoint(row.round)
+    # --- the commit -----------------------------------------------------------------------------------------------
+
+    def end(self, rows: Rows, scoring: Scoring | None, stopped_by: str | None = None) -> Ending:
+        """A round has ended; what comes after it no longer changes what will be committed."""
+        self.uncommitted = rows.kept
+        vectors = {f"server|{key}": np.array(array) for key, array in self.server.state().items()}
+        vectors |= {f"clock|{key}": np.array(array) for key, array in self.clock.state().items()}
+        return Ending(
+            rows,
+            scoring,
+            self.rounds,
+            self.clock.now,
+            dict(self.server.model),
+            self.model_sha256(),
+            vectors,
+            stopped_by,
+        )
+
+    def finish(self, ending: Ending) -> str | None:
+        """Wait for the score and commit the round; returns the rule that stops the run, or None."""
+        scored = NOT_SCORED if ending.scoring is None else ending.scoring.wait()
+        row = ending.rows.round_row(ending.virtual_seconds, scored, ending.model_sha256)
+        self.commit(ending, row)
+        self._say(ending, row)
+        return self.budget.reached(ending.rounds, scored[0]) or ending.stopped_by
+
+    def commit(self, ending: Ending, row: RoundRow) -> None:
+        """Write the checkpoint, commit all in one transaction, then drop what is obsolete."""
+        rows, checkpoint = ending.rows, self._checkpoint(ending)
         digests = {name: file_sha256(self.folder / "state" / name) for name in set(rows.kept.values())}
         states = {client: (row.round, name, digests[name]) for client, name in rows.kept.items()}
-        wall_seconds = time.monotonic() - wall_started
+        now = time.monotonic()
+        wall_seconds, self._committed_at = now - self._committed_at, now
         obsolete = self.ledger.commit(
             Commit(row, rows.visits, rows.transfers, rows.choices, states, checkpoint, wall_seconds)
         )
@@ -262,20 +323,20 @@ class Federation:
         for name in obsolete:
             for place in ("state", "checkpoints"):
                 (self.folder / place / name).unlink(missing_ok=True)
-        self.bytes_down += row.bytes_down
-        self.bytes_up += row.bytes_up
-        alphas: dict[int, int] = {}
-        for choice in rows.choices:
-            alphas[choice.alpha] = alphas.get(choice.alpha, 0) + 1
-        self.on_round(Progress(row, self.rounds, self.bytes_down, self.bytes_up, alphas))
 
-    def _checkpoint(self, round: int) -> tuple[str, str]:
-        name = f"round-{round:06d}.safetensors"
-        named = {f"model|{key}": vector.data for key, vector in self.server.model.items()}
-        named |= {f"server|{key}": np.ascontiguousarray(array) for key, array in self.server.state().items()}
-        named |= {f"clock|{key}": np.ascontiguousarray(array) for key, array in self.clock.state().items()}
+    def _say(self, ending: Ending, row: RoundRow) -> None:
+        down, up = self.committed.bytes_down + row.bytes_down, self.committed.bytes_up + row.bytes_up
+        self.committed = Committed(ending.rounds, ending.virtual_seconds, down, up, row.model_sha256)
+        alphas: dict[int, int] = {}
+        for choice in ending.rows.choices:
+            alphas[choice.alpha] = alphas.get(choice.alpha, 0) + 1
+        self.on_round(Progress(row, ending.rounds, down, up, alphas))
+
+    def _checkpoint(self, ending: Ending) -> tuple[str, str]:
+        name = f"round-{ending.rows.round:06d}.safetensors"
+        named = {f"model|{key}": vector.data for key, vector in ending.model.items()}
         path = self.folder / "checkpoints" / name
-        write_vectors(path, named)
+        write_vectors(path, named | {key: np.ascontiguousarray(array) for key, array in ending.vectors.items()})
         return name, file_sha256(path)
 
     def keep_sent(self, listeners: Sequence[Visit]) -> dict[int, str]:

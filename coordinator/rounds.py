@@ -5,12 +5,15 @@ takes what is there in time. A visit that does not count is charged up to its cu
 
 Clients learn that a round is over from the next model: while the server adds the updates up, those that are late go on
 as they were, and pay for it. One that is done before the server is remains late.
+
+The host does not wait where the simulated server would: while workers score a model, the next round is drawn and timed,
+its visits go in behind the scoring, and the round before is committed. If the score ends the run, what was begun early
+is discarded, and nobody is charged for it.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import compress
@@ -22,10 +25,11 @@ from numpy.typing import NDArray
 from coordinator import cohort
 from coordinator.asynchronous import stream
 from coordinator.budget import CLIENTS, SECONDS, Cost
-from coordinator.federation import Federation
-from coordinator.rows import NOT_SCORED, Rows, outcome
+from coordinator.federation import Ending, Federation
+from coordinator.rows import Rows, outcome
 from coordinator.rules import Rules
 from coordinator.server import Outcome
+from coordinator.training import Training
 from coordinator.visits import Visit
 from edge.messages import Update
 
@@ -38,10 +42,21 @@ Mask = NDArray[np.bool_]
 
 def synchronous(run: Federation) -> str:
     """Synchronous rounds until a rule stops the run; returns the rule."""
+    ended: Ending | None = None
     while True:
-        stopped_by = _Round(run, run.rounds).play()
+        following = _Round(run, run.rounds)
+        try:
+            following.open()
+        finally:
+            # What has ended is kept, whatever becomes of the round after it.
+            stopped_by = None if ended is None else run.finish(ended)
         if stopped_by is not None:
+            following.discard()
             return stopped_by
+        ended = following.end()
+        if following.stopped_by is not None:
+            by_score = None if ended is None else run.finish(ended)
+            return by_score if by_score is not None and following.takes_place else following.stopped_by
 
 
 POLICIES: dict[str, Callable[[Federation], str]] = {
@@ -81,42 +96,72 @@ def accepted(rules: Rules, visits: Sequence[Visit], timeline: Timeline, begun: f
 
 
 class _Round:
-    """One synchronous round."""
+    """One synchronous round: opened while the one before it may still be scored, and ended after that."""
 
     def __init__(self, run: Federation, number: int) -> None:
         self.run = run
         self.number = number
-        self.wall_started = time.monotonic()
         self.rows = Rows(number, run.clock.now)
+        self.visits: list[Visit] = []
+        self.counts: Mask = np.zeros(0, bool)
+        """Which of the visits count"""
+        self.closes_at = math.inf
+        """Virtual seconds at which the round is over"""
+        self.training: Training | None = None
+        """None where nothing is trained: the round does not take place, or the clock's budget ends in it"""
+        self.stopped_by: str | None = None
+        """The rule that ends the run with this round, as far as it is known before the score"""
         self.solved: dict[tuple[tuple[int, ...], float], tuple[Conditions, Timeline]] = {}
         """Of these clients and until then: what is asked for a price is asked again when it is paid"""
 
-    def play(self) -> str | None:
-        """The whole round; returns the rule that stops the run after it, or None."""
+    def open(self) -> None:
+        """Draw who takes part, see when the visits end, and have those that count trained."""
         run, limit = self.run, self.run.budget.limits.virtual_seconds
         run.heed()
         able = run.able(run.candidates, self.number)
         begun = run.clock.first_available(able)
         if self.rows.start >= limit or limit <= begun < math.inf:
-            return self._closed(SECONDS)
-        if begun == math.inf:
-            return self._closed(CLIENTS)
-        run.clock.advance(begun)
-        visits, refused_by = self._admitted(able)
-        if not visits:
-            return self._closed(refused_by or CLIENTS)
-        conditions, timeline = self._timed(visits)
-        counts, end = accepted(run.rules, visits, timeline, begun)
-        end += self._adding_up(visits, counts)
-        if not end <= limit:
-            return self._cut(visits, *self._broken_off(visits, conditions, timeline, limit))
-        run.server.started(self.number, [visit.dispatch for visit in visits])
-        counted = [visit for visit, does in zip(visits, counts, strict=True) if does]
-        replies = run.train([visit for visit in counted if visit.kind == "train"])
-        conditions, timeline = self._broken_off(visits, conditions, timeline, end)
-        run.clock.advance(end)
-        accuracy = self._step(visits, counts, replies, conditions, timeline, refused_by)
-        return run.budget.reached(run.rounds, accuracy) or refused_by
+            self.stopped_by = SECONDS
+        elif begun == math.inf:
+            self.stopped_by = CLIENTS
+        else:
+            run.clock.advance(begun)
+            self.visits, self.stopped_by = self._admitted(able)
+            if self.visits:
+                self._begin()
+            else:
+                self.stopped_by = self.stopped_by or CLIENTS
+
+    def _begin(self) -> None:
+        run = self.run
+        _, timeline = self._timed(self.visits)
+        self.counts, end = accepted(run.rules, self.visits, timeline, run.clock.now)
+        self.closes_at = end + self._adding_up(self.visits, self.counts)
+        if self.closes_at <= run.budget.limits.virtual_seconds:
+            run.server.started(self.number, [visit.dispatch for visit in self.visits])
+            self.training = run.train([visit for visit in self._counted if visit.kind == "train"])
+        else:
+            self.stopped_by = SECONDS
+
+    @property
+    def takes_place(self) -> bool:
+        """Whether the server makes a step in it."""
+        return self.training is not None
+
+    @property
+    def _counted(self) -> list[Visit]:
+        return list(compress(self.visits, self.counts))
+
+    def discard(self) -> None:
+        """The run has ended before this round: what was begun of it was for nothing."""
+        if self.training is not None:
+            self.training.cancel()
+
+    def end(self) -> Ending | None:
+        """Wait for what is trained, and make the next model; None if nothing is left to be committed."""
+        if self.training is not None:
+            return self._stepped(self.training.wait())
+        return self._cut() if self.visits else self._closed()
 
     # --- who takes part -------------------------------------------------------------------------------------------
 
@@ -172,13 +217,11 @@ class _Round:
             self.solved[clients, until] = conditions, timeline
         return self.solved[clients, until]
 
-    def _broken_off(
-        self, visits: Sequence[Visit], conditions: Conditions, whole: Timeline, until: float
-    ) -> tuple[Conditions, Timeline]:
+    def _broken_off(self, conditions: Conditions, whole: Timeline, until: float) -> tuple[Conditions, Timeline]:
         """How far visits of this timeline got by ``until``; a client that was lost at that very moment is lost."""
         if not (whole.end > until).any():
             return conditions, whole
-        conditions, timeline = self._timed(visits, until)
+        conditions, timeline = self._timed(self.visits, until)
         return conditions, replace(timeline, lost=np.where(whole.lost <= until, whole.lost, math.inf))
 
     def _adding_up(self, visits: Sequence[Visit], counts: Mask) -> float:
@@ -192,17 +235,10 @@ class _Round:
 
     # --- how it ends ----------------------------------------------------------------------------------------------
 
-    def _step(
-        self,
-        visits: Sequence[Visit],
-        counts: Mask,
-        replies: Sequence[Update],
-        conditions: Conditions,
-        timeline: Timeline,
-        refused_by: str | None,
-    ) -> float | None:
-        run = self.run
-        counted = [visit for visit, does in zip(visits, counts, strict=True) if does]
+    def _stepped(self, replies: Sequence[Update]) -> Ending:
+        run, counted = self.run, self._counted
+        conditions, timeline = self._broken_off(*self._timed(self.visits), self.closes_at)
+        run.clock.advance(self.closes_at)
         kept = run.keep_sent([visit for visit in counted if visit.kind == "listen"])
         if run.keeps:
             kept |= {visit.client: visit.state_name for visit in counted if visit.kind == "train"}
@@ -210,37 +246,36 @@ class _Round:
         run.server.received(self.number, [visit.dispatch for visit in counted])
         run.rounds += 1
         if replies:
-            run.server.step(replies)
-            self.rows.choices += run.server.feedback(self.number, _outcomes(visits, replies, timeline))
-        is_last = refused_by is not None or run.rounds == run.budget.limits.rounds
-        changed = bool(replies) or (is_last and not run.scored)
-        scored = run.score(kept, is_last) if changed else NOT_SCORED
-        self._end(visits, counts, replies, conditions, timeline)
-        run.commit(self.rows, scored, self.wall_started)
-        return scored[0]
+            run.server.step()
+            self.rows.choices += run.server.feedback(self.number, _outcomes(self.visits, replies, timeline))
+        self.stopped_by = self.stopped_by or run.budget.reached(run.rounds, None)
+        changed = bool(replies) or (self.stopped_by is not None and not run.scored)
+        scoring = run.score(kept, self.stopped_by is not None) if changed else None
+        self._settle(replies, conditions, timeline)
+        return run.end(self.rows, scoring, self.stopped_by)
 
-    def _cut(self, visits: Sequence[Visit], conditions: Conditions, timeline: Timeline) -> str:
+    def _cut(self) -> Ending:
         """The clock's budget ends in mid-round: charge what was spent by then; nothing counts, nothing is trained."""
-        self.run.clock.advance(self.run.budget.limits.virtual_seconds)
-        self._end(visits, np.zeros(len(visits), bool), [], conditions, timeline, broken_off="cut")
-        self.run.commit(self.rows, self.run.late_score(), self.wall_started)
-        return SECONDS
+        limit = self.run.budget.limits.virtual_seconds
+        conditions, timeline = self._broken_off(*self._timed(self.visits), limit)
+        self.run.clock.advance(limit)
+        self.counts = np.zeros(len(self.visits), bool)
+        self._settle([], conditions, timeline, broken_off="cut")
+        return self.run.end(self.rows, self.run.late_score(), self.stopped_by)
 
-    def _end(
-        self,
-        visits: Sequence[Visit],
-        counts: Mask,
-        replies: Sequence[Update],
-        conditions: Conditions,
-        timeline: Timeline,
-        broken_off: str = "late",
+    def _closed(self) -> Ending | None:
+        """No further round starts: the last model is scored if it was not, in a row without visits."""
+        return None if self.run.scored else self.run.end(self.rows, self.run.late_score(), self.stopped_by)
+
+    def _settle(
+        self, replies: Sequence[Update], conditions: Conditions, timeline: Timeline, broken_off: str = "late"
     ) -> None:
-        run, now = self.run, self.run.clock.now
+        run, now, visits = self.run, self.run.clock.now, self.visits
         waiting = self._waiting(timeline, conditions, now)
         losses = {reply.client: reply.numbers["loss"] for reply in replies}
         for i, visit in enumerate(visits):
             unfinished = "lost" if math.isfinite(timeline.lost[i]) else broken_off
-            kind = visit.kind if counts[i] else unfinished
+            kind = visit.kind if self.counts[i] else unfinished
             loss = losses.get(visit.client) if kind == "train" else None
             spent = self.rows.add(
                 visit, run.clock.fleet, timeline, i, kind, now, float(waiting[i]), loss=loss, up=run.up_shapes
@@ -249,14 +284,8 @@ class _Round:
         run.clock.passed(conditions, timeline, waiting)
         # Where the first ones are enough, nobody waits for the others.
         enough = run.rules.policy == "over_select" and len(replies) == run.rules.participants
-        awaited = counts if enough else None
+        awaited = self.counts if enough else None
         self.rows.blame(visits, timeline, now, awaited, waited=float(timeline.start.min()) - self.rows.start)
-
-    def _closed(self, stopped_by: str | None) -> str | None:
-        """No further round starts: the last model is scored if it was not, in a row without visits."""
-        if not self.run.scored:
-            self.run.commit(self.rows, self.run.late_score(), self.wall_started)
-        return stopped_by
 
 
 def _outcomes(visits: Sequence[Visit], replies: Sequence[Update], timeline: Timeline) -> list[Outcome]:

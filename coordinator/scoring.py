@@ -10,39 +10,66 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from coordinator.server import Server
-from coordinator.tasks import PoolTask, Workers
+from coordinator.tasks import PoolTask, Reply, Workers
 from edge import messages
 from edge.config import Description
+from edge.messages import Score
+from edge.payload import FORWARD
+
+Total = Callable[[Sequence[Score]], tuple[float, float]]
 
 
-def of_global_model(workers: Workers, server: Server, description: Description, batch: int) -> tuple[float, float]:
-    """(accuracy, mean loss) on the test set, ``batch`` examples at a time."""
-    count, payload = description.test_count, server.evaluated()
+class Scoring:
+    """A score under way: workers have been asked, and go on to other things when they have answered."""
+
+    def __init__(self, workers: Workers, tasks: Sequence[PoolTask], total: Total) -> None:
+        self._total = total
+        self._scores: list[Score] = []
+        self._order = workers.submit(tasks, self._heard)
+
+    def _heard(self, task: PoolTask, reply: Reply) -> None:
+        assert isinstance(reply, Score)
+        self._scores.append(reply)
+
+    def wait(self) -> tuple[float, float]:
+        """(accuracy, mean loss); sums run in the order of clients and shards. PoolError, Stopped."""
+        self._order.wait()
+        return self._total(sorted(self._scores, key=lambda score: (score.client, score.start)))
+
+
+def of_global_model(workers: Workers, server: Server, description: Description, batch: int, count: int) -> Scoring:
+    """On the first ``count`` examples of those that scores use, ``batch`` at a time."""
+    payload, forward = server.evaluated(), float(description.flops[:, FORWARD].sum())
     tasks = [
-        PoolTask(messages.Evaluate(start, min(start + batch, count), messages.GLOBAL, payload))
+        PoolTask(
+            messages.Evaluate(start, min(start + batch, count), messages.GLOBAL, payload),
+            flops=forward * min(batch, count - start),
+        )
         for start in range(0, count, batch)
     ]
-    scores = _scores(workers, tasks)
-    return sum(s.correct for s in scores) / count, sum(s.loss_sum for s in scores) / count
+
+    def total(scores: Sequence[Score]) -> tuple[float, float]:
+        return sum(s.correct for s in scores) / count, sum(s.loss_sum for s in scores) / count
+
+    return Scoring(workers, tasks, total)
 
 
 def of_clients(
     workers: Workers, server: Server, description: Description, kept: Callable[[int], str | None]
-) -> tuple[float, float]:
-    """Mean over clients with test examples of their own (accuracy, mean loss).
+) -> Scoring:
+    """The mean over clients with test examples of their own.
 
     ``kept``: client -> the file of what it has kept, which it joins with what the server has for it.
     """
+    forward = float(description.flops[:, FORWARD].sum())
     tasks = [
-        PoolTask(messages.Evaluate(0, int(count), client, server.scored(client)), kept(client))
+        PoolTask(messages.Evaluate(0, int(count), client, server.scored(client)), kept(client), flops=forward * count)
         for client, count in enumerate(description.test_samples)
         if count
     ]
-    scores = _scores(workers, tasks)
-    accuracy = float(np.mean([score.correct / score.count for score in scores]))
-    return accuracy, float(np.mean([score.loss_sum / score.count for score in scores]))
 
+    def total(scores: Sequence[Score]) -> tuple[float, float]:
+        accuracy = float(np.mean([score.correct / score.count for score in scores]))
+        return accuracy, float(np.mean([score.loss_sum / score.count for score in scores]))
 
-def _scores(workers: Workers, tasks: Sequence[PoolTask]) -> list[messages.Score]:
-    scores = [score for _, score in workers.run(tasks) if isinstance(score, messages.Score)]
-    return sorted(scores, key=lambda score: (score.client, score.start))
+    return Scoring(workers, tasks, total)

@@ -7,7 +7,8 @@ Subclasses of `Server` can customise by overriding
 
 * ``dispatch``: what goes down to one client, in as many slots as the method needs, and what is chosen for the visit;
 * ``weight``: the weight of a reply, which may differ per block;
-* ``step``: how replies become the next global model;
+* ``note``: what is remembered of a reply's vectors for ``feedback``;
+* ``fold`` and ``step``: how replies, one after another, become the next global model;
 * ``started``, ``received`` and ``feedback``: bookkeeping when visits begin, have counted, and are known to the end;
 * ``listeners``: clients that only download in a round;
 * ``evaluated`` or ``scored``: the model that is scored;
@@ -27,8 +28,9 @@ from numpy.typing import NDArray
 
 from coordinator.ledger import ChoiceRow
 from coordinator.optimisers import Replace
+from coordinator.sums import Sum
 from edge.messages import Update
-from edge.payload import BUFFERS, MODEL, Floats, Layout, Payload, Vector, shapes
+from edge.payload import BUFFERS, MODEL, Layout, Payload, Vector, shapes
 
 State = dict[str, NDArray[np.generic]]
 Model = dict[str, Vector]
@@ -79,6 +81,7 @@ class Outcome:
 
     dispatch: Dispatch
     reply: Update
+    """Perhaps without its vectors, which `Server.note` has seen"""
     compute_seconds: float
     communication_seconds: float
 
@@ -97,8 +100,11 @@ class Part:
         """Shapes of further slots that come up."""
         return {}
 
-    def step(self, replies: Sequence[Update], before: Model, after: Model) -> Model:
-        """Learn from the replies, in client order; returns the next global model, by default the method's ``after``."""
+    def fold(self, reply: Update) -> None:
+        """Learn from a reply; they come in client order, and none is kept. What goes down changes in `step` alone."""
+
+    def step(self, before: Model, after: Model) -> Model:
+        """All replies of a step were folded; returns the next global model, by default the method's ``after``."""
         return after
 
     def state(self) -> State:
@@ -117,6 +123,8 @@ class Server:
         self.parts = parts
         self.optimiser = setup.optimiser
         self.model: Model = dict(setup.initial[MODEL])
+        self.sums = {key: Sum() for key in setup.up}
+        """Of what was folded since the last step, by key of the model"""
 
     def dispatch(self, client: int, round: int) -> Dispatch:
         """What goes down to ``client``; changes nothing."""
@@ -161,21 +169,31 @@ class Server:
         """How much a reply counts in the mean of one block."""
         return float(self.setup.samples[reply.client]) if self.setup.weights == "size" else 1.0
 
-    def step(self, replies: Sequence[Update]) -> None:
-        """Make the next global model from replies; without any weight a block stays as it is.
+    def note(self, reply: Update) -> None:
+        """A visit has counted: remember what `feedback` needs of the vectors that came up, as they came."""
 
-        They are in client order; in asynchronous policies as they arrived, and a client may have sent several.
+    def fold(self, reply: Update) -> None:
+        """Add a reply to the sums of this step; it is not kept.
+
+        They come in client order; in asynchronous policies as they arrive, and a client may send several.
         """
+        for key, total in self.sums.items():
+            total.add(reply.payload[MODEL][key].data, self.weight(reply, key))
+        for part in self.parts:
+            part.fold(reply)
+
+    def step(self) -> None:
+        """Make the next global model from what was folded; without any weight a block stays as it is."""
         before = dict(self.model)
-        for key in self.setup.up:
-            weights = [self.weight(reply, key) for reply in replies]
-            if sum(weights) > 0:
-                average = mean([reply.payload[MODEL][key].data for reply in replies], weights)
+        for key, total in self.sums.items():
+            average = total.mean()
+            if average is not None:
                 is_buffer = key.endswith(BUFFERS)
                 moved = average if is_buffer else self.optimiser.step(key, self.model[key].data, average)
                 self.model[key] = Vector(moved)
+        self.sums = {key: Sum() for key in self.setup.up}
         for part in self.parts:
-            self.model = part.step(replies, before, self.model)
+            self.model = part.step(before, self.model)
 
     def feedback(self, round: int, outcomes: Sequence[Outcome]) -> list[ChoiceRow]:
         """Learn from how the visits went, in client order; returns what the ledger should show of it."""
@@ -198,15 +216,6 @@ class Server:
 
 def _under(prefix: str, state: State) -> State:
     return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
-
-
-def mean(vectors: Sequence[Floats], weights: Sequence[float]) -> Floats:
-    """The weighted mean, summed in the given order."""
-    whole = sum(weights)
-    total = np.zeros_like(vectors[0])
-    for vector, weight in zip(vectors, weights, strict=True):
-        total += np.float32(weight / whole) * vector
-    return total
 
 
 def check_reply(server: Server, reply: Update) -> str | None:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from edge.config import TrainConfig
 from edge.data.augment import Profile, prepare
@@ -30,12 +33,24 @@ class Loader:
     profile: Profile
     device: torch.device
     memory_format: torch.memory_format = torch.contiguous_format
+    resident: bool = False
+    """Whether all images lie on the device, as uint8, from the first batch on; for splits that are read again and again
+    on a GPU."""
 
     def fetch(self, chosen: Indices, draws: np.random.Generator | None = None) -> Batch:
         """(x, y) with x (batch, channels, height, width) float32, y (batch,) int64; unaugmented without ``draws``."""
-        images = torch.from_numpy(self.split.x[chosen]).to(self.device)
-        labels = torch.from_numpy(np.asarray(self.split.y[chosen], dtype=np.int64)).to(self.device)
+        labels = self._to_device(np.asarray(self.split.y[chosen], dtype=np.int64))
+        images = self._images[self._to_device(chosen)] if self.resident else self._to_device(self.split.x[chosen])
         return prepare(images, self.profile, draws).contiguous(memory_format=self.memory_format), labels
+
+    @cached_property
+    def _images(self) -> Tensor:
+        return torch.tensor(self.split.x, device=self.device)
+
+    def _to_device(self, numbers: NDArray[Any]) -> Tensor:
+        host = torch.from_numpy(numbers)
+        # From pinned memory a copy to a GPU need not be waited for.
+        return host.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else host
 
     def in_order(self, indices: Indices, batch: int) -> Iterator[Batch]:
         """All given examples once, in order, without augmentation."""

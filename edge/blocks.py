@@ -1,7 +1,11 @@
 """A model as M consecutive blocks over flat vectors.
 
-All parameters of a `Net` are views into one flat vector and all gradients into another, block after block, so that a
-download is one copy per block, an upload is a buffer, and an optimiser step is a few operations on whole vectors.
+All parameters of a `Net` are views into one flat vector, all gradients into another and all float buffers into a third,
+block after block, so that a download is one copy per block, an upload is a view, and an optimiser step is a few
+operations on whole vectors. Whoever needs a further vector of that length for a visit takes it from `Net.scratch`.
+Vectors that travel have their numbers in torch's own order. In ``channels_last``, the weights of a convolution lie in
+the flat vectors as their images do, which spares each step its turning them; so the flat vectors are for arithmetic
+among themselves, and `load`, `views` and `dump` are the way in and out.
 A `Net` also counts what it executes: per block, how many examples went through forward, weight gradient and input
 gradient.
 """
@@ -9,7 +13,7 @@ gradient.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -17,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from edge.config import ModelConfig
 from edge.models import model
@@ -76,8 +81,14 @@ def balanced_cuts(sizes: Sequence[int], count: int) -> tuple[int, ...]:
 class Net:
     """M blocks whose numbers live in flat vectors. Made once per worker and reused for every client."""
 
-    def __init__(self, make: Callable[[], list[Block]], device: torch.device) -> None:
+    def __init__(
+        self,
+        make: Callable[[], list[Block]],
+        device: torch.device,
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> None:
         self._make = make
+        self.memory_format = memory_format
         self._twin: Net | None = None
         self.device = device
         blocks = make()
@@ -88,60 +99,91 @@ class Net:
                 for name, m in blocks
             )
         )
-        total = sum(shape.params for shape in self.layout.blocks)
-        self.flat = torch.empty(total, device=device)
-        self.grad = torch.zeros(total, device=device)
+        self.flat = torch.empty(sum(shape.params for shape in self.layout.blocks), device=device)
+        self.grad = torch.zeros_like(self.flat)
+        self.buffers = torch.empty(sum(shape.buffers for shape in self.layout.blocks), device=device)
         self.slices: dict[str, slice] = {}
-        self._buffers: dict[str, list[Tensor]] = {}
+        self._homes: dict[str, Tensor] = {}
+        self._turned: dict[str, list[tuple[slice, Tensor]]] = {}
         self._flatten()
+        self._scratch: dict[str, Tensor] = {}
+        self._learns = [shape.params > 0 for shape in self.layout.blocks]
         self.executed: NDArray[np.int64] = np.zeros((len(self.modules), KINDS), dtype=np.int64)
 
     def _flatten(self) -> None:
-        offset = 0
+        start = buffers_start = 0
         for shape, module in zip(self.layout.blocks, self.modules, strict=True):
-            start = offset
-            for parameter in module.parameters():
-                end = offset + parameter.numel()
-                self.flat[offset:end].copy_(parameter.data.reshape(-1))
-                parameter.data = self.flat[offset:end].view_as(parameter)
-                parameter.grad = self.grad[offset:end].view_as(parameter)
-                offset = end
-            self.slices[shape.name] = slice(start, offset)
+            own = self.slices[shape.name] = slice(start, start + shape.params)
+            self._homes[shape.name] = self.flat[own]
+            self._flatten_parameters(shape.name, list(module.parameters()))
+            start = own.stop
             if shape.buffers:
-                self._buffers[shape.name + BUFFERS] = _float_buffers(module)
+                home = self.buffers[buffers_start : buffers_start + shape.buffers]
+                self._homes[shape.name + BUFFERS] = home
+                buffers = _float_buffers(module)
+                for buffer, piece in zip(buffers, _pieces(home, buffers), strict=True):
+                    buffer.data = piece.copy_(buffer.data)
+                buffers_start += shape.buffers
+
+    def _flatten_parameters(self, name: str, parameters: Sequence[Tensor]) -> None:
+        own, start = self.slices[name], 0
+        homes, grads = (_pieces(flat[own], parameters, self.memory_format) for flat in (self.flat, self.grad))
+        for parameter, home, grad in zip(parameters, homes, grads, strict=True):
+            parameter.data, parameter.grad = home.copy_(parameter.data), grad
+            if not home.is_contiguous():
+                self._turned.setdefault(name, []).append((slice(start, start + home.numel()), home))
+            start += home.numel()
 
     def __len__(self) -> int:
         return len(self.modules)
 
-    def load(self, named: dict[str, Vector]) -> None:
+    def load(self, named: Mapping[str, Vector]) -> None:
         """Copy vectors into the model, by key."""
         for key, vector in named.items():
-            if key in self.slices:
-                _copy(self.flat[self.slices[key]], vector.data)
-                continue
-            offset = 0
-            for buffer in self._buffers[key]:
-                _copy(buffer.view(-1), vector.data[offset : offset + buffer.numel()])
-                offset += buffer.numel()
+            _copy(self._homes[key], vector.data)
+            for place, weight in self._turned.get(key, ()):
+                _copy(weight, vector.data[place].reshape(weight.shape))
+
+    def views(self, keys: Iterable[str]) -> dict[str, Vector]:
+        """The numbers of these keys where they lie: they stay as they are until the model is next loaded or trained.
+
+        For what leaves a visit, which ends before the next begins. Blocks with convolutions in channels_last are copied
+        to one place in scratch, and all blocks of a model on a GPU to the host.
+        """
+        return {key: Vector(self._read(key).to("cpu").numpy()) for key in keys}
 
     def dump(self, keys: Iterable[str]) -> dict[str, Vector]:
         """The numbers of these keys, as copies that later training does not change."""
-        return {key: Vector(self._read(key)) for key in keys}
+        return {key: Vector(self._read(key).to("cpu", copy=True).numpy()) for key in keys}
 
-    def _read(self, key: str) -> Floats:
-        if key in self.slices:
-            source = self.flat[self.slices[key]]
-        else:
-            source = torch.cat([buffer.reshape(-1) for buffer in self._buffers[key]])
-        numbers: Floats = source.detach().to("cpu", copy=True).numpy()
+    def _read(self, key: str) -> Tensor:
+        home = self._homes[key]
+        if key not in self._turned:
+            return home
+        numbers = self.scratch("in torch's order")[self.slices[key]].copy_(home)
+        for place, weight in self._turned[key]:
+            numbers[place].view(weight.shape).copy_(weight)
         return numbers
 
+    def scratch(self, name: str) -> Tensor:
+        """A vector like ``flat``, allocated when it is first asked for by this name; it holds what was last left there.
+
+        A visit that uses one writes to it before it reads.
+        """
+        if name not in self._scratch:
+            self._scratch[name] = torch.zeros_like(self.flat)
+        return self._scratch[name]
+
     def run(self, x: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
-        """Through blocks ``start`` (counted from 0) up to, not including, ``stop``."""
-        for index in range(start, len(self) if stop is None else stop):
+        """Through blocks ``start`` (counted from 0) up to, not including, ``stop``.
+
+        Logits are float32, in whatever precision the blocks compute.
+        """
+        stop = len(self) if stop is None else stop
+        for index in range(start, stop):
             self._count(index, x)
             x = self.modules[index](x)
-        return x
+        return x.float() if stop == len(self) else x
 
     def features(self, x: Tensor) -> list[Tensor]:
         """The outputs of all blocks, first to last; the last are the logits."""
@@ -155,13 +197,15 @@ class Net:
         row, examples = self.executed[index], x.shape[0]
         row[FORWARD] += examples
         if torch.is_grad_enabled():
-            trains, passes_on = self._trains(index), x.requires_grad
+            trains, passes_on = self._learns[index], x.requires_grad
             row[WEIGHT_GRADIENT] += examples if trains else 0
             row[INNER_GRADIENT] += examples if trains or passes_on else 0
             row[INPUT_GRADIENT] += examples if passes_on else 0
 
-    def _trains(self, index: int) -> bool:
-        return any(parameter.requires_grad for parameter in self.modules[index].parameters())
+    def mixes(self, index: int) -> bool:
+        """Whether what a block makes of one example depends on the others of its batch (batch statistics)."""
+        norms = [module for module in self.modules[index].modules() if isinstance(module, _BatchNorm)]
+        return any(norm.training or not norm.track_running_stats for norm in norms)
 
     def train_mode(self, training: bool) -> None:
         """Set the mode of all blocks (only normalisation by batch statistics and dropout care)."""
@@ -171,8 +215,9 @@ class Net:
     def train_only(self, names: Iterable[str] | None = None) -> None:
         """Let only these blocks receive gradients (default: all)."""
         wanted = set(self.layout.names if names is None else names)
-        for name, module in zip(self.layout.names, self.modules, strict=True):
-            module.requires_grad_(name in wanted)
+        for index, (shape, module) in enumerate(zip(self.layout.blocks, self.modules, strict=True)):
+            module.requires_grad_(shape.name in wanted)
+            self._learns[index] = shape.name in wanted and shape.params > 0
 
     def frozen(self) -> Net:
         """A second model of the same shape that never learns; gradients flow through it, never into it.
@@ -180,7 +225,7 @@ class Net:
         It is made once, counts into this model's ``executed``, and runs in evaluation mode (FedMLB's G).
         """
         if self._twin is None:
-            twin = Net(self._make, self.device)
+            twin = Net(self._make, self.device, self.memory_format)
             twin.train_only(())
             twin.train_mode(False)
             twin.executed = self.executed
@@ -190,6 +235,20 @@ class Net:
 
 def _float_buffers(module: nn.Module) -> list[Tensor]:
     return [buffer for buffer in module.buffers() if buffer.is_floating_point()]
+
+
+def _pieces(
+    vector: Tensor, tensors: Sequence[Tensor], memory_format: torch.memory_format = torch.contiguous_format
+) -> list[Tensor]:
+    """A flat vector cut into views of the shapes of some tensors; those of four dimensions lie in ``memory_format``."""
+    pieces = []
+    for tensor, piece in zip(tensors, torch.split(vector, [tensor.numel() for tensor in tensors]), strict=True):
+        if tensor.dim() == 4 and memory_format == torch.channels_last:
+            outputs, inputs, height, width = tensor.shape
+            pieces.append(piece.view(outputs, height, width, inputs).permute(0, 3, 1, 2))
+        else:
+            pieces.append(piece.view_as(tensor))
+    return pieces
 
 
 def _copy(target: Tensor, numbers: Floats) -> None:

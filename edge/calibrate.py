@@ -139,9 +139,10 @@ def measure(row: ModelRow, width: int | None, batches: Sequence[int], steps: ran
     def make() -> list[Block]:
         return build(ModelConfig(row.name, width), images.classes, images.shape[0])
 
-    net = Net(seeded(0, make), torch.device(CPU))
+    memory_format = row.on(CPU, width).memory_format
+    net = Net(seeded(0, make), torch.device(CPU), MEMORY_FORMATS[memory_format])
     net.train_mode(True)
-    loader = random_images(images, row.memory_format.get(CPU, "contiguous"))
+    loader = random_images(images, memory_format)
     per_example = flops_per_example(make, images.shape)
     for batch in batches:
         train = TrainConfig(batch=batch, local_steps=WARM_UP_STEPS + steps.stop - 1)

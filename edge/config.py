@@ -97,9 +97,12 @@ class TrainConfig(_Strict):
     local_steps: int | None = None
     """If set, exactly so many steps, over as many epochs as it takes; it replaces ``local_epochs``."""
     drop_last: bool = False
-    precision: Literal["fp32"] = "fp32"
+    precision: Literal["fp32", "bf16", "tf32"] = "fp32"
+    """In what training computes (`edge.sgd`); tf32 is for CUDA devices. Part of the result, as the next two are."""
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
-    """How images lie in memory; it changes the order of sums, so it is part of the result."""
+    """How images lie in memory; it changes the order of sums."""
+    pathways: Literal["each", "sweep"] = "each"
+    """How hybrid pathways are run (`edge.pathways`); it changes the order of sums."""
     threads: int = 1
 
     def plan(self, samples: int) -> Plan:
@@ -147,8 +150,14 @@ class Job(_Strict):
     reports: tuple[str, ...] = ()
     """Names of the numbers that ride in an update, beside the vectors."""
     eval_batch: int = 500
+    eval_subset: int | None = None
+    """Examples of the global test set that a score uses, drawn once by the seed; None is all."""
     flops: tuple[tuple[float, float, float, float], ...] = ()
     """`Description.flops`, so that it is counted once and not by every worker."""
+
+    def scored(self, test_count: int) -> int:
+        """How many of the global test set's examples a score uses."""
+        return test_count if self.eval_subset is None else min(self.eval_subset, test_count)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -56,6 +56,8 @@ class Visit:
     local: Batches
     """All local training examples once, in order, as the test set is prepared."""
     device: torch.device
+    pathways: Literal["each", "sweep"] = "each"
+    """How hybrid pathways are run (`edge.pathways`), where a method has any."""
 
     def rng(self, purpose: str) -> np.random.Generator:
         """The method's private random stream for this visit."""
@@ -94,8 +96,11 @@ class Local:
             step(self.loss, x, y)
 
     def end(self, net: Net, visit: Visit) -> tuple[Payload, Payload, dict[str, float]]:
-        """(what goes up, what is kept, numbers), the vectors by slot."""
-        numbers = net.dump(dict.fromkeys(visit.up + visit.keep))
+        """(what goes up, what is kept, numbers), the vectors by slot.
+
+        The vectors may be views of the model or of its scratch: they stay as they are until the next task begins.
+        """
+        numbers = net.views(dict.fromkeys(visit.up + visit.keep))
         up = {key: numbers[key] for key in visit.up}
         kept = {key: numbers[key] for key in visit.keep}
         return {MODEL: up}, {MODEL: kept} if kept else {}, {"loss": mean(self.losses)}
@@ -121,7 +126,7 @@ class Correction:
         """Change ``net.grad`` in place."""
 
     def end(self, net: Net, visit: Visit) -> tuple[Payload, Payload, dict[str, float]]:
-        """(further slots up, further slots kept, further numbers)."""
+        """(further slots up, further slots kept, further numbers); the vectors may be views, as of `Local.end`."""
         return {}, {}, {}
 
 

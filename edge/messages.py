@@ -143,12 +143,12 @@ class Score:
 
 @dataclass(frozen=True)
 class Cancel:
-    """The task in hand is not wanted any more; a `Pong` answers it."""
+    """A task in hand is not wanted any more; a `Pong` with its sequence answers it."""
 
 
 @dataclass(frozen=True)
 class Error:
-    """The task in hand, or the worker's start, ended in an exception."""
+    """A task, or the worker's start, ended in an exception."""
 
     kind: str
     """The exception's type."""

@@ -7,12 +7,17 @@ With M blocks, local network L and frozen received model G, pathway m in 1..M-1 
     LG:  local blocks 1..m, then global blocks m+1..M    (the method)
     GL:  global blocks 1..m, then local blocks m+1..M    (the ablation of Table 4)
 FedMLB uses all or any subset of them, FedBR the last alpha.
+
+The logits of all pathways of a step are one tensor (pathways, batch, classes). There are two ways to run them, which
+execute the same passes and differ in the order of sums (``train.pathways``): ``each`` runs one pathway after the other;
+``sweep`` goes once through the blocks and takes along, as one larger batch, all pathways that stand before a block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 import torch
@@ -21,23 +26,62 @@ from torch.nn import functional as F
 
 from edge.blocks import Net
 
+Form = Literal["each", "sweep"]
 
-def local_to_global(frozen: Net, features: Sequence[Tensor], pathways: Sequence[int]) -> list[Tensor]:
-    """Logits of the LG pathways. ``features`` are the local model's block outputs, computed once.
 
-    Gradients flow through the frozen blocks into the local prefix.
+def local_to_global(frozen: Net, features: Sequence[Tensor], pathways: Sequence[int], form: Form = "each") -> Tensor:
+    """Logits (pathways, batch, classes) of the LG pathways, which are named in ascending order.
+
+    ``features`` are the local model's block outputs, computed once. Gradients flow through the frozen blocks into the
+    local prefix.
     """
-    return [frozen.run(features[m - 1], m) for m in pathways]
+    return _logits(frozen, {m: features[m - 1] for m in pathways}, features[-1], form)
 
 
-def global_to_local(net: Net, frozen: Net, x: Tensor, pathways: Sequence[int]) -> list[Tensor]:
-    """Logits of the GL pathways; the global prefix is computed once per batch, without gradient."""
+def global_to_local(
+    net: Net, frozen: Net, x: Tensor, main: Tensor, pathways: Sequence[int], form: Form = "each"
+) -> Tensor:
+    """Logits (pathways, batch, classes) of the GL pathways, which are named in ascending order.
+
+    The global prefix is computed once per batch ``x``, without gradient. ``main`` are the main path's logits.
+    """
     prefix: dict[int, Tensor] = {}
     with torch.no_grad():
         for block in range(max(pathways, default=0)):
             x = frozen.run(x, block, block + 1)
             prefix[block + 1] = x
-    return [net.run(prefix[m], m) for m in pathways]
+    return _logits(net, {m: prefix[m] for m in pathways}, main, form)
+
+
+def _logits(net: Net, entries: Mapping[int, Tensor], main: Tensor, form: Form) -> Tensor:
+    """``entries``: for each pathway m the input of block m, counted from 0; ``main`` (batch, classes) for its shape."""
+    if not entries:
+        return main.new_empty((0, *main.shape))
+    if form == "each":
+        return torch.stack([net.run(x, m) for m, x in entries.items()])
+    return _sweep(net, entries).view(len(entries), *main.shape)
+
+
+def _sweep(net: Net, entries: Mapping[int, Tensor]) -> Tensor:
+    """(pathways * batch, classes), pathway after pathway."""
+    batch = len(next(iter(entries.values())))
+    front: list[Tensor] = []  # pathways under way, of which one tensor may hold several
+    for block in range(min(entries), len(net)):
+        if block in entries:
+            front.append(entries[block])
+        # A block that mixes examples must not see those of two pathways at once.
+        batches = [x for many in front for x in torch.split(many, batch)] if net.mixes(block) else _joined(front)
+        front = [net.run(x, block, block + 1) for x in batches]
+    return torch.cat(front)
+
+
+def _joined(front: Sequence[Tensor]) -> list[Tensor]:
+    """As few batches as can be, none of which needs a gradient for only some of its examples."""
+    batches = []
+    for _, alike in groupby(front, lambda x: x.requires_grad and torch.is_grad_enabled()):
+        some = list(alike)
+        batches.append(some[0] if len(some) == 1 else torch.cat(some))
+    return batches
 
 
 @dataclass(frozen=True)
@@ -61,39 +105,45 @@ class PathwayLoss:
     hybrid_ce: bool = True
     """Whether pathways have cross-entropy terms."""
 
-    def __call__(self, cross_entropy: Tensor, main: Tensor, hybrids: Sequence[Tensor], y: Tensor) -> Tensor:
-        """The whole objective. ``main`` and each of ``hybrids``: (batch, classes) logits; ``y``: (batch,)."""
-        if not hybrids:
-            return cross_entropy
-        divisor = float(len(hybrids)) if self.divisor is None else self.divisor
-        total = cross_entropy
-        if self.hybrid_ce:
-            total = total + self.lambda1 / divisor * sum_in_order([F.cross_entropy(z, y) for z in hybrids])
-        return total + self.lambda2 / divisor * sum_in_order([self.divergence(z, main) for z in hybrids])
+    def __call__(self, main: Tensor, hybrids: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """(the whole objective, its first term).
 
-    def divergence(self, hybrid: Tensor, main: Tensor) -> Tensor:
-        """KL between the tempered distributions, mean over the batch.
-
-        Both sides stay logarithms (log_target): a softmax that underflows would give NaN gradients.
+        ``main``: (batch, classes) logits; ``hybrids``: (pathways, batch, classes) logits; ``y``: (batch,).
         """
-        log_main = F.log_softmax(main / self.temperature, dim=1)
-        log_hybrid = F.log_softmax((hybrid.detach() if self.detach else hybrid) / self.temperature, dim=1)
+        log_main, pathways = F.log_softmax(main, dim=-1), len(hybrids)
+        total = cross_entropy = F.nll_loss(log_main, y)
+        if not pathways:
+            return total, cross_entropy
+        log_hybrids = F.log_softmax(hybrids, dim=-1)
+        # Means over all pathways, times how many of them the divisor leaves.
+        share = 1.0 if self.divisor is None else pathways / self.divisor
+        if self.hybrid_ce:
+            hybrid_cross_entropy = F.nll_loss(log_hybrids.flatten(0, 1), y.repeat(pathways))
+            total = total + self.lambda1 * share * hybrid_cross_entropy
+        tempered = (log_hybrids, log_main) if self.temperature == 1 else self.tempered(hybrids, main)
+        return total + self.lambda2 * share * self.divergence(*tempered), cross_entropy
+
+    def tempered(self, hybrids: Tensor, main: Tensor) -> tuple[Tensor, Tensor]:
+        """The logarithms of σ_T of both."""
+        return F.log_softmax(hybrids / self.temperature, dim=-1), F.log_softmax(main / self.temperature, dim=-1)
+
+    def divergence(self, log_hybrids: Tensor, log_main: Tensor) -> Tensor:
+        """KL between tempered distributions, mean over pathways and batch.
+
+        ``log_hybrids``: (pathways, batch, classes); ``log_main``: (batch, classes). Both sides stay logarithms
+        (log_target): a softmax that underflows would give NaN gradients.
+        """
+        if self.detach:
+            log_hybrids = log_hybrids.detach()
         if self.kl == "hybrid-local":
-            value = _kl(log_hybrid, log_main)
+            value = _kl(log_hybrids, log_main)
         elif self.kl == "local-hybrid":
-            value = _kl(log_main, log_hybrid)
+            value = _kl(log_main, log_hybrids)
         else:
-            value = 0.5 * (_kl(log_hybrid, log_main) + _kl(log_main, log_hybrid))
-        return value * self.temperature**2 if self.kl_t2 else value
-
-
-def sum_in_order(terms: Sequence[Tensor]) -> Tensor:
-    """The sum of scalars, first to last."""
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
+            value = 0.5 * (_kl(log_hybrids, log_main) + _kl(log_main, log_hybrids))
+        examples = log_hybrids.shape[:-1].numel()
+        return value * (self.temperature**2 if self.kl_t2 else 1.0) / examples
 
 
 def _kl(log_reference: Tensor, log_other: Tensor) -> Tensor:
-    return F.kl_div(log_other, log_reference, log_target=True, reduction="batchmean")
+    return F.kl_div(log_other, log_reference, log_target=True, reduction="sum")

@@ -6,6 +6,7 @@ keeps between visits is a file per visit, named by the coordinator.
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -31,8 +32,13 @@ from edge.messages import Evaluate, Score, Train, Update
 from edge.models import model
 from edge.payload import MODEL, Payload
 from edge.sgd import Sgd
+from edge.streams import generator
 
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Of ``mallopt(3)``."""
+MOST_NBYTES = 2**31 - 1
 
 
 class Site:
@@ -40,14 +46,19 @@ class Site:
 
     def __init__(self, job: Job) -> None:
         torch.set_num_threads(job.train.threads)
+        keep_freed_memory()
         if job.device.startswith("cuda"):
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts, which is later
             torch.use_deterministic_algorithms(True, warn_only=True)
-            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         self.job = job
         self.device = torch.device(job.device)
+        self.memory_format = MEMORY_FORMATS[job.train.memory_format]
         self.dataset = dataset(job.data.name)
         self.profile = profile_for(self.dataset, job.data.augment)
+
+    def _allow_tf32(self, allowed: bool) -> None:
+        if self.device.type == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
 
     @cached_property
     def data(self) -> Data:
@@ -67,15 +78,23 @@ class Site:
     @cached_property
     def test_set(self) -> Loader:
         """Test examples as tensors."""
-        return self._loader(self.data.test)
+        # Each evaluation reads all of it, a visit only what its client holds.
+        return self._loader(self.data.test, resident=self.device.type == "cuda")
 
-    def _loader(self, split: Split) -> Loader:
-        return Loader(split, self.profile, self.device, MEMORY_FORMATS[self.job.train.memory_format])
+    @cached_property
+    def scored(self) -> Indices:
+        """Examples of the global test set that a score uses, in ascending order."""
+        count = len(self.data.test.y)
+        drawn = generator(self.job.seed, "eval").permutation(count)[: self.job.scored(count)]
+        return np.sort(drawn)
+
+    def _loader(self, split: Split, resident: bool = False) -> Loader:
+        return Loader(split, self.profile, self.device, self.memory_format, resident)
 
     @cached_property
     def net(self) -> Net:
         """The one model of this worker."""
-        net = Net(seeded(self.job.seed, self._blocks), self.device)
+        net = Net(seeded(self.job.seed, self._blocks), self.device, self.memory_format)
         # A client that has kept nothing yet has its private parts as they were initialised.
         self.unvisited: Payload = {MODEL: net.dump(self.job.keep)}
         return net
@@ -117,8 +136,12 @@ class Site:
         return np.bincount(self.data.train.y[indices], minlength=self.data.classes).astype(np.int64)
 
     def train(self, task: Train, state_in: str | None, state_out: str | None) -> Update:
-        """One visit: begin, train, end; what the client keeps goes to ``state_out``."""
+        """One visit: begin, train, end; what the client keeps goes to ``state_out``.
+
+        The vectors of the update may be views of the model: they stay as they are until the next task begins.
+        """
         net, job = self.net, self.job
+        self._allow_tf32(job.train.precision == "tf32")
         visit = self._visit(task)
         objective: Local = _half(job.objective)
         corrections: list[Correction] = [_half(one) for one in job.corrections]
@@ -160,6 +183,7 @@ class Site:
             keep=job.keep,
             local=lambda: self.train_set.in_order(indices, job.eval_batch),
             device=self.device,
+            pathways=job.train.pathways,
         )
 
     def _batches(self, task: Train) -> LocalBatches:
@@ -167,12 +191,16 @@ class Site:
         return LocalBatches(self.train_set, self.shares.train[task.client], self.job.train, key)
 
     def evaluate(self, task: Evaluate, state_in: str | None) -> Score:
-        """Examples ``start`` to ``stop`` of the test set under a global model, or of one client under its own."""
+        """Examples ``start`` to ``stop`` of the test set under a global model, or of one client under its own.
+
+        In float32, whatever the precision of training.
+        """
         net = self.net
+        self._allow_tf32(False)
         net.train_mode(False)
         if task.client < 0:
             net.load(task.payload[MODEL])
-            indices = np.arange(task.start, task.stop)
+            indices = self.scored[task.start : task.stop]
         else:
             asked = Train(task.client, 0, 0.0, {}, task.payload)
             _half(self.job.objective).prepare_score(net, task.payload, self._kept(state_in), self._visit(asked))
@@ -181,13 +209,26 @@ class Site:
 
     def _score(self, net: Net, task: Evaluate, batches: Iterator[Batch]) -> Score:
         correct, count, loss = 0, 0, 0.0
-        with torch.no_grad():
+        with torch.inference_mode():
             for x, y in batches:
                 logits = net.run(x)
                 correct += int((logits.argmax(dim=1) == y).sum())
                 count += len(y)
                 loss += float(F.cross_entropy(logits.double(), y, reduction="sum"))
         return Score(task.start, task.client, correct, count, loss)
+
+
+def keep_freed_memory() -> None:
+    """Tell the C library to keep memory that was freed for what is allocated next, instead of giving it back.
+
+    A training step allocates again what the last one freed. Where the system took it back, each step pays for fresh
+    pages: a tenth of its time for resnet18 of width 16 and 64 on a CPU. The peak stays the same within 1 %. C libraries
+    other than glibc know no such setting.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_TRIM_THRESHOLD, MOST_NBYTES)
+        mallopt(M_MMAP_THRESHOLD, MOST_NBYTES)
 
 
 def _half(config: HalfConfig) -> Any:

@@ -22,9 +22,12 @@ unused.
     pong (ready for a task)   ->
                               <-   describe | [blocks] train | [blocks] evaluate
     described | update | score | error   ->
-                              <-   cancel: the task in hand is not wanted any more
-    pong (with the task's sequence: dropped)   ->
+                              <-   cancel (with a task's sequence): it is not wanted any more
+    pong (with the task's sequence: it is not in hand any more)   ->
                               <-   bye
+
+A worker may be sent further tasks before it has answered the first: it has several in hand, does one after another in
+the order in which they came, and reads what has come meanwhile after each. A bye ends it at once.
 
 Whatever does not fit (size, type, range, length against frame, run id, missing or extra field) is a `WireError`.
 """
@@ -36,6 +39,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import repeat
 from typing import Any, NamedTuple, cast
 
@@ -72,7 +76,18 @@ MAX_HEADER_NBYTES = 16 << 20
 MAX_ITEMS = 1 << 16
 MAX_TEXT = 1 << 20
 MAX_DIMENSION = 1 << 40
+MAX_KEPT_NBYTES = 1 << 16
+"""Longer lists of entries are parsed anew each time."""
+LIMITS = {
+    "max_str_len": MAX_TEXT,
+    "max_bin_len": MAX_TEXT,
+    "max_array_len": MAX_ITEMS,
+    "max_map_len": MAX_ITEMS,
+    "max_ext_len": 0,
+}
+UNPACK_ERRORS = (ValueError, TypeError, msgpack.UnpackException)
 UNNAMED = bytes(VERSION_NBYTES)
+FLOAT32 = np.dtype(np.float32)
 
 Buffer = bytes | bytearray | memoryview
 
@@ -252,61 +267,99 @@ class Encoded:
         return len(self.header) + sum(frame.nbytes for frame in self.frames)
 
 
+_Sizes = tuple[tuple[str, str, int], ...]
+"""(slot, key, number of float32 values) of each vector."""
+
+
+@dataclass(frozen=True)
+class Entries:
+    """The list of entries in a header, packed: it is the same for all messages with the same vectors."""
+
+    packed: bytes = field(repr=False)
+    sizes: _Sizes
+    frames_nbytes: int
+    """Bytes of the frames that the entries name."""
+
+
 def encode(message: Message, run_id: str, checksum: bool = False) -> Encoded:
     """The canonical encoding; ``checksum`` fills the CRC-32 of each frame."""
+    frames = _frames(message)
+    raw = tuple(frame.array.reshape(-1).data.cast("B") for frame in frames)
+    entries = _pack_entries(frames, map(zlib.crc32, raw) if checksum else repeat(0))
+    return Encoded(encode_header(message, run_id, entries), raw)
+
+
+def pack_entries(payload: Payload) -> Entries:
+    """The entries of vectors that go down, for many headers."""
+    return _pack_entries(_down(payload), repeat(0))
+
+
+def encode_header(message: Message, run_id: str, entries: Entries) -> bytes:
+    """The header of a message with these entries."""
     name = _NAMES[type(message)]
     source: Any = message.description if isinstance(message, Described) else message
     fields = {key: codec.pack(getattr(source, key)) for key, codec in _TYPES[name][1].items()}
-    frames = _frames(message)
-    raw = tuple(frame.array.reshape(-1).view(np.uint8).data for frame in frames)
-    entries = [
-        _entry(frame.slot, frame.key, frame.version, frame.array.dtype.str, frame.array.shape, crc)
-        for frame, crc in zip(frames, map(zlib.crc32, raw) if checksum else repeat(0), strict=False)
-    ]
-    encoded = Encoded(_header(name, run_id, fields, entries), raw)
-    if isinstance(message, Train):
-        assert encoded.nbytes == train_nbytes(run_id, message.choice, _sizes(message.payload))
-    elif isinstance(message, Update):
-        assert encoded.nbytes == update_nbytes(run_id, message.numbers, _sizes(message.payload))
-    return encoded
+    header = _header(name, run_id, fields, entries.packed)
+    if isinstance(message, Train | Update):
+        names = message.choice if isinstance(message, Train) else message.numbers
+        assert len(header) + entries.frames_nbytes == _nbytes(name, run_id, tuple(names), entries.sizes)
+    return header
 
 
 def train_nbytes(run_id: str, choice_names: Iterable[str], shapes: Shapes) -> int:
     """Bytes charged for a `Train` that carries these vectors."""
-    zero = _pack_int(0)
-    fields: dict[str, object] = {"client": zero, "round": zero, "lr": zero, "choice": dict.fromkeys(choice_names, zero)}
-    return _nbytes("train", run_id, fields, shapes)
+    return _nbytes("train", run_id, tuple(choice_names), _sizes(shapes))
 
 
 def update_nbytes(run_id: str, number_names: Iterable[str], shapes: Shapes) -> int:
     """Bytes charged for an `Update` that carries these vectors."""
+    return _nbytes("update", run_id, tuple(number_names), _sizes(shapes))
+
+
+def _sizes(shapes: Shapes) -> _Sizes:
+    return tuple([(slot, key, size) for slot, named in shapes.items() for key, size in named.items()])
+
+
+_NAMED = {"train": "choice", "update": "numbers"}
+"""The field of a charged message that holds numbers by name."""
+
+
+@lru_cache(maxsize=1024)
+def _nbytes(name: str, run_id: str, names: tuple[str, ...], sizes: _Sizes) -> int:
     zero = _pack_int(0)
-    fields: dict[str, object] = {"client": zero, "round": zero, "numbers": dict.fromkeys(number_names, zero)}
-    return _nbytes("update", run_id, fields, shapes)
-
-
-def _nbytes(name: str, run_id: str, fields: dict[str, object], shapes: Shapes) -> int:
-    sizes = [(slot, key, size) for slot, named in shapes.items() for key, size in named.items()]
+    fields: dict[str, object] = dict.fromkeys(_TYPES[name][1], zero) | {_NAMED[name]: dict.fromkeys(names, zero)}
     entries = [_entry(slot, key, UNNAMED, "<f4", (size,), 0) for slot, key, size in sizes]
-    return len(_header(name, run_id, fields, entries)) + ITEM_NBYTES * sum(size for _, _, size in sizes)
+    return len(_header(name, run_id, fields, _packed_list(entries))) + ITEM_NBYTES * sum(size for _, _, size in sizes)
 
 
-def _sizes(payload: Payload) -> dict[str, dict[str, int]]:
-    return {slot: {key: vector.data.size for key, vector in named.items()} for slot, named in payload.items()}
+def _header(name: str, run_id: str, fields: Mapping[str, object], packed_entries: bytes) -> bytes:
+    """A list of five."""
+    return _packed_list([*map(_packb, (PROTOCOL, name, run_id, fields)), packed_entries])
 
 
-def _header(name: str, run_id: str, fields: Mapping[str, object], entries: list[list[object]]) -> bytes:
-    return _packb([PROTOCOL, name, run_id, fields, entries])
+def _packed_list(packed_items: Sequence[bytes]) -> bytes:
+    return cast(bytes, msgpack.Packer().pack_array_header(len(packed_items))) + b"".join(packed_items)
 
 
-def _entry(slot: str, key: str, version: bytes, dtype: str, shape: tuple[int, ...], checksum: int) -> list[object]:
+def _pack_entries(frames: Sequence[_Frame], checksums: Iterable[int]) -> Entries:
+    packed = [
+        _entry(frame.slot, frame.key, frame.version, frame.array.dtype.str, frame.array.shape, checksum)
+        for frame, checksum in zip(frames, checksums, strict=False)
+    ]
+    sizes = tuple([(frame.slot, frame.key, frame.array.size) for frame in frames])
+    return Entries(_packed_list(packed), sizes, sum(frame.array.nbytes for frame in frames))
+
+
+@lru_cache(maxsize=4096)
+def _entry(slot: str, key: str, version: bytes, dtype: str, shape: tuple[int, ...], checksum: int) -> bytes:
+    """One entry, packed. Kept: all clients of a round are sent the same vectors, and send vectors of the same form."""
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
-    return [slot, key, version, dtype, [_pack_int(n) for n in shape], _pack_int(nbytes), _pack_int(checksum)]
+    return _packb([slot, key, version, dtype, [_pack_int(n) for n in shape], _pack_int(nbytes), _pack_int(checksum)])
 
 
 def _frames(message: Message) -> list[_Frame]:
     if isinstance(message, Train | Evaluate):
-        return [_Frame(slot, key, vector.version, vector.data) for slot, key, vector in vectors(message.payload)]
+        return _down(message.payload)
     if isinstance(message, Blocks):
         return [_Frame("", vector.version.hex(), vector.version, vector.data) for vector in message.vectors]
     frames: list[_Frame] = []
@@ -320,6 +373,10 @@ def _frames(message: Message) -> list[_Frame]:
     return frames
 
 
+def _down(payload: Payload) -> list[_Frame]:
+    return [_Frame(slot, key, vector.version, vector.data) for slot, key, vector in vectors(payload)]
+
+
 # --- decoding -----------------------------------------------------------------------------------------------------
 
 
@@ -331,7 +388,7 @@ def decode(
     With ``held`` (version -> vector), the vectors of `Train` and `Evaluate` are found there instead of in ``frames``.
     Raises `WireError` for anything that does not follow the protocol.
     """
-    protocol, name, sender_run_id, fields, entries = _list(_unpackb(header), 5, "header")
+    protocol, name, sender_run_id, fields, packed_entries = _split(header)
     require(type(protocol) is int and protocol == PROTOCOL, "protocol", protocol)
     require(isinstance(name, str) and name in _TYPES, "message type", name)
     require(sender_run_id == run_id, f"run id (this is {run_id})", sender_run_id)
@@ -339,33 +396,35 @@ def decode(
     if not isinstance(fields, dict) or fields.keys() != codecs.keys():
         raise WireError(f"{name}: fields {repr(fields)[:100]}, not {', '.join(codecs) or 'none'}")
     values = {key: codec.unpack(fields[key], f"{name}: {key}") for key, codec in codecs.items()}
-    require(isinstance(entries, list), f"{name}: entries", entries)
+    parse = _parse_entries if len(packed_entries) <= MAX_KEPT_NBYTES else _parse_entries.__wrapped__
+    entries = parse(packed_entries, name)
     if held is not None and kind in (Train, Evaluate):
         require(len(frames) == 0, f"{name}: frames beside held blocks", len(frames))
-        return _compose(kind, values, [_find(entry, held) for entry in entries])
+        return _compose(kind, values, entries, [_find(entry, held) for entry in entries])
     if len(frames) != len(entries):
         raise WireError(f"{name}: {len(entries)} frames announced, {len(frames)} received")
-    return _compose(kind, values, [_read(entry, frame) for entry, frame in zip(entries, frames, strict=True)])
+    return _compose(kind, values, entries, [_read(entry, frame) for entry, frame in zip(entries, frames, strict=True)])
 
 
-def _compose(kind: type, values: dict[str, Any], frames: list[_Frame]) -> Message:
-    named: dict[str, dict[str, NDArray[Any]]] = {}
+def _compose(kind: type, values: dict[str, Any], entries: Sequence[_Entry], arrays: Sequence[NDArray[Any]]) -> Message:
     payload: Payload = {}
-    for slot, key, version, array in frames:
-        if key in named.setdefault(slot, {}):
-            refuse("slot and key sent twice", (slot, key))
-        named[slot][key] = array
-        if kind is not Described or slot != _DESCRIPTION:
-            require(array.dtype == np.float32 and array.ndim == 1, f"vector {slot}/{key}", (array.dtype, array.shape))
-            payload.setdefault(slot, {})[key] = Vector(array, version if version != UNNAMED else None)
+    described: dict[str, NDArray[Any]] = {}
+    for entry, array in zip(entries, arrays, strict=True):
+        if kind is Described and entry.slot == _DESCRIPTION:
+            described[entry.key] = array
+            continue
+        if entry.dtype != FLOAT32 or len(entry.shape) != 1:
+            refuse(f"vector {entry.slot}/{entry.key}", (entry.dtype, entry.shape))
+        vector = Vector(array, entry.version if entry.version != UNNAMED else None)
+        payload.setdefault(entry.slot, {})[entry.key] = vector
     if kind is Described:
-        return Described(_description(values, named.get(_DESCRIPTION, {})), payload)
+        return Described(_description(values, described), payload)
     if kind is Blocks:
         return Blocks(tuple(vector for _, _, vector in vectors(payload)))
     if kind in (Train, Update, Evaluate):
         values["payload"] = payload
-    elif frames:
-        raise WireError(f"{_NAMES[kind]} carries no frames, but {len(frames)} came")
+    elif entries:
+        raise WireError(f"{_NAMES[kind]} carries no frames, but {len(entries)} came")
     return cast(Message, kind(**values))
 
 
@@ -389,7 +448,33 @@ def _description(values: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Des
     return Description(**(values | arrays))
 
 
-def _parse_entry(entry: object) -> tuple[str, str, bytes, str, tuple[int, ...], int]:
+class _Entry(NamedTuple):
+    slot: str
+    key: str
+    version: bytes
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    nbytes: int
+    checksum: int
+
+
+@lru_cache(maxsize=256)
+def _parse_entries(packed: bytes, name: str) -> tuple[_Entry, ...]:
+    """The entries of a message of this type. Kept: many updates have the same, and all visits of a round."""
+    unpacked = _unpackb(packed)
+    if not isinstance(unpacked, list):
+        refuse(f"{name}: entries", unpacked)
+    entries = tuple(map(_parse_entry, unpacked))
+    places: set[tuple[str, str]] = set()
+    for entry in entries:
+        place = (entry.slot, entry.key)
+        if place in places:
+            refuse("slot and key sent twice", place)
+        places.add(place)
+    return entries
+
+
+def _parse_entry(entry: object) -> _Entry:
     slot, key, version, dtype, shape, nbytes, checksum = _list(entry, 7, "entry")
     slot, key = _unpack_text(slot, "entry: slot"), _unpack_text(key, "entry: key")
     what = f"entry {slot}/{key}"
@@ -403,47 +488,64 @@ def _parse_entry(entry: object) -> tuple[str, str, bytes, str, tuple[int, ...], 
         raise WireError(f"{what}: {announced} bytes announced, but shape {dimensions} of {dtype} has {wanted}")
     crc = _unpack_int(checksum, f"{what}: checksum")
     require(0 <= crc < 1 << 32, f"{what}: checksum", crc)
-    return slot, key, version, dtype, dimensions, crc
+    return _Entry(slot, key, version, np.dtype(dtype), dimensions, wanted, crc)
 
 
-def _read(entry: object, frame: Buffer) -> _Frame:
-    slot, key, version, dtype, shape, crc = _parse_entry(entry)
-    wanted, got = math.prod(shape) * np.dtype(dtype).itemsize, memoryview(frame).nbytes
-    if got != wanted:
-        raise WireError(f"entry {slot}/{key}: {wanted} bytes announced, a frame of {got} came")
-    if crc and zlib.crc32(frame) != crc:
+def _read(entry: _Entry, frame: Buffer) -> NDArray[Any]:
+    slot, key, _, dtype, shape, nbytes, checksum = entry
+    got = memoryview(frame).nbytes
+    if got != nbytes:
+        raise WireError(f"entry {slot}/{key}: {nbytes} bytes announced, a frame of {got} came")
+    if checksum and zlib.crc32(frame) != checksum:
         raise WireError(f"entry {slot}/{key}: the checksum does not fit the frame")
     array = np.frombuffer(frame, dtype).reshape(shape) if got else np.empty(shape, dtype)
     # libzmq hands out short frames as parts of its read buffer, where they may start at any byte
-    return _Frame(slot, key, version, array if array.flags.aligned else array.copy())
+    return array if array.flags.aligned else array.copy()
 
 
-def _find(entry: object, held: Mapping[bytes, Vector]) -> _Frame:
-    slot, key, version, dtype, shape, _ = _parse_entry(entry)
+def _find(entry: _Entry, held: Mapping[bytes, Vector]) -> NDArray[Any]:
+    slot, key, version, dtype, shape, _, _ = entry
     vector = held.get(version)
     if vector is None:
         raise WireError(f"entry {slot}/{key}: version {version.hex()} is not held here")
-    if (dtype, shape) != ("<f4", vector.data.shape):
+    if (dtype, shape) != (FLOAT32, vector.data.shape):
         raise WireError(f"entry {slot}/{key}: {dtype} of shape {shape}, but version {version.hex()} is not")
-    return _Frame(slot, key, version, vector.data)
+    return vector.data
 
 
 def _packb(value: object) -> bytes:
     return cast(bytes, msgpack.packb(value))
 
 
+def _split(header: Buffer) -> tuple[Any, Any, Any, Any, bytes]:
+    """The five items of a header; the last of them, the list of entries, is still packed."""
+    _check_length(header)
+    unpacker = msgpack.Unpacker(max_buffer_size=MAX_HEADER_NBYTES, **LIMITS)
+    try:
+        unpacker.feed(header)
+        length = unpacker.read_array_header()
+        items = [unpacker.unpack() for _ in range(min(length, 4))]
+    except UNPACK_ERRORS as error:
+        raise _not_msgpack(error) from error
+    if length != 5:
+        refuse("header: length of the list", length)
+    protocol, name, run_id, fields = items
+    return protocol, name, run_id, fields, bytes(memoryview(header)[unpacker.tell() :])
+
+
 def _unpackb(raw: Buffer) -> object:
+    _check_length(raw)
+    try:
+        return msgpack.unpackb(raw, **LIMITS)
+    except UNPACK_ERRORS as error:
+        raise _not_msgpack(error) from error
+
+
+def _check_length(raw: Buffer) -> None:
     nbytes = memoryview(raw).nbytes
     if nbytes > MAX_HEADER_NBYTES:
         raise WireError(f"{nbytes} bytes where at most {MAX_HEADER_NBYTES} are allowed")
-    try:
-        return msgpack.unpackb(
-            raw,
-            max_str_len=MAX_TEXT,
-            max_bin_len=MAX_TEXT,
-            max_array_len=MAX_ITEMS,
-            max_map_len=MAX_ITEMS,
-            max_ext_len=0,
-        )
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise WireError(f"not a msgpack message: {type(error).__name__} {error}") from error
+
+
+def _not_msgpack(error: Exception) -> WireError:
+    return WireError(f"not a msgpack message: {type(error).__name__} {error}")

@@ -1,7 +1,10 @@
 """The worker process: receive, run, reply. The only file of edge that knows sockets; the protocol is `edge.wire`.
 
-A worker has one task in hand at a time and holds the block versions it was sent until told to forget them. An exception
-in the work is reported, and the worker lives on; its traceback goes to the worker's log.
+A worker does the tasks in its hand one after another, and holds the block versions it was sent until told to forget
+them. An exception in the work is reported, and the worker lives on; its traceback goes to the worker's log.
+
+Long buffers are handed over, not copied: the vectors of a reply may be views of what the next task overwrites, such as
+the model's own flat vector. They stay untouched until that task begins, which waits for them to have been written out.
 
 Liveness. A training step may keep the main loop busy for minutes, so silence means nothing: libzmq's own heartbeats,
 answered by its I/O thread, say whether the process at the other end runs, and the nursery says when a worker has ended.
@@ -17,6 +20,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
@@ -31,8 +35,11 @@ LOST = 75
 """Exit status of a worker that lost the coordinator (EX_TEMPFAIL of sysexits.h)."""
 WELCOME_SECONDS = 60
 """A coordinator that does not answer a hello in this time is not there."""
-HIGH_WATER = 4
-"""Messages queued per direction: with one task in hand there are never more."""
+HIGH_WATER = 256
+"""Messages queued per direction; a coordinator has no more under way to one worker (`HIGH_WATER` of its pool)."""
+COPY_NBYTES = 1 << 18
+"""Shorter vectors are copied after all: hearing that libzmq is done with a buffer takes longer. A visit that sends ten
+vectors of 248 kB in all costs the worker 0.26 ms instead of 0.32 ms."""
 MAX_ERROR_TEXT = 4000
 
 
@@ -44,7 +51,7 @@ class Site(Protocol):
         ...
 
     def train(self, task: messages.Train, state_in: str | None, state_out: str | None) -> messages.Update:
-        """One visit to one client."""
+        """One visit to one client. The vectors of the update are left as they are until the next call."""
         ...
 
     def evaluate(self, task: messages.Evaluate, state_in: str | None) -> messages.Score:
@@ -58,8 +65,10 @@ class Link:
     def __init__(self, endpoint: str, identity: str, run_id: str, heartbeat_ms: int) -> None:
         self._identity, self._run_id = identity, run_id
         self._held: dict[bytes, Vector] = {}
+        self._under_way: list[zmq.MessageTracker] = []
         self._socket = zmq.Context(io_threads=1).socket(zmq.DEALER)
         self._socket.setsockopt(zmq.IDENTITY, identity.encode())
+        self._socket.copy_threshold = COPY_NBYTES
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.SNDHWM, HIGH_WATER)
         self._socket.setsockopt(zmq.RCVHWM, HIGH_WATER)
@@ -83,15 +92,20 @@ class Link:
         return message.job
 
     def send(self, message: messages.Message, sequence: int = 0, wall_seconds: float = 0.0) -> None:
-        """Send; when this returns, the vectors of the message may be written to again."""
+        """Send; the vectors of the message must not be written to until `settle` has returned."""
         encoded = wire.encode(message, self._run_id)
         envelope = wire.Envelope(self._identity, sequence, wall_seconds=wall_seconds).pack()
         parts: list[bytes | memoryview] = [envelope, encoded.header, *encoded.frames]
         more = [zmq.SNDMORE] * (len(parts) - 1) + [zmq.Flag(0)]
         # send_multipart would give the tracker of the last part alone
         trackers = [self._socket.send(*part, copy=False, track=True) for part in zip(parts, more, strict=True)]
-        for tracker in trackers:
+        self._under_way += [tracker for tracker in trackers if not tracker.done]
+
+    def settle(self) -> None:
+        """Wait until all vectors that were sent have been written out."""
+        for tracker in self._under_way:
             tracker.wait()
+        self._under_way.clear()
 
     def receive(self, wait: bool = True) -> tuple[wire.Envelope, messages.Message]:
         """The next message that is not `Blocks`; zmq.Again if none has come and we do not ``wait``.
@@ -153,33 +167,47 @@ def _error(error: BaseException) -> messages.Error:
 
 def _serve(link: Link, site: Site) -> None:
     """One task after another, until a bye."""
-    while True:
-        envelope, message = link.receive()
-        if isinstance(message, messages.Bye):
-            return
-        if isinstance(message, messages.Ping | messages.Cancel):  # a cancel that the reply has crossed
-            link.send(messages.Pong(), envelope.sequence)
-            continue
+    hand = _Hand()
+    while hand.tasks or hand.take_in(link):
+        task = hand.tasks[0]
+        envelope, message = task
+        link.settle()
         began = time.monotonic()
         reply = _perform(site, message, envelope)
-        interruption = _came_meanwhile(link)
-        if isinstance(interruption, messages.Bye):
+        seconds = time.monotonic() - began
+        if not hand.take_in(link):
             return
-        if isinstance(interruption, messages.Cancel):
-            link.send(messages.Pong(), envelope.sequence)
-        else:
-            link.send(reply, envelope.sequence, time.monotonic() - began)
+        if hand.tasks and hand.tasks[0] is task:  # or it was cancelled meanwhile
+            hand.tasks.popleft()
+            link.send(reply, envelope.sequence, seconds)
 
 
-def _came_meanwhile(link: Link) -> messages.Message | None:
-    """The bye or the cancel that came while the task ran; pings are for finding lost connections, and need no more."""
-    while True:
-        try:
-            _, message = link.receive(wait=False)
-        except zmq.Again:
-            return None
-        if isinstance(message, messages.Bye | messages.Cancel):
-            return message
+class _Hand:
+    """The tasks that have come and are not answered yet, in their order; the first is next, or in progress."""
+
+    def __init__(self) -> None:
+        self.tasks: deque[tuple[wire.Envelope, messages.Message]] = deque()
+
+    def take_in(self, link: Link) -> bool:
+        """Heed what has come, and wait for a task if there is none; False after a bye."""
+        while True:
+            try:
+                envelope, message = link.receive(wait=not self.tasks)
+            except zmq.Again:
+                return True
+            if isinstance(message, messages.Bye):
+                return False
+            if isinstance(message, messages.Ping):
+                link.send(messages.Pong())
+            elif isinstance(message, messages.Cancel):
+                self._drop(envelope.sequence)
+                link.send(messages.Pong(), envelope.sequence)
+            else:
+                self.tasks.append((envelope, message))
+
+    def _drop(self, sequence: int) -> None:
+        """Take a task out; it is gone already if its reply has crossed the cancel."""
+        self.tasks = deque(task for task in self.tasks if task[0].sequence != sequence)
 
 
 def main(argv: Sequence[str]) -> int:

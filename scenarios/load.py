@@ -219,7 +219,8 @@ def _resolve(name: str, raw: dict[str, Any], origin: _Origin) -> Loaded:
     if scenario.rounds.policy in ASYNCHRONOUS:
         valid("method_options", lambda: method.check_asynchronous(options))
     valid("data.partition", lambda: check_partition(data_config(scenario), data))
-    valid("data.partition.kind", lambda: _check_scoring(method, scenario))
+    valid("data.partition.kind", lambda: _check_own_examples(method, scenario))
+    valid("eval.subset", lambda: _check_subset(method, scenario))
     valid("train.nesterov", lambda: _check_nesterov(scenario))
     valid("server", lambda: _check_server(scenario.server, method))
     valid("rounds.participants", lambda: _check_participants(scenario))
@@ -283,7 +284,15 @@ def _check_server(name: str, method: Method) -> None:
         )
 
 
-def _check_scoring(method: Method, scenario: Scenario) -> None:
+def _check_subset(method: Method, scenario: Scenario) -> None:
+    if method.objective.evaluated == "clients" and scenario.eval.subset is not None:
+        raise ValueError(
+            f"eval.subset = {scenario.eval.subset}: {method.name} is scored on each client's own test examples, not on "
+            "the set that this is a part of"
+        )
+
+
+def _check_own_examples(method: Method, scenario: Scenario) -> None:
     if method.objective.evaluated == "clients" and scenario.data.partition.kind == "file":
         raise ValueError(
             f"data.partition.kind = file shares no test examples among clients, but {method.name} is scored on those "

@@ -84,19 +84,19 @@ def summary(
         "run_dir": str(folder),
         "method": loaded.scenario.method,
         "seed": loaded.scenario.seed,
-        "rounds": federation.rounds,
+        "rounds": federation.committed.rounds,
         "accuracy": scored[-1]["accuracy"] if scored else None,
         "best_accuracy": max((row["accuracy"] for row in scored), default=None),
-        "virtual_seconds": federation.clock.now,
+        "virtual_seconds": federation.committed.virtual_seconds,
         **total,
         "wasted_seconds": sum(row["wasted_s"] for row in rows),
         "bottlenecks": {name: each.rounds for name, each in blame.bottlenecks(query).items()},
         "visits": blame.visits(query),
         "target_accuracy": target,
-        **to_target(rows, target, federation.rounds),
+        **to_target(rows, target, federation.committed.rounds),
         "stopped_by": stopped_by,
         "wall_seconds": wall_seconds,
-        "model_sha256": federation.model_sha256(),
+        "model_sha256": federation.committed.model_sha256,
     }
 
 

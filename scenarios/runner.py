@@ -41,13 +41,24 @@ USERS_ERRORS = ("DataError", "PartitionError")
 
 
 def on_device(loaded: Loaded, device: str) -> Loaded:
-    """The scenario with the defaults that depend on the type of device written out."""
+    """The scenario as it runs on a device, with the defaults that depend on the type of device written out.
+
+    ScenarioError for a precision that the device does not have.
+    """
+    loaded = _settled(loaded, device)
+    kind = device.partition(":")[0]
+    if loaded.scenario.train.precision == "tf32" and kind != "cuda":
+        raise ScenarioError(f"{loaded.name}: train.precision = tf32: needs a CUDA device; this run is on {kind}")
+    return loaded
+
+
+def _settled(loaded: Loaded, device: str) -> Loaded:
     train = loaded.scenario.train
-    if train.memory_format is not None:
-        return loaded
-    default = loaded.model.memory_format.get(device.partition(":")[0], "contiguous")
-    settled = train.model_copy(update={"memory_format": default})
-    return replace(loaded, scenario=loaded.scenario.model_copy(update={"train": settled}))
+    defaults = loaded.model.on(device.partition(":")[0], loaded.scenario.model.width, train.precision)
+    keys = ("precision", "memory_format", "pathways")
+    missing = {key: getattr(defaults, key) for key in keys if getattr(train, key) is None}
+    settled = {"train": train.model_copy(update=missing)}
+    return replace(loaded, scenario=loaded.scenario.model_copy(update=settled))
 
 
 def identity(loaded: Loaded) -> dict[str, Any]:
@@ -64,7 +75,7 @@ def identity(loaded: Loaded) -> dict[str, Any]:
 
 def job(loaded: Loaded, known: Description | None, device: str, cache: Path) -> Job:
     """What every worker is told; before describe, when nothing is known, not what travels."""
-    loaded = on_device(loaded, device)
+    loaded = _settled(loaded, device)
     scenario, method = loaded.scenario, loaded.method
     down: tuple[str, ...] = ()
     up: tuple[str, ...] = ()
@@ -89,6 +100,7 @@ def job(loaded: Loaded, known: Description | None, device: str, cache: Path) -> 
         keep=keep,
         reports=method.reports,
         eval_batch=scenario.eval.batch,
+        eval_subset=scenario.eval.subset,
         flops=flops,
     )
 

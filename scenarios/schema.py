@@ -100,9 +100,14 @@ class Train(Section):
     """Exactly so many steps per visit instead of local_epochs."""
     drop_last: bool = False
     """Whether a short last batch is left out."""
-    precision: Literal["fp32"] = "fp32"
+    precision: Literal["fp32", "bf16", "tf32"] | None = Field(default=None, json_schema_extra=also("dtype", "amp"))
+    """What training computes in: fp32; bf16 (layers in bfloat16; fast on GPUs, and on CPUs with AVX512-BF16 or AMX);
+    tf32 (CUDA devices only). By default fp32. Models are kept, sent and evaluated in fp32 in any case."""
     memory_format: Literal["contiguous", "channels_last"] | None = None
     """How images lie in memory; by default what is fastest for the model on the device in use."""
+    pathways: Literal["each", "sweep"] | None = None
+    """How the hybrid pathways of FedMLB and FedBR are run: each, one after the other; sweep, all that stand before a
+    block together as one larger batch. By default what is fastest for the model on the device in use."""
     threads: int = Field(default=1, ge=1, le=1024)
     """Threads of one CPU worker; part of the result, since it changes the order of sums."""
 
@@ -325,6 +330,8 @@ class Eval(Section):
     """Rounds between evaluations; the last round always is."""
     batch: int = Field(default=500, ge=1)
     """Examples per shard of the test set; part of the result, since losses are summed shard by shard."""
+    subset: int | None = Field(default=None, ge=1)
+    """Score on so many examples of the test set, drawn once by the seed; by default on all of it."""
 
 
 class Scenario(Section):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import functools
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from coordinator.optimisers import Replace
 from coordinator.rounds import POLICIES
 from coordinator.rules import Rules
 from coordinator.server import Setup
-from coordinator.tasks import PoolTask, Reply
+from coordinator.tasks import Heard, PoolTask, Reply
 from costmodel.behaviour import Behaviour
 from costmodel.clock import Clock
 from costmodel.device import devices, networks
@@ -72,6 +72,22 @@ def described(model: ModelConfig, data: DataConfig, seed: int) -> tuple[Descript
 
 
 @dataclass
+class Later:
+    """An order that is done when it is waited for."""
+
+    left: list[Callable[[], None]]
+
+    def wait(self) -> None:
+        """Do it all."""
+        while self.left:
+            self.left.pop(0)()
+
+    def cancel(self) -> None:
+        """Do nothing of it."""
+        self.left.clear()
+
+
+@dataclass
 class Direct:
     """Workers that are one site in this process. Every message is encoded, to learn its real length."""
 
@@ -87,19 +103,27 @@ class Direct:
     replies: dict[int, messages.Update] = field(default_factory=dict)
     """turn -> the last reply"""
 
-    def run(self, tasks: Sequence[PoolTask]) -> Iterator[tuple[PoolTask, Reply]]:
-        """Do each task, and answer."""
+    size = 1
+
+    def submit(self, tasks: Sequence[PoolTask], heard: Heard) -> Later:
+        """Do each task, and answer, when it is waited for."""
         order = range(len(tasks)) if self.shuffle is None else self.shuffle.permutation(len(tasks))
-        for index in order:
-            yield tasks[index], self._do(tasks[index])
+
+        def do(task: PoolTask) -> None:
+            heard(task, self._do(task))
+
+        return Later([functools.partial(do, tasks[index]) for index in order])
 
     def _do(self, task: PoolTask) -> Reply:
         message = task.message
         if isinstance(message, messages.Evaluate):
             return self.site.evaluate(message, task.state_in)
         assert isinstance(message, messages.Train)
-        reply = self.site.train(message, task.state_in, task.state_out)
-        down, up = wire.encode(message, RUN_ID).nbytes, wire.encode(reply, RUN_ID).nbytes
+        sent = wire.encode(self.site.train(message, task.state_in, task.state_out), RUN_ID)
+        # The worker's own vectors change with the next task.
+        reply = wire.decode(sent.header, [bytes(frame) for frame in sent.frames], RUN_ID)
+        assert isinstance(reply, messages.Update)
+        down, up = wire.encode(message, RUN_ID).nbytes, sent.nbytes
         self.bytes_down += down
         self.bytes_up += up
         self.trained.append((message.round, message.client))

@@ -100,6 +100,7 @@ class FedBRServer(Server):
         self.longest = np.zeros(2)
         self.distance = np.zeros(2)
         self._sent: dict[int, dict[str, Vector]] = {}
+        self._moved: dict[int, float] = {}
         self._values: dict[int, float] = {}
 
     def dispatch(self, client: int, round: int) -> Dispatch:
@@ -164,6 +165,11 @@ class FedBRServer(Server):
             self.last_seen[client] = round
             self.since_full[client] = 0 if was_full else self.since_full[client] + 1
 
+    def note(self, reply: Update) -> None:
+        """How far the client's model has moved, where Eq. 5 asks for it."""
+        if self.options.deviation == "model":
+            self._moved[reply.client] = model_distance(reply, self._sent.pop(reply.client))
+
     def feedback(self, round: int, outcomes: Sequence[Outcome]) -> list[ChoiceRow]:
         """Eq. 5 and 6 for every visit that counted."""
         if not outcomes:
@@ -203,7 +209,7 @@ class FedBRServer(Server):
     def _deviations(self, outcomes: Sequence[Outcome]) -> NDArray[np.float64]:
         if self.options.deviation != "model":
             return self.deviations[[o.dispatch.client for o in outcomes]]
-        distances = np.array([model_distance(o.reply, self._sent.pop(o.dispatch.client)) for o in outcomes])
+        distances = np.array([self._moved.pop(o.dispatch.client) for o in outcomes])
         mean = distances.mean()
         if self.setup.asynchronous:
             self.distance += distances.sum(), len(outcomes)

@@ -8,6 +8,8 @@ mu·(θ_i − θ). ``half = false`` leaves the ½ out. mu = 0 is the objective a
 
 from __future__ import annotations
 
+import torch
+
 from edge.blocks import Net
 from edge.local import Correction, Visit
 from edge.payload import Payload
@@ -18,10 +20,12 @@ class Prox(Correction):
 
     def begin(self, net: Net, down: Payload, state: Payload, visit: Visit) -> None:
         """Remember the starting point."""
-        self.start = net.flat.clone()
+        self.start = net.scratch("prox: start").copy_(net.flat)
+        self.moved = net.scratch("prox: moved")
         self.weight = self.options["mu"] * (1.0 if self.options["half"] else 2.0)
 
     def correct(self, net: Net) -> None:
         """Add mu·(θ_i − θ) to the gradient."""
         if self.weight:
-            net.grad.add_(net.flat - self.start, alpha=self.weight)
+            torch.sub(net.flat, self.start, out=self.moved)
+            net.grad.add_(self.moved, alpha=self.weight)

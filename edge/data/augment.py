@@ -2,7 +2,9 @@
 
 Rotation by the nearest pixel, crop and flip only move pixels, so that their composition is one table of source pixels
 per example and a batch is gathered once, still as uint8. An empty place shows the background, in pixel space, before
-normalisation, as in the transforms that it stands for.
+normalisation, as in the transforms that it stands for: images get a frame of one background pixel, and whatever would
+come from outside comes from there. Crop and flip act on rows and columns apart, so the table is made of one number per
+row and one per column until a rotation needs one per pixel.
 """
 
 from __future__ import annotations
@@ -18,6 +20,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from edge.data.sets import DataError, DataSet
+
+_Numbers = NDArray[np.float32]
+FAR = 1e6
+"""A row or column far outside any image, in which float32 still counts single pixels."""
 
 
 @dataclass(frozen=True)
@@ -118,42 +124,52 @@ def prepare(x: Tensor, profile: Profile, rng: np.random.Generator | None = None)
 def move(x: Tensor, draws: Draws, crop_pad: int, background: int) -> Tensor:
     """Rotate, then crop, then flip each image of (batch, channels, height, width) by its own draw."""
     batch, channels, height, width = x.shape
-    rows = torch.arange(height, device=x.device).view(1, height, 1)
-    columns = torch.arange(width, device=x.device).view(1, 1, width)
+    framed = F.pad(x, (1, 1, 1, 1), value=background).view(batch, channels, -1)
+    rows, columns = _sources(draws, crop_pad, height, width, x.device)
+    rows, columns = rows.clamp_(-1, height), columns.clamp_(-1, width)
+    source = columns.add(rows, alpha=width + 2).add_(width + 3).long()  # (batch, height, width), in the framed image
+    return framed.gather(2, source.view(batch, 1, -1).expand(-1, channels, -1)).view(x.shape)
+
+
+def _sources(draws: Draws, crop_pad: int, height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Row and column of the pixel that each output pixel comes from, whole numbers that broadcast to (batch, h, w).
+
+    What is made of whole rows and columns is small, and is made on the host.
+    """
     # From an output pixel back to its source: the steps are undone last to first.
+    rows, columns = np.arange(height, dtype=np.float32)[None], np.arange(width, dtype=np.float32)[None]
     if draws.flips is not None:
-        flipped = torch.from_numpy(draws.flips).to(x.device).view(batch, 1, 1)
-        columns = torch.where(flipped, width - 1 - columns, columns)
-    inside = torch.ones((batch, height, width), dtype=torch.bool, device=x.device)
+        columns = np.where(draws.flips[:, None], columns[:, ::-1], columns)  # (batch, width)
     if draws.corners is not None:
-        corners = torch.from_numpy(draws.corners).to(x.device).view(batch, 2, 1, 1) - crop_pad
-        rows, columns = rows + corners[:, 0], columns + corners[:, 1]
-        inside = _within(rows, columns, height, width)
-    if draws.degrees is not None:
-        rows, columns = _unrotate(rows, columns, draws.degrees, height, width)
-        # What the crop took from outside the rotated image stays empty, wherever the rotation would find it.
-        inside = inside & _within(rows, columns, height, width)
-    source = rows.clamp(0, height - 1) * width + columns.clamp(0, width - 1)  # (batch, height, width)
-    source = source.expand(batch, height, width).reshape(batch, 1, -1).expand(batch, channels, -1)
-    moved = x.reshape(batch, channels, -1).gather(2, source)
-    return moved.masked_fill_(~inside.reshape(batch, 1, -1), background).view(batch, channels, height, width)
-
-
-def _within(rows: Tensor, columns: Tensor, height: int, width: int) -> Tensor:
-    return (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+        corners = (draws.corners - crop_pad).astype(np.float32)
+        rows, columns = rows + corners[:, :1], columns + corners[:, 1:]
+    if draws.degrees is None:
+        return _on(device, rows[:, :, None]), _on(device, columns[:, None, :])
+    return _unrotate(rows, columns, draws.degrees, (height, width), device)
 
 
 def _unrotate(
-    rows: Tensor, columns: Tensor, degrees: NDArray[np.float64], height: int, width: int
+    rows: _Numbers, columns: _Numbers, degrees: NDArray[np.float64], shape: tuple[int, int], device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """The pixel that a rotation about the image's centre brings to (rows, columns), rounded to the nearest."""
+    """The pixel that a rotation about the centre of an image of ``shape`` brings to (rows, columns), to the nearest.
+
+    What a crop took from outside the rotated image stays outside, wherever the rotation would find it.
+    """
     # Sine and cosine on the host, where they do not depend on the device's own approximation.
-    angles = np.radians(degrees).reshape(-1, 1, 1)
-    sines, cosines = (torch.from_numpy(f(angles).astype(np.float32)).to(rows.device) for f in (np.sin, np.cos))
-    down, right = rows - (height - 1) / 2, columns - (width - 1) / 2
-    source_rows = sines * right + cosines * down + (height - 1) / 2
-    source_columns = cosines * right - sines * down + (width - 1) / 2
-    return source_rows.round().long(), source_columns.round().long()
+    angles = np.radians(degrees)[:, None]
+    sines, cosines = np.sin(angles).astype(np.float32), np.cos(angles).astype(np.float32)
+    middle_row, middle_column = ((side - 1) / 2 for side in shape)
+    down, right = rows - np.float32(middle_row), columns - np.float32(middle_column)
+    row_parts, column_parts = cosines * down, cosines * right
+    row_parts[np.broadcast_to((rows < 0) | (rows >= shape[0]), row_parts.shape)] = FAR
+    column_parts[np.broadcast_to((columns < 0) | (columns >= shape[1]), column_parts.shape)] = FAR
+    source_rows = _on(device, (sines * right)[:, None, :]) + _on(device, row_parts[:, :, None])
+    source_columns = _on(device, column_parts[:, None, :]) - _on(device, (sines * down)[:, :, None])
+    return source_rows.add_(middle_row).round_(), source_columns.add_(middle_column).round_()
+
+
+def _on(device: torch.device, numbers: _Numbers) -> Tensor:
+    return torch.from_numpy(numbers).to(device)
 
 
 @cache

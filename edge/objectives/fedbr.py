@@ -50,10 +50,11 @@ class FedBR(Local):
     def loss(self, net: Net, x: Tensor, y: Tensor) -> Tensor:
         """The main path and alpha hybrid pathways on the same batch."""
         features = net.features(x)
-        cross_entropy = self.note(F.cross_entropy(features[-1], y))
         with torch.set_grad_enabled(self.pathways_learn):
-            hybrids = local_to_global(self.frozen, features, self.pathways)
-        return self.objective(cross_entropy, features[-1], hybrids, y)
+            hybrids = local_to_global(self.frozen, features, self.pathways, self.visit.pathways)
+        loss, cross_entropy = self.objective(features[-1], hybrids, y)
+        self.note(cross_entropy)
+        return loss
 
     def end(self, net: Net, visit: Visit) -> tuple[Payload, Payload, dict[str, float]]:
         """Report, beside the model, how far the local loss fell (the Δζ_L of Eq. 5; negative when it rose)."""

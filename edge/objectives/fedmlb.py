@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
-from torch.nn import functional as F
 
 from edge.blocks import Net
 from edge.local import Local, Visit
@@ -34,7 +33,7 @@ class FedMLB(Local):
         super().begin(net, down, state, visit)
         self.frozen = net.frozen()
         arrived = down.get(MODEL, {})
-        self.frozen.load(net.dump(key for key in net.layout.sizes if key not in arrived))
+        self.frozen.load(net.views(key for key in net.layout.sizes if key not in arrived))
         self.frozen.load(arrived)
         blocks = len(net)
         wanted = self.options["pathways"]
@@ -51,9 +50,11 @@ class FedMLB(Local):
     def loss(self, net: Net, x: Tensor, y: Tensor) -> Tensor:
         """All pathways on the same batch, the local prefix computed once."""
         features = net.features(x)
-        cross_entropy = self.note(F.cross_entropy(features[-1], y))
+        main, form = features[-1], self.visit.pathways
         if self.local_first:
-            hybrids = local_to_global(self.frozen, features, self.pathways)
+            hybrids = local_to_global(self.frozen, features, self.pathways, form)
         else:
-            hybrids = global_to_local(net, self.frozen, x, self.pathways)
-        return self.objective(cross_entropy, features[-1], hybrids, y)
+            hybrids = global_to_local(net, self.frozen, x, main, self.pathways, form)
+        loss, cross_entropy = self.objective(main, hybrids, y)
+        self.note(cross_entropy)
+        return loss

@@ -36,7 +36,7 @@ from edge.payload import (
 )
 from edge.streams import generator
 from scenarios import runner
-from scenarios.host import Interrupt, cache_folder, logging_to
+from scenarios.host import Interrupt, cache_folder, choose_device, logging_to
 from scenarios.load import Loaded, ScenarioError
 
 DEVICE = "cpu"
@@ -89,9 +89,12 @@ def run_check(loaded: Loaded, out: Path) -> dict[str, Any]:
 
 
 def check(loaded: Loaded, description: Description, found: str | None) -> dict[str, Any]:
-    """Scenario, blocks, alphas and estimate, from a worker's description."""
+    """Scenario, blocks, alphas and estimate, from a worker's description.
+
+    ScenarioError for a precision that the device which a run here would choose does not have.
+    """
     return {
-        "scenario": loaded.scenario.model_dump(),
+        "scenario": runner.on_device(loaded, choose_device("auto")).scenario.model_dump(),
         "blocks": blocks(description),
         "alphas": alphas(loaded, description),
         "estimate": estimate(loaded, description) | {"data": data(loaded, description, found)},

@@ -8,20 +8,21 @@ refused. Nothing is written, no worker is started, and no model but one of zeros
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from coordinator import cohort
 from coordinator.budget import CLIENTS, ROUNDS, TARGET, USER, Budget
-from coordinator.federation import Federation
+from coordinator.federation import Ending, Federation
 from coordinator.ledger import COUNTED, ChoiceRow, Ledger, RoundRow, VisitRow
 from coordinator.methods.fedbr import FedBRServer
 from coordinator.rounds import synchronous
-from coordinator.rows import Rows, Scored
+from coordinator.scoring import Scoring
 from coordinator.server import Dispatch, Outcome, Server
 from coordinator.tasks import Workers
+from coordinator.training import Training
 from coordinator.visits import Visit
 from costmodel.clock import Clock
 from costmodel.units import format_seconds
@@ -108,7 +109,7 @@ class Still(Server):
         """As the method's."""
         return self._half.up_shapes()
 
-    def step(self, replies: Sequence[Update]) -> None:
+    def step(self) -> None:
         """No updates, no step."""
 
     def feedback(self, round: int, outcomes: Sequence[Outcome]) -> list[ChoiceRow]:
@@ -194,8 +195,12 @@ class Replay(Federation):
             raise _Unfinished
         return super().able(candidates, round)
 
-    def train(self, visits: Sequence[Visit]) -> list[Update]:
-        """What was learned of these visits when they were trained; they must be the same as then."""
+    def train(self, visits: Sequence[Visit]) -> Training:
+        """What was learned of these visits when they were trained."""
+        return cast(Training, _Known(lambda: self._replies(visits)))
+
+    def _replies(self, visits: Sequence[Visit]) -> list[Update]:
+        """As they were; the visits must be the same as then."""
         number = self.rounds
         recorded = self.record.counted(number, "train")
         if number >= self.record.completed:
@@ -242,25 +247,45 @@ class Replay(Federation):
         drop = {} if chosen is None else {"drop": chosen.loss_drop}
         return Update(visit.client, visit.turn, {"loss": row.loss, **drop}, {})
 
-    def evaluate(self, kept: Mapping[int, str]) -> tuple[float, float]:
+    def evaluate(self, kept: Mapping[int, str]) -> Scoring:
         """The scores as they were."""
+        return cast(Scoring, _Known(self._score))
+
+    def _score(self) -> tuple[float, float]:
         index = len(self.rounds_done)
         row = self.record.rounds[index] if index < len(self.record.rounds) else None
         if row is None or row.accuracy is None:
             self._refuse("the run would end here, but its model was not scored then", index)
         return row.accuracy, float("inf") if row.test_loss is None else row.test_loss
 
-    def commit(self, rows: Rows, scored: Scored, wall_started: float) -> None:
+    def model_sha256(self) -> str:
+        """As it was."""
+        index = len(self.rounds_done)
+        return self.record.rounds[index].model_sha256 if index < len(self.record.rounds) else ""
+
+    def commit(self, ending: Ending, row: RoundRow) -> None:
         """Take note of a round, if as many have listened as then."""
-        number, index = rows.round, len(self.rounds_done)
+        rows = ending.rows
         if _is_complete(rows.visits):
-            listened = {row.client for row in rows.visits if row.kind == "listen"}
-            differing = listened.symmetric_difference(self.record.counted(number, "listen"))
+            listened = {visit.client for visit in rows.visits if visit.kind == "listen"}
+            differing = listened.symmetric_difference(self.record.counted(rows.round, "listen"))
             if differing:
-                self._refuse(self._why(min(differing), number), number)
-        known = self.record.rounds[index].model_sha256 if index < len(self.record.rounds) else ""
-        self.rounds_done.append(rows.round_row(self.clock.now, scored, known))
+                self._refuse(self._why(min(differing), rows.round), rows.round)
+        self.rounds_done.append(row)
         self.visits_done += rows.visits
+
+
+@dataclass(frozen=True)
+class _Known:
+    """Stands for what workers are asked: the answer is in the ledger, and is looked up when it is waited for."""
+
+    look_up: Callable[[], Any]
+
+    def wait(self) -> Any:
+        return self.look_up()
+
+    def cancel(self) -> None:
+        pass
 
 
 def _is_complete(visits: Iterable[VisitRow]) -> bool:

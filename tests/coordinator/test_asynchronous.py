@@ -26,7 +26,7 @@ from coordinator.optimisers import Replace
 from coordinator.rounds import POLICIES
 from coordinator.rules import Rules
 from coordinator.server import Model, Part, State
-from coordinator.tasks import Stopped
+from coordinator.tasks import Heard, Order, PoolTask, Stopped, Workers
 from coordinator.visits import Visit
 from costmodel.availability import Windows
 from costmodel.behaviour import Behaviour
@@ -341,7 +341,7 @@ class Tally(local.Correction):
 class TallyPart(Part):
     """Counts the replies that were used."""
 
-    used = 0.0
+    used = folded = 0.0
 
     def down(self, client: int) -> Payload:
         return {"tally": {"all": Vector(np.array([self.used], np.float32))}}
@@ -349,8 +349,11 @@ class TallyPart(Part):
     def up_shapes(self) -> dict[str, dict[str, int]]:
         return {"tally": {"one": 1, "own": 1, "heard": 1}}
 
-    def step(self, replies: Sequence[Update], before: Model, after: Model) -> Model:
-        self.used += sum(float(reply.payload["tally"]["one"].data[0]) for reply in replies)
+    def fold(self, reply: Update) -> None:
+        self.folded += float(reply.payload["tally"]["one"].data[0])
+
+    def step(self, before: Model, after: Model) -> Model:
+        self.used = self.folded
         return after
 
     def state(self) -> State:
@@ -450,16 +453,21 @@ def test_every_client_keeps_its_own_first_blocks_between_visits(tmp_path: Path) 
 class Spoilt:
     """Workers of whose replies those of some clients are not finite, and who stop after so many calls."""
 
-    def __init__(self, workers: Any, clients: Sequence[int], calls: int = 99) -> None:
+    def __init__(self, workers: Workers, clients: Sequence[int], calls: int = 99) -> None:
         self.workers, self.clients, self.calls = workers, clients, calls
 
-    def run(self, tasks: Any) -> Any:
+    size = 1
+
+    def submit(self, tasks: Sequence[PoolTask], heard: Heard) -> Order:
         self.calls -= 1
         if not self.calls:
             raise Stopped
-        for task, reply in self.workers.run(tasks):
+
+        def spoil(task: Any, reply: Any) -> None:
             spoilt = isinstance(reply, Update) and reply.client in self.clients
-            yield task, replace(reply, numbers={**reply.numbers, "loss": math.nan}) if spoilt else reply
+            heard(task, replace(reply, numbers={**reply.numbers, "loss": math.nan}) if spoilt else reply)
+
+        return self.workers.submit(tasks, spoil)
 
 
 @both

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 from coordinator.federation import Progress, RunFailed, file_sha256
 from coordinator.methods import CORRECTIONS, OBJECTIVES, resolve
 from coordinator.rounds import synchronous
+from coordinator.tasks import Heard, Order, PoolTask, Workers
 from edge import messages
 from edge.config import PartitionConfig, TrainConfig
 from edge.payload import Vector
@@ -95,7 +96,8 @@ def test_what_travels_is_what_is_charged(case: Case, once: Played) -> None:
     assert run.rows("SELECT SUM(bytes_down), SUM(bytes_up) FROM visits") == sent
     by_direction = "SELECT SUM(nbytes) FROM transfers WHERE direction = "
     assert [run.rows(by_direction + "'down'")[0] + run.rows(by_direction + "'up'")[0]] == sent
-    assert (run.federation.bytes_down, run.federation.bytes_up) == sent[0]
+    committed = run.federation.committed
+    assert (committed.bytes_down, committed.bytes_up) == sent[0]
 
 
 @each_method
@@ -142,12 +144,16 @@ def test_another_seed_gives_another_model(case: Case, once: Played) -> None:
 class Spoilt:
     """Workers whose replies are changed on the way."""
 
-    def __init__(self, workers: Any, change: Callable[[messages.Update], messages.Update]) -> None:
+    def __init__(self, workers: Workers, change: Callable[[messages.Update], messages.Update]) -> None:
         self.workers, self.change = workers, change
 
-    def run(self, tasks: Any) -> Any:
-        for task, reply in self.workers.run(tasks):
-            yield task, self.change(reply) if isinstance(reply, messages.Update) else reply
+    size = 1
+
+    def submit(self, tasks: Sequence[PoolTask], heard: Heard) -> Order:
+        def spoil(task: Any, reply: Any) -> None:
+            heard(task, self.change(reply) if isinstance(reply, messages.Update) else reply)
+
+        return self.workers.submit(tasks, spoil)
 
 
 def refused(folder: Path, change: Callable[[messages.Update], messages.Update]) -> str:

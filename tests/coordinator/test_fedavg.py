@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,13 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional as F
 
-from coordinator.server import Server, Setup, mean
+from coordinator.server import Server, Setup
+from coordinator.sums import Sum
 from edge.batches import LocalBatches
 from edge.blocks import build
 from edge.config import PartitionConfig, TrainConfig
 from edge.messages import Update
-from edge.payload import MODEL, BlockShape, Layout
+from edge.payload import MODEL, BlockShape, Floats, Layout
 from tests.toy import Run, play, vector
 
 IID = PartitionConfig("iid")
@@ -62,9 +64,9 @@ def test_the_order_of_clients_changes_rounding_only() -> None:
     rng = np.random.default_rng(0)
     vectors = [rng.standard_normal(1000).astype(np.float32) for _ in range(7)]
     weights = list(range(1, 8))
-    one, other = mean(vectors, weights), mean(vectors[::-1], weights[::-1])
-    assert np.abs(one - other).max() < 1e-6
-    assert np.allclose(one, np.average(vectors, axis=0, weights=weights), rtol=0, atol=1e-6)
+    one, other = (mean(list(zip(vectors, weights, strict=True))[::way]) for way in (1, -1))
+    assert np.abs(one - other).max() < 1e-7
+    assert np.allclose(one, np.average(vectors, axis=0, weights=weights), rtol=0, atol=1e-7)
 
 
 def test_one_full_batch_each_is_one_step_on_the_mean_gradient(tmp_path: Path) -> None:
@@ -88,6 +90,27 @@ def test_a_client_with_less_than_a_batch_returns_what_it_got(tmp_path: Path) -> 
 # --- the mean, by hand ------------------------------------------------------------------------------------------------
 
 
+def mean(weighted: Sequence[tuple[Floats, float]]) -> Floats:
+    total = Sum()
+    for numbers, weight in weighted:
+        total.add(numbers, weight)
+    result = total.mean()
+    assert result is not None
+    return result
+
+
+def test_a_vector_alone_keeps_every_bit_whatever_it_weighs() -> None:
+    numbers = np.random.default_rng(1).standard_normal(100_000).astype(np.float32)
+    assert np.array_equal(mean([(numbers, 139.0)]), numbers)
+
+
+def test_without_any_weight_there_is_no_mean() -> None:
+    total = Sum()
+    assert total.mean() is None
+    total.add(np.ones(3, np.float32), 0.0)
+    assert total.mean() is None
+
+
 def stepped(weights: str, samples: list[int]) -> list[float]:
     """A model of two numbers, (0, 0), after replies (1, 0), (2, 0) and (4, 8)."""
     layout = Layout((BlockShape("w", 2),))
@@ -96,7 +119,9 @@ def stepped(weights: str, samples: list[int]) -> list[float]:
         Setup(layout, {MODEL: {"w": vector(0, 0)}}, {}, weights, ("w",), ("w",), 0, counts, counts[:, None])
     )
     replies = [vector(1, 0), vector(2, 0), vector(4, 8)]
-    server.step([Update(client, 0, {}, {MODEL: {"w": reply}}) for client, reply in enumerate(replies)])
+    for client, reply in enumerate(replies):
+        server.fold(Update(client, 0, {}, {MODEL: {"w": reply}}))
+    server.step()
     return [float(number) for number in server.model["w"].data]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from edge import state
 from edge.config import PartitionConfig, TrainConfig
+from edge.messages import Update
 from edge.payload import MODEL
 from tests.toy import Run, federation, play
 
@@ -86,8 +87,10 @@ def test_a_partial_round_starts_from_the_clients_own_first_blocks(tmp_path: Path
     kept = {client: state.read(run.kept(client))[MODEL] for client in (0, 1)}
     # Without a step size, what a client uploads is what it started from.
     run.job = replace(run.job, train=replace(CLIPPED, lr=0.0))
-    for client, reply in enumerate(run.train([run.prepare(client, 1) for client in (0, 1)])):
-        up = reply.payload[MODEL]
+    replies: list[Update] = []
+    run.submit([run.prepare(client, 1) for client in (0, 1)], replies.append).wait()
+    for reply in replies:
+        client, up = reply.client, reply.payload[MODEL]
         assert [up[key].version for key in ("conv1", "conv2", "conv3")] == [
             kept[client][key].version for key in ("conv1", "conv2", "conv3")
         ]

@@ -40,7 +40,10 @@ def played(server: FedBRServer, round: int, clients: list[int], drop: float = 1.
         Outcome(d, Update(d.client, round, {"drop": drop, "loss": loss}, model(d.client)), d.client + 1, d.client + 1)
         for d in dispatches
     ]
-    server.step([outcome.reply for outcome in outcomes])
+    for outcome in outcomes:
+        server.note(outcome.reply)
+        server.fold(outcome.reply)
+    server.step()
     return server.feedback(round, outcomes)
 
 
@@ -227,6 +230,7 @@ def ended(
     """It counted, having taken so many seconds and moved every number by so much; what the ledger shows of it."""
     server.received(round, [dispatch])
     reply = Update(dispatch.client, round, {"drop": 1.0, "loss": 1.0}, model(moved))
+    server.note(reply)
     (row,) = server.feedback(round, [Outcome(dispatch, reply, compute, link)])
     return row
 

@@ -25,7 +25,9 @@ from coordinator.methods.fedbr import ROW as FEDBR
 from coordinator.methods.row import Correction, Objective, Options, plain_passes
 from coordinator.optimisers import Replace
 from coordinator.rounds import synchronous
-from coordinator.server import Dispatch, Model, Part, Server, Setup, State, mean
+from coordinator.server import Dispatch, Model, Part, Server, Setup, State
+from coordinator.sums import Sum
+from coordinator.tasks import Heard, Order, PoolTask, Workers
 from edge import local, state
 from edge.blocks import Net
 from edge.config import ModelConfig, PartitionConfig, TrainConfig
@@ -80,6 +82,7 @@ class ClusterServer(Server):
             key: Vector(v.data + rng.normal(0, 0.1, v.data.size).astype(np.float32)) for key, v in self.model.items()
         }
         self.chosen: dict[int, int] = {}
+        self.own = [{key: Sum() for key in setup.up} for _ in range(2)]
 
     def dispatch(self, client: int, round: int) -> Dispatch:
         return Dispatch(client, self.joined(client, self.scored(client)))
@@ -87,12 +90,17 @@ class ClusterServer(Server):
     def scored(self, client: int) -> Payload:
         return {MODEL: dict(self.model), "second": dict(self.second)}
 
-    def step(self, replies: Sequence[Update]) -> None:
-        self.chosen = {reply.client: int(reply.numbers["cluster"]) for reply in replies}
-        for cluster, model in enumerate((self.model, self.second)):
-            mine = [reply.payload[MODEL] for reply in replies if self.chosen[reply.client] == cluster]
-            for key in self.setup.up if mine else ():
-                model[key] = Vector(mean([up[key].data for up in mine], [1.0] * len(mine)))
+    def fold(self, reply: Update) -> None:
+        self.chosen[reply.client] = int(reply.numbers["cluster"])
+        sums = self.own[self.chosen[reply.client]]
+        for key, total in sums.items():
+            total.add(reply.payload[MODEL][key].data, 1.0)
+
+    def step(self) -> None:
+        for model, sums in zip((self.model, self.second), self.own, strict=True):
+            means = {key: total.mean() for key, total in sums.items()}
+            model.update((key, Vector(mean)) for key, mean in means.items() if mean is not None)
+        self.own = [{key: Sum() for key in self.setup.up} for _ in range(2)]
 
     def state(self) -> State:
         return super().state() | {f"second/{key}": vector.data for key, vector in self.second.items()}
@@ -151,14 +159,18 @@ class Still(Replace):
 class Listening:
     """Workers that keep a copy of every reply."""
 
-    def __init__(self, workers: Any) -> None:
+    def __init__(self, workers: Workers) -> None:
         self.workers, self.replies = workers, list[Update]()
 
-    def run(self, tasks: Any) -> Any:
-        for task, reply in self.workers.run(tasks):
+    size = 1
+
+    def submit(self, tasks: Sequence[PoolTask], heard: Heard) -> Order:
+        def listen(task: Any, reply: Any) -> None:
             if isinstance(reply, Update):
                 self.replies.append(reply)
-            yield task, reply
+            heard(task, reply)
+
+        return self.workers.submit(tasks, listen)
 
 
 def with_buffers(folder: Path, method: str = "fedavg", **how: Any) -> tuple[Federation, list[Update]]:
@@ -297,6 +309,7 @@ class ControlPart(Part):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self.c = np.zeros(setup.layout.nbytes() // 4, dtype=np.float32)
+        self.changes: list[Floats] = []
 
     def down(self, client: int) -> Payload:
         return {"control": {"c": Vector(self.c)}}
@@ -304,9 +317,12 @@ class ControlPart(Part):
     def up_shapes(self) -> dict[str, dict[str, int]]:
         return {"control": {"c": self.c.size}}
 
-    def step(self, replies: Sequence[Update], before: Model, after: Model) -> Model:
-        changes = [reply.payload["control"]["c"].data for reply in replies]
-        self.c = self.c + np.sum(changes, axis=0, dtype=np.float32) / len(self.setup.samples)
+    def fold(self, reply: Update) -> None:
+        self.changes.append(reply.payload["control"]["c"].data)
+
+    def step(self, before: Model, after: Model) -> Model:
+        self.c = self.c + np.sum(self.changes, axis=0, dtype=np.float32) / len(self.setup.samples)
+        self.changes.clear()
         return after
 
     def state(self) -> State:
@@ -376,7 +392,7 @@ class Idle(local.Correction):
 class Halfway(Part):
     """Has the last word on the global model: half a step (as FedDyn's server has)."""
 
-    def step(self, replies: Sequence[Update], before: Model, after: Model) -> Model:
+    def step(self, before: Model, after: Model) -> Model:
         return {key: Vector(np.float32(0.5) * (before[key].data + after[key].data)) for key in after}
 
 

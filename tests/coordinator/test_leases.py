@@ -1,6 +1,6 @@
 """The state machine that hands out tasks, told as stories of events and instructions."""
 
-from coordinator.leases import Cancel, Deliver, GiveUp, Late, Leases, Repeat, Send, Shelves, Start
+from coordinator.leases import MOST_IN_HAND, Cancel, Deliver, GiveUp, Instruction, Late, Leases, Repeat, Send, Start
 
 
 def crew(workers: int) -> Leases:
@@ -12,19 +12,32 @@ def crew(workers: int) -> Leases:
     return leases
 
 
+def submit(leases: Leases, *sequences: int, name: str = "task", flops: float = 0.0) -> list[Instruction]:
+    """New tasks, submitted at once."""
+    return leases.submitted([(sequence, name, flops) for sequence in sequences])
+
+
+def seasoned(workers: int, seconds: float = 0.02) -> Leases:
+    """Leases that have seen one task of 100 FLOPs, number 0, which took so long."""
+    leases = crew(workers)
+    submit(leases, 0, flops=100.0)
+    assert leases.answered(0, 0, seconds) == [Deliver(0)]
+    return leases
+
+
 def test_tasks_wait_for_workers() -> None:
     leases = Leases(1)
     leases.begin()
-    assert leases.submitted(1, "first") == []
+    assert submit(leases, 1) == []
     assert leases.ready(0) == [Send(0, 1)]
 
 
-def test_one_task_at_a_time_in_submission_order() -> None:
+def test_tasks_of_unknown_length_go_out_one_at_a_time_in_submission_order() -> None:
     leases = crew(2)
-    assert leases.submitted(1, "first") == [Send(0, 1)]
-    assert leases.submitted(2, "second") == [Send(1, 2)]
-    assert leases.submitted(3, "third") == []
-    assert leases.submitted(4, "fourth") == []
+    assert submit(leases, 1) == [Send(0, 1)]
+    assert submit(leases, 2) == [Send(1, 2)]
+    assert submit(leases, 3) == []
+    assert submit(leases, 4) == []
     assert leases.answered(1, 2) == [Deliver(2), Send(1, 3)]
     assert leases.answered(0, 1) == [Deliver(1), Send(0, 4)]
 
@@ -32,7 +45,7 @@ def test_one_task_at_a_time_in_submission_order() -> None:
 def test_a_dead_workers_task_goes_to_the_front_and_the_worker_is_replaced() -> None:
     leases = crew(2)
     for sequence in (1, 2, 3):
-        leases.submitted(sequence, "task")
+        submit(leases, sequence)
     assert leases.died(0, "SIGKILL") == [Repeat(0, 1, "SIGKILL"), Start(2)]
     assert leases.answered(1, 2) == [Deliver(2), Send(1, 1)]  # before task 3
     assert leases.ready(2) == [Send(2, 3)]
@@ -40,16 +53,16 @@ def test_a_dead_workers_task_goes_to_the_front_and_the_worker_is_replaced() -> N
 
 def test_a_reply_that_came_just_after_its_workers_death_counts_once() -> None:
     leases = crew(2)
-    leases.submitted(1, "task")
+    submit(leases, 1)
     assert leases.died(0, "SIGKILL") == [Repeat(0, 1, "SIGKILL"), Start(2), Send(1, 1)]
     assert leases.answered(0, 1) == [Deliver(1)]
-    assert leases.submitted(2, "next") == []  # worker 1 still works on task 1
+    assert submit(leases, 2) == []  # worker 1 still works on task 1
     assert leases.answered(1, 1) == [Late(1, 1), Send(1, 2)]
 
 
 def test_a_reply_in_time_takes_the_task_off_the_queue() -> None:
     leases = crew(1)
-    leases.submitted(1, "task")
+    submit(leases, 1)
     leases.died(0, "SIGKILL")
     assert leases.answered(0, 1) == [Deliver(1)]
     assert leases.ready(1) == []
@@ -57,21 +70,21 @@ def test_a_reply_in_time_takes_the_task_off_the_queue() -> None:
 
 def test_a_reply_to_a_task_that_was_never_in_that_hand_does_not_count() -> None:
     leases = crew(2)
-    leases.submitted(1, "task")
+    submit(leases, 1)
     assert leases.answered(1, 1) == [Late(1, 1)]
     assert leases.answered(1, 99) == [Late(1, 99)]
 
 
 def test_a_failed_task_is_tried_again_by_a_living_worker() -> None:
     leases = crew(1)
-    leases.submitted(1, "task")
+    submit(leases, 1)
     assert leases.failed(0, 1, "MemoryError") == [Repeat(0, 1, "MemoryError"), Send(0, 1)]
     assert leases.answered(0, 1) == [Deliver(1)]
 
 
 def test_a_task_that_ends_three_workers_is_named() -> None:
     leases = crew(1)
-    leases.submitted(1, "client 4, round 2, train")
+    submit(leases, 1, name="client 4, round 2, train")
     leases.died(0, "worker 0 was ended by SIGKILL")
     leases.ready(1)
     leases.failed(1, 1, "worker 1: ValueError: no")
@@ -104,59 +117,118 @@ def test_a_worker_dies_once() -> None:
     assert leases.died(0, "SIGTERM") == []
 
 
+def test_an_idle_worker_comes_before_a_hand_that_could_be_filled() -> None:
+    leases = seasoned(2)
+    assert submit(leases, 1, flops=100.0) == [Send(0, 1)]
+    assert submit(leases, *range(2, 7), flops=100.0) == [Send(1, 2), Send(0, 3)]
+
+
+def test_a_hand_is_filled_up_to_a_tenth_of_a_second_and_refilled() -> None:
+    leases = seasoned(1)  # 20 ms a task: five in hand, one of them in progress
+    assert submit(leases, *range(1, 21), flops=100.0) == [Send(0, n) for n in (1, 2, 3, 4, 5)]
+    assert leases.answered(0, 1, 0.02) == [Deliver(1), Send(0, 6)]
+    assert leases.answered(0, 2, 0.02) == [Deliver(2), Send(0, 7)]
+
+
+def test_no_task_goes_out_before_it_is_known_how_long_such_tasks_take() -> None:
+    leases = crew(1)
+    assert submit(leases, *range(1, 21), flops=100.0) == [Send(0, 1)]
+    assert leases.answered(0, 1, 0.02) == [Deliver(1), *(Send(0, n) for n in (2, 3, 4, 5, 6))]
+
+
+def test_the_pace_is_that_of_all_replies_so_far() -> None:
+    leases = seasoned(1)
+    submit(leases, 1, flops=300.0)
+    leases.answered(0, 1, 0.14)  # 400 FLOPs in 0.16 s: 40 ms a task, so that two fit
+    assert submit(leases, *range(2, 22), flops=100.0) == [Send(0, 2), Send(0, 3)]
+
+
+def test_a_task_of_unknown_length_is_alone_in_its_hand() -> None:
+    leases = seasoned(1)
+    submit(leases, 1)
+    assert submit(leases, *range(2, 22), flops=100.0) == []
+    assert leases.answered(0, 1) == [Deliver(1), *(Send(0, n) for n in (2, 3, 4, 5, 6))]
+    submit(leases, 22)
+
+
+def test_long_tasks_go_out_one_at_a_time() -> None:
+    leases = seasoned(2, seconds=0.06)  # two of them are longer than a hand may be
+    assert submit(leases, *range(1, 21), flops=100.0) == [Send(0, 1), Send(1, 2)]
+
+
+def test_a_hand_of_very_short_tasks_has_an_end() -> None:
+    leases = seasoned(1, seconds=1e-9)
+    assert MOST_IN_HAND == 64
+    assert submit(leases, *range(1, 1001), flops=100.0) == [Send(0, n) for n in range(1, 65)]
+
+
+def test_fewer_and_fewer_tasks_wait_in_hands_as_the_queue_empties() -> None:
+    leases = seasoned(2, seconds=0.001)
+    sent = submit(leases, *range(1, 25), flops=100.0)
+    hands: dict[int, list[int]] = {0: [], 1: []}
+    waiting = []
+    while True:
+        for instruction in sent:
+            if isinstance(instruction, Send):
+                hands[instruction.worker].append(instruction.sequence)
+        queued = 24 - max(hands[0] + hands[1])
+        waiting.append((queued, len(hands[0]) - 1, len(hands[1]) - 1))
+        if not queued:
+            break
+        busier = max(hands, key=lambda worker: len(hands[worker]))
+        sent = leases.answered(busier, hands[busier].pop(0), 0.001)
+    assert waiting[0] == (15, 4, 3)  # 4: before the last of them 19 were queued, 19 // 4; 3: 16 // 4, and 15 are left
+    assert all(first <= left // 4 + 1 and second <= left // 4 + 1 for left, first, second in waiting)
+    assert waiting[-1] == (0, 0, 0)
+
+
+def test_a_death_strikes_the_task_in_progress_alone() -> None:
+    leases = seasoned(1)
+    assert submit(leases, *range(1, 21), flops=100.0) == [Send(0, n) for n in (1, 2, 3, 4, 5)]
+    leases.answered(0, 1, 0.02)
+    assert leases.died(0, "SIGKILL") == [Repeat(0, 2, "SIGKILL"), Start(1)]
+    assert leases.ready(1) == [Send(1, n) for n in (2, 3, 4, 5, 6)]  # in their order, before what has not been out
+    assert leases.died(1, "SIGKILL") == [Repeat(1, 2, "SIGKILL"), Start(2)]
+    leases.ready(2)
+    leases.answered(2, 2, 0.02)
+    assert leases.died(2, "SIGKILL") == [Repeat(2, 3, "SIGKILL"), Start(3)]  # its first strike
+
+
+def test_an_error_strikes_its_own_task_wherever_it_is_in_the_hand() -> None:
+    leases = seasoned(1)
+    submit(leases, *range(1, 21), flops=100.0)
+    assert leases.failed(0, 3, "WireError") == [Repeat(0, 3, "WireError"), Send(0, 3)]
+    assert leases.died(0, "SIGKILL") == [Repeat(0, 1, "SIGKILL"), Start(1)]
+    assert leases.ready(1) == [Send(1, n) for n in (1, 2, 4, 5, 3)]
+
+
 def test_cancelled_tasks_are_neither_repeated_nor_delivered() -> None:
     leases = crew(3)
-    for sequence in (1, 2, 3, 4):
-        leases.submitted(sequence, "task")
-    assert leases.cancelled() == [Cancel(0, 1), Cancel(1, 2), Cancel(2, 3)]
-    assert leases.submitted(5, "next") == []  # all are still busy
+    submit(leases, 1, 2, 3, 4)
+    assert leases.cancelled([1, 2, 3, 4]) == [Cancel(0, 1), Cancel(1, 2), Cancel(2, 3)]
+    assert submit(leases, 5) == []  # all are still busy
     assert leases.answered(0, 1) == [Late(0, 1), Send(0, 5)]  # its reply crossed the cancel
     assert leases.dropped(0, 1) == []  # its pong, too, and task 5 stays in its hand
     assert leases.died(1, "SIGKILL") == [Start(3)]
     assert leases.dropped(2, 3) == []
-    assert leases.submitted(6, "next") == [Send(2, 6)]
+    assert submit(leases, 6) == [Send(2, 6)]
     assert leases.answered(0, 5) == [Deliver(5)]
 
 
-A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
+def test_what_is_not_cancelled_stays_in_hand_and_in_the_queue() -> None:
+    leases = seasoned(1)
+    assert submit(leases, *range(1, 9), flops=100.0) == [Send(0, 1), Send(0, 2), Send(0, 3)]
+    assert leases.cancelled([1, 3, 5, 7, 99]) == [Cancel(0, 1), Cancel(0, 3)]
+    assert leases.dropped(0, 3) == []
+    assert leases.dropped(0, 1) == [Send(0, 4)]
+    assert leases.answered(0, 2, 0.02) == [Deliver(2), Send(0, 6)]
+    assert leases.answered(0, 4, 0.02) == [Deliver(4)]
+    assert leases.answered(0, 6, 0.02) == [Deliver(6), Send(0, 8)]
 
 
-def test_each_version_is_sent_to_a_worker_once() -> None:
-    shelves = Shelves()
-    shelves.submitted({("model", "stem"): A, ("model", "head"): B})
-    shelves.submitted({("model", "head"): B})
-    assert shelves.delivery(0, [A, B]) == ([A, B], [])
-    assert shelves.delivery(0, [B]) == ([], [])
-    assert shelves.delivery(1, [B]) == ([B], [])
-
-
-def test_a_version_outlives_its_tasks_until_a_newer_one_takes_its_place() -> None:
-    shelves = Shelves()
-    shelves.submitted({("model", "head"): A})
-    shelves.delivery(0, [A])
-    shelves.over([A])
-    shelves.submitted({("model", "stem"): B})
-    assert shelves.delivery(0, [B]) == ([B], [])  # A is still the newest head
-    shelves.submitted({("model", "head"): C})
-    assert shelves.delivery(0, [C]) == ([C], [A])
-    assert shelves.kept() == {B, C}
-
-
-def test_a_version_that_an_open_task_needs_is_not_forgotten() -> None:
-    shelves = Shelves()
-    shelves.submitted({("model", "head"): A})
-    shelves.submitted({("model", "head"): A})
-    shelves.submitted({("model", "head"): B})
-    shelves.over([A])
-    shelves.delivery(0, [A])
-    assert shelves.delivery(0, [B]) == ([B], [])
-    shelves.over([A])
-    assert shelves.delivery(0, [B]) == ([], [A])
-
-
-def test_a_replacement_starts_with_an_empty_shelf() -> None:
-    shelves = Shelves()
-    shelves.submitted({("model", "head"): A})
-    shelves.delivery(0, [A])
-    shelves.gone(0)
-    assert shelves.delivery(0, [A]) == ([A], [])
+def test_cancelled_tasks_of_a_dead_workers_hand_are_forgotten() -> None:
+    leases = seasoned(1)
+    submit(leases, *range(1, 21), flops=100.0)
+    leases.cancelled([1, 3])
+    assert leases.died(0, "SIGKILL") == [Start(1)]  # the task in progress was cancelled, so that nobody is to blame
+    assert leases.ready(1) == [Send(1, n) for n in (2, 4, 5, 6, 7)]

@@ -126,8 +126,8 @@ def test_the_late_are_never_trained_and_the_model_is_that_of_the_first(tmp_path:
     run = ran(tmp_path / "run", TWO_OF_FOUR, participants=2)
     assert sorted(run.workers.trained) == [(0, 0), (0, 1)]
     replies = federation(tmp_path / "by hand", clients=4, train=BRIEF, partition=IID)
-    updates = replies.train([replies.prepare(client, 0) for client in (0, 1)])
-    replies.server.step(updates)
+    replies.train([replies.prepare(client, 0) for client in (0, 1)]).wait()
+    replies.server.step()
     replies.ledger.close()
     assert run.federation.model_sha256() == replies.model_sha256()
 

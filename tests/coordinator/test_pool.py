@@ -15,25 +15,31 @@ import psutil
 import pytest
 import zmq
 
+from coordinator.leases import MOST_IN_HAND
 from coordinator.ledger import HostEvent
 from coordinator.nursery import Nursery
 from coordinator.pool import Pool
-from coordinator.tasks import PoolError, PoolTask, Stopped
+from coordinator.tasks import Order, PoolError, PoolTask, Reply, Stopped
 from edge import messages, wire
 from edge.config import DataConfig, Description, HalfConfig, Job, ModelConfig, TrainConfig
 from edge.payload import BlockShape, Layout, Payload, Vector
 
 HERE = Path(__file__)
 BLOCK_NBYTES = 400_000
-NORMAL, KILL, KILL_ONCE, RAISE, RAISE_ONCE, SLEEP, STOP_ONCE, WRONG_CLIENT = range(8)
+HANDED_OVER_NBYTES = 8_000_000
+NORMAL, KILL, KILL_ONCE, RAISE, RAISE_ONCE, SLEEP, STOP_ONCE, WRONG_CLIENT, REUSE, AWAIT = range(10)
 
 
 class Site:
-    """Adds the client's number to every vector, or misbehaves as the task's ``act`` says."""
+    """Adds the client's number to every vector, or does what the task's ``act`` says.
+
+    REUSE: its vectors are views of one flat vector that the next task overwrites. AWAIT: it waits for a file, state_in.
+    """
 
     def __init__(self, job: Job) -> None:
         if job.seed == 13:
             raise FileNotFoundError("no such data set")
+        self.flat = np.zeros((2, HANDED_OVER_NBYTES // 4), np.float32)
 
     def describe(self, data: bool) -> tuple[Description, Payload]:
         clients = 2 if data else 0
@@ -57,7 +63,15 @@ class Site:
             raise ValueError("that cannot be trained")
         if act == SLEEP:
             time.sleep(60)
+        if act == AWAIT:
+            assert state_in is not None
+            await_file(Path(state_in))
         client = task.client + (act == WRONG_CLIENT)
+        if act == REUSE:
+            self.flat.fill(client)
+            return messages.Update(
+                client, task.round, {}, {"model": dict(zip("ab", map(Vector, self.flat), strict=True))}
+            )
         up = {key: Vector(vector.data + np.float32(client)) for key, vector in task.payload["model"].items()}
         return messages.Update(client, task.round, {"pid": os.getpid()}, {"model": up})
 
@@ -75,18 +89,47 @@ def model(value: float = 0.0) -> Payload:
     return {"model": {key: Vector(np.full(BLOCK_NBYTES // 4, value + n, np.float32)) for n, key in enumerate("ab")}}
 
 
-def visit(client: int, act: int = NORMAL, payload: Payload | None = None, state_out: Path | None = None) -> PoolTask:
+def visit(
+    client: int,
+    act: int = NORMAL,
+    payload: Payload | None = None,
+    state_out: Path | None = None,
+    state_in: Path | None = None,
+    flops: float = 0.0,
+) -> PoolTask:
     message = messages.Train(client, 5, 0.1, {"act": act}, payload or model())
-    return PoolTask(message, None, str(state_out) if state_out else None)
+    return PoolTask(message, str(state_in) if state_in else None, str(state_out) if state_out else None, flops=flops)
+
+
+def await_file(path: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline, path
+        time.sleep(0.002)
+
+
+class Heard:
+    """What hears replies: (client, first number of each vector that came back), in order of arrival."""
+
+    def __init__(self) -> None:
+        self.replies: list[tuple[int, list[float]]] = []
+
+    def __call__(self, task: PoolTask, reply: Reply) -> None:
+        assert isinstance(task.message, messages.Train) and isinstance(reply, messages.Update)
+        numbers = [float(vector.data[0]) for vector in reply.payload["model"].values()]
+        self.replies.append((task.message.client, numbers))
+
+    @property
+    def clients(self) -> list[int]:
+        return [client for client, _ in self.replies]
 
 
 def sums(pool: Pool, tasks: list[PoolTask]) -> dict[int, list[float]]:
     """client -> first number of each vector that came back."""
-    found = {}
-    for task, reply in pool.run(tasks):
-        assert isinstance(task.message, messages.Train) and isinstance(reply, messages.Update)
-        found[task.message.client] = [float(vector.data[0]) for vector in reply.payload["model"].values()]
-    return dict(sorted(found.items()))
+    heard = Heard()
+    pool.submit(tasks, heard).wait()
+    assert len(heard.replies) == len(tasks)
+    return dict(sorted(heard.replies))
 
 
 @pytest.fixture(scope="module")
@@ -175,8 +218,10 @@ def test_a_worker_describes_the_job(pools: Pools) -> None:
 
 def test_scores_come_back(pools: Pools) -> None:
     with pools() as pool:
-        (_, score), *none = pool.run([PoolTask(messages.Evaluate(10, 30, messages.GLOBAL, model(2.0)))])
-        assert (score, none) == (messages.Score(10, messages.GLOBAL, 5, 20, 0.5), [])
+        scores: list[Reply] = []
+        task = PoolTask(messages.Evaluate(10, 30, messages.GLOBAL, model(2.0)))
+        pool.submit([task], lambda _, reply: scores.append(reply)).wait()
+        assert scores == [messages.Score(10, messages.GLOBAL, 5, 20, 0.5)]
 
 
 def test_each_block_version_is_sent_to_a_worker_once(pools: Pools) -> None:
@@ -267,12 +312,179 @@ def test_the_stop_flag_ends_workers_in_the_middle_of_a_task(pools: Pools) -> Non
         sums(pool, [visit(0, SLEEP), visit(1, SLEEP)])
 
 
-def test_tasks_left_open_are_cancelled_and_the_next_are_undisturbed(pools: Pools) -> None:
+def test_a_cancelled_order_is_not_heard_and_the_next_is_undisturbed(pools: Pools) -> None:
     with pools(2) as pool:
-        replies = pool.run([visit(client) for client in range(50)])
-        next(replies)
-        replies.close()  # type: ignore[attr-defined]
-        assert sums(pool, [visit(client) for client in range(60, 63)]) == {n: [n, n + 1.0] for n in range(60, 63)}
+        dropped, heard = Heard(), Heard()
+        order = pool.submit([visit(client) for client in range(50)], dropped)
+        order.cancel()
+        early = len(dropped.replies)
+        later = pool.submit([visit(client) for client in range(60, 63)], heard)
+        later.wait()
+        order.wait()
+        order.cancel()
+        assert len(dropped.replies) == early < 50
+        assert dict(heard.replies) == {n: [n, n + 1.0] for n in range(60, 63)}
+
+
+def test_leaving_the_pool_cancels_what_is_open(pools: Pools) -> None:
+    heard = Heard()
+    with pools(1) as pool:
+        order = pool.submit([visit(1, SLEEP), visit(2)], heard)
+    order.cancel()
+    order.wait()
+    assert heard.replies == []
+
+
+def test_cancelling_one_order_leaves_the_others(pools: Pools, tmp_path: Path) -> None:
+    gate, heard = tmp_path / "gate", [Heard() for _ in range(3)]
+    with pools(1) as pool:
+        sums(pool, [visit(0, flops=1e3)])  # how long such tasks take: the hand holds some of each of the orders below
+        tasks = [
+            [visit(1, AWAIT, state_in=gate, flops=1.0), visit(2, flops=1.0)],
+            [visit(client, KILL, flops=1.0) for client in range(3, 6)],
+            [visit(client, flops=1.0) for client in range(6, 20)],
+        ]
+        orders = [pool.submit(each, hear) for each, hear in zip(tasks, heard, strict=True)]
+        orders[1].cancel()
+        gate.touch()
+        orders[2].wait()
+        assert [hear.clients for hear in heard] == [[1, 2], [], list(range(6, 20))]
+    assert pools.of("worker_died") == []
+
+
+def test_replies_to_one_order_are_heard_while_another_is_waited_for(pools: Pools, tmp_path: Path) -> None:
+    gate, first, second = tmp_path / "gate", Heard(), Heard()
+
+    def heard_second(task: PoolTask, reply: Reply) -> None:
+        second(task, reply)
+        gate.touch()
+
+    with pools(2) as pool:
+        earlier = pool.submit([visit(1), visit(2, AWAIT, state_in=gate)], first)
+        later = pool.submit([visit(3)], heard_second)
+        earlier.wait()  # its last task ends only once the other order's reply was heard
+        assert (sorted(first.clients), second.clients) == ([1, 2], [3])
+        later.wait()
+        assert second.replies == [(3, [3.0, 4.0])]
+
+
+def test_an_earlier_order_goes_first(pools: Pools, tmp_path: Path) -> None:
+    gate, heard = tmp_path / "gate", Heard()
+    with pools(1) as pool:
+        orders = [
+            pool.submit([visit(1, AWAIT, state_in=gate), visit(2)], heard),
+            pool.submit([visit(3), visit(4)], heard),
+            pool.submit([visit(5)], heard),
+        ]
+        gate.touch()
+        orders[-1].wait()
+        assert heard.clients == [1, 2, 3, 4, 5]
+
+
+def test_what_hearing_a_reply_raises_ends_its_own_order_alone(pools: Pools, tmp_path: Path) -> None:
+    gate, spoilt, healthy = tmp_path / "gate", Heard(), Heard()
+
+    def spoil(task: PoolTask, reply: Reply) -> None:
+        spoilt(task, reply)
+        raise ZeroDivisionError(f"client {spoilt.clients}")
+
+    with pools(1) as pool:
+        tasks = [visit(1, AWAIT, state_in=gate), visit(2), visit(3, KILL), visit(4, KILL)]
+        order = pool.submit(tasks, spoil)
+        other = pool.submit([visit(7)], healthy)
+        gate.touch()
+        other.wait()
+        assert (spoilt.clients, healthy.replies) == ([1], [(7, [7.0, 8.0])])
+        with pytest.raises(ZeroDivisionError, match=r"client \[1\]"):
+            order.wait()
+    assert pools.of("worker_died") == []
+
+
+def test_what_hears_a_reply_may_submit_more(pools: Pools) -> None:
+    more, heard = Heard(), Heard()
+    orders: list[Order] = []
+    with pools(1) as pool:
+
+        def follow_up(task: PoolTask, reply: Reply) -> None:
+            heard(task, reply)
+            orders.append(pool.submit([visit(heard.clients[-1] + 10)], more))
+
+        pool.submit([visit(1), visit(2)], follow_up).wait()
+        for order in orders:
+            order.wait()
+        assert more.clients == [11, 12]
+
+
+def test_short_tasks_wait_in_the_worker_while_the_coordinator_is_busy(pools: Pools, tmp_path: Path) -> None:
+    done = [tmp_path / f"{client}" for client in range(1, 9)]
+    heard = Heard()
+
+    def busy(task: PoolTask, reply: Reply) -> None:
+        if not heard.replies:
+            await_file(done[2])  # the worker has had three tasks in hand; we do not turn the loop meanwhile
+        heard(task, reply)
+
+    with pools(1) as pool:
+        sums(pool, [visit(0, flops=1e3)])
+        pool.submit([visit(n, NORMAL, None, path, flops=1.0) for n, path in enumerate(done, 1)], busy).wait()
+        assert heard.replies == [(n, [n, n + 1.0]) for n in range(1, 9)]
+
+
+def test_a_full_hand_with_blocks_of_its_own_for_each_task_can_be_sent_and_cancelled(
+    pools: Pools, tmp_path: Path
+) -> None:
+    gate, dropped, heard = tmp_path / "gate", Heard(), Heard()
+    tasks = [visit(n, AWAIT, {"model": {"a": model(n)["model"]["b"]}}, state_in=gate, flops=1.0) for n in range(1, 201)]
+    with pools(1) as pool:
+        sums(pool, [visit(0, flops=1e6)])
+        before = pool.physical_bytes[0]
+        order = pool.submit(tasks, dropped)
+        assert pool.physical_bytes[0] - before > MOST_IN_HAND * BLOCK_NBYTES  # the hand is as full as it may be
+        order.cancel()
+        later = pool.submit([visit(7)], heard)
+        gate.touch()
+        later.wait()
+        assert (dropped.replies, heard.replies) == ([], [(7, [7.0, 8.0])])
+    assert pools.of("worker_died") == []
+
+
+def test_a_worker_that_is_killed_gives_back_the_tasks_that_waited_in_its_hand(pools: Pools, tmp_path: Path) -> None:
+    tasks = [visit(n, KILL_ONCE if n == 2 else NORMAL, None, tmp_path / f"{n}", flops=1.0) for n in range(1, 9)]
+    with pools(1) as pool:
+        sums(pool, [visit(0, flops=1e3)])
+        assert sums(pool, tasks) == {n: [n, n + 1.0] for n in range(1, 9)}
+    (repeat,) = pools.of("task_repeated")
+    assert repeat.detail.startswith("client 2, round 5, train: worker 0 was ended by SIGKILL")
+
+
+def test_vectors_of_a_reply_are_what_they_were_when_it_was_made(pools: Pools) -> None:
+    received: dict[int, set[float]] = {}
+
+    def hear(task: PoolTask, reply: Reply) -> None:
+        assert isinstance(reply, messages.Update)
+        received[reply.client] = {
+            float(n) for vector in reply.payload["model"].values() for n in np.unique(vector.data)
+        }
+
+    with pools(1) as pool:
+        sums(pool, [visit(0, flops=1e3)])
+        pool.submit([visit(client, REUSE, flops=1.0) for client in range(12)], hear).wait()
+    assert received == {client: {float(client)} for client in range(12)}
+
+
+def test_vectors_of_a_reply_that_is_kept_outlive_the_next(pools: Pools) -> None:
+    kept: list[messages.Update] = []
+
+    def keep(task: PoolTask, reply: Reply) -> None:
+        assert isinstance(reply, messages.Update)
+        kept.append(reply)
+
+    with pools(2) as pool:
+        pool.submit([visit(client) for client in range(20)], keep).wait()
+    numbers = {
+        reply.client: [set(vector.data.tolist()) for vector in reply.payload["model"].values()] for reply in kept
+    }
+    assert numbers == {client: [{float(client)}, {client + 1.0}] for client in range(20)}
 
 
 def test_a_worker_that_is_suspended_loses_its_task(pools: Pools, tmp_path: Path) -> None:
@@ -328,7 +540,7 @@ def test_a_killed_coordinator_leaves_nothing_behind(tmp_path: Path) -> None:
             "with Nursery(('test_pool',)) as nursery:",
             "    job, logs = test_pool.job(), Path(sys.argv[1])",
             "    with Pool(job, 2, nursery, logs, say, lambda: False, 'test_pool:Site') as pool:",
-            "        list(pool.run([test_pool.visit(n, test_pool.SLEEP) for n in range(2)]))",
+            "        pool.submit([test_pool.visit(n, test_pool.SLEEP) for n in range(2)], print).wait()",
         ]
     )
     with tempfile.TemporaryDirectory(prefix="t-") as folder:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +13,7 @@ from coordinator.federation import RunFailed
 from coordinator.rounds import POLICIES
 from coordinator.rules import Rules
 from coordinator.server import check_reply
-from coordinator.tasks import PoolTask, Reply, Stopped
+from coordinator.tasks import Heard, Order, PoolTask, Stopped
 from edge.config import TrainConfig
 from edge.messages import Update
 from edge.payload import MODEL, Vector
@@ -50,11 +50,11 @@ def test_errors_call_a_visit_by_the_number_that_it_has(policy: str, called: str,
     run = federation(tmp_path, rules=Rules(policy), rounds=1)
     tasks: list[PoolTask] = []
 
-    def give_up(asked: Sequence[PoolTask]) -> Iterator[tuple[PoolTask, Reply]]:
+    def give_up(asked: Sequence[PoolTask], heard: Heard) -> Order:
         tasks.extend(asked)
         raise Stopped
 
-    run.workers = SimpleNamespace(run=give_up)
+    run.workers = SimpleNamespace(submit=give_up, size=1)
     with pytest.raises(Stopped):
         POLICIES[policy](run)
     run.ledger.close()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torchvision.transforms import functional as TF
 
+from edge.batches import Loader
 from edge.data.augment import PROFILES, Draws, Profile, draw, move, prepare, profile_for
-from edge.data.sets import DATASETS, DataError
+from edge.data.sets import DATASETS, DataError, Split
 
 
 def pictures(batch: int = 6, channels: int = 3, side: int = 32) -> torch.Tensor:
@@ -128,3 +131,39 @@ def test_the_test_transform_never_moves_a_pixel() -> None:
     profile = Profile("moving", rotation_degrees=10.0, crop_pad=4, flip=True)
     x = pictures()
     assert torch.equal((prepare(x, profile) * 255).round().to(torch.uint8), x)
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
+
+
+def loader(**how: Any) -> Loader:
+    """Twelve pictures, augmented as CIFAR-10's."""
+    split = Split(pictures(12).numpy(), np.arange(12, dtype=np.int64))
+    return Loader(split, profile_for(DATASETS["cifar10"]), torch.device("cpu"), **how)
+
+
+def test_a_batch_is_its_examples_prepared_in_the_wanted_memory_format() -> None:
+    chosen = np.array([7, 0, 3])
+    expected = prepare(pictures(12)[[7, 0, 3]], profile_for(DATASETS["cifar10"]), np.random.default_rng(5))
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        x, y = loader(memory_format=memory_format).fetch(chosen, np.random.default_rng(5))
+        assert torch.equal(x, expected)
+        assert x.is_contiguous(memory_format=memory_format)
+        assert y.tolist() == [7, 0, 3]
+
+
+def test_a_split_that_lies_on_the_device_gives_the_same_batches() -> None:
+    chosen = np.array([7, 0, 3])
+    x, y = loader(resident=True).fetch(chosen, np.random.default_rng(5))
+    other, labels = loader().fetch(chosen, np.random.default_rng(5))
+    assert torch.equal(x, other)
+    assert torch.equal(y, labels)
+
+
+def test_images_that_are_not_square_are_moved_as_well() -> None:
+    x = torch.arange(1, 7, dtype=torch.uint8).view(1, 1, 2, 3)
+    up_left = move(x, Draws(None, np.array([[0, 0]]), None), crop_pad=1, background=9)
+    assert up_left.tolist() == [[[[9, 9, 9], [9, 1, 2]]]]
+    turned = move(x, Draws(np.array([180.0]), np.array([[1, 2]]), np.array([True])), crop_pad=1, background=9)
+    # Turned: 6 5 4 / 3 2 1; one column further right: 5 4 . / 2 1 . ; mirrored.
+    assert turned.tolist() == [[[[9, 4, 5], [9, 1, 2]]]]

@@ -51,6 +51,79 @@ def test_what_was_dumped_does_not_change_with_later_training() -> None:
     assert all(np.array_equal(before[key].data, kept[key]) for key in kept)
 
 
+def test_what_goes_up_is_a_view_of_the_model() -> None:
+    net = normalised()
+    up = net.views(["head", "body.buffers"])
+    net.flat[net.slices["head"]].fill_(2.0)
+    net.buffers.fill_(3.0)
+    assert up["head"].data.tolist() == [2.0] * 15
+    assert up["body.buffers"].data.tolist() == [3.0] * 8
+
+
+def test_batch_statistics_lie_in_one_flat_vector_too() -> None:
+    net = normalised()
+    norm = net.modules[0].get_submodule("1")
+    net.run(batch()[0])
+    mean, variance = norm.get_buffer("running_mean"), norm.get_buffer("running_var")
+    assert torch.equal(net.buffers, torch.cat([mean, variance]))
+    assert torch.count_nonzero(mean) == 4
+
+
+def convolutions(memory_format: torch.memory_format) -> Net:
+    """A net of two convolutions and a linear layer."""
+
+    def make() -> list[Block]:
+        torch.manual_seed(0)
+        body = nn.Sequential(nn.Conv2d(3, 4, 2), nn.Tanh(), nn.Conv2d(4, 2, 2), nn.Flatten())
+        return [("body", body), ("head", nn.Linear(8, 3))]
+
+    return Net(make, CPU, memory_format)
+
+
+def test_vectors_travel_in_torchs_order_however_weights_lie() -> None:
+    plain, turned = convolutions(torch.contiguous_format), convolutions(torch.channels_last)
+    assert not torch.equal(plain.flat, turned.flat)
+    for net in (turned, turned.frozen()):
+        assert net.modules[0].get_parameter("0.weight").is_contiguous(memory_format=torch.channels_last)
+        for take in (net.views, net.dump):
+            sent = take(["body", "head"])
+            assert np.array_equal(sent["body"].data, plain.flat[plain.slices["body"]])
+            assert np.array_equal(sent["head"].data, plain.flat[plain.slices["head"]])
+    plain.flat.mul_(2.0)
+    turned.load(plain.views(["body", "head"]))
+    x = torch.randn(5, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    y = x.contiguous(memory_format=torch.channels_last)
+    assert torch.allclose(turned.run(y), plain.run(x), atol=1e-6)
+
+
+def test_gradients_lie_as_the_weights_do() -> None:
+    plain, turned = convolutions(torch.contiguous_format), convolutions(torch.channels_last)
+    x = torch.randn(5, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    for net, images in ((plain, x), (turned, x.contiguous(memory_format=torch.channels_last))):
+        torch.autograd.backward(net.run(images).square().sum())
+        net.flat.add_(net.grad, alpha=-0.1)
+    stepped, expected = turned.dump(["body", "head"]), plain.dump(["body", "head"])
+    for key in ("body", "head"):
+        assert np.allclose(stepped[key].data, expected[key].data, rtol=0, atol=1e-6)
+
+
+def test_scratch_is_allocated_once_and_is_as_long_as_the_model() -> None:
+    net = tower()
+    mine, other = net.scratch("mine"), net.scratch("other")
+    assert mine.shape == other.shape == net.flat.shape
+    mine.fill_(5.0)
+    assert net.scratch("mine") is mine
+    assert torch.count_nonzero(other) == 0
+
+
+def test_a_block_without_numbers_has_an_empty_vector() -> None:
+    net = Net(lambda: [("body", nn.Linear(2, 1)), ("end", nn.Flatten())], CPU)
+    assert net.layout.sizes == {"body": 3, "end": 0}
+    assert net.views(["end"])["end"].data.tolist() == []
+    net.run(batch(8, inputs=2)[0])
+    assert net.executed.tolist() == [[8, 8, 8, 0], [8, 0, 8, 8]]
+
+
 def test_gradients_gather_in_one_flat_vector() -> None:
     net = tower((2, 1, 1))
     x = torch.tensor([[1.0, 2.0]])
@@ -91,6 +164,26 @@ def test_the_frozen_twin_uses_the_batch_statistics_it_was_given() -> None:
     twin = net.frozen()
     twin.run(batch()[0])
     assert twin.dump(["body.buffers"])["body.buffers"].data.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_only_batch_statistics_that_are_in_the_making_mix_examples() -> None:
+    net = normalised()
+    assert [net.mixes(0), net.mixes(1)] == [True, False]
+    assert not net.frozen().mixes(0)
+    net.train_mode(False)
+    assert not net.mixes(0)
+
+    def by_groups() -> list[Block]:
+        return [("body", nn.Sequential(nn.Linear(5, 4), nn.GroupNorm(2, 4))), ("head", nn.Linear(4, 3))]
+
+    assert not Net(by_groups, CPU).mixes(0)
+
+
+def test_logits_are_float32_whatever_the_blocks_compute_in() -> None:
+    net = tower()
+    with torch.autocast("cpu", torch.bfloat16):
+        features = net.features(batch()[0])
+    assert [feature.dtype for feature in features] == [torch.bfloat16] * 3 + [torch.float32]
 
 
 def test_what_is_executed_is_counted_per_block_and_pass() -> None:

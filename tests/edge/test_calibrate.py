@@ -168,7 +168,7 @@ def test_steps_are_taken_until_enough_is_known(monkeypatch: pytest.MonkeyPatch, 
 def test_every_model_finds_images_that_it_is_made_for(name: str) -> None:
     row = MODELS[name]
     images = fitting(row)
-    x, y = random_images(images, row.memory_format[CPU]).fetch(np.arange(4))
+    x, y = random_images(images, row.on(CPU).memory_format).fetch(np.arange(4))
 
     assert x.shape == (4, images.shape[0], *row.shape)
     assert x.is_contiguous(memory_format=torch.channels_last)

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from torch import nn
 
-from edge.blocks import Net, balanced_cuts, build
+from edge.blocks import Block, Net, balanced_cuts, build
 from edge.config import ModelConfig
 from edge.describe import flops_per_example
-from edge.models import model
+from edge.models import Defaults, model
 from edge.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, WEIGHT_GRADIENT
 from tests.toy import CPU
 
@@ -96,6 +97,60 @@ def test_the_digits_cnn_by_hand() -> None:
     assert sum(parameters("digits-cnn", 10, 1)) == 15_338
     expected = [64 * 16 * 9, 64 * 32 * 144, 16 * 32 * 288, 1_280]
     assert [row[FORWARD] for row in macs("digits-cnn", 10, (1, 8, 8))] == expected
+
+
+# --- max-pool before ReLU ---------------------------------------------------------------------------------------------
+
+
+def relu_first(blocks: list[Block]) -> list[Block]:
+    """The same blocks with each ReLU before its max-pool."""
+    for _, block in blocks:
+        kinds = [type(layer) for layer in block.children()]
+        if nn.MaxPool2d in kinds:
+            assert isinstance(block, nn.Sequential)
+            at = kinds.index(nn.MaxPool2d)
+            assert kinds[at + 1] is nn.ReLU
+            block[at], block[at + 1] = block[at + 1], block[at]
+    return blocks
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(("name", "channels", "side"), [("cnn", 3, 32), ("digits-cnn", 1, 8)])
+def test_pooling_before_the_relu_changes_no_bit(
+    name: str, channels: int, side: int, memory_format: torch.memory_format
+) -> None:
+    def made() -> list[Block]:
+        torch.manual_seed(0)
+        return build(ModelConfig(name), 10, channels)
+
+    pooled_first, plain = Net(made, CPU), Net(lambda: relu_first(made()), CPU)
+    rng = torch.Generator().manual_seed(1)
+    results = []
+    for net in (pooled_first, plain):
+        rng.manual_seed(1)
+        for _ in range(3):
+            x = torch.randn(20, channels, side, side, generator=rng).contiguous(memory_format=memory_format)
+            logits = net.run(x.requires_grad_())
+            torch.autograd.backward((logits * torch.randn(20, 10, generator=rng)).sum())
+            results.append((logits.detach(), x.grad, net.grad.clone()))
+    for ours, theirs in zip(results[:3], results[3:], strict=True):
+        for mine, other in zip(ours, theirs, strict=True):
+            assert mine is not None
+            assert other is not None
+            assert torch.equal(mine, other)
+            assert torch.count_nonzero(mine) > 0
+
+
+# --- what is left to model and device ---------------------------------------------------------------------------------
+
+
+def test_a_model_has_defaults_by_device_width_and_precision() -> None:
+    small, large = model("cnn"), model("resnet18")
+    assert small.on("cpu") == Defaults("channels_last", "fp32", "sweep")
+    assert small.on("cuda") == large.on("cuda") == Defaults("contiguous", "fp32", "each")
+    asked = ((16, None), (63, "fp32"), (64, "fp32"), (None, None), (64, "bf16"))
+    formats = [large.on("cpu", width, precision).memory_format for width, precision in asked]
+    assert formats == ["channels_last", "channels_last", "contiguous", "contiguous", "channels_last"]
 
 
 # --- cuts -------------------------------------------------------------------------------------------------------------

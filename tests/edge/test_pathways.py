@@ -1,12 +1,14 @@
 """Hybrid pathways and their loss, against a slow and plain second implementation in double precision.
 
-The gradients are compared where local and global model differ, since at a round's first step much of it cancels.
+Loss and gradients are compared where local and global model differ, since at a round's first step much of it cancels;
+in both forms, one pathway after the other and all in one sweep.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,29 +19,32 @@ from torch import Tensor, nn
 
 from coordinator.methods.fedbr import FedBROptions
 from coordinator.methods.fedmlb import FedMLBOptions
-from edge.blocks import Net
+from edge.blocks import Block, Net
 from edge.config import TrainConfig
 from edge.local import Local
 from edge.objectives.fedbr import FedBR
 from edge.objectives.fedmlb import FedMLB
-from edge.pathways import PathwayLoss
+from edge.pathways import Form, PathwayLoss
 from edge.sgd import Sgd
-from tests.toy import batch, gradient, shifted, tower, visit, whole
+from tests.toy import CPU, batch, gradient, shifted, tower, tower_blocks, visit, whole
 
 BLOCKS = 4
 
 
-def fedmlb(net: Net, **options: Any) -> FedMLB:
+FORMS: tuple[Form, ...] = ("each", "sweep")
+
+
+def fedmlb(net: Net, form: Form = "each", **options: Any) -> FedMLB:
     """FedMLB's client half at the start of a visit."""
     half = FedMLB(FedMLBOptions(**options).model_dump())
-    half.begin(net, whole(net), {}, visit(net))
+    half.begin(net, whole(net), {}, replace(visit(net), pathways=form))
     return half
 
 
-def fedbr(net: Net, alpha: int, **options: Any) -> FedBR:
+def fedbr(net: Net, alpha: int, form: Form = "each", **options: Any) -> FedBR:
     """FedBR's client half at the start of a visit with a full download."""
     half = FedBR(FedBROptions(**options).model_dump())
-    half.begin(net, whole(net), {}, visit(net, alpha=alpha, full=1))
+    half.begin(net, whole(net), {}, replace(visit(net, alpha=alpha, full=1), pathways=form))
     return half
 
 
@@ -58,8 +63,8 @@ def kl(p: NDArray[np.float64], q: NDArray[np.float64]) -> float:
 
 
 def divergence(hybrid: Tensor, main: Tensor, **options: Any) -> float:
-    how = {"lambda1": 1.0, "lambda2": 1.0, "temperature": 1.0, "divisor": None, **options}
-    return float(PathwayLoss(**how).divergence(hybrid, main))
+    loss = PathwayLoss(**{"lambda1": 1.0, "lambda2": 1.0, "temperature": 1.0, "divisor": None, **options})
+    return float(loss.divergence(*loss.tempered(hybrid[None], main)))
 
 
 def test_the_divergence_is_the_kl_of_tempered_softmaxes() -> None:
@@ -85,7 +90,7 @@ def test_a_divergence_by_hand() -> None:
 def test_extreme_logits_give_finite_losses_and_gradients(direction: Any) -> None:
     hybrid = torch.tensor([[1e4, 0.0, -1e4], [0.0, 300.0, -300.0]], requires_grad=True)
     main = torch.tensor([[-1e4, 0.0, 1e4], [300.0, 0.0, -300.0]], requires_grad=True)
-    loss = PathwayLoss(1.0, 1.0, 1.0, None, kl=direction).divergence(hybrid, main)
+    loss, _ = PathwayLoss(1.0, 1.0, 1.0, None, kl=direction)(main, hybrid[None], torch.tensor([0, 1]))
     torch.autograd.backward(loss)
     assert hybrid.grad is not None
     assert main.grad is not None
@@ -97,7 +102,7 @@ def test_extreme_logits_give_finite_losses_and_gradients(direction: Any) -> None
 # --- gradients where L and G differ -----------------------------------------------------------------------------------
 
 
-def slow_gradient(
+def slow(
     net: Net,
     frozen: Net,
     pathways: Sequence[int],
@@ -108,8 +113,8 @@ def slow_gradient(
     local_first: bool = True,
     detach: bool = False,
     reverse: bool = False,
-) -> NDArray[np.float64]:
-    """∂/∂L of CE(z_L) + λ1/D Σ CE(z_m) + λ2/D Σ KL(σ(z_m/T) ‖ σ(z_L/T)), every pathway run from the images on."""
+) -> tuple[float, NDArray[np.float64]]:
+    """CE(z_L) + λ1/D Σ CE(z_m) + λ2/D Σ KL(σ(z_m/T) ‖ σ(z_L/T)) and its ∂/∂L, every pathway run from the images on."""
     local = [copy.deepcopy(module).double() for module in net.modules]
     fixed = [copy.deepcopy(module).double().requires_grad_(False) for module in frozen.modules]
     x, y = batch()
@@ -135,20 +140,25 @@ def slow_gradient(
         term = divergence(main, target) if reverse else divergence(target, main)
         total = total + (lambda1 * cross_entropy(z) + lambda2 * term) / (divisor or len(pathways))
     grads = torch.autograd.grad(total, [p for module in local for p in module.parameters()])
-    return torch.cat([grad.reshape(-1) for grad in grads]).numpy()
+    return float(total.detach()), torch.cat([grad.reshape(-1) for grad in grads]).numpy()
 
 
 def assert_same(half: FedMLB | FedBR, net: Net, pathways: Sequence[int], **how: Any) -> None:
     shifted(net)
-    ours, theirs = gradient(half, net, *batch()), slow_gradient(net, half.frozen, pathways, **how)
+    value, theirs = slow(net, half.frozen, pathways, **how)
+    ours = gradient(half, net, *batch())
     assert np.abs(ours - theirs).max() < 2e-6 * max(1.0, np.abs(theirs).max())
+    assert float(half.loss(net, *batch()).detach()) == pytest.approx(value, rel=1e-6)
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("order", ["LG", "GL"])
 @pytest.mark.parametrize("pathways", [None, (2,), (1, 3)])
-def test_fedmlbs_gradient_with_any_pathways_in_both_orders(order: str, pathways: tuple[int, ...] | None) -> None:
+def test_fedmlbs_gradient_with_any_pathways_in_both_orders(
+    order: str, pathways: tuple[int, ...] | None, form: Form
+) -> None:
     net = tower()
-    half = fedmlb(net, order=order, pathways=pathways)
+    half = fedmlb(net, form, order=order, pathways=pathways)
     assert_same(half, net, pathways or (1, 2, 3), local_first=order == "LG")
 
 
@@ -168,16 +178,18 @@ def test_fedmlbs_divergence_moves_pathways_unless_they_are_detached() -> None:
     net = tower()
     half = fedmlb(net, detach_hybrid_target=True)
     assert_same(half, net, (1, 2, 3), detach=True)
-    assert np.abs(gradient(half, net, *batch()) - slow_gradient(net, half.frozen, (1, 2, 3))).max() > 1e-4
+    assert np.abs(gradient(half, net, *batch()) - slow(net, half.frozen, (1, 2, 3))[1]).max() > 1e-4
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("alpha", "pathways"), [(1, (3,)), (2, (2, 3)), (3, (1, 2, 3))])
-def test_fedbr_takes_the_last_alpha_pathways(alpha: int, pathways: tuple[int, ...]) -> None:
+def test_fedbr_takes_the_last_alpha_pathways(alpha: int, pathways: tuple[int, ...], form: Form) -> None:
     net = tower()
-    assert_same(fedbr(net, alpha), net, pathways)
+    assert_same(fedbr(net, alpha, form), net, pathways)
 
 
-def test_fedbrs_options_change_the_loss_as_they_say() -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_fedbrs_options_change_the_loss_as_they_say(form: Form) -> None:
     for options, how in (
         ({"norm": "all"}, {"divisor": 3.0}),
         ({"norm": "none"}, {"divisor": 1.0}),
@@ -188,7 +200,88 @@ def test_fedbrs_options_change_the_loss_as_they_say() -> None:
         ({"temperature": 2.0, "kl_t2": True}, {"temperature": 2.0, "lambda2": 4.0}),
     ):
         net = tower()
-        assert_same(fedbr(net, 2, **options), net, (2, 3), **how)
+        assert_same(fedbr(net, 2, form, **options), net, (2, 3), **how)
+
+
+# --- in one sweep -----------------------------------------------------------------------------------------------------
+
+
+def heard(net: Net) -> list[tuple[int, int]]:
+    """(block counted from 0, examples) of every call of a net's blocks, from now on."""
+    calls: list[tuple[int, int]] = []
+    for index, module in enumerate(net.modules):
+        module.register_forward_pre_hook(lambda _, inputs, index=index: calls.append((index, len(inputs[0]))))
+    return calls
+
+
+def test_a_sweep_takes_all_pathways_at_one_level_through_one_call() -> None:
+    net = tower()
+    half = fedmlb(net, "sweep")
+    calls = heard(half.frozen)
+    half.loss(net, *batch(8))
+    assert calls == [(1, 8), (2, 16), (3, 24)]
+    half = fedmlb(net, "each")
+    calls.clear()
+    half.loss(net, *batch(8))
+    assert calls == [(1, 8), (2, 8), (3, 8), (2, 8), (3, 8), (3, 8)]
+
+
+def test_a_local_block_computes_no_gradient_for_a_prefix_that_learns_nothing() -> None:
+    net = tower()
+    half = fedmlb(net, "sweep", order="GL")
+    calls = heard(net)
+    half.loss(net, *batch(8))
+    # The main path, then: what enters a block has a fixed input, and runs apart from what came through local blocks.
+    assert calls == [(0, 8), (1, 8), (2, 8), (3, 8), (1, 8), (2, 8), (2, 8), (3, 16), (3, 8)]
+
+
+@pytest.mark.parametrize("order", ["LG", "GL"])
+def test_both_forms_execute_the_same_passes(order: str) -> None:
+    counts = []
+    for form in FORMS:
+        net = tower()
+        half = fedmlb(net, form, order=order)
+        net.executed[:] = 0
+        half.loss(net, *batch(8))
+        counts.append(net.executed.tolist())
+    assert counts[0] == counts[1]
+    through = {"LG": [8, 16, 24, 32], "GL": [8 + 8, 16 + 8, 24 + 8, 32]}[order]
+    assert [row[0] for row in counts[0]] == through
+
+
+def with_statistics() -> Net:
+    """Four blocks, of which the third mixes the examples of a batch while it trains."""
+
+    def make() -> list[Block]:
+        blocks = tower_blocks()
+        blocks[2] = ("b3", nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Tanh()))
+        return blocks
+
+    return Net(make, CPU)
+
+
+def test_pathways_stay_apart_where_a_block_mixes_examples() -> None:
+    x, y = batch(8)
+    results = []
+    for form in FORMS:
+        net = with_statistics()
+        half = fedmlb(net, form, order="GL")
+        shifted(net)
+        calls = heard(net)
+        found = gradient(half, net, x, y)
+        results.append((found, net.buffers.tolist(), [call for call in calls if call[0] == 2]))
+    (each, each_statistics, _), (sweep, sweep_statistics, calls) = results
+    assert np.allclose(sweep, each, rtol=1e-5, atol=1e-7)
+    assert sweep_statistics == pytest.approx(each_statistics, rel=1e-6)
+    assert calls == [(2, 8)] * 3  # the main path, and two pathways
+
+
+def test_the_frozen_model_mixes_no_examples_so_its_pathways_sweep() -> None:
+    net = with_statistics()
+    half = fedmlb(net, "sweep")
+    calls = heard(half.frozen)
+    half.loss(net, *batch(8))
+    assert calls == [(1, 8), (2, 16), (3, 24)]
 
 
 # --- a round's first step ---------------------------------------------------------------------------------------------

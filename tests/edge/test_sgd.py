@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from itertools import product
+from typing import Literal
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch.nn import functional as F
 
 from edge.blocks import Net
 from edge.config import TrainConfig
-from edge.sgd import Sgd
+from edge.sgd import Sgd, clip
 from tests.toy import CPU, batch, tower
 
 
@@ -115,3 +116,77 @@ def test_a_step_on_some_blocks_is_as_if_there_were_no_others() -> None:
     assert torch.equal(net.flat[: part.start], before[: part.start])
     assert torch.allclose(net.flat[part], alone.flat[part], rtol=0, atol=1e-7)
     assert not torch.equal(net.flat[part], before[part])
+
+
+def test_momentum_starts_from_zero_in_a_visit_and_takes_no_memory_of_its_own() -> None:
+    net = weight(0.0)
+    for _ in range(2):
+        step = Sgd(net, TrainConfig(momentum=0.5), lr=0.5)
+        for _ in range(2):
+            step(lambda net, x, y: net.run(x).sum(), torch.ones(1, 1), torch.ones(1, 1))
+    # Steps 1 and 1.5, twice.
+    assert net.flat.item() == -2.5
+    assert net.scratch("momentum").item() == 1.5
+
+
+def test_parts_are_clipped_to_one_joint_norm() -> None:
+    first, second, third = torch.tensor([3.0]), torch.tensor([0.0, 4.0]), torch.tensor([12.0])
+    clip([first, second, third], 6.5)  # of 13
+    assert torch.cat([first, second, third]).tolist() == pytest.approx([1.5, 0.0, 2.0, 6.0], abs=1e-6)
+
+
+# --- precision --------------------------------------------------------------------------------------------------------
+
+
+def gradient_of(precision: Literal["fp32", "bf16"]) -> Tensor:
+    """The gradient of the first step of a tower."""
+    net = tower()
+    Sgd(net, TrainConfig(precision=precision), lr=0.1)(cross_entropy, *batch(64))
+    assert net.flat.dtype == torch.float32
+    return net.grad.clone()
+
+
+def test_bf16_rounds_what_the_blocks_compute_and_nothing_else() -> None:
+    exact, rounded = gradient_of("fp32"), gradient_of("bf16")
+    error = float(torch.linalg.vector_norm(rounded - exact) / torch.linalg.vector_norm(exact))
+    # bfloat16 has 8 bits: one rounding is off by up to 2**-9, and a few of them add up.
+    assert 2**-12 < error < 2**-5
+
+
+def test_in_bf16_a_step_too_small_for_bf16_still_moves_the_parameters() -> None:
+    net = weight(1.0)
+    step = Sgd(net, TrainConfig(precision="bf16"), lr=2**-12)
+    for _ in range(4):
+        step(lambda net, x, y: net.run(x).sum(), torch.ones(1, 1), torch.ones(1, 1))
+    assert net.flat.item() == 1 - 2**-10
+
+
+def test_bf16_normalises_with_statistics_of_float32() -> None:
+    # Summed in bfloat16, 512 numbers near 100 would be a sixteenth of their mean off or more.
+    torch.manual_seed(0)
+    x = (100 + torch.randn(4, 2, 16, 16)).bfloat16()
+    norm = nn.GroupNorm(1, 2)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = norm(x)
+    assert y.dtype == torch.bfloat16
+    assert norm.weight.dtype == torch.float32
+    assert torch.allclose(y.float(), norm(x.float()), atol=0.02)
+
+
+def test_the_loss_is_float32_in_bf16() -> None:
+    seen = []
+
+    def watched(net: Net, x: Tensor, y: Tensor) -> Tensor:
+        seen.extend([net.run(x, 0, 2).dtype, net.run(x).dtype])
+        loss = cross_entropy(net, x, y)
+        seen.append(loss.dtype)
+        return loss
+
+    Sgd(tower(), TrainConfig(precision="bf16"), lr=0.1)(watched, *batch())
+    assert seen == [torch.bfloat16, torch.float32, torch.float32]
+
+
+def test_bf16_executes_the_same_passes() -> None:
+    net = tower()
+    Sgd(net, TrainConfig(precision="bf16"), lr=0.1)(cross_entropy, *batch(8))
+    assert net.executed.tolist() == [[8, 8, 8, 0]] + [[8, 8, 8, 8]] * 3

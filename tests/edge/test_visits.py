@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import resource
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from edge import state
 from edge.batches import LocalBatches
 from edge.config import Plan, TrainConfig
-from edge.payload import sha256
-from edge.site import Site
-from tests.toy import federation, vector
+from edge.corrections.prox import Prox
+from edge.messages import GLOBAL, Evaluate, Train
+from edge.payload import MODEL, Vector, sha256
+from edge.sgd import Sgd
+from edge.site import Site, keep_freed_memory
+from tests.toy import batch, federation, tower, vector, visit
 
 
 @pytest.mark.parametrize(
@@ -71,6 +80,90 @@ def test_a_further_phase_has_an_order_of_its_own(site: Site) -> None:
     first, second = (torch.cat([y for _, y in batches()]) for _ in range(2))
     assert torch.equal(first.sort().values, second.sort().values)
     assert not torch.equal(first, second)
+
+
+# --- nothing is allocated per client ----------------------------------------------------------------------------------
+
+
+def asked(site: Site, client: int, start: Vector) -> Train:
+    """A visit of round 0 that begins with all parameters as ``start`` says, cut into blocks."""
+    cuts = np.cumsum(list(site.net.layout.sizes.values()))[:-1]
+    pieces = zip(site.net.layout.sizes, np.split(start.data, cuts), strict=True)
+    return Train(client, 0, 0.1, {}, {MODEL: {key: Vector(piece) for key, piece in pieces}})
+
+
+def start_of(site: Site) -> Vector:
+    """Where the net of a site stands."""
+    return Vector(site.net.flat.numpy().copy())
+
+
+def test_an_update_is_a_view_of_the_model_that_the_next_visit_overwrites(site: Site) -> None:
+    start, flat = start_of(site), site.net.flat.numpy()
+    first = site.train(asked(site, 0, start), None, None).payload[MODEL]
+    assert all(np.shares_memory(vector.data, flat) for vector in first.values())
+    sent = np.concatenate([vector.data for vector in first.values()])
+    second = site.train(asked(site, 1, start), None, None).payload[MODEL]
+    assert not np.array_equal(sent, flat)
+    assert all(np.array_equal(first[key].data, second[key].data) for key in first)
+    again = site.train(asked(site, 0, start), None, None).payload[MODEL]
+    assert np.array_equal(np.concatenate([vector.data for vector in again.values()]), sent)
+
+
+class Allocations(TorchDispatchMode):
+    """Notes where results of at least ``size`` numbers lie."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.size, self.places = size, set[int]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and result.numel() >= self.size:
+            self.places.add(result.untyped_storage().data_ptr())
+        return result
+
+
+def test_a_step_allocates_no_vector_as_long_as_the_model() -> None:
+    net = tower((5, 50, 50, 3))
+    prox = Prox({"mu": 0.1, "half": True})
+    config = TrainConfig(momentum=0.9, nesterov=True, weight_decay=0.1, clip=1.0)
+    for _ in range(2):  # visits
+        prox.begin(net, {}, {}, visit(net))
+        step = Sgd(net, config, lr=0.1, corrections=[prox.correct])
+        with Allocations(net.flat.numel()) as seen:
+            for seed in range(2):
+                step(lambda net, x, y: F.cross_entropy(net.run(x), y), *batch(8, seed=seed))
+        own = net.flat, net.grad, net.scratch("momentum"), net.scratch("prox: moved")
+        assert seen.places == {vector.data_ptr() for vector in own}
+
+
+def test_memory_that_was_freed_is_used_again() -> None:
+    def faults_of(times: int) -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(times):
+            torch.empty(64 * 2**20, dtype=torch.uint8).fill_(1)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    keep_freed_memory()
+    faults_of(8)  # until there are places for all alignments
+    # Fresh pages would be 16,384 faults each time.
+    assert faults_of(4) < 16_384
+
+
+# --- precision --------------------------------------------------------------------------------------------------------
+
+
+def test_training_in_bf16_is_scored_in_fp32(site: Site) -> None:
+    start = start_of(site)
+    half = Site(replace(site.job, train=replace(site.job.train, precision="bf16")))
+    exact, rounded = (
+        np.concatenate([v.data for v in one.train(asked(one, 0, start), None, None).payload[MODEL].values()])
+        for one in (site, half)
+    )
+    moved = np.linalg.norm(exact - start.data)
+    assert 0 < np.linalg.norm(rounded - exact) < 0.1 * moved
+    scores = [one.evaluate(Evaluate(0, 100, GLOBAL, asked(one, 0, start).payload), None) for one in (site, half)]
+    assert scores[0] == scores[1]
 
 
 def test_what_a_client_keeps_comes_back_to_the_bit(tmp_path: Path) -> None:

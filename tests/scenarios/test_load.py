@@ -178,6 +178,14 @@ def test_a_method_scored_client_by_client_needs_local_test_examples(tmp_path: Pa
     )
 
 
+def test_a_part_of_the_global_test_set_means_nothing_to_a_method_scored_client_by_client() -> None:
+    assert load("digits", ["eval.subset=100"]).scenario.eval.subset == 100
+    assert refusal(f"method={__name__}:SCORED_BY_CLIENT", "eval.subset=100") == (
+        f"command line: eval.subset = 100: {__name__}:SCORED_BY_CLIENT is scored on each client's own test examples, "
+        "not on the set that this is a part of"
+    )
+
+
 def test_a_wrong_type_names_the_key_and_the_value() -> None:
     assert refusal("train.lr=fast").startswith("command line: train.lr = 'fast': input should be a valid number")
 

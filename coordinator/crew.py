@@ -1,0 +1,119 @@
+"""The workers of a pool, living and dead, and the nursery that starts and ends them. Never a socket."""
+
+from __future__ import annotations
+
+import secrets
+import select
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from coordinator.nursery import END_SECONDS, Nursery, how_ended
+from coordinator.tasks import PoolError
+
+BYE_SECONDS = 0.5
+"""How long idle workers may take to leave on their own."""
+LOG_NBYTES = 4096
+
+
+@dataclass(eq=False)
+class Worker:
+    """One worker process; a replacement is another worker."""
+
+    number: int
+    identity: str
+    log: Path
+    greeted: bool = False
+    dead: bool = False
+    last_words: str = ""
+    """The error that its start ended in, or why it was ended."""
+
+    def tail(self) -> bytes:
+        """The end of its log."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(max(0, self.log.stat().st_size - LOG_NBYTES))
+                return file.read()
+        except FileNotFoundError:
+            return b""
+
+
+class News(NamedTuple):
+    """What has become of a worker."""
+
+    worker: Worker
+    detail: str
+    """Its process id, or how it ended."""
+    has_ended: bool
+
+
+class Crew:
+    """Workers by number and by identity."""
+
+    def __init__(self, nursery: Nursery, logs: Path, argv: Callable[[str], Sequence[str]]) -> None:
+        """``logs``: folder for worker-N.log; ``argv``: identity -> what a worker is started with."""
+        self._nursery, self._logs, self._argv = nursery, logs, argv
+        self._by_number: dict[int, Worker] = {}
+        self._by_identity: dict[str, Worker] = {}
+
+    def __getitem__(self, number: int) -> Worker:
+        return self._by_number[number]
+
+    def named(self, identity: str) -> Worker | None:
+        """The worker of this identity."""
+        return self._by_identity.get(identity)
+
+    @property
+    def alive(self) -> list[Worker]:
+        """All that have not ended, as far as is known."""
+        return [worker for worker in self._by_number.values() if not worker.dead]
+
+    def start(self, number: int) -> None:
+        """Have a worker started."""
+        identity = f"worker-{number}-{secrets.token_hex(4)}"
+        worker = Worker(number, identity, self._logs / f"worker-{number}.log")
+        self._by_number[number] = self._by_identity[identity] = worker
+        self._nursery.spawn(identity, list(self._argv(identity)), worker.log)
+
+    def end(self, worker: Worker, why: str) -> None:
+        """Have a worker ended; its death brings its tasks back."""
+        worker.last_words = why
+        self._nursery.end([worker.identity])
+
+    def news(self) -> list[News]:
+        """Who has started or ended since the last call; PoolError when the nursery has ended.
+
+        Workers of an earlier pool are passed over.
+        """
+        news: list[News] = []
+        for answer in self._nursery.answers():
+            worker = self.named(answer.get("spawned") or answer.get("exited") or answer["failed"])
+            if worker is None:
+                continue
+            if "spawned" in answer:
+                news.append(News(worker, f"pid {answer['pid']}", False))
+                continue
+            worker.dead = True
+            end = how_ended(answer["status"]) if "exited" in answer else f"did not start: {answer['reason']}"
+            words = f": {worker.last_words}" if worker.last_words else ""
+            news.append(News(worker, f"worker {worker.number} {end}{words}", True))
+        return news
+
+    def end_all(self, say_bye: Callable[[Worker], None]) -> None:
+        """The idle leave by themselves, the others are ended; of a nursery that is gone, all have ended."""
+        with suppress(PoolError):
+            for worker in self.alive:
+                if worker.greeted:
+                    say_bye(worker)
+            self._await_ends(BYE_SECONDS)
+            self._nursery.end([worker.identity for worker in self.alive])
+            self._await_ends(END_SECONDS)
+
+    def _await_ends(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self.alive and time.monotonic() < deadline:
+            select.select([self._nursery.fileno()], [], [], 0.01)
+            self.news()

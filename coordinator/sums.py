@@ -1,0 +1,35 @@
+"""Sums of vectors that come one after another, so that none of them need be kept."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge.payload import Floats
+
+CHUNK = 1 << 15
+"""Numbers that are added at a time, so that what is added stays in the processor's cache."""
+
+
+class Sum:
+    """A weighted sum in float64, in the order in which vectors are added; the order decides about its last bits."""
+
+    def __init__(self) -> None:
+        self.weight = 0.0
+        self._total: NDArray[np.float64] | None = None
+
+    def add(self, vector: Floats, weight: float) -> None:
+        """Count a vector ``weight`` times."""
+        if self._total is None:
+            self._total = np.zeros(vector.size)
+        self.weight += weight
+        scaled = np.empty(min(CHUNK, vector.size))
+        for start in range(0, vector.size, CHUNK):
+            part = vector[start : start + CHUNK]
+            self._total[start : start + CHUNK] += np.multiply(part, weight, out=scaled[: part.size], dtype=np.float64)
+
+    def mean(self) -> Floats | None:
+        """The weighted mean; None without any weight."""
+        if self._total is None or self.weight <= 0:
+            return None
+        return (self._total / self.weight).astype(np.float32)

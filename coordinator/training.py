@@ -1,0 +1,62 @@
+"""Visits under training whose replies are used in client order, however they come.
+
+Workers get the longest visits first; replies are checked and folded into the server's sums as soon as their turn has
+come, while other visits are still being trained.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from coordinator.held import Held
+from coordinator.visits import Visit
+from edge.messages import Update
+
+if TYPE_CHECKING:
+    from coordinator.federation import Federation
+
+SPARE_REPLIES = 2
+"""So many more replies than workers may wait in memory for their turn."""
+
+
+class Training:
+    """The visits of one synchronous round, from the moment at which workers are asked to train them."""
+
+    def __init__(self, run: Federation, visits: Sequence[Visit]) -> None:
+        self._run = run
+        self._left = deque(sorted(visits, key=lambda visit: visit.client))
+        self._replies: list[Update] = []
+        self._held = Held(run.workers.size + SPARE_REPLIES, run.folder)
+        self._order = run.submit(visits, self._heard)
+
+    def wait(self) -> list[Update]:
+        """The replies in client order, without their vectors, which the server has folded.
+
+        RunFailed for a reply that cannot be used; PoolError, Stopped.
+        """
+        try:
+            self._order.wait()
+        finally:
+            self._held.close()
+        assert not self._left
+        return self._replies
+
+    def cancel(self) -> None:
+        """Nobody wants it any more; what was folded is for the caller to forget."""
+        self._order.cancel()
+        self._held.close()
+
+    def _heard(self, reply: Update) -> None:
+        self._held.put(reply)
+        while self._left and self._left[0].client in self._held:
+            visit = self._left.popleft()
+            self._use(self._held.take(visit.client), visit)
+
+    def _use(self, reply: Update, visit: Visit) -> None:
+        self._run.check(reply, visit)
+        self._run.server.note(reply)
+        self._run.server.fold(reply)
+        self._replies.append(replace(reply, payload={}))

@@ -1,0 +1,238 @@
+"""The host does not wait where it need not: what is begun early, what is folded when, and what is left of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator.budget import TARGET, Limits
+from coordinator.federation import Federation, RunFailed
+from coordinator.ledger import read
+from coordinator.rounds import synchronous
+from coordinator.tasks import Heard, PoolTask, Stopped
+from coordinator.training import SPARE_REPLIES, Training
+from edge.config import PartitionConfig, TrainConfig
+from edge.messages import Evaluate, Train, Update
+from edge.payload import MODEL, Vector
+from edge.streams import generator
+from tests.toy import Direct, federation, play
+
+BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
+UNEVEN = PartitionConfig("dirichlet-unbalanced", alpha=0.5, min_samples=1)
+
+
+@dataclass
+class Desk:
+    """Workers that note what they are asked, and when it is waited for or not wanted any more."""
+
+    inner: Direct
+    said: list[str] = field(default_factory=list)
+    tasks: list[list[PoolTask]] = field(default_factory=list)
+    size: int = 1
+
+    def submit(self, tasks: Sequence[PoolTask], heard: Heard) -> Noted:
+        first, scores = tasks[0].message, sum(said.startswith("submit score") for said in self.said)
+        name = f"train {first.round}" if isinstance(first, Train) else f"score {scores}"
+        self.said.append(f"submit {name}")
+        self.tasks.append(list(tasks))
+        return Noted(self, name, self.inner.submit(tasks, heard))
+
+
+@dataclass
+class Noted:
+    desk: Desk
+    name: str
+    order: Any
+
+    def wait(self) -> None:
+        self.desk.said.append(f"wait {self.name}")
+        self.order.wait()
+
+    def cancel(self) -> None:
+        self.desk.said.append(f"cancel {self.name}")
+        self.order.cancel()
+
+
+def watched(folder: Path, method: str = "fedavg", **how: Any) -> tuple[Federation, Desk]:
+    run = federation(folder, method, train=BRIEF, **how)
+    assert isinstance(run.workers, Direct)
+    run.workers = desk = Desk(run.workers)
+    return run, desk
+
+
+def finished(run: Federation, policy: Callable[[Federation], str] = synchronous) -> str:
+    try:
+        return policy(run)
+    finally:
+        run.ledger.close()
+
+
+# --- the next round begins while this one is scored -------------------------------------------------------------------
+
+
+def test_the_next_rounds_visits_go_in_behind_the_score_and_are_waited_for_after_it(tmp_path: Path) -> None:
+    run, desk = watched(tmp_path, rounds=2)
+    finished(run)
+    assert desk.said == [
+        "submit train 0",
+        "wait train 0",
+        "submit score 0",
+        "submit train 1",
+        "wait score 0",
+        "wait train 1",
+        "submit score 1",
+        "wait score 1",
+    ]
+
+
+def test_without_a_score_the_next_round_begins_before_this_one_is_committed(tmp_path: Path) -> None:
+    run, desk = watched(tmp_path, rounds=3, eval_every=3)
+    begun = []
+    run.on_round = lambda progress: begun.append((progress.row.round, desk.said[-1]))
+    finished(run)
+    assert begun == [(0, "submit train 1"), (1, "submit train 2"), (2, "wait score 0")]
+
+
+def test_visits_begun_early_are_discarded_and_charged_to_nobody_when_the_score_ends_the_run(tmp_path: Path) -> None:
+    run, desk = watched(tmp_path, "fedbr", limits=Limits(99, target_accuracy=0.05))
+    assert finished(run) == TARGET
+    assert desk.said[-3:] == ["submit train 1", "wait score 0", "cancel train 1"]
+    alone = play(tmp_path / "alone", "fedbr", train=BRIEF, rounds=1)
+    early, late = run.committed, alone.federation.committed
+    assert early == late
+    for rows in ("SELECT * FROM visits", "SELECT * FROM transfers", "SELECT * FROM choices"):
+        assert [tuple(row) for row in read(tmp_path / "ledger.sqlite", rows)] == alone.rows(rows)
+
+
+def test_what_a_checkpoint_holds_is_not_touched_by_the_round_after_it(tmp_path: Path) -> None:
+    # GMBS counts a visit at its dispatch, which for round 1 comes before the commit of round 0.
+    one = play(tmp_path / "one", "fedbr", train=BRIEF, rounds=1).federation
+    two = play(tmp_path / "two", "fedbr", train=BRIEF, rounds=2).federation
+    first = "round-000000.safetensors"
+    assert (one.folder / "checkpoints" / first).read_bytes() == (two.folder / "checkpoints" / first).read_bytes()
+
+
+def test_a_round_that_has_ended_is_kept_whatever_becomes_of_the_next(tmp_path: Path) -> None:
+    run, _ = watched(tmp_path, rounds=5)
+    asked = []
+
+    def stop_at_the_second() -> bool:
+        asked.append(1)
+        return len(asked) == 2
+
+    run.is_stopped = stop_at_the_second
+    with pytest.raises(Stopped):
+        finished(run)
+    assert run.committed.rounds == 1
+
+
+# --- longest first, folded in client order, few held ------------------------------------------------------------------
+
+
+def test_workers_get_the_longest_visits_first(tmp_path: Path) -> None:
+    run = federation(tmp_path, clients=6, rounds=1, partition=UNEVEN, train=TrainConfig(batch=16))
+    assert isinstance(run.workers, Direct)
+    run.workers = desk = Desk(run.workers)
+    finished(run)
+    asked = [task.message.client for task in desk.tasks[0] if isinstance(task.message, Train)]
+    held = run.description.samples
+    assert asked == sorted(range(6), key=lambda client: (-held[client], client))
+    assert asked != list(range(6))
+    assert [task.flops for task in desk.tasks[0]] == sorted((task.flops for task in desk.tasks[0]), reverse=True)
+
+
+@dataclass
+class ByHand:
+    """Workers whose replies the test hands over, in the order that it likes."""
+
+    size: int = 1
+    heard: Heard | None = None
+    tasks: dict[int, PoolTask] = field(default_factory=dict)
+
+    def submit(self, tasks: Sequence[PoolTask], heard: Heard) -> ByHand:
+        self.heard = heard
+        self.tasks = {task.message.client: task for task in tasks if isinstance(task.message, Train)}
+        return self
+
+    def wait(self) -> None:
+        pass
+
+    def cancel(self) -> None:
+        pass
+
+    def answer(self, client: int, reply: Update) -> None:
+        assert self.heard is not None
+        self.heard(self.tasks[client], reply)
+
+
+def test_replies_are_folded_in_client_order_and_at_most_workers_plus_two_are_held(tmp_path: Path) -> None:
+    clients = 12
+    run = federation(tmp_path, clients=clients, rounds=1, weights="uniform")
+    visits = [run.prepare(client, 0) for client in range(clients)]
+    run.workers = workers = ByHand()
+    folded: list[int] = []
+    server = run.server
+    fold = server.fold
+
+    def note_and_fold(reply: Update) -> None:
+        folded.append(reply.client)
+        fold(reply)
+
+    server.fold = note_and_fold  # type: ignore[method-assign]
+    training = Training(run, visits)
+    most = 0
+    for client in reversed(range(clients)):
+        model = {key: Vector(np.full_like(v.data, client)) for key, v in server.model.items()}
+        numbers = {"loss": 1.0, "samples": 1.0, "steps": 1.0, "flops": visits[client].work.flops}
+        workers.answer(client, Update(client, 0, numbers, {MODEL: model}))
+        most = max(most, training._held.in_memory)
+        assert folded == (list(range(clients)) if client == 0 else [])
+    assert most == workers.size + SPARE_REPLIES == 3
+    replies = training.wait()
+    run.ledger.close()
+    assert [reply.client for reply in replies] == list(range(clients))
+    assert all(reply.payload == {} for reply in replies)
+    server.step()
+    assert {float(n) for vector in server.model.values() for n in vector.data} == {5.5}
+
+
+def test_the_first_client_whose_reply_cannot_be_used_is_named_whoever_comes_first(tmp_path: Path) -> None:
+    for shuffle in (None, 0, 1):
+        wild = TrainConfig(lr=1e30, batch=32, local_steps=4)
+        with pytest.raises(RunFailed, match=r"update refused: client 0, round 0: .*training diverged"):
+            play(tmp_path / str(shuffle), rounds=1, train=wild, shuffle=shuffle)
+
+
+# --- a score on a part of the test set --------------------------------------------------------------------------------
+
+
+def test_a_score_may_use_a_part_of_the_test_set_the_same_in_every_round(tmp_path: Path) -> None:
+    run = federation(tmp_path, rounds=2, train=BRIEF)
+    assert isinstance(run.workers, Direct)
+    site = run.workers.site
+    run.job = site.job = replace(run.job, eval_subset=70, eval_batch=32)
+    run.workers = desk = Desk(run.workers)
+    finished(run)
+    shards = [
+        [(task.message.start, task.message.stop) for task in tasks if isinstance(task.message, Evaluate)]
+        for tasks in desk.tasks
+    ]
+    assert [some for some in shards if some] == [[(0, 32), (32, 64), (64, 70)]] * 2
+    drawn = np.sort(generator(0, "eval").permutation(360)[:70])
+    assert site.scored.tolist() == drawn.tolist()
+    x, y = site.test_set.fetch(drawn)
+    site.net.train_mode(False)
+    site.net.load(run.server.model)
+    correct = int((site.net.run(x).argmax(dim=1) == y).sum())
+    (last,) = read(tmp_path / "ledger.sqlite", "SELECT accuracy FROM rounds WHERE round = 1")
+    assert last["accuracy"] == correct / 70
+
+
+def test_a_part_that_is_larger_than_the_whole_is_the_whole(tmp_path: Path) -> None:
+    job = replace(federation(tmp_path).job, eval_subset=10**6)
+    assert job.scored(360) == 360

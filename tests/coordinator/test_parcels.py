@@ -1,0 +1,110 @@
+"""What open tasks need, and what is sent to a worker once and then forgotten."""
+
+import numpy as np
+
+from coordinator.parcels import Parcels, Shelves
+from edge import messages, wire
+from edge.payload import Payload, Vector
+
+A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
+
+
+def test_each_version_is_sent_to_a_worker_once() -> None:
+    shelves = Shelves()
+    shelves.submitted({("model", "stem"): A, ("model", "head"): B})
+    shelves.submitted({("model", "head"): B})
+    assert shelves.delivery(0, [A, B]) == ([A, B], [])
+    assert shelves.delivery(0, [B]) == ([], [])
+    assert shelves.delivery(1, [B]) == ([B], [])
+
+
+def test_a_version_outlives_its_tasks_until_a_newer_one_takes_its_place() -> None:
+    shelves = Shelves()
+    shelves.submitted({("model", "head"): A})
+    shelves.delivery(0, [A])
+    shelves.over([A])
+    shelves.submitted({("model", "stem"): B})
+    assert shelves.delivery(0, [B]) == ([B], [])  # A is still the newest head
+    shelves.submitted({("model", "head"): C})
+    assert shelves.delivery(0, [C]) == ([C], [A])
+    assert shelves.kept() == {B, C}
+
+
+def test_a_version_that_an_open_task_needs_is_not_forgotten() -> None:
+    shelves = Shelves()
+    shelves.submitted({("model", "head"): A})
+    shelves.submitted({("model", "head"): A})
+    shelves.submitted({("model", "head"): B})
+    shelves.over([A])
+    shelves.delivery(0, [A])
+    assert shelves.delivery(0, [B]) == ([B], [])
+    shelves.over([A])
+    assert shelves.delivery(0, [B]) == ([], [A])
+
+
+def test_a_replacement_starts_with_an_empty_shelf() -> None:
+    shelves = Shelves()
+    shelves.submitted({("model", "head"): A})
+    shelves.delivery(0, [A])
+    shelves.gone(0)
+    assert shelves.delivery(0, [A]) == ([A], [])
+
+
+def test_a_version_that_is_asked_for_again_before_it_was_forgotten_stays() -> None:
+    shelves = Shelves()
+    shelves.submitted({("model", "head"): A})
+    shelves.delivery(0, [A])
+    assert shelves.over([A]) == []
+    assert shelves.submitted({("model", "head"): B}) == [A]  # nobody may keep it, and worker 0 is to hear of that
+    shelves.submitted({("teacher", "head"): A})
+    assert shelves.delivery(0, [A]) == ([], [])
+    assert shelves.delivery(1, [A]) == ([A], [])
+
+
+def vector(number: float) -> Vector:
+    return Vector(np.array([number], np.float32))
+
+
+def test_tasks_with_the_same_vectors_share_a_parcel_until_the_last_is_over() -> None:
+    obsolete: list[bytes] = []
+    parcels = Parcels(obsolete.append)
+    stem, head, newer = vector(1.0), vector(2.0), vector(3.0)
+    payloads: list[Payload] = [{"model": {"stem": stem, "head": head}} for _ in range(2)]
+    first, second = map(parcels.take, payloads)
+    assert first is second
+    assert parcels.delivery(0, first) == ([stem, head], [])
+    assert parcels.delivery(0, second) == ([], [])
+    assert parcels.delivery(1, second) == ([stem, head], [])
+    parcels.release(first)
+    third = parcels.take({"model": {"stem": stem, "head": newer}})
+    assert third is not first
+    assert obsolete == []  # the older head is still needed by the second task
+    parcels.release(second)
+    assert obsolete == [head.version]
+    assert parcels.delivery(0, third) == ([newer], [head.version])
+
+
+def test_parcels_differ_by_slot_and_by_key() -> None:
+    parcels = Parcels(lambda version: None)
+    one = vector(1.0)
+    payloads: list[Payload] = [{"model": {"a": one}}, {"model": {"b": one}}, {"teacher": {"a": one}}, {}]
+    taken = [parcels.take(payload) for payload in payloads]
+    assert len({id(parcel) for parcel in taken}) == 4
+    assert [len(parcels.delivery(0, parcel)[0]) for parcel in taken] == [1, 0, 0, 0]
+
+
+def test_a_replaced_worker_is_sent_everything_again() -> None:
+    parcels = Parcels(lambda version: None)
+    one = vector(1.0)
+    parcel = parcels.take({"model": {"a": one}})
+    parcels.delivery(0, parcel)
+    parcels.gone(0)
+    assert parcels.delivery(1, parcel) == ([one], [])
+
+
+def test_the_entries_of_a_parcel_make_the_header_of_each_task() -> None:
+    payload: Payload = {"model": {"stem": vector(1.0), "head": vector(2.0)}, "teacher": {"head": vector(3.0)}}
+    parcel = Parcels(lambda version: None).take(payload)
+    for client in (1, 2**40):
+        task = messages.Train(client, 3, 0.1, {"alpha": 2}, payload)
+        assert wire.encode_header(task, "run-1", parcel.entries) == wire.encode(task, "run-1").header

@@ -1,0 +1,65 @@
+"""What a scenario leaves to the device: resolved from the model's table, and refused where the device lacks it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from scenarios import cli
+from scenarios.load import ScenarioError, load
+from scenarios.runner import on_device
+
+WIDE = ["model.name=resnet18", "model.width=64", "data.name=cifar10"]
+NARROW = [*WIDE, "model.width=16"]
+
+
+def settled(overrides: list[str], device: str) -> tuple[str | None, str | None, str | None]:
+    train = on_device(load("digits", overrides), device).scenario.train
+    return train.memory_format, train.precision, train.pathways
+
+
+@pytest.mark.parametrize(
+    ("overrides", "device", "expected"),
+    [
+        ([], "cpu", ("channels_last", "fp32", "sweep")),
+        ([], "cuda:1", ("contiguous", "fp32", "each")),
+        (NARROW, "cpu", ("channels_last", "fp32", "sweep")),
+        (WIDE, "cpu", ("contiguous", "fp32", "sweep")),
+        ([*WIDE, "train.precision=bf16"], "cpu", ("channels_last", "bf16", "sweep")),
+        (WIDE, "cuda", ("contiguous", "fp32", "each")),
+    ],
+)
+def test_what_is_not_said_follows_from_model_width_and_device(
+    overrides: list[str], device: str, expected: tuple[str, str, str]
+) -> None:
+    assert settled(overrides, device) == expected
+
+
+def test_what_is_said_stays() -> None:
+    said = ["train.memory_format=contiguous", "train.precision=bf16", "train.pathways=each"]
+    assert settled(said, "cpu") == ("contiguous", "bf16", "each")
+
+
+def test_a_precision_that_the_device_lacks_is_refused() -> None:
+    with pytest.raises(ScenarioError) as caught:
+        settled(["train.precision=tf32"], "cpu")
+    assert str(caught.value) == "digits: train.precision = tf32: needs a CUDA device; this run is on cpu"
+    assert settled(["train.precision=tf32"], "cuda") == ("contiguous", "tf32", "each")
+
+
+def test_a_precision_that_there_is_not_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ScenarioError) as caught:
+        load("digits", ["train.precision=fp16"])
+    assert str(caught.value) == (
+        "command line: train.precision = 'fp16': must be one of fp32, bf16, tf32; did you mean bf16?"
+    )
+
+
+def test_check_shows_what_a_run_here_would_do(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scenarios.studies.check.choose_device", lambda asked: "cpu")
+    assert cli.guarded(["check", "digits", "train.precision=bf16", "--json"]) == 0
+    train = json.loads(capsys.readouterr().out)["scenario"]["train"]
+    assert (train["memory_format"], train["precision"], train["pathways"]) == ("channels_last", "bf16", "sweep")
