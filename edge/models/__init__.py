@@ -27,8 +27,8 @@ class Defaults:
     """channels_last takes 0.85 of the time of contiguous for cnn, 0.89 for resnet18 of width 16, 0.93 of width 32; in
     bf16 0.86, 0.93 and 0.80, and 0.86 of width 64."""
     precision: str = "fp32"
-    """fp32 everywhere; bf16 is for the user to choose. It takes 1.06 of the time for cnn, 0.75-0.82 for resnet18 of width 16,
-    0.48 of width 32, 0.45 of width 64."""
+    """fp32 everywhere; bf16 is for the user to choose. It takes 1.06 of the time for cnn, 0.75-0.82 for resnet18 of
+    width 16, 0.48 of width 32, 0.45 of width 64."""
     pathways: str = "each"
     """With five pathways, sweep takes 0.93 of the time of each for resnet18 of width 16 and 0.97 of width 64 (0.86 in
     bf16), and 0.98 for cnn with four."""
