@@ -1,0 +1,152 @@
+"""The floor: a hand-written loop of local SGD, a process per core: ``-m benchmarks.engine_parts.floor TOML LAYOUT``.
+
+It trains the clients that it is told, with the batches that the product draws for them, and means their models at the
+end of each round. Nothing is between the loop and torch: examples are normalised beforehand, orders are drawn
+beforehand, one model and one optimiser serve all clients, and the two processes meet once a round in shared memory.
+
+One request per line of stdin: {"rounds": [[client, ...], ...], "save": PATH or null}. The answer lists the seconds of
+each round; training starts anew from the initial model, and what it is after the first round goes to ``save``.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import multiprocessing as mp
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.engine_parts import images, plain
+from edge.data.shares import cached_shares
+from edge.data.store import open_data
+from edge.payload import MODEL, Floats
+from edge.site import Site
+from edge.streams import generator
+from scenarios.cache import cache_folder
+from scenarios.load import data_config, load
+from scenarios.runner import job
+
+PROCESSES = 2
+SEED_STREAM = "batches"
+"""The product's name for the order of examples."""
+Rounds = list[list[int]]
+
+
+def initial_model(toml: str) -> Floats:
+    """The model that runs start from; asked in a process of its own, since a worker's site sets up its process."""
+    _, payload = Site(job(load(toml), None, "cpu", cache_folder())).describe(False)
+    return np.concatenate([vector.data for vector in payload[MODEL].values()])
+
+
+class Floor:
+    """The model, the data, and the orders of one of the processes."""
+
+    def __init__(self, toml: str, layout: str) -> None:
+        scenario = load(toml).scenario
+        data = open_data(data_config(scenario), cache_folder())
+        self.train, self.seed = scenario.train, scenario.seed
+        self.shares = cached_shares(data_config(scenario), data, cache_folder()).train
+        with mp.get_context("fork").Pool(1) as pool:
+            self.initial = pool.apply(initial_model, (toml,))
+        blocks = plain.blocks_of(scenario.model.name, images.CLASSES, scenario.model.width)
+        self.blocks: list[nn.Module] = [plain.in_layout(block, layout) for block in blocks]
+        self.plain = plain.Plain(self.blocks, self.train.lr)
+        self.images = plain.Images(data.train.x, data.train.y, images.MEAN, images.STD, layout)
+        count = sum(parameter.numel() for parameter in self.plain.parameters)
+        # Two rounds, since one process may still read the last sums when the other adds to the next.
+        shared = mmap.mmap(-1, 4 * 2 * PROCESSES * count)  # zeros, float32
+        self.shared = torch.frombuffer(shared, dtype=torch.float32).view(2, PROCESSES, count)
+        self.world = torch.empty(count)
+        self.worlds = self.views(self.world)
+
+    def order(self, round: int, client: int) -> list[Tensor]:
+        """The batches of one visit, as the product draws them."""
+        rng, indices = generator(self.seed, SEED_STREAM, round, client), self.shares[client]
+        batches: list[Tensor] = []
+        for _ in range(self.train.local_epochs):
+            shuffled = torch.from_numpy(indices[rng.permutation(len(indices))])
+            batches += torch.split(shuffled, self.train.batch)
+        return batches
+
+    def begin(self) -> None:
+        """Start from the initial model."""
+        self.world.copy_(torch.from_numpy(self.initial))
+
+    def visit(self, batches: list[Tensor], weight: float, sums: list[Tensor]) -> None:
+        """Train one client from the global model, and add its model to the sums."""
+        parameters = self.plain.parameters
+        with torch.no_grad():
+            torch._foreach_copy_(parameters, self.worlds)
+        for chosen in batches:
+            self.plain.step(*self.images.batch(chosen))
+        with torch.no_grad():
+            torch._foreach_add_(sums, parameters, alpha=weight)
+
+    def views(self, vector: Tensor) -> list[Tensor]:
+        """A flat vector as views in the shapes of the parameters."""
+        parts = torch.split(vector, [parameter.numel() for parameter in self.plain.parameters])
+        return [part.view(parameter.shape) for part, parameter in zip(parts, self.plain.parameters, strict=True)]
+
+    def play(self, rank: int, rounds: Rounds, meet: Any, save: str | None) -> list[float]:
+        """Train all rounds with the other processes; returns the seconds of each."""
+        torch.set_num_threads(1)
+        self.begin()
+        mine = [
+            [(self.order(number, k), 1 / len(all)) for k in all[rank::PROCESSES]] for number, all in enumerate(rounds)
+        ]
+        taken = []
+        meet()
+        for number, visits in enumerate(mine):
+            start = time.perf_counter()
+            rows = self.shared[number % 2]
+            sums = self.views(rows[rank].zero_())
+            for batches, weight in visits:
+                self.visit(batches, weight, sums)
+            meet()
+            torch.sum(rows, dim=0, out=self.world)
+            taken.append(time.perf_counter() - start)
+            if number == 0 and save is not None and rank == 0:
+                np.save(save, self.world.numpy())
+        return taken
+
+
+def other(floor: Floor, rank: int, meet: Any, requests: Any) -> None:
+    """The life of the further processes."""
+    while (rounds := requests.recv()) is not None:
+        floor.play(rank, rounds, meet, None)
+
+
+def main(toml: str, layout: str) -> None:
+    """Answer requests until stdin ends."""
+    torch.set_num_threads(1)
+    floor = Floor(toml, layout)
+    fork = mp.get_context("fork")  # examples are in memory once
+    barrier = fork.Barrier(PROCESSES)
+    pipes = [fork.Pipe() for _ in range(1, PROCESSES)]
+    others = [
+        fork.Process(target=other, args=(floor, rank, barrier.wait, pipe[1]), daemon=True)
+        for rank, pipe in enumerate(pipes, 1)
+    ]
+    for process in others:
+        process.start()
+    print("ready", flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        for pipe in pipes:
+            pipe[0].send(request["rounds"])
+        print(json.dumps(floor.play(0, request["rounds"], barrier.wait, request["save"])), flush=True)
+    for pipe in pipes:
+        pipe[0].send(None)
+    for process in others:
+        process.join()
+
+
+if __name__ == "__main__":
+    assert Path(sys.argv[1]).is_file(), sys.argv[1]
+    main(*sys.argv[1:])

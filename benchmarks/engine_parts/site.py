@@ -1,0 +1,18 @@
+"""The product's own `edge.site.Site`, in a worker that is sampled while it works (`sampler`)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from benchmarks.engine_parts.sampler import FOLDER_VARIABLE, Sampler, shared_array
+from edge.config import Job
+from edge.site import Site
+
+
+class SampledSite(Site):
+    """A site whose process says where its time goes."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        Sampler(shared_array(Path(os.environ[FOLDER_VARIABLE]))).start()

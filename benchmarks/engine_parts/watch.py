@@ -1,0 +1,45 @@
+"""``fedbr``, and when its workers and its first round were there: ``python -m benchmarks.engine_parts.watch WORDS``.
+
+Prints one JSON line after the command's own: Unix seconds of both, null for what was not seen.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+from unittest import mock
+
+from coordinator.leases import Leases
+from coordinator.ledger import Ledger
+from scenarios.cli import guarded
+
+
+def main(words: list[str]) -> int:
+    """The command's exit code."""
+    workers = int(words[words.index("--workers") + 1])
+    seen: dict[str, float] = {}
+    ready_of: dict[Leases, set[Any]] = {}
+    ready, commit = Leases.ready, Ledger.commit
+
+    def on_ready(leases: Leases, worker: Any, *arguments: Any, **named: Any) -> Any:
+        of = ready_of.setdefault(leases, set())
+        of.add(worker)
+        if len(of) == workers:
+            seen.setdefault("ready", time.time())
+        return ready(leases, worker, *arguments, **named)
+
+    def on_commit(ledger: Ledger, *arguments: Any, **named: Any) -> Any:
+        result = commit(ledger, *arguments, **named)
+        seen.setdefault("committed", time.time())
+        return result
+
+    with mock.patch.object(Leases, "ready", on_ready), mock.patch.object(Ledger, "commit", on_commit):
+        code = guarded(words)
+    print(json.dumps({"ready": seen.get("ready"), "committed": seen.get("committed")}))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
