@@ -27,7 +27,7 @@ from coordinator.methods.row import Options
 from coordinator.rows import NOT_SCORED, Rows
 from coordinator.rules import Rules
 from coordinator.scoring import Scoring
-from coordinator.server import Dispatch, Model, Server, check_reply
+from coordinator.server import Dispatch, Model, Server, check_reply, check_totals
 from coordinator.tasks import Order, PoolTask, Reply, Stopped, Workers
 from coordinator.training import Training
 from coordinator.visits import Visit
@@ -211,21 +211,31 @@ class Federation:
 
     # --- training and scoring -------------------------------------------------------------------------------------
 
-    def submit(self, visits: Sequence[Visit], heard: Callable[[messages.Update], None]) -> Order:
-        """Have these visits really trained, the longest first; ``heard`` gets each reply as it comes, unchecked."""
+    def submit(
+        self,
+        visits: Sequence[Visit],
+        heard: Callable[[messages.Update], None],
+        shares: Mapping[int, float] | None = None,
+    ) -> Order:
+        """Have these visits really trained, the longest first; ``heard`` gets each reply as it comes, unchecked.
+
+        ``shares``: client -> its part of the mean, with which its worker adds the update up; the order then collects.
+        """
 
         def hear(task: PoolTask, reply: Reply) -> None:
             assert isinstance(reply, messages.Update)
             heard(reply)
 
         longest_first = sorted(visits, key=lambda visit: (-visit.work.flops, visit.client))
-        return self.workers.submit([self._task(visit) for visit in longest_first], hear)
+        given = shares or {}
+        return self.workers.submit([self._task(visit, given.get(visit.client, 0.0)) for visit in longest_first], hear)
 
-    def _task(self, visit: Visit) -> PoolTask:
+    def _task(self, visit: Visit, share: float) -> PoolTask:
         dispatch = visit.dispatch
         message = messages.Train(visit.client, visit.turn, visit.lr, dispatch.choice, dispatch.payload)
         state_out = self._path(visit.state_name) if self.keeps else None
-        return PoolTask(message, self.kept(visit.client), state_out, self.server.setup.turns, visit.work.flops)
+        turns, flops = self.server.setup.turns, visit.work.flops
+        return PoolTask(message, self.kept(visit.client), state_out, turns, flops, share)
 
     def train(self, visits: Sequence[Visit]) -> Training:
         """Have these visits really trained, and their replies folded into the server's next step."""
@@ -242,6 +252,13 @@ class Federation:
                 f"client {reply.client}, {self.server.setup.turns} {reply.round}: executed {counted:.6g} FLOPs, but "
                 f"the row of {self.method.name} foresees {foreseen:.6g}"
             )
+
+    def take(self, totals: messages.Totals) -> None:
+        """Hand the server what workers have added up; RunFailed if it cannot be used."""
+        problem = check_totals(self.server, totals)
+        if problem is not None:
+            raise RunFailed(f"updates refused: round {self.rounds}: {problem}")
+        self.server.take(totals)
 
     def kept(self, client: int) -> str | None:
         """The file of what a client has kept; None if it has kept nothing yet."""

@@ -8,6 +8,10 @@ A worker holds a *hand* of tasks: it is at work on the first, and the others wai
 not cost a round trip each. An empty hand gets a task whenever one waits; further ones only as far as `HAND_SECONDS` of
 foreseen work, and fewer and fewer of them as the queue empties (guided self-scheduling: Polychronopoulos and Kuck, IEEE
 Transactions on Computers C-36(12), 1987), so that at the end no task waits in one hand while another is empty.
+
+An update may be *deposited* with the worker that made it: it is in the worker's sums, and counts when these have come.
+A worker that dies takes them with it, so its deposits go back to the front as well, and nobody is to blame for them. A
+dead worker's sums never count: nothing is counted twice.
 """
 
 from __future__ import annotations
@@ -18,7 +22,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 TRIES = 3
-"""Workers that may die or fail over one task, and workers in a row that may die before they are ready."""
+"""Workers that may die or fail over one task, and workers in a row that may die before they are ready, or before they
+have given their sums away."""
 HAND_SECONDS = 0.1
 """Foreseen work up to which a hand that is not empty is filled: many round trips long, and soon repeated."""
 MOST_IN_HAND = 64
@@ -49,7 +54,7 @@ class Deliver:
 
 @dataclass(frozen=True)
 class Late:
-    """This reply does not count: its task is over."""
+    """This reply does not count: its task is over, or the deposit lost with its worker."""
 
     worker: int
     sequence: int
@@ -62,6 +67,31 @@ class Repeat:
     worker: int
     sequence: int
     reason: str
+
+
+@dataclass(frozen=True)
+class Recall:
+    """These deposits of this worker are lost and wait for another."""
+
+    worker: int
+    sequences: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Collect:
+    """Ask this worker for its sums, which have this task's update in them."""
+
+    worker: int
+    sequence: int
+
+
+@dataclass(frozen=True)
+class Collected:
+    """This worker's sums have come: these tasks are over."""
+
+    worker: int
+    sequences: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -80,7 +110,7 @@ class GiveUp:
     reason: str
 
 
-Instruction = Start | Send | Deliver | Late | Repeat | Cancel | GiveUp
+Instruction = Start | Send | Deliver | Late | Repeat | Recall | Collect | Collected | Cancel | GiveUp
 
 
 @dataclass
@@ -100,7 +130,9 @@ class Leases:
         self._queue: deque[int] = deque()
         self._starting: set[int] = set()
         self._hands: dict[int, deque[int]] = {}  # ready worker -> its tasks, cancelled ones until they are dropped
-        self._deaths_before_ready = 0
+        self._deposits: dict[int, list[int]] = {}  # ready worker -> tasks whose updates it has added up
+        self._asked: set[int] = set()  # workers whose sums are on their way
+        self._deaths_before_ready = self._deaths_while_asked = 0
         self._started = 0
         self._workers = workers
         self._flops = self._seconds = 0.0  # of the tasks that were answered and whose work was foreseen
@@ -131,13 +163,16 @@ class Leases:
         self._take(worker, sequence)
         return self._hand_out([worker])
 
-    def answered(self, worker: int, sequence: int, seconds: float = 0.0) -> list[Instruction]:
-        """A worker's reply to a task has come, over which it was ``seconds``."""
+    def answered(self, worker: int, sequence: int, seconds: float = 0.0, deposited: bool = False) -> list[Instruction]:
+        """A worker's reply to a task has come, over which it was ``seconds``; of a deposit it keeps the update."""
         was_in_hand = self._take(worker, sequence)
         task = self._tasks.get(sequence)
-        if task is None or worker not in task.holders:
+        if task is None or worker not in task.holders or (deposited and not was_in_hand):
             return [Late(worker, sequence), *self._hand_out([worker])]
-        del self._tasks[sequence]
+        if deposited:
+            self._deposits.setdefault(worker, []).append(sequence)
+        else:
+            del self._tasks[sequence]
         if not was_in_hand and sequence in self._queue:
             self._queue.remove(sequence)
         if task.flops > 0.0:
@@ -161,17 +196,43 @@ class Leases:
             return [self._start()]
         if worker not in self._hands:
             return []
-        hand, strike = self._hands.pop(worker), []
+        hand = self._hands.pop(worker)
+        lost: list[Instruction] = []
         if hand:
             first = hand.popleft()
             self._queue.extendleft(sequence for sequence in reversed(hand) if sequence in self._tasks)
-            strike = self._strike(worker, first, reason)
-        return [*strike, self._start(), *self._hand_out(self._hands)]
+            lost += self._strike(worker, first, reason)
+        lost += self._recall(worker, reason)
+        return [*lost, self._start(), *self._hand_out(self._hands)]
+
+    def collect(self, sequences: Iterable[int]) -> list[Instruction]:
+        """The sums with these tasks in them are wanted; workers that have been asked already are not asked again."""
+        wanted = set(sequences)
+        holders = {
+            worker: held[0]
+            for worker, held in self._deposits.items()
+            if worker not in self._asked and not wanted.isdisjoint(held)
+        }
+        self._asked.update(holders)
+        return [Collect(worker, sequence) for worker, sequence in holders.items()]
+
+    def collected(self, worker: int) -> list[Instruction]:
+        """A worker's sums have come, with all of its deposits in them; those of a dead one do not count."""
+        if worker not in self._asked:
+            return []
+        self._asked.remove(worker)
+        self._deaths_while_asked = 0
+        over = tuple(self._deposits.pop(worker, ()))
+        for sequence in over:
+            del self._tasks[sequence]
+        return [Collected(worker, over)]
 
     def cancelled(self, sequences: Iterable[int]) -> list[Instruction]:
         """These tasks are not wanted any more."""
         over = {sequence for sequence in sequences if self._tasks.pop(sequence, None) is not None}
         self._queue = deque(sequence for sequence in self._queue if sequence not in over)
+        for worker, held in self._deposits.items():
+            self._deposits[worker] = [sequence for sequence in held if sequence not in over]
         return [
             Cancel(worker, sequence) for worker, hand in self._hands.items() for sequence in hand if sequence in over
         ]
@@ -225,6 +286,18 @@ class Leases:
             return False
         hand.remove(sequence)
         return True
+
+    def _recall(self, worker: int, reason: str) -> list[Instruction]:
+        lost = self._deposits.pop(worker, [])
+        self._queue.extendleft(reversed(lost))
+        recall: list[Instruction] = [Recall(worker, tuple(lost), reason)] if lost else []
+        if worker in self._asked:
+            self._asked.remove(worker)
+            self._deaths_while_asked += 1
+            if self._deaths_while_asked >= TRIES:
+                ended = f"{TRIES} workers in a row ended before they had given their sums away; the last: {reason}"
+                recall.append(GiveUp(worker, ended))
+        return recall
 
     def _strike(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
         task = self._tasks.get(sequence)

@@ -1,7 +1,7 @@
 """Workers and the ROUTER socket to them. The only file of coordinator that knows sockets; the protocol is `edge.wire`.
 
-What to do next is decided by `coordinator.leases`; this file obeys. It never looks into vectors, never sums, keeps no
-reply, and never waits longer than a tenth of a second without asking whether to stop.
+What to do next is decided by `coordinator.leases`; this file obeys. It never looks into vectors, keeps no reply, and
+never waits longer than a tenth of a second without asking whether to stop.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from coordinator.ledger import HostEvent
 from coordinator.nursery import Nursery, quote
 from coordinator.orders import OpenTask, Orders, PoolOrder
 from coordinator.parcels import Parcels
-from coordinator.tasks import Heard, PoolError, PoolTask, Reply, Stopped
+from coordinator.tasks import Heard, PoolError, PoolTask, Reply, Stopped, check_answer
 from edge import messages, wire
 from edge.config import Description, Job
 from edge.payload import Payload, Vector
@@ -123,7 +123,7 @@ class Pool:
 
         The vectors of a reply are views of the received frames. ``heard`` may submit, but must not wait.
         """
-        order = PoolOrder(heard, lambda: self._turn(TURN_SECONDS), self._drop)
+        order = PoolOrder(heard, lambda: self._turn(TURN_SECONDS), self._drop, self._ask)
         offers: list[tuple[int, str, float]] = []
         for task in tasks:
             sequence = self._orders.add(OpenTask(task, order, self._parcels.take(task.payload)))
@@ -138,6 +138,10 @@ class Pool:
         for sequence in sequences:
             self._close(sequence)
         self._obey(self._leases.cancelled(sequences))
+
+    def _ask(self, sequences: Sequence[int]) -> None:
+        """The sums with these updates in them are wanted."""
+        self._obey(self._leases.collect(sequences))
 
     def _close(self, sequence: int) -> OpenTask:
         """A task is over."""
@@ -261,11 +265,13 @@ class Pool:
             self._obey(self._leases.dropped(worker.number, envelope.sequence))
         elif isinstance(message, messages.Error):
             self._failed(worker, envelope.sequence, f"{message.kind}: {message.text}")
+        elif isinstance(message, messages.Sums):
+            self._collected(worker, envelope, message)
         else:
             raise messages.WireError(f"a coordinator has no use for a {type(message).__name__}")
 
     def _failed(self, worker: Worker, sequence: int, reason: str) -> None:
-        if sequence == 0:
+        if sequence == 0:  # its start failed, or it could not give its sums away
             worker.last_words = reason
             self._send(worker, messages.Bye())
         else:
@@ -276,15 +282,25 @@ class Pool:
         sequence, seconds = envelope.sequence, envelope.wall_seconds
         asked = self._orders.get(sequence)
         if asked is not None:
-            _check(asked.task, reply)
+            check_answer(asked.task, reply)
         self.work_seconds += seconds
-        verdict, *more = self._leases.answered(worker.number, sequence, seconds)
+        deposited = asked is not None and asked.task.is_deposited(reply)
+        verdict, *more = self._leases.answered(worker.number, sequence, seconds, deposited)
         self._obey(more)  # the worker is to have its next task before anybody looks at this reply
         if isinstance(verdict, leases.Deliver):
-            task, order, _ = self._close(sequence)
-            order.hear(task, reply)
+            task, order, _ = self._orders.deposit(sequence) if deposited else self._close(sequence)
+            order.hear(sequence, task, reply)
         else:
             self._obey([verdict])
+
+    def _collected(self, worker: Worker, envelope: wire.Envelope, sums: messages.Sums) -> None:
+        self.work_seconds += envelope.wall_seconds
+        for verdict in self._leases.collected(worker.number):
+            assert isinstance(verdict, leases.Collected)
+            closed = [self._close(sequence) for sequence in verdict.sequences]
+            if closed:  # or their order was cancelled
+                task, order, _ = closed[0]
+                order.gather(worker.number, task.collect.round, sums)
 
     def _refuse(self, worker: Worker | None, reason: str) -> None:
         """Count a message that does not fit. A worker of ours that sends one is ended: its tasks go on elsewhere."""
@@ -308,12 +324,20 @@ class Pool:
             elif isinstance(instruction, leases.Start):
                 self._crew.start(instruction.worker)
             elif isinstance(instruction, leases.Cancel):
-                self._send(self._crew[instruction.worker], messages.Cancel(), instruction.sequence)
+                worker = self._crew[instruction.worker]
+                self._send(worker, messages.Cancel(), wire.Envelope(worker.identity, instruction.sequence))
             elif isinstance(instruction, leases.Repeat):
                 name = self._orders[instruction.sequence].task.name
                 self._event("task_repeated", self._crew[instruction.worker], f"{name}: {instruction.reason}")
+            elif isinstance(instruction, leases.Recall):
+                self._orders.recall(instruction.sequences)
+                lost = f"{len(instruction.sequences)} visits whose updates it had added up: {instruction.reason}"
+                self._event("task_repeated", self._crew[instruction.worker], lost)
+            elif isinstance(instruction, leases.Collect):
+                self._send(self._crew[instruction.worker], self._orders[instruction.sequence].task.collect)
             elif isinstance(instruction, leases.Late):
-                self._event("late_reply", self._crew[instruction.worker], f"task {instruction.sequence} was over")
+                late = f"the reply to task {instruction.sequence} does not count"
+                self._event("late_reply", self._crew[instruction.worker], late)
             else:
                 assert isinstance(instruction, leases.GiveUp)
                 raise PoolError(f"{instruction.reason}{quote(self._crew[instruction.worker].tail())}")
@@ -323,10 +347,14 @@ class Pool:
         missing, forget = self._parcels.delivery(worker.number, parcel)
         if missing:
             blocks = messages.Blocks(tuple(missing))
-            self._send(worker, blocks, forget=forget, frames=[self._frame(vector) for vector in missing])
+            envelope = wire.Envelope(worker.identity, forget=tuple(forget))
+            self._send(worker, blocks, envelope, frames=[self._frame(vector) for vector in missing])
             forget = []
+        envelope = wire.Envelope(
+            worker.identity, sequence, task.state_in, task.state_out, tuple(forget), share=task.share
+        )
         # the vectors were sent as blocks, now or before: the header alone names them
-        self._send(worker, task.message, sequence, task.state_in, task.state_out, forget, parcel.entries)
+        self._send(worker, task.message, envelope, parcel.entries)
 
     def _frame(self, vector: Vector) -> zmq.Frame:
         if vector.version not in self._frames:
@@ -337,20 +365,17 @@ class Pool:
         self,
         worker: Worker,
         message: messages.Message,
-        sequence: int = 0,
-        state_in: str | None = None,
-        state_out: str | None = None,
-        forget: Sequence[bytes] = (),
+        envelope: wire.Envelope | None = None,
         entries: wire.Entries | None = None,
         frames: Sequence[zmq.Frame] = (),
     ) -> None:
         """Send, or have a worker that cannot be reached ended; its death brings its tasks back."""
-        envelope = wire.Envelope(worker.identity, sequence, state_in, state_out, tuple(forget)).pack()
         run_id = self.job.run_id
+        packed = (envelope or wire.Envelope(worker.identity)).pack()
         header = (
             wire.encode(message, run_id).header if entries is None else wire.encode_header(message, run_id, entries)
         )
-        parts: list[bytes | zmq.Frame] = [envelope, header, *frames]
+        parts: list[bytes | zmq.Frame] = [packed, header, *frames]
         try:
             self._router.send(worker.identity.encode(), FURTHER_PART)
             for part in parts[:-1]:
@@ -363,16 +388,3 @@ class Pool:
             return
         sent, received = self.physical_bytes
         self.physical_bytes = (sent + sum(len(part) for part in parts), received)
-
-
-def _check(task: PoolTask, reply: Reply) -> None:
-    """Refuse a reply that answers something else."""
-    asked = task.message
-    if isinstance(asked, messages.Train):
-        fits = isinstance(reply, messages.Update) and (reply.client, reply.round) == (asked.client, asked.round)
-    elif isinstance(asked, messages.Evaluate):
-        fits = isinstance(reply, messages.Score) and (reply.client, reply.start) == (asked.client, asked.start)
-    else:
-        fits = isinstance(reply, messages.Described)
-    if not fits:
-        raise messages.WireError(f"a {type(reply).__name__} that does not answer: {task.name}")

@@ -9,6 +9,7 @@ Subclasses of `Server` can customise by overriding
 * ``weight``: the weight of a reply, which may differ per block;
 * ``note``: what is remembered of a reply's vectors for ``feedback``;
 * ``fold`` and ``step``: how replies, one after another, become the next global model;
+  whoever overrides ``fold``, ``note`` or ``weight`` says in its row that it looks into single replies;
 * ``started``, ``received`` and ``feedback``: bookkeeping when visits begin, have counted, and are known to the end;
 * ``listeners``: clients that only download in a round;
 * ``evaluated`` or ``scored``: the model that is scored;
@@ -22,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +31,9 @@ from numpy.typing import NDArray
 from coordinator.ledger import ChoiceRow
 from coordinator.optimisers import Replace
 from coordinator.sums import Sum
-from edge.messages import Update
-from edge.payload import BUFFERS, MODEL, Layout, Payload, Vector, shapes
+from edge.exact import LIMIT, ExactSum, sizes, unfit
+from edge.messages import Totals, Update
+from edge.payload import BUFFERS, MODEL, Layout, Payload, Vector, shapes, vectors
 
 State = dict[str, NDArray[np.generic]]
 Model = dict[str, Vector]
@@ -58,6 +61,8 @@ class Setup:
     optimiser: Replace = field(default_factory=Replace)
     asynchronous: bool = False
     """Whether visits begin and end one by one; a round is then a server step at the visit's beginning."""
+    sum: Literal["client_order", "fixed_point"] = "client_order"
+    """Who adds updates up: the server, in client order; or workers, in fixed point (`edge.exact`)."""
 
     @property
     def turns(self) -> str:
@@ -167,7 +172,16 @@ class Server:
 
     def weight(self, reply: Update, key: str) -> float:
         """How much a reply counts in the mean of one block."""
-        return float(self.setup.samples[reply.client]) if self.setup.weights == "size" else 1.0
+        return self._weight(reply.client)
+
+    def shares(self, clients: Sequence[int]) -> dict[int, float]:
+        """Which part of the mean each of these clients is, by `weight`, where the mean is theirs alone."""
+        weights = {client: self._weight(client) for client in clients}
+        total = sum(weights.values())
+        return {client: weight / total for client, weight in weights.items()}
+
+    def _weight(self, client: int) -> float:
+        return float(self.setup.samples[client]) if self.setup.weights == "size" else 1.0
 
     def note(self, reply: Update) -> None:
         """A visit has counted: remember what `feedback` needs of the vectors that came up, as they came."""
@@ -181,6 +195,11 @@ class Server:
             total.add(reply.payload[MODEL][key].data, self.weight(reply, key))
         for part in self.parts:
             part.fold(reply)
+
+    def take(self, totals: Totals) -> None:
+        """In place of folding every reply of a step: what they add up to, each with its share."""
+        for key, total in self.sums.items():
+            total.add(ExactSum(totals[MODEL][key]).vector(), 1.0)
 
     def step(self) -> None:
         """Make the next global model from what was folded; without any weight a block stays as it is."""
@@ -219,16 +238,26 @@ def _under(prefix: str, state: State) -> State:
 
 
 def check_reply(server: Server, reply: Update) -> str | None:
-    """Why a reply cannot be used, or None: shapes as asked for, every number finite."""
-    wanted, got = server.up_shapes(), shapes(reply.payload)
+    """Why a reply cannot be used, or None: shapes as asked for, every number finite.
+
+    Where workers add updates up, what comes without vectors was found fit by its worker.
+    """
     whose = f"client {reply.client}, {server.setup.turns} {reply.round}"
-    if got != wanted:
+    in_workers = server.setup.sum == "fixed_point"
+    wanted, got = server.up_shapes(), shapes(reply.payload)
+    if got != wanted and not (in_workers and not got):
         return f"{whose}: shapes {got} instead of {wanted}"
     for name, number in reply.numbers.items():
         if not math.isfinite(number):
             return f"{whose}: {name} = {number} (training diverged?)"
-    for slot, named in reply.payload.items():
-        for key, vector in named.items():
-            if not np.isfinite(vector.data).all():
-                return f"{whose}: {slot}/{key} is not finite (training diverged?)"
+    for slot, key, vector in vectors(reply.payload):
+        problem = unfit(vector.data, LIMIT if in_workers else math.inf)
+        if problem is not None:
+            return f"{whose}: {slot}/{key} {problem}"
     return None
+
+
+def check_totals(server: Server, totals: Totals) -> str | None:
+    """Why what workers have added up cannot be used, or None: shapes as asked for."""
+    wanted, got = server.up_shapes(), sizes(totals)
+    return None if got == wanted else f"shapes {got} instead of {wanted}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from edge import messages
+from edge.messages import Totals
 from edge.payload import Payload
 
 
@@ -29,6 +30,11 @@ class PoolTask:
     """What a training message's number counts, for errors: rounds, or visits one by one."""
     flops: float = 0.0
     """Foreseen work, by which a worker is given several short tasks at once; 0 where it is unknown."""
+    share: float = 0.0
+    """The client's part of the round's mean, with which the worker adds its update up; 0: the update comes whole.
+
+    All tasks of an order have one or none has, and no two orders with shares are open at a time.
+    """
 
     @property
     def name(self) -> str:
@@ -46,12 +52,38 @@ class PoolTask:
         """Vectors that the worker must hold."""
         return {} if isinstance(self.message, messages.Describe) else self.message.payload
 
+    @property
+    def collect(self) -> messages.Collect:
+        """Asks for the sums that the update of a task with a share is in."""
+        assert isinstance(self.message, messages.Train), self.name
+        return messages.Collect(self.message.round)
+
+    def is_deposited(self, reply: Reply) -> bool:
+        """Whether the worker has added its update up, and holds it."""
+        return self.share > 0.0 and isinstance(reply, messages.Update) and not reply.payload
+
 
 Reply = messages.Update | messages.Score | messages.Described
 
 
+def check_answer(task: PoolTask, reply: Reply) -> None:
+    """WireError for a reply that answers something else."""
+    asked = task.message
+    if isinstance(asked, messages.Train):
+        fits = isinstance(reply, messages.Update) and (reply.client, reply.round) == (asked.client, asked.round)
+    elif isinstance(asked, messages.Evaluate):
+        fits = isinstance(reply, messages.Score) and (reply.client, reply.start) == (asked.client, asked.start)
+    else:
+        fits = isinstance(reply, messages.Described)
+    if not fits:
+        raise messages.WireError(f"a {type(reply).__name__} that does not answer: {task.name}")
+
+
 Heard = Callable[[PoolTask, Reply], None]
-"""Called with each task and its reply, in order of arrival, in the thread that submits and waits."""
+"""Called with each task and its reply, in order of arrival, in the thread that submits and waits.
+
+The update of a task with a share comes without vectors; whole, if its worker could not add it up.
+"""
 
 
 class Order(Protocol):
@@ -63,6 +95,14 @@ class Order(Protocol):
         Replies to other orders are heard meanwhile. Raises what `Heard` raised for this order, and what ends the pool:
         `PoolError`, `Stopped`.
         """
+
+    def collect(self) -> Totals:
+        """The sums of all updates of an order with shares, after `wait`, once.
+
+        Tasks of workers that die beforehand are done again elsewhere, and not heard again. Raises as `wait` does, and
+        `PoolError` if the updates added up are not one of each task.
+        """
+        ...
 
     def cancel(self) -> None:
         """Nothing of it is wanted any more: what was not heard by now never is. No-op when all was."""

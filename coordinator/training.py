@@ -1,7 +1,8 @@
 """Visits under training whose replies are used in client order, however they come.
 
 Workers get the longest visits first; replies are checked and folded into the server's sums as soon as their turn has
-come, while other visits are still being trained.
+come, while other visits are still being trained. Where workers add the updates up, replies bring numbers alone, and the
+server takes the sums at the end.
 """
 
 from __future__ import annotations
@@ -30,10 +31,13 @@ class Training:
         self._left = deque(sorted(visits, key=lambda visit: visit.client))
         self._replies: list[Update] = []
         self._held = Held(run.workers.size + SPARE_REPLIES, run.folder)
-        self._order = run.submit(visits, self._heard)
+        self._in_workers = run.server.setup.sum == "fixed_point"
+        clients = [visit.client for visit in visits]
+        shares = run.server.shares(clients) if self._in_workers else {}
+        self._order = run.submit(visits, self._heard, shares)
 
     def wait(self) -> list[Update]:
-        """The replies in client order, without their vectors, which the server has folded.
+        """The replies in client order, without their vectors, which the server has folded or taken.
 
         RunFailed for a reply that cannot be used; PoolError, Stopped.
         """
@@ -42,6 +46,8 @@ class Training:
         finally:
             self._held.close()
         assert not self._left
+        if self._in_workers and self._replies:
+            self._run.take(self._order.collect())
         return self._replies
 
     def cancel(self) -> None:
@@ -57,6 +63,7 @@ class Training:
 
     def _use(self, reply: Update, visit: Visit) -> None:
         self._run.check(reply, visit)
-        self._run.server.note(reply)
-        self._run.server.fold(reply)
+        if not self._in_workers:
+            self._run.server.note(reply)
+            self._run.server.fold(reply)
         self._replies.append(replace(reply, payload={}))

@@ -10,8 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edge.config import Description, Job
 from edge.payload import Payload, Vector
+
+Totals = dict[str, dict[str, NDArray[np.int64]]]
+"""slot -> key -> sum of clients' vectors, in the units of `edge.exact`"""
 
 GLOBAL = -1
 """The client number of an `Evaluate` on the global test set."""
@@ -96,17 +102,42 @@ class Train:
 
 @dataclass(frozen=True)
 class Update:
-    """The answer to `Train`. Charged."""
+    """The answer to `Train`. Charged as if its vectors came with it, also where the worker has added them up."""
 
     client: int
     round: int
     numbers: Mapping[str, float]
     """What the visit measured, by name (losses, samples, steps)."""
     payload: Payload
+    """Empty where the worker has added the vectors to its sums."""
 
     def __post_init__(self) -> None:
         require(self.client >= 0, "update: client", self.client)
         require(self.round >= 0, "update: round", self.round)
+
+
+@dataclass(frozen=True)
+class Collect:
+    """Asks a worker for what it has added up of the updates of a round."""
+
+    round: int
+
+    def __post_init__(self) -> None:
+        require(self.round >= 0, "collect: round", self.round)
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The answer to `Collect`; the worker has forgotten them."""
+
+    round: int
+    clients: int
+    """How many updates are in them; 0 if the worker held none of that round."""
+    totals: Totals
+
+    def __post_init__(self) -> None:
+        require(self.round >= 0, "sums: round", self.round)
+        require(self.clients >= 0, "sums: clients", self.clients)
 
 
 @dataclass(frozen=True)
@@ -170,6 +201,8 @@ Message = (
     | Blocks
     | Train
     | Update
+    | Collect
+    | Sums
     | Evaluate
     | Score
     | Cancel

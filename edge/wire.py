@@ -14,7 +14,8 @@ unused.
 *Envelope* (not charged). What only the transport needs; see `Envelope`.
 
 ``train`` and ``evaluate`` travel as envelope + header alone. The frames their entries name travel ahead of them in a
-``blocks`` message, each version once per worker, and are found again by version. All other messages bring their frames.
+``blocks`` message, each version once per worker, and are found again by version. All other messages bring their frames,
+of float32 numbers but for the arrays of ``described`` and for ``sums``, which are int64.
 
     worker                         coordinator
     hello                     ->
@@ -22,12 +23,19 @@ unused.
     pong (ready for a task)   ->
                               <-   describe | [blocks] train | [blocks] evaluate
     described | update | score | error   ->
+                              <-   collect
+    sums | error              ->
                               <-   cancel (with a task's sequence): it is not wanted any more
     pong (with the task's sequence: it is not in hand any more)   ->
                               <-   bye
 
 A worker may be sent further tasks before it has answered the first: it has several in hand, does one after another in
 the order in which they came, and reads what has come meanwhile after each. A bye ends it at once.
+
+A train whose envelope gives the client a share in the round's mean is answered by an update without vectors: the worker
+has added them to its sums of that round (`edge.exact`), which it gives away, and forgets, when a collect asks for them;
+it holds those of one round at a time. An update that cannot be added comes whole. A collect belongs to no task, and
+waits its turn behind those in hand.
 
 Whatever does not fit (size, type, range, length against frame, run id, missing or extra field) is a `WireError`.
 """
@@ -53,6 +61,7 @@ from edge.messages import (
     Blocks,
     Bye,
     Cancel,
+    Collect,
     Describe,
     Described,
     Error,
@@ -62,6 +71,8 @@ from edge.messages import (
     Ping,
     Pong,
     Score,
+    Sums,
+    Totals,
     Train,
     Update,
     Welcome,
@@ -88,6 +99,7 @@ LIMITS = {
 UNPACK_ERRORS = (ValueError, TypeError, msgpack.UnpackException)
 UNNAMED = bytes(VERSION_NBYTES)
 FLOAT32 = np.dtype(np.float32)
+INT64 = np.dtype("<i8")
 
 Buffer = bytes | bytearray | memoryview
 
@@ -108,23 +120,26 @@ class Envelope:
     """Versions that the worker may drop."""
     wall_seconds: float = 0.0
     """How long the worker took over the task."""
+    share: float = 0.0
+    """The client's part of the round's mean, 0..1: with which the worker adds its update up. 0: it is sent whole."""
 
     def pack(self) -> bytes:
         """As one frame."""
-        values = [self.worker, self.sequence, self.state_in, self.state_out, list(self.forget), self.wall_seconds]
-        return _packb(values)
+        values = [self.worker, self.sequence, self.state_in, self.state_out, list(self.forget)]
+        return _packb([*values, self.wall_seconds, self.share])
 
     @classmethod
     def parse(cls, raw: Buffer) -> Envelope:
         """Inverse of `pack`."""
-        worker, sequence, state_in, state_out, forget, wall_seconds = _list(_unpackb(raw), 6, "envelope")
+        worker, sequence, state_in, state_out, forget, wall_seconds, share = _list(_unpackb(raw), 7, "envelope")
         require(isinstance(worker, str), "envelope: worker", worker)
         require(type(sequence) is int and sequence >= 0, "envelope: sequence", sequence)
         for name, value in (("state_in", state_in), ("state_out", state_out)):
             require(value is None or isinstance(value, str), f"envelope: {name}", value)
         require(isinstance(forget, list) and all(map(_is_version, forget)), "envelope: forget", forget)
         require(isinstance(wall_seconds, float) and wall_seconds >= 0, "envelope: wall_seconds", wall_seconds)
-        return cls(worker, sequence, state_in, state_out, tuple(forget), wall_seconds)
+        require(isinstance(share, float) and 0 <= share <= 1, "envelope: share", share)
+        return cls(worker, sequence, state_in, state_out, tuple(forget), wall_seconds, share)
 
 
 # --- fields -------------------------------------------------------------------------------------------------------
@@ -235,6 +250,8 @@ _TYPES: dict[str, tuple[type, dict[str, _Codec]]] = {
     "blocks": (Blocks, {}),
     "train": (Train, {"client": _INT, "round": _INT, "lr": _FLOAT, "choice": _INTS}),
     "update": (Update, {"client": _INT, "round": _INT, "numbers": _FLOATS}),
+    "collect": (Collect, {"round": _INT}),
+    "sums": (Sums, {"round": _INT, "clients": _INT}),
     "evaluate": (Evaluate, {"start": _INT, "stop": _INT, "client": _INT}),
     "score": (Score, {"start": _INT, "client": _INT, "correct": _INT, "count": _INT, "loss_sum": _FLOAT}),
     "cancel": (Cancel, {}),
@@ -362,6 +379,12 @@ def _frames(message: Message) -> list[_Frame]:
         return _down(message.payload)
     if isinstance(message, Blocks):
         return [_Frame("", vector.version.hex(), vector.version, vector.data) for vector in message.vectors]
+    if isinstance(message, Sums):
+        return [
+            _Frame(slot, key, UNNAMED, np.ascontiguousarray(total, dtype=INT64))
+            for slot, named in message.totals.items()
+            for key, total in named.items()
+        ]
     frames: list[_Frame] = []
     if isinstance(message, Described):
         for name, dtype in _ARRAYS.items():
@@ -407,6 +430,8 @@ def decode(
 
 
 def _compose(kind: type, values: dict[str, Any], entries: Sequence[_Entry], arrays: Sequence[NDArray[Any]]) -> Message:
+    if kind is Sums:
+        return Sums(**values, totals=_totals(entries, arrays))
     payload: Payload = {}
     described: dict[str, NDArray[Any]] = {}
     for entry, array in zip(entries, arrays, strict=True):
@@ -426,6 +451,15 @@ def _compose(kind: type, values: dict[str, Any], entries: Sequence[_Entry], arra
     elif entries:
         raise WireError(f"{_NAMES[kind]} carries no frames, but {len(entries)} came")
     return cast(Message, kind(**values))
+
+
+def _totals(entries: Sequence[_Entry], arrays: Sequence[NDArray[Any]]) -> Totals:
+    totals: Totals = {}
+    for entry, array in zip(entries, arrays, strict=True):
+        if entry.dtype != INT64 or len(entry.shape) != 1:
+            refuse(f"sum {entry.slot}/{entry.key}", (entry.dtype, entry.shape))
+        totals.setdefault(entry.slot, {})[entry.key] = array
+    return totals
 
 
 def _description(values: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Description:

@@ -1,7 +1,8 @@
 """The worker process: receive, run, reply. The only file of edge that knows sockets; the protocol is `edge.wire`.
 
 A worker does the tasks in its hand one after another, and holds the block versions it was sent until told to forget
-them. An exception in the work is reported, and the worker lives on; its traceback goes to the worker's log.
+them. An exception in the work is reported, and the worker lives on; its traceback goes to the worker's log. Where it is
+told to, it adds up its clients' updates instead of sending each.
 
 Long buffers are handed over, not copied: the vectors of a reply may be views of what the next task overwrites, such as
 the model's own flat vector. They stay untouched until that task begins, which waits for them to have been written out.
@@ -29,6 +30,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from edge import messages, wire
 from edge.config import Description, Job
+from edge.exact import ExactSums
 from edge.payload import Payload, Vector
 
 LOST = 75
@@ -145,20 +147,44 @@ def _lost() -> NoReturn:
     os._exit(LOST)
 
 
-def _perform(site: Site, task: messages.Message, envelope: wire.Envelope) -> messages.Message:
-    """The reply to one task; an exception becomes an `Error`."""
-    try:
+class _Bench:
+    """Where tasks are done, one after another."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._sums = ExactSums(0)
+
+    def perform(self, task: messages.Message, envelope: wire.Envelope) -> messages.Message:
+        """The reply to one task; an exception becomes an `Error`."""
+        try:
+            return self._perform(task, envelope)
+        except Exception as error:
+            traceback.print_exc()
+            sys.stderr.flush()
+            return _error(error)
+
+    def _perform(self, task: messages.Message, envelope: wire.Envelope) -> messages.Message:
         if isinstance(task, messages.Train):
-            return site.train(task, envelope.state_in, envelope.state_out)
+            update = self._site.train(task, envelope.state_in, envelope.state_out)
+            return self._added(update, envelope.share) if envelope.share > 0.0 else update
+        if isinstance(task, messages.Collect):
+            return self._collected(task.round)
         if isinstance(task, messages.Evaluate):
-            return site.evaluate(task, envelope.state_in)
+            return self._site.evaluate(task, envelope.state_in)
         if isinstance(task, messages.Describe):
-            return messages.Described(*site.describe(task.data))
+            return messages.Described(*self._site.describe(task.data))
         raise messages.WireError(f"a worker has no use for a {type(task).__name__}")
-    except Exception as error:
-        traceback.print_exc()
-        sys.stderr.flush()
-        return _error(error)
+
+    def _added(self, update: messages.Update, share: float) -> messages.Update:
+        if update.round != self._sums.round:
+            self._sums = ExactSums(update.round)
+        return self._sums.put(update, share)
+
+    def _collected(self, round: int) -> messages.Sums:
+        if round != self._sums.round:
+            return messages.Sums(round, 0, {})
+        sums, self._sums = self._sums, ExactSums(round)
+        return sums.message()
 
 
 def _error(error: BaseException) -> messages.Error:
@@ -167,13 +193,13 @@ def _error(error: BaseException) -> messages.Error:
 
 def _serve(link: Link, site: Site) -> None:
     """One task after another, until a bye."""
-    hand = _Hand()
+    bench, hand = _Bench(site), _Hand()
     while hand.tasks or hand.take_in(link):
         task = hand.tasks[0]
         envelope, message = task
         link.settle()
         began = time.monotonic()
-        reply = _perform(site, message, envelope)
+        reply = bench.perform(message, envelope)
         seconds = time.monotonic() - began
         if not hand.take_in(link):
             return

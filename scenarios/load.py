@@ -223,6 +223,7 @@ def _resolve(name: str, raw: dict[str, Any], origin: _Origin) -> Loaded:
     valid("eval.subset", lambda: _check_subset(method, scenario))
     valid("train.nesterov", lambda: _check_nesterov(scenario))
     valid("server", lambda: _check_server(scenario.server, method))
+    valid("aggregate.sum", lambda: _check_sum(method, options, scenario))
     valid("rounds.participants", lambda: _check_participants(scenario))
     valid("model.name", lambda: _check_shapes(architecture, data, scenario))
     valid("fleet", lambda: _check_fleet(scenario))
@@ -282,6 +283,17 @@ def _check_server(name: str, method: Method) -> None:
         raise ValueError(
             f"server = {name!r}: {method.name} has a server step of its own and admits {', '.join(admitted)}"
         )
+
+
+def _check_sum(method: Method, options: Options, scenario: Scenario) -> None:
+    if scenario.aggregate.sum != "fixed_point":
+        return
+    who = method.looks_into_single_replies(options)
+    if who is not None:
+        raise ValueError(f'aggregate.sum = "fixed_point": {who} looks into single updates')
+    policy = scenario.rounds.policy
+    if policy in ASYNCHRONOUS:
+        raise ValueError(f'aggregate.sum = "fixed_point": rounds.policy = {policy} discounts updates one by one')
 
 
 def _check_subset(method: Method, scenario: Scenario) -> None:

@@ -259,6 +259,7 @@ def server(loaded: Loaded, description: Description, initial: Payload) -> Server
         histogram=description.histogram,
         optimiser=OPTIMISERS[scenario.server](),
         asynchronous=scenario.rounds.policy in ASYNCHRONOUS,
+        sum=scenario.aggregate.sum,
     )
     parts = [
         correction.server(_with_options(setup, loaded, correction))

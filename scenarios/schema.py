@@ -126,8 +126,10 @@ class Aggregate(Section):
 
     weights: Literal["size", "uniform"] | None = None
     """By number of examples, or all alike; by default what the method's paper does."""
-    sum: Literal["client_order"] = "client_order"
-    """Updates are added in client order, so that the result does not depend on who is fastest."""
+    sum: Literal["client_order", "fixed_point"] = "client_order"
+    """client_order: the coordinator adds updates up in client order. fixed_point: each worker adds up those of its own
+    clients, in integers, so that far fewer bytes pass between processes; models agree with client_order's within 1e-6.
+    In both the result depends neither on the number of workers nor on who is fastest."""
 
 
 class Rounds(Section):

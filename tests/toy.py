@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ from costmodel.transport import wire_bits
 from edge import messages, wire
 from edge.blocks import Block, Net
 from edge.config import DataConfig, Description, HalfConfig, Job, ModelConfig, PartitionConfig, TrainConfig
+from edge.exact import ExactSums
 from edge.local import Local, Visit
 from edge.payload import MODEL, Payload, Vector
 from edge.site import Site
@@ -76,11 +77,17 @@ class Later:
     """An order that is done when it is waited for."""
 
     left: list[Callable[[], None]]
+    sums: ExactSums
+    """Of the updates of its tasks with shares"""
 
     def wait(self) -> None:
         """Do it all."""
         while self.left:
             self.left.pop(0)()
+
+    def collect(self) -> messages.Totals:
+        """What the updates add up to."""
+        return self.sums.message().totals
 
     def cancel(self) -> None:
         """Do nothing of it."""
@@ -108,11 +115,17 @@ class Direct:
     def submit(self, tasks: Sequence[PoolTask], heard: Heard) -> Later:
         """Do each task, and answer, when it is waited for."""
         order = range(len(tasks)) if self.shuffle is None else self.shuffle.permutation(len(tasks))
+        first = tasks[0].message if tasks else None
+        sums = ExactSums(first.round if isinstance(first, messages.Train) else 0)
 
         def do(task: PoolTask) -> None:
-            heard(task, self._do(task))
+            reply = self._do(task)
+            if task.share > 0.0:
+                assert isinstance(reply, messages.Update)
+                reply = sums.put(reply, task.share)
+            heard(task, reply)
 
-        return Later([functools.partial(do, tasks[index]) for index in order])
+        return Later([functools.partial(do, tasks[index]) for index in order], sums)
 
     def _do(self, task: PoolTask) -> Reply:
         message = task.message
@@ -144,6 +157,7 @@ def federation(
     partition: PartitionConfig = DIRICHLET,
     model: ModelConfig = DIGITS_CNN,
     weights: str | None = None,
+    sum: Literal["client_order", "fixed_point"] = "client_order",
     seed: int = 0,
     shuffle: int | None = None,
     network: str = "lte",
@@ -179,7 +193,7 @@ def federation(
     def setup(part: Any) -> Setup:
         return Setup(description.layout, initial, method.share(chosen, part), weights or row.weights, down, up, seed,
                      description.samples, description.histogram, optimiser or Replace(),
-                     POLICIES[rules.policy] is stream)  # fmt: skip
+                     POLICIES[rules.policy] is stream, sum)  # fmt: skip
 
     drawn = Fleet.build(clients, {"phone-mid": 1.0, "raspberry-pi-4": 1.0}, {network: 1.0}, streams=streams,
                         links=links or Links(server_link, server_link), behaviour=behaviour, spread=Spread(2.0, 2.0),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from pydantic import create_model
 
 from coordinator.methods import fedavg, fedbr, fedmlb, fedprox
 from coordinator.methods.row import Correction, Objective, Options
+from coordinator.server import Part, Server
 from coordinator.travels import keys
 from edge.payload import Layout
 
@@ -52,6 +54,16 @@ class Method:
         for part in self.parts:
             part.options.check_asynchronous(options)
 
+    def looks_into_single_replies(self, options: Options) -> str | None:
+        """Which part of it looks into single updates, beyond their weighted mean, and the option that makes it."""
+        row = self.objective
+        if _folds_by_itself(row.server):
+            return row.name
+        if row.single_replies(options):
+            return row.name + _why_single(row, options)
+        parts = [one for one in self.corrections if one.single_replies or _folds_by_itself(one.server)]
+        return parts[0].name if parts else None
+
     def share(self, options: Options, part: Objective | Correction) -> dict[str, Any]:
         """The options that belong to one part."""
         everything = options.model_dump()
@@ -71,6 +83,23 @@ class Method:
         """Names of the numbers that ride up."""
         own = [name for part in self.parts for name in part.reports]
         return ("loss", "samples", "steps", "flops", *own)
+
+
+def _folds_by_itself(half: type[Server] | type[Part] | None) -> bool:
+    """Whether a server half has its own way with replies, whatever its row says."""
+    if half is None:
+        return False
+    if issubclass(half, Part):
+        return half.fold is not Part.fold
+    return half.fold is not Server.fold or half.weight is not Server.weight
+
+
+def _why_single(row: Objective, options: Options) -> str:
+    """The option without which a method would not look into single updates; nothing if there is none."""
+    for name, field in row.options.model_fields.items():
+        if not row.single_replies(options.model_copy(update={name: field.default})):
+            return f" with {name} = {json.dumps(getattr(options, name))}"
+    return ""
 
 
 def _keys(key: str, text: str, layout: Layout) -> tuple[str, ...]:

@@ -295,4 +295,5 @@ ROW = Objective(
     nominal_alpha=lambda blocks, options, choice: choice["alpha"],
     nominal_period=lambda options: options.period,
     weights="uniform",
+    single_replies=lambda options: options.deviation == "model",
 )

@@ -89,6 +89,8 @@ class Objective:
     """tau of FedBR's Eq. 3; None where the whole model goes down in every round."""
     weights: Literal["size", "uniform"] = "size"
     """How replies are weighted unless the scenario says otherwise."""
+    single_replies: Callable[[Any], bool] = lambda options: False
+    """Whether the server half looks into single updates, beyond their weighted mean."""
     optimisers: tuple[str, ...] | None = None
     """Server optimisers that it admits; None for all."""
     evaluated: Literal["global", "clients"] = "global"
@@ -111,3 +113,5 @@ class Correction:
     keeps: bool = False
     """Whether the client half keeps vectors between visits."""
     reports: tuple[str, ...] = ()
+    single_replies: bool = False
+    """Whether the server part looks into single updates, beyond their weighted mean."""

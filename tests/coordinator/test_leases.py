@@ -1,6 +1,20 @@
 """The state machine that hands out tasks, told as stories of events and instructions."""
 
-from coordinator.leases import MOST_IN_HAND, Cancel, Deliver, GiveUp, Instruction, Late, Leases, Repeat, Send, Start
+from coordinator.leases import (
+    MOST_IN_HAND,
+    Cancel,
+    Collect,
+    Collected,
+    Deliver,
+    GiveUp,
+    Instruction,
+    Late,
+    Leases,
+    Recall,
+    Repeat,
+    Send,
+    Start,
+)
 
 
 def crew(workers: int) -> Leases:
@@ -232,3 +246,126 @@ def test_cancelled_tasks_of_a_dead_workers_hand_are_forgotten() -> None:
     leases.cancelled([1, 3])
     assert leases.died(0, "SIGKILL") == [Start(1)]  # the task in progress was cancelled, so that nobody is to blame
     assert leases.ready(1) == [Send(1, n) for n in (2, 4, 5, 6, 7)]
+
+
+# --- updates that workers have added up -------------------------------------------------------------------------------
+
+
+def deposited(leases: Leases, worker: int, *sequences: int) -> None:
+    """These tasks, which are in this worker's hand one after another, are answered as deposits."""
+    for sequence in sequences:
+        assert leases.answered(worker, sequence, deposited=True)[0] == Deliver(sequence)
+
+
+def test_deposits_are_over_when_their_worker_has_given_its_sums_away() -> None:
+    leases = crew(2)
+    submit(leases, 1, 2, 3)
+    deposited(leases, 0, 1, 3)
+    deposited(leases, 1, 2)
+    assert leases.collect([1, 2, 3]) == [Collect(0, 1), Collect(1, 2)]
+    assert leases.collect([1, 2, 3]) == []  # both have been asked
+    assert leases.collected(0) == [Collected(0, (1, 3))]
+    assert leases.collected(1) == [Collected(1, (2,))]
+    assert leases.collect([1, 2, 3]) == []
+    assert leases.died(0, "SIGKILL") == [Start(2)]
+
+
+def test_the_deposits_of_a_dead_worker_go_to_the_front_and_nobody_is_to_blame() -> None:
+    leases = crew(1)
+    submit(leases, 1, 2, 3, 4)
+    deposited(leases, 0, 1, 2)
+    assert leases.died(0, "SIGKILL") == [Repeat(0, 3, "SIGKILL"), Recall(0, (1, 2), "SIGKILL"), Start(1)]
+    assert leases.ready(1) == [Send(1, 1)]
+    for worker in (1, 2, 3):  # without a strike a task may be lost more than three times
+        deposited(leases, worker, 1)
+        assert leases.answered(worker, 2, deposited=True) == [Deliver(2), Send(worker, 3)]
+        assert leases.answered(worker, 3, deposited=True) == [Deliver(3), Send(worker, 4)]
+        assert leases.answered(worker, 4, deposited=True) == [Deliver(4)]
+        assert leases.died(worker, "SIGKILL") == [Recall(worker, (1, 2, 3, 4), "SIGKILL"), Start(worker + 1)]
+        assert leases.ready(worker + 1) == [Send(worker + 1, 1)]
+
+
+def test_lost_deposits_go_to_workers_that_are_idle() -> None:
+    leases = crew(2)
+    submit(leases, 1, 2)
+    deposited(leases, 0, 1)
+    deposited(leases, 1, 2)
+    assert leases.died(0, "SIGKILL") == [Recall(0, (1,), "SIGKILL"), Start(2), Send(1, 1)]
+    deposited(leases, 1, 1)
+    assert leases.collect([1, 2]) == [Collect(1, 2)]
+    assert leases.collected(1) == [Collected(1, (2, 1))]
+
+
+def test_a_deposit_that_is_heard_of_after_its_workers_death_does_not_count() -> None:
+    leases = crew(2)
+    submit(leases, 1)
+    assert leases.died(0, "SIGKILL") == [Repeat(0, 1, "SIGKILL"), Start(2), Send(1, 1)]
+    assert leases.answered(0, 1, deposited=True) == [Late(0, 1)]
+    assert leases.answered(1, 1, deposited=True) == [Deliver(1)]
+    assert leases.collect([1]) == [Collect(1, 1)]
+
+
+def test_the_sums_of_a_dead_worker_do_not_count() -> None:
+    leases = crew(2)
+    submit(leases, 1, 2)
+    deposited(leases, 0, 1)
+    deposited(leases, 1, 2)
+    assert leases.collect([1, 2]) == [Collect(0, 1), Collect(1, 2)]
+    assert leases.died(0, "SIGKILL") == [Recall(0, (1,), "SIGKILL"), Start(2), Send(1, 1)]
+    assert leases.collected(0) == []
+    assert leases.collected(1) == [Collected(1, (2,))]  # sent before task 1 came
+    deposited(leases, 1, 1)
+    assert leases.collect([1, 2]) == [Collect(1, 1)]
+
+
+def test_a_worker_is_asked_for_the_deposits_of_one_order_only() -> None:
+    leases = crew(2)
+    submit(leases, 1)
+    submit(leases, 2)
+    deposited(leases, 0, 1)
+    deposited(leases, 1, 2)
+    assert leases.collect([2]) == [Collect(1, 2)]
+
+
+def test_cancelled_deposits_are_forgotten() -> None:
+    leases = crew(1)
+    submit(leases, 1, 2)
+    deposited(leases, 0, 1)
+    assert leases.cancelled([1, 2]) == [Cancel(0, 2)]
+    assert leases.collect([1, 2]) == []
+    assert leases.died(0, "SIGKILL") == [Start(1)]
+    assert leases.ready(1) == []
+
+
+def test_sums_that_come_after_their_order_was_cancelled_are_empty_to_us() -> None:
+    leases = crew(1)
+    submit(leases, 1)
+    deposited(leases, 0, 1)
+    assert leases.collect([1]) == [Collect(0, 1)]
+    leases.cancelled([1])
+    assert leases.collected(0) == [Collected(0, ())]
+
+
+def test_three_deaths_in_a_row_over_giving_sums_away_end_the_run() -> None:
+    leases, ended = crew(1), []
+    submit(leases, 1)
+    for worker in (0, 1, 2):
+        deposited(leases, worker, 1)
+        assert leases.collect([1]) == [Collect(worker, 1)]
+        ended = leases.died(worker, "SIGKILL")
+        leases.ready(worker + 1)
+    reason = "3 workers in a row ended before they had given their sums away; the last: SIGKILL"
+    assert ended == [Recall(2, (1,), "SIGKILL"), GiveUp(2, reason), Start(3)]
+
+
+def test_a_worker_that_gives_its_sums_away_begins_the_count_of_such_deaths_anew() -> None:
+    leases = crew(1)
+    for worker in range(5):
+        submit(leases, worker)
+        deposited(leases, worker, worker)
+        leases.collect([worker])
+        if worker == 2:
+            leases.collected(2)
+        leases.cancelled([worker])
+        assert leases.died(worker, "SIGKILL") == [Start(worker + 1)]
+        leases.ready(worker + 1)

@@ -17,7 +17,7 @@ from coordinator.rounds import synchronous
 from coordinator.tasks import Heard, PoolTask, Stopped
 from coordinator.training import SPARE_REPLIES, Training
 from edge.config import PartitionConfig, TrainConfig
-from edge.messages import Evaluate, Train, Update
+from edge.messages import Evaluate, Totals, Train, Update
 from edge.payload import MODEL, Vector
 from edge.streams import generator
 from tests.toy import Direct, federation, play
@@ -52,6 +52,9 @@ class Noted:
     def wait(self) -> None:
         self.desk.said.append(f"wait {self.name}")
         self.order.wait()
+
+    def collect(self) -> Totals:
+        raise AssertionError("nothing is added up in workers")
 
     def cancel(self) -> None:
         self.desk.said.append(f"cancel {self.name}")
@@ -161,6 +164,9 @@ class ByHand:
 
     def wait(self) -> None:
         pass
+
+    def collect(self) -> Totals:
+        raise AssertionError("nothing is added up in workers")
 
     def cancel(self) -> None:
         pass

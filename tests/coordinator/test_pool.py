@@ -17,7 +17,7 @@ import zmq
 
 from coordinator.leases import MOST_IN_HAND
 from coordinator.ledger import HostEvent
-from coordinator.nursery import Nursery
+from coordinator.nursery import MALLOC, Nursery
 from coordinator.pool import Pool
 from coordinator.tasks import Order, PoolError, PoolTask, Reply, Stopped
 from edge import messages, wire
@@ -560,3 +560,29 @@ def test_a_killed_coordinator_leaves_nothing_behind(tmp_path: Path) -> None:
         coordinator.wait()
         assert all_end([nursery, *workers])
         assert list(Path(folder).iterdir()) == []
+
+
+# --- the environment of workers ---------------------------------------------------------------------------------------
+
+
+def test_memory_that_a_worker_has_freed_is_used_again() -> None:
+    program = """
+import resource
+import numpy as np
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.empty(300 << 20, np.uint8)[::4096] = 1
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+print(faults(), faults())
+"""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    found = [
+        subprocess.run([sys.executable, "-c", program], env=clean | more, capture_output=True, check=True, text=True)
+        for more in ({}, MALLOC)
+    ]
+    (_, anew), (first, again) = ([int(count) for count in one.stdout.split()] for one in found)
+    # Large pages of the system may stand for many small ones.
+    assert again < 20 < first
+    assert anew > 20

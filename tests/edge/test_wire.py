@@ -89,6 +89,7 @@ def refusal(message: messages.Message, edit: object = None, frames: list[bytes] 
         messages.Pong(),
         messages.Describe(True),
         messages.Score(0, messages.GLOBAL, 3, 4, 1.5),
+        messages.Collect(3),
         messages.Cancel(),
         messages.Error("ValueError", "what"),
         messages.Bye(),
@@ -286,6 +287,7 @@ def test_mutated_messages_are_refused_or_still_well_formed() -> None:
         messages.Update(1, 2, {"a": 1.0}, model()),
         messages.Welcome(JOB),
         messages.Described(DESCRIPTION, model()),
+        messages.Sums(3, 2, {"model": {"stem": np.array([1, -(2**40)])}}),
     ]
     for number in range(600):
         encoded = wire.encode(sent[number % len(sent)], RUN)

@@ -1,0 +1,503 @@
+"""Updates that workers add up themselves: the same model to the bit, whoever does the work and whoever dies over it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator.federation import Federation, RunFailed
+from coordinator.ledger import HostEvent, read
+from coordinator.methods import CORRECTIONS, OBJECTIVES, Method, resolve
+from coordinator.nursery import Nursery
+from coordinator.pool import Pool
+from coordinator.rounds import synchronous
+from coordinator.rules import Rules
+from coordinator.server import Part, Server
+from coordinator.tasks import Heard, Order, PoolError, PoolTask, Reply
+from edge import messages
+from edge.config import DataConfig, Description, HalfConfig, Job, ModelConfig, PartitionConfig, TrainConfig
+from edge.exact import ExactSum
+from edge.messages import Totals, Update
+from edge.payload import MODEL, Payload, Vector
+from scenarios.host import Host
+from scenarios.load import ScenarioError, load
+from scenarios.runner import run as run_scenario
+from tests.toy import Direct, federation, play
+
+HERE = Path(__file__)
+BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=4)
+UNEVEN = PartitionConfig("dirichlet-unbalanced", alpha=0.5, min_samples=1)
+NUMBERS = 100_000
+NORMAL, KILL_ONCE, SHORT = range(3)
+
+
+class Site:
+    """Adds the client's number to every number that came down, or does what the task's ``act`` says."""
+
+    def __init__(self, job: Job) -> None:
+        pass
+
+    def describe(self, data: bool) -> tuple[Description, Payload]:
+        raise NotImplementedError
+
+    def train(self, task: messages.Train, state_in: str | None, state_out: str | None) -> Update:
+        act = task.choice["act"]
+        if act == KILL_ONCE:
+            assert state_out is not None
+            if not Path(state_out).exists():
+                Path(state_out).touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+        up = {key: Vector(vector.data + np.float32(task.client)) for key, vector in task.payload[MODEL].items()}
+        if act == SHORT:
+            up["a"] = Vector(up["a"].data[:-1])
+        return Update(task.client, task.round, {"client": task.client}, {MODEL: up})
+
+    def evaluate(self, task: messages.Evaluate, state_in: str | None) -> messages.Score:
+        raise NotImplementedError
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    """One fork server for all tests of this file; it can import this file as ``test_fixed_point``."""
+    sys.path.insert(0, str(HERE.parent))
+    with Nursery(preload=("test_fixed_point",)) as nursery:
+        yield nursery
+    sys.path.remove(str(HERE.parent))
+
+
+class Crowd:
+    """A pool, what happened in it, and how to kill its workers."""
+
+    def __init__(self, job: Job, workers: int, nursery: Nursery, logs: Path, site: str) -> None:
+        self.events: list[HostEvent] = []
+        self.pool = Pool(job, workers, nursery, logs, self.events.append, lambda: False, site)
+
+    def of(self, kind: str) -> list[str]:
+        return [event.detail for event in self.events if event.kind == kind]
+
+    def kill(self) -> None:
+        """Kill all workers that have started and are not known to have died."""
+        dead = {event.worker for event in self.events if event.kind == "worker_died"}
+        for event in self.events:
+            if event.kind == "worker_started" and event.worker not in dead:
+                os.kill(int(event.detail.removeprefix("pid ")), signal.SIGKILL)
+
+
+@contextmanager
+def crowd(nursery: Nursery, logs: Path, workers: int) -> Iterator[Crowd]:
+    """Workers with this file's `Site`."""
+    half = HalfConfig("nowhere:Nothing")
+    job = Job("run-1", 0, "cpu", "", ModelConfig("toy"), DataConfig("digits"), TrainConfig(), half)
+    opened = Crowd(job, workers, nursery, logs, "test_fixed_point:Site")
+    with opened.pool:
+        yield opened
+
+
+def visit(
+    client: int, act: int = NORMAL, state_out: Path | None = None, share: float = 0.125, round: int = 5
+) -> PoolTask:
+    down = {key: Vector(np.full(NUMBERS, float(n), np.float32)) for n, key in enumerate("ab")}
+    message = messages.Train(client, round, 0.1, {"act": act}, {MODEL: down})
+    return PoolTask(message, None, str(state_out) if state_out else None, share=share)
+
+
+class Clients:
+    """What hears replies: whose they were, and that they brought no vectors."""
+
+    def __init__(self) -> None:
+        self.heard: list[int] = []
+
+    def __call__(self, task: PoolTask, reply: Reply) -> None:
+        assert isinstance(reply, Update) and reply.payload == {}
+        assert reply.numbers == {"client": reply.client}
+        self.heard.append(reply.client)
+
+
+def means(totals: Totals) -> dict[str, set[float]]:
+    return {key: set(ExactSum(total).vector().tolist()) for key, total in totals[MODEL].items()}
+
+
+MEANS = {"a": {3.5}, "b": {4.5}}
+"""Of clients 0 to 7, an eighth each."""
+
+
+# --- what passes between processes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_every_update_is_in_the_sums_once(nursery: Nursery, tmp_path: Path, workers: int) -> None:
+    clients = Clients()
+    with crowd(nursery, tmp_path, workers) as opened:
+        order = opened.pool.submit([visit(client) for client in range(8)], clients)
+        order.wait()
+        assert means(order.collect()) == MEANS
+    assert sorted(clients.heard) == list(range(8))
+
+
+def test_the_socket_carries_two_models_per_worker_however_many_clients_there_are(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    model = 2 * 4 * NUMBERS
+    with crowd(nursery, tmp_path, 2) as opened:
+        opened.pool.submit([visit(client, share=0.0) for client in range(16)], lambda task, reply: None).wait()
+        whole = opened.pool.physical_bytes[1]
+        order = opened.pool.submit([visit(client, share=0.0625) for client in range(16)], Clients())
+        order.wait()
+        order.collect()
+        summed = opened.pool.physical_bytes[1] - whole
+    assert 16 * model < whole < 16.1 * model
+    assert 2 * model < summed < 4.1 * model  # one worker may have done it all: an int64 is as long as two float32
+
+
+def test_a_worker_killed_in_mid_round_has_its_clients_trained_again_and_heard_once(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    clients = Clients()
+    with crowd(nursery, tmp_path, 1) as opened:
+        tasks = [visit(client, KILL_ONCE if client == 3 else NORMAL, tmp_path / "killed") for client in range(8)]
+        order = opened.pool.submit(tasks, clients)
+        order.wait()
+        assert means(order.collect()) == MEANS
+    assert clients.heard == list(range(8))
+    assert opened.of("task_repeated") == [
+        "client 3, round 5, train: worker 0 was ended by SIGKILL",
+        "3 visits whose updates it had added up: worker 0 was ended by SIGKILL",
+    ]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_killed_before_their_sums_were_collected_are_made_up_for(
+    nursery: Nursery, tmp_path: Path, workers: int
+) -> None:
+    clients = Clients()
+    with crowd(nursery, tmp_path, workers) as opened:
+        order = opened.pool.submit([visit(client) for client in range(8)], clients)
+        order.wait()
+        opened.kill()
+        assert means(order.collect()) == MEANS
+    assert sorted(clients.heard) == list(range(8))
+    lost = [int(detail.split()[0]) for detail in opened.of("task_repeated") if "visits whose updates" in detail]
+    assert sum(lost) == 8
+
+
+def test_rounds_that_were_cancelled_leave_nothing_in_the_sums_of_the_next(nursery: Nursery, tmp_path: Path) -> None:
+    with crowd(nursery, tmp_path, 1) as opened:
+        early = opened.pool.submit([visit(client) for client in range(8)], Clients())
+        early.wait()
+        early.cancel()
+        order = opened.pool.submit([visit(client, round=6) for client in range(8)], Clients())
+        order.wait()
+        assert means(order.collect()) == MEANS
+
+
+def test_updates_that_nobody_asked_for_are_found_out(nursery: Nursery, tmp_path: Path) -> None:
+    with crowd(nursery, tmp_path, 1) as opened:
+        early = opened.pool.submit([visit(0)], Clients())
+        early.wait()
+        early.cancel()
+        order = opened.pool.submit([visit(1)], Clients())  # of the same round, which no run asks for twice
+        order.wait()
+        with pytest.raises(PoolError, match="workers have added up 2 updates, but 1 were asked for"):
+            order.collect()
+
+
+def test_an_update_of_another_shape_is_named(nursery: Nursery, tmp_path: Path) -> None:
+    with crowd(nursery, tmp_path, 1) as opened:
+        order = opened.pool.submit([visit(0), visit(1, SHORT)], Clients())
+        with pytest.raises(PoolError, match=r"client 1, round 5, train: given up after 3 workers") as failure:
+            order.wait()
+    assert "ValueError: client 1, round 5: shapes {'model': {'a': 99999, 'b': 100000}} instead of" in str(failure.value)
+
+
+# --- real clients on real workers -------------------------------------------------------------------------------------
+
+
+class Killing:
+    """Workers all of which are killed once, after so many replies."""
+
+    def __init__(self, opened: Crowd, after: int) -> None:
+        self.opened, self.after, self.size = opened, after, opened.pool.size
+
+    def submit(self, tasks: Sequence[PoolTask], heard: Heard) -> Order:
+        def hear(task: PoolTask, reply: Reply) -> None:
+            heard(task, reply)
+            self.after -= isinstance(reply, Update)
+            if self.after == 0:
+                self.after = -1
+                self.opened.kill()
+
+        return self.opened.pool.submit(tasks, hear)
+
+
+def digits(folder: Path, **how: Any) -> Federation:
+    return federation(folder, clients=8, rounds=2, train=BRIEF, partition=UNEVEN, sum="fixed_point", **how)
+
+
+def on_real_workers(nursery: Nursery, folder: Path, workers: int, kill_after: int = -1) -> tuple[str, Crowd]:
+    """(model hash, what happened) of a run."""
+    run = digits(folder)
+    opened = Crowd(run.job, workers, nursery, folder, "edge.site:Site")
+    try:
+        with opened.pool:
+            run.workers = Killing(opened, kill_after)
+            synchronous(run)
+    finally:
+        run.ledger.close()
+    return run.model_sha256(), opened
+
+
+def in_process(folder: Path, shuffle: int | None = None) -> str:
+    run = digits(folder, shuffle=shuffle)
+    try:
+        synchronous(run)
+    finally:
+        run.ledger.close()
+    return run.model_sha256()
+
+
+def test_the_model_is_the_same_for_any_number_of_workers_and_in_any_order(nursery: Nursery, tmp_path: Path) -> None:
+    hashes = {in_process(tmp_path / f"shuffled-{shuffle}", shuffle) for shuffle in (None, 1, 2)}
+    hashes |= {on_real_workers(nursery, tmp_path / str(workers), workers)[0] for workers in (1, 2, 3)}
+    assert len(hashes) == 1
+
+
+def test_the_model_is_the_same_when_workers_are_killed_in_mid_round(nursery: Nursery, tmp_path: Path) -> None:
+    undisturbed = in_process(tmp_path / "undisturbed")
+    for workers in (1, 2):
+        model, opened = on_real_workers(nursery, tmp_path / str(workers), workers, kill_after=5)
+        assert model == undisturbed
+        assert any("visits whose updates it had added up" in detail for detail in opened.of("task_repeated"))
+
+
+def test_a_scenario_may_ask_for_it_and_it_is_part_of_the_result(nursery: Nursery, tmp_path: Path) -> None:
+    def finished(workers: int, how: str) -> dict[str, Any]:
+        loaded = load("digits", ["rounds.max=2", "train.local_steps=2", f"aggregate.sum={how}"])
+        out = tmp_path / f"{how}-{workers}"
+        return run_scenario(loaded, Host(out, workers, "cpu"), nursery, lambda: False, stop_at_target=False)
+
+    one, three, plain = finished(1, "fixed_point"), finished(3, "fixed_point"), finished(2, "client_order")
+    assert one["model_sha256"] == three["model_sha256"]
+    assert chain(one) == chain(three) != chain(plain)
+    virtual = ("virtual_seconds", "bytes_down", "bytes_up", "nominal_bytes", "flops", "joules")
+    assert [one[key] for key in virtual] == [plain[key] for key in virtual]
+
+
+def chain(summary: dict[str, Any]) -> list[str]:
+    rows = read(Path(summary["run_dir"]) / "ledger.sqlite", "SELECT chain FROM rounds ORDER BY round")
+    return [row["chain"] for row in rows]
+
+
+# --- beside client_order ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weights", ["size", "uniform"])
+@pytest.mark.parametrize("method", ["fedavg", "fedmlb+fedprox", "fedbr"])
+def test_the_model_is_that_of_client_order_within_1e_6(tmp_path: Path, method: str, weights: str) -> None:
+    how: dict[str, Any] = {"rounds": 2, "train": BRIEF, "partition": UNEVEN, "weights": weights}
+    exact, plain = (play(tmp_path / sum, method, sum=sum, **how) for sum in ("fixed_point", "client_order"))
+    assert np.abs(exact.model - plain.model).max() < 1e-6 < 1e-3 < np.abs(exact.model - exact.start).max()
+
+
+@pytest.mark.parametrize("rules", [Rules("over_select", over_select=2.0), Rules("deadline", deadline=1.0)])
+def test_the_shares_are_those_of_the_visits_that_count(tmp_path: Path, rules: Rules) -> None:
+    how: dict[str, Any] = {"clients": 8, "participants": 4, "rounds": 1, "train": BRIEF, "rules": rules}
+    if rules.policy == "deadline":
+        how |= {"participants": 8, "seconds": [(0.125, n / 8, 0.125) for n in range(1, 9)]}
+    exact, plain = (play(tmp_path / sum, sum=sum, **how) for sum in ("fixed_point", "client_order"))
+    counted, begun = exact.rows("SELECT SUM(kind = 'train'), COUNT(*) FROM visits")[0]
+    assert 0 < counted < begun
+    assert np.abs(exact.model - plain.model).max() < 1e-6 < 1e-3 < np.abs(exact.model - exact.start).max()
+
+
+def test_a_share_is_a_clients_part_of_the_weights(tmp_path: Path) -> None:
+    by_size, alike = (federation(tmp_path / weights, weights=weights).server for weights in ("size", "uniform"))
+    held = by_size.setup.samples
+    three = int(held[[0, 2, 3]].sum())
+    assert by_size.shares([0, 2, 3]) == {client: int(held[client]) / three for client in (0, 2, 3)}
+    assert alike.shares([0, 2, 3]) == {0: 1 / 3, 2: 1 / 3, 3: 1 / 3}
+
+
+def test_nothing_virtual_changes(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"rounds": 3, "train": BRIEF, "partition": UNEVEN}
+    exact, plain = (play(tmp_path / sum, sum=sum, **how) for sum in ("fixed_point", "client_order"))
+    learned = {"model_sha256", "chain", "accuracy", "test_loss", "loss"}
+    for table in ("rounds", "visits", "transfers"):
+        columns = [name for (name,) in exact.rows(f"SELECT name FROM pragma_table_info('{table}')")]
+        query = f"SELECT {', '.join(name for name in columns if name not in learned)} FROM {table}"
+        assert exact.rows(query) == plain.rows(query) != []
+    first = "SELECT * FROM visits WHERE round = 0"
+    assert exact.rows(first) == plain.rows(first) != []
+
+
+# --- updates that cannot be added up ----------------------------------------------------------------------------------
+
+
+def spoilt(folder: Path, spoil: Callable[[Update], Update], **how: Any) -> Federation:
+    """A run in which updates are changed before they leave the client."""
+    run = federation(folder, rounds=1, train=BRIEF, sum="fixed_point", **how)
+    assert isinstance(run.workers, Direct)
+    site = run.workers.site
+    train = site.train
+    site.train = lambda *asked: spoil(train(*asked))  # type: ignore[method-assign]
+    return run
+
+
+def failure(run: Federation) -> str:
+    try:
+        with pytest.raises(RunFailed) as failed:
+            synchronous(run)
+    finally:
+        run.ledger.close()
+    return str(failed.value)
+
+
+def with_number(client: int, number: float) -> Callable[[Update], Update]:
+    """Puts a number into the head of one client."""
+
+    def spoil(update: Update) -> Update:
+        if update.client != client:
+            return update
+        head = update.payload[MODEL]["head"].data.copy()
+        head[3] = number
+        return replace(update, payload={MODEL: {**update.payload[MODEL], "head": Vector(head)}})
+
+    return spoil
+
+
+@pytest.mark.parametrize("shuffle", [None, 1])
+def test_training_that_diverges_is_refused_in_the_same_words_as_in_client_order(
+    tmp_path: Path, shuffle: int | None
+) -> None:
+    wild = TrainConfig(lr=1e30, batch=32, local_steps=4)
+    words = set()
+    for sum in ("fixed_point", "client_order"):
+        with pytest.raises(RunFailed) as failed:
+            play(tmp_path / sum, rounds=1, train=wild, sum=sum, shuffle=shuffle)
+        words.add(str(failed.value))
+    (same,) = words
+    assert same.startswith("update refused: client 0, round 0: ")
+    assert same.endswith("(training diverged?)")
+
+
+def test_a_number_that_is_not_finite_is_named_with_its_client(tmp_path: Path) -> None:
+    words = failure(spoilt(tmp_path, with_number(3, np.nan), shuffle=0))
+    assert words == "update refused: client 3, round 0: model/head is not finite (training diverged?)"
+
+
+def test_a_number_at_the_limit_is_refused_and_the_largest_below_it_is_not(tmp_path: Path) -> None:
+    words = failure(spoilt(tmp_path / "at", with_number(2, -32768.0)))
+    assert words == (
+        "update refused: client 2, round 0: model/head is too large for fixed_point "
+        "(32768; numbers must be below 32768)"
+    )
+    run = spoilt(tmp_path / "below", with_number(2, 32767.998), weights="uniform")
+    synchronous(run)
+    run.ledger.close()
+    assert run.server.model["head"].data[3] == pytest.approx(32767.998 / 4, abs=1)
+
+
+def test_numbers_and_flops_are_checked_as_ever(tmp_path: Path) -> None:
+    def report(**numbers: float) -> Callable[[Update], Update]:
+        return lambda update: replace(update, numbers={**update.numbers, **numbers})
+
+    assert "client 0, round 0: loss = inf" in failure(spoilt(tmp_path / "loss", report(loss=np.inf)))
+    assert "client 0, round 0: executed 1 FLOPs" in failure(spoilt(tmp_path / "flops", report(flops=1.0)))
+
+
+def test_sums_of_other_shapes_than_the_model_are_refused(tmp_path: Path) -> None:
+    def cut(update: Update) -> Update:
+        return replace(update, payload={MODEL: {"head": update.payload[MODEL]["head"]}})
+
+    assert "updates refused: round 0: shapes {'model': {'head': " in failure(spoilt(tmp_path, cut))
+
+
+def test_real_workers_are_not_asked_again_for_an_update_that_diverged(nursery: Nursery, tmp_path: Path) -> None:
+    run = federation(tmp_path, rounds=1, train=TrainConfig(lr=1e30, batch=32, local_steps=4), sum="fixed_point")
+    opened = Crowd(run.job, 2, nursery, tmp_path, "edge.site:Site")
+    with opened.pool:
+        run.workers = opened.pool
+        assert failure(run).startswith("update refused: client 0, round 0: ")
+    assert opened.of("task_failed") == opened.of("task_repeated") == []
+
+
+# --- who cannot use it ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ("method=fedbr", "method_options.deviation=model"),
+            'fedbr with deviation = "model" looks into single updates',
+        ),
+        (("rounds.policy=fedbuff",), "rounds.policy = fedbuff discounts updates one by one"),
+        (("rounds.policy=fedasync",), "rounds.policy = fedasync discounts updates one by one"),
+    ],
+)
+def test_what_needs_single_updates_is_refused_by_name(overrides: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ScenarioError) as refused:
+        load("digits", ["aggregate.sum=fixed_point", *overrides])
+    assert str(refused.value) == f'command line: aggregate.sum = "fixed_point": {message}'
+    assert load("digits", overrides).scenario.aggregate.sum == "client_order"
+
+
+def test_it_is_a_users_error() -> None:
+    words = [sys.executable, "-m", "scenarios.cli", "run", "digits", "aggregate.sum=fixed_point"]
+    ended = subprocess.run([*words, "rounds.policy=fedbuff"], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == (
+        'fedbr: command line: aggregate.sum = "fixed_point": rounds.policy = fedbuff discounts updates one by one\n'
+    )
+
+
+LOOKING: dict[str, dict[str, Any]] = {"fedbr": {"deviation": "model"}}
+"""Methods that ship and can look into single updates, with options that make them."""
+
+
+def own(half: type[Server] | type[Part] | None, base: type[Server] | type[Part]) -> set[str]:
+    """What a server half overrides of what sees single replies."""
+    names = [name for name in ("fold", "note", "weight") if hasattr(base, name)]
+    return set() if half is None else {name for name in names if getattr(half, name) is not getattr(base, name)}
+
+
+def test_every_half_that_looks_into_replies_says_so_in_its_row() -> None:
+    assert {name for name, row in OBJECTIVES.items() if own(row.server, Server)} == set(LOOKING)
+    for name, options in LOOKING.items():
+        row = OBJECTIVES[name]
+        assert row.single_replies(row.options(**options))
+        assert not row.single_replies(row.options())
+    for correction in CORRECTIONS.values():
+        assert correction.single_replies == bool(own(correction.server, Part)), correction.name
+
+
+class Robust(Server):
+    """Has its own way with replies, and a row that does not say so."""
+
+    def fold(self, reply: Update) -> None:
+        raise NotImplementedError
+
+
+class Watching(Part):
+    def fold(self, reply: Update) -> None:
+        raise NotImplementedError
+
+
+def test_a_server_half_that_folds_by_itself_is_found_out_whatever_its_row_says() -> None:
+    fedavg, fedprox = OBJECTIVES["fedavg"], CORRECTIONS["fedprox"]
+    robust = Method("robust", replace(fedavg, name="robust", server=Robust), ())
+    watched = Method("watched", fedavg, (fedprox, replace(fedprox, name="watching", server=Watching)))
+    assert robust.looks_into_single_replies(fedavg.options()) == "robust"
+    assert watched.looks_into_single_replies(fedavg.options()) == "watching"
+    for name in ("fedavg", "fedprox", "fedmlb", "fedbr"):
+        method = resolve(name)
+        assert method.looks_into_single_replies(method.options()) is None

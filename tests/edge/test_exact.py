@@ -1,0 +1,212 @@
+"""Sums in integers: the same to the bit in any order, as near to the mean as matters, and never beyond their range."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgpack
+import numpy as np
+import pytest
+
+from edge import messages, wire
+from edge.exact import CHUNK, FRACTION_BITS, LIMIT, ExactSum, ExactSums, unfit
+from edge.messages import Sums, Totals, Update
+from edge.payload import Floats, Payload, Vector
+
+ONE = 2**46
+BELOW = float(np.nextafter(np.float32(2**15), np.float32(0)))
+"""The largest number that may be added: 2^15 - 2^-9."""
+
+
+def floats(*numbers: float) -> Floats:
+    return np.array(numbers, dtype=np.float32)
+
+
+def total_of(vectors: list[Floats], shares: list[float]) -> ExactSum:
+    total = ExactSum(np.zeros(vectors[0].size, np.int64))
+    for vector, share in zip(vectors, shares, strict=True):
+        total.add(vector, share)
+    return total
+
+
+def update(client: int, *numbers: float, round: int = 5, key: str = "head") -> Update:
+    return Update(client, round, {"loss": 0.5}, {"model": {key: Vector(floats(*numbers))}})
+
+
+# --- one vector -------------------------------------------------------------------------------------------------------
+
+
+def test_a_number_counts_as_the_nearest_multiple_of_2_to_the_minus_46() -> None:
+    total = total_of([floats(1.0, -2.0, 0.0), floats(3.0, 6.0, 2.0**-46)], [0.25, 0.75])
+    assert total.total.tolist() == [5 * ONE // 2, 4 * ONE, 1]  # 0.75 of the smallest unit is rounded to 1
+    assert total.vector().dtype == np.float32
+    assert total.vector().tolist() == [2.5, 4.0, 2.0**-46]
+
+
+def test_vectors_longer_than_a_chunk_are_added_to_their_end() -> None:
+    ramp = np.arange(2 * CHUNK + 3, dtype=np.float32)
+    assert np.array_equal(total_of([ramp, ramp], [0.5, 0.25]).vector(), ramp * 0.75)
+
+
+def test_the_same_bits_in_any_order_and_however_it_is_grouped() -> None:
+    rng = np.random.default_rng(3)
+    vectors = [rng.normal(0.0, 0.05, 500).astype(np.float32) for _ in range(30)]
+    shares = (weights := rng.integers(1, 200, 30)) / weights.sum()
+    whole = total_of(vectors, list(shares))
+    order = rng.permutation(30)
+    halves = [total_of([vectors[i] for i in half], [shares[i] for i in half]) for half in (order[:11], order[11:])]
+    halves[0].merge(halves[1].total)
+    assert np.array_equal(halves[0].total, whole.total)
+    weighted = [vector * np.float64(share) for vector, share in zip(vectors, shares, strict=True)]
+    assert not np.array_equal(sum(weighted), sum(weighted[i] for i in order))  # which floating point does not give
+
+
+def test_a_mean_is_that_of_float64_within_1e_9() -> None:
+    rng = np.random.default_rng(4)
+    vectors = [rng.normal(0.0, 1.0, 1000).astype(np.float32) for _ in range(100)]
+    weights = rng.integers(1, 1000, 100)
+    total = total_of(vectors, list(weights / weights.sum()))
+    mean = np.average(np.array(vectors, np.float64), axis=0, weights=weights)
+    assert np.abs(total.total / 2.0**FRACTION_BITS - mean).max() < 1e-9
+    assert np.abs(total.vector() - mean).max() < 1e-6
+
+
+@pytest.mark.parametrize("clients", [1, 3, 7, 1000])
+def test_shares_that_add_up_to_1_never_overflow(clients: int) -> None:
+    share = 1 / clients
+    total = total_of([floats(BELOW, -BELOW)] * clients, [share] * clients)
+    each = round(BELOW * (share * ONE))  # Python's integers have no end
+    assert total.total.tolist() == [clients * each, -clients * each]
+    assert abs(clients * each) <= 2**61 + clients
+    assert total.vector().tolist() == [BELOW, -BELOW]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "problem"),
+    [
+        ([1.0, float("nan")], "is not finite (training diverged?)"),
+        ([float("inf"), 1.0], "is not finite (training diverged?)"),
+        ([float("-inf"), 1.0], "is not finite (training diverged?)"),
+        ([LIMIT, 0.0], "is too large for fixed_point (32768; numbers must be below 32768)"),
+        ([0.0, -1e30], "is too large for fixed_point (1e+30; numbers must be below 32768)"),
+        ([BELOW, -BELOW], None),
+        ([], None),
+    ],
+)
+def test_numbers_that_cannot_be_added_up(numbers: list[float], problem: str | None) -> None:
+    assert unfit(floats(*numbers)) == problem
+
+
+def test_without_a_limit_every_finite_number_is_fit() -> None:
+    assert unfit(floats(1e30), float("inf")) is None
+    assert unfit(floats(float("inf")), float("inf")) == "is not finite (training diverged?)"
+
+
+# --- the updates of a round -------------------------------------------------------------------------------------------
+
+
+def plain(totals: Totals) -> dict[str, dict[str, list[float]]]:
+    return {slot: {key: (t / ONE).tolist() for key, t in named.items()} for slot, named in totals.items()}
+
+
+def test_what_is_added_up_comes_back_without_its_vectors() -> None:
+    sums = ExactSums(5)
+    assert sums.put(update(3, 1.0, 2.0), 0.5) == Update(3, 5, {"loss": 0.5}, {})
+    assert sums.put(update(1, 3.0, 4.0), 0.5) == Update(1, 5, {"loss": 0.5}, {})
+    assert (sums.message().round, sums.message().clients) == (5, 2)
+    assert plain(sums.message().totals) == {"model": {"head": [2.0, 3.0]}}
+
+
+def test_an_update_that_cannot_be_added_comes_back_whole_and_leaves_nothing() -> None:
+    sums = ExactSums(5)
+    sums.put(update(3, 1.0, 2.0), 0.5)
+    both: Payload = {"model": {"head": Vector(floats(1.0, 1.0))}, "control": {"c": Vector(floats(np.nan))}}
+    for bad in (update(1, 1.0, LIMIT), Update(1, 5, {}, both)):
+        assert sums.put(bad, 0.5) is bad
+    assert sums.clients == 1
+    assert plain(sums.message().totals) == {"model": {"head": [0.5, 1.0]}}
+
+
+def test_updates_of_one_round_have_the_same_shapes() -> None:
+    sums = ExactSums(5)
+    sums.put(update(3, 1.0, 2.0), 0.5)
+    for other in (update(4, 1.0), update(4, 1.0, 2.0, key="stem")):
+        with pytest.raises(ValueError, match=r"client 4, round 5: shapes .* instead of {'model': {'head': 2}}"):
+            sums.put(other, 0.5)
+    assert sums.clients == 1
+
+
+def test_sums_are_merged_with_those_of_the_same_round_and_shapes() -> None:
+    ours, theirs = ExactSums(5), ExactSums(5)
+    ours.put(update(3, 1.0), 0.25)
+    theirs.put(update(4, 2.0), 0.25)
+    theirs.put(update(5, 4.0), 0.5)
+    ours.merge(theirs.message())
+    assert (ours.clients, plain(ours.message().totals)) == (3, {"model": {"head": [2.75]}})
+    with pytest.raises(ValueError, match="sums of round 6 instead of 5"):
+        ours.merge(replace(theirs.message(), round=6))
+    with pytest.raises(ValueError, match=r"sums of round 5: shapes {'model': {'head': 2}} instead of"):
+        ours.merge(Sums(5, 1, {"model": {"head": np.zeros(2, np.int64)}}))
+
+
+# --- on the wire ------------------------------------------------------------------------------------------------------
+
+RUN = "run-1"
+SUMS = Sums(
+    5, 2, {"model": {"stem": np.array([2**62, -1]), "head": np.array([7])}, "control": {"c": np.array([], int)}}
+)
+
+
+def refusal(message: messages.Message, edit: tuple[int | str, ...], value: object) -> str:
+    """What decode says of a message whose header has another value at this place."""
+    encoded = wire.encode(message, RUN)
+    header = inner = msgpack.unpackb(encoded.header)
+    for step in edit[:-1]:
+        inner = inner[step]
+    inner[edit[-1]] = value
+    with pytest.raises(messages.WireError) as refused:
+        wire.decode(msgpack.packb(header), encoded.frames, RUN)
+    return str(refused.value)
+
+
+def test_sums_come_back_as_64_bit_integers() -> None:
+    encoded = wire.encode(SUMS, RUN)
+    assert sum(frame.nbytes for frame in encoded.frames) == 3 * 8
+    back = wire.decode(encoded.header, encoded.frames, RUN)
+    assert isinstance(back, Sums)
+    assert (back.round, back.clients) == (5, 2)
+    assert {slot: {key: t.tolist() for key, t in named.items()} for slot, named in back.totals.items()} == {
+        "model": {"stem": [2**62, -1], "head": [7]},
+        "control": {"c": []},
+    }
+    assert back.totals["model"]["stem"].dtype == np.int64
+
+
+def test_sums_that_do_not_follow_the_protocol_are_refused() -> None:
+    minus_one = (-1).to_bytes(8, "big", signed=True)
+    assert refusal(SUMS, (3, "clients"), minus_one) == "sums: clients: -1 does not fit"
+    assert refusal(SUMS, (3, "round"), minus_one) == "sums: round: -1 does not fit"
+    assert refusal(messages.Collect(5), (3, "round"), minus_one) == "collect: round: -1 does not fit"
+    assert refusal(SUMS, (4, 0, 3), "<f8") == "sum model/stem: (dtype('float64'), (2,)) does not fit"
+    assert refusal(SUMS, (4, 1, 1), "stem").startswith("slot and key sent twice")
+    assert "16 bytes announced, but shape (1,) of <i8 has 8" in refusal(SUMS, (4, 0, 4), [(1).to_bytes(8, "big")])
+
+
+def test_an_update_does_not_bring_integers() -> None:
+    two = update(1, 1.0, 2.0)
+    header = msgpack.unpackb(wire.encode(two, RUN).header)
+    header[4][0][3:6] = ["<i8", [(1).to_bytes(8, "big")], (8).to_bytes(8, "big")]
+    with pytest.raises(messages.WireError, match=r"vector model/head: \(dtype\('int64'\), \(1,\)\)"):
+        wire.decode(msgpack.packb(header), wire.encode(two, RUN).frames, RUN)
+
+
+@pytest.mark.parametrize("share", [0.0, 1 / 3, 1.0])
+def test_a_share_rides_in_the_envelope(share: float) -> None:
+    envelope = wire.Envelope("worker-1-00ff", 9, share=share)
+    assert wire.Envelope.parse(envelope.pack()) == envelope
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan"), float("inf"), 1])
+def test_a_share_that_is_no_part_of_a_whole_is_refused(share: float) -> None:
+    with pytest.raises(messages.WireError, match="envelope: share"):
+        wire.Envelope.parse(wire.Envelope("worker-1-00ff", 9, share=share).pack())
