@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,10 +25,14 @@ class Worker:
     """One worker process; a replacement is another worker."""
 
     number: int
+    seat: int
+    """Its place among those that work at a time, 0, 1 ..; the one that replaces it takes it over (`edge.gpus`)."""
     identity: str
     log: Path
     greeted: bool = False
     dead: bool = False
+    retired: bool = False
+    """Whether its seat stays empty."""
     last_words: str = ""
     """The error that its start ended in, or why it was ended."""
 
@@ -58,6 +63,8 @@ class Crew:
         self._nursery, self._logs, self._argv = nursery, logs, argv
         self._by_number: dict[int, Worker] = {}
         self._by_identity: dict[str, Worker] = {}
+        self.left: tuple[int, ...] = ()
+        """Seats of those that have retired, and ended."""
 
     def __getitem__(self, number: int) -> Worker:
         return self._by_number[number]
@@ -74,7 +81,9 @@ class Crew:
     def start(self, number: int) -> None:
         """Have a worker started."""
         identity = f"worker-{number}-{secrets.token_hex(4)}"
-        worker = Worker(number, identity, self._logs / f"worker-{number}.log")
+        taken = {one.seat for one in self._by_number.values() if one.retired or not one.dead}
+        seat = next(seat for seat in count() if seat not in taken)
+        worker = Worker(number, seat, identity, self._logs / f"worker-{number}.log")
         self._by_number[number] = self._by_identity[identity] = worker
         self._nursery.spawn(identity, list(self._argv(identity)), worker.log)
 
@@ -82,6 +91,11 @@ class Crew:
         """Have a worker ended; its death brings its tasks back."""
         worker.last_words = why
         self._nursery.end([worker.identity])
+
+    def retire(self, worker: Worker, why: str) -> None:
+        """As `end`, and nobody is to take its seat."""
+        worker.retired = True
+        self.end(worker, why)
 
     def news(self) -> list[News]:
         """Who has started or ended since the last call; PoolError when the nursery has ended.
@@ -97,6 +111,8 @@ class Crew:
                 news.append(News(worker, f"pid {answer['pid']}", False))
                 continue
             worker.dead = True
+            if worker.retired:
+                self.left += (worker.seat,)
             end = how_ended(answer["status"]) if "exited" in answer else f"did not start: {answer['reason']}"
             words = f": {worker.last_words}" if worker.last_words else ""
             news.append(News(worker, f"worker {worker.number} {end}{words}", True))

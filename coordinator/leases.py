@@ -12,6 +12,10 @@ Transactions on Computers C-36(12), 1987), so that at the end no task waits in o
 An update may be *deposited* with the worker that made it: it is in the worker's sums, and counts when these have come.
 A worker that dies takes them with it, so its deposits go back to the front as well, and nobody is to blame for them. A
 dead worker's sums never count: nothing is counted twice.
+
+Workers of one GPU share its memory. One that has too little for a task *leaves*: it is ended and not replaced, and its
+task goes to the front without a strike. Until it has ended nothing is handed out; what is handed out afterwards has
+more memory. Only the last worker's task gets strikes.
 """
 
 from __future__ import annotations
@@ -103,6 +107,14 @@ class Cancel:
 
 
 @dataclass(frozen=True)
+class Retire:
+    """End this worker, which nobody replaces: there is too little memory for so many."""
+
+    worker: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class GiveUp:
     """The run cannot go on; this worker's log is the place to look."""
 
@@ -110,7 +122,7 @@ class GiveUp:
     reason: str
 
 
-Instruction = Start | Send | Deliver | Late | Repeat | Recall | Collect | Collected | Cancel | GiveUp
+Instruction = Start | Send | Deliver | Late | Repeat | Recall | Collect | Collected | Cancel | Retire | GiveUp
 
 
 @dataclass
@@ -132,6 +144,8 @@ class Leases:
         self._hands: dict[int, deque[int]] = {}  # ready worker -> its tasks, cancelled ones until they are dropped
         self._deposits: dict[int, list[int]] = {}  # ready worker -> tasks whose updates it has added up
         self._asked: set[int] = set()  # workers whose sums are on their way
+        self._leaving: int | None = None  # a worker that was told to retire, and has not ended yet
+        self._crowded: set[int] = set()  # tasks that were handed out before the last one that retired had ended
         self._deaths_before_ready = self._deaths_while_asked = 0
         self._started = 0
         self._workers = workers
@@ -186,6 +200,28 @@ class Leases:
             return [Late(worker, sequence)]
         return [*self._strike(worker, sequence, reason), *self._hand_out(self._hands)]
 
+    def lacked_memory(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
+        """A worker lacked the memory for a task, but lives on: it leaves, unless it is the last or one has just left.
+
+        All that work at once may find that they are too many. So one leaves at a time, and a task that was handed out
+        before it had ended shows nothing about the memory that there is now.
+        """
+        if not self._take(worker, sequence):
+            return [Late(worker, sequence)]
+        is_news = self._leaving is None and sequence not in self._crowded
+        self._crowded.discard(sequence)
+        if is_news and self._workers == 1:
+            return [*self._strike(worker, sequence, reason), *self._hand_out(self._hands)]
+        instructions: list[Instruction] = []
+        if sequence in self._tasks:  # or it was cancelled
+            self._queue.appendleft(sequence)
+            instructions.append(Repeat(worker, sequence, reason))
+        if is_news:
+            self._leaving = worker
+            self._workers -= 1
+            instructions.append(Retire(worker, reason))
+        return [*instructions, *self._hand_out(self._hands)]
+
     def died(self, worker: int, reason: str) -> list[Instruction]:
         """A worker's process has ended: the task that it was at work on is to blame, those that waited are not."""
         if worker in self._starting:
@@ -196,14 +232,21 @@ class Leases:
             return [self._start()]
         if worker not in self._hands:
             return []
-        hand = self._hands.pop(worker)
+        hand, is_leaving = self._hands.pop(worker), worker == self._leaving
         lost: list[Instruction] = []
-        if hand:
+        if hand and not is_leaving:
             first = hand.popleft()
-            self._queue.extendleft(sequence for sequence in reversed(hand) if sequence in self._tasks)
+            self._give_back(hand)
             lost += self._strike(worker, first, reason)
+        else:
+            self._give_back(hand)
         lost += self._recall(worker, reason)
-        return [*lost, self._start(), *self._hand_out(self._hands)]
+        if is_leaving:
+            self._leaving = None
+            self._crowded = {sequence for others in self._hands.values() for sequence in others}
+        else:
+            lost.append(self._start())
+        return [*lost, *self._hand_out(self._hands)]
 
     def collect(self, sequences: Iterable[int]) -> list[Instruction]:
         """The sums with these tasks in them are wanted; workers that have been asked already are not asked again."""
@@ -245,6 +288,8 @@ class Leases:
 
     def _hand_out(self, workers: Iterable[int]) -> list[Instruction]:
         """Give these workers what they may have by now, empty hands first."""
+        if self._leaving is not None:
+            return []
         hands = [(worker, self._hands[worker]) for worker in workers if worker in self._hands]
         sent: list[Instruction] = [self._give(worker, hand) for worker, hand in hands if self._queue and not hand]
         for worker, hand in hands:
@@ -286,6 +331,10 @@ class Leases:
             return False
         hand.remove(sequence)
         return True
+
+    def _give_back(self, hand: deque[int]) -> None:
+        """Tasks that waited in a hand go to the front, but for cancelled ones."""
+        self._queue.extendleft(sequence for sequence in reversed(hand) if sequence in self._tasks)
 
     def _recall(self, worker: int, reason: str) -> list[Instruction]:
         lost = self._deposits.pop(worker, [])

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -45,6 +45,8 @@ HIGH_WATER = 4 * leases.MOST_IN_HAND
 MAX_FRAME_NBYTES = 1 << 32
 MAX_SOCKET_PATH_NBYTES = 107  # sun_path of unix(7), less its closing zero
 SPARE_FILES = 64
+OUT_OF_MEMORY = "OutOfMemoryError"
+"""What torch calls it (`torch.OutOfMemoryError`)."""
 LAST_PART = zmq.NOBLOCK
 FURTHER_PART = zmq.NOBLOCK | zmq.SNDMORE
 
@@ -251,32 +253,36 @@ class Pool:
         if envelope.worker != worker.identity:
             raise messages.WireError(f"the envelope names {envelope.worker}")
         message = wire.decode(parts[1], parts[2:], self.job.run_id)
+        if envelope.note:
+            self._event("worker_memory", worker, f"worker {worker.number} on {envelope.note}")
         if isinstance(message, messages.Hello) != (not worker.greeted):
             raise messages.WireError(f"a {type(message).__name__} {'after' if worker.greeted else 'before'} the hello")
         if isinstance(message, Reply):
             self._answered(worker, envelope, message)
         elif isinstance(message, messages.Hello):
             worker.greeted = True
-            self._send(worker, messages.Welcome(self.job))
+            self._send(worker, messages.Welcome(replace(self.job, seat=worker.seat, workers=self.workers)))
             self._send(worker, messages.Ping())
         elif isinstance(message, messages.Pong) and envelope.sequence == 0:
             self._obey(self._leases.ready(worker.number))
         elif isinstance(message, messages.Pong):
             self._obey(self._leases.dropped(worker.number, envelope.sequence))
         elif isinstance(message, messages.Error):
-            self._failed(worker, envelope.sequence, f"{message.kind}: {message.text}")
+            self._failed(worker, envelope.sequence, message)
         elif isinstance(message, messages.Sums):
             self._collected(worker, envelope, message)
         else:
             raise messages.WireError(f"a coordinator has no use for a {type(message).__name__}")
 
-    def _failed(self, worker: Worker, sequence: int, reason: str) -> None:
+    def _failed(self, worker: Worker, sequence: int, error: messages.Error) -> None:
+        reason = f"{error.kind}: {error.text}"
         if sequence == 0:  # its start failed, or it could not give its sums away
             worker.last_words = reason
             self._send(worker, messages.Bye())
-        else:
-            self._event("task_failed", worker, reason)
-            self._obey(self._leases.failed(worker.number, sequence, f"worker {worker.number}: {reason}"))
+            return
+        self._event("task_failed", worker, reason)
+        failed = self._leases.lacked_memory if error.kind == OUT_OF_MEMORY else self._leases.failed
+        self._obey(failed(worker.number, sequence, f"worker {worker.number}: {reason}"))
 
     def _answered(self, worker: Worker, envelope: wire.Envelope, reply: Reply) -> None:
         sequence, seconds = envelope.sequence, envelope.wall_seconds
@@ -312,7 +318,8 @@ class Pool:
             self._event("message_refused", worker, f"{reason} ({self._refused} refused so far)")
 
     def _event(self, kind: str, worker: Worker | None, detail: str) -> None:
-        _log.log(logging.INFO if kind == "worker_started" else logging.WARNING, "%s: %s", kind, detail)
+        level = logging.INFO if kind in ("worker_started", "worker_memory") else logging.WARNING
+        _log.log(level, "%s: %s", kind, detail)
         self.on_event(HostEvent(kind, str(worker.number) if worker else "", detail, time.time()))
 
     # --- instructions out -----------------------------------------------------------------------------------------
@@ -335,6 +342,10 @@ class Pool:
                 self._event("task_repeated", self._crew[instruction.worker], lost)
             elif isinstance(instruction, leases.Collect):
                 self._send(self._crew[instruction.worker], self._orders[instruction.sequence].task.collect)
+            elif isinstance(instruction, leases.Retire):
+                worker = self._crew[instruction.worker]
+                self._event("worker_retired", worker, instruction.reason)
+                self._crew.retire(worker, "it had too little memory, and others remain")
             elif isinstance(instruction, leases.Late):
                 late = f"the reply to task {instruction.sequence} does not count"
                 self._event("late_reply", self._crew[instruction.worker], late)
@@ -351,7 +362,7 @@ class Pool:
             self._send(worker, blocks, envelope, frames=[self._frame(vector) for vector in missing])
             forget = []
         envelope = wire.Envelope(
-            worker.identity, sequence, task.state_in, task.state_out, tuple(forget), share=task.share
+            worker.identity, sequence, task.state_in, task.state_out, tuple(forget), 0.0, task.share, self._crew.left
         )
         # the vectors were sent as blocks, now or before: the header alone names them
         self._send(worker, task.message, envelope, parcel.entries)

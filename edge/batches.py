@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edge.config import TrainConfig
-from edge.data.augment import Profile, prepare
+from edge.data.augment import Profile, prepare, to_device
 from edge.data.sets import Split
 from edge.local import Batch
 from edge.streams import generator
@@ -39,18 +38,16 @@ class Loader:
 
     def fetch(self, chosen: Indices, draws: np.random.Generator | None = None) -> Batch:
         """(x, y) with x (batch, channels, height, width) float32, y (batch,) int64; unaugmented without ``draws``."""
-        labels = self._to_device(np.asarray(self.split.y[chosen], dtype=np.int64))
-        images = self._images[self._to_device(chosen)] if self.resident else self._to_device(self.split.x[chosen])
+        labels = to_device(np.asarray(self.split.y[chosen], dtype=np.int64), self.device)
+        if self.resident:
+            images = self._images[to_device(chosen, self.device)]
+        else:
+            images = to_device(self.split.x[chosen], self.device)
         return prepare(images, self.profile, draws).contiguous(memory_format=self.memory_format), labels
 
     @cached_property
     def _images(self) -> Tensor:
         return torch.tensor(self.split.x, device=self.device)
-
-    def _to_device(self, numbers: NDArray[Any]) -> Tensor:
-        host = torch.from_numpy(numbers)
-        # From pinned memory a copy to a GPU need not be waited for.
-        return host.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else host
 
     def in_order(self, indices: Indices, batch: int) -> Iterator[Batch]:
         """All given examples once, in order, without augmentation."""

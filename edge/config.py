@@ -103,6 +103,8 @@ class TrainConfig(_Strict):
     """How images lie in memory; it changes the order of sums."""
     pathways: Literal["each", "sweep"] = "each"
     """How hybrid pathways are run (`edge.pathways`); it changes the order of sums."""
+    graphs: bool = False
+    """Whether steps are captured in CUDA graphs and replayed (`edge.graphs`)."""
     threads: int = 1
 
     def plan(self, samples: int) -> Plan:
@@ -135,7 +137,7 @@ class Job(_Strict):
     run_id: str
     seed: int
     device: str
-    """``cpu``, ``cuda`` or ``cuda:N``"""
+    """``cpu``; ``cuda:N``; or ``cuda``, which for workers means all GPUs there are (`edge.gpus`)."""
     cache: str
     """Folder for decoded data and partitions, shared by all workers."""
     model: ModelConfig
@@ -154,6 +156,9 @@ class Job(_Strict):
     """Examples of the global test set that a score uses, drawn once by the seed; None is all."""
     flops: tuple[tuple[float, float, float, float], ...] = ()
     """`Description.flops`, so that it is counted once and not by every worker."""
+    seat: int = 0
+    """This worker's place among ``workers``, 0, 1 ..; the one that replaces it takes it over."""
+    workers: int = 1
 
     def scored(self, test_count: int) -> int:
         """How many of the global test set's examples a score uses."""

@@ -9,7 +9,8 @@ Subclasses of `Local` can customise by overriding
 * ``loss``: the local objective on one batch;
 * ``train``: only for methods that train in more than one phase;
 * ``end``: what goes up beside the model, what is kept, which numbers are reported;
-* ``prepare_score``: the model that is evaluated, for methods evaluated client by client.
+* ``prepare_score``: the model that is evaluated, for methods evaluated client by client;
+* ``capturable``: whether its steps may be replayed from a CUDA graph (`edge.graphs` says what that asks of them).
 
 A `Correction` joins any objective; it changes gradients and may keep and send vectors of its own slots.
 """
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -66,6 +67,9 @@ class Visit:
 
 class Local:
     """The client half of FedAvg, and the base of all others."""
+
+    capturable: ClassVar[bool] = True
+    """Every class says it for itself: where one says nothing, whatever its base says, its steps are not captured."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.options = options
@@ -115,6 +119,9 @@ class Correction:
 
     The term is added between backward and clipping, so it is inside the clipped gradient.
     """
+
+    capturable: ClassVar[bool] = False
+    """As of `Local`, of ``correct``."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.options = options

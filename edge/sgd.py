@@ -27,11 +27,12 @@ Loss = Callable[[Net, Tensor, Tensor], Tensor]
 class Sgd:
     """SGD with weight decay, momentum and clipping, over all of a net or some of its blocks.
 
-    ``corrections`` are called between backward and clipping, to change ``net.grad`` in place.
+    ``corrections`` are called between backward and clipping, to change ``net.grad`` in place. ``lr`` may be a tensor of
+    one number on the net's device, for steps that are captured and replayed at other rates (`edge.graphs`).
     """
 
     def __init__(
-        self, net: Net, config: TrainConfig, lr: float, corrections: Sequence[Callable[[Net], None]] = ()
+        self, net: Net, config: TrainConfig, lr: float | Tensor, corrections: Sequence[Callable[[Net], None]] = ()
     ) -> None:
         self.net = net
         self.config = config
@@ -65,7 +66,10 @@ class Sgd:
         if config.momentum:
             momentum = self._momentum[part].mul_(config.momentum).add_(step)
             step = step.add_(momentum, alpha=config.momentum) if config.nesterov else momentum
-        flat.add_(step, alpha=-self.lr)
+        if isinstance(self.lr, Tensor):
+            flat.addcmul_(step, self.lr, value=-1)
+        else:
+            flat.add_(step, alpha=-self.lr)
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:

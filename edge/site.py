@@ -6,7 +6,6 @@ keeps between visits is a file per visit, named by the coordinator.
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -27,18 +26,14 @@ from edge.data.sets import Data, Split, dataset
 from edge.data.shares import Shares, cached_shares
 from edge.data.store import open_data
 from edge.describe import cached_counts, initial, seeded
+from edge.graphs import Stepper, cuda_graphs
 from edge.local import Batch, Correction, Local, Visit
 from edge.messages import Evaluate, Score, Train, Update
 from edge.models import model
 from edge.payload import MODEL, Payload
-from edge.sgd import Sgd
 from edge.streams import generator
 
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
-
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Of ``mallopt(3)``."""
-MOST_NBYTES = 2**31 - 1
 
 
 class Site:
@@ -46,12 +41,14 @@ class Site:
 
     def __init__(self, job: Job) -> None:
         torch.set_num_threads(job.train.threads)
-        keep_freed_memory()
         if job.device.startswith("cuda"):
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts, which is later
             torch.use_deterministic_algorithms(True, warn_only=True)
         self.job = job
         self.device = torch.device(job.device)
+        if job.train.graphs:
+            # For all of this process: steps are captured where they run, which cannot be the default stream.
+            torch.cuda.set_stream(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
         self.memory_format = MEMORY_FORMATS[job.train.memory_format]
         self.dataset = dataset(job.data.name)
         self.profile = profile_for(self.dataset, job.data.augment)
@@ -98,6 +95,11 @@ class Site:
         # A client that has kept nothing yet has its private parts as they were initialised.
         self.unvisited: Payload = {MODEL: net.dump(self.job.keep)}
         return net
+
+    @cached_property
+    def stepper(self) -> Stepper:
+        """What makes the steps of visits."""
+        return Stepper(self.net, self.job.train, cuda_graphs() if self.job.train.graphs else None)
 
     def _blocks(self) -> list[tuple[str, torch.nn.Module]]:
         return build(self.job.model, self.dataset.classes, self.dataset.shape[0])
@@ -152,8 +154,7 @@ class Site:
         objective.begin(net, task.payload, kept, visit)
         for one in corrections:
             one.begin(net, task.payload, kept, visit)
-        step = Sgd(net, job.train, task.lr, [one.correct for one in corrections])
-        objective.train(net, self._batches(task), step)
+        objective.train(net, self._batches(task), self.stepper.begin(visit, objective, corrections))
         up, keep, numbers = objective.end(net, visit)
         for one in corrections:
             more_up, more_keep, more_numbers = one.end(net, visit)
@@ -216,19 +217,6 @@ class Site:
                 count += len(y)
                 loss += float(F.cross_entropy(logits.double(), y, reduction="sum"))
         return Score(task.start, task.client, correct, count, loss)
-
-
-def keep_freed_memory() -> None:
-    """Tell the C library to keep memory that was freed for what is allocated next, instead of giving it back.
-
-    A training step allocates again what the last one freed. Where the system took it back, each step pays for fresh
-    pages: a tenth of its time for resnet18 of width 16 and 64 on a CPU. The peak stays the same within 1 %. C libraries
-    other than glibc know no such setting.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(M_TRIM_THRESHOLD, MOST_NBYTES)
-        mallopt(M_MMAP_THRESHOLD, MOST_NBYTES)
 
 
 def _half(config: HalfConfig) -> Any:

@@ -37,6 +37,9 @@ has added them to its sums of that round (`edge.exact`), which it gives away, an
 it holds those of one round at a time. An update that cannot be added comes whole. A collect belongs to no task, and
 waits its turn behind those in hand.
 
+An error of the kind OutOfMemoryError may cost the worker its place: it is ended, and the envelopes of later tasks tell
+the others that it has left.
+
 Whatever does not fit (size, type, range, length against frame, run id, missing or extra field) is a `WireError`.
 """
 
@@ -122,16 +125,21 @@ class Envelope:
     """How long the worker took over the task."""
     share: float = 0.0
     """The client's part of the round's mean, 0..1: with which the worker adds its update up. 0: it is sent whole."""
+    left: tuple[int, ...] = ()
+    """Seats of workers that have left for lack of memory: theirs is shared out among the others (`edge.gpus`)."""
+    note: str = ""
+    """What the worker has measured of itself, for the record of the run."""
 
     def pack(self) -> bytes:
         """As one frame."""
         values = [self.worker, self.sequence, self.state_in, self.state_out, list(self.forget)]
-        return _packb([*values, self.wall_seconds, self.share])
+        return _packb([*values, self.wall_seconds, self.share, list(self.left), self.note])
 
     @classmethod
     def parse(cls, raw: Buffer) -> Envelope:
         """Inverse of `pack`."""
-        worker, sequence, state_in, state_out, forget, wall_seconds, share = _list(_unpackb(raw), 7, "envelope")
+        values = _list(_unpackb(raw), 9, "envelope")
+        worker, sequence, state_in, state_out, forget, wall_seconds, share, left, note = values
         require(isinstance(worker, str), "envelope: worker", worker)
         require(type(sequence) is int and sequence >= 0, "envelope: sequence", sequence)
         for name, value in (("state_in", state_in), ("state_out", state_out)):
@@ -139,7 +147,9 @@ class Envelope:
         require(isinstance(forget, list) and all(map(_is_version, forget)), "envelope: forget", forget)
         require(isinstance(wall_seconds, float) and wall_seconds >= 0, "envelope: wall_seconds", wall_seconds)
         require(isinstance(share, float) and 0 <= share <= 1, "envelope: share", share)
-        return cls(worker, sequence, state_in, state_out, tuple(forget), wall_seconds, share)
+        require(isinstance(left, list) and all(map(_is_seat, left)), "envelope: left", left)
+        require(isinstance(note, str), "envelope: note", note)
+        return cls(worker, sequence, state_in, state_out, tuple(forget), wall_seconds, share, tuple(left), note)
 
 
 # --- fields -------------------------------------------------------------------------------------------------------
@@ -147,6 +157,10 @@ class Envelope:
 
 def _is_version(value: object) -> bool:
     return isinstance(value, bytes) and len(value) == VERSION_NBYTES
+
+
+def _is_seat(value: object) -> bool:
+    return type(value) is int and value >= 0
 
 
 def _list(value: object, length: int, what: str) -> list[Any]:

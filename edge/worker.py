@@ -2,7 +2,7 @@
 
 A worker does the tasks in its hand one after another, and holds the block versions it was sent until told to forget
 them. An exception in the work is reported, and the worker lives on; its traceback goes to the worker's log. Where it is
-told to, it adds up its clients' updates instead of sending each.
+told to, it adds up its clients' updates instead of sending each. Of a GPU it takes its share (`edge.gpus`).
 
 Long buffers are handed over, not copied: the vectors of a reply may be views of what the next task overwrites, such as
 the model's own flat vector. They stay untouched until that task begins, which waits for them to have been written out.
@@ -23,15 +23,19 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Sequence
-from typing import NoReturn, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from edge import messages, wire
-from edge.config import Description, Job
+from edge.config import CPU, Description, Job
 from edge.exact import ExactSums
 from edge.payload import Payload, Vector
+
+if TYPE_CHECKING:
+    from edge.gpus import Gpu
 
 LOST = 75
 """Exit status of a worker that lost the coordinator (EX_TEMPFAIL of sysexits.h)."""
@@ -93,10 +97,10 @@ class Link:
         self._socket.setsockopt(zmq.RCVTIMEO, -1)
         return message.job
 
-    def send(self, message: messages.Message, sequence: int = 0, wall_seconds: float = 0.0) -> None:
+    def send(self, message: messages.Message, sequence: int = 0, wall_seconds: float = 0.0, note: str = "") -> None:
         """Send; the vectors of the message must not be written to until `settle` has returned."""
         encoded = wire.encode(message, self._run_id)
-        envelope = wire.Envelope(self._identity, sequence, wall_seconds=wall_seconds).pack()
+        envelope = wire.Envelope(self._identity, sequence, wall_seconds=wall_seconds, note=note).pack()
         parts: list[bytes | memoryview] = [envelope, encoded.header, *encoded.frames]
         more = [zmq.SNDMORE] * (len(parts) - 1) + [zmq.Flag(0)]
         # send_multipart would give the tracker of the last part alone
@@ -150,8 +154,8 @@ def _lost() -> NoReturn:
 class _Bench:
     """Where tasks are done, one after another."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
+    def __init__(self, site: Site, gpu: Gpu | None) -> None:
+        self._site, self._gpu = site, gpu
         self._sums = ExactSums(0)
 
     def perform(self, task: messages.Message, envelope: wire.Envelope) -> messages.Message:
@@ -163,7 +167,14 @@ class _Bench:
             sys.stderr.flush()
             return _error(error)
 
+    def note(self, task: messages.Message, reply: messages.Message) -> str:
+        """What there is to tell beside a reply: once, after the first visit, how much memory it took."""
+        is_visit = isinstance(task, messages.Train) and not isinstance(reply, messages.Error)
+        return self._gpu.measure() if self._gpu is not None and is_visit else ""
+
     def _perform(self, task: messages.Message, envelope: wire.Envelope) -> messages.Message:
+        if self._gpu is not None:
+            self._gpu.make_room(envelope.left)
         if isinstance(task, messages.Train):
             update = self._site.train(task, envelope.state_in, envelope.state_out)
             return self._added(update, envelope.share) if envelope.share > 0.0 else update
@@ -191,9 +202,9 @@ def _error(error: BaseException) -> messages.Error:
     return messages.Error(type(error).__name__, str(error)[:MAX_ERROR_TEXT])
 
 
-def _serve(link: Link, site: Site) -> None:
+def _serve(link: Link, bench: _Bench) -> None:
     """One task after another, until a bye."""
-    bench, hand = _Bench(site), _Hand()
+    hand = _Hand()
     while hand.tasks or hand.take_in(link):
         task = hand.tasks[0]
         envelope, message = task
@@ -201,11 +212,12 @@ def _serve(link: Link, site: Site) -> None:
         began = time.monotonic()
         reply = bench.perform(message, envelope)
         seconds = time.monotonic() - began
+        note = bench.note(message, reply)
         if not hand.take_in(link):
             return
         if hand.tasks and hand.tasks[0] is task:  # or it was cancelled meanwhile
             hand.tasks.popleft()
-            link.send(reply, envelope.sequence, seconds)
+            link.send(reply, envelope.sequence, seconds, note)
 
 
 class _Hand:
@@ -242,6 +254,9 @@ def main(argv: Sequence[str]) -> int:
     link = Link(endpoint, identity, run_id, int(heartbeat_ms))
     job = link.welcome()
     try:
+        gpu = _gpu(job)
+        if gpu is not None:
+            job = replace(job, device=gpu.name)
         module, name = site_name.split(":")
         site: Site = getattr(importlib.import_module(module), name)(job)
     except Exception as error:
@@ -250,5 +265,13 @@ def main(argv: Sequence[str]) -> int:
         while not isinstance(link.receive()[1], messages.Bye):
             pass
         return 1
-    _serve(link, site)
+    _serve(link, _Bench(site, gpu))
     return 0
+
+
+def _gpu(job: Job) -> Gpu | None:
+    if job.device == CPU:
+        return None
+    from edge.gpus import Gpu  # and torch with it, which this file alone has no need of
+
+    return Gpu(job)

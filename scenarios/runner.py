@@ -47,8 +47,10 @@ def on_device(loaded: Loaded, device: str) -> Loaded:
     """
     loaded = _settled(loaded, device)
     kind = device.partition(":")[0]
-    if loaded.scenario.train.precision == "tf32" and kind != "cuda":
-        raise ScenarioError(f"{loaded.name}: train.precision = tf32: needs a CUDA device; this run is on {kind}")
+    train = loaded.scenario.train
+    for key, asked in (("precision = tf32", train.precision == "tf32"), ("graphs = true", train.graphs)):
+        if asked and kind != "cuda":
+            raise ScenarioError(f"{loaded.name}: train.{key}: needs a CUDA device; this run is on {kind}")
     return loaded
 
 

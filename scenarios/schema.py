@@ -108,6 +108,8 @@ class Train(Section):
     pathways: Literal["each", "sweep"] | None = None
     """How the hybrid pathways of FedMLB and FedBR are run: each, one after the other; sweep, all that stand before a
     block together as one larger batch. By default what is fastest for the model on the device in use."""
+    graphs: bool = False
+    """CUDA devices only: capture a step in a graph and replay it, which spares launches. Not yet run on any GPU."""
     threads: int = Field(default=1, ge=1, le=1024)
     """Threads of one CPU worker; part of the result, since it changes the order of sums."""
 

@@ -18,6 +18,9 @@ from edge.payload import Payload
 class Prox(Correction):
     """Pulls the local model towards its starting point."""
 
+    capturable = True
+    """Both vectors are scratch, and mu is an option."""
+
     def begin(self, net: Net, down: Payload, state: Payload, visit: Visit) -> None:
         """Remember the starting point."""
         self.start = net.scratch("prox: start").copy_(net.flat)

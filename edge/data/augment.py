@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -144,7 +145,7 @@ def _sources(draws: Draws, crop_pad: int, height: int, width: int, device: torch
         corners = (draws.corners - crop_pad).astype(np.float32)
         rows, columns = rows + corners[:, :1], columns + corners[:, 1:]
     if draws.degrees is None:
-        return _on(device, rows[:, :, None]), _on(device, columns[:, None, :])
+        return to_device(rows[:, :, None], device), to_device(columns[:, None, :], device)
     return _unrotate(rows, columns, draws.degrees, (height, width), device)
 
 
@@ -163,13 +164,20 @@ def _unrotate(
     row_parts, column_parts = cosines * down, cosines * right
     row_parts[np.broadcast_to((rows < 0) | (rows >= shape[0]), row_parts.shape)] = FAR
     column_parts[np.broadcast_to((columns < 0) | (columns >= shape[1]), column_parts.shape)] = FAR
-    source_rows = _on(device, (sines * right)[:, None, :]) + _on(device, row_parts[:, :, None])
-    source_columns = _on(device, column_parts[:, None, :]) - _on(device, (sines * down)[:, :, None])
+    sine_rows, sine_columns = sines * right, sines * down
+    source_rows = to_device(sine_rows[:, None, :], device) + to_device(row_parts[:, :, None], device)
+    source_columns = to_device(column_parts[:, None, :], device) - to_device(sine_columns[:, :, None], device)
     return source_rows.add_(middle_row).round_(), source_columns.add_(middle_column).round_()
 
 
-def _on(device: torch.device, numbers: _Numbers) -> Tensor:
-    return torch.from_numpy(numbers).to(device)
+def to_device(numbers: NDArray[Any], device: torch.device) -> Tensor:
+    """An array as a tensor on a device; on a CPU, the array's own memory.
+
+    A copy to a GPU starts from pinned memory, so that nobody waits for it; torch keeps that memory until the copy is
+    over. (Read against torch's documentation, not run.)
+    """
+    host = torch.from_numpy(numbers)
+    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
 
 
 @cache

@@ -24,6 +24,10 @@ from edge.payload import MODEL, Payload
 class FedBR(Local):
     """One visit under FedBR; the client keeps its last local model."""
 
+    capturable = True
+    """All that makes one visit's step another is ``alpha``, a choice of the visit. The frozen model stays in its place;
+    the losses of ``drop = "exact"`` are computed outside of steps."""
+
     def begin(self, net: Net, down: Payload, state: Payload, visit: Visit) -> None:
         """Combine the kept first blocks with the received last blocks; freeze what was received."""
         super().begin(net, down, state, visit)

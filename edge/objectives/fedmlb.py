@@ -24,6 +24,9 @@ from edge.payload import MODEL, Payload
 class FedMLB(Local):
     """One visit under FedMLB; the state between rounds is empty."""
 
+    capturable = True
+    """The frozen model stays in its place, and all else that a step needs are options."""
+
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options)
         self.local_first = options["order"] == "LG"

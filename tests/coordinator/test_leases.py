@@ -12,6 +12,7 @@ from coordinator.leases import (
     Leases,
     Recall,
     Repeat,
+    Retire,
     Send,
     Start,
 )
@@ -369,3 +370,76 @@ def test_a_worker_that_gives_its_sums_away_begins_the_count_of_such_deaths_anew(
         leases.cancelled([worker])
         assert leases.died(worker, "SIGKILL") == [Start(worker + 1)]
         leases.ready(worker + 1)
+
+
+# --- too little memory ------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_lacked_memory_leaves_and_its_task_waits_until_it_has_ended() -> None:
+    leases = crew(3)
+    submit(leases, 1, 2, 3, 4)
+    assert leases.lacked_memory(1, 2, "no room") == [Repeat(1, 2, "no room"), Retire(1, "no room")]
+    assert leases.answered(0, 1) == [Deliver(1)]  # and gets nothing: the memory is not free yet
+    assert leases.died(1, "SIGTERM") == [Send(0, 2)]  # before task 4, and without a Start
+    assert leases.answered(2, 3) == [Deliver(3), Send(2, 4)]
+
+
+def test_lacking_memory_is_no_strike() -> None:
+    leases = crew(5)
+    submit(leases, 1)
+    for worker in range(4):
+        assert leases.lacked_memory(worker, 1, "no room") == [Repeat(worker, 1, "no room"), Retire(worker, "no room")]
+        assert leases.died(worker, "SIGTERM") == [Send(worker + 1, 1)]
+    assert leases.answered(4, 1) == [Deliver(1)]
+
+
+def test_the_last_worker_gets_strikes() -> None:
+    leases = crew(2)
+    submit(leases, 1, name="client 4, round 2, train")
+    leases.lacked_memory(0, 1, "no room")
+    leases.died(0, "SIGTERM")
+    assert leases.lacked_memory(1, 1, "no room") == [Repeat(1, 1, "no room"), Send(1, 1)]
+    assert leases.lacked_memory(1, 1, "no room") == [Repeat(1, 1, "no room"), Send(1, 1)]
+    reason = "client 4, round 2, train: given up after 3 workers; the last: no room"
+    assert leases.lacked_memory(1, 1, "no room") == [GiveUp(1, reason)]
+
+
+def test_of_all_that_lack_memory_at_once_one_leaves() -> None:
+    leases = crew(4)
+    submit(leases, 0, 1, 2, 3)
+    assert leases.lacked_memory(2, 2, "no room") == [Repeat(2, 2, "no room"), Retire(2, "no room")]
+    assert leases.lacked_memory(0, 0, "no room") == [Repeat(0, 0, "no room")]
+    assert leases.died(2, "SIGTERM") == [Send(0, 0)]
+    # Task 3 was handed out when there were four; task 0 when there were three.
+    assert leases.lacked_memory(3, 3, "no room") == [Repeat(3, 3, "no room"), Send(3, 3)]
+    assert leases.lacked_memory(0, 0, "no room") == [Repeat(0, 0, "no room"), Retire(0, "no room")]
+    assert leases.lacked_memory(3, 3, "no room") == [Repeat(3, 3, "no room")]
+    assert leases.died(0, "SIGTERM") == [Send(3, 3)]
+
+
+def test_what_waits_in_the_hand_of_one_that_leaves_goes_back_with_its_deposits() -> None:
+    leases = seasoned(2)
+    assert submit(leases, *range(1, 9), flops=10.0) == [Send(0, 1), Send(1, 2), Send(0, 3), Send(1, 4)]
+    assert leases.answered(0, 1, deposited=True) == [Deliver(1), Send(0, 5)]
+    assert leases.lacked_memory(0, 3, "no room") == [Repeat(0, 3, "no room"), Retire(0, "no room")]
+    assert leases.died(0, "SIGTERM") == [Recall(0, (1,), "SIGTERM"), Send(1, 1)]
+    assert leases.answered(1, 2) == [Deliver(2), Send(1, 5)]
+    assert leases.answered(1, 4) == [Deliver(4), Send(1, 3)]  # before 6, 7 and 8
+
+
+def test_a_task_that_was_cancelled_meanwhile_is_not_repeated() -> None:
+    leases = crew(2)
+    submit(leases, 1)
+    assert leases.cancelled([1]) == [Cancel(0, 1)]
+    assert leases.lacked_memory(0, 1, "no room") == [Retire(0, "no room")]
+    assert leases.died(0, "SIGTERM") == []
+    assert leases.lacked_memory(0, 1, "no room") == [Late(0, 1)]
+
+
+def test_another_death_while_one_leaves_is_replaced() -> None:
+    leases = crew(3)
+    submit(leases, 1)
+    leases.lacked_memory(0, 1, "no room")
+    assert leases.died(1, "SIGKILL") == [Start(3)]
+    assert leases.ready(3) == []
+    assert leases.died(0, "SIGTERM") == [Send(2, 1)]

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,19 +28,25 @@ from edge.payload import BlockShape, Layout, Payload, Vector
 HERE = Path(__file__)
 BLOCK_NBYTES = 400_000
 HANDED_OVER_NBYTES = 8_000_000
-NORMAL, KILL, KILL_ONCE, RAISE, RAISE_ONCE, SLEEP, STOP_ONCE, WRONG_CLIENT, REUSE, AWAIT = range(10)
+NORMAL, KILL, KILL_ONCE, RAISE, RAISE_ONCE, SLEEP, STOP_ONCE, WRONG_CLIENT, REUSE, AWAIT, FILL, OVERFILL = range(12)
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch's."""
 
 
 class Site:
     """Adds the client's number to every vector, or does what the task's ``act`` says.
 
     REUSE: its vectors are views of one flat vector that the next task overwrites. AWAIT: it waits for a file, state_in.
+    FILL: there is memory for it on seat 0 alone; OVERFILL: nowhere.
     """
 
     def __init__(self, job: Job) -> None:
         if job.seed == 13:
             raise FileNotFoundError("no such data set")
         self.flat = np.zeros((2, HANDED_OVER_NBYTES // 4), np.float32)
+        self.seat = job.seat
 
     def describe(self, data: bool) -> tuple[Description, Payload]:
         clients = 2 if data else 0
@@ -63,6 +70,8 @@ class Site:
             raise ValueError("that cannot be trained")
         if act == SLEEP:
             time.sleep(60)
+        if act == OVERFILL or (act == FILL and self.seat > 0):
+            raise OutOfMemoryError("no room beside others")
         if act == AWAIT:
             assert state_in is not None
             await_file(Path(state_in))
@@ -249,6 +258,30 @@ def test_a_killed_worker_is_replaced_and_its_task_repeated(pools: Pools, tmp_pat
     assert len(pools.of("worker_started")) == 3
 
 
+def test_workers_that_run_out_of_memory_leave_and_the_work_goes_on_with_fewer(pools: Pools, tmp_path: Path) -> None:
+    with pools(3) as pool:
+        deadline = time.monotonic() + 20
+        while len(pools.of("worker_retired")) < 2 and time.monotonic() < deadline:  # all three must have started
+            assert sums(pool, [visit(client, FILL) for client in range(12)]) == {n: [n, n + 1.0] for n in range(12)}
+        # The one that is left is replaced, on its own seat.
+        assert sums(pool, [visit(3, KILL_ONCE, None, tmp_path / "3")]) == {3: [3.0, 4.0]}
+        assert sums(pool, [visit(0, FILL)]) == {0: [0.0, 1.0]}
+    retired = pools.of("worker_retired")
+    assert sorted((event.worker, event.detail) for event in retired) == [
+        (number, f"worker {number}: OutOfMemoryError: no room beside others") for number in ("1", "2")
+    ]
+    ends = {event.worker: event.detail for event in pools.of("worker_died")}
+    why = "was ended by SIGTERM: it had too little memory, and others remain"
+    assert ends == {"0": "worker 0 was ended by SIGKILL", "1": f"worker 1 {why}", "2": f"worker 2 {why}"}
+    assert [event.worker for event in pools.of("worker_started")] == ["0", "1", "2", "3"]
+
+
+def test_the_last_worker_that_runs_out_of_memory_ends_the_run(pools: Pools) -> None:
+    with pools(2) as pool, pytest.raises(PoolError, match=r"given up after 3 workers; the last: .*no room beside"):
+        sums(pool, [visit(0, OVERFILL), visit(1, OVERFILL)])
+    assert len(pools.of("worker_retired")) == 1
+
+
 def test_a_task_that_kills_three_workers_is_named(pools: Pools) -> None:
     with pools(2) as pool, pytest.raises(PoolError) as error:
         sums(pool, [visit(0), visit(1, KILL), visit(2)])
@@ -281,6 +314,13 @@ def test_workers_that_cannot_start_end_the_run(pools: Pools) -> None:
         "3 workers in a row ended before they were ready; the last: "
         "worker 2 ended with exit code 1: FileNotFoundError: no such data set"
     )
+
+
+def test_a_gpu_that_is_not_there_is_named(pools: Pools, nursery: Nursery) -> None:
+    asked = replace(job(), device="cuda:9999")
+    pool = Pool(asked, 1, nursery, pools.logs, pools.events.append, bool, "test_pool:Site")
+    with pool, pytest.raises(PoolError, match=r"worker 2 .*ValueError: --device cuda:9999: torch finds "):
+        pool.describe()
 
 
 def test_a_wrong_answer_is_refused(pools: Pools) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from edge.corrections.prox import Prox
 from edge.messages import GLOBAL, Evaluate, Train
 from edge.payload import MODEL, Vector, sha256
 from edge.sgd import Sgd
-from edge.site import Site, keep_freed_memory
+from edge.site import Site
 from tests.toy import batch, federation, tower, vector, visit
 
 
@@ -135,19 +134,6 @@ def test_a_step_allocates_no_vector_as_long_as_the_model() -> None:
                 step(lambda net, x, y: F.cross_entropy(net.run(x), y), *batch(8, seed=seed))
         own = net.flat, net.grad, net.scratch("momentum"), net.scratch("prox: moved")
         assert seen.places == {vector.data_ptr() for vector in own}
-
-
-def test_memory_that_was_freed_is_used_again() -> None:
-    def faults_of(times: int) -> int:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        for _ in range(times):
-            torch.empty(64 * 2**20, dtype=torch.uint8).fill_(1)
-        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-    keep_freed_memory()
-    faults_of(8)  # until there are places for all alignments
-    # Fresh pages would be 16,384 faults each time.
-    assert faults_of(4) < 16_384
 
 
 # --- precision --------------------------------------------------------------------------------------------------------

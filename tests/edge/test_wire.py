@@ -272,9 +272,10 @@ def test_what_is_too_large_or_not_msgpack_is_refused() -> None:
 
 
 def test_envelope_comes_back() -> None:
-    envelope = wire.Envelope("worker-1-00ff", 9, "state/1", None, (b"v" * 16,), 0.5)
+    envelope = wire.Envelope("worker-1-00ff", 9, "state/1", None, (b"v" * 16,), 0.5, 0.25, (3, 0), "cuda:0: 1 MiB")
     assert wire.Envelope.parse(envelope.pack()) == envelope
-    for name, value in (("sequence", -1), ("state_in", 5), ("forget", (b"short",)), ("wall_seconds", -1.0)):
+    wrong = {"sequence": -1, "state_in": 5, "forget": (b"short",), "wall_seconds": -1.0, "left": (-1,), "note": None}
+    for name, value in wrong.items():
         with pytest.raises(messages.WireError, match=f"envelope: {name}"):
             wire.Envelope.parse(replace(envelope, **{name: value}).pack())  # type: ignore[arg-type]
 

@@ -45,6 +45,8 @@ def test_a_precision_that_the_device_lacks_is_refused() -> None:
     with pytest.raises(ScenarioError) as caught:
         settled(["train.precision=tf32"], "cpu")
     assert str(caught.value) == "digits: train.precision = tf32: needs a CUDA device; this run is on cpu"
+    with pytest.raises(ScenarioError, match=r"^digits: train\.graphs = true: needs a CUDA device; this run is on cpu$"):
+        settled(["train.graphs=true"], "cpu")
     assert settled(["train.precision=tf32"], "cuda") == ("contiguous", "tf32", "each")
 
 

@@ -1,0 +1,160 @@
+"""Who is on which GPU, with how much of its memory. The GPUs here are numbers: there is no driver."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from coordinator.pool import OUT_OF_MEMORY
+from edge import gpus, messages, wire
+from edge.config import DataConfig, Description, HalfConfig, Job, ModelConfig, TrainConfig
+from edge.gpus import MIB, Gpu, placed, process_nbytes, sharers
+from edge.payload import Payload
+from edge.worker import _Bench
+
+GIB = 1024 * MIB
+
+
+def job(device: str = "cuda", seat: int = 0, workers: int = 1) -> Job:
+    model, half = ModelConfig("cnn"), HalfConfig("edge.local:Local")
+    return Job("run", 0, device, "", model, DataConfig("digits"), TrainConfig(), half, seat=seat, workers=workers)
+
+
+@pytest.mark.parametrize(
+    ("device", "count", "devices"),
+    [
+        ("cuda", 2, ["cuda:0", "cuda:1", "cuda:0", "cuda:1", "cuda:0"]),
+        ("cuda", 1, ["cuda:0"] * 5),
+        ("cuda:1", 2, ["cuda:1"] * 5),
+        ("cpu", 0, ["cpu"] * 5),
+        ("cpu", 2, ["cpu"] * 5),
+    ],
+)
+def test_workers_take_turns_unless_the_user_names_one_gpu(device: str, count: int, devices: list[str]) -> None:
+    assert [placed(device, worker, count) for worker in range(5)] == devices
+
+
+@pytest.mark.parametrize(
+    ("device", "count", "text"),
+    [
+        ("cuda", 0, "--device cuda: torch finds no GPU that it can use"),
+        ("cuda:0", 0, "--device cuda:0: torch finds no GPU that it can use"),
+        ("cuda:2", 2, "--device cuda:2: torch finds 2 GPUs, cuda:0 to cuda:1"),
+    ],
+)
+def test_a_gpu_that_is_not_there_is_refused_by_name(device: str, count: int, text: str) -> None:
+    with pytest.raises(ValueError) as refusal:
+        placed(device, 0, count)
+    assert str(refusal.value) == text
+
+
+@pytest.mark.parametrize(
+    ("device", "gone", "of_each"),
+    [
+        ("cuda", (), [3, 2, 3, 2, 3]),
+        ("cuda", (2, 3), [2, 1, 2]),  # seats 0, 1 and 4 are left
+        ("cuda:0", (), [5] * 5),
+        ("cuda:0", (2, 3), [3] * 3),
+    ],
+)
+def test_those_that_left_have_no_share(device: str, gone: tuple[int, ...], of_each: list[int]) -> None:
+    left = [seat for seat in range(5) if seat not in gone]
+    assert [sharers(job(device, seat, 5), gone, 2) for seat in left] == of_each
+
+
+def test_the_drivers_table_is_read_line_by_line() -> None:
+    table = "17, 900\n171, 64\n18, [N/A]\nNo running processes found\n"
+    assert [process_nbytes(table, pid) for pid in (17, 171, 18, 19)] == [900 * MIB, 64 * MIB, 0, 0]
+    assert process_nbytes("", 17) == 0
+
+
+@dataclass
+class Driver:
+    """Stands where torch and the driver stand: two GPUs of 10 GiB."""
+
+    table: str
+    reserved: int = 0
+    fractions: list[tuple[str, float]] = field(default_factory=list)
+
+
+class Visited:
+    """A site where client 1 finds too little memory."""
+
+    def train(self, task: messages.Train, state_in: str | None, state_out: str | None) -> messages.Update:
+        if task.client == 1:
+            raise torch.OutOfMemoryError("too little")
+        return messages.Update(task.client, task.round, {}, {})
+
+    def describe(self, data: bool) -> tuple[Description, Payload]:
+        raise AssertionError
+
+    def evaluate(self, task: messages.Evaluate, state_in: str | None) -> messages.Score:
+        raise AssertionError
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    driver = Driver(f"{os.getpid()}, 1536\n1, 9999\n")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda name: SimpleNamespace(total_memory=10 * GIB))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda name: driver.reserved)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda name: driver.reserved)
+    monkeypatch.setattr(
+        torch.cuda, "set_per_process_memory_fraction", lambda share, name: driver.fractions.append((name, share))
+    )
+    monkeypatch.setattr(gpus, "_ask_driver", lambda: driver.table)
+    return driver
+
+
+def test_the_contexts_own_memory_comes_off_the_share_once_it_is_measured(driver: Driver) -> None:
+    gpu = Gpu(job(seat=3, workers=8))  # four of them on each GPU
+    gpu.make_room(())
+    driver.reserved = 1024 * MIB
+    # The process holds 1.5 GiB, of which torch's allocator knows 1.
+    assert gpu.measure() == "cuda:1: 1024 MiB reserved, 512 MiB context, share 0.25"
+    assert driver.fractions == [("cuda:1", 0.25), ("cuda:1", 0.2)]
+    assert gpu.measure() == ""
+
+
+def test_a_driver_that_tells_nothing_leaves_the_share_whole(driver: Driver) -> None:
+    driver.table = ""
+    gpu = Gpu(job("cuda:0", seat=1, workers=2))
+    gpu.make_room(())
+    assert gpu.measure() == "cuda:0: 0 MiB reserved, share 0.50"
+    assert driver.fractions == [("cuda:0", 0.5), ("cuda:0", 0.5)]
+
+
+def test_a_share_grows_when_a_neighbour_has_left_and_is_set_only_when_it_changes(driver: Driver) -> None:
+    gpu = Gpu(job(seat=0, workers=6))
+    for gone in ((), (), (1,), (1, 2), (1, 2, 4)):  # seats 1, 3 and 5 are on the other GPU
+        gpu.make_room(gone)
+    assert driver.fractions == [("cuda:0", pytest.approx(1 / 3)), ("cuda:0", 0.5), ("cuda:0", 1.0)]
+
+
+def test_a_worker_hears_before_each_task_who_has_left_and_tells_after_its_first_visit(driver: Driver) -> None:
+    bench = _Bench(Visited(), Gpu(job(seat=0, workers=4)))
+    failing, visit = messages.Train(1, 0, 0.1, {}, {}), messages.Train(0, 0, 0.1, {}, {})
+    notes = []
+    for task, left in ((failing, ()), (visit, ()), (visit, (2,))):
+        notes.append(bench.note(task, bench.perform(task, wire.Envelope("worker-0-00ff", 1, left=left))))
+    assert notes == ["", "cuda:0: 0 MiB reserved, 1536 MiB context, share 0.50", ""]
+    assert driver.fractions == [("cuda:0", 0.5), ("cuda:0", pytest.approx(0.35)), ("cuda:0", pytest.approx(0.85))]
+
+
+def test_a_context_beyond_the_share_leaves_no_room(driver: Driver) -> None:
+    gpu = Gpu(job("cuda:0", workers=20))
+    gpu.make_room(())
+    gpu.measure()
+    assert driver.fractions[-1] == ("cuda:0", 0.0)
+
+
+def test_torchs_own_error_reaches_the_coordinator_by_the_name_that_it_knows() -> None:
+    task = messages.Train(1, 0, 0.1, {}, {})
+    assert _Bench(Visited(), None).perform(task, wire.Envelope("worker-0-00ff", 1)) == messages.Error(
+        OUT_OF_MEMORY, "too little"
+    )

@@ -1,0 +1,192 @@
+"""A step that is replayed does what the step itself would do, to the bit, over whole rounds and from visit to visit.
+
+The graph here is a stand-in that calls the work which it was given: with the buffers, the step size, the losses and the
+counts of the captured step, but no GPU. Whatever a later visit changes must reach it as it must reach a real graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from coordinator.rounds import POLICIES
+from edge.blocks import Net
+from edge.config import TrainConfig
+from edge.corrections.prox import Prox
+from edge.graphs import WARM_UP_STEPS, Replayed, Stepper
+from edge.local import Correction, Local
+from edge.sgd import Sgd
+from tests.toy import Direct, Run, batch, federation, play, tower, visit, whole
+
+TRAIN = TrainConfig(lr=0.1, lr_decay=0.5, batch=32, local_epochs=2, momentum=0.9, weight_decay=1e-3, clip=1.0)
+
+
+class Calls:
+    """A graph whose work is called, as it was captured: with all that it held of the visit that it was captured in."""
+
+    def __init__(self, graphs: Graphs) -> None:
+        self._graphs = graphs
+
+    def capture(self, work: Callable[[], None]) -> None:
+        self._work = work
+
+    def replay(self) -> None:
+        self._graphs.replays += 1
+        self._work()
+
+
+class Graphs:
+    """Makes graphs, and counts them and their replays."""
+
+    def __init__(self) -> None:
+        self.made = self.replays = 0
+
+    def __call__(self) -> Calls:
+        self.made += 1
+        return Calls(self)
+
+
+def replayed(folder: Path, graphs: Graphs, method: str, **how: Any) -> Run:
+    """A run as `play` gives it, whose steps are replayed."""
+    run = federation(folder, method, **how)
+    assert isinstance(run.workers, Direct)
+    site = run.workers.site
+    site.stepper = Stepper(site.net, site.job.train, graphs)
+    try:
+        return Run(run, POLICIES[run.rules.policy](run))
+    finally:
+        run.ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "kinds"),
+    [
+        ("fedavg", {}, 1),
+        ("fedprox", {"mu": 0.1}, 1),
+        ("fedmlb", {}, 1),
+        ("fedmlb+fedprox", {"mu": 0.1, "order": "GL"}, 1),
+        # All 3 pathways in the first round, which sends the whole model, and as many as chosen in the others.
+        ("fedbr", {"alpha": 2}, 2),
+        ("fedbr", {"alpha": 1, "drop": "exact"}, 2),
+    ],
+)
+def test_a_run_of_replayed_steps_ends_in_the_same_bits(
+    tmp_path: Path, method: str, options: dict[str, Any], kinds: int
+) -> None:
+    graphs, query = Graphs(), "SELECT round, client, flops, loss FROM visits"
+    plain = play(tmp_path / "plain", method, rounds=3, train=TRAIN, **options)
+    again = replayed(tmp_path / "again", graphs, method, rounds=3, train=TRAIN, **options)
+    assert np.array_equal(again.model, plain.model)
+    assert again.rows(query) == plain.rows(query)
+    full_batches = 3 * 2 * sum(samples // 32 for samples in plain.federation.description.samples.tolist())
+    assert (graphs.made, graphs.replays) == (kinds, full_batches - kinds * WARM_UP_STEPS)
+
+
+# --- one visit --------------------------------------------------------------------------------------------------------
+
+
+def steps(half: Local, stepper: Stepper, net: Net, batches: list[tuple[Tensor, Tensor]], **how: Any) -> list[float]:
+    """The losses of a visit that starts where the net stands."""
+    about = replace(visit(net), **how)
+    half.begin(net, whole(net), {}, about)
+    step = stepper.begin(about, half, [])
+    for x, y in batches:
+        step(half.loss, x, y)
+    return [loss.item() for loss in half.losses]
+
+
+BATCHES = [batch(8, seed) for seed in range(5)]
+
+
+def test_a_short_batch_runs_as_it_is() -> None:
+    graphs, net = Graphs(), tower()
+    stepper = Stepper(net, TrainConfig(batch=8), graphs)
+    noted = steps(Local({}), stepper, net, [*BATCHES[:4], batch(3, 9), BATCHES[4]])
+    assert (graphs.made, graphs.replays) == (1, 5 - WARM_UP_STEPS)
+    plain = tower()
+    assert steps(Local({}), Stepper(plain, TrainConfig()), plain, [*BATCHES[:4], batch(3, 9), BATCHES[4]]) == noted
+    assert torch.equal(net.flat, plain.flat)
+    assert net.executed.tolist() == plain.executed.tolist()
+
+
+def test_a_step_on_some_blocks_is_another_kind_of_step() -> None:
+    nets, graphs = (tower(), tower()), Graphs()
+    for net, made in zip(nets, (graphs, None), strict=True):
+        half = Local({})
+        half.begin(net, whole(net), {}, visit(net))
+        step = Stepper(net, TrainConfig(batch=8), made).begin(visit(net), half, [])
+        for only in (["b1"], None, ["b4"]):
+            for x, y in BATCHES:
+                step(half.loss, x, y, only=only)
+    assert graphs.made == 3
+    assert torch.equal(nets[0].flat, nets[1].flat)
+
+
+@pytest.mark.parametrize("lr", [0.1, 0.03, 1e-3])
+def test_a_step_size_in_a_tensor_gives_the_same_bits(lr: float) -> None:
+    number, tensor = tower(), tower()
+    for step in (Sgd(number, TRAIN, lr), Sgd(tensor, TRAIN, torch.tensor(lr))):
+        for x, y in BATCHES:
+            step(lambda net, x, y: F.cross_entropy(net.run(x), y), x, y)
+    assert torch.equal(number.flat, tensor.flat)
+
+
+class Fading(Local):
+    """Breaks the promise: its loss depends on the round."""
+
+    capturable = True
+
+    def loss(self, net: Net, x: Tensor, y: Tensor) -> Tensor:
+        return self.note(F.cross_entropy(net.run(x), y)) / (1 + self.visit.round)
+
+
+def test_a_replay_knows_nothing_of_a_visit_but_what_is_promised() -> None:
+    net, plain = tower(), tower()
+    replaying, as_it_is = Stepper(net, TrainConfig(batch=8), Graphs()), Stepper(plain, TrainConfig(batch=8))
+    for round, same in ((0, True), (1, False)):
+        steps(Fading({}), replaying, net, BATCHES, round=round)
+        steps(Fading({}), as_it_is, plain, BATCHES, round=round)
+        assert torch.equal(net.flat, plain.flat) is same
+
+
+# --- who is captured --------------------------------------------------------------------------------------------------
+
+
+class Silent(Local):
+    """Overrides, and promises nothing."""
+
+    def loss(self, net: Net, x: Tensor, y: Tensor) -> Tensor:
+        return self.note(F.cross_entropy(net.run(x), y) if float(x.sum()) > 0 else net.run(x).sum())
+
+
+class Push(Correction):
+    """Promises nothing either."""
+
+
+@pytest.mark.parametrize(
+    ("half", "corrections", "kind"),
+    [
+        (Local({}), [], Replayed),
+        (Local({}), [Prox({"mu": 0.1, "half": True})], Replayed),
+        (Silent({}), [], Sgd),
+        (Local({}), [Prox({"mu": 0.1, "half": True}), Push({})], Sgd),
+    ],
+)
+def test_only_halves_that_promise_it_are_captured(half: Local, corrections: list[Correction], kind: type) -> None:
+    net = tower()
+    assert type(Stepper(net, TrainConfig(), Graphs()).begin(visit(net), half, corrections)) is kind
+
+
+def test_without_graphs_steps_are_plain_and_their_size_is_a_number() -> None:
+    net = tower()
+    step = Stepper(net, TrainConfig()).begin(visit(net), Local({}), [])
+    assert isinstance(step, Sgd)
+    assert step.lr == 0.1 and isinstance(step.lr, float)
