@@ -81,6 +81,7 @@ class Pool:
         self._frames: dict[bytes, zmq.Frame] = {}  # one per version, whatever the number of workers it is sent to
         self._parcels = Parcels(lambda version: self._frames.pop(version, None))
         self._turning = False
+        self._failure: PoolError | None = None
         self._probe_at = float("inf")
         self._refused = 0
         self._logged_at = 0.0
@@ -190,9 +191,14 @@ class Pool:
         assert not self._turning, "what hears a reply must not wait for others"
         if self.stopped():
             raise Stopped
+        if self._failure is not None:
+            raise self._failure
         self._turning = True
         try:
             self._handle(dict(self._poller.poll(round(seconds * 1000))))
+        except PoolError as error:
+            self._failure = error  # what was given up would be waited for in vain
+            raise
         finally:
             self._turning = False
 

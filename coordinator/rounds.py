@@ -29,6 +29,7 @@ from coordinator.federation import Ending, Federation
 from coordinator.rows import Rows, outcome
 from coordinator.rules import Rules
 from coordinator.server import Outcome
+from coordinator.tasks import PoolError
 from coordinator.training import Training
 from coordinator.visits import Visit
 from edge.messages import Update
@@ -46,17 +47,31 @@ def synchronous(run: Federation) -> str:
     while True:
         following = _Round(run, run.rounds)
         try:
-            following.open()
-        finally:
-            # What has ended is kept, whatever becomes of the round after it.
-            stopped_by = None if ended is None else run.finish(ended)
-        if stopped_by is not None:
+            stopped_by = _finished_behind(run, following, ended)
+            if stopped_by is not None:
+                following.discard()
+                return stopped_by
+            if ended is not None:
+                run.heed()  # whoever was told of the round may have asked for an end
+            ended = following.end()
+        except BaseException:
             following.discard()
-            return stopped_by
-        ended = following.end()
+            raise
         if following.stopped_by is not None:
             by_score = None if ended is None else run.finish(ended)
             return by_score if by_score is not None and following.takes_place else following.stopped_by
+
+
+def _finished_behind(run: Federation, following: _Round, ended: Ending | None) -> str | None:
+    """Open the next round, then finish the one before it; the rule that its score met."""
+    try:
+        following.open()
+    except Exception as error:
+        # What has ended is kept if it can be scored; workers that have given up are not waited for.
+        if ended is not None and not isinstance(error, PoolError):
+            run.finish(ended)
+        raise
+    return None if ended is None else run.finish(ended)
 
 
 POLICIES: dict[str, Callable[[Federation], str]] = {

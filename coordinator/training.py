@@ -34,7 +34,11 @@ class Training:
         self._in_workers = run.server.setup.sum == "fixed_point"
         clients = [visit.client for visit in visits]
         shares = run.server.shares(clients) if self._in_workers else {}
-        self._order = run.submit(visits, self._heard, shares)
+        try:
+            self._order = run.submit(visits, self._heard, shares)
+        except BaseException:
+            self._held.close()
+            raise
 
     def wait(self) -> list[Update]:
         """The replies in client order, without their vectors, which the server has folded or taken.
@@ -56,13 +60,18 @@ class Training:
         self._held.close()
 
     def _heard(self, reply: Update) -> None:
-        self._held.put(reply)
+        if self._is_next(reply.client):
+            self._use(reply)
+        else:
+            self._held.put(reply)
         while self._left and self._left[0].client in self._held:
-            visit = self._left.popleft()
-            self._use(self._held.take(visit.client), visit)
+            self._use(self._held.take(self._left[0].client))
 
-    def _use(self, reply: Update, visit: Visit) -> None:
-        self._run.check(reply, visit)
+    def _is_next(self, client: int) -> bool:
+        return bool(self._left) and self._left[0].client == client
+
+    def _use(self, reply: Update) -> None:
+        self._run.check(reply, self._left.popleft())
         if not self._in_workers:
             self._run.server.note(reply)
             self._run.server.fold(reply)

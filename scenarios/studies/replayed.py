@@ -19,6 +19,7 @@ from coordinator.federation import Ending, Federation
 from coordinator.ledger import COUNTED, ChoiceRow, Ledger, RoundRow, VisitRow
 from coordinator.methods.fedbr import FedBRServer
 from coordinator.rounds import synchronous
+from coordinator.rows import Rows
 from coordinator.scoring import Scoring
 from coordinator.server import Dispatch, Outcome, Server
 from coordinator.tasks import Workers
@@ -263,16 +264,19 @@ class Replay(Federation):
         index = len(self.rounds_done)
         return self.record.rounds[index].model_sha256 if index < len(self.record.rounds) else ""
 
-    def commit(self, ending: Ending, row: RoundRow) -> None:
-        """Take note of a round, if as many have listened as then."""
-        rows = ending.rows
+    def end(self, rows: Rows, scoring: Scoring | None, stopped_by: str | None = None) -> Ending:
+        """As in any run, if as many have listened as then."""
         if _is_complete(rows.visits):
             listened = {visit.client for visit in rows.visits if visit.kind == "listen"}
             differing = listened.symmetric_difference(self.record.counted(rows.round, "listen"))
             if differing:
                 self._refuse(self._why(min(differing), rows.round), rows.round)
+        return super().end(rows, scoring, stopped_by)
+
+    def commit(self, ending: Ending, row: RoundRow) -> None:
+        """Take note of a round."""
         self.rounds_done.append(row)
-        self.visits_done += rows.visits
+        self.visits_done += ending.rows.visits
 
 
 @dataclass(frozen=True)

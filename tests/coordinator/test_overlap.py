@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from coordinator.budget import TARGET, Limits
-from coordinator.federation import Federation, RunFailed
+from coordinator.federation import Federation, Progress, RunFailed
 from coordinator.ledger import read
 from coordinator.rounds import synchronous
-from coordinator.tasks import Heard, PoolTask, Stopped
+from coordinator.tasks import Heard, PoolError, PoolTask, Stopped
 from coordinator.training import SPARE_REPLIES, Training
 from edge.config import PartitionConfig, TrainConfig
 from edge.messages import Evaluate, Totals, Train, Update
 from edge.payload import MODEL, Vector
 from edge.streams import generator
-from tests.toy import Direct, federation, play
+from tests.toy import Direct, Later, federation, play
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
 UNEVEN = PartitionConfig("dirichlet-unbalanced", alpha=0.5, min_samples=1)
@@ -120,7 +120,7 @@ def test_what_a_checkpoint_holds_is_not_touched_by_the_round_after_it(tmp_path: 
     assert (one.folder / "checkpoints" / first).read_bytes() == (two.folder / "checkpoints" / first).read_bytes()
 
 
-def test_a_round_that_has_ended_is_kept_whatever_becomes_of_the_next(tmp_path: Path) -> None:
+def test_a_round_that_has_been_scored_is_kept_whatever_becomes_of_the_next(tmp_path: Path) -> None:
     run, _ = watched(tmp_path, rounds=5)
     asked = []
 
@@ -132,6 +132,110 @@ def test_a_round_that_has_ended_is_kept_whatever_becomes_of_the_next(tmp_path: P
     with pytest.raises(Stopped):
         finished(run)
     assert run.committed.rounds == 1
+
+
+# --- how it ends in the middle ----------------------------------------------------------------------------------------
+
+
+class Prompt(Direct):
+    """Workers so fast that replies come before they are waited for, and an end that is heard while waiting."""
+
+    early = 99
+    """So many replies come at once."""
+    asked = False
+    """Whether the user has asked for an end."""
+    orders: list[Later]
+
+    def submit(self, tasks: Sequence[PoolTask], heard: Heard) -> Later:
+        order = Interruptible(super().submit(tasks, heard).left, workers=self)
+        self.orders = [*getattr(self, "orders", []), order]
+        for do in [order.left.pop(0) for _ in range(min(self.early, len(tasks)))]:
+            do()
+        return order
+
+
+@dataclass
+class Interruptible(Later):
+    workers: Prompt | None = None
+
+    def wait(self) -> None:
+        if self.workers is not None and self.workers.asked:
+            raise Stopped
+        super().wait()
+
+
+def prompt(folder: Path, early: int = 99, **how: Any) -> tuple[Federation, Prompt]:
+    run = federation(folder, train=BRIEF, **how)
+    assert isinstance(run.workers, Direct)
+    run.workers = workers = Prompt(run.workers.site, run.workers.shuffle)
+    workers.early = early
+    run.is_stopped = lambda: workers.asked
+    return run, workers
+
+
+def test_replies_that_come_early_change_nothing(tmp_path: Path) -> None:
+    run, _ = prompt(tmp_path / "early", rounds=3)
+    finished(run)
+    assert run.ledger.chain == play(tmp_path / "late", train=BRIEF, rounds=3).federation.ledger.chain
+
+
+@pytest.mark.parametrize("early", [0, 2, 99])
+def test_who_asks_for_an_end_on_hearing_of_a_round_gets_it_after_that_round(early: int, tmp_path: Path) -> None:
+    # Without a score in round 2 nothing else would ask, if all its replies had come while round 1 was scored.
+    run, workers = prompt(tmp_path, early, rounds=9, eval_every=2)
+
+    def end_after_two(progress: Progress) -> None:
+        workers.asked = progress.row.round == 1
+
+    run.on_round = end_after_two
+    with pytest.raises(Stopped):
+        finished(run)
+    assert run.committed.rounds == 2
+
+
+def test_a_second_ctrl_c_is_not_swallowed(tmp_path: Path) -> None:
+    run, workers = prompt(tmp_path, 0, rounds=5)
+    able = run.able
+
+    def interrupted(candidates: Sequence[int], round: int) -> list[int]:
+        if round == 1:
+            workers.asked = True
+            raise SystemExit(130)
+        return able(candidates, round)
+
+    run.able = interrupted  # type: ignore[method-assign]
+    with pytest.raises(SystemExit) as ended:
+        finished(run)
+    assert ended.value.code == 130
+
+
+def test_nothing_of_the_next_round_stays_open_if_this_one_cannot_be_committed(tmp_path: Path) -> None:
+    run, workers = prompt(tmp_path, early=9, clients=10, rounds=5, shuffle=1)
+
+    def refuse(done: object) -> list[str]:
+        raise OSError("disk full")
+
+    run.ledger.commit = refuse  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="disk full"):
+        finished(run)
+    assert [len(order.left) for order in workers.orders] == [0] * 3
+    open_files = [str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    assert not [name for name in open_files if "replies-" in name]
+
+
+def test_workers_that_have_given_up_are_not_waited_for(tmp_path: Path) -> None:
+    run, workers = prompt(tmp_path, 0, rounds=5)
+    able = run.able
+
+    def given_up(candidates: Sequence[int], round: int) -> list[int]:
+        if round == 1:
+            raise PoolError("three workers died")
+        return able(candidates, round)
+
+    run.able = given_up  # type: ignore[method-assign]
+    with pytest.raises(PoolError):
+        finished(run)
+    assert [len(order.left) for order in workers.orders] == [0, 1]  # the score was never waited for
 
 
 # --- longest first, folded in client order, few held ------------------------------------------------------------------
