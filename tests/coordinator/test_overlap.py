@@ -147,7 +147,8 @@ class Prompt(Direct):
     orders: list[Later]
 
     def submit(self, tasks: Sequence[PoolTask], heard: Heard) -> Later:
-        order = Interruptible(super().submit(tasks, heard).left, workers=self)
+        later = super().submit(tasks, heard)
+        order = Interruptible(later.left, later.sums, self)
         self.orders = [*getattr(self, "orders", []), order]
         for do in [order.left.pop(0) for _ in range(min(self.early, len(tasks)))]:
             do()
