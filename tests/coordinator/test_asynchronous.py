@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from coordinator.budget import BYTES, CLIENTS, JOULES, ROUNDS, SECONDS, Cost, Limits
 from coordinator.federation import Federation, RunFailed, file_sha256
+from coordinator.held import Held
 from coordinator.ledger import read
 from coordinator.methods import Method
 from coordinator.methods.fedavg import ROW as FEDAVG
@@ -508,6 +509,31 @@ def test_a_run_that_is_stopped_in_mid_round_leaves_every_file_that_its_ledger_na
     assert anew
     assert len(named) == 2
     assert {path.name: file_sha256(path) for path in (tmp_path / "state").iterdir()} == named
+
+
+@both
+def test_what_was_trained_in_vain_is_not_held_any_more(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[list[int]] = []
+
+    class Closed(Held):
+        def close(self) -> None:
+            left.append([client for client in range(4) if client in self])
+            super().close()
+
+    monkeypatch.setattr("coordinator.asynchronous.Held", Closed)
+    # All four are trained together at 4 s. Client 3 is lost at 9 s, begins again at 10 s, and would send until 26 s.
+    behaviour = Behaviour(Windows([[EVER], [EVER], [EVER], [(0, 9), (10, 1e6)]], None))
+    for seconds, third in ((30.0, [(0, "lost"), (10, "train"), (26, "cut")]), (25.0, [(0, "lost"), (10, "cut")])):
+        limits = Limits(99, virtual_seconds=seconds)
+        rules = Rules(policy, buffer=2)
+        run = ran(tmp_path / str(seconds), rules, behaviour=behaviour, limits=limits)
+        assert run.rows("SELECT start_s, kind FROM visits WHERE client = 3 ORDER BY start_s") == third
+        # Each of its visits that anybody was trained beside, used or not.
+        trained = [visit for visit, client in run.workers.trained if client == 3]
+        assert trained == [number for (number,) in run.rows("SELECT visit FROM visits WHERE client = 3")]
+    assert left == [[], []]
 
 
 @both

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -466,6 +467,30 @@ def test_rounds_end_a_run_and_the_last_is_scored(policy: str, tmp_path: Path) ->
     assert run.rows("SELECT accuracy IS NULL FROM rounds") == [(1,), (0,), (0,)]
 
 
+def test_a_run_ends_with_its_last_round_even_if_the_clock_had_moved_on_to_the_next(tmp_path: Path) -> None:
+    # Both updates are there at 4 s and take 2 s to add up; when the round ends, nobody is there until 64 s.
+    away = windows([(0, 5), (64, 1e6)], [(0, 5), (64, 1e6)])
+    slow = Links(aggregate_bytes_per_second=float(UP_NBYTES))
+    limits = Limits(99, target_accuracy=0.0)
+    run = ran(tmp_path, seconds=FOUR[:2], limits=limits, behaviour=away, links=slow)
+    assert (run.stopped_by, kinds(run), kinds(run, 1)) == (TARGET, "0 train, 1 train", "")
+    assert run.federation.clock.now == 64
+    assert (run.federation.committed.rounds, run.federation.committed.virtual_seconds) == (1, 6)
+    assert run.rows("SELECT start_s, end_s FROM rounds") == [(0, 6)]
+
+
+@pytest.mark.parametrize(("seconds", "visits"), [(20.0, "0 cut, 1 cut, 2 cut, 3 cut"), (16.0, "")])
+def test_a_target_that_is_met_only_when_time_has_ended_the_run_is_not_what_ended_it(
+    seconds: float, visits: str, tmp_path: Path
+) -> None:
+    # Round 0 lasts until 16 s and is not scored; its model is, when no further round is played to its end.
+    limits = Limits(99, virtual_seconds=seconds, target_accuracy=0.0)
+    run = ran(tmp_path, limits=limits, eval_every=2)
+    assert run.rows("SELECT end_s, accuracy IS NULL FROM rounds") == [(16, 1), (seconds, 0)]
+    assert kinds(run, 1) == visits
+    assert run.stopped_by == SECONDS
+
+
 # --- what holds for every policy --------------------------------------------------------------------------------------
 
 
@@ -536,6 +561,16 @@ def test_choices_stand_in_the_round_of_their_visits(policy: str, tmp_path: Path)
     run = unsteady(tmp_path, policy)
     chosen = run.rows("SELECT round, client FROM choices ORDER BY round, client")
     assert chosen == run.rows("SELECT round, client FROM visits WHERE kind = 'train' ORDER BY round, client")
+
+
+@each_policy
+def test_the_wall_seconds_of_rounds_add_up_to_those_of_the_run(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = iter([10.0, 11.0, 13.0, 16.0])  # when the run is put together, and at each commit
+    monkeypatch.setattr("coordinator.federation.time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    run = ran(tmp_path, Rules(policy, over_select=1.0, deadline=100.0, buffer=2), rounds=3)
+    assert run.rows("SELECT round, wall_s FROM host_rounds ORDER BY round") == [(0, 1), (1, 2), (2, 3)]
 
 
 def test_joules_that_are_not_enough_are_named(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ HERE = Path(__file__)
 BLOCK_NBYTES = 400_000
 HANDED_OVER_NBYTES = 8_000_000
 NORMAL, KILL, KILL_ONCE, RAISE, RAISE_ONCE, SLEEP, STOP_ONCE, WRONG_CLIENT, REUSE, AWAIT, FILL, OVERFILL = range(12)
+SHORT_LAST = 12
 
 
 class OutOfMemoryError(RuntimeError):
@@ -38,7 +39,8 @@ class OutOfMemoryError(RuntimeError):
 class Site:
     """Adds the client's number to every vector, or does what the task's ``act`` says.
 
-    REUSE: its vectors are views of one flat vector that the next task overwrites. AWAIT: it waits for a file, state_in.
+    REUSE: its vectors are views of one flat vector that the next task overwrites; SHORT_LAST: the last is a short one.
+    AWAIT: it waits for a file, state_in.
     FILL: there is memory for it on seat 0 alone; OVERFILL: nowhere.
     """
 
@@ -76,11 +78,10 @@ class Site:
             assert state_in is not None
             await_file(Path(state_in))
         client = task.client + (act == WRONG_CLIENT)
-        if act == REUSE:
+        if act in (REUSE, SHORT_LAST):
             self.flat.fill(client)
-            return messages.Update(
-                client, task.round, {}, {"model": dict(zip("ab", map(Vector, self.flat), strict=True))}
-            )
+            last = self.flat[1] if act == REUSE else self.flat[1, :2]
+            return messages.Update(client, task.round, {}, {"model": {"a": Vector(self.flat[0]), "b": Vector(last)}})
         up = {key: Vector(vector.data + np.float32(client)) for key, vector in task.payload["model"].items()}
         return messages.Update(client, task.round, {"pid": os.getpid()}, {"model": up})
 
@@ -497,7 +498,8 @@ def test_a_worker_that_is_killed_gives_back_the_tasks_that_waited_in_its_hand(po
     assert repeat.detail.startswith("client 2, round 5, train: worker 0 was ended by SIGKILL")
 
 
-def test_vectors_of_a_reply_are_what_they_were_when_it_was_made(pools: Pools) -> None:
+@pytest.mark.parametrize("act", [REUSE, SHORT_LAST])
+def test_vectors_of_a_reply_are_what_they_were_when_it_was_made(pools: Pools, act: int) -> None:
     received: dict[int, set[float]] = {}
 
     def hear(task: PoolTask, reply: Reply) -> None:
@@ -508,7 +510,7 @@ def test_vectors_of_a_reply_are_what_they_were_when_it_was_made(pools: Pools) ->
 
     with pools(1) as pool:
         sums(pool, [visit(0, flops=1e3)])
-        pool.submit([visit(client, REUSE, flops=1.0) for client in range(12)], hear).wait()
+        pool.submit([visit(client, act, flops=1.0) for client in range(12)], hear).wait()
     assert received == {client: {float(client)} for client in range(12)}
 
 
@@ -600,6 +602,28 @@ def test_a_killed_coordinator_leaves_nothing_behind(tmp_path: Path) -> None:
         coordinator.wait()
         assert all_end([nursery, *workers])
         assert list(Path(folder).iterdir()) == []
+
+
+def test_frames_do_not_pile_up_with_rounds(pools: Pools) -> None:
+    with pools(2) as pool:
+        for number in range(5):
+            newest = model(float(number))
+            sums(pool, [visit(client, payload=newest) for client in range(4)])
+            # The next round may ask for them again.
+            assert set(pool._frames) == {vector.version for vector in newest["model"].values()}
+
+
+def test_a_pool_that_has_given_up_says_so_again_however_it_is_asked(pools: Pools) -> None:
+    deadline = time.monotonic() + 60
+    pools.stopped = lambda: time.monotonic() > deadline  # rather than wait for ever
+    with pools(1) as pool:
+        given_up, behind = (pool.submit([visit(client, RAISE)], Heard()) for client in (1, 2))
+        with pytest.raises(PoolError, match=r"client 1, round 5, train: given up after 3 workers") as first:
+            behind.wait()
+        for ask in (given_up.wait, behind.wait, lambda: pool.submit([visit(3)], Heard()), pool.describe):
+            with pytest.raises(PoolError) as again:
+                ask()
+            assert str(again.value) == str(first.value)
 
 
 # --- the environment of workers ---------------------------------------------------------------------------------------

@@ -307,6 +307,23 @@ def test_a_choice_that_depends_on_the_updates_is_refused(tmp_path: Path) -> None
     )
 
 
+def test_a_client_that_would_listen_too_long_is_refused_for_that_reason(tmp_path: Path) -> None:
+    heard = ("method=fedbr", "method_options.broadcast=everyone", "method_options.period=2", "fleet.jitter=0.3")
+    folder = run(tmp_path, *heard, "rounds.participants=1", "rounds.policy=deadline", "rounds.deadline=1000")
+    query = "SELECT client, kind, up_end_s - start_s FROM visits WHERE round = 0 ORDER BY client"
+    lasted = [tuple(row) for row in read(folder / "ledger.sqlite", query)]
+    trained = max(seconds for _, kind, seconds in lasted if kind == "train")
+    listened = max(seconds for _, kind, seconds in lasted if kind == "listen")
+    assert trained < listened
+    # The visit that is trained ends in time, so the round takes place, and the next is begun.
+    deadline = (trained + listened) / 2
+    late = min(client for client, _, seconds in lasted if seconds > deadline)
+
+    assert refusal(folder, f"rounds.deadline={deadline}") == (
+        f"round 0: client {late} took part, but its visit would be late or lost"
+    )
+
+
 def test_a_device_that_the_model_does_not_fit_takes_no_part(plain: Path, tmp_path: Path) -> None:
     """The run's own figures tell what training takes; here no device of 100 kB has room for it."""
     tiny = tmp_path / "tiny.toml"
