@@ -247,7 +247,7 @@ class Federation:
         if problem is not None:
             raise RunFailed(f"update refused: {problem}")
         counted, foreseen = reply.numbers["flops"], visit.work.flops
-        if not np.isclose(counted, foreseen, rtol=1e-9, atol=0.0):
+        if not math.isclose(counted, foreseen, rel_tol=1e-9):
             raise RunFailed(
                 f"client {reply.client}, {self.server.setup.turns} {reply.round}: executed {counted:.6g} FLOPs, but "
                 f"the row of {self.method.name} foresees {foreseen:.6g}"

@@ -6,6 +6,7 @@ no method and no worker can change them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,9 +20,13 @@ from edge.config import TrainConfig
 from edge.data.augment import Profile, prepare, to_device
 from edge.data.sets import Split
 from edge.local import Batch
+from edge.payload import ITEM_NBYTES
 from edge.streams import generator
 
 Indices = NDArray[np.int64]
+
+MOST_PREPARED_NBYTES = 64 << 20
+"""Of a client's examples as float32, if they are prepared once a visit instead of batch by batch."""
 
 
 @dataclass(frozen=True)
@@ -61,21 +66,38 @@ class LocalBatches:
     def __init__(self, loader: Loader, indices: Indices, train: TrainConfig, key: tuple[int, int, int]) -> None:
         """``key`` is (seed, round, client)."""
         self.loader, self.indices, self.config = loader, indices, train
-        self.steps = train.plan(len(indices)).steps
+        self.plan = train.plan(len(indices))
         seed, round, client = key
         self.order = generator(seed, "batches", round, client)
         self.draws = generator(seed, "augment", round, client)
 
     def __call__(self) -> Iterator[Batch]:
         """``plan.steps`` batches, in a freshly drawn order for each local epoch."""
-        left = self.steps
+        left = self.plan.steps
         while left > 0:
-            shuffled = self.indices[self.order.permutation(len(self.indices))]
+            shuffled = self.order.permutation(len(self.indices))
             for chosen in cut(shuffled, self.config.batch, self.config.drop_last):
                 if left == 0:
                     return
                 left -= 1
-                yield self.loader.fetch(chosen, self.draws)
+                yield self._batch(chosen)
+
+    def _batch(self, chosen: Indices) -> Batch:
+        """``chosen``: places among the client's examples."""
+        if self._prepared is None:
+            return self.loader.fetch(self.indices[chosen], self.draws)
+        (x, y), places = self._prepared, torch.from_numpy(chosen)
+        if not x.is_contiguous():  # channels_last, which index_select would not keep
+            return x.permute(0, 2, 3, 1).index_select(0, places).permute(0, 3, 1, 2), y.index_select(0, places)
+        return x.index_select(0, places), y.index_select(0, places)
+
+    @cached_property
+    def _prepared(self) -> Batch | None:
+        """All of the client's examples, where they are used again just as they are, and are not too many."""
+        nbytes = ITEM_NBYTES * self.indices.size * math.prod(self.loader.split.x.shape[1:])
+        fits = self.loader.device.type == "cpu" and nbytes <= MOST_PREPARED_NBYTES
+        again = self.plan.samples > len(self.indices) and not self.loader.profile.varies
+        return self.loader.fetch(self.indices) if fits and again else None
 
 
 def cut(indices: Indices, batch: int, drop_last: bool = False) -> Iterator[Indices]:

@@ -108,6 +108,7 @@ class Net:
         self._flatten()
         self._scratch: dict[str, Tensor] = {}
         self._learns = [shape.params > 0 for shape in self.layout.blocks]
+        self._trains = True
         self.executed: NDArray[np.int64] = np.zeros((len(self.modules), KINDS), dtype=np.int64)
 
     def _flatten(self) -> None:
@@ -209,15 +210,19 @@ class Net:
 
     def train_mode(self, training: bool) -> None:
         """Set the mode of all blocks (only normalisation by batch statistics and dropout care)."""
-        for module in self.modules:
-            module.train(training)
+        if training != self._trains:
+            for module in self.modules:
+                module.train(training)
+            self._trains = training
 
     def train_only(self, names: Iterable[str] | None = None) -> None:
         """Let only these blocks receive gradients (default: all)."""
         wanted = set(self.layout.names if names is None else names)
         for index, (shape, module) in enumerate(zip(self.layout.blocks, self.modules, strict=True)):
-            module.requires_grad_(shape.name in wanted)
-            self._learns[index] = shape.name in wanted and shape.params > 0
+            learns = shape.name in wanted and shape.params > 0
+            if learns != self._learns[index]:
+                module.requires_grad_(learns)
+                self._learns[index] = learns
 
     def frozen(self) -> Net:
         """A second model of the same shape that never learns; gradients flow through it, never into it.

@@ -49,6 +49,11 @@ class Profile:
     pad: int = 0
     """Pixels added on each side, last, to reach the model's size."""
 
+    @property
+    def varies(self) -> bool:
+        """Whether an example in training looks different each time."""
+        return bool(self.rotation_degrees or self.crop_pad or self.flip)
+
 
 _CIFAR10 = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 _ALIGN10 = ((0.49139968, 0.48215827, 0.44653124), (0.24703233, 0.24348505, 0.26158768))
@@ -114,7 +119,7 @@ def prepare(x: Tensor, profile: Profile, rng: np.random.Generator | None = None)
     With a generator, the training transform; without, the test transform, which only pads and normalises.
     """
     assert x.dtype == torch.uint8, x.dtype
-    if rng is not None and (profile.rotation_degrees or profile.crop_pad or profile.flip):
+    if rng is not None and profile.varies:
         x = move(x, draw(profile, len(x), rng), profile.crop_pad, profile.background)
     if profile.pad:
         x = F.pad(x, (profile.pad,) * 4, value=profile.background)
