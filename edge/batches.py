@@ -94,7 +94,9 @@ class LocalBatches:
     @cached_property
     def _prepared(self) -> Batch | None:
         """All of the client's examples, where they are used again just as they are, and are not too many."""
-        nbytes = ITEM_NBYTES * self.indices.size * math.prod(self.loader.split.x.shape[1:])
+        channels, *sides = self.loader.split.x.shape[1:]
+        pixels = math.prod(side + 2 * self.loader.profile.pad for side in sides)
+        nbytes = ITEM_NBYTES * self.indices.size * channels * pixels
         fits = self.loader.device.type == "cpu" and nbytes <= MOST_PREPARED_NBYTES
         again = self.plan.samples > len(self.indices) and not self.loader.profile.varies
         return self.loader.fetch(self.indices) if fits and again else None
