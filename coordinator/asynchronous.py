@@ -166,7 +166,7 @@ class _Stream:
         self._charge(one, ended, "train", reply.numbers["loss"])
         self.rows.blame([one.visit], ended.timeline, run.clock.now)
         learned = run.server.feedback(one.visit.round, [outcome(one.visit, reply, ended.timeline, 0)])
-        self.rows.choices += [replace(row, round=self.rows.round) for row in learned]
+        self.rows.choices += [row._replace(round=self.rows.round) for row in learned]
         run.server.fold(self._moved(one, reply, run.server.model))
         self.arrived += 1
         if self.arrived == (1 if self.rules.policy == "fedasync" else self.rules.buffer):

@@ -165,7 +165,7 @@ class Federation:
         passes = passes + row.whole_passes(blocks, self.options, choice) * held
         work = Work(
             wire.train_nbytes(self.job.run_id, tuple(choice), shapes(dispatch.payload)),
-            wire.update_nbytes(self.job.run_id, self.job.reports, self.up_shapes),
+            self._bytes_up,
             float((passes * self.description.flops).sum()),
             plan.steps,
         )
@@ -193,12 +193,16 @@ class Federation:
         dispatch = Dispatch(client, whole, choice)
         return Visit(self.visits, round, round, 0.0, dispatch, "listen", work, Plan(0, 0, 0), nominal, 0.0)
 
-    @property
+    @cached_property
     def up_shapes(self) -> Shapes:
         """Shapes of what one client sends, corrections' slots among them."""
         return self.server.up_shapes()
 
-    @property
+    @cached_property
+    def _bytes_up(self) -> int:
+        return wire.update_nbytes(self.job.run_id, self.job.reports, self.up_shapes)
+
+    @cached_property
     def plain_flops(self) -> float:
         """FLOPs of an ordinary training step per example."""
         flops = self.description.flops

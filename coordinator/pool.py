@@ -233,10 +233,9 @@ class Pool:
     def _receive_some(self) -> bool:
         """Handle messages that have come, not too many at a time; whether that was all."""
         for _ in range(MOST_PER_TURN):
-            try:
-                parts = [self._router.recv(zmq.NOBLOCK, copy=False)]
-            except zmq.Again:
+            if not int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:  # an exception costs more than to ask
                 return True
+            parts = [self._router.recv(zmq.NOBLOCK, copy=False)]
             while parts[-1].more:  # a message has come whole or not at all
                 parts.append(self._router.recv(zmq.NOBLOCK, copy=False))
             identity, *rest = [part.buffer for part in parts]
@@ -396,8 +395,8 @@ class Pool:
         try:
             self._router.send(worker.identity.encode(), FURTHER_PART)
             for part in parts[:-1]:
-                self._router.send(part, FURTHER_PART, copy=False)
-            self._router.send(parts[-1], LAST_PART, copy=False)
+                self._router.send(part, FURTHER_PART)
+            self._router.send(parts[-1], LAST_PART)
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                 raise

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -53,7 +53,7 @@ class Record:
         """Everything of one run folder."""
 
         def rows(table: str, kind: type[Any], order: str) -> list[Any]:
-            columns = ", ".join(column.name for column in fields(kind))
+            columns = ", ".join(kind._fields)
             return [kind(*row) for row in run.query(f"SELECT {columns} FROM {table} ORDER BY {order}")]
 
         visits: defaultdict[int, dict[int, VisitRow]] = defaultdict(dict)

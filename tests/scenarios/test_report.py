@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -259,7 +258,7 @@ def trouble() -> list[Commit]:
     critical, by = (1, 0, 1), ("compute", "waiting", "compute")
     commits = []
     for number, pair in enumerate(kinds):
-        visits = [replace(visit(number, k, 10.0 * number, 2, 3, 3 + k), kind=kind) for k, kind in enumerate(pair)]
+        visits = [visit(number, k, 10.0 * number, 2, 3, 3 + k)._replace(kind=kind) for k, kind in enumerate(pair)]
         amounts: dict[str, Any] = dict(zip(("wasted_s", "wasted_bytes", "wasted_joules"), wasted[number], strict=True))
         amounts |= {"critical": critical[number], "bottleneck": by[number], "participants": pair.count("train")}
         accuracy = None if number else 0.4
@@ -310,7 +309,7 @@ def test_what_was_spent_in_vain_stands_beside_all_that_was_spent(troubled: Path,
 
 def test_only_runs_that_wait_for_nobody_show_how_stale_updates_were(runs: list[Path], tmp_path: Path) -> None:
     rounds = [
-        Commit(round_row(n, 10.0 * n + 10, 0.4), [replace(visit(n, k, 10.0 * n, 2, 3, 1), staleness=n) for k in (0, 1)])
+        Commit(round_row(n, 10.0 * n + 10, 0.4), [visit(n, k, 10.0 * n, 2, 3, 1)._replace(staleness=n) for k in (0, 1)])
         for n in range(3)
     ]
     streamed = make_run(tmp_path / "stream", "fedprox", rounds)
