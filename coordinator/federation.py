@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +38,12 @@ from edge.payload import INPUT_GRADIENT, MODEL, Payload, Shapes, sha256, shapes
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
     from costmodel.clock import Clock
+
+
+PLACES = ("state", "checkpoints")
+"""Folders of a run whose files the ledger names."""
+PROGRESS = "progress"
+"""Of a checkpoint's arrays: server steps so far, visits begun so far, and whether the model has been scored."""
 
 
 class RunFailed(RuntimeError):  # noqa: N818 - it says what happened, and is raised to say just that
@@ -311,6 +317,7 @@ class Federation:
         self.uncommitted = rows.kept
         vectors = {f"server|{key}": np.array(array) for key, array in self.server.state().items()}
         vectors |= {f"clock|{key}": np.array(array) for key, array in self.clock.state().items()}
+        vectors[PROGRESS] = np.array([self.rounds, self.visits, self.scored])
         return Ending(
             rows,
             scoring,
@@ -334,15 +341,19 @@ class Federation:
         """Write the checkpoint, commit all in one transaction, then drop what is obsolete."""
         rows, checkpoint = ending.rows, self._checkpoint(ending)
         digests = {name: file_sha256(self.folder / "state" / name) for name in set(rows.kept.values())}
-        states = {client: (row.round, name, digests[name]) for client, name in rows.kept.items()}
+        states = {client: (name, digests[name]) for client, name in rows.kept.items()}
         now = time.monotonic()
         wall_seconds, self._committed_at = now - self._committed_at, now
         obsolete = self.ledger.commit(
             Commit(row, rows.visits, rows.transfers, rows.choices, states, checkpoint, wall_seconds)
         )
         self.states.update(rows.kept)
-        for name in obsolete:
-            for place in ("state", "checkpoints"):
+        self.remove(obsolete)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Delete files of checkpoints and of what clients kept."""
+        for name in names:
+            for place in PLACES:
                 (self.folder / place / name).unlink(missing_ok=True)
 
     def _say(self, ending: Ending, row: RoundRow) -> None:
@@ -379,11 +390,12 @@ class Federation:
         return {visit.client: visit.state_name for visit in listeners}
 
     def tidy(self) -> None:
-        """Remove what workers wrote for visits of a round that was never committed."""
-        named = set(self.states.values())
-        for path in (self.folder / "state").iterdir():
-            if path.name not in named:
-                path.unlink()
+        """Remove what was written for a round that was never committed."""
+        named = self.ledger.files()
+        for place in PLACES:
+            for path in (self.folder / place).iterdir():
+                if path.name not in named:
+                    path.unlink()
 
     def model_sha256(self) -> str:
         """The hash of the global model."""

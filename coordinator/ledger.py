@@ -16,7 +16,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 
 class RoundRow(NamedTuple):
@@ -145,13 +145,14 @@ class Commit:
     visits: Sequence[VisitRow] = ()
     transfers: Sequence[TransferRow] = ()
     choices: Sequence[ChoiceRow] = ()
-    states: Mapping[int, tuple[int, str, str]] = field(default_factory=dict)
-    """client -> (visit, file name, sha256 of the file)"""
+    states: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    """client -> (file name, sha256 of the file) of what it kept"""
     checkpoint: tuple[str, str] = ("", "")
     """(file name, sha256 of the file)"""
     wall_seconds: float = 0.0
 
 
+Row = TypeVar("Row", RoundRow, VisitRow)
 _TYPES = {int: "INTEGER", float: "REAL", str: "TEXT", float | None: "REAL", int | None: "INTEGER"}
 
 
@@ -166,27 +167,31 @@ SCHEMA = (
     _create("visits", VisitRow, ", PRIMARY KEY (visit)"),
     _create("transfers", TransferRow),
     _create("choices", ChoiceRow),
-    "CREATE TABLE states (client INTEGER PRIMARY KEY, visit INTEGER, file TEXT, sha256 TEXT)",
+    "CREATE TABLE states (client INTEGER, round INTEGER, file TEXT, sha256 TEXT, PRIMARY KEY (client, round))",
     "CREATE TABLE checkpoints (round INTEGER PRIMARY KEY, file TEXT, sha256 TEXT)",
     "CREATE TABLE host_rounds (round INTEGER PRIMARY KEY, wall_s REAL)",
     "CREATE TABLE host_events (kind TEXT, worker TEXT, detail TEXT, wall_s REAL)",
 )
+FILES = "SELECT file FROM states UNION SELECT file FROM checkpoints"
 KEPT_CHECKPOINTS = 2
+"""The newest, and one to go back to if that is damaged."""
 
 
 class Ledger:
     """The ledger of one run, open for writing by one process."""
 
-    def __init__(self, path: Path, genesis: str) -> None:
-        """Create the ledger; ``genesis`` is the first hash of the chain."""
+    def __init__(self, path: Path, genesis: str | None) -> None:
+        """Create the ledger; ``genesis`` is the first hash of the chain. None: take up one that is there."""
         self._db = sqlite3.connect(path, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
-        self.chain = genesis
-        with self._transaction():
-            for statement in SCHEMA:
-                self._db.execute(statement)
-            self._set("genesis", genesis)
+        if genesis is not None:
+            with self._transaction():
+                for statement in SCHEMA:
+                    self._db.execute(statement)
+                self._set("genesis", genesis)
+        self.genesis = self._genesis()
+        self.chain = self._last_chain()
 
     def commit(self, done: Commit) -> list[str]:
         """Commit one round; returns the names of files that nothing refers to any more, to be deleted."""
@@ -195,12 +200,50 @@ class Ledger:
             self._insert("rounds", [(*done.row, chain)])
             for table, rows in (("visits", done.visits), ("transfers", done.transfers), ("choices", done.choices)):
                 self._insert(table, rows)
-            obsolete = self._replace_states(done.states)
+            self._insert("states", [(client, done.row.round, *file) for client, file in done.states.items()])
             self._insert("checkpoints", [(done.row.round, *done.checkpoint)])
-            obsolete += self._drop_checkpoints()
+            obsolete = self._drop_checkpoints()
             self._insert("host_rounds", [(done.row.round, done.wall_seconds)])
         self.chain = chain
         return obsolete
+
+    def rounds(self) -> list[RoundRow]:
+        """All rounds, in their order."""
+        return self._rows(RoundRow, "rounds", "round")
+
+    def visits(self) -> list[VisitRow]:
+        """All visits, in the order of their beginnings."""
+        return self._rows(VisitRow, "visits", "visit")
+
+    def checkpoints(self) -> list[tuple[int, str, str]]:
+        """(round, file name, sha256) of those that are kept, newest first."""
+        return list(self._db.execute("SELECT round, file, sha256 FROM checkpoints ORDER BY round DESC"))
+
+    def kept(self, round: int) -> dict[int, tuple[str, str]]:
+        """client -> (file name, sha256) of what it had kept at the end of ``round``, one whose checkpoint is kept."""
+        query = "SELECT client, file, sha256 FROM states WHERE round <= ? ORDER BY client, round"
+        return {client: (file, digest) for client, file, digest in self._db.execute(query, (round,))}
+
+    def wall_seconds(self) -> float:
+        """That all rounds have taken so far."""
+        return float(self._db.execute("SELECT TOTAL(wall_s) FROM host_rounds").fetchone()[0])
+
+    def files(self) -> set[str]:
+        """Names of all files that the run may still need."""
+        return self._files(FILES)
+
+    def go_back(self, round: int) -> list[str]:
+        """Forget what was committed after ``round``, as if it had not been; returns the names of files to be deleted.
+
+        Only rounds of which a checkpoint is kept can be gone back to, since what clients kept before is deleted.
+        """
+        before = self.files()
+        with self._transaction():
+            for table in ("rounds", "visits", "transfers", "choices", "states", "checkpoints", "host_rounds"):
+                self._db.execute(f"DELETE FROM {table} WHERE round > ?", (round,))
+            self._db.execute("DELETE FROM meta WHERE key = 'summary'")
+        self.chain = self._last_chain()
+        return sorted(before - self.files())
 
     def event(self, event: HostEvent) -> None:
         """Record a host event at once."""
@@ -225,19 +268,30 @@ class Ledger:
             marks = ", ".join("?" * len(rows[0]))
             self._db.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
 
-    def _replace_states(self, states: Mapping[int, tuple[int, str, str]]) -> list[str]:
-        if not states:
-            return []
-        before = self._files("SELECT file FROM states")
-        for client, (visit, file, digest) in states.items():
-            self._db.execute("INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?)", (client, visit, file, digest))
-        return sorted(before - self._files("SELECT file FROM states"))
-
     def _drop_checkpoints(self) -> list[str]:
+        """Of all but the newest checkpoints, and of what clients have replaced by the oldest of these."""
         newest = f"SELECT round FROM checkpoints ORDER BY round DESC LIMIT {KEPT_CHECKPOINTS}"
+        oldest = f"SELECT MIN(round) FROM ({newest})"
+        later = (
+            "SELECT 1 FROM states AS later WHERE later.client = states.client "
+            f"AND later.round > states.round AND later.round <= ({oldest})"
+        )
+        replaced = self._files(f"SELECT file FROM states WHERE EXISTS ({later})")
+        self._db.execute(f"DELETE FROM states WHERE EXISTS ({later})")
         old = self._files(f"SELECT file FROM checkpoints WHERE round NOT IN ({newest})")
         self._db.execute(f"DELETE FROM checkpoints WHERE round NOT IN ({newest})")
-        return sorted(old)
+        return sorted(old | replaced - self._files("SELECT file FROM states"))  # clients may share a file
+
+    def _last_chain(self) -> str:
+        last = self._db.execute("SELECT chain FROM rounds ORDER BY round DESC LIMIT 1").fetchone()
+        return str(last[0]) if last else self.genesis
+
+    def _genesis(self) -> str:
+        return str(self._db.execute("SELECT value FROM meta WHERE key = 'genesis'").fetchone()[0])
+
+    def _rows(self, kind: type[Row], table: str, order: str) -> list[Row]:
+        query = f"SELECT {', '.join(kind._fields)} FROM {table} ORDER BY {order}"
+        return [kind(*row) for row in self._db.execute(query)]
 
     def _files(self, query: str) -> set[str]:
         return {str(row[0]) for row in self._db.execute(query)}

@@ -170,12 +170,13 @@ def federation(
     links: Links | None = None,
     fleet: Mapping[str, Any] | None = None,
     seconds: Sequence[tuple[float, float, float]] | None = None,
+    again: bool = False,
     **options: Any,
 ) -> Federation:
     """A run on digits that is ready to start; ``options`` are the method's, ``limits`` replaces ``rounds``.
 
     ``fleet`` is handed to `Fleet.build`, or to `clockwork` if there are ``seconds``; ``rules`` are for all clients
-    unless ``participants`` says for how many.
+    unless ``participants`` says for how many. With ``again`` there is a ledger in the folder already.
     """
     rules = replace(rules or Rules(), participants=participants or clients)
     method = resolve(method) if isinstance(method, str) else method
@@ -208,7 +209,7 @@ def federation(
         workers=Direct(Site(job), None if shuffle is None else np.random.default_rng(shuffle)),
         clock=Clock(drawn),
         budget=Budget(limits or Limits(rounds)),
-        ledger=Ledger(folder / "ledger.sqlite", "genesis"),
+        ledger=Ledger(folder / "ledger.sqlite", None if again else "genesis"),
         folder=folder,
         rules=rules,
         eval_every=eval_every,
