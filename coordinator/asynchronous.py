@@ -29,8 +29,9 @@ import numpy as np
 
 from coordinator import cohort
 from coordinator.budget import CLIENTS, SECONDS, Cost
-from coordinator.federation import Federation
+from coordinator.federation import Arrays, Federation, RunFailed
 from coordinator.held import Held
+from coordinator.retrace import CaughtUp, Past, Under, read_back, written
 from coordinator.rows import NOT_SCORED, Rows, outcome
 from coordinator.scoring import Scoring
 from coordinator.server import Model
@@ -62,9 +63,24 @@ class _UnderWay:
 
 def stream(run: Federation) -> str:
     """Visits one by one until a rule stops the run; returns the rule."""
-    played = _Stream(run)
+    played = _Stream(run) if run.taken_up is None else _caught_up(run, run.taken_up)
     with played.held:
         return played.play()
+
+
+def _caught_up(run: Federation, checkpoint: Arrays) -> _Stream:
+    """The stream of a run that was broken off, as it was when its last round was committed."""
+    past = Past(run)
+    played = _Stream(past)
+    with played.held:
+        try:
+            rule: str | None = played.play()
+        except CaughtUp:
+            rule = None
+    if rule is not None and not past.is_over:
+        raise RunFailed(f"round {past.rounds}: played again, the run would have ended here: {rule}")
+    played.go_on(run, checkpoint, rule)
+    return played
 
 
 class _Stream:
@@ -81,6 +97,8 @@ class _Stream:
         self.retry_at = math.inf
         """When the next client that could begin a visit is there; inf: nobody is waited for"""
         self.refused_by: str | None = None
+        self.stopped_by: str | None = None
+        """The rule by which it had ended before it was played again"""
         self.idle = cohort.Idle(
             run.job.seed,
             run.candidates,
@@ -98,9 +116,26 @@ class _Stream:
         self.lost = 0
         """Visits of this round that lost their clients"""
 
+    def go_on(self, run: Federation, checkpoint: Arrays, stopped_by: str | None) -> None:
+        """Go on with another run, which stands on the same clock where this one has come to, or has ended there."""
+        self.stopped_by = stopped_by
+        self.run, self.held = run, Held(run.workers.size + SPARE_REPLIES, run.folder)
+        known, clock = read_back(checkpoint), run.remembers(checkpoint)
+        if known.keys() != self.under_way.keys() or any(
+            not np.array_equal(array, clock[name]) for name, array in run.clock.state().items()
+        ):
+            raise RunFailed(f"round {run.rounds - 1}: played again, its visits would not be under way as they were")
+        run.restore(checkpoint)
+        for client, one in self.under_way.items():
+            dispatch = replace(one.visit.dispatch, payload=known[client].payload)
+            one.visit, one.model = replace(one.visit, dispatch=dispatch), known[client].model
+            one.trained = False
+            run.server.resumed(client, one.model)
+        self._open()
+
     def play(self) -> str:
         run, limit = self.run, self.run.budget.limits.virtual_seconds
-        while True:
+        while self.stopped_by is None:
             run.heed()
             self._fill()
             if not self.under_way and self.retry_at == math.inf:
@@ -112,9 +147,8 @@ class _Stream:
             if item is RETRY:
                 self.retry_at = math.inf
                 continue
-            stopped_by = self._ended(item)
-            if stopped_by is not None:
-                return stopped_by
+            self.stopped_by = self._ended(item)
+        return self.stopped_by
 
     # --- how visits begin -----------------------------------------------------------------------------------------
 
@@ -261,7 +295,8 @@ class _Stream:
         stopped_by = run.budget.reached(run.rounds, scored[0]) or stopped_by
         if stopped_by is not None:
             self._cut_all()
-        run.finish(run.end(self.rows, scoring, stopped_by))
+        held = {client: Under(one.visit.dispatch.payload, one.model) for client, one in self.under_way.items()}
+        run.finish(run.end(self.rows, scoring, stopped_by, written(held)))
         self._open()
         return stopped_by
 

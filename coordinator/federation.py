@@ -34,12 +34,14 @@ from coordinator.visits import Visit
 from costmodel.work import Work, nominal_bytes, nominal_bytes_plain, nominal_flops
 from edge import messages, state, wire
 from edge.config import Description, Job, Plan
-from edge.payload import INPUT_GRADIENT, MODEL, Payload, Shapes, sha256, shapes
+from edge.payload import INPUT_GRADIENT, MODEL, Payload, Shapes, Vector, sha256, shapes
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
     from costmodel.clock import Clock
 
 
+Arrays = Mapping[str, NDArray[np.generic]]
+"""By name, as a checkpoint holds them"""
 PLACES = ("state", "checkpoints")
 """Folders of a run whose files the ledger names."""
 PROGRESS = "progress"
@@ -126,6 +128,8 @@ class Federation:
     """client -> file name of its kept state, as committed"""
     uncommitted: Mapping[int, str] = field(default_factory=dict)
     """client -> file name of what it has kept since the last commit, where it may be visited again before the next"""
+    taken_up: Arrays | None = None
+    """The checkpoint of a run that goes on, where its policy has to find the way back to it (`coordinator.retrace`)"""
 
     def __post_init__(self) -> None:
         self._committed_at = time.monotonic()
@@ -312,12 +316,17 @@ class Federation:
 
     # --- the commit -----------------------------------------------------------------------------------------------
 
-    def end(self, rows: Rows, scoring: Scoring | None, stopped_by: str | None = None) -> Ending:
-        """A round has ended; what comes after it no longer changes what will be committed."""
+    def end(
+        self, rows: Rows, scoring: Scoring | None, stopped_by: str | None = None, more: Arrays | None = None
+    ) -> Ending:
+        """A round has ended; what comes after it no longer changes what will be committed.
+
+        ``more``: what the checkpoint is to hold beside the model and what server half and clock remember.
+        """
         self.uncommitted = rows.kept
         vectors = {f"server|{key}": np.array(array) for key, array in self.server.state().items()}
         vectors |= {f"clock|{key}": np.array(array) for key, array in self.clock.state().items()}
-        vectors[PROGRESS] = np.array([self.rounds, self.visits, self.scored])
+        vectors |= {PROGRESS: np.array([self.rounds, self.visits, self.scored]), **(more or {})}
         return Ending(
             rows,
             scoring,
@@ -349,6 +358,16 @@ class Federation:
         )
         self.states.update(rows.kept)
         self.remove(obsolete)
+
+    def restore(self, arrays: Arrays) -> None:
+        """Set the model, and what the server half remembers, to a checkpoint's."""
+        model = _under("model|", arrays)
+        named = {key: Vector(np.asarray(model[key], np.float32)) for key in self.server.model}
+        self.server.restore(named, _under("server|", arrays))
+
+    def remembers(self, arrays: Arrays) -> dict[str, NDArray[np.float64]]:
+        """What the clock remembers in a checkpoint."""
+        return {key: np.asarray(array, np.float64) for key, array in _under("clock|", arrays).items()}
 
     def remove(self, names: Iterable[str]) -> None:
         """Delete files of checkpoints and of what clients kept."""
@@ -400,6 +419,10 @@ class Federation:
     def model_sha256(self) -> str:
         """The hash of the global model."""
         return sha256({MODEL: self.server.model})
+
+
+def _under(prefix: str, arrays: Arrays) -> dict[str, NDArray[np.generic]]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def file_sha256(path: Path) -> str:

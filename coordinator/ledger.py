@@ -152,7 +152,7 @@ class Commit:
     wall_seconds: float = 0.0
 
 
-Row = TypeVar("Row", RoundRow, VisitRow)
+Row = TypeVar("Row", RoundRow, VisitRow, ChoiceRow)
 _TYPES = {int: "INTEGER", float: "REAL", str: "TEXT", float | None: "REAL", int | None: "INTEGER"}
 
 
@@ -214,6 +214,10 @@ class Ledger:
     def visits(self) -> list[VisitRow]:
         """All visits, in the order of their beginnings."""
         return self._rows(VisitRow, "visits", "visit")
+
+    def choices(self) -> list[ChoiceRow]:
+        """All choices, in the order in which they were learned from."""
+        return self._rows(ChoiceRow, "choices", "rowid")
 
     def checkpoints(self) -> list[tuple[int, str, str]]:
         """(round, file name, sha256) of those that are kept, newest first."""

@@ -8,19 +8,14 @@ the run goes back to the one before.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from coordinator.federation import PROGRESS, Committed, Federation, RunFailed, file_sha256
+from coordinator.federation import PROGRESS, Arrays, Committed, Federation, RunFailed, file_sha256
 from coordinator.rows import spent
-from edge.payload import Vector
-
-Arrays = Mapping[str, NDArray[np.generic]]
 
 _log = logging.getLogger("fedbr.resume")
 
@@ -36,10 +31,13 @@ def take_up(run: Federation) -> str | None:
     run.scored = bool(scored)
     rounds = run.ledger.rounds()
     last = rounds[-1]
-    run.server.restore(_model(run, arrays), _under("server|", arrays))
-    run.clock.restore(last.end_s, {key: np.asarray(a, np.float64) for key, a in _under("clock|", arrays).items()})
-    for visit in run.ledger.visits():
-        run.budget.settle(visit.client, spent(visit))
+    if run.is_asynchronous:
+        run.taken_up = arrays
+    else:
+        run.restore(arrays)
+        run.clock.restore(last.end_s, run.remembers(arrays))
+        for visit in run.ledger.visits():
+            run.budget.settle(visit.client, spent(visit))
     run.states = {client: name for client, (name, _) in run.ledger.kept(number).items()}
     down, up = sum(row.bytes_down for row in rounds), sum(row.bytes_up for row in rounds)
     run.committed = Committed(run.rounds, last.end_s, down, up, last.model_sha256)
@@ -81,12 +79,3 @@ def _arrays(path: Path) -> Arrays:
         return dict(load_file(path))
     except SafetensorError as error:  # as it was written: its hash is the ledger's
         raise RunFailed(f"{path}: {error}") from None
-
-
-def _model(run: Federation, arrays: Arrays) -> dict[str, Vector]:
-    named = _under("model|", arrays)
-    return {key: Vector(np.asarray(named[key], np.float32)) for key in run.server.model}
-
-
-def _under(prefix: str, arrays: Arrays) -> dict[str, NDArray[np.generic]]:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

@@ -17,7 +17,7 @@ from pydantic import Field
 from coordinator.gmbs import Bonus, Gmbs, Normalise, normalise, reward
 from coordinator.ledger import ChoiceRow
 from coordinator.methods.row import Chosen, Objective, Options, Passes, add_frozen_suffix, plain_passes
-from coordinator.server import Dispatch, Outcome, Part, Server, Setup, State
+from coordinator.server import Dispatch, Model, Outcome, Part, Server, Setup, State
 from edge.messages import Update
 from edge.payload import FORWARD, KINDS, MODEL, Layout, Vector
 from edge.streams import generator
@@ -99,7 +99,7 @@ class FedBRServer(Server):
         self.since_full = np.full(clients, -1, dtype=np.int64)
         self.longest = np.zeros(2)
         self.distance = np.zeros(2)
-        self._sent: dict[int, dict[str, Vector]] = {}
+        self._sent: dict[int, Model] = {}
         self._moved: dict[int, float] = {}
         self._values: dict[int, float] = {}
 
@@ -182,13 +182,25 @@ class FedBRServer(Server):
             full = outcome.dispatch.choice["full"]
             drop = self._drop(outcome.reply)
             gained = reward(deviations[i], drop, float(compute[i]), float(communication[i]))
-            if not (full and self.options.full_rounds == "silent"):
-                self.gmbs.learn(client, alpha, gained)
-            self.last_loss[client] = outcome.reply.numbers["loss"]
+            self._learn(client, alpha, full, gained, outcome.reply)
             shares = float(compute[i]), float(communication[i])
             value, deviation = self._values[client], float(deviations[i])
             rows.append(ChoiceRow(round, client, alpha, full, value, deviation, drop, *shares, gained))
         return rows
+
+    def _learn(self, client: int, alpha: int, full: int, gained: float, reply: Update) -> None:
+        if not (full and self.options.full_rounds == "silent"):
+            self.gmbs.learn(client, alpha, gained)
+        self.last_loss[client] = reply.numbers["loss"]
+
+    def recall(self, outcome: Outcome, learned: ChoiceRow) -> None:
+        """Eq. 6 with the reward of then."""
+        self._learn(learned.client, learned.alpha, learned.full, learned.reward, outcome.reply)
+
+    def resumed(self, client: int, model: Model) -> None:
+        """The model that the client's will be compared with."""
+        if client in self._sent:
+            self._sent[client] = model
 
     def _shares(self, outcomes: Sequence[Outcome]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Normalised times: within the round, or, where visits end one by one, by the longest so far."""

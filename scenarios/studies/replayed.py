@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from coordinator import cohort
+from coordinator.bookkeeping import Bookkeeping
 from coordinator.budget import CLIENTS, ROUNDS, TARGET, USER, Budget
-from coordinator.federation import Ending, Federation
+from coordinator.federation import Arrays, Ending, Federation
 from coordinator.ledger import COUNTED, ChoiceRow, Ledger, RoundRow, VisitRow
 from coordinator.methods.fedbr import FedBRServer
 from coordinator.rounds import synchronous
 from coordinator.rows import Rows
 from coordinator.scoring import Scoring
-from coordinator.server import Dispatch, Outcome, Server
+from coordinator.server import Dispatch, Server
 from coordinator.tasks import Workers
 from coordinator.training import Training
 from coordinator.visits import Visit
@@ -29,7 +30,6 @@ from costmodel.clock import Clock
 from costmodel.units import format_seconds
 from edge.config import Description
 from edge.messages import Update
-from edge.payload import Payload
 from scenarios import runner
 from scenarios.load import Loaded, ScenarioError
 from scenarios.runs import Run
@@ -76,46 +76,18 @@ class _Unfinished(Exception):  # noqa: N818 - no error, but the end of an unfini
     """The ledger of a run that no rule has ended has no further round."""
 
 
-class Still(Server):
-    """A method's server half whose model stays as it is: who takes part and what is sent is all that it decides."""
+class Still(Bookkeeping):
+    """Remembers, too, whose visits began."""
 
     def __init__(self, half: Server) -> None:
-        super().__init__(half.setup, half.parts)
-        self._half = half
+        super().__init__(half)
         self.begun: set[int] = set()
         """Clients whose visits began in the last round."""
 
-    def dispatch(self, client: int, round: int) -> Dispatch:
-        """As the method's."""
-        return self._half.dispatch(client, round)
-
-    def some(self, keys: Sequence[str]) -> Payload:
-        """As the method's."""
-        return self._half.some(keys)
-
     def started(self, round: int, dispatches: Sequence[Dispatch]) -> None:
-        """As the method's."""
+        """As the half's."""
         self.begun = {dispatch.client for dispatch in dispatches}
-        self._half.started(round, dispatches)
-
-    def received(self, round: int, dispatches: Sequence[Dispatch]) -> None:
-        """As the method's."""
-        self._half.received(round, dispatches)
-
-    def listeners(self, round: int, cohort: Sequence[int]) -> Sequence[int]:
-        """As the method's."""
-        return self._half.listeners(round, cohort)
-
-    def up_shapes(self) -> dict[str, dict[str, int]]:
-        """As the method's."""
-        return self._half.up_shapes()
-
-    def step(self) -> None:
-        """No updates, no step."""
-
-    def feedback(self, round: int, outcomes: Sequence[Outcome]) -> list[ChoiceRow]:
-        """As the method's."""
-        return self._half.feedback(round, outcomes)
+        super().started(round, dispatches)
 
 
 class Replay(Federation):
@@ -264,7 +236,9 @@ class Replay(Federation):
         index = len(self.rounds_done)
         return self.record.rounds[index].model_sha256 if index < len(self.record.rounds) else ""
 
-    def end(self, rows: Rows, scoring: Scoring | None, stopped_by: str | None = None) -> Ending:
+    def end(
+        self, rows: Rows, scoring: Scoring | None, stopped_by: str | None = None, more: Arrays | None = None
+    ) -> Ending:
         """As in any run, if as many have listened as then."""
         if _is_complete(rows.visits):
             listened = {visit.client for visit in rows.visits if visit.kind == "listen"}
