@@ -263,6 +263,7 @@ def doctor(
 app.add_typer(cli_studies.several, name="study")
 app.command()(cli_studies.reproduce)
 app.command()(cli_studies.replay)
+app.command()(cli_studies.verify)
 app.command()(cli_studies.stress)
 
 
