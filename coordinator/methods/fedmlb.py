@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from coordinator.methods.row import Chosen, Objective, Options, Passes, add_frozen_suffix, plain_passes
+from coordinator.methods.row import Chosen, Objective, Options, Passes, add_frozen_suffix, check_inner, plain_passes
 from edge.payload import FORWARD, INPUT_GRADIENT
 
 
@@ -36,14 +36,7 @@ class FedMLBOptions(Options):
 
     def check(self, blocks: int) -> None:
         """Pathways must lie in 1..M-1 and be distinct."""
-        wanted = self.pathways or ()
-        for m in wanted:
-            if not 1 <= m < blocks:
-                raise ValueError(
-                    f"method_options.pathways: {m} is not in 1..{blocks - 1}, the model has {blocks} blocks"
-                )
-        if len(set(wanted)) < len(wanted):
-            raise ValueError(f"method_options.pathways: {list(wanted)} names a pathway twice")
+        check_inner("method_options.pathways", "pathway", self.pathways or (), blocks)
 
 
 def used(blocks: int, options: FedMLBOptions) -> tuple[int, ...]:

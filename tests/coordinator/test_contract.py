@@ -43,7 +43,11 @@ CASES = [
     Case("fedprox", {"mu": 0}, {"mu": 0.1}),
     Case("fedmlb", NO_TERMS),
     Case("fedbr", {**NO_TERMS, "period": 0}, weights="uniform"),
+    Case("fedavg-kd", {"weight": 0}),
+    Case("fedavg-fitnet", {"weight": 0}),
+    Case("fedntd", {"ce_weight": 1, "weight": 0}),
     Case("fedmlb+fedprox", {**NO_TERMS, "mu": 0}, {"mu": 0.01}),
+    Case("fedavg-kd+fedprox", {"weight": 0, "mu": 0}, {"mu": 0.01}),
     Case("fedbr+fedprox", {**NO_TERMS, "period": 0, "mu": 0}, {"mu": 0.01}, weights="uniform"),
 ]
 each_method = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

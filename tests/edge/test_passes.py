@@ -35,6 +35,14 @@ CASES: list[tuple[str, dict[str, Any], dict[str, int]]] = [
     ("fedbr", {}, {"alpha": 3, "full": 0}),
     ("fedbr", {"hybrid_ce": False}, {"alpha": 2, "full": 0}),
     ("fedbr", {"hybrid_ce": False, "detach": True}, {"alpha": 2, "full": 0}),
+    ("fedavg-kd", {}, {}),
+    ("fedavg-kd", {"weight": 0}, {}),
+    ("fedavg-fitnet", {}, {}),
+    ("fedavg-fitnet", {"layers": (2,)}, {}),
+    ("fedavg-fitnet", {"layers": ()}, {}),
+    ("fedavg-fitnet", {"weight": 0}, {}),
+    ("fedntd", {}, {}),
+    ("fedntd", {"weight": 0}, {}),
 ]
 
 
