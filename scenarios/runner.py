@@ -30,7 +30,7 @@ from coordinator.tasks import PoolError, Stopped
 from costmodel.clock import Clock
 from costmodel.fleet import Fleet
 from edge.config import Description, HalfConfig, Job, ModelConfig, TrainConfig
-from edge.payload import FORWARD, Layout, Payload
+from edge.payload import INNER_GRADIENT, Layout, Payload
 from scenarios import fleets
 from scenarios.host import Host, cache_folder, empty, fresh_folder, logging_to, the_only_one
 from scenarios.load import Loaded, ScenarioError, data_config, known_keys, load
@@ -128,9 +128,10 @@ def refused(loaded: Loaded, drawn: Fleet, description: Description) -> dict[int,
     """client -> why the model does not fit its device; with as many pathways as the method ever trains."""
     row, blocks = loaded.method.objective, len(description.layout)
     most = dict.fromkeys(row.choices, blocks - 1)
-    forward = row.passes(blocks, loaded.options, most)[:, FORWARD]
+    # What is kept for the way back is kept by passes that have one.
+    kept = row.passes(blocks, loaded.options, most)[:, INNER_GRADIENT]
     try:
-        return fleets.refused(loaded.scenario, drawn, description, forward)
+        return fleets.refused(loaded.scenario, drawn, description, kept)
     except ScenarioError as error:
         raise ScenarioError(f"{loaded.name}: {error}") from None
 
