@@ -14,14 +14,15 @@ from typing import Any
 
 from pydantic import create_model
 
-from coordinator.methods import fedavg, fedavg_fitnet, fedavg_kd, fedbr, fedmlb, fedntd, fedprox
+from coordinator.methods import fedavg, fedavg_fitnet, fedavg_kd, fedbr, fedgkd, fedmlb, fedntd, fedprox
 from coordinator.methods.row import Correction, Objective, Options
 from coordinator.server import Part, Server
 from coordinator.travels import keys
 from edge.payload import Layout
 
 OBJECTIVES: dict[str, Objective] = {
-    row.name: row for row in (fedavg.ROW, fedmlb.ROW, fedbr.ROW, fedavg_kd.ROW, fedavg_fitnet.ROW, fedntd.ROW)
+    row.name: row
+    for row in (fedavg.ROW, fedmlb.ROW, fedbr.ROW, fedavg_kd.ROW, fedavg_fitnet.ROW, fedntd.ROW, fedgkd.ROW)
 }
 CORRECTIONS: dict[str, Correction] = {row.name: row for row in (fedprox.ROW,)}
 

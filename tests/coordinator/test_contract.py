@@ -46,6 +46,7 @@ CASES = [
     Case("fedavg-kd", {"weight": 0}),
     Case("fedavg-fitnet", {"weight": 0}),
     Case("fedntd", {"ce_weight": 1, "weight": 0}),
+    Case("fedgkd", {"weight": 0}),
     Case("fedmlb+fedprox", {**NO_TERMS, "mu": 0}, {"mu": 0.01}),
     Case("fedavg-kd+fedprox", {"weight": 0, "mu": 0}, {"mu": 0.01}),
     Case("fedbr+fedprox", {**NO_TERMS, "period": 0, "mu": 0}, {"mu": 0.01}, weights="uniform"),

@@ -20,11 +20,11 @@ from edge.blocks import Net, build, load_dotted
 from edge.config import ModelConfig, TrainConfig
 from edge.local import Local
 from edge.objectives.teacher import Taught
-from edge.payload import MODEL
+from edge.payload import MODEL, TEACHER
 from edge.sgd import Sgd
 from tests.toy import CPU, batch, gradient, shifted, tower, visit, whole
 
-NAMES = ("fedavg-kd", "fedavg-fitnet", "fedntd")
+NAMES = ("fedavg-kd", "fedavg-fitnet", "fedntd", "fedgkd")
 each_name = pytest.mark.parametrize("name", NAMES)
 
 
@@ -123,6 +123,12 @@ CASES: list[tuple[str, dict[str, Any], Plain]] = [
         {"weight": 0.1, "reduction": "sum"},
         lambda z, t, y: cross_entropy(z[-1], y) + 0.1 * sum(gap.sum(1).mean() for gap in gaps(z, t, (1, 2, 3))) / 3,
     ),
+    ("fedgkd", {}, lambda z, t, y: cross_entropy(z[-1], y) + 0.1 * kl(t[-1], z[-1])),
+    (
+        "fedgkd",
+        {"weight": 2.0, "temperature": 2.0},
+        lambda z, t, y: cross_entropy(z[-1], y) + 2 * 4 * kl(t[-1], z[-1], 2.0),
+    ),
 ]
 
 
@@ -159,6 +165,7 @@ NEUTRAL: list[tuple[str, dict[str, Any]]] = [
     ("fedavg-fitnet", {"weight": 0}),
     ("fedavg-fitnet", {"layers": ()}),
     ("fedntd", {"weight": 0, "ce_weight": 1}),
+    ("fedgkd", {"weight": 0}),
 ]
 
 
@@ -180,6 +187,7 @@ def test_without_the_term_there_is_no_teacher_and_the_gradient_is_fedavgs_to_the
         ("fedavg-kd", {"weight": 0.25, "form": "additive"}, 1.0),
         ("fedntd", {}, 0.7),
         ("fedavg-fitnet", {"weight": 10.0}, 1.0),
+        ("fedgkd", {"weight": 10.0}, 1.0),
     ],
 )
 def test_at_the_first_step_only_the_cross_entropy_pulls(name: str, options: dict[str, Any], share: float) -> None:
@@ -242,6 +250,24 @@ def test_parts_that_never_travel_are_taught_as_the_client_holds_them(name: str) 
     half.begin(net, {MODEL: arrived}, {MODEL: private}, visit(net))
     assert torch.equal(half.teacher.flat, net.flat)
     assert half.teacher.dump(["b4"])["b4"].version == private["b4"].version
+
+
+def test_a_teacher_that_comes_down_is_the_one_that_teaches() -> None:
+    net, other = tower(), tower(seed=5)
+    half = started("fedgkd", net)
+    half.begin(net, {**whole(net), TEACHER: whole(other)[MODEL]}, {}, visit(net, distil=1))
+    assert torch.equal(half.teacher.flat, other.flat)
+    _, theirs = slow(net, other, lambda z, t, y: cross_entropy(z[-1], y) + 0.1 * kl(t[-1], z[-1]))
+    assert np.abs(gradient(half, net, *batch()) - theirs).max() < 2e-6
+    assert np.abs(gradient(Local({}), net, *batch()) - theirs).max() > 1e-3
+
+
+def test_a_visit_that_is_told_not_to_distil_is_fedavgs() -> None:
+    net = tower()
+    half = started("fedgkd", tower(), weight=5.0)
+    half.begin(net, {**whole(net), TEACHER: whole(tower(seed=5))[MODEL]}, {}, visit(net, distil=0))
+    assert np.array_equal(gradient(half, net, *batch()), gradient(Local({}), net, *batch()))
+    assert net._twin is None
 
 
 # --- the divergence by hand -------------------------------------------------------------------------------------------

@@ -43,6 +43,10 @@ CASES: list[tuple[str, dict[str, Any], dict[str, int]]] = [
     ("fedavg-fitnet", {"weight": 0}, {}),
     ("fedntd", {}, {}),
     ("fedntd", {"weight": 0}, {}),
+    ("fedgkd", {}, {"distil": 1}),
+    ("fedgkd", {}, {"distil": 0}),
+    ("fedgkd", {"buffer": 1}, {}),
+    ("fedgkd", {"weight": 0}, {}),
 ]
 
 
