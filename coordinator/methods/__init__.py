@@ -68,9 +68,10 @@ class Method:
         return parts[0].name if parts else None
 
     def share(self, options: Options, part: Objective | Correction) -> dict[str, Any]:
-        """The options that belong to one part."""
+        """The options that belong to one part, and those of others that it reads."""
         everything = options.model_dump()
-        return {name: everything[name] for name in part.options.model_fields}
+        names = [*part.options.model_fields, *(part.reads if isinstance(part, Objective) else ())]
+        return {name: everything[name] for name in names if name in everything}
 
     def travels(self, layout: Layout, down: str | None, up: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """(keys down, keys up) as the method says, or as the scenario overrides it. ValueError names the key."""

@@ -98,6 +98,8 @@ class Objective:
     """Names of the numbers that ride down in a dispatch."""
     reports: tuple[str, ...] = ()
     """Names of the numbers that ride up, beside those of every method."""
+    reads: tuple[str, ...] = ()
+    """Names of options that both halves are told too, where a correction that joins has them."""
     passes: Callable[[int, Any, Chosen], Passes] = lambda blocks, options, choice: plain_passes(blocks)
     """Passes per trained example, from (blocks, options, choice)."""
     whole_passes: Callable[[int, Any, Chosen], Passes] = lambda blocks, options, choice: np.zeros((blocks, KINDS))
