@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import create_model
 
-from coordinator.methods import fedavg, fedavg_fitnet, fedavg_kd, fedbr, fedgkd, fedmlb, fedntd, fedprox
+from coordinator.methods import fedavg, fedavg_fitnet, fedavg_kd, fedbr, fedgkd, fedmlb, fednova, fedntd, fedprox
 from coordinator.methods.row import Correction, Objective, Options
 from coordinator.server import Part, Server
 from coordinator.travels import keys
@@ -22,7 +22,16 @@ from edge.payload import Layout
 
 OBJECTIVES: dict[str, Objective] = {
     row.name: row
-    for row in (fedavg.ROW, fedmlb.ROW, fedbr.ROW, fedavg_kd.ROW, fedavg_fitnet.ROW, fedntd.ROW, fedgkd.ROW)
+    for row in (
+        fedavg.ROW,
+        fedmlb.ROW,
+        fedbr.ROW,
+        fedavg_kd.ROW,
+        fedavg_fitnet.ROW,
+        fedntd.ROW,
+        fedgkd.ROW,
+        fednova.ROW,
+    )
 }
 CORRECTIONS: dict[str, Correction] = {row.name: row for row in (fedprox.ROW,)}
 

@@ -1,7 +1,7 @@
 """FedGKD: the mean of the last global models teaches local training.
 
-Yao, Pan, Dai, Wan, Ding, Yu, Jin, Xu and Sun, FedGKD: Towards Heterogeneous Federated Learning via Global Knowledge
-Distillation, 2021, https://arxiv.org/abs/2107.00051. The client half is `edge.objectives.fedgkd`.
+Yao, Pan, Dai, Wan, Ding, Jin, Xu and Sun, Local-Global Knowledge Distillation in Heterogeneous Federated Learning with
+Non-IID Data, 2021, https://arxiv.org/abs/2107.00051. The client half is `edge.objectives.fedgkd`.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def passes(blocks: int, options: FedGKDOptions, choice: Chosen) -> Passes:
 ROW = Objective(
     name="fedgkd",
     title="distillation from the mean of the last global models",
-    source="Yao et al., 2021",
+    source="Yao, Pan, Dai, Wan, Ding, Jin, Xu and Sun, 2021",
     options=FedGKDOptions,
     neutral="weight = 0",
     client="edge.objectives.fedgkd:FedGKD",

@@ -1,7 +1,7 @@
 """FedGKD, client half: distillation from the mean of the server's last models.
 
-Yao, Pan, Dai, Wan, Ding, Yu, Jin, Xu and Sun, FedGKD: Towards Heterogeneous Federated Learning via Global Knowledge
-Distillation, 2021, https://arxiv.org/abs/2107.00051
+Yao, Pan, Dai, Wan, Ding, Jin, Xu and Sun, Local-Global Knowledge Distillation in Heterogeneous Federated Learning with
+Non-IID Data, 2021, https://arxiv.org/abs/2107.00051
 
 CE(z_L, y) + w·T²·KL(σ_T(z_G) ‖ σ_T(z_L)), z_G being the teacher's logits. The teacher comes down in a slot of its own;
 where the server keeps one model it is the received model itself, which is FedAvg+KD in its additive form. w = 0 is

@@ -47,6 +47,9 @@ CASES = [
     Case("fedavg-fitnet", {"weight": 0}),
     Case("fedntd", {"ce_weight": 1, "weight": 0}),
     Case("fedgkd", {"weight": 0}),
+    # All make as many steps here, which is what makes it neutral.
+    Case("fednova", {}, {"effective_steps": "steps"}),
+    Case("fednova+fedprox", {"mu": 0}, {"mu": 0.1}),
     Case("fedmlb+fedprox", {**NO_TERMS, "mu": 0}, {"mu": 0.01}),
     Case("fedavg-kd+fedprox", {"weight": 0, "mu": 0}, {"mu": 0.01}),
     Case("fedbr+fedprox", {**NO_TERMS, "period": 0, "mu": 0}, {"mu": 0.01}, weights="uniform"),

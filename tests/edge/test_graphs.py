@@ -80,6 +80,7 @@ def replayed(folder: Path, graphs: Graphs, method: str, **how: Any) -> Run:
         ("fedavg-fitnet", {}, 1),
         ("fedntd", {}, 1),
         ("fedgkd", {}, 2),  # silent in the first round
+        ("fednova", {}, 1),
     ],
 )
 def test_a_run_of_replayed_steps_ends_in_the_same_bits(

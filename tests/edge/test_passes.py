@@ -47,6 +47,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, int]]] = [
     ("fedgkd", {}, {"distil": 0}),
     ("fedgkd", {"buffer": 1}, {}),
     ("fedgkd", {"weight": 0}, {}),
+    ("fednova", {}, {}),
 ]
 
 
