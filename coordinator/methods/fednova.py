@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from coordinator.methods.row import Objective, Options
 from coordinator.optimisers import Replace
@@ -25,8 +26,8 @@ from edge.payload import BUFFERS, Floats
 class FedNovaOptions(Options):
     """θ ← θ − τ_eff Σ p_i (θ − θ_i)/a_i, p_i being shares of the examples and a_i the clients' normalisers."""
 
-    effective_steps: Literal["auto", "normalisers", "steps"] = "auto"
-    """τ_eff: the mean of the normalisers a_i, or of the clients' steps; auto takes the normalisers, but the steps where
+    effective_steps: Literal["auto", "normalisers", "steps"] = Field(default="auto", title="τ_eff")
+    """The mean of the normalisers a_i, or of the clients' steps; auto takes the normalisers, but the steps where
     fedprox joins with mu above 0."""
 
 
