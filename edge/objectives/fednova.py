@@ -28,7 +28,10 @@ class FedNova(Local):
         mu = self.options.get("mu", 0.0) * (1.0 if self.options.get("half", True) else 2.0)
         self.normaliser = normaliser(visit.plan.steps, visit.train, visit.lr * mu)
         if visit.plan.steps and not 0 < self.normaliser < math.inf:
-            raise ValueError(f"train.lr = {visit.lr:g}: the proximal term's mu = {mu:g} is too large for such steps")
+            raise ValueError(
+                f"train.lr = {visit.lr:g}: with the proximal term's mu = {mu:g} the normaliser of {visit.plan.steps} "
+                f"steps is {self.normaliser:g}; lr times mu must be below 1"
+            )
 
     def end(self, net: Net, visit: Visit) -> tuple[Payload, Payload, dict[str, float]]:
         """One number more goes up."""
