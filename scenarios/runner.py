@@ -15,6 +15,7 @@ from typing import Any
 
 from coordinator.asynchronous import POLICIES as ASYNCHRONOUS
 from coordinator.budget import USER, Budget, ClientLimits, Limits
+from coordinator.faults import Faults
 from coordinator.federation import Federation, RunFailed, file_sha256
 from coordinator.files import write_text
 from coordinator.ledger import HostEvent, Ledger, genesis, read
@@ -287,6 +288,7 @@ def _run(
                 on_round=host.on_round,
                 is_stopped=stopped,
                 refused=out,
+                faults=Faults(**loaded.scenario.faults.model_dump(exclude_none=True)),
             )
             before = ledger.wall_seconds()
             stopped_by = take_up(federation) if again else None
