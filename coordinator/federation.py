@@ -188,7 +188,7 @@ class Federation:
             self.visits,
             round if turn is None else turn,
             round,
-            self.job.train.lr * self.job.train.lr_decay**self.rounds,
+            self.job.train.lr_in(self.rounds),
             dispatch,
             "train",
             work,

@@ -138,32 +138,36 @@ class Net:
     def __len__(self) -> int:
         return len(self.modules)
 
-    def load(self, named: Mapping[str, Vector]) -> None:
-        """Copy vectors into the model, by key."""
+    def load(self, named: Mapping[str, Vector], into: Tensor | None = None) -> None:
+        """Copy vectors into the model, by key; or ``into`` a vector like ``flat``, which has no place for buffers."""
         for key, vector in named.items():
-            _copy(self._homes[key], vector.data)
+            _copy(self._home(key, into), vector.data)
             for place, weight in self._turned.get(key, ()):
-                _copy(weight, vector.data[place].reshape(weight.shape))
+                _copy(_same_place(weight, into), vector.data[place].reshape(weight.shape))
 
-    def views(self, keys: Iterable[str]) -> dict[str, Vector]:
+    def views(self, keys: Iterable[str], of: Tensor | None = None) -> dict[str, Vector]:
         """The numbers of these keys where they lie: they stay as they are until the model is next loaded or trained.
 
         For what leaves a visit, which ends before the next begins. Blocks with convolutions in channels_last are copied
-        to one place in scratch, and all blocks of a model on a GPU to the host.
+        to one place in scratch, and all blocks of a model on a GPU to the host. With ``of``, the numbers of a vector
+        like ``flat`` in place of the model's; they are views of it, or copies.
         """
-        return {key: Vector(self._read(key).to("cpu").numpy()) for key in keys}
+        return {key: Vector(self._read(key, of).to("cpu").numpy()) for key in keys}
 
     def dump(self, keys: Iterable[str]) -> dict[str, Vector]:
         """The numbers of these keys, as copies that later training does not change."""
         return {key: Vector(self._read(key).to("cpu", copy=True).numpy()) for key in keys}
 
-    def _read(self, key: str) -> Tensor:
-        home = self._homes[key]
+    def _home(self, key: str, flat: Tensor | None) -> Tensor:
+        return self._homes[key] if flat is None else flat[self.slices[key]]
+
+    def _read(self, key: str, of: Tensor | None = None) -> Tensor:
+        home = self._home(key, of)
         if key not in self._turned:
             return home
-        numbers = self.scratch("in torch's order")[self.slices[key]].copy_(home)
+        numbers = self.scratch("in torch's order")[self.slices[key]].copy_(home) if of is None else home.clone()
         for place, weight in self._turned[key]:
-            numbers[place].view(weight.shape).copy_(weight)
+            numbers[place].view(weight.shape).copy_(_same_place(weight, of))
         return numbers
 
     def scratch(self, name: str) -> Tensor:
@@ -261,6 +265,11 @@ def _pieces(
         else:
             pieces.append(piece.view_as(tensor))
     return pieces
+
+
+def _same_place(view: Tensor, flat: Tensor | None) -> Tensor:
+    """What a view of one flat vector would be of another."""
+    return view if flat is None else flat.as_strided(view.shape, view.stride(), view.storage_offset())
 
 
 def _copy(target: Tensor, numbers: Floats) -> None:

@@ -319,9 +319,10 @@ def server(loaded: Loaded, description: Description, initial: Payload) -> Server
         seed=scenario.seed,
         samples=description.samples,
         histogram=description.histogram,
-        optimiser=OPTIMISERS[scenario.server](),
+        optimiser=OPTIMISERS[scenario.server].make(loaded.server_options),
         asynchronous=scenario.rounds.policy in ASYNCHRONOUS,
         sum=scenario.aggregate.sum,
+        train=TrainConfig(**scenario.train.model_dump()),
     )
     parts = [
         correction.server(_with_options(setup, loaded, correction))

@@ -358,7 +358,9 @@ class Scenario(Section):
     method_options: dict[str, Any] = {}
     """The method's hyperparameters."""
     server: str = Field(default="plain", json_schema_extra=also("server_optimizer", "strategy"))
-    """Server optimiser."""
+    """Server optimiser (``fedbr list servers``)."""
+    server_options: dict[str, Any] = {}
+    """The server optimiser's hyperparameters."""
     seed: int = Field(default=0, ge=0)
     data: Data = Data()
     model: Model = Model()

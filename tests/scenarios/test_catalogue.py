@@ -56,6 +56,17 @@ def test_clients_of_fedavg_keep_nothing() -> None:
 
 def test_a_correction_says_what_it_joins() -> None:
     assert named("methods", "fedprox")["joins"] == "any objective, as in fedmlb+fedprox"
+    assert named("methods", "feddyn")["joins"] == "any objective that sends the whole model, as in fedmlb+feddyn"
+
+
+def test_a_server_optimiser_is_listed_with_its_options() -> None:
+    assert [row["name"] for row in catalogue.rows("servers")] == ["plain", "fedavgm", "fedadam", "fedyogi"]
+    row = named("servers", "fedavgm")
+    assert (row["neutral"], row["options"][1]) == (
+        "momentum = 0 and lr = 1",
+        {"name": "lr", "symbol": "η_g", "default": 1.0, "meaning": "Size of a server step."},
+    )
+    assert all(option["meaning"] for row in catalogue.rows("servers") for option in row["options"])
 
 
 def test_every_kind_of_partition_is_listed() -> None:
