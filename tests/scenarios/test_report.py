@@ -308,13 +308,11 @@ def test_what_was_spent_in_vain_stands_beside_all_that_was_spent(troubled: Path,
 
 
 def test_clients_whose_updates_could_not_be_used_are_named_and_counted(troubled: Path, tmp_path: Path) -> None:
+    kinds = ("train", "refused", "zeroed")
     bad = [
         Commit(
             round_row(n, 10.0 * n + 10, 0.4),
-            [
-                visit(n, k, 10.0 * n, 2, 3, 1)._replace(kind=kind)
-                for k, kind in enumerate(("train", "refused", "zeroed"))
-            ],
+            [visit(n, k, 10.0 * n, 2, 3, 1)._replace(visit=3 * n + k, kind=kind) for k, kind in enumerate(kinds)],
         )
         for n in range(2)
     ]
