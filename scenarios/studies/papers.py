@@ -5,6 +5,7 @@ Nothing here runs anything. Amounts are in SI: accuracies in [0, 1], seconds, by
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -23,6 +24,35 @@ class Limit:
     amount: float
     why: str
     """How it was come by, in words."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One run of a row: a method, and what it asks of the scenario beside that."""
+
+    method: str
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """For folders: ``fedmlb``, ``fedavg-server-fedadam-lr-0.01``."""
+        words = [
+            f"{key.rpartition('.')[2]} {value}" for key, _, value in (each.partition("=") for each in self.overrides)
+        ]
+        return "-".join([self.method, *(re.sub(r"[^a-z0-9.]+", "-", word.lower()).strip("-") for word in words)])
+
+
+@dataclass(frozen=True)
+class Row:
+    """What stands for one row of a figure, in every setting and at every scale."""
+
+    method: str
+    overrides: tuple[str, ...] = ()
+    """KEY=VALUE that make the row; they win over the setting's."""
+
+    def variants(self) -> tuple[Variant, ...]:
+        """The runs that the row is read off, once per seed."""
+        return (Variant(self.method, self.overrides),)
 
 
 @dataclass(frozen=True)
@@ -69,8 +99,8 @@ class Figure:
 
     title: str
     source: str
-    methods: Mapping[str, str]
-    """Row, as the paper writes it -> our method."""
+    rows: Mapping[str, Row]
+    """Row, as the paper writes it -> what stands for it."""
     settings: Mapping[str, Mapping[str, Setting]]
     """Setting -> scale -> what stands for it."""
     panels: tuple[Panel, ...]

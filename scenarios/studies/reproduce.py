@@ -14,10 +14,10 @@ from typing import Any
 from coordinator.nursery import Nursery
 from costmodel.units import nearest
 from scenarios.host import Host
-from scenarios.load import ScenarioError
+from scenarios.load import ScenarioError, load
 from scenarios.studies import reproduce_fedbr
-from scenarios.studies.compare import variants
-from scenarios.studies.papers import ACCURACY_AT, PAPER, SCALES, TO_ACCURACY, Figure, Panel, Setting
+from scenarios.studies.compare import check_options, check_settings
+from scenarios.studies.papers import ACCURACY_AT, PAPER, SCALES, TO_ACCURACY, Figure, Panel, Row, Setting, Variant
 from scenarios.studies.series import Part, Study, run_all
 from scenarios.studies.trail import AMOUNTS, TARGET, Trail, at_budget, spread, to_target, trail
 
@@ -80,7 +80,7 @@ def plan(
 
 
 def _chosen(figure: Figure, cells: str | None) -> tuple[list[Panel], list[str]]:
-    panels, rows = list(figure.panels), list(figure.methods)
+    panels, rows = list(figure.panels), list(figure.rows)
     if cells is None:
         return panels, rows
     known = {name.lower(): name for name in [*rows, *(panel.name for panel in panels)]}
@@ -96,17 +96,26 @@ def _chosen(figure: Figure, cells: str | None) -> tuple[list[Panel], list[str]]:
 
 
 def _parts(made: Plan, seeds: int, first_seed: int | None) -> list[Part]:
+    chosen = list(dict.fromkeys(variant for row in made.rows for variant in made.figure.rows[row].variants()))
     parts = []
-    methods = ",".join(made.figure.methods[row] for row in made.rows)
     for group in dict.fromkeys(made.groups.values()):
         setting, needs = made.figure.settings[group][made.scale], _needs(made, group)
-        given = [*setting.overrides, *made.overrides]
-        start = variants(setting.scenario, given, methods, first_seed)[0].scenario.seed
+        asked = check_settings(setting.scenario, [*setting.overrides, *made.overrides])
+        start = asked.scenario.seed if first_seed is None else first_seed
         for seed in range(start, start + seeds):
-            for loaded in variants(setting.scenario, given, methods, seed):
-                name = f"{group}-{loaded.scenario.method}-seed{seed}"
-                parts.append(Part(name, replace(loaded, name=made.study.name), needs))
+            for variant in chosen:
+                given = [*setting.overrides, *variant.overrides, *made.overrides, f"seed={seed}"]
+                loaded = load(setting.scenario, given, variant.method)
+                parts.append(Part(run_name(group, variant, seed), replace(loaded, name=made.study.name), needs))
+    for variant in chosen:
+        check_options(variant.overrides, [variant.method])
+    check_options(made.overrides, [variant.method for variant in chosen])
     return parts
+
+
+def run_name(group: str, variant: Variant, seed: int) -> str:
+    """Of the folder of one run."""
+    return f"{group}-{variant.name}-seed{seed}"
 
 
 def _needs(made: Plan, group: str) -> dict[str, float]:
@@ -143,28 +152,29 @@ def read_off(made: Plan, done: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def trails_of(runs: Sequence[Mapping[str, Any]], group: str, method: str) -> list[Trail]:
-    """What the runs of one scenario and method spent and reached, in the order of the seeds."""
-    mine = [one for one in runs if one["method"] == method and one["name"] == f"{group}-{method}-seed{one['seed']}"]
+def trails_of(runs: Sequence[Mapping[str, Any]], group: str, row: Row) -> list[Trail]:
+    """What the runs of one row in one scenario spent and reached, in the order of the seeds."""
+    mine = [one for variant in row.variants() for one in runs if one["name"] == run_name(group, variant, one["seed"])]
     return [trail(Path(one["run_dir"])) for one in mine]
 
 
-def _cell(made: Plan, panel: Panel, row: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    method, limit = made.figure.methods[row], made.limit(panel)
+def _cell(made: Plan, panel: Panel, name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    row, limit = made.figure.rows[name], made.limit(panel)
     words = [changed(made.setting(panel), panel), *(f"{override} was asked for" for override in made.overrides)]
     if made.groups[panel.setting] != panel.setting:
         words.append(f"the same runs as for {made.groups[panel.setting]}")
     return {
         "panel": panel.name,
-        "row": row,
-        "method": method,
+        "row": name,
+        "method": row.method,
+        "overrides": list(row.overrides),
         "measure": panel.measure,
         "published_limit": panel.limit,
-        "published": panel.published.get(row),
+        "published": panel.published.get(name),
         "limit": limit,
         "scaled": made.scale != PAPER,
         "changed": "; ".join(words),
-        **measured(trails_of(runs, made.groups[panel.setting], method), panel.measure, limit),
+        **measured(trails_of(runs, made.groups[panel.setting], row), panel.measure, limit),
     }
 
 
@@ -217,9 +227,10 @@ def catalogue(name: str | None = None) -> list[dict[str, Any]]:
             "panel": panel.name,
             "title": panel.title,
             "measure": panel.measure,
-            "row": row,
-            "method": method,
-            "published": panel.published.get(row),
+            "row": name,
+            "method": row.method,
+            "overrides": list(row.overrides),
+            "published": panel.published.get(name),
             "scales": {
                 scale: {
                     "scenario": setting.scenario,
@@ -232,5 +243,5 @@ def catalogue(name: str | None = None) -> list[dict[str, Any]]:
         }
         for key, figure in wanted.items()
         for panel in figure.panels
-        for row, method in figure.methods.items()
+        for name, row in figure.rows.items()
     ]

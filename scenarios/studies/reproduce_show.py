@@ -30,7 +30,7 @@ def write(made: Plan, result: Mapping[str, Any], with_report: bool = True) -> Pa
     folder = Path(result["folder"])
     write_text(folder / MARK, json.dumps({"study": made.study.kind, **result}, indent=1))
     with (folder / "table.csv").open("w", encoding="utf-8", newline="") as file:
-        keys = [key for key in result["cells"][0] if key not in ("ours", "nominal", "complete")]
+        keys = [key for key in result["cells"][0] if key not in ("overrides", "ours", "nominal", "complete")]
         writer = csv.writer(file)
         writer.writerow([*keys, "mean", "deviation", "nominal_mean"])
         for cell in result["cells"]:
@@ -51,7 +51,7 @@ def write(made: Plan, result: Mapping[str, Any], with_report: bool = True) -> Pa
 def _drawn(made: Plan, runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     figures = []
     for group in dict.fromkeys(made.groups.values()):
-        trails = {row: trails_of(runs, group, made.figure.methods[row]) for row in made.rows}
+        trails = {row: trails_of(runs, group, made.figure.rows[row]) for row in made.rows}
         bands = [curves.band(row, kind, each) for kind in curves.AXES for row, each in trails.items() if each]
         budgets = {
             kind: sorted({made.limit(panel) for panel in made.panels if ACCURACY_AT.get(panel.measure) == kind})
