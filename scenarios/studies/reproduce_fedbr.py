@@ -46,7 +46,7 @@ def _limits(nbytes: Limit, seconds: Limit, target: float, why: str) -> dict[str,
 EASIER, HARDER = "a higher target, since digits are easier", "a lower target, since the model is narrow"
 SETTINGS = {
     "cifar10": {
-        PAPER: Setting("fedbr-cifar10", ("rounds.max=500",), {}, NOT_PRINTED.format("fedbr-cifar10")),
+        PAPER: Setting("fedbr-cifar10", ("rounds.max=500",), {}, "", NOT_PRINTED.format("fedbr-cifar10")),
         SMALL: Setting(
             "fedbr-cifar10-small",
             ("rounds.max=120",),
@@ -58,7 +58,7 @@ SETTINGS = {
         ),
     },
     "cifar100": {
-        PAPER: Setting("fedbr-cifar100", ("rounds.max=500",), {}, NOT_PRINTED.format("fedbr-cifar100")),
+        PAPER: Setting("fedbr-cifar100", ("rounds.max=500",), {}, "", NOT_PRINTED.format("fedbr-cifar100")),
         SMALL: Setting(
             "fedbr-cifar10-small",
             ("data.name=cifar100", "rounds.max=120"),
