@@ -111,4 +111,5 @@ def _differences(cells: Sequence[Cell]) -> Iterator[str]:
     common = [word for word in words if word and not any(word in note.split("; ") for note in notes.values())]
     if common:
         yield f"changed: {'; '.join(common)}"
-    yield from (f"{row}: {note}" for row, note in notes.items())
+    for note in dict.fromkeys(notes.values()):
+        yield f"{', '.join(row for row, own in notes.items() if own == note)}: {note}"
