@@ -128,7 +128,7 @@ def _setting(mine: Sequence[Panel], scale: str) -> Setting:
 def _limits(mine: Sequence[Panel], rounds: int, targets: Sequence[float]) -> dict[str, Limit]:
     at = {panel.name: Limit(panel.limit * rounds / PAPER_ROUNDS, "") for panel in mine if panel.measure in ACCURACY_AT}
     to = sorted((panel for panel in mine if panel.name not in at), key=lambda panel: panel.limit)
-    why = "a target that so few rounds can reach"
+    why = "a target chosen for so few rounds"
     return at | {panel.name: Limit(target, why) for panel, target in zip(to, targets, strict=False)}
 
 
