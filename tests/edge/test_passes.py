@@ -69,6 +69,16 @@ def test_so_it_is_for_blocks_of_many_layers(name: str, options: dict[str, Any], 
     assert counter.get_total_flops() == 2 * (row.passes(4, chosen, choice) * flops).sum()
 
 
+@pytest.mark.parametrize("groups", [1, 3, 12])
+def test_a_convolution_in_groups_costs_as_little_backward_as_forward(groups: int) -> None:
+    def make() -> list[Block]:
+        return [("one", nn.Conv2d(12, 24, 3, stride=2, padding=1, groups=groups))]
+
+    # 4x4 places, 24 outputs of 3x3 x 12/groups multiply-adds each.
+    forward = 2 * 16 * 24 * 9 * 12 / groups
+    assert flops_per_example(make, (12, 8, 8)).tolist() == [[forward, forward, 0, forward]]
+
+
 def test_the_exact_drop_runs_all_local_data_forward_twice() -> None:
     net, method = tower(), resolve("fedbr")
     chosen, choice = FedBROptions(drop="exact"), {"alpha": 1, "full": 1}
