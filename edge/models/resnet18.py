@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-GROUPS = 2
+from edge.models.layers import GROUPS
 
 
 def _conv3x3(channels_in: int, channels_out: int, stride: int) -> nn.Conv2d:
@@ -44,8 +44,6 @@ class Unit(nn.Module):
 def stages(classes: int, channels: int, width: int | None) -> list[tuple[str, list[nn.Module]]]:
     """Six stages: (batch, channels, h, w) -> (batch, classes)."""
     assert width is not None
-    if width % GROUPS:
-        raise ValueError(f"model.width = {width}: resnet18 needs a multiple of its {GROUPS} normalisation groups")
     built: list[tuple[str, list[nn.Module]]] = [
         ("stem", [nn.Sequential(_conv3x3(channels, width, 1), nn.GroupNorm(GROUPS, width), nn.ReLU())])
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,28 @@ def test_a_worker_describes_what_training_keeps() -> None:
     description, _ = described(DIGITS_CNN, DataConfig("digits", clients=4), 0)
     conv2, conv3 = 4 * 64 + 8 * 64 + 2 * 8 * 16, 8 * 16 + 8 * 16 + 2 * 8 * 4
     assert description.activations.tolist() == [64, conv2, conv3, 32]
+
+
+def test_counts_are_made_anew_where_a_models_layers_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def make() -> list[Block]:
+        made.append("blocks")
+        return build(ModelConfig("vgg9", 2), 10, 1)
+
+    def count() -> int:
+        cached_counts(ModelConfig("vgg9", 2), make, dataset("mnist"), tmp_path)
+        return len(made)
+
+    once = count()
+    assert once > 0
+    assert count() == once
+    source = inspect.getsource
+    changed = {"edge.models.layers": "as it was, and another line"}
+    monkeypatch.setattr(inspect, "getsource", lambda module: changed.get(module.__name__) or source(module))
+    assert count() == 2 * once
 
 
 def test_counts_are_found_again_in_the_cache(tmp_path: Path) -> None:
