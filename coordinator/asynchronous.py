@@ -29,8 +29,10 @@ import numpy as np
 
 from coordinator import cohort
 from coordinator.budget import CLIENTS, SECONDS, Cost
-from coordinator.federation import Federation
+from coordinator.federation import Arrays, Federation, RunFailed
 from coordinator.held import Held
+from coordinator.ledger import TRAINED
+from coordinator.retrace import CaughtUp, Past, Under, read_back, written
 from coordinator.rows import NOT_SCORED, Rows, outcome
 from coordinator.scoring import Scoring
 from coordinator.server import Model
@@ -62,9 +64,24 @@ class _UnderWay:
 
 def stream(run: Federation) -> str:
     """Visits one by one until a rule stops the run; returns the rule."""
-    played = _Stream(run)
+    played = _Stream(run) if run.taken_up is None else _caught_up(run, run.taken_up)
     with played.held:
         return played.play()
+
+
+def _caught_up(run: Federation, checkpoint: Arrays) -> _Stream:
+    """The stream of a run that was broken off, as it was when its last round was committed."""
+    past = Past(run)
+    played = _Stream(past)
+    with played.held:
+        try:
+            rule: str | None = played.play()
+        except CaughtUp:
+            rule = None
+    if rule is not None and not past.is_over:
+        raise RunFailed(f"round {past.rounds}: played again, the run would have ended here: {rule}")
+    played.go_on(run, checkpoint, rule)
+    return played
 
 
 class _Stream:
@@ -81,6 +98,8 @@ class _Stream:
         self.retry_at = math.inf
         """When the next client that could begin a visit is there; inf: nobody is waited for"""
         self.refused_by: str | None = None
+        self.stopped_by: str | None = None
+        """The rule by which it had ended before it was played again"""
         self.idle = cohort.Idle(
             run.job.seed,
             run.candidates,
@@ -98,9 +117,26 @@ class _Stream:
         self.lost = 0
         """Visits of this round that lost their clients"""
 
+    def go_on(self, run: Federation, checkpoint: Arrays, stopped_by: str | None) -> None:
+        """Go on with another run, which stands on the same clock where this one has come to, or has ended there."""
+        self.stopped_by = stopped_by
+        self.run, self.held = run, Held(run.workers.size + SPARE_REPLIES, run.folder)
+        known, clock = read_back(checkpoint), run.remembers(checkpoint)
+        if known.keys() != self.under_way.keys() or any(
+            not np.array_equal(array, clock[name]) for name, array in run.clock.state().items()
+        ):
+            raise RunFailed(f"round {run.rounds - 1}: played again, its visits would not be under way as they were")
+        run.restore(checkpoint)
+        for client, one in self.under_way.items():
+            dispatch = replace(one.visit.dispatch, payload=known[client].payload)
+            one.visit, one.model = replace(one.visit, dispatch=dispatch), known[client].model
+            one.trained = False
+            run.server.resumed(client, one.model)
+        self._open()
+
     def play(self) -> str:
         run, limit = self.run, self.run.budget.limits.virtual_seconds
-        while True:
+        while self.stopped_by is None:
             run.heed()
             self._fill()
             if not self.under_way and self.retry_at == math.inf:
@@ -112,9 +148,8 @@ class _Stream:
             if item is RETRY:
                 self.retry_at = math.inf
                 continue
-            stopped_by = self._ended(item)
-            if stopped_by is not None:
-                return stopped_by
+            self.stopped_by = self._ended(item)
+        return self.stopped_by
 
     # --- how visits begin -----------------------------------------------------------------------------------------
 
@@ -155,18 +190,18 @@ class _Stream:
         self.idle.put(client)
         run.budget.release([one.cost])
         if not math.isfinite(ended.timeline.up_end[0]):
-            self._charge(one, ended, "lost")
             self._forget(one)
-            self.lost += 1
-            return self._given_up() if self.lost == LOST_ROUNDS * self.rules.visits_per_round else None
-        reply = self._trained(one)
+            return self._in_vain(one, ended, "lost")
+        kind, reply = self._trained(one)
+        if kind not in TRAINED:
+            return self._in_vain(one, ended, kind)
         self._keep(one.visit)
         run.server.received(one.visit.round, [one.visit.dispatch])
         run.server.note(reply)
-        self._charge(one, ended, "train", reply.numbers["loss"])
+        self._charge(one, ended, kind, reply.numbers["loss"])
         self.rows.blame([one.visit], ended.timeline, run.clock.now)
         learned = run.server.feedback(one.visit.round, [outcome(one.visit, reply, ended.timeline, 0)])
-        self.rows.choices += [replace(row, round=self.rows.round) for row in learned]
+        self.rows.choices += [row._replace(round=self.rows.round) for row in learned]
         run.server.fold(self._moved(one, reply, run.server.model))
         self.arrived += 1
         if self.arrived == (1 if self.rules.policy == "fedasync" else self.rules.buffer):
@@ -174,16 +209,23 @@ class _Stream:
         whole = self.rules.participants if self.rules.policy == "fedasync" else 1
         return self._close() if self.steps == whole else None
 
-    def _trained(self, one: _UnderWay) -> Update:
+    def _in_vain(self, one: _UnderWay, ended: Ended, kind: str) -> str | None:
+        """A visit has ended for nothing; returns the rule that stops the run after it, or None."""
+        self._charge(one, ended, kind)
+        self.lost += 1
+        return self._given_up() if self.lost == LOST_ROUNDS * self.rules.visits_per_round else None
+
+    def _trained(self, one: _UnderWay) -> tuple[str, Update]:
         """The visit's reply, checked only now: it harms nobody if training goes wrong in a visit that is in vain."""
         if not one.trained:
             waiting = [each for each in (one, *self.under_way.values()) if not each.trained]
             self.run.submit([each.visit for each in waiting], self.held.put).wait()
             for each in waiting:
                 each.trained = True
-        reply = self.held.take(one.visit.client)
-        self.run.check(reply, one.visit)
-        return reply
+        kind, reply = self.run.judge(self.held.take(one.visit.client), one.visit, one.model)
+        if kind not in TRAINED:
+            self._drop_state(one)
+        return kind, reply
 
     def _keep(self, visit: Visit) -> None:
         """What the client kept replaces what it kept before, at once: it may be visited again before the commit."""
@@ -200,6 +242,9 @@ class _Stream:
         if not one.trained:
             return
         self.held.take(one.visit.client)
+        self._drop_state(one)
+
+    def _drop_state(self, one: _UnderWay) -> None:
         if self.run.keeps:
             (self.run.folder / "state" / one.visit.state_name).unlink(missing_ok=True)
 
@@ -261,7 +306,8 @@ class _Stream:
         stopped_by = run.budget.reached(run.rounds, scored[0]) or stopped_by
         if stopped_by is not None:
             self._cut_all()
-        run.finish(run.end(self.rows, scoring, stopped_by))
+        held = {client: Under(one.visit.dispatch.payload, one.model) for client, one in self.under_way.items()}
+        run.finish(run.end(self.rows, scoring, stopped_by, written(held)))
         self._open()
         return stopped_by
 

@@ -44,7 +44,13 @@ class Cost:
         return self.bytes_down + self.bytes_up
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(*(getattr(self, name) + getattr(other, name) for name in _COLUMNS))
+        return Cost(
+            self.bytes_down + other.bytes_down,
+            self.bytes_up + other.bytes_up,
+            self.flops + other.flops,
+            self.joules + other.joules,
+            self.virtual_seconds + other.virtual_seconds,
+        )
 
 
 _COLUMNS = tuple(column.name for column in fields(Cost))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,24 +20,33 @@ from numpy.typing import NDArray
 
 from coordinator import scoring
 from coordinator.budget import Budget, ClientLimits, Cost
+from coordinator.faults import BadUpdate, Faults, judge
 from coordinator.files import write_vectors
-from coordinator.ledger import Commit, Ledger, RoundRow
+from coordinator.ledger import FAILED, Commit, Ledger, RoundRow
 from coordinator.methods import Method
 from coordinator.methods.row import Options
 from coordinator.rows import NOT_SCORED, Rows
 from coordinator.rules import Rules
 from coordinator.scoring import Scoring
-from coordinator.server import Dispatch, Model, Server, check_reply, check_totals
+from coordinator.server import Dispatch, Model, Server, check_totals
 from coordinator.tasks import Order, PoolTask, Reply, Stopped, Workers
 from coordinator.training import Training
 from coordinator.visits import Visit
 from costmodel.work import Work, nominal_bytes, nominal_bytes_plain, nominal_flops
 from edge import messages, state, wire
 from edge.config import Description, Job, Plan
-from edge.payload import INPUT_GRADIENT, MODEL, Payload, Shapes, sha256, shapes
+from edge.payload import INPUT_GRADIENT, MODEL, Payload, Shapes, Vector, sha256, shapes
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
     from costmodel.clock import Clock
+
+
+Arrays = Mapping[str, NDArray[np.generic]]
+"""By name, as a checkpoint holds them"""
+PLACES = ("state", "checkpoints")
+"""Folders of a run whose files the ledger names."""
+PROGRESS = "progress"
+"""Of a checkpoint's arrays: server steps so far, visits begun so far, and whether the model has been scored."""
 
 
 class RunFailed(RuntimeError):  # noqa: N818 - it says what happened, and is raised to say just that
@@ -107,6 +116,8 @@ class Federation:
     on_round: Callable[[Progress], None]
     is_stopped: Callable[[], bool] = lambda: False
     """Whether the user has asked for an end"""
+    faults: Faults = field(default_factory=Faults)
+    """What becomes of updates that cannot be used, and of visits that no worker can train"""
     refused: Mapping[int, str] = field(default_factory=dict)
     """client -> why it can take no part, such as a device that the model does not fit"""
     rounds: int = 0
@@ -120,6 +131,8 @@ class Federation:
     """client -> file name of its kept state, as committed"""
     uncommitted: Mapping[int, str] = field(default_factory=dict)
     """client -> file name of what it has kept since the last commit, where it may be visited again before the next"""
+    taken_up: Arrays | None = None
+    """The checkpoint of a run that goes on, where its policy has to find the way back to it (`coordinator.retrace`)"""
 
     def __post_init__(self) -> None:
         self._committed_at = time.monotonic()
@@ -165,7 +178,7 @@ class Federation:
         passes = passes + row.whole_passes(blocks, self.options, choice) * held
         work = Work(
             wire.train_nbytes(self.job.run_id, tuple(choice), shapes(dispatch.payload)),
-            wire.update_nbytes(self.job.run_id, self.job.reports, self.up_shapes),
+            self._bytes_up,
             float((passes * self.description.flops).sum()),
             plan.steps,
         )
@@ -193,12 +206,16 @@ class Federation:
         dispatch = Dispatch(client, whole, choice)
         return Visit(self.visits, round, round, 0.0, dispatch, "listen", work, Plan(0, 0, 0), nominal, 0.0)
 
-    @property
+    @cached_property
     def up_shapes(self) -> Shapes:
         """Shapes of what one client sends, corrections' slots among them."""
         return self.server.up_shapes()
 
-    @property
+    @cached_property
+    def _bytes_up(self) -> int:
+        return wire.update_nbytes(self.job.run_id, self.job.reports, self.up_shapes)
+
+    @cached_property
     def plain_flops(self) -> float:
         """FLOPs of an ordinary training step per example."""
         flops = self.description.flops
@@ -235,17 +252,24 @@ class Federation:
         message = messages.Train(visit.client, visit.turn, visit.lr, dispatch.choice, dispatch.payload)
         state_out = self._path(visit.state_name) if self.keeps else None
         turns, flops = self.server.setup.turns, visit.work.flops
-        return PoolTask(message, self.kept(visit.client), state_out, turns, flops, share)
+        may_fail = self.faults.on_bad_client == "skip"
+        return PoolTask(message, self.kept(visit.client), state_out, turns, flops, share, may_fail)
 
     def train(self, visits: Sequence[Visit]) -> Training:
         """Have these visits really trained, and their replies folded into the server's next step."""
         return Training(self, visits)
 
-    def check(self, reply: messages.Update, visit: Visit) -> None:
-        """RunFailed for a reply that cannot be used."""
-        problem = check_reply(self.server, reply)
-        if problem is not None:
-            raise RunFailed(f"update refused: {problem}")
+    def judge(self, reply: messages.Update, visit: Visit, base: Model) -> tuple[str, messages.Update]:
+        """As `coordinator.faults.judge`. RunFailed where a fault ends the run."""
+        try:
+            kind, judged = judge(self.faults, self.server, reply, visit, base)
+        except BadUpdate as error:
+            raise RunFailed(f"update refused: {error}") from None
+        if kind != FAILED:
+            self._check_flops(reply, visit)
+        return kind, judged
+
+    def _check_flops(self, reply: messages.Update, visit: Visit) -> None:
         counted, foreseen = reply.numbers["flops"], visit.work.flops
         if not math.isclose(counted, foreseen, rel_tol=1e-9):
             raise RunFailed(
@@ -302,11 +326,17 @@ class Federation:
 
     # --- the commit -----------------------------------------------------------------------------------------------
 
-    def end(self, rows: Rows, scoring: Scoring | None, stopped_by: str | None = None) -> Ending:
-        """A round has ended; what comes after it no longer changes what will be committed."""
+    def end(
+        self, rows: Rows, scoring: Scoring | None, stopped_by: str | None = None, more: Arrays | None = None
+    ) -> Ending:
+        """A round has ended; what comes after it no longer changes what will be committed.
+
+        ``more``: what the checkpoint is to hold beside the model and what server half and clock remember.
+        """
         self.uncommitted = rows.kept
         vectors = {f"server|{key}": np.array(array) for key, array in self.server.state().items()}
         vectors |= {f"clock|{key}": np.array(array) for key, array in self.clock.state().items()}
+        vectors |= {PROGRESS: np.array([self.rounds, self.visits, self.scored]), **(more or {})}
         return Ending(
             rows,
             scoring,
@@ -330,15 +360,29 @@ class Federation:
         """Write the checkpoint, commit all in one transaction, then drop what is obsolete."""
         rows, checkpoint = ending.rows, self._checkpoint(ending)
         digests = {name: file_sha256(self.folder / "state" / name) for name in set(rows.kept.values())}
-        states = {client: (row.round, name, digests[name]) for client, name in rows.kept.items()}
+        states = {client: (name, digests[name]) for client, name in rows.kept.items()}
         now = time.monotonic()
         wall_seconds, self._committed_at = now - self._committed_at, now
         obsolete = self.ledger.commit(
             Commit(row, rows.visits, rows.transfers, rows.choices, states, checkpoint, wall_seconds)
         )
         self.states.update(rows.kept)
-        for name in obsolete:
-            for place in ("state", "checkpoints"):
+        self.remove(obsolete)
+
+    def restore(self, arrays: Arrays) -> None:
+        """Set the model, and what the server half remembers, to a checkpoint's."""
+        model = _under("model|", arrays)
+        named = {key: Vector(np.asarray(model[key], np.float32)) for key in self.server.model}
+        self.server.restore(named, _under("server|", arrays))
+
+    def remembers(self, arrays: Arrays) -> dict[str, NDArray[np.float64]]:
+        """What the clock remembers in a checkpoint."""
+        return {key: np.asarray(array, np.float64) for key, array in _under("clock|", arrays).items()}
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Delete files of checkpoints and of what clients kept."""
+        for name in names:
+            for place in PLACES:
                 (self.folder / place / name).unlink(missing_ok=True)
 
     def _say(self, ending: Ending, row: RoundRow) -> None:
@@ -375,15 +419,20 @@ class Federation:
         return {visit.client: visit.state_name for visit in listeners}
 
     def tidy(self) -> None:
-        """Remove what workers wrote for visits of a round that was never committed."""
-        named = set(self.states.values())
-        for path in (self.folder / "state").iterdir():
-            if path.name not in named:
-                path.unlink()
+        """Remove what was written for a round that was never committed."""
+        named = self.ledger.files()
+        for place in PLACES:
+            for path in (self.folder / place).iterdir():
+                if path.name not in named:
+                    path.unlink()
 
     def model_sha256(self) -> str:
         """The hash of the global model."""
         return sha256({MODEL: self.server.model})
+
+
+def _under(prefix: str, arrays: Arrays) -> dict[str, NDArray[np.generic]]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def file_sha256(path: Path) -> str:

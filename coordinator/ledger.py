@@ -4,8 +4,8 @@ A round is committed whole: its rows, the model's checkpoint, the server's state
 lies. Tables ``rounds``, ``visits``, ``transfers``, ``choices``, ``states``, ``checkpoints`` and ``meta`` hold virtual
 facts, equal for any number of workers; ``host_rounds`` and ``host_events`` hold what this machine did.
 
-The hash chain runs over (previous hash, model hash, the round's virtual rows) and starts from the resolved scenario
-and the data's hash.
+The hash chain runs over (previous hash, columns of the round's virtual rows, among them the model's hash) and starts
+from the resolved scenario and the data's hash.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 
-@dataclass(frozen=True)
-class RoundRow:
+class RoundRow(NamedTuple):
     """One committed round. Times are virtual and absolute; amounts are of the visits that ended in it."""
 
     round: int
@@ -54,12 +53,16 @@ class RoundRow:
 
 OWN_LINK, SERVER_LINK, COMPUTE, WAITING = "own link", "server link", "compute", "waiting"
 BOTTLENECKS = (OWN_LINK, SERVER_LINK, COMPUTE, WAITING)
-COUNTED = ("train", "listen")
+TRAIN, ZEROED, LISTEN, REFUSED, FAILED = "train", "zeroed", "listen", "refused", "failed"
+TRAINED = (TRAIN, ZEROED)
+"""Kinds of visit whose updates counted."""
+FAULTY = (ZEROED, REFUSED, FAILED)
+"""Kinds of visit whose updates could not be used as they were."""
+COUNTED = (*TRAINED, LISTEN)
 """Kinds of visit that were not in vain."""
 
 
-@dataclass(frozen=True)
-class VisitRow:
+class VisitRow(NamedTuple):
     """One visit of one client, in the round in which it ended."""
 
     visit: int
@@ -69,8 +72,10 @@ class VisitRow:
     device: str
     network: str
     kind: str
-    """``train``, or ``listen`` for a download only. Those that did not count: ``late`` (for the round's rule),
-    ``lost`` (the client left, crashed or ran out of power), ``cut`` (the run ended)."""
+    """``train``, ``zeroed`` (its update could not be used, and counted as no change), or ``listen`` for a download
+    only. Those that did not count: ``late`` (for the round's rule), ``lost`` (the client left, crashed or ran out of
+    power), ``cut`` (the run ended), ``refused`` (its update could not be used), ``failed`` (no worker could train
+    it)."""
     staleness: int
     """Server steps between the beginning of the visit and its use; 0 in synchronous rounds."""
     start_s: float
@@ -93,8 +98,7 @@ class VisitRow:
     loss: float | None
 
 
-@dataclass(frozen=True)
-class TransferRow:
+class TransferRow(NamedTuple):
     """The bytes of one block in one direction of one visit.
 
     Slot '' and key 'header' for the header; slot '' and key 'cut' for all that a visit sent until it was broken off.
@@ -109,8 +113,7 @@ class TransferRow:
     nbytes: int
 
 
-@dataclass(frozen=True)
-class ChoiceRow:
+class ChoiceRow(NamedTuple):
     """What the server chose for one visit, and what it learned from it (GMBS, Eq. 5-7)."""
 
     round: int
@@ -128,13 +131,12 @@ class ChoiceRow:
     reward: float
 
 
-@dataclass(frozen=True)
-class HostEvent:
+class HostEvent(NamedTuple):
     """Something that happened to this machine's processes; never part of the result."""
 
     kind: str
-    """worker_started, worker_memory, worker_retired, worker_died, task_failed, task_repeated, late_reply,
-    message_refused"""
+    """worker_started, worker_memory, worker_retired, worker_died, task_failed, task_repeated, task_given_up,
+    late_reply, message_refused"""
     worker: str
     """Its number; '' when no worker of ours is known to be concerned."""
     detail: str
@@ -150,18 +152,19 @@ class Commit:
     visits: Sequence[VisitRow] = ()
     transfers: Sequence[TransferRow] = ()
     choices: Sequence[ChoiceRow] = ()
-    states: Mapping[int, tuple[int, str, str]] = field(default_factory=dict)
-    """client -> (visit, file name, sha256 of the file)"""
+    states: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    """client -> (file name, sha256 of the file) of what it kept"""
     checkpoint: tuple[str, str] = ("", "")
     """(file name, sha256 of the file)"""
     wall_seconds: float = 0.0
 
 
-_TYPES = {"int": "INTEGER", "float": "REAL", "str": "TEXT", "float | None": "REAL", "int | None": "INTEGER"}
+Row = TypeVar("Row", RoundRow, VisitRow, ChoiceRow)
+_TYPES = {int: "INTEGER", float: "REAL", str: "TEXT", float | None: "REAL", int | None: "INTEGER"}
 
 
-def _create(table: str, kind: type[Any], extra: str = "") -> str:
-    columns = ", ".join(f"{f.name} {_TYPES[str(f.type)]}" for f in fields(kind))
+def _create(table: str, kind: type[NamedTuple], extra: str = "") -> str:
+    columns = ", ".join(f"{name} {_TYPES[of]}" for name, of in get_type_hints(kind).items())
     return f"CREATE TABLE {table} ({columns}{extra})"
 
 
@@ -171,46 +174,92 @@ SCHEMA = (
     _create("visits", VisitRow, ", PRIMARY KEY (visit)"),
     _create("transfers", TransferRow),
     _create("choices", ChoiceRow),
-    "CREATE TABLE states (client INTEGER PRIMARY KEY, visit INTEGER, file TEXT, sha256 TEXT)",
+    "CREATE TABLE states (client INTEGER, round INTEGER, file TEXT, sha256 TEXT, PRIMARY KEY (client, round))",
     "CREATE TABLE checkpoints (round INTEGER PRIMARY KEY, file TEXT, sha256 TEXT)",
     "CREATE TABLE host_rounds (round INTEGER PRIMARY KEY, wall_s REAL)",
     "CREATE TABLE host_events (kind TEXT, worker TEXT, detail TEXT, wall_s REAL)",
 )
+FILES = "SELECT file FROM states UNION SELECT file FROM checkpoints"
 KEPT_CHECKPOINTS = 2
+"""The newest, and one to go back to if that is damaged."""
 
 
 class Ledger:
     """The ledger of one run, open for writing by one process."""
 
-    def __init__(self, path: Path, genesis: str) -> None:
-        """Create the ledger; ``genesis`` is the first hash of the chain."""
+    def __init__(self, path: Path, genesis: str | None) -> None:
+        """Create the ledger; ``genesis`` is the first hash of the chain. None: take up one that is there."""
         self._db = sqlite3.connect(path, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
-        self.chain = genesis
-        with self._transaction():
-            for statement in SCHEMA:
-                self._db.execute(statement)
-            self._set("genesis", genesis)
+        if genesis is not None:
+            with self._transaction():
+                for statement in SCHEMA:
+                    self._db.execute(statement)
+                self._set("genesis", genesis)
+        self.genesis = self._genesis()
+        self.chain = self._last_chain()
 
     def commit(self, done: Commit) -> list[str]:
         """Commit one round; returns the names of files that nothing refers to any more, to be deleted."""
         chain = link(self.chain, done)
         with self._transaction():
-            self._insert("rounds", [(*_values(done.row), chain)])
+            self._insert("rounds", [(*done.row, chain)])
             for table, rows in (("visits", done.visits), ("transfers", done.transfers), ("choices", done.choices)):
-                self._insert(table, [_values(row) for row in rows])
-            obsolete = self._replace_states(done.states)
+                self._insert(table, rows)
+            self._insert("states", [(client, done.row.round, *file) for client, file in done.states.items()])
             self._insert("checkpoints", [(done.row.round, *done.checkpoint)])
-            obsolete += self._drop_checkpoints()
+            obsolete = self._drop_checkpoints()
             self._insert("host_rounds", [(done.row.round, done.wall_seconds)])
         self.chain = chain
         return obsolete
 
+    def rounds(self) -> list[RoundRow]:
+        """All rounds, in their order."""
+        return self._rows(RoundRow, "rounds", "round")
+
+    def visits(self) -> list[VisitRow]:
+        """All visits, in the order of their beginnings."""
+        return self._rows(VisitRow, "visits", "visit")
+
+    def choices(self) -> list[ChoiceRow]:
+        """All choices, in the order in which they were learned from."""
+        return self._rows(ChoiceRow, "choices", "rowid")
+
+    def checkpoints(self) -> list[tuple[int, str, str]]:
+        """(round, file name, sha256) of those that are kept, newest first."""
+        return list(self._db.execute("SELECT round, file, sha256 FROM checkpoints ORDER BY round DESC"))
+
+    def kept(self, round: int) -> dict[int, tuple[str, str]]:
+        """client -> (file name, sha256) of what it had kept at the end of ``round``, one whose checkpoint is kept."""
+        query = "SELECT client, file, sha256 FROM states WHERE round <= ? ORDER BY client, round"
+        return {client: (file, digest) for client, file, digest in self._db.execute(query, (round,))}
+
+    def wall_seconds(self) -> float:
+        """That all rounds have taken so far."""
+        return float(self._db.execute("SELECT TOTAL(wall_s) FROM host_rounds").fetchone()[0])
+
+    def files(self) -> set[str]:
+        """Names of all files that the run may still need."""
+        return self._files(FILES)
+
+    def go_back(self, round: int) -> list[str]:
+        """Forget what was committed after ``round``, as if it had not been; returns the names of files to be deleted.
+
+        Only rounds of which a checkpoint is kept can be gone back to, since what clients kept before is deleted.
+        """
+        before = self.files()
+        with self._transaction():
+            for table in ("rounds", "visits", "transfers", "choices", "states", "checkpoints", "host_rounds"):
+                self._db.execute(f"DELETE FROM {table} WHERE round > ?", (round,))
+            self._db.execute("DELETE FROM meta WHERE key = 'summary'")
+        self.chain = self._last_chain()
+        return sorted(before - self.files())
+
     def event(self, event: HostEvent) -> None:
         """Record a host event at once."""
         with self._transaction():
-            self._insert("host_events", [_values(event)])
+            self._insert("host_events", [event])
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Record how the run ended."""
@@ -230,19 +279,30 @@ class Ledger:
             marks = ", ".join("?" * len(rows[0]))
             self._db.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
 
-    def _replace_states(self, states: Mapping[int, tuple[int, str, str]]) -> list[str]:
-        if not states:
-            return []
-        before = self._files("SELECT file FROM states")
-        for client, (visit, file, digest) in states.items():
-            self._db.execute("INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?)", (client, visit, file, digest))
-        return sorted(before - self._files("SELECT file FROM states"))
-
     def _drop_checkpoints(self) -> list[str]:
+        """Of all but the newest checkpoints, and of what clients have replaced by the oldest of these."""
         newest = f"SELECT round FROM checkpoints ORDER BY round DESC LIMIT {KEPT_CHECKPOINTS}"
+        oldest = f"SELECT MIN(round) FROM ({newest})"
+        later = (
+            "SELECT 1 FROM states AS later WHERE later.client = states.client "
+            f"AND later.round > states.round AND later.round <= ({oldest})"
+        )
+        replaced = self._files(f"SELECT file FROM states WHERE EXISTS ({later})")
+        self._db.execute(f"DELETE FROM states WHERE EXISTS ({later})")
         old = self._files(f"SELECT file FROM checkpoints WHERE round NOT IN ({newest})")
         self._db.execute(f"DELETE FROM checkpoints WHERE round NOT IN ({newest})")
-        return sorted(old)
+        return sorted(old | replaced - self._files("SELECT file FROM states"))  # clients may share a file
+
+    def _last_chain(self) -> str:
+        last = self._db.execute("SELECT chain FROM rounds ORDER BY round DESC LIMIT 1").fetchone()
+        return str(last[0]) if last else self.genesis
+
+    def _genesis(self) -> str:
+        return str(self._db.execute("SELECT value FROM meta WHERE key = 'genesis'").fetchone()[0])
+
+    def _rows(self, kind: type[Row], table: str, order: str) -> list[Row]:
+        query = f"SELECT {', '.join(kind._fields)} FROM {table} ORDER BY {order}"
+        return [kind(*row) for row in self._db.execute(query)]
 
     def _files(self, query: str) -> set[str]:
         return {str(row[0]) for row in self._db.execute(query)}
@@ -264,15 +324,10 @@ class _Transaction:
         self.db.execute("COMMIT" if kind is None else "ROLLBACK")
 
 
-def _values(row: Any) -> tuple[Any, ...]:
-    """A row's columns in their order; not `dataclasses.astuple`, whose deep copies were a third of a round's cost."""
-    return tuple(vars(row).values())
-
-
 def link(previous: str, done: Commit) -> str:
     """The next hash of the chain: over the previous one and the round's virtual rows, the model's hash among them."""
-    rows: Iterable[Any] = (done.row, *done.visits, *done.transfers, *done.choices)
-    text = json.dumps([vars(row) for row in rows], sort_keys=True, separators=(",", ":"), allow_nan=False)
+    rows = (done.row, *done.visits, *done.transfers, *done.choices)
+    text = json.dumps(rows, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(f"{previous}\n{text}".encode()).hexdigest()
 
 

@@ -233,10 +233,9 @@ class Pool:
     def _receive_some(self) -> bool:
         """Handle messages that have come, not too many at a time; whether that was all."""
         for _ in range(MOST_PER_TURN):
-            try:
-                parts = [self._router.recv(zmq.NOBLOCK, copy=False)]
-            except zmq.Again:
+            if not int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:  # an exception costs more than to ask
                 return True
+            parts = [self._router.recv(zmq.NOBLOCK, copy=False)]
             while parts[-1].more:  # a message has come whole or not at all
                 parts.append(self._router.recv(zmq.NOBLOCK, copy=False))
             identity, *rest = [part.buffer for part in parts]
@@ -357,7 +356,16 @@ class Pool:
                 self._event("late_reply", self._crew[instruction.worker], late)
             else:
                 assert isinstance(instruction, leases.GiveUp)
-                raise PoolError(f"{instruction.reason}{quote(self._crew[instruction.worker].tail())}")
+                self._give_up(instruction)
+
+    def _give_up(self, given: leases.GiveUp) -> None:
+        """PoolError, unless its order goes on without this task."""
+        worker, asked = self._crew[given.worker], self._orders.get(given.sequence)
+        if asked is None or not asked.task.may_fail:
+            raise PoolError(f"{given.reason}{quote(worker.tail())}")
+        self._event("task_given_up", worker, f"{given.reason}{quote(worker.tail())}")
+        task, order, _ = self._close(given.sequence)
+        order.hear(given.sequence, task, task.unanswered)
 
     def _send_task(self, worker: Worker, sequence: int) -> None:
         task, _, parcel = self._orders[sequence]
@@ -396,8 +404,8 @@ class Pool:
         try:
             self._router.send(worker.identity.encode(), FURTHER_PART)
             for part in parts[:-1]:
-                self._router.send(part, FURTHER_PART, copy=False)
-            self._router.send(parts[-1], LAST_PART, copy=False)
+                self._router.send(part, FURTHER_PART)
+            self._router.send(parts[-1], LAST_PART)
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                 raise

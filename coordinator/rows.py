@@ -20,6 +20,7 @@ from coordinator.ledger import (
     COUNTED,
     OWN_LINK,
     SERVER_LINK,
+    TRAINED,
     WAITING,
     ChoiceRow,
     RoundRow,
@@ -92,8 +93,7 @@ class Rows:
         row = _visit_row(visit, self.round, fleet, timeline, index, kind, until, waiting_joules, staleness, loss)
         self.visits.append(row)
         self.transfers += _transfers(visit, row, up or {})
-        end = min(float(timeline.end[index]), until)
-        return Cost(row.bytes_down, row.bytes_up, row.flops, row.joules, max(end - row.start_s, 0.0))
+        return spent(row)
 
     def round_row(self, end: float, scored: Scored, model_sha256: str) -> RoundRow:
         """The round as a whole."""
@@ -104,7 +104,7 @@ class Rows:
             round=self.round,
             start_s=self.start,
             end_s=end,
-            participants=sum(row.kind == "train" for row in rows),
+            participants=sum(row.kind in TRAINED for row in rows),
             accuracy=scored[0],
             test_loss=scored[1] if scored[1] is not None and math.isfinite(scored[1]) else None,
             train_loss=float(np.mean(losses)) if losses else None,
@@ -127,6 +127,11 @@ class Rows:
 def seconds(row: VisitRow) -> float:
     """From the beginning of a visit to its end."""
     return row.up_end_s - row.start_s
+
+
+def spent(row: VisitRow) -> Cost:
+    """What a visit has spent."""
+    return Cost(row.bytes_down, row.bytes_up, row.flops, row.joules, max(seconds(row), 0.0))
 
 
 def bottleneck(timeline: Timeline, index: int, end: float, waited: float) -> str:

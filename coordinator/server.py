@@ -11,6 +11,7 @@ Subclasses of `Server` can customise by overriding
 * ``fold`` and ``step``: how replies, one after another, become the next global model;
   whoever overrides ``fold``, ``note`` or ``weight`` says in its row that it looks into single replies;
 * ``started``, ``received`` and ``feedback``: bookkeeping when visits begin, have counted, and are known to the end;
+* ``recall`` and ``resumed``: the same bookkeeping, where a run goes on that was broken off;
 * ``listeners``: clients that only download in a round;
 * ``evaluated`` or ``scored``: the model that is scored;
 * ``state`` and ``restore``: what is remembered beside the model.
@@ -150,6 +151,12 @@ class Server:
 
     def received(self, round: int, dispatches: Sequence[Dispatch]) -> None:
         """These visits, begun in ``round``, have counted: their clients hold what they were sent."""
+
+    def recall(self, outcome: Outcome, learned: ChoiceRow) -> None:
+        """Learn again, from the ledger, what `feedback` learned of a visit when it had ended."""
+
+    def resumed(self, client: int, model: Model) -> None:
+        """A visit is under way that began, before the run was broken off, when this was the global model."""
 
     def listeners(self, round: int, cohort: Sequence[int]) -> Sequence[int]:
         """Clients outside the cohort that download the whole model in this round, and keep it."""

@@ -246,6 +246,13 @@ class Net:
             self._twin = twin
         return self._twin
 
+    def freeze(self) -> Net:
+        """The `frozen` model, with the numbers that this one has now."""
+        twin = self.frozen()
+        twin.flat.copy_(self.flat)
+        twin.buffers.copy_(self.buffers)
+        return twin
+
 
 def _float_buffers(module: nn.Module) -> list[Tensor]:
     return [buffer for buffer in module.buffers() if buffer.is_floating_point()]

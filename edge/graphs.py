@@ -19,7 +19,7 @@ of its losses, and a correction of its ``correct``, that they
 * draw no random numbers on the host;
 * leave nothing on the host but what `Local.note` notes.
 
-FedAvg, FedProx, FedMLB and FedBR do.
+FedAvg, FedNova, FedProx, FedMLB, FedBR and the objectives with a frozen teacher do.
 """
 
 from __future__ import annotations

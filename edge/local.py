@@ -18,7 +18,7 @@ A `Correction` joins any objective; it changes gradients and may keep and send v
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from edge.blocks import Net
-from edge.config import Plan
+from edge.config import Plan, TrainConfig
 from edge.payload import MODEL, Payload
 from edge.streams import generator
 
@@ -59,6 +59,8 @@ class Visit:
     device: torch.device
     pathways: Literal["each", "sweep"] = "each"
     """How hybrid pathways are run (`edge.pathways`), where a method has any."""
+    train: TrainConfig = field(default_factory=TrainConfig)
+    """How its steps are made."""
 
     def rng(self, purpose: str) -> np.random.Generator:
         """The method's private random stream for this visit."""

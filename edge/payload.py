@@ -22,6 +22,8 @@ FORWARD, WEIGHT_GRADIENT, INNER_GRADIENT, INPUT_GRADIENT = range(4)
 the others need; and the one that it passes on to its input."""
 KINDS = 4
 MODEL = "model"
+TEACHER = "teacher"
+"""The slot of another model that local training learns from."""
 BUFFERS = ".buffers"
 ITEM_NBYTES = 4
 VERSION_NBYTES = 16

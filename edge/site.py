@@ -185,6 +185,7 @@ class Site:
             local=lambda: self.train_set.in_order(indices, job.eval_batch),
             device=self.device,
             pathways=job.train.pathways,
+            train=job.train,
         )
 
     def _batches(self, task: Train) -> LocalBatches:

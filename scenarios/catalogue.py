@@ -6,7 +6,7 @@ import ast
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from typing import IO, Any
@@ -24,6 +24,7 @@ from edge.data.sets import DATASETS
 from edge.models import MODELS
 from scenarios.host import cache_folder
 from scenarios.load import FILES, ScenarioError, shipped
+from scenarios.overheads import overhead
 
 Row = dict[str, Any]
 PARTITIONS = {
@@ -76,21 +77,28 @@ def _method(row: Objective | Correction) -> Row:
         "title": row.title,
         "source": row.source,
         "neutral": row.neutral,
+        "keeps": _kept(row),
+        "costs": overhead(row.name).plain(),
         "options": options(row.options),
     }
     if isinstance(row, Correction):
-        keeps = "vectors of its own" if row.keeps else "nothing"
-        return shared | {"joins": "any objective, as in fedmlb+" + row.name, "keeps": keeps, "weights": None}
-    nothing = row.keep is keeps_what_does_not_arrive and row.down == EVERYTHING
-    keeps = "nothing" if nothing else (inspect.getdoc(row.keep) or "").split("\n")[0]
-    return shared | {"joins": None, "keeps": keeps, "weights": row.weights}
+        return shared | {"joins": "any objective, as in fedmlb+" + row.name, "weights": None}
+    return shared | {"joins": None, "weights": row.weights}
+
+
+def _kept(row: Objective | Correction) -> str:
+    """What a client keeps between its visits."""
+    kept = ["vectors of its own"] if row.keeps else []
+    if isinstance(row, Objective) and not (row.keep is keeps_what_does_not_arrive and row.down == EVERYTHING):
+        kept.append((inspect.getdoc(row.keep) or "").split("\n")[0])
+    return "; ".join(kept) or "nothing"
 
 
 def options(kind: type[Options]) -> list[Row]:
-    """Name, default and meaning of each of a method's options."""
+    """Name, the paper's symbol if there is one, default and meaning of each of a method's options."""
     texts = field_docs(kind)
     return [
-        {"name": name, "default": field.default, "meaning": texts.get(name, "")}
+        {"name": name, "symbol": field.title, "default": field.default, "meaning": texts.get(name, "")}
         for name, field in kind.model_fields.items()
     ]
 
@@ -112,8 +120,29 @@ def field_docs(kind: type) -> dict[str, str]:
 
 def _method_details(row: Row) -> list[str]:
     lines = [f"source: {row['source']}", f"neutral: {row['neutral']}", f"a client keeps: {row['keeps']}"]
+    lines += [*_cost_details(row["costs"])]
     lines.append(f"joins: {row['joins']}" if row["joins"] else f"weights: {row['weights']}")
-    return lines + [f"{option['name']} = {option['default']!r}: {option['meaning']}" for option in row["options"]]
+    return lines + [_option(option) for option in row["options"]]
+
+
+def _cost_details(costs: Row) -> Iterator[str]:
+    """Bytes and compute beside FedAvg's."""
+    down, up = (_nbytes(costs[f"extra_bytes_{way}"], costs["model_bytes"]) for way in ("down", "up"))
+    most, chosen = ("at most ", ", chosen per visit") if costs["chosen_per_visit"] else ("", "")
+    yield f"extra bytes: {most}{down} down{chosen}; {up} up"
+    least, most = (f"{factor:.3f}" for factor in costs["relative_compute"])
+    yield f"relative compute: {least if least == most else f'{least} to {most}'} ({costs['model']})"
+
+
+def _nbytes(extra: int, model: int) -> str:
+    """In models, where it is about as much as one or more."""
+    models = f" ({extra / model:.2f} models)" if extra > model / 2 else ""
+    return format_bytes(extra) + models
+
+
+def _option(option: Row) -> str:
+    symbol = f" ({option['symbol']})" if option["symbol"] else ""
+    return f"{option['name']}{symbol} = {option['default']!r}: {option['meaning']}"
 
 
 # --- the other kinds --------------------------------------------------------------------------------------------------

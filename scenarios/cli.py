@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -36,6 +36,7 @@ from scenarios.cli_parts import (
 
 if TYPE_CHECKING:
     from scenarios.host import Host, Interrupt
+    from scenarios.load import Loaded
 
 app = typer.Typer(
     add_completion=False,
@@ -110,7 +111,7 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run a scenario: live table, run folder, report, summary."""
-    from scenarios import report, runner, tables
+    from scenarios import runner
     from scenarios.load import load
 
     loaded = load(scenario, _with_seed(overrides, seed))
@@ -118,7 +119,13 @@ def run(
     def work(host: Host, nursery: Any, interrupt: Interrupt) -> dict[str, Any]:
         return runner.run(loaded, host, nursery, interrupt, stop_at_target=True)
 
-    result = working([loaded], out, run_id, workers, device, quiet or as_json, work)
+    _ended(loaded, working([loaded], out, run_id, workers, device, quiet or as_json, work), as_json)
+
+
+def _ended(loaded: Loaded, result: dict[str, Any], as_json: bool) -> NoReturn:
+    """Tell how a run has ended, and leave with its exit code."""
+    from scenarios import report, tables
+
     stopped = result["stopped_by"] == "user"
     folder, page = Path(result["run_dir"]), None
     if not stopped:  # who stops a run waits for nothing; `fedbr report` draws it later
@@ -126,6 +133,25 @@ def run(
         page = drawn(lambda: report.build([folder], folder / "report.html", title))
     tell(result, as_json, lambda: tables.print_summary(result, page))
     raise typer.Exit(STOPPED if stopped else FINISHED)
+
+
+@app.command()
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run that was broken off")],
+    workers: Workers = None,
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Go on with a run that was killed or stopped, from its last committed round, as if nothing had happened."""
+    from scenarios import runner
+
+    loaded, device = runner.begun(folder, device)
+
+    def work(host: Host, nursery: Any, interrupt: Interrupt) -> dict[str, Any]:
+        return runner.resume(loaded, host, folder, nursery, interrupt)
+
+    _ended(loaded, working([loaded], folder.parent, None, workers, device, quiet or as_json, work), as_json)
 
 
 @app.command()
@@ -237,6 +263,7 @@ def doctor(
 app.add_typer(cli_studies.several, name="study")
 app.command()(cli_studies.reproduce)
 app.command()(cli_studies.replay)
+app.command()(cli_studies.verify)
 app.command()(cli_studies.stress)
 
 

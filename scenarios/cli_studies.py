@@ -129,6 +129,29 @@ def replay(
     tell(result, as_json, lambda: study.show(result))
 
 
+def verify(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
+    workers: Workers = None,
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Make a run again, and see whether it is the same to the bit; if not, name the first round that differs."""
+    from scenarios import runner
+    from scenarios.studies import verify as study
+
+    loaded, device = runner.begun(folder, device)
+
+    def work(host: Host, nursery: Any, interrupt: Interrupt) -> dict[str, Any]:
+        return study.verify(loaded, folder, host, nursery, interrupt)
+
+    result = working([loaded], folder.parent, None, workers, device, quiet or as_json, work)
+    tell(result, as_json, lambda: study.show(result))
+    if result["difference"] is not None:
+        raise typer.Exit(FAILED)
+    raise typer.Exit(FINISHED if result["same"] else STOPPED)
+
+
 def stress(
     clients: Annotated[int, typer.Option("--clients", min=1, max=10_000_000, help="how many there are")],
     cohort: Annotated[int | None, typer.Option("--cohort", min=1, help="how many take part; by default all")] = None,

@@ -233,15 +233,15 @@ def _streams(seed: int) -> Callable[[str, int, int], np.random.Generator]:
 
 
 def refused(
-    scenario: schema.Scenario, drawn: Fleet, description: Description, forward: NDArray[np.float64]
+    scenario: schema.Scenario, drawn: Fleet, description: Description, kept: NDArray[np.float64]
 ) -> dict[int, str]:
     """client -> why its device's memory cannot hold the training; ScenarioError if that leaves nobody.
 
-    ``forward`` (blocks,): how often an example passes forward through each block, at most; pathways keep what they
-    need for their way back too.
+    ``kept`` (blocks,): how often an example passes forward through each block, at most, and leaves there what its way
+    back needs; a teacher's pass has no way back.
     """
     parameters = sum(block.params for block in description.layout.blocks)
-    activations, batch = float((description.activations * forward).sum()), scenario.train.batch
+    activations, batch = float((description.activations * kept).sum()), scenario.train.batch
     needed = memory.training_nbytes(parameters, activations, batch)
     reasons = {
         kind: f"{device.name}: {memory.sum_text(parameters, activations, batch, device.memory_bytes)}"

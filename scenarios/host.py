@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import re
 import secrets
+import shutil
 import signal
+import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,6 +20,7 @@ from types import FrameType
 
 from coordinator.federation import Progress
 from coordinator.files import write_text
+from coordinator.ledger import read
 from scenarios.cache import cache_folder as cache_folder
 from scenarios.load import Loaded, ScenarioError
 from scenarios.resolved import toml_text
@@ -110,15 +114,54 @@ def fresh_folder(loaded: Loaded, host: Host) -> Path:
     """A new run folder with its empty places and the resolved scenario."""
     folder = make_folder(loaded.name, host)
     with _writing(folder):
-        for name in ("checkpoints", "state", "logs"):
+        for name in PLACES:
             (folder / name).mkdir()
         write_text(folder / "scenario.toml", toml_text(loaded.scenario.model_dump()))
     return folder
 
 
+PLACES = ("checkpoints", "state", "logs")
+
+
+def empty(folder: Path) -> None:
+    """Make a run folder as `fresh_folder` leaves it; for a run that was broken off before its first round."""
+    with _writing(folder):
+        for path in folder.glob("ledger.sqlite*"):
+            path.unlink()
+        for name in PLACES:
+            shutil.rmtree(folder / name, ignore_errors=True)
+            (folder / name).mkdir()
+
+
+@contextlib.contextmanager
+def the_only_one(folder: Path) -> Iterator[None]:
+    """Hold a run folder; ScenarioError if another process does. It lets go of it however it ends."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise ScenarioError(f"run folder {folder}: another process is at work on this run") from None
+    finally:
+        os.close(handle)
+
+
 def _refuse_existing(folder: Path) -> None:
-    if folder.exists():
-        raise ScenarioError(f"run folder {folder} exists already; choose another --run-id")
+    if not folder.exists():
+        return
+    if (folder / "scenario.toml").exists() and not _has_ended(folder / "ledger.sqlite"):
+        raise ScenarioError(
+            f"run folder {folder} holds an unfinished run; to go on with it: fedbr resume {folder}, or choose another "
+            "--run-id"
+        )
+    raise ScenarioError(f"run folder {folder} exists already; choose another --run-id")
+
+
+def _has_ended(ledger: Path) -> bool:
+    try:
+        return bool(read(ledger, "SELECT value FROM meta WHERE key = 'summary'"))
+    except sqlite3.OperationalError:
+        return False
 
 
 @contextlib.contextmanager

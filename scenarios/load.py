@@ -292,6 +292,9 @@ def _check_sum(method: Method, options: Options, scenario: Scenario) -> None:
     who = method.looks_into_single_replies(options)
     if who is not None:
         raise ValueError(f'aggregate.sum = "fixed_point": {who} looks into single updates')
+    for key, value in scenario.faults.model_dump(exclude_none=True).items():
+        if value != "stop":
+            raise ValueError(f'aggregate.sum = "fixed_point": faults.{key} = {value} looks into single updates')
     policy = scenario.rounds.policy
     if policy in ASYNCHRONOUS:
         raise ValueError(f'aggregate.sum = "fixed_point": rounds.policy = {policy} discounts updates one by one')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import re
 import sqlite3
@@ -28,7 +29,9 @@ from scenarios.load import Loaded
 from scenarios.schema import Scenario
 
 
-def environment(loaded: Loaded, description: Description, host: Host, refused: Mapping[int, str]) -> dict[str, Any]:
+def environment(
+    loaded: Loaded, description: Description, host: Host, refused: Mapping[int, str], stop_at_target: bool
+) -> dict[str, Any]:
     """What the run was made on and of, for whoever reads the folder; ``refused``: client -> why it takes no part."""
     layout = description.layout
     return {
@@ -68,7 +71,25 @@ def environment(loaded: Loaded, description: Description, host: Host, refused: M
         "calibrations": calibrations(loaded.scenario),
         "refused_clients": {str(client): why for client, why in refused.items()},
         "flops_plain_per_sample": float(description.flops.sum() - description.flops[0, INPUT_GRADIENT]),
+        "stops_at_target": stop_at_target,
     }
+
+
+def stops_at_target(folder: Path) -> bool:
+    """Whether the run of a folder ends at its target accuracy; runs do, where nothing is known of them yet."""
+    return bool(_recorded(folder).get("stops_at_target", True))
+
+
+def device_of(folder: Path) -> str | None:
+    """The device that a run began on; None where nothing is known of it yet."""
+    return _recorded(folder).get("device")
+
+
+def _recorded(folder: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads((folder / "environment.json").read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return {}
 
 
 def summary(

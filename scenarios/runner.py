@@ -15,13 +15,15 @@ from typing import Any
 
 from coordinator.asynchronous import POLICIES as ASYNCHRONOUS
 from coordinator.budget import USER, Budget, ClientLimits, Limits
+from coordinator.faults import Faults
 from coordinator.federation import Federation, RunFailed, file_sha256
 from coordinator.files import write_text
-from coordinator.ledger import HostEvent, Ledger, genesis
+from coordinator.ledger import HostEvent, Ledger, genesis, read
 from coordinator.methods.row import Correction
 from coordinator.nursery import Nursery
 from coordinator.optimisers import OPTIMISERS
 from coordinator.pool import Pool
+from coordinator.resume import take_up
 from coordinator.rounds import POLICIES
 from coordinator.rules import Rules
 from coordinator.server import Server, Setup
@@ -29,11 +31,11 @@ from coordinator.tasks import PoolError, Stopped
 from costmodel.clock import Clock
 from costmodel.fleet import Fleet
 from edge.config import Description, HalfConfig, Job, ModelConfig, TrainConfig
-from edge.payload import FORWARD, Layout, Payload
+from edge.payload import INNER_GRADIENT, Layout, Payload
 from scenarios import fleets
-from scenarios.host import Host, cache_folder, fresh_folder, logging_to
-from scenarios.load import Loaded, ScenarioError, data_config, known_keys
-from scenarios.record import environment, summary
+from scenarios.host import Host, cache_folder, empty, fresh_folder, logging_to, the_only_one
+from scenarios.load import Loaded, ScenarioError, data_config, known_keys, load
+from scenarios.record import device_of, environment, stops_at_target, summary
 from scenarios.schema import Scenario
 
 RUN_ID_BYTES = 8
@@ -127,9 +129,10 @@ def refused(loaded: Loaded, drawn: Fleet, description: Description) -> dict[int,
     """client -> why the model does not fit its device; with as many pathways as the method ever trains."""
     row, blocks = loaded.method.objective, len(description.layout)
     most = dict.fromkeys(row.choices, blocks - 1)
-    forward = row.passes(blocks, loaded.options, most)[:, FORWARD]
+    # What is kept for the way back is kept by passes that have one.
+    kept = row.passes(blocks, loaded.options, most)[:, INNER_GRADIENT]
     try:
-        return fleets.refused(loaded.scenario, drawn, description, forward)
+        return fleets.refused(loaded.scenario, drawn, description, kept)
     except ScenarioError as error:
         raise ScenarioError(f"{loaded.name}: {error}") from None
 
@@ -164,17 +167,66 @@ def run(
     ScenarioError for what the user can mend and Stopped before the first round, both without leaving a run folder;
     RunFailed with the run folder for what went wrong.
     """
-    wall_started = time.monotonic()
     loaded = on_device(loaded, host.device)
     drawn = fleet(loaded)
     folder = fresh_folder(loaded, host)
-    host.on_start(folder, loaded)
-    with logging_to(folder / "logs" / "coordinator.log"):
+    with the_only_one(folder), _told(folder):
+        host.on_start(folder, loaded)
         try:
-            return _run(loaded, drawn, host, folder, nursery, stopped, stop_at_target, wall_started)
+            return _run(loaded, drawn, host, folder, nursery, stopped, stop_at_target)
         except (ScenarioError, Stopped):
             shutil.rmtree(folder, ignore_errors=True)  # both come before the first round: there is nothing to keep
             raise
+
+
+def resume(loaded: Loaded, host: Host, folder: Path, nursery: Nursery, stopped: Callable[[], bool]) -> dict[str, Any]:
+    """Go on with the run of a folder, from its last committed round, as if it had never been broken off.
+
+    ``loaded``: its scenario. The summary as of `run`. ScenarioError for a run that has ended, one that is at work, and
+    one whose data or scenario are not what they were; RunFailed for what goes wrong, or if no checkpoint can be used.
+    """
+    drawn = fleet(loaded)
+    with the_only_one(folder), _told(folder):
+        begun = _is_begun(folder)
+        if not begun:
+            empty(folder)
+        host.on_start(folder, loaded)
+        return _run(loaded, drawn, host, folder, nursery, stopped, stops_at_target(folder), again=begun)
+
+
+def begun(folder: Path, device: str) -> tuple[Loaded, str]:
+    """The scenario of a run folder, and the device to go on with: by default (``auto``) the one that it began on.
+
+    ScenarioError for a folder without a run, and for a device of another type, whose results have other last bits.
+    """
+    file = folder / "scenario.toml"
+    if not file.is_file():
+        raise ScenarioError(f"{folder}: not a run folder: there is no scenario.toml in it")
+    before = device_of(folder) or device
+    if device != "auto" and device.partition(":")[0] != before.partition(":")[0]:
+        raise ScenarioError(f"--device {device}: the run began on {before}, and would not be the same on {device}")
+    return replace(load(str(file)), name=folder.resolve().parent.name), before if device == "auto" else device
+
+
+def _is_begun(folder: Path) -> bool:
+    """Whether a round has been committed; ScenarioError if the run has ended."""
+    try:
+        committed = read(folder / "ledger.sqlite", "SELECT round FROM rounds LIMIT 1")
+        ended = read(folder / "ledger.sqlite", "SELECT value FROM meta WHERE key = 'summary'")
+    except sqlite3.OperationalError:  # broken off before there was a ledger
+        return False
+    stopped_by = json.loads(ended[0]["value"])["stopped_by"] if ended else USER
+    if stopped_by != USER:
+        raise ScenarioError(f"{folder}: there is nothing to resume, since the run has ended: {stopped_by}")
+    return bool(committed)
+
+
+@contextlib.contextmanager
+def _told(folder: Path) -> Iterator[None]:
+    """Keep the log of what happens in a run folder, and name the folder in what ends the run."""
+    with logging_to(folder / "logs" / "coordinator.log"):
+        try:
+            yield
         except (PoolError, RunFailed, OSError, sqlite3.OperationalError) as error:
             raise RunFailed(f"{error}\nrun folder: {folder}") from error
 
@@ -204,15 +256,20 @@ def _run(
     nursery: Nursery,
     stopped: Callable[[], bool],
     stop_at_target: bool,
-    wall_started: float,
+    again: bool = False,
 ) -> dict[str, Any]:
-    cache, logs = cache_folder(), folder / "logs"
+    wall_started, cache, logs = time.monotonic(), cache_folder(), folder / "logs"
     with scouting(loaded, host.device, nursery, logs, stopped) as scout:
         description, initial = scout.describe(True)
     out = refused(loaded, drawn, description)
-    write_text(folder / "environment.json", json.dumps(environment(loaded, description, host, out), indent=1))
-    ledger = Ledger(folder / "ledger.sqlite", genesis(identity(loaded), description.data_sha256))
+    chain = genesis(identity(loaded), description.data_sha256)
+    if not again:
+        known = environment(loaded, description, host, out, stop_at_target)
+        write_text(folder / "environment.json", json.dumps(known, indent=1))
+    ledger = Ledger(folder / "ledger.sqlite", None if again else chain)
     try:
+        if ledger.genesis != chain:
+            raise ScenarioError(f"{folder}: the data or the files that the scenario names are not what they were")
         asked = job(loaded, description, host.device, cache)
         with Pool(asked, host.workers, nursery, logs, ledger.event, stopped) as pool:
             federation = Federation(
@@ -231,13 +288,16 @@ def _run(
                 on_round=host.on_round,
                 is_stopped=stopped,
                 refused=out,
+                faults=Faults(**loaded.scenario.faults.model_dump(exclude_none=True)),
             )
+            before = ledger.wall_seconds()
+            stopped_by = take_up(federation) if again else None
             try:
-                stopped_by = POLICIES[loaded.scenario.rounds.policy](federation)
+                stopped_by = stopped_by or POLICIES[loaded.scenario.rounds.policy](federation)
             except Stopped:
                 stopped_by = USER
         federation.tidy()
-        result = summary(folder, loaded, federation, stopped_by, time.monotonic() - wall_started)
+        result = summary(folder, loaded, federation, stopped_by, before + time.monotonic() - wall_started)
         ledger.finish(result)
         return result
     finally:

@@ -12,10 +12,10 @@ import sqlite3
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +35,8 @@ _STOPS = {
     "clients": "no client could go on",
     "user": "stopped by user",
 }
-_VIRTUAL_COLUMNS = [column.name for column in fields(RoundRow)]
-_NUMBERS = [column.name for column in fields(RoundRow) if column.type != "str"]
+_VIRTUAL_COLUMNS = RoundRow._fields
+_NUMBERS = [name for name, kind in get_type_hints(RoundRow).items() if kind is not str]
 
 
 class ReportError(ValueError):

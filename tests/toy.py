@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from coordinator.asynchronous import stream
 from coordinator.budget import Budget, Limits
-from coordinator.federation import Federation, Progress
+from coordinator.federation import PLACES, Federation, Progress
 from coordinator.ledger import Ledger, read
 from coordinator.methods import Method, resolve
 from coordinator.optimisers import Replace
@@ -29,10 +29,11 @@ from coordinator.rounds import POLICIES
 from coordinator.rules import Rules
 from coordinator.server import Setup
 from coordinator.tasks import Heard, PoolTask, Reply
+from costmodel.availability import Renewal
 from costmodel.behaviour import Behaviour
 from costmodel.clock import Clock
 from costmodel.device import devices, networks
-from costmodel.fleet import Fleet, Spread
+from costmodel.fleet import Change, Fleet, Spread
 from costmodel.timeline import Links
 from costmodel.transport import wire_bits
 from edge import messages, wire
@@ -170,12 +171,13 @@ def federation(
     links: Links | None = None,
     fleet: Mapping[str, Any] | None = None,
     seconds: Sequence[tuple[float, float, float]] | None = None,
+    again: bool = False,
     **options: Any,
 ) -> Federation:
     """A run on digits that is ready to start; ``options`` are the method's, ``limits`` replaces ``rounds``.
 
     ``fleet`` is handed to `Fleet.build`, or to `clockwork` if there are ``seconds``; ``rules`` are for all clients
-    unless ``participants`` says for how many.
+    unless ``participants`` says for how many. With ``again`` there is a ledger in the folder already.
     """
     rules = replace(rules or Rules(), participants=participants or clients)
     method = resolve(method) if isinstance(method, str) else method
@@ -198,7 +200,8 @@ def federation(
     drawn = Fleet.build(clients, {"phone-mid": 1.0, "raspberry-pi-4": 1.0}, {network: 1.0}, streams=streams,
                         links=links or Links(server_link, server_link), behaviour=behaviour, spread=Spread(2.0, 2.0),
                         **({} if seconds else fleet or {}))  # fmt: skip
-    folder.mkdir(parents=True, exist_ok=True)
+    for place in PLACES:
+        (folder / place).mkdir(parents=True, exist_ok=True)
     run = Federation(
         job=job,
         method=method,
@@ -208,7 +211,7 @@ def federation(
         workers=Direct(Site(job), None if shuffle is None else np.random.default_rng(shuffle)),
         clock=Clock(drawn),
         budget=Budget(limits or Limits(rounds)),
-        ledger=Ledger(folder / "ledger.sqlite", "genesis"),
+        ledger=Ledger(folder / "ledger.sqlite", None if again else "genesis"),
         folder=folder,
         rules=rules,
         eval_every=eval_every,
@@ -218,6 +221,20 @@ def federation(
         made = clockwork(run, seconds, links or Links(), behaviour or Behaviour(), **(fleet or {}))
         run.clock = Clock(made)
     return run
+
+
+def unsteady_world(policy: str) -> dict[str, Any]:
+    """For `federation`: clients of all kinds that come and go, crash and differ from visit to visit."""
+    return {
+        "clients": 6,
+        "participants": 4,
+        "rounds": 4,
+        "train": TrainConfig(lr=0.1, batch=32, local_steps=2),
+        "partition": PartitionConfig("iid"),
+        "rules": Rules(policy, deadline=0.2, buffer=3),
+        "behaviour": Behaviour(Renewal(0.3, 0.1, 0.5, streams)),
+        "fleet": {"change": Change(jitter=0.3, redraw=0.2, noise=0.1, crashes_per_second=2.0)},
+    }
 
 
 RECEIVE_WATTS, TRAIN_WATTS, TRANSMIT_WATTS, IDLE_WATTS = 2.0, 8.0, 4.0, 1.0

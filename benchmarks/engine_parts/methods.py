@@ -12,7 +12,9 @@ from benchmarks.engine_parts.tools import AS_WORKER, BF16, Asked, Federation, Li
 REPEATS = {16: 9, 64: 4}
 """Width -> cycles through all kinds of step, beside one for warming up"""
 EXAMPLES = 80
-TOLERANCE = 1e-5
+TOLERANCE = 1e-3
+"""How far the product may be from the plain formulation, relatively to how far it has moved. Rounding makes it 4e-7 at
+width 16 and 3e-4 at width 64 after three steps; leaving out one pathway of five would make it 0.06 and 0.12."""
 WITHIN = 0.15
 """How far the cost of FedBR may be from the ratio of its FLOPs, relatively"""
 

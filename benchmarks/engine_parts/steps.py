@@ -125,8 +125,12 @@ def main(text: str) -> None:
     every = range(1, blocks)
     plains = {layout: PlainClient(methods["fedavg"], layout) for layout in LAYOUTS}
     product = Product(request.toml, ("method=fedmlb",), CHECKED_STEPS).visit({})[0]
+    start = np.concatenate([vector.data for vector in methods["fedmlb"].payload[MODEL].values()])
+    moved = np.linalg.norm(product - start)
     off = {
-        layout: float(np.abs(product - PlainClient(methods["fedmlb"], layout).after(CHECKED_STEPS, every)).max())
+        layout: float(
+            np.linalg.norm(product - PlainClient(methods["fedmlb"], layout).after(CHECKED_STEPS, every)) / moved
+        )
         for layout in LAYOUTS
     }
     entries: dict[str, Callable[[], float]] = {

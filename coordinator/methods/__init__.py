@@ -14,13 +14,25 @@ from typing import Any
 
 from pydantic import create_model
 
-from coordinator.methods import fedavg, fedbr, fedmlb, fedprox
+from coordinator.methods import fedavg, fedavg_fitnet, fedavg_kd, fedbr, fedgkd, fedmlb, fednova, fedntd, fedprox
 from coordinator.methods.row import Correction, Objective, Options
 from coordinator.server import Part, Server
 from coordinator.travels import keys
 from edge.payload import Layout
 
-OBJECTIVES: dict[str, Objective] = {row.name: row for row in (fedavg.ROW, fedmlb.ROW, fedbr.ROW)}
+OBJECTIVES: dict[str, Objective] = {
+    row.name: row
+    for row in (
+        fedavg.ROW,
+        fedmlb.ROW,
+        fedbr.ROW,
+        fedavg_kd.ROW,
+        fedavg_fitnet.ROW,
+        fedntd.ROW,
+        fedgkd.ROW,
+        fednova.ROW,
+    )
+}
 CORRECTIONS: dict[str, Correction] = {row.name: row for row in (fedprox.ROW,)}
 
 
@@ -65,9 +77,10 @@ class Method:
         return parts[0].name if parts else None
 
     def share(self, options: Options, part: Objective | Correction) -> dict[str, Any]:
-        """The options that belong to one part."""
+        """The options that belong to one part, and those of others that it reads."""
         everything = options.model_dump()
-        return {name: everything[name] for name in part.options.model_fields}
+        names = [*part.options.model_fields, *(part.reads if isinstance(part, Objective) else ())]
+        return {name: everything[name] for name in names if name in everything}
 
     def travels(self, layout: Layout, down: str | None, up: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """(keys down, keys up) as the method says, or as the scenario overrides it. ValueError names the key."""

@@ -17,7 +17,7 @@ from pydantic import Field
 from coordinator.gmbs import Bonus, Gmbs, Normalise, normalise, reward
 from coordinator.ledger import ChoiceRow
 from coordinator.methods.row import Chosen, Objective, Options, Passes, add_frozen_suffix, plain_passes
-from coordinator.server import Dispatch, Outcome, Part, Server, Setup, State
+from coordinator.server import Dispatch, Model, Outcome, Part, Server, Setup, State
 from edge.messages import Update
 from edge.payload import FORWARD, KINDS, MODEL, Layout, Vector
 from edge.streams import generator
@@ -26,10 +26,10 @@ from edge.streams import generator
 class FedBROptions(Options):
     """FedBR's hyperparameters and the details its paper leaves open."""
 
-    alpha: Literal["gmbs", "random"] | int = "gmbs"
+    alpha: Literal["gmbs", "random"] | int = Field(default="gmbs", title="α")
     """How many global blocks go down: chosen by GMBS, drawn at random, or fixed in 1..M-1."""
-    period: int = Field(default=3, ge=0)
-    """tau: every period + 1 rounds the whole model goes down; 0 sends it in every round."""
+    period: int = Field(default=3, ge=0, title="τ")
+    """Every period + 1 rounds the whole model goes down; 0 sends it in every round."""
     schedule: Literal["text", "equation"] = "text"
     """Whole model every tau + 1 rounds (text) or every tau rounds (what Eq. 3 charges)."""
     broadcast: Literal["participants", "everyone"] = "participants"
@@ -38,12 +38,12 @@ class FedBROptions(Options):
     """Send the whole model to a client that was absent for more rounds than this; by default never."""
     full_rounds: Literal["gmbs", "all", "silent"] = "gmbs"
     """When the whole model went down: alpha still sets the pathways; all M-1 pathways; or GMBS gets no feedback."""
-    lambda1: float = Field(default=1.0, ge=0)
+    lambda1: float = Field(default=1.0, ge=0, title="λ1")
     """Weight of the pathways' cross-entropy."""
-    lambda2: float = Field(default=1.0, ge=0)
+    lambda2: float = Field(default=1.0, ge=0, title="λ2")
     """Weight of the divergence between pathways and main path."""
-    temperature: float = Field(default=1.0, gt=0)
-    """T of the divergence."""
+    temperature: float = Field(default=1.0, gt=0, title="T")
+    """Of both sides of the divergence."""
     hybrid_ce: bool = True
     """Whether pathways have cross-entropy terms."""
     norm: Literal["used", "all", "none"] = "used"
@@ -54,8 +54,8 @@ class FedBROptions(Options):
     """Whether the divergence's pathway side is a constant."""
     kl_t2: bool = False
     """Whether the divergence is multiplied by T²."""
-    memory: float = Field(default=0.5, ge=0, le=1)
-    """lambda of Eq. 6."""
+    memory: float = Field(default=0.5, ge=0, le=1, title="λ")
+    """How much a new reward weighs in Eq. 6: 1 keeps only the latest, 0 learns nothing."""
     deviation: Literal["total-variation", "l2", "kl", "model", "constant"] = "total-variation"
     """d_k of Eq. 5: distance of label distributions, of models (relative to the participants' mean; in asynchronous
     policies to the mean of all visits so far), or 1."""
@@ -99,7 +99,7 @@ class FedBRServer(Server):
         self.since_full = np.full(clients, -1, dtype=np.int64)
         self.longest = np.zeros(2)
         self.distance = np.zeros(2)
-        self._sent: dict[int, dict[str, Vector]] = {}
+        self._sent: dict[int, Model] = {}
         self._moved: dict[int, float] = {}
         self._values: dict[int, float] = {}
 
@@ -182,13 +182,25 @@ class FedBRServer(Server):
             full = outcome.dispatch.choice["full"]
             drop = self._drop(outcome.reply)
             gained = reward(deviations[i], drop, float(compute[i]), float(communication[i]))
-            if not (full and self.options.full_rounds == "silent"):
-                self.gmbs.learn(client, alpha, gained)
-            self.last_loss[client] = outcome.reply.numbers["loss"]
+            self._learn(client, alpha, full, gained, outcome.reply)
             shares = float(compute[i]), float(communication[i])
             value, deviation = self._values[client], float(deviations[i])
             rows.append(ChoiceRow(round, client, alpha, full, value, deviation, drop, *shares, gained))
         return rows
+
+    def _learn(self, client: int, alpha: int, full: int, gained: float, reply: Update) -> None:
+        if not (full and self.options.full_rounds == "silent"):
+            self.gmbs.learn(client, alpha, gained)
+        self.last_loss[client] = reply.numbers["loss"]
+
+    def recall(self, outcome: Outcome, learned: ChoiceRow) -> None:
+        """Eq. 6 with the reward of then."""
+        self._learn(learned.client, learned.alpha, learned.full, learned.reward, outcome.reply)
+
+    def resumed(self, client: int, model: Model) -> None:
+        """The model that the client's will be compared with."""
+        if client in self._sent:
+            self._sent[client] = model
 
     def _shares(self, outcomes: Sequence[Outcome]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Normalised times: within the round, or, where visits end one by one, by the longest so far."""

@@ -10,25 +10,25 @@ from typing import Literal
 
 from pydantic import Field
 
-from coordinator.methods.row import Chosen, Objective, Options, Passes, add_frozen_suffix, plain_passes
+from coordinator.methods.row import Chosen, Objective, Options, Passes, add_frozen_suffix, check_inner, plain_passes
 from edge.payload import FORWARD, INPUT_GRADIENT
 
 
 class FedMLBOptions(Options):
     """L = CE(z_L, y) + lambda1/D Σ CE(z_m, y) + lambda2/D Σ KL(σ_T(z_m) ‖ σ_T(z_L)) over the pathways m."""
 
-    lambda1: float = Field(default=1.0, ge=0)
-    """Weight of the pathways' cross-entropy (λ1). With lambda2 = 0 as well: FedAvg."""
-    lambda2: float = Field(default=1.0, ge=0)
-    """Weight of the divergence between pathways and main path (λ2)."""
-    temperature: float = Field(default=1.0, gt=0)
-    """T of the divergence."""
+    lambda1: float = Field(default=1.0, ge=0, title="λ1")
+    """Weight of the pathways' cross-entropy. With lambda2 = 0 as well: FedAvg."""
+    lambda2: float = Field(default=1.0, ge=0, title="λ2")
+    """Weight of the divergence between pathways and main path."""
+    temperature: float = Field(default=1.0, gt=0, title="T")
+    """Of both sides of the divergence."""
     order: Literal["LG", "GL"] = "LG"
     """LG: local blocks first (the method); GL: global blocks first (the ablation of Table 4)."""
-    pathways: tuple[int, ...] | None = None
+    pathways: tuple[int, ...] | None = Field(default=None, title="H")
     """Which m of 1..M-1 are used; by default all; an empty list is FedAvg."""
-    norm: Literal["used", "all"] = "used"
-    """D: the number of pathways used, or M-1 whatever is used (the published code's ablations)."""
+    norm: Literal["used", "all"] = Field(default="used", title="D")
+    """The number of pathways used, or M-1 whatever is used (the published code's ablations)."""
     detach_hybrid_target: bool = False
     """Whether the divergence's pathway side is a constant."""
     kl_t2: bool = False
@@ -36,14 +36,7 @@ class FedMLBOptions(Options):
 
     def check(self, blocks: int) -> None:
         """Pathways must lie in 1..M-1 and be distinct."""
-        wanted = self.pathways or ()
-        for m in wanted:
-            if not 1 <= m < blocks:
-                raise ValueError(
-                    f"method_options.pathways: {m} is not in 1..{blocks - 1}, the model has {blocks} blocks"
-                )
-        if len(set(wanted)) < len(wanted):
-            raise ValueError(f"method_options.pathways: {list(wanted)} names a pathway twice")
+        check_inner("method_options.pathways", "pathway", self.pathways or (), blocks)
 
 
 def used(blocks: int, options: FedMLBOptions) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from coordinator.methods.row import Correction, Options
 class FedProxOptions(Options):
     """(mu/2)·‖θ_i − θ‖² is added to the local objective."""
 
-    mu: float = Field(default=0.001, ge=0)
+    mu: float = Field(default=0.001, ge=0, title="μ")
     """Weight of the term. FedMLB's authors search {0.1, 0.01, 0.001}; FedAlign uses 1e-4. 0 switches it off."""
     half: bool = True
     """Whether the term carries the ½."""

@@ -6,7 +6,7 @@ evaluated. `Objective` rows stand alone; `Correction` rows join any objective (`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,7 +24,10 @@ Chosen = Mapping[str, int]
 
 
 class Options(BaseModel):
-    """Hyperparameters of a method; subclasses add fields, each with its paper's symbol, range and meaning of 0."""
+    """Hyperparameters of a method; subclasses add fields, each with its range and meaning of 0.
+
+    ``title`` of a field is the paper's symbol.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -47,6 +50,22 @@ def add_frozen_suffix(passes: Passes, pathway: int, gradient: bool = True) -> No
     passes[pathway:, FORWARD] += 1
     if gradient:
         passes[pathway:, [INNER_GRADIENT, INPUT_GRADIENT]] += 1
+
+
+def taught_passes(blocks: int, through: int) -> Passes:
+    """An ordinary training step, and a frozen teacher that runs forward, without gradient, through the first blocks."""
+    total = plain_passes(blocks)
+    total[:through, FORWARD] += 1
+    return total
+
+
+def check_inner(key: str, what: str, wanted: Sequence[int], blocks: int) -> None:
+    """ValueError, naming the key, unless these are distinct numbers in 1..M-1; ``what`` each of them stands for."""
+    for m in wanted:
+        if not 1 <= m < blocks:
+            raise ValueError(f"{key}: {m} is not in 1..{blocks - 1}, the model has {blocks} blocks")
+    if len(set(wanted)) < len(wanted):
+        raise ValueError(f"{key}: {list(wanted)} names a {what} twice")
 
 
 def keeps_what_does_not_arrive(layout: Layout, down: tuple[str, ...]) -> tuple[str, ...]:
@@ -79,6 +98,8 @@ class Objective:
     """Names of the numbers that ride down in a dispatch."""
     reports: tuple[str, ...] = ()
     """Names of the numbers that ride up, beside those of every method."""
+    reads: tuple[str, ...] = ()
+    """Names of options that both halves are told too, where a correction that joins has them."""
     passes: Callable[[int, Any, Chosen], Passes] = lambda blocks, options, choice: plain_passes(blocks)
     """Passes per trained example, from (blocks, options, choice)."""
     whole_passes: Callable[[int, Any, Chosen], Passes] = lambda blocks, options, choice: np.zeros((blocks, KINDS))

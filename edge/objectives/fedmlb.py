@@ -18,7 +18,7 @@ from torch import Tensor
 from edge.blocks import Net
 from edge.local import Local, Visit
 from edge.pathways import PathwayLoss, global_to_local, local_to_global
-from edge.payload import MODEL, Payload
+from edge.payload import Payload
 
 
 class FedMLB(Local):
@@ -34,10 +34,7 @@ class FedMLB(Local):
     def begin(self, net: Net, down: Payload, state: Payload, visit: Visit) -> None:
         """Start from the received model and freeze a copy of it, parts that never travel among it."""
         super().begin(net, down, state, visit)
-        self.frozen = net.frozen()
-        arrived = down.get(MODEL, {})
-        self.frozen.load(net.views(key for key in net.layout.sizes if key not in arrived))
-        self.frozen.load(arrived)
+        self.frozen = net.freeze()
         blocks = len(net)
         wanted = self.options["pathways"]
         self.pathways = list(range(1, blocks)) if wanted is None else sorted(wanted)

@@ -287,7 +287,7 @@ def _dearness(price: Price) -> tuple[int, float]:
 def _choices(loaded: Loaded, half: Server) -> list[Chosen]:
     count = len(half.setup.layout)
     if "alpha" not in loaded.method.objective.choices:
-        return [half.dispatch(ANY, 0).choice]
+        return [half.dispatch(ANY, loaded.scenario.rounds.max - 1).choice]  # what does not begin at once has begun
     fixed = getattr(loaded.options, "alpha", None)
     possible = [fixed] if isinstance(fixed, int) else list(range(1, count))
     in_full = [count - 1] if getattr(loaded.options, "full_rounds", None) == "all" else possible

@@ -8,20 +8,21 @@ refused. Nothing is written, no worker is started, and no model but one of zeros
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from coordinator import cohort
+from coordinator.bookkeeping import Bookkeeping
 from coordinator.budget import CLIENTS, ROUNDS, TARGET, USER, Budget
-from coordinator.federation import Ending, Federation
-from coordinator.ledger import COUNTED, ChoiceRow, Ledger, RoundRow, VisitRow
+from coordinator.federation import Arrays, Ending, Federation
+from coordinator.ledger import COUNTED, FAULTY, LISTEN, TRAIN, TRAINED, ChoiceRow, Ledger, RoundRow, VisitRow
 from coordinator.methods.fedbr import FedBRServer
 from coordinator.rounds import synchronous
 from coordinator.rows import Rows
 from coordinator.scoring import Scoring
-from coordinator.server import Dispatch, Outcome, Server
+from coordinator.server import Dispatch, Server
 from coordinator.tasks import Workers
 from coordinator.training import Training
 from coordinator.visits import Visit
@@ -29,7 +30,6 @@ from costmodel.clock import Clock
 from costmodel.units import format_seconds
 from edge.config import Description
 from edge.messages import Update
-from edge.payload import Payload
 from scenarios import runner
 from scenarios.load import Loaded, ScenarioError
 from scenarios.runs import Run
@@ -53,7 +53,7 @@ class Record:
         """Everything of one run folder."""
 
         def rows(table: str, kind: type[Any], order: str) -> list[Any]:
-            columns = ", ".join(column.name for column in fields(kind))
+            columns = ", ".join(kind._fields)
             return [kind(*row) for row in run.query(f"SELECT {columns} FROM {table} ORDER BY {order}")]
 
         visits: defaultdict[int, dict[int, VisitRow]] = defaultdict(dict)
@@ -62,9 +62,9 @@ class Record:
         choices = {(row.round, row.client): row for row in rows("choices", ChoiceRow, "round, client")}
         return cls(rows("rounds", RoundRow, "round"), visits, choices, (run.summary or {}).get("stopped_by"))
 
-    def counted(self, round: int, kind: str) -> dict[int, VisitRow]:
-        """client -> its visit, of those of this kind."""
-        return {client: row for client, row in self.visits.get(round, {}).items() if row.kind == kind}
+    def of_kinds(self, round: int, kinds: Collection[str]) -> dict[int, VisitRow]:
+        """client -> its visit, of those of these kinds."""
+        return {client: row for client, row in self.visits.get(round, {}).items() if row.kind in kinds}
 
     @property
     def completed(self) -> int:
@@ -76,46 +76,18 @@ class _Unfinished(Exception):  # noqa: N818 - no error, but the end of an unfini
     """The ledger of a run that no rule has ended has no further round."""
 
 
-class Still(Server):
-    """A method's server half whose model stays as it is: who takes part and what is sent is all that it decides."""
+class Still(Bookkeeping):
+    """Remembers, too, whose visits began."""
 
     def __init__(self, half: Server) -> None:
-        super().__init__(half.setup, half.parts)
-        self._half = half
+        super().__init__(half)
         self.begun: set[int] = set()
         """Clients whose visits began in the last round."""
 
-    def dispatch(self, client: int, round: int) -> Dispatch:
-        """As the method's."""
-        return self._half.dispatch(client, round)
-
-    def some(self, keys: Sequence[str]) -> Payload:
-        """As the method's."""
-        return self._half.some(keys)
-
     def started(self, round: int, dispatches: Sequence[Dispatch]) -> None:
-        """As the method's."""
+        """As the half's."""
         self.begun = {dispatch.client for dispatch in dispatches}
-        self._half.started(round, dispatches)
-
-    def received(self, round: int, dispatches: Sequence[Dispatch]) -> None:
-        """As the method's."""
-        self._half.received(round, dispatches)
-
-    def listeners(self, round: int, cohort: Sequence[int]) -> Sequence[int]:
-        """As the method's."""
-        return self._half.listeners(round, cohort)
-
-    def up_shapes(self) -> dict[str, dict[str, int]]:
-        """As the method's."""
-        return self._half.up_shapes()
-
-    def step(self) -> None:
-        """No updates, no step."""
-
-    def feedback(self, round: int, outcomes: Sequence[Outcome]) -> list[ChoiceRow]:
-        """As the method's."""
-        return self._half.feedback(round, outcomes)
+        super().started(round, dispatches)
 
 
 class Replay(Federation):
@@ -198,19 +170,25 @@ class Replay(Federation):
 
     def train(self, visits: Sequence[Visit]) -> Training:
         """What was learned of these visits when they were trained."""
-        return cast(Training, _Known(lambda: self._replies(visits)))
+        rows = self.record.visits.get(self.rounds, {}).values()
+        faulty = {row.client: row.kind for row in rows if row.kind in FAULTY}
+        return cast(Training, _Known(lambda: self._replies(visits), faulty))
 
     def _replies(self, visits: Sequence[Visit]) -> list[Update]:
         """As they were; the visits must be the same as then."""
         number = self.rounds
-        recorded = self.record.counted(number, "train")
+        recorded = self.record.of_kinds(number, (TRAIN, *FAULTY))
         if number >= self.record.completed:
             assert self.record.stopped_by is not None, number
             self._refuse(f"the run ended here ({_budget(self.record.stopped_by)}), but would go on", number)
         differing = set(recorded).symmetric_difference(visit.client for visit in visits)
         if differing:
             self._refuse(self._why(min(differing), number), number)
-        return [self._reply(visit, recorded[visit.client], number) for visit in visits]
+        return [
+            self._reply(visit, recorded[visit.client], number)
+            for visit in visits
+            if recorded[visit.client].kind in TRAINED
+        ]
 
     def _why(self, client: int, number: int) -> str:
         """Why a client would have taken part although it had not, or the other way round."""
@@ -264,11 +242,13 @@ class Replay(Federation):
         index = len(self.rounds_done)
         return self.record.rounds[index].model_sha256 if index < len(self.record.rounds) else ""
 
-    def end(self, rows: Rows, scoring: Scoring | None, stopped_by: str | None = None) -> Ending:
+    def end(
+        self, rows: Rows, scoring: Scoring | None, stopped_by: str | None = None, more: Arrays | None = None
+    ) -> Ending:
         """As in any run, if as many have listened as then."""
         if _is_complete(rows.visits):
             listened = {visit.client for visit in rows.visits if visit.kind == "listen"}
-            differing = listened.symmetric_difference(self.record.counted(rows.round, "listen"))
+            differing = listened.symmetric_difference(self.record.of_kinds(rows.round, (LISTEN,)))
             if differing:
                 self._refuse(self._why(min(differing), rows.round), rows.round)
         return super().end(rows, scoring, stopped_by)
@@ -284,6 +264,8 @@ class _Known:
     """Stands for what workers are asked: the answer is in the ledger, and is looked up when it is waited for."""
 
     look_up: Callable[[], Any]
+    faulty: Mapping[int, str] = field(default_factory=dict)
+    """As of `Training`"""
 
     def wait(self) -> Any:
         return self.look_up()

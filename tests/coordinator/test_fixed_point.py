@@ -440,6 +440,7 @@ def test_real_workers_are_not_asked_again_for_an_update_that_diverged(nursery: N
             ("method=fedbr", "method_options.deviation=model"),
             'fedbr with deviation = "model" looks into single updates',
         ),
+        (("method=fednova", "method_options={}"), "fednova looks into single updates"),
         (("rounds.policy=fedbuff",), "rounds.policy = fedbuff discounts updates one by one"),
         (("rounds.policy=fedasync",), "rounds.policy = fedasync discounts updates one by one"),
     ],
@@ -460,8 +461,8 @@ def test_it_is_a_users_error() -> None:
     )
 
 
-LOOKING: dict[str, dict[str, Any]] = {"fedbr": {"deviation": "model"}}
-"""Methods that ship and can look into single updates, with options that make them."""
+LOOKING: dict[str, dict[str, Any]] = {"fedbr": {"deviation": "model"}, "fednova": {}}
+"""Methods that ship and can look into single updates, with options that make them; none, where they always do."""
 
 
 def own(half: type[Server] | type[Part] | None, base: type[Server] | type[Part]) -> set[str]:
@@ -475,7 +476,7 @@ def test_every_half_that_looks_into_replies_says_so_in_its_row() -> None:
     for name, options in LOOKING.items():
         row = OBJECTIVES[name]
         assert row.single_replies(row.options(**options))
-        assert not row.single_replies(row.options())
+        assert row.single_replies(row.options()) == (not options)
     for correction in CORRECTIONS.values():
         assert correction.single_replies == bool(own(correction.server, Part)), correction.name
 

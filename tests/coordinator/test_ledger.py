@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
-from coordinator.federation import Federation, file_sha256
+from coordinator.federation import RunFailed, file_sha256
 from coordinator.ledger import ChoiceRow, Commit, HostEvent, Ledger, RoundRow, TransferRow, VisitRow, genesis, read
+from coordinator.resume import take_up
 from coordinator.rounds import synchronous
 from edge.config import TrainConfig
-from edge.payload import Vector
 from tests.toy import federation, play
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
@@ -30,10 +30,10 @@ CHOICE = ChoiceRow(0, 7, 2, 1, 0.0, 0.5, 0.25, 1.0, 1.0, 0.0169)
 
 def done(round: int = 0, **more: object) -> Commit:
     commit = Commit(
-        replace(ROUND, round=round),
-        [replace(VISIT, visit=round, round=round)],
-        [replace(TRANSFER, visit=round, round=round)],
-        [replace(CHOICE, round=round)],
+        ROUND._replace(round=round),
+        [VISIT._replace(visit=round, round=round)],
+        [TRANSFER._replace(visit=round, round=round)],
+        [CHOICE._replace(round=round)],
         checkpoint=(f"round-{round}", "c0"),
     )
     return replace(commit, **more)  # type: ignore[arg-type]
@@ -56,7 +56,7 @@ def counts(path: Path) -> list[int]:
 
 
 def test_a_round_is_read_back_as_it_was_written_while_the_ledger_is_in_use(ledger: Ledger, path: Path) -> None:
-    ledger.commit(done(states={7: (0, "7-0", "aa")}, wall_seconds=0.5))
+    ledger.commit(done(states={7: ("7-0", "aa")}, wall_seconds=0.5))
     row = read(path, "SELECT * FROM rounds")[0]
     assert tuple(row)[:-1] == (
         0, 0.0, 2.5, 1, 0.5, 1.25, 2.0, 100, 80, 400.0, 1e6, 2e6, 3.5, 2.5, 0.0, 0, 0.0, 7, "own link", "ab12"
@@ -69,7 +69,7 @@ def test_a_round_is_read_back_as_it_was_written_while_the_ledger_is_in_use(ledge
 def test_a_commit_that_fails_leaves_nothing_behind(ledger: Ledger, path: Path) -> None:
     ledger.commit(done(0))
     before, chain = counts(path), ledger.chain
-    twice = done(1, visits=[replace(VISIT, visit=1, round=1)] * 2)  # a visit ends once
+    twice = done(1, visits=[VISIT._replace(visit=1, round=1)] * 2)  # a visit ends once
     with pytest.raises(sqlite3.IntegrityError):
         ledger.commit(twice)
     assert counts(path) == before
@@ -80,22 +80,15 @@ def test_a_commit_that_fails_leaves_nothing_behind(ledger: Ledger, path: Path) -
 
 
 def test_the_chain_by_hand(ledger: Ledger, path: Path) -> None:
-    ledger.commit(done(wall_seconds=123.0, states={7: (0, "7-0", "aa")}))
+    ledger.commit(done(wall_seconds=123.0, states={7: ("7-0", "aa")}))
     rows = [
-        {"round": 0, "start_s": 0.0, "end_s": 2.5, "participants": 1, "accuracy": 0.5, "test_loss": 1.25,
-         "train_loss": 2.0, "bytes_down": 100, "bytes_up": 80, "nominal_bytes": 400.0, "flops": 1e6,
-         "nominal_flops": 2e6, "joules": 3.5, "busy_s": 2.5, "wasted_s": 0.0, "wasted_bytes": 0,
-         "wasted_joules": 0.0, "critical": 7, "bottleneck": "own link", "model_sha256": "ab12"},
-        {"visit": 0, "round": 0, "client": 7, "device": "phone-mid", "network": "lte", "kind": "train",
-         "staleness": 0, "start_s": 0.0, "down_end_s": 1.0, "compute_end_s": 2.0, "up_end_s": 2.5,
-         "shared_s": 0.25, "paused_s": 0.0, "bytes_down": 100, "bytes_up": 80,
-         "nominal_bytes": 400.0, "flops": 1e6, "nominal_flops": 2e6, "joules": 3.5, "samples": 32, "steps": 1,
-         "loss": 2.0},
-        {"visit": 0, "round": 0, "client": 7, "direction": "down", "slot": "model", "key": "head", "nbytes": 100},
-        {"round": 0, "client": 7, "alpha": 2, "full": 1, "value": 0.0, "deviation": 0.5, "loss_drop": 0.25,
-         "compute_share": 1.0, "communication_share": 1.0, "reward": 0.0169},
+        [0, 0.0, 2.5, 1, 0.5, 1.25, 2.0, 100, 80, 400.0, 1e6, 2e6, 3.5, 2.5, 0.0, 0, 0.0, 7, "own link", "ab12"],
+        [0, 0, 7, "phone-mid", "lte", "train", 0, 0.0, 1.0, 2.0, 2.5, 0.25, 0.0, 100, 80, 400.0, 1e6, 2e6, 3.5, 32, 1,
+         2.0],
+        [0, 0, 7, "down", "model", "head", 100],
+        [0, 7, 2, 1, 0.0, 0.5, 0.25, 1.0, 1.0, 0.0169],
     ]  # fmt: skip
-    text = json.dumps(rows, sort_keys=True, separators=(",", ":"))
+    text = json.dumps(rows, separators=(",", ":"))
     expected = hashlib.sha256(f"start\n{text}".encode()).hexdigest()
     # The host's seconds and the names of files are no part of it.
     assert ledger.chain == expected == read(path, "SELECT chain FROM rounds")[0][0]
@@ -114,13 +107,13 @@ def test_a_change_in_any_virtual_number_changes_the_chain(tmp_path: Path) -> Non
     chains = set()
     changed = [
         done(),
-        done(row=replace(ROUND, joules=3.6)),
-        done(row=replace(ROUND, model_sha256="ab13")),
-        done(row=replace(ROUND, bottleneck="compute")),
-        done(visits=[replace(VISIT, up_end_s=2.4)]),
-        done(visits=[replace(VISIT, staleness=1)]),
-        done(transfers=[replace(TRANSFER, nbytes=99)]),
-        done(choices=[replace(CHOICE, alpha=3)]),
+        done(row=ROUND._replace(joules=3.6)),
+        done(row=ROUND._replace(model_sha256="ab13")),
+        done(row=ROUND._replace(bottleneck="compute")),
+        done(visits=[VISIT._replace(up_end_s=2.4)]),
+        done(visits=[VISIT._replace(staleness=1)]),
+        done(transfers=[TRANSFER._replace(nbytes=99)]),
+        done(choices=[CHOICE._replace(alpha=3)]),
     ]
     for index, commit in enumerate(changed):
         ledger = Ledger(tmp_path / f"{index}.sqlite", "start")
@@ -130,13 +123,32 @@ def test_a_change_in_any_virtual_number_changes_the_chain(tmp_path: Path) -> Non
     assert len(chains) == len(changed)
 
 
-def test_files_that_nothing_refers_to_any_more_are_named(ledger: Ledger) -> None:
-    shared = {1: (0, "global-0", "a"), 2: (0, "global-0", "a"), 3: (0, "3-0", "b")}
+def test_files_that_no_checkpoint_needs_any_more_are_named(ledger: Ledger) -> None:
+    shared = {1: ("global-0", "a"), 2: ("global-0", "a"), 3: ("3-0", "b")}
     assert ledger.commit(done(0, states=shared)) == []
-    assert ledger.commit(done(1, states={1: (1, "1-1", "c")})) == []  # 2 still has the shared one
-    assert ledger.commit(done(2, states={2: (2, "2-2", "d"), 3: (2, "3-2", "e")})) == ["3-0", "global-0", "round-0"]
-    assert ledger.commit(done(3)) == ["round-1"]
+    assert ledger.commit(done(1, states={1: ("1-1", "c")})) == []
+    assert ledger.commit(done(2, states={2: ("2-2", "d"), 3: ("3-2", "e")})) == ["round-0"]  # 1 needs what 2 and 3 had
+    assert ledger.commit(done(3)) == ["3-0", "global-0", "round-1"]
+    assert ledger.files() == {"1-1", "2-2", "3-2", "round-2", "round-3"}
     ledger.close()
+
+
+def test_a_ledger_goes_back_to_an_earlier_checkpoint(ledger: Ledger, path: Path) -> None:
+    ledger.commit(done(0, states={1: ("1-0", "a"), 2: ("2-0", "b")}))
+    ledger.commit(done(1, states={1: ("1-1", "c")}))
+    chain = ledger.chain
+    ledger.commit(done(2, states={1: ("1-2", "d")}))
+    ledger.finish({"rounds": 3})
+    assert ledger.kept(2) == {1: ("1-2", "d"), 2: ("2-0", "b")}
+    assert ledger.kept(1) == {1: ("1-1", "c"), 2: ("2-0", "b")}
+    assert ledger.go_back(1) == ["1-2", "round-2"]
+    assert (ledger.chain, [row.round for row in ledger.rounds()]) == (chain, [0, 1])
+    assert dict(tuple(r) for r in read(path, "SELECT * FROM meta")) == {"genesis": "start"}
+    ledger.close()
+    again = Ledger(path, None)
+    assert again.chain == chain
+    assert again.kept(1) == {1: ("1-1", "c"), 2: ("2-0", "b")}
+    again.close()
 
 
 def test_events_and_the_summary_are_on_record_at_once(ledger: Ledger, path: Path) -> None:
@@ -153,49 +165,62 @@ def test_events_and_the_summary_are_on_record_at_once(ledger: Ledger, path: Path
 # --- what a run commits -----------------------------------------------------------------------------------------------
 
 
-def restored(run: Federation, fresh: Federation) -> None:
-    """Let ``fresh`` stand where ``run`` stood at its last commit, from the run folder alone."""
-    database = run.folder / "ledger.sqlite"
-    round, file, digest = read(database, "SELECT * FROM checkpoints ORDER BY round DESC")[0]
-    assert file_sha256(run.folder / "checkpoints" / file) == digest
-    named = load_file(run.folder / "checkpoints" / file)
-    model = {key.removeprefix("model|"): Vector(v) for key, v in named.items() if key.startswith("model|")}
-    state = {key.removeprefix("server|"): v for key, v in named.items() if key.startswith("server|")}
-    fresh.server.restore({key: model[key] for key in fresh.server.model}, state)
-    fresh.rounds = round + 1
-    fresh.visits = read(database, "SELECT MAX(visit) + 1 FROM visits")[0][0]
-    fresh.folder = run.folder
-    fresh.states = {client: name for client, _, name, _ in read(database, "SELECT * FROM states")}
-    clock = {key.removeprefix("clock|"): v for key, v in named.items() if key.startswith("clock|")}
-    fresh.clock.restore(read(database, "SELECT end_s FROM rounds ORDER BY round DESC")[0][0], clock)
-
-
 def test_a_checkpoint_holds_all_that_a_run_needs_to_go_on(tmp_path: Path) -> None:
     how: dict[str, Any] = {"participants": 2, "train": BRIEF, "stale_after": 2}
     straight = play(tmp_path / "straight", "fedbr", rounds=6, **how)
     first = play(tmp_path / "first", "fedbr", rounds=3, **how).federation
-    second = federation(tmp_path / "second", "fedbr", rounds=6, **how)
-    restored(first, second)
+    shutil.copytree(first.folder, tmp_path / "second")
+    second = federation(tmp_path / "second", "fedbr", rounds=6, again=True, **how)
+    assert take_up(second) is None
     assert second.model_sha256() == first.model_sha256()
     synchronous(second)
     second.ledger.close()
     assert second.model_sha256() == straight.federation.model_sha256()
-    # Connections that were open are still open, and batteries as empty as they were.
-    for table in ("choices", "visits", "transfers"):
-        rows = f"SELECT * FROM {table} WHERE round >= 3"
+    # Connections that were open are still open, and batteries as empty as they were: the hash chain goes on.
+    for table in ("rounds", "choices", "visits", "transfers", "states", "checkpoints"):
+        rows = f"SELECT * FROM {table}"
         assert [tuple(r) for r in read(tmp_path / "second" / "ledger.sqlite", rows)] == straight.rows(rows)
-    times = "SELECT start_s, end_s, joules, critical, bottleneck FROM rounds WHERE round >= 3"
-    assert [tuple(r) for r in read(tmp_path / "second" / "ledger.sqlite", times)] == straight.rows(times)
 
 
-def test_a_run_keeps_two_checkpoints_and_one_state_per_client(tmp_path: Path) -> None:
+def test_a_run_whose_last_checkpoint_is_damaged_goes_back_a_round(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"participants": 2, "train": BRIEF, "rounds": 6}
+    straight = play(tmp_path / "straight", "fedbr", **how)
+    play(tmp_path / "second", "fedbr", **{**how, "rounds": 4})
+    newest = tmp_path / "second" / "checkpoints" / "round-000003.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    second = federation(tmp_path / "second", "fedbr", again=True, **how)
+    assert take_up(second) is None
+    assert second.rounds == 3
+    synchronous(second)
+    second.ledger.close()
+    chain = "SELECT chain FROM rounds ORDER BY round"
+    assert [tuple(r) for r in read(tmp_path / "second" / "ledger.sqlite", chain)] == straight.rows(chain)
+
+
+def test_without_a_whole_checkpoint_a_run_cannot_go_on(tmp_path: Path) -> None:
+    play(tmp_path, "fedbr", rounds=3, train=BRIEF, participants=2)
+    (tmp_path / "checkpoints" / "round-000002.safetensors").unlink()
+    (tmp_path / "checkpoints" / "round-000001.safetensors").write_bytes(b"")
+    second = federation(tmp_path, "fedbr", rounds=6, again=True, train=BRIEF, participants=2)
+    with pytest.raises(RunFailed) as failed:
+        take_up(second)
+    assert str(failed.value) == (
+        "no checkpoint can be used: round 2: checkpoints/round-000002.safetensors is missing or not what was "
+        "committed; round 1: checkpoints/round-000001.safetensors is missing or not what was committed"
+    )
+    second.ledger.close()
+
+
+def test_a_run_keeps_what_its_two_checkpoints_need(tmp_path: Path) -> None:
     run = play(tmp_path, "fedbr", clients=3, rounds=4, train=BRIEF)
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == [
         f"round-00000{r}.safetensors" for r in (2, 3)
     ]
-    assert sorted(p.name for p in (tmp_path / "state").iterdir()) == [f"{client}-3.safetensors" for client in range(3)]
-    for _, visit, name, digest in run.rows("SELECT * FROM states"):
-        assert visit == 3
+    assert sorted(p.name for p in (tmp_path / "state").iterdir()) == [
+        f"{client}-{r}.safetensors" for client in range(3) for r in (2, 3)
+    ]
+    for _, round, name, digest in run.rows("SELECT * FROM states"):
+        assert round in (2, 3)
         assert file_sha256(tmp_path / "state" / name) == digest
 
 
@@ -207,12 +232,14 @@ def test_the_same_run_twice_writes_the_same_chain(tmp_path: Path) -> None:
 
 
 def test_what_workers_kept_for_a_round_that_was_never_committed_is_removed(tmp_path: Path) -> None:
-    run = play(tmp_path, "fedbr", rounds=2)
+    run = federation(tmp_path, "fedbr", rounds=2)
+    synchronous(run)
     kept = sorted(path.name for path in (tmp_path / "state").iterdir())
     (tmp_path / "state" / "0-99.safetensors").write_bytes(b"half a visit")
-    run.federation.tidy()
+    run.tidy()
+    run.ledger.close()
     assert sorted(path.name for path in (tmp_path / "state").iterdir()) == kept
-    assert kept == [f"{client}-1.safetensors" for client in range(4)]
+    assert kept == [f"{client}-{round}.safetensors" for client in range(4) for round in (0, 1)]
 
 
 def test_a_model_that_scores_no_number_leaves_a_chain_that_can_be_computed_again(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from coordinator.budget import BYTES, BYTES_UP, CLIENTS, JOULES, ROUNDS, SECONDS, TARGET, ClientLimits, Limits
 from coordinator.rounds import POLICIES
 from coordinator.rules import Rules
-from costmodel.availability import Renewal, Windows
+from costmodel.availability import Windows
 from costmodel.behaviour import PAUSE, Behaviour
 from costmodel.clock import Clock
 from costmodel.fleet import Change
@@ -26,7 +26,7 @@ from costmodel.timeline import Links
 from costmodel.transport import wire_bits
 from edge.config import PartitionConfig, TrainConfig
 from edge.streams import generator
-from tests.toy import Run, federation, play, streams
+from tests.toy import Run, federation, play, unsteady_world
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
 IID = PartitionConfig("iid")
@@ -496,11 +496,7 @@ def test_a_target_that_is_met_only_when_time_has_ended_the_run_is_not_what_ended
 
 def unsteady(folder: Path, policy: str, method: str = "fedbr", **how: Any) -> Run:
     """Clients of all kinds that come and go, crash and differ from visit to visit."""
-    comes_and_goes = Behaviour(Renewal(0.3, 0.1, 0.5, streams))
-    change = Change(jitter=0.3, redraw=0.2, noise=0.1, crashes_per_second=2.0)
-    how = {"clients": 6, "participants": 4, "rounds": 4, "train": BRIEF, "partition": IID, **how}
-    rules = Rules(policy, deadline=0.2, buffer=3)
-    return play(folder, method, rules=rules, behaviour=comes_and_goes, fleet={"change": change}, **how)
+    return play(folder, method, **{**unsteady_world(policy), **how})
 
 
 EVERYTHING = ("rounds", "visits", "transfers", "choices", "states")
@@ -548,11 +544,14 @@ def test_a_visit_has_one_number_in_the_order_of_the_beginnings(policy: str, tmp_
 
 
 @each_policy
-def test_a_run_leaves_one_state_per_client_and_two_checkpoints(policy: str, tmp_path: Path) -> None:
+def test_a_run_leaves_two_checkpoints_and_what_they_need(policy: str, tmp_path: Path) -> None:
     run = unsteady(tmp_path, policy)
-    states = sorted(path.name for path in (tmp_path / "state").iterdir())
-    assert states == sorted(run.federation.states.values())
-    assert states == sorted(name for (name,) in run.rows("SELECT file FROM states"))
+    states = {path.name for path in (tmp_path / "state").iterdir()}
+    assert states == {name for (name,) in run.rows("SELECT file FROM states")} >= set(run.federation.states.values())
+    last = run.rows("SELECT MAX(round) FROM rounds")[0][0]
+    newest = "SELECT client, file FROM states WHERE round <= {} GROUP BY client HAVING round = MAX(round)"
+    assert dict(run.rows(newest.format(last))) == run.federation.states
+    assert states == {name for round in (last, last - 1) for _, name in run.rows(newest.format(round))}
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2
 
 

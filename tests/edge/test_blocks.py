@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -157,6 +158,23 @@ def test_the_frozen_twin_is_another_model_that_never_learns() -> None:
     assert torch.count_nonzero(net.grad[net.slices["b3"]]) == 0
     net.flat.add_(1.0)
     assert not torch.equal(net.flat, twin.flat)
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_a_model_is_frozen_where_it_stands(memory_format: torch.memory_format) -> None:
+    def make() -> list[Block]:
+        body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten())
+        return [("body", body), ("head", nn.Linear(16, 2))]
+
+    net = Net(make, CPU, memory_format)
+    net.flat.uniform_(-1, 1)
+    net.run(torch.randn(8, 3, 4, 4).contiguous(memory_format=memory_format))
+    then = net.dump(net.layout.sizes)
+    twin = net.freeze()
+    net.flat.zero_()
+    net.buffers.zero_()
+    now = twin.dump(net.layout.sizes)
+    assert [vector.version for vector in now.values()] == [vector.version for vector in then.values()]
 
 
 def test_the_frozen_twin_uses_the_batch_statistics_it_was_given() -> None:

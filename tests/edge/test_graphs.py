@@ -76,6 +76,11 @@ def replayed(folder: Path, graphs: Graphs, method: str, **how: Any) -> Run:
         # All 3 pathways in the first round, which sends the whole model, and as many as chosen in the others.
         ("fedbr", {"alpha": 2}, 2),
         ("fedbr", {"alpha": 1, "drop": "exact"}, 2),
+        ("fedavg-kd", {"form": "additive"}, 1),
+        ("fedavg-fitnet", {}, 1),
+        ("fedntd", {}, 1),
+        ("fedgkd", {}, 2),  # silent in the first round
+        ("fednova", {}, 1),
     ],
 )
 def test_a_run_of_replayed_steps_ends_in_the_same_bits(

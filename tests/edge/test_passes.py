@@ -36,6 +36,19 @@ CASES: list[tuple[str, dict[str, Any], dict[str, int]]] = [
     ("fedbr", {}, {"alpha": 3, "full": 0}),
     ("fedbr", {"hybrid_ce": False}, {"alpha": 2, "full": 0}),
     ("fedbr", {"hybrid_ce": False, "detach": True}, {"alpha": 2, "full": 0}),
+    ("fedavg-kd", {}, {}),
+    ("fedavg-kd", {"weight": 0}, {}),
+    ("fedavg-fitnet", {}, {}),
+    ("fedavg-fitnet", {"layers": (2,)}, {}),
+    ("fedavg-fitnet", {"layers": ()}, {}),
+    ("fedavg-fitnet", {"weight": 0}, {}),
+    ("fedntd", {}, {}),
+    ("fedntd", {"weight": 0}, {}),
+    ("fedgkd", {}, {"distil": 1}),
+    ("fedgkd", {}, {"distil": 0}),
+    ("fedgkd", {"buffer": 1}, {}),
+    ("fedgkd", {"weight": 0}, {}),
+    ("fednova", {}, {}),
 ]
 
 

@@ -26,10 +26,28 @@ def test_a_method_is_listed_with_its_options_defaults_and_meanings() -> None:
     assert row["weights"] == "uniform"
     assert row["options"][1] == {
         "name": "period",
+        "symbol": "τ",
         "default": 3,
-        "meaning": "tau: every period + 1 rounds the whole model goes down; 0 sends it in every round.",
+        "meaning": "Every period + 1 rounds the whole model goes down; 0 sends it in every round.",
     }
-    assert all(option["meaning"] for option in row["options"])
+
+
+def test_every_option_of_every_method_says_what_it_means() -> None:
+    for row in catalogue.rows("methods"):
+        assert all(option["meaning"] for option in row["options"]), row["name"]
+
+
+def test_a_method_is_shown_with_what_it_costs_beside_fedavg() -> None:
+    gkd, nova, fedbr = (shown("methods", name) for name in ("fedgkd", "fednova", "fedbr"))
+
+    assert gkd[3:5] == [
+        "extra bytes: 44.9 MB (1.00 models) down; 0 B up",
+        "relative compute: 1.333 (resnet18, 32x32 images of 100 classes)",
+    ]
+    assert "weight (w = γ/2) = 0.1: Weight of the divergence from the teacher" in gkd[6]
+    assert nova[3] == "extra bytes: 0 B down; 21 B up"
+    assert fedbr[3] == "extra bytes: at most 31 B down, chosen per visit; 15 B up"
+    assert fedbr[4].startswith("relative compute: 1.000 to 2.631 (")
 
 
 def test_clients_of_fedavg_keep_nothing() -> None:

@@ -127,6 +127,15 @@ def test_the_estimate_of_fedavg_by_hand() -> None:
     assert estimate["state_disk_nbytes"] == 0
 
 
+def test_fedgkd_is_priced_with_its_teacher_though_that_is_silent_at_first() -> None:
+    settings = ["method=fedgkd", "method_options={}", "rounds.max=3", "rounds.participants=5"]
+    estimate = check.estimate(load("digits", settings), described(samples=32))
+
+    assert estimate["payload_down_nbytes"] == [3200, 3200]
+    assert estimate["payload_up_nbytes"] == 1600
+    assert estimate["flops"] == 15 * 2 * 32 * (2600 + 1200)
+
+
 def test_clients_of_fedbr_keep_all_but_the_last_block() -> None:
     estimate = check.estimate(load("digits", ["model.blocks=balanced:2"]), described())
 

@@ -53,7 +53,9 @@ def test_a_run_as_json_is_one_object_with_exactly_the_promised_keys(
 
     assert set(result) == RUN_KEYS
     assert (result["rounds"], result["seed"], result["stopped_by"]) == (2, 3, "rounds")
-    assert result["visits"] == {"train": 10, "listen": 0, "late": 0, "lost": 0, "cut": 0}
+    assert result["visits"] == {"train": 10} | dict.fromkeys(
+        ("zeroed", "listen", "late", "lost", "cut", "refused", "failed"), 0
+    )
     assert list(result["bottlenecks"]) == ["own link", "server link", "compute", "waiting"]
     assert sum(result["bottlenecks"].values()) == 2
     assert (result["wasted_bytes"], result["wasted_seconds"], result["wasted_joules"]) == (0, 0.0, 0.0)

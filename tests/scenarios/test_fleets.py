@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -482,6 +483,15 @@ def test_a_device_that_is_too_small_is_refused_with_the_sum_and_the_others_take_
     assert fleets.refused(scenario, fleet, described(55, 5.0), np.ones(1)) == {}
     # Pathways keep what they need for their way back: so many passes, so many activations.
     assert len(fleets.refused(scenario, fleet, described(55, 5.0), np.array([2.0]))) == 5
+
+
+@pytest.mark.parametrize(("method", "count"), [("fedavg", 0), ("fedavg-kd", 0), ("fedmlb", 5)])
+def test_a_pathway_keeps_its_activations_and_a_teacher_does_not(home: Path, method: str, count: int) -> None:
+    write(home / "d.toml", DEVICE.format(name="board"))
+    layout = Layout((BlockShape("body", 50), BlockShape("head", 5)))
+    two = replace(described(55, 5.0), layout=layout, activations=np.array([0.0, 5.0]))
+    loaded = load("digits", [*HALF_SMALL, f"method={method}"])
+    assert len(runner.refused(loaded, runner.fleet(loaded), two)) == count
 
 
 def test_a_model_that_no_device_holds_is_refused(home: Path) -> None:

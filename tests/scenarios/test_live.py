@@ -137,7 +137,7 @@ def test_a_round_in_which_nobody_counted_is_a_round_like_any_other() -> None:
     show = Show(["fedbr"], stream=stream)
     show.on_start(FOLDER, load("digits", ["rounds.max=3"]))
     nobody = progress(1, None, bottleneck="waiting")
-    show.on_round(replace(nobody, row=replace(nobody.row, participants=0)))
+    show.on_round(replace(nobody, row=nobody.row._replace(participants=0)))
 
     assert "fedbr 1/3  accuracy -" in stream.getvalue()
     assert "clients 0  held by wait" in stream.getvalue()
@@ -151,7 +151,7 @@ def test_a_score_after_the_last_round_is_no_further_round() -> None:
     show.on_start(FOLDER, load("digits", ["rounds.max=3"]))
     show.on_round(progress(1, None))
     late = progress(2, 0.75, bottleneck="")
-    show.on_round(replace(late, rounds=1, row=replace(late.row, participants=0, busy_s=0.0)))
+    show.on_round(replace(late, rounds=1, row=late.row._replace(participants=0, busy_s=0.0)))
     last = stream.getvalue().splitlines()[-1]
 
     assert last.startswith("fedbr end  accuracy 75.00 %")

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -75,15 +74,15 @@ def run(out: Path, *overrides: str, stop_at_target: bool = True) -> Path:
 
 def rows(folder: Path, table: str, order: str) -> list[tuple[Any, ...]]:
     kind: type[Any] = {"rounds": RoundRow, "visits": VisitRow}[table]
-    columns = ", ".join(column.name for column in fields(kind))
+    columns = ", ".join(kind._fields)
     return [tuple(row) for row in read(folder / "ledger.sqlite", f"SELECT {columns} FROM {table} ORDER BY {order}")]
 
 
 def assert_same(folder: Path, new: Any) -> None:
     """Every column of every round and visit of the replay is, to the bit, that of the ledger."""
-    assert [tuple(vars(row).values()) for row in new.rounds_done] == rows(folder, "rounds", "round")
+    assert [tuple(row) for row in new.rounds_done] == rows(folder, "rounds", "round")
     again = sorted(new.visits_done, key=lambda row: row.visit)
-    assert [tuple(vars(row).values()) for row in again] == rows(folder, "visits", "visit")
+    assert [tuple(row) for row in again] == rows(folder, "visits", "visit")
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -269,7 +268,7 @@ def trouble() -> list[Commit]:
     critical, by = (1, 0, 1), ("compute", "waiting", "compute")
     commits = []
     for number, pair in enumerate(kinds):
-        visits = [replace(visit(number, k, 10.0 * number, 2, 3, 3 + k), kind=kind) for k, kind in enumerate(pair)]
+        visits = [visit(number, k, 10.0 * number, 2, 3, 3 + k)._replace(kind=kind) for k, kind in enumerate(pair)]
         amounts: dict[str, Any] = dict(zip(("wasted_s", "wasted_bytes", "wasted_joules"), wasted[number], strict=True))
         amounts |= {"critical": critical[number], "bottleneck": by[number], "participants": pair.count("train")}
         accuracy = None if number else 0.4
@@ -318,9 +317,28 @@ def test_what_was_spent_in_vain_stands_beside_all_that_was_spent(troubled: Path,
     assert ("style", "width:87.5%") in page.attributes
 
 
+def test_clients_whose_updates_could_not_be_used_are_named_and_counted(troubled: Path, tmp_path: Path) -> None:
+    bad = [
+        Commit(
+            round_row(n, 10.0 * n + 10, 0.4),
+            [
+                visit(n, k, 10.0 * n, 2, 3, 1)._replace(kind=kind)
+                for k, kind in enumerate(("train", "refused", "zeroed"))
+            ],
+        )
+        for n in range(2)
+    ]
+    folder = make_run(tmp_path / "bad", "fedprox", bad)
+    page = Page(report.build([troubled, folder], tmp_path / "report.html", "Two").read_text())
+    assert ["fedprox", "1", "refused", "2"] in page.rows
+    assert ["fedprox", "2", "zeroed", "2"] in page.rows
+    row = next(row for row in page.rows if row[:1] == ["fedprox"] and len(row) == 11)
+    assert row[1:8] == ["2", "2", "0", "0", "0", "0", "2"]
+
+
 def test_only_runs_that_wait_for_nobody_show_how_stale_updates_were(runs: list[Path], tmp_path: Path) -> None:
     rounds = [
-        Commit(round_row(n, 10.0 * n + 10, 0.4), [replace(visit(n, k, 10.0 * n, 2, 3, 1), staleness=n) for k in (0, 1)])
+        Commit(round_row(n, 10.0 * n + 10, 0.4), [visit(n, k, 10.0 * n, 2, 3, 1)._replace(staleness=n) for k in (0, 1)])
         for n in range(3)
     ]
     streamed = make_run(tmp_path / "stream", "fedprox", rounds)

@@ -1,0 +1,45 @@
+"""FedAvg+FitNet: outputs of local blocks are drawn to those of the received model's. The server is FedAvg's.
+
+The baseline of Kim, Kim and Han, ICML 2022, https://arxiv.org/abs/2207.06936, Table 2, which prints neither weight, nor
+layers, nor reduction. The client half is `edge.objectives.fedavg_fitnet`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from coordinator.methods.row import Chosen, Objective, Options, Passes, check_inner, taught_passes
+
+
+class FedAvgFitNetOptions(Options):
+    """CE(z_L, y) + β/|H| Σ_{m in H} mean((f_L^m − f_G^m)²), f^m being the output of block m."""
+
+    weight: float = Field(default=1.0, ge=0, title="β")
+    """Weight of the squared differences; a grid to search is {0.01, 0.1, 1, 10}. 0 is FedAvg."""
+    layers: tuple[int, ...] | None = Field(default=None, title="H")
+    """Which m of 1..M-1 are compared; by default all; an empty list is FedAvg."""
+    reduction: Literal["mean", "sum"] = "mean"
+    """Over the numbers of an example's output; examples are averaged."""
+
+    def check(self, blocks: int) -> None:
+        """Layers must lie in 1..M-1 and be distinct."""
+        check_inner("method_options.layers", "layer", self.layers or (), blocks)
+
+
+def passes(blocks: int, options: FedAvgFitNetOptions, choice: Chosen) -> Passes:
+    """The teacher runs no further than to the last output that is compared."""
+    layers = range(1, blocks) if options.layers is None else options.layers
+    return taught_passes(blocks, max(layers, default=0) if options.weight else 0)
+
+
+ROW = Objective(
+    name="fedavg-fitnet",
+    title="feature matching to the received model",
+    source="Romero et al., ICLR 2015; as a baseline Kim, Kim and Han, ICML 2022",
+    options=FedAvgFitNetOptions,
+    neutral="weight = 0, or layers = []",
+    client="edge.objectives.fedavg_fitnet:FedAvgFitNet",
+    passes=passes,
+)

@@ -1,0 +1,42 @@
+"""FedAvg+KD: the received model teaches local training. The server is FedAvg's.
+
+The baseline of Kim, Kim and Han, ICML 2022, https://arxiv.org/abs/2207.06936, Table 2, which prints neither weight nor
+temperature; the defaults are those of Flower's reproduction of FedMLB. The client half is `edge.objectives.fedavg_kd`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from coordinator.methods.row import Objective, Options, taught_passes
+
+
+class FedAvgKDOptions(Options):
+    """(1 − γ)·CE(z_L, y) + γ·T²·KL(σ_T(z_G) ‖ σ_T(z_L)), z_G being the received model's logits."""
+
+    weight: float = Field(default=0.2, ge=0, title="γ")
+    """Weight of the divergence from the received model; at most 1 in the convex form. 0 is FedAvg."""
+    form: Literal["convex", "additive"] = "convex"
+    """Whether the cross-entropy weighs 1 - weight (convex) or 1 (additive)."""
+    temperature: float = Field(default=1.0, gt=0, title="T")
+    """Of both sides of the divergence."""
+    kl_t2: bool = True
+    """Whether the divergence is multiplied by T²."""
+
+    def check(self, blocks: int) -> None:
+        """A convex weight is at most 1."""
+        if self.form == "convex" and self.weight > 1:
+            raise ValueError(f"method_options.weight = {self.weight:g}: must be at most 1 in the convex form")
+
+
+ROW = Objective(
+    name="fedavg-kd",
+    title="distillation from the received model",
+    source="Hinton, Vinyals and Dean, 2015; as a baseline Kim, Kim and Han, ICML 2022",
+    options=FedAvgKDOptions,
+    neutral="weight = 0",
+    client="edge.objectives.fedavg_kd:FedAvgKD",
+    passes=lambda blocks, options, choice: taught_passes(blocks, blocks if options.weight else 0),
+)

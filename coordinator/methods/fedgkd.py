@@ -1,0 +1,111 @@
+"""FedGKD: the mean of the last global models teaches local training.
+
+Yao, Pan, Dai, Wan, Ding, Jin, Xu and Sun, Local-Global Knowledge Distillation in Heterogeneous Federated Learning with
+Non-IID Data, 2021, https://arxiv.org/abs/2107.00051. The client half is `edge.objectives.fedgkd`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+from pydantic import Field
+
+from coordinator.methods.row import Chosen, Objective, Options, Passes, taught_passes
+from coordinator.server import Dispatch, Model, Part, Server, Setup, State
+from coordinator.sums import Sum
+from edge.payload import TEACHER, Vector
+
+
+class FedGKDOptions(Options):
+    """CE(z_L, y) + w·T²·KL(σ_T(z_G) ‖ σ_T(z_L)), z_G being the logits of the mean of the last global models."""
+
+    weight: float = Field(default=0.1, ge=0, title="w = γ/2")
+    """Weight of the divergence from the teacher: FedMLB's γ = 0.2, halved as in FedGKD's objective; 0.2 takes γ for w
+    itself. 0 is FedAvg."""
+    buffer: int = Field(default=5, ge=1, title="B_h")
+    """How many of the last global models the teacher is the mean of, the newest among them; 1 is FedAvg+KD (additive)
+    with the same weight, and sends nothing extra."""
+    silent_rounds: int = Field(default=1, ge=0)
+    """Server steps before distillation begins, where a teacher is sent; 0 distils from the first."""
+    temperature: float = Field(default=1.0, gt=0, title="T")
+    """Of both sides of the divergence."""
+    kl_t2: bool = True
+    """Whether the divergence is multiplied by T²."""
+
+
+class FedGKDServer(Server):
+    """Keeps the last models, and sends their mean beside the newest."""
+
+    def __init__(self, setup: Setup, parts: Sequence[Part] = ()) -> None:
+        super().__init__(setup, parts)
+        self.options = FedGKDOptions.model_validate(dict(setup.options))
+        self.sends_teacher = self.options.buffer > 1 and self.options.weight > 0
+        self._keep(())
+
+    def dispatch(self, client: int, round: int) -> Dispatch:
+        """The model and the teacher, also in silent rounds: all messages are alike."""
+        plain = super().dispatch(client, round)
+        if not self.sends_teacher:
+            return plain
+        teacher = {key: self.teacher[key] for key in self.setup.down}
+        choice = {"distil": int(round >= self.options.silent_rounds)}
+        return Dispatch(client, plain.payload | {TEACHER: teacher}, choice)
+
+    def step(self) -> None:
+        """The new model pushes the oldest out."""
+        super().step()
+        self._keep(self.last)
+
+    def _keep(self, before: Sequence[Model]) -> None:
+        """Put the model as it stands behind these, and make the teacher anew."""
+        size = self.options.buffer if self.sends_teacher else 1
+        self.last = deque([*before, dict(self.model)], size)
+        """Oldest first"""
+        self.teacher = mean(self.last)
+
+    def state(self) -> State:
+        """All kept models but the newest, which is the model."""
+        before = list(self.last)[:-1]
+        kept = {f"last/{age}/{key}": vector.data for age, one in enumerate(before) for key, vector in one.items()}
+        return super().state() | kept
+
+    def restore(self, model: Model, state: State) -> None:
+        """Inverse of `state`."""
+        super().restore(model, state)
+        ages = sorted({int(name.split("/")[1]) for name in state if name.startswith("last/")})
+        self._keep([{key: Vector(np.asarray(state[f"last/{age}/{key}"], np.float32)) for key in model} for age in ages])
+
+
+def mean(models: Sequence[Model]) -> Model:
+    """Of parameters and buffers alike; of one model, that model's own vectors."""
+    if len(models) == 1:
+        return models[0]
+    averages: Model = {}
+    for key in models[0]:
+        total = Sum()
+        for model in models:
+            total.add(model[key].data, 1.0)
+        average = total.mean()
+        assert average is not None
+        averages[key] = Vector(average)
+    return averages
+
+
+def passes(blocks: int, options: FedGKDOptions, choice: Chosen) -> Passes:
+    """The teacher runs forward once, where the visit has one."""
+    return taught_passes(blocks, blocks if options.weight and choice.get("distil", 1) else 0)
+
+
+ROW = Objective(
+    name="fedgkd",
+    title="distillation from the mean of the last global models",
+    source="Yao, Pan, Dai, Wan, Ding, Jin, Xu and Sun, 2021",
+    options=FedGKDOptions,
+    neutral="weight = 0",
+    client="edge.objectives.fedgkd:FedGKD",
+    server=FedGKDServer,
+    choices=("distil",),
+    passes=passes,
+)

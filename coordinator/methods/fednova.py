@@ -1,0 +1,107 @@
+"""FedNova: clients' changes are normalised by how many steps they are the sum of, before they are averaged.
+
+Wang, Liu, Liang, Joshi and Poor, Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization,
+NeurIPS 2020, https://arxiv.org/abs/2007.07481. The client half, which counts the steps, is `edge.objectives.fednova`.
+
+θ ← θ − τ_eff Σ p_i d_i with d_i = (θ − θ_i)/a_i is a step from θ to the mean of the θ_i by weights p_i/a_i, that is
+τ_eff Σ p_i/a_i times as long. The server optimiser takes it from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from coordinator.methods.row import Objective, Options
+from coordinator.optimisers import Replace
+from coordinator.server import Part, Server, Setup
+from edge.messages import Update
+from edge.payload import BUFFERS, Floats
+
+
+class FedNovaOptions(Options):
+    """θ ← θ − τ_eff Σ p_i (θ − θ_i)/a_i, p_i being shares of the examples and a_i the clients' normalisers."""
+
+    effective_steps: Literal["auto", "normalisers", "steps"] = Field(default="auto", title="τ_eff")
+    """The mean of the normalisers a_i, or of the clients' steps; auto takes the normalisers, but the steps where
+    fedprox joins with mu above 0."""
+
+
+class Stretched(Replace):
+    """Another optimiser, which is shown a mean that is ``factor`` times as far from the current model."""
+
+    def __init__(self, inner: Replace) -> None:
+        self.inner = inner
+        self.factor = 1.0
+
+    def step(self, key: str, current: Floats, mean: Floats) -> Floats:
+        """The other's step. In double precision, so that a factor of 1 shows it the mean to the bit."""
+        change = mean.astype(np.float64) - current
+        return self.inner.step(key, current, (current + self.factor * change).astype(np.float32))
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """The other's."""
+        return self.inner.state()
+
+    def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
+        """Inverse of `state`."""
+        self.inner.restore(state)
+
+
+class FedNovaServer(Server):
+    """Averages normalised changes; a client that made no step has no part in it."""
+
+    def __init__(self, setup: Setup, parts: Sequence[Part] = ()) -> None:
+        super().__init__(setup, parts)
+        self.optimiser = self.stretched = Stretched(setup.optimiser)
+        effective = setup.options["effective_steps"]
+        if effective == "auto":
+            effective = "steps" if setup.options.get("mu") else "normalisers"
+        self.counts = effective
+        self.unit = 0.0
+        """The first normaliser since the last step. The others are measured by it: equal ones then leave the weights of
+        FedAvg as they are, to the bit."""
+        self.tally = np.zeros(3)
+        """Since the last step, over clients of weight n_i: Σ n_i; Σ n_i unit/a_i; Σ n_i a_i/unit or Σ n_i K_i/unit"""
+
+    def weight(self, reply: Update, key: str) -> float:
+        """n_i unit/a_i for parameters, n_i for running statistics, which are no sums of steps."""
+        normaliser = reply.numbers["normaliser"]
+        if not normaliser:
+            return 0.0
+        return super().weight(reply, key) * (1.0 if key.endswith(BUFFERS) else self.unit / normaliser)
+
+    def fold(self, reply: Update) -> None:
+        """Also count what the factor of this step is made of."""
+        normaliser, weight = reply.numbers["normaliser"], self._weight(reply.client)
+        if normaliser:
+            self.unit = self.unit or normaliser
+            steps = normaliser if self.counts == "normalisers" else reply.numbers["steps"]
+            self.tally += weight, weight * (self.unit / normaliser), weight * (steps / self.unit)
+        super().fold(reply)
+
+    def step(self) -> None:
+        """τ_eff Σ p_i/a_i times the way to the mean."""
+        total, inverse, steps = self.tally
+        if total:
+            self.stretched.factor = float(steps / total * (inverse / total))
+        super().step()
+        self.unit, self.tally = 0.0, np.zeros(3)
+
+
+ROW = Objective(
+    name="fednova",
+    title="normalised averaging",
+    source="Wang, Liu, Liang, Joshi and Poor, NeurIPS 2020",
+    options=FedNovaOptions,
+    neutral="the same number of steps at every client (train.local_steps)",
+    client="edge.objectives.fednova:FedNova",
+    server=FedNovaServer,
+    reports=("normaliser",),
+    reads=("mu", "half"),
+    single_replies=lambda options: True,
+)

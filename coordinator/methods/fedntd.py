@@ -1,0 +1,48 @@
+"""FedNTD, in FedMLB's tables FedLS-NTD: distillation of the classes that are not the true one. The server is FedAvg's.
+
+Lee, Jeong, Shin, Bae and Yun, Preservation of the Global Knowledge by Not-True Distillation in Federated Learning,
+NeurIPS 2022, https://arxiv.org/abs/2106.03097. The client half is `edge.objectives.fedntd`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from coordinator.methods.row import Objective, Options, taught_passes
+
+STYLES = {"fedmlb": {"ce_weight": 0.7, "weight": 0.3}, "neurips": {"ce_weight": 1.0, "weight": 1.0}}
+
+
+class FedNTDOptions(Options):
+    """a·CE(z_L, y) + β·T²·KL(σ_T(z̃_G) ‖ σ_T(z̃_L)), z̃ being logits without that of the true class."""
+
+    style: Literal["fedmlb", "neurips"] = "fedmlb"
+    """Which weights are the defaults: 0.7 and 0.3, of FedMLB's authors' later code; 1 and 1, of FedNTD's own."""
+    ce_weight: float = Field(default=STYLES["fedmlb"]["ce_weight"], ge=0, title="a")
+    """Weight of the cross-entropy. 1 with weight = 0 is FedAvg."""
+    weight: float = Field(default=STYLES["fedmlb"]["weight"], ge=0, title="β")
+    """Weight of the divergence from the received model. 0 switches it off."""
+    temperature: float = Field(default=1.0, gt=0, title="T")
+    """Of both sides of the divergence; FedNTD's class has 3, its configuration 1."""
+    kl_t2: bool = True
+    """Whether the divergence is multiplied by T²."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _styled(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What is not given is as the style says."""
+        return {**STYLES.get(str(given.get("style")), {}), **given}
+
+
+ROW = Objective(
+    name="fedntd",
+    title="not-true distillation (FedLS-NTD)",
+    source="Lee, Jeong, Shin, Bae and Yun, NeurIPS 2022",
+    options=FedNTDOptions,
+    neutral="ce_weight = 1 and weight = 0",
+    client="edge.objectives.fedntd:FedNTD",
+    passes=lambda blocks, options, choice: taught_passes(blocks, blocks if options.weight else 0),
+)

@@ -1,0 +1,81 @@
+"""A run taken up again where its ledger stands, as if it had never been broken off.
+
+What a federation is between two rounds is in its last checkpoint (the model, and what server half, optimiser and clock
+remember), in its ledger (what was spent, what clients kept) and nowhere else. A checkpoint that is damaged is not used:
+the run goes back to the one before.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from coordinator.federation import PROGRESS, Arrays, Committed, Federation, RunFailed, file_sha256
+from coordinator.rows import spent
+
+_log = logging.getLogger("fedbr.resume")
+
+
+def take_up(run: Federation) -> str | None:
+    """Set a federation that was made afresh to the end of the last round that its ledger holds.
+
+    Returns the rule that has ended the run already, if one has. RunFailed if no checkpoint can be used.
+    """
+    number, arrays = _usable(run)
+    run.remove(run.ledger.go_back(number))
+    run.rounds, run.visits, scored = (int(n) for n in np.asarray(arrays[PROGRESS]))
+    run.scored = bool(scored)
+    rounds = run.ledger.rounds()
+    last = rounds[-1]
+    if run.is_asynchronous:
+        run.taken_up = arrays
+    else:
+        run.restore(arrays)
+        run.clock.restore(last.end_s, run.remembers(arrays))
+        for visit in run.ledger.visits():
+            run.budget.settle(visit.client, spent(visit))
+    run.states = {client: name for client, (name, _) in run.ledger.kept(number).items()}
+    down, up = sum(row.bytes_down for row in rounds), sum(row.bytes_up for row in rounds)
+    run.committed = Committed(run.rounds, last.end_s, down, up, last.model_sha256)
+    run.tidy()
+    return run.budget.reached(run.rounds, last.accuracy)
+
+
+def _usable(run: Federation) -> tuple[int, Arrays]:
+    """The newest checkpoint that is whole, with all that clients had kept by then: (round, its arrays)."""
+    problems: list[str] = []
+    for number, name, digest in run.ledger.checkpoints():
+        damaged = [
+            file
+            for file, wanted in [(f"checkpoints/{name}", digest), *_kept(run, number)]
+            if not _is_whole(run.folder / file, wanted)
+        ]
+        if not damaged:
+            for problem in problems:
+                _log.warning("%s; going back to round %d", problem, number)
+            return number, _arrays(run.folder / "checkpoints" / name)
+        problems.append(f"round {number}: {', '.join(damaged)} is missing or not what was committed")
+    raise RunFailed("no checkpoint can be used: " + ("; ".join(problems) or "there is none"))
+
+
+def _kept(run: Federation, number: int) -> list[tuple[str, str]]:
+    """(file, sha256) of what clients had kept at the end of a round."""
+    return [(f"state/{name}", digest) for name, digest in sorted(set(run.ledger.kept(number).values()))]
+
+
+def _is_whole(path: Path, digest: str) -> bool:
+    try:
+        return file_sha256(path) == digest
+    except OSError:
+        return False
+
+
+def _arrays(path: Path) -> Arrays:
+    try:
+        return dict(load_file(path))
+    except SafetensorError as error:  # as it was written: its hash is the ledger's
+        raise RunFailed(f"{path}: {error}") from None

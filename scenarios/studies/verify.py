@@ -1,0 +1,120 @@
+"""A run made again, round by round beside what its folder says: one scenario gives the same rows and hashes."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from coordinator.federation import Progress
+from coordinator.ledger import read
+from coordinator.nursery import Nursery
+from scenarios import runner
+from scenarios.host import Host
+from scenarios.load import Loaded, ScenarioError
+from scenarios.record import stops_at_target
+
+TABLES = {"rounds": "round", "visits": "visit", "transfers": "rowid", "choices": "rowid"}
+"""What the chain runs over -> the order of its rows."""
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where two runs are first not the same."""
+
+    round: int
+    table: str
+    row: int
+    """In the round's rows of that table; 0 is the first."""
+    columns: tuple[str, ...]
+    """Those that differ; none where one of the runs has no such row."""
+    before: tuple[Any, ...]
+    """Their values in the folder."""
+    after: tuple[Any, ...]
+    """And when made again."""
+
+    def __str__(self) -> str:
+        if not self.columns:
+            missing = "was not made again" if self.before else "was not there before"
+            return f"round {self.round}: row {self.row} of {self.table} {missing}"
+        pairs = zip(self.columns, self.before, self.after, strict=True)
+        values = ", ".join(f"{name} is {after!r} instead of {before!r}" for name, before, after in pairs)
+        return f"round {self.round}: {self.table}, row {self.row}: {values}"
+
+
+def verify(loaded: Loaded, folder: Path, host: Host, nursery: Nursery, stopped: Callable[[], bool]) -> dict[str, Any]:
+    """Make the rounds of a folder again, elsewhere, and compare: what ``verify --json`` prints.
+
+    Keys: run_dir, rounds (that the folder holds), verified (of these, how many are the same from the first on), same,
+    difference (None, or in words). ScenarioError for a folder without a round; other errors as of `runner.run`.
+    """
+    known = len(_chain(folder))
+    if not known:
+        raise ScenarioError(f"{folder}: there is nothing to verify before the first round has been committed")
+    made = 0
+
+    def on_round(progress: Progress) -> None:
+        nonlocal made
+        made += 1
+        host.on_round(progress)
+
+    def is_enough() -> bool:
+        return made >= known or stopped()
+
+    with tempfile.TemporaryDirectory(prefix="fedbr-verify-") as scratch:
+        elsewhere = replace(host, out=Path(scratch), run_id="again", on_round=on_round)
+        result = runner.run(loaded, elsewhere, nursery, is_enough, stops_at_target(folder))
+        again = Path(result["run_dir"])
+        found = next(filter(None, (difference(folder, again, round) for round in range(min(made, known)))), None)
+        verified = found.round if found else min(made, known)
+    return {
+        "run_dir": str(folder),
+        "rounds": known,
+        "verified": verified,
+        "same": verified == known,
+        "difference": None if found is None else str(found),
+    }
+
+
+def difference(folder: Path, again: Path, round: int) -> Difference | None:
+    """The first row, in the order of the chain, in which a round of two run folders is not the same; or the hash."""
+    for table in TABLES:
+        before, after = _rows(folder, table, round), _rows(again, table, round)
+        for index in range(max(len(before), len(after))):
+            one, other = before[index : index + 1], after[index : index + 1]
+            if one != other:
+                return _differing(table, round, index, one, other)
+    was, now = _chain(folder)[round], _chain(again)[round]
+    return None if was == now else Difference(round, "rounds", 0, ("chain",), (was,), (now,))
+
+
+def _differing(table: str, round: int, index: int, one: Sequence[Row], other: Sequence[Row]) -> Difference:
+    if not (one and other):
+        return Difference(round, table, index, (), tuple(one), tuple(other))
+    columns = tuple(name for name in one[0] if one[0][name] != other[0][name])
+    return Difference(
+        round, table, index, columns, tuple(one[0][name] for name in columns), tuple(other[0][name] for name in columns)
+    )
+
+
+def _chain(folder: Path) -> list[str]:
+    return [row["chain"] for row in read(folder / "ledger.sqlite", "SELECT chain FROM rounds ORDER BY round")]
+
+
+def _rows(folder: Path, table: str, round: int) -> list[Row]:
+    query = f"SELECT * FROM {table} WHERE round = ? ORDER BY {TABLES[table]}"
+    rows = [dict(row) for row in read(folder / "ledger.sqlite", query, (round,))]
+    return [{name: value for name, value in row.items() if name != "chain"} for row in rows]
+
+
+def show(result: Mapping[str, Any]) -> None:
+    """Say how it went."""
+    if result["same"]:
+        print(f"all {result['rounds']} rounds of {result['run_dir']} are the same, made again")
+    elif result["difference"] is None:
+        print(f"stopped: the first {result['verified']} of {result['rounds']} rounds are the same")
+    else:
+        print(f"the first {result['verified']} of {result['rounds']} rounds are the same, then {result['difference']}")

@@ -1,0 +1,199 @@
+"""What must hold of FedNova: equal steps are FedAvg, unequal ones weigh no more than their direction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator.methods import resolve
+from coordinator.methods.fednova import FedNovaOptions, FedNovaServer
+from coordinator.optimisers import Replace
+from coordinator.rounds import synchronous
+from coordinator.rules import Rules
+from coordinator.server import Setup, State
+from edge.config import PartitionConfig, TrainConfig
+from edge.messages import Update
+from edge.payload import MODEL, BlockShape, Floats, Layout
+from tests.toy import federation, play, vector
+
+UNEVEN = PartitionConfig("dirichlet-unbalanced", alpha=0.5, min_samples=1)
+EPOCH = TrainConfig(lr=0.1, batch=32, momentum=0.5)
+SENT = "SELECT round, client, direction, slot, key, nbytes FROM transfers WHERE slot != ''"
+
+
+# --- the server, by hand ----------------------------------------------------------------------------------------------
+
+
+def server(samples: Sequence[int], mu: float | None = None, optimiser: Replace | None = None, **how: Any) -> Any:
+    """A model of two numbers, (0, 0), and a running statistic, 0."""
+    layout, held = Layout((BlockShape("w", 2, 1),)), np.array(samples)
+    weights = how.pop("weights", "size")
+    options = FedNovaOptions(**how).model_dump() | ({} if mu is None else {"mu": mu, "half": True})
+    initial = {MODEL: {"w": vector(0, 0), "w.buffers": vector(0)}}
+    keys = ("w", "w.buffers")
+    return FedNovaServer(
+        Setup(layout, initial, options, weights, keys, keys, 0, held, held[:, None], optimiser or Replace())
+    )
+
+
+def reply(client: int, normaliser: float, w: tuple[float, float], statistic: float = 0.0, steps: float = 0.0) -> Update:
+    numbers = {"normaliser": normaliser, "steps": steps or normaliser}
+    return Update(client, 0, numbers, {MODEL: {"w": vector(*w), "w.buffers": vector(statistic)}})
+
+
+def stepped(half: Any, *replies: Update) -> list[float]:
+    for one in replies:
+        half.fold(one)
+    half.step()
+    return [float(number) for key in ("w", "w.buffers") for number in half.model[key].data]
+
+
+def test_one_step_pulls_as_much_as_ten_in_the_same_direction() -> None:
+    # τ_eff = (1 + 10)/2, and each normalised direction weighs a half of it.
+    assert stepped(server([4, 4]), reply(0, 1, (1, 0)), reply(1, 10, (0, 10))) == [2.75, 2.75, 0]
+    # Where FedAvg would go to (0.5, 5).
+
+
+def test_a_step_is_the_formula_of_the_paper() -> None:
+    rng = np.random.default_rng(0)
+    samples, normalisers = [3, 5, 11], [2.0, 6.5, 31.0]
+    half, start = server(samples), np.array([0.25, -1.0])
+    half.model["w"] = vector(*start)
+    ends = rng.standard_normal((3, 2)).astype(np.float32)
+    p, a = np.array(samples) / 19, np.array(normalisers)
+    directions = (start - ends) / a[:, None]
+    found = stepped(half, *(reply(k, a[k], (float(ends[k, 0]), float(ends[k, 1]))) for k in range(3)))
+    assert np.allclose(found[:2], start - (p @ a) * (p @ directions), rtol=1e-6)
+    # The next step counts its own clients alone.
+    assert stepped(half, reply(0, 4, (7, 7)), reply(1, 4, (9, 9))) == [8.25, 8.25, 0]  # by 3 and 5 examples
+
+
+def test_clients_may_weigh_the_same() -> None:
+    assert stepped(server([1, 3], weights="uniform"), reply(0, 1, (1, 0)), reply(1, 3, (0, 3))) == [1, 1, 0]
+    # By size τ_eff is 1/4 + 9/4, and the second direction weighs three times as much.
+    assert stepped(server([1, 3]), reply(0, 1, (1, 0)), reply(1, 3, (0, 3))) == [0.625, 1.875, 0]
+
+
+def test_a_client_without_a_step_is_dropped_and_the_others_share_its_part() -> None:
+    moved = reply(0, 1, (1, 0), 8), reply(1, 10, (0, 10), 16)
+    idle = reply(2, 0, (0, 0), 99)
+    assert stepped(server([4, 4, 50]), *moved, idle) == [2.75, 2.75, 12]
+    assert stepped(server([4, 4, 50]), idle) == [0, 0, 0]
+
+
+def test_running_statistics_are_averaged_by_size() -> None:
+    assert stepped(server([1, 3]), reply(0, 1, (0, 0), 4), reply(1, 10, (0, 0), 8))[2] == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "mu", "factor"),
+    [
+        # Normalisers 2 and 8 of 4 and 12 steps: Σ p/a = 5/16; τ_eff is 5 or 8.
+        ({}, None, 25 / 16),
+        ({}, 0.0, 25 / 16),
+        ({}, 0.1, 40 / 16),
+        ({"effective_steps": "normalisers"}, 0.1, 25 / 16),
+        ({"effective_steps": "steps"}, None, 40 / 16),
+    ],
+)
+def test_effective_steps_are_normalisers_or_steps(options: dict[str, Any], mu: float | None, factor: float) -> None:
+    replies = reply(0, 2, (16, 16), steps=4), reply(1, 8, (16, 16), steps=12)
+    assert stepped(server([4, 4], mu, **options), *replies)[:2] == [16 * factor, 16 * factor]
+
+
+class Halfway(Replace):
+    """Goes half of the way, and remembers how often."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def step(self, key: str, current: Floats, mean: Floats) -> Floats:
+        self.steps += 1
+        return (current + mean) * np.float32(0.5)
+
+    def state(self) -> State:
+        return {"steps": np.array(self.steps)}
+
+    def restore(self, state: Any) -> None:
+        self.steps = int(state["steps"])
+
+
+def test_the_server_optimiser_takes_the_step_from_there() -> None:
+    half = server([4, 4], optimiser=Halfway())
+    assert stepped(half, reply(0, 1, (1, 0), 8), reply(1, 10, (0, 10), 8)) == [1.375, 1.375, 8]
+    assert half.state()["optimiser/steps"] == 1
+    fresh = server([4, 4], optimiser=Halfway())
+    fresh.restore(half.model, half.state())
+    assert fresh.setup.optimiser.steps == 1
+
+
+# --- over whole rounds ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_as_many_steps_everywhere_are_fedavg(tmp_path: Path, momentum: float) -> None:
+    train = TrainConfig(lr=0.05, batch=16, local_steps=5, momentum=momentum)
+    how: dict[str, Any] = {"train": train, "partition": UNEVEN, "rounds": 3}
+    plain, nova = play(tmp_path / "fedavg", **how), play(tmp_path / "fednova", "fednova", **how)
+    assert np.abs(nova.model - plain.model).max() <= 1e-6
+    assert np.array_equal(nova.model, plain.model)
+
+
+def test_unequal_steps_are_not(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"train": EPOCH, "partition": UNEVEN, "rounds": 1}
+    plain, nova = play(tmp_path / "fedavg", **how), play(tmp_path / "fednova", "fednova", **how)
+    assert len(set(nova.rows("SELECT steps FROM visits"))) > 1
+    assert np.abs(nova.model - plain.model).max() > 1e-3
+    assert nova.rows(SENT) == plain.rows(SENT)
+
+
+def reported(folder: Path, method: str, **how: Any) -> list[dict[str, float]]:
+    """The numbers of each reply of one round."""
+    found: list[dict[str, float]] = []
+    run = federation(folder, method, rounds=1, partition=UNEVEN, **how)
+    run.server.note = lambda reply: found.append(dict(reply.numbers))  # type: ignore[method-assign]
+    synchronous(run)
+    run.ledger.close()
+    return found
+
+
+@pytest.mark.parametrize(("half", "pull"), [(True, 0.05), (False, 0.1)])
+def test_one_number_goes_up_that_knows_of_momentum_and_fedprox(tmp_path: Path, half: bool, pull: float) -> None:
+    plain = reported(tmp_path / "plain", "fedavg", train=EPOCH)
+    steps = [int(numbers["steps"]) for numbers in plain]
+    nova = reported(tmp_path / "nova", "fednova", train=EPOCH)
+    assert [set(a) - set(b) for a, b in zip(nova, plain, strict=True)] == [{"normaliser"}] * 4
+    expected = [sum((1 - 0.5**k) / 0.5 for k in range(1, n + 1)) for n in steps]
+    assert [numbers["normaliser"] for numbers in nova] == pytest.approx(expected)
+    train = TrainConfig(lr=0.1, batch=32)
+    prox = reported(tmp_path / "prox", "fednova+fedprox", train=train, mu=0.5, half=half)
+    expected = [sum((1 - pull) ** k for k in range(n)) for n in steps]
+    assert [numbers["normaliser"] for numbers in prox] == pytest.approx(expected)
+
+
+def test_without_fedprox_its_options_are_unknown() -> None:
+    method = resolve("fednova")
+    assert method.share(method.options(), method.objective) == {"effective_steps": "auto"}
+    joined = resolve("fednova+fedprox")
+    options = joined.options.model_validate({"mu": 0.5})
+    assert joined.share(options, joined.objective) == {"effective_steps": "auto", "mu": 0.5, "half": True}
+    assert joined.share(options, joined.corrections[0]) == {"mu": 0.5, "half": True}
+    fedmlb = resolve("fedmlb+fedprox")
+    assert "mu" not in fedmlb.share(fedmlb.options(), fedmlb.objective)
+
+
+def test_a_visit_alone_is_its_own_mean(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"train": EPOCH, "partition": UNEVEN, "rounds": 2, "rules": Rules("fedasync")}
+    plain, nova = play(tmp_path / "fedavg", **how), play(tmp_path / "fednova", "fednova", **how)
+    assert np.array_equal(nova.model, plain.model)
+
+
+def test_buffered_updates_are_normalised_too(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"train": EPOCH, "partition": UNEVEN, "rounds": 2, "rules": Rules("fedbuff", buffer=3)}
+    plain, nova = play(tmp_path / "fedavg", **how), play(tmp_path / "fednova", "fednova", **how)
+    assert np.isfinite(nova.model).all()
+    assert np.abs(nova.model - plain.model).max() > 1e-4

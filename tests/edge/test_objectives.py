@@ -1,0 +1,373 @@
+"""Objectives with a frozen teacher, against plain second implementations in double precision, written from the papers.
+
+Losses and gradients are compared where the local model and its teacher differ; at a round's first step they do not.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from coordinator.methods import resolve
+from edge.blocks import Net, build, load_dotted
+from edge.config import ModelConfig, TrainConfig
+from edge.local import Local
+from edge.objectives.teacher import Taught
+from edge.payload import MODEL, TEACHER
+from edge.sgd import Sgd
+from tests.toy import CPU, batch, gradient, shifted, tower, visit, whole
+
+NAMES = ("fedavg-kd", "fedavg-fitnet", "fedntd", "fedgkd")
+each_name = pytest.mark.parametrize("name", NAMES)
+
+
+def started(name: str, net: Net, **options: Any) -> Any:
+    """The client half of a method at the start of a visit."""
+    method = resolve(name)
+    half = load_dotted(method.objective.client)(method.options.model_validate(options).model_dump())
+    half.begin(net, whole(net), {}, visit(net))
+    return half
+
+
+# --- loss and gradient where student and teacher differ ---------------------------------------------------------------
+
+Outputs = Sequence[Tensor]
+"""Of each block, the last being logits"""
+Plain = Callable[[Outputs, Outputs, Tensor], Tensor]
+"""(local outputs, teacher's outputs, labels) -> loss"""
+
+
+def slow(net: Net, teacher: Net, plain: Plain) -> tuple[float, NDArray[np.float64]]:
+    """A loss and its gradient in the local parameters, from copies of both models in double precision."""
+    x, y = batch()
+    local, fixed = ([copy.deepcopy(module).double() for module in one.modules] for one in (net, teacher))
+
+    def outputs(blocks: Sequence[nn.Module]) -> list[Tensor]:
+        found, z = [], x.double()
+        for block in blocks:
+            z = block(z)
+            found.append(z)
+        return found
+
+    with torch.no_grad():
+        constants = outputs(fixed)
+    loss = plain(outputs(local), constants, y)
+    grads = torch.autograd.grad(loss, [p for module in local for p in module.parameters()])
+    return float(loss.detach()), torch.cat([grad.reshape(-1) for grad in grads]).numpy()
+
+
+def cross_entropy(z: Tensor, y: Tensor) -> Tensor:
+    return -torch.log(torch.softmax(z, 1))[torch.arange(len(y)), y].mean()
+
+
+def kl(p: Tensor, q: Tensor, temperature: float = 1.0) -> Tensor:
+    """Σ_c p (log p − log q) of tempered softmaxes, mean over the batch."""
+    p, q = torch.softmax(p / temperature, 1), torch.softmax(q / temperature, 1)
+    return (p * (torch.log(p) - torch.log(q))).sum(1).mean()
+
+
+def others(z: Tensor, y: Tensor) -> Tensor:
+    """Row by row without the true class."""
+    return torch.stack([torch.cat([row[:true], row[true + 1 :]]) for row, true in zip(z, y.tolist(), strict=True)])
+
+
+def gaps(local: Outputs, teacher: Outputs, layers: Sequence[int]) -> list[Tensor]:
+    return [(local[m - 1] - teacher[m - 1]) ** 2 for m in layers]
+
+
+CASES: list[tuple[str, dict[str, Any], Plain]] = [
+    ("fedavg-kd", {}, lambda z, t, y: 0.8 * cross_entropy(z[-1], y) + 0.2 * kl(t[-1], z[-1])),
+    ("fedavg-kd", {"weight": 1.0}, lambda z, t, y: kl(t[-1], z[-1])),
+    ("fedavg-kd", {"form": "additive", "weight": 3.0}, lambda z, t, y: cross_entropy(z[-1], y) + 3 * kl(t[-1], z[-1])),
+    (
+        "fedavg-kd",
+        {"weight": 0.5, "temperature": 2.0},
+        lambda z, t, y: 0.5 * cross_entropy(z[-1], y) + 0.5 * 4 * kl(t[-1], z[-1], 2.0),
+    ),
+    (
+        "fedavg-kd",
+        {"weight": 0.5, "temperature": 2.0, "kl_t2": False},
+        lambda z, t, y: 0.5 * cross_entropy(z[-1], y) + 0.5 * kl(t[-1], z[-1], 2.0),
+    ),
+    ("fedntd", {}, lambda z, t, y: 0.7 * cross_entropy(z[-1], y) + 0.3 * kl(others(t[-1], y), others(z[-1], y))),
+    (
+        "fedntd",
+        {"style": "neurips"},
+        lambda z, t, y: cross_entropy(z[-1], y) + kl(others(t[-1], y), others(z[-1], y)),
+    ),
+    (
+        "fedntd",
+        {"style": "neurips", "weight": 0.5, "temperature": 3.0},
+        lambda z, t, y: cross_entropy(z[-1], y) + 0.5 * 9 * kl(others(t[-1], y), others(z[-1], y), 3.0),
+    ),
+    ("fedntd", {"ce_weight": 0.5, "weight": 0.0}, lambda z, t, y: 0.5 * cross_entropy(z[-1], y)),
+    (
+        "fedavg-fitnet",
+        {},
+        lambda z, t, y: cross_entropy(z[-1], y) + sum(gap.mean() for gap in gaps(z, t, (1, 2, 3))) / 3,
+    ),
+    (
+        "fedavg-fitnet",
+        {"weight": 10.0, "layers": (3, 1)},
+        lambda z, t, y: cross_entropy(z[-1], y) + 10 * sum(gap.mean() for gap in gaps(z, t, (1, 3))) / 2,
+    ),
+    (
+        "fedavg-fitnet",
+        {"weight": 0.1, "reduction": "sum"},
+        lambda z, t, y: cross_entropy(z[-1], y) + 0.1 * sum(gap.sum(1).mean() for gap in gaps(z, t, (1, 2, 3))) / 3,
+    ),
+    ("fedgkd", {}, lambda z, t, y: cross_entropy(z[-1], y) + 0.1 * kl(t[-1], z[-1])),
+    (
+        "fedgkd",
+        {"weight": 2.0, "temperature": 2.0},
+        lambda z, t, y: cross_entropy(z[-1], y) + 2 * 4 * kl(t[-1], z[-1], 2.0),
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "plain"), CASES)
+def test_the_loss_and_its_gradient_are_the_papers(name: str, options: dict[str, Any], plain: Plain) -> None:
+    net = tower()
+    half = started(name, net, **options)
+    shifted(net, by=0.3)
+    value, theirs = slow(net, net.frozen(), plain)
+    ours = gradient(half, net, *batch())
+    assert np.abs(ours - theirs).max() < 2e-6 * max(1.0, np.abs(theirs).max())
+    assert float(half.loss(net, *batch()).detach()) == pytest.approx(value, rel=1e-6)
+
+
+def test_the_cases_above_tell_their_terms_apart() -> None:
+    # Where the models differ as much as there, every term is large enough to be missed.
+    net = tower()
+    net.freeze()
+    shifted(net, by=0.3)
+    (x, y), teacher = batch(), net.frozen()
+    with torch.no_grad():
+        local, taught = net.features(x), teacher.features(x)
+        terms = [kl(taught[-1], local[-1]), kl(others(taught[-1], y), others(local[-1], y))]
+        terms += [gap.mean() for gap in gaps(local, taught, (1, 2, 3))]
+    assert min(float(term) for term in terms) > 1e-3
+
+
+# --- a weight of 0, and the first step --------------------------------------------------------------------------------
+
+
+NEUTRAL: list[tuple[str, dict[str, Any]]] = [
+    ("fedavg-kd", {"weight": 0}),
+    ("fedavg-kd", {"weight": 0, "form": "additive", "temperature": 3.0}),
+    ("fedavg-fitnet", {"weight": 0}),
+    ("fedavg-fitnet", {"layers": ()}),
+    ("fedntd", {"weight": 0, "ce_weight": 1}),
+    ("fedgkd", {"weight": 0}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), NEUTRAL)
+def test_without_the_term_there_is_no_teacher_and_the_gradient_is_fedavgs_to_the_bit(
+    name: str, options: dict[str, Any]
+) -> None:
+    net = tower()
+    half, plain = started(name, net, **options), Local({})
+    shifted(net)
+    assert np.array_equal(gradient(half, net, *batch()), gradient(plain, net, *batch()))
+    assert net._twin is None
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "share"),
+    [
+        ("fedavg-kd", {"weight": 0.25}, 0.75),
+        ("fedavg-kd", {"weight": 0.25, "form": "additive"}, 1.0),
+        ("fedntd", {}, 0.7),
+        ("fedavg-fitnet", {"weight": 10.0}, 1.0),
+        ("fedgkd", {"weight": 10.0}, 1.0),
+    ],
+)
+def test_at_the_first_step_only_the_cross_entropy_pulls(name: str, options: dict[str, Any], share: float) -> None:
+    net = tower()
+    half, plain = started(name, net, **options), Local({})
+    x, y = batch()
+    loss = half.loss(net, x, y)
+    assert float(loss.detach()) == pytest.approx(share * float(half.losses[-1]), rel=1e-6)
+    assert np.allclose(gradient(half, net, x, y), share * gradient(plain, net, x, y), rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_at_the_first_step_no_feature_differs_in_any_bit(memory_format: torch.memory_format) -> None:
+    config = ModelConfig("resnet18", width=4)
+    net = Net(lambda: build(config, 10, 3), CPU, memory_format)
+    half = started("fedavg-fitnet", net)
+    x = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0)).contiguous(memory_format=memory_format)
+    _, distance = half.compared(net, x, torch.tensor([0, 1]))
+    assert float(distance.detach()) == 0.0
+    (grad,) = torch.autograd.grad(distance, [next(net.modules[0].parameters())])
+    assert torch.count_nonzero(grad) == 0
+
+
+def test_feature_matching_does_not_ask_which_model_is_ahead() -> None:
+    for sign in (1.0, -1.0):
+        net = Net(lambda: [("body", nn.Linear(5, 7)), ("head", nn.Linear(7, 3))], CPU)
+        half = started("fedavg-fitnet", net)
+        net.modules[0].get_parameter("bias").data.add_(sign * 0.5)
+        assert float(half.compared(net, *batch())[1].detach()) == pytest.approx(0.25, rel=1e-5)
+
+
+@each_name
+def test_the_teacher_is_the_same_bytes_after_local_training(name: str) -> None:
+    net = tower()
+    half = started(name, net)
+    received = half.teacher.flat.clone()
+    step = Sgd(net, TrainConfig(clip=10.0, weight_decay=1e-3, momentum=0.5), lr=0.1)
+    half.train(net, lambda: iter([batch(seed=seed) for seed in range(4)]), step)
+    assert torch.equal(half.teacher.flat, received)
+    assert torch.count_nonzero(half.teacher.grad) == 0
+    assert not torch.equal(net.flat, received)
+
+
+@each_name
+def test_what_is_reported_is_the_cross_entropy_alone(name: str) -> None:
+    net = tower()
+    half, plain = started(name, net), Local({})
+    shifted(net, by=0.3)
+    half.loss(net, *batch())
+    plain.loss(net, *batch())
+    assert [float(loss) for loss in half.losses] == [float(loss) for loss in plain.losses]
+
+
+@each_name
+def test_parts_that_never_travel_are_taught_as_the_client_holds_them(name: str) -> None:
+    net = tower()
+    private = net.dump(["b4"])
+    arrived = {key: vector for key, vector in whole(tower(seed=5))[MODEL].items() if key != "b4"}
+    half = started(name, net)
+    half.begin(net, {MODEL: arrived}, {MODEL: private}, visit(net))
+    assert torch.equal(half.teacher.flat, net.flat)
+    assert half.teacher.dump(["b4"])["b4"].version == private["b4"].version
+
+
+def test_a_teacher_that_comes_down_is_the_one_that_teaches() -> None:
+    net, other = tower(), tower(seed=5)
+    half = started("fedgkd", net)
+    half.begin(net, {**whole(net), TEACHER: whole(other)[MODEL]}, {}, visit(net, distil=1))
+    assert torch.equal(half.teacher.flat, other.flat)
+    _, theirs = slow(net, other, lambda z, t, y: cross_entropy(z[-1], y) + 0.1 * kl(t[-1], z[-1]))
+    assert np.abs(gradient(half, net, *batch()) - theirs).max() < 2e-6
+    assert np.abs(gradient(Local({}), net, *batch()) - theirs).max() > 1e-3
+
+
+def test_a_visit_that_is_told_not_to_distil_is_fedavgs() -> None:
+    net = tower()
+    half = started("fedgkd", tower(), weight=5.0)
+    half.begin(net, {**whole(net), TEACHER: whole(tower(seed=5))[MODEL]}, {}, visit(net, distil=0))
+    assert np.array_equal(gradient(half, net, *batch()), gradient(Local({}), net, *batch()))
+    assert net._twin is None
+
+
+# --- the divergence by hand -------------------------------------------------------------------------------------------
+
+
+def taught(**options: Any) -> Taught:
+    return Taught({"weight": 1.0, "temperature": 1.0, "kl_t2": True, **options})
+
+
+def test_the_divergence_by_hand() -> None:
+    # (1/2, 1/2) against (3/4, 1/4): ½ ln(2/3) + ½ ln 2 = ½ ln(4/3); the teacher is the reference.
+    teacher, local = torch.zeros(1, 2), torch.log(torch.tensor([[0.75, 0.25]]))
+    assert float(taught().divergence(teacher, local)) == pytest.approx(0.5 * np.log(4 / 3), rel=1e-6)
+    # The other way round: ¾ ln(3/2) + ¼ ln(1/2).
+    assert float(taught().divergence(local, teacher)) == pytest.approx(0.75 * np.log(1.5) - 0.25 * np.log(2), rel=1e-6)
+
+
+def test_extreme_logits_give_finite_losses_and_gradients() -> None:
+    teacher = torch.tensor([[1e4, 0.0, -1e4], [0.0, 300.0, -300.0]])
+    local = torch.tensor([[-1e4, 0.0, 1e4], [300.0, 0.0, -300.0]], requires_grad=True)
+    loss = taught().divergence(teacher, local)
+    torch.autograd.backward(loss)
+    assert local.grad is not None
+    assert torch.isfinite(loss) and torch.isfinite(local.grad).all()
+
+
+# --- not-true distillation --------------------------------------------------------------------------------------------
+
+
+def not_true(local: Tensor, teacher: Tensor, y: Tensor) -> Tensor:
+    half = load_dotted("edge.objectives.fedntd:FedNTD")(
+        {"weight": 1.0, "ce_weight": 1.0, "temperature": 1.0, "kl_t2": True}
+    )
+    distance: Tensor = half.divergence(half.seen(teacher, y), half.seen(local, y))
+    return distance
+
+
+def test_the_true_class_is_left_out_and_the_others_keep_their_order() -> None:
+    half = load_dotted("edge.objectives.fedntd:FedNTD")(resolve("fedntd").options().model_dump())
+    logits = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]])
+    assert half.seen(logits, torch.tensor([0, 1, 2])).tolist() == [[2, 3], [4, 6], [7, 8]]
+
+
+def test_the_logit_of_the_true_class_does_not_matter_on_either_side() -> None:
+    rng = torch.Generator().manual_seed(0)
+    local, teacher = torch.randn(6, 5, generator=rng), torch.randn(6, 5, generator=rng)
+    y = torch.tensor([0, 1, 2, 3, 4, 0])
+    before = not_true(local, teacher, y)
+    rows = torch.arange(6)
+    local[rows, y] = 50.0
+    teacher[rows, y] = -70.0
+    assert torch.equal(not_true(local, teacher, y), before)
+    local.requires_grad_(True)
+    torch.autograd.backward(not_true(local, teacher, y))
+    assert local.grad is not None
+    assert local.grad[rows, y].tolist() == [0.0] * 6
+    local.grad[rows, y] = 1.0
+    assert (local.grad != 0).all(), "all others pull"
+
+
+def test_of_two_classes_one_is_left_and_nothing_diverges() -> None:
+    local, teacher = (
+        torch.tensor([[3.0, -1.0], [0.0, 2.0]], requires_grad=True),
+        torch.tensor([[-2.0, 5.0], [1.0, 1.0]]),
+    )
+    distance = not_true(local, teacher, torch.tensor([0, 1]))
+    torch.autograd.backward(distance)
+    assert local.grad is not None
+    assert (float(distance.detach()), local.grad.tolist()) == (0.0, [[0.0, 0.0], [0.0, 0.0]])
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "weights"),
+    [
+        ({}, (0.7, 0.3)),
+        ({"style": "neurips"}, (1.0, 1.0)),
+        ({"style": "neurips", "weight": 0.5}, (1.0, 0.5)),
+        ({"style": "fedmlb", "ce_weight": 1}, (1.0, 0.3)),
+    ],
+)
+def test_a_style_says_what_is_not_given(given: dict[str, Any], weights: tuple[float, float]) -> None:
+    for name in ("fedntd", "fedntd+fedprox"):
+        options: Any = resolve(name).options.model_validate(given)
+        assert (options.ce_weight, options.weight) == weights
+        assert resolve(name).options.model_validate(options.model_dump()).model_dump() == options.model_dump()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("fedavg-kd", {"weight": 1.5}, r"method_options\.weight = 1\.5: must be at most 1 in the convex form"),
+        ("fedavg-fitnet", {"layers": [4]}, r"method_options\.layers: 4 is not in 1\.\.3, the model has 4 blocks"),
+        ("fedavg-fitnet", {"layers": [1, 1]}, r"method_options\.layers: \[1, 1\] names a layer twice"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused_by_name(name: str, options: dict[str, Any], message: str) -> None:
+    method = resolve(name)
+    with pytest.raises(ValueError, match=message):
+        method.check(method.options.model_validate(options), 4)
+    method.check(method.options(), 4)

@@ -1,0 +1,55 @@
+"""What ``fedbr list methods`` says a method costs beside FedAvg."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edge.blocks import build
+from edge.config import ModelConfig
+from edge.describe import flops_per_example
+from scenarios.overheads import CLASSES, LAYOUT, MACS, overhead
+
+MODEL_NBYTES = 44_880_528
+
+
+def test_the_stated_model_is_the_one_that_ships() -> None:
+    config = ModelConfig("resnet18")
+    blocks = build(config, CLASSES, 3)
+    assert [(name, sum(p.numel() for p in module.parameters())) for name, module in blocks] == [
+        (block.name, block.params) for block in LAYOUT.blocks
+    ]
+    assert LAYOUT.nbytes() == MODEL_NBYTES
+    assert np.array_equal(2 * MACS, flops_per_example(lambda: build(config, CLASSES, 3), (3, 32, 32)))
+
+
+@pytest.mark.parametrize(
+    ("name", "factor"),
+    [
+        ("fedavg", 1.0),
+        ("fedprox", 1.0),
+        ("fedavg-kd", 4 / 3),
+        ("fedavg-fitnet", 4 / 3 - 51_200 / (3 * 555_468_800)),  # without the head
+        ("fedntd", 4 / 3),
+        ("fedgkd", 4 / 3),
+        ("fednova", 1.0),
+    ],
+)
+def test_a_teacher_costs_one_forward_pass_of_three(name: str, factor: float) -> None:
+    assert overhead(name).relative_compute == pytest.approx((factor, factor), rel=1e-12)
+
+
+def test_pathways_cost_what_the_papers_count() -> None:
+    assert overhead("fedmlb").relative_compute == pytest.approx((2.631, 2.631), abs=5e-4)
+    assert overhead("fedbr").relative_compute == pytest.approx((1.0001, 2.6313), abs=5e-5)
+
+
+def test_what_travels_beside_the_model() -> None:
+    found = {name: overhead(name) for name in ("fedavg", "fedavg-kd", "fedgkd", "fednova", "fedbr")}
+    extra = {name: (one.extra_bytes_down, one.extra_bytes_up) for name, one in found.items()}
+    assert extra["fedavg"] == extra["fedavg-kd"] == (0, 0)
+    # Another model, and in the header its entries and a number.
+    assert 0 < extra["fedgkd"][0] - MODEL_NBYTES < 1000
+    # "normaliser" takes 11 bytes, and its number 10.
+    assert extra["fednova"] == (0, 11 + 10)
+    assert [name for name, one in found.items() if one.chosen_per_visit] == ["fedbr"]

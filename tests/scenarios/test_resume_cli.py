@@ -1,0 +1,120 @@
+"""Runs that are really killed and taken up again with ``fedbr resume``, and runs that are made again to be verified."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.ledger import read
+from scenarios.cli import guarded
+
+TABLES = ("rounds", "visits", "transfers", "choices", "states", "checkpoints")
+DIGITS = ("run", "digits", "rounds.max=8", "stop.target_accuracy=1.0", "train.local_epochs=1", "--workers", "2")
+
+
+def fedbr(*words: str) -> list[str]:
+    return [sys.executable, "-m", "scenarios.cli", *words]
+
+
+def everything(folder: Path) -> dict[str, list[tuple[Any, ...]]]:
+    return {name: [tuple(r) for r in read(folder / "ledger.sqlite", f"SELECT * FROM {name}")] for name in TABLES}
+
+
+def committed(folder: Path) -> int:
+    with contextlib.suppress(sqlite3.OperationalError):
+        return int(read(folder / "ledger.sqlite", "SELECT COUNT(*) FROM rounds")[0][0])
+    return 0
+
+
+def killed(out: Path, name: str, after: int, *overrides: str) -> Path:
+    """A run whose coordinator gets SIGKILL when so many rounds are committed, wherever it is by then."""
+    folder = out / "digits" / name
+    process = subprocess.Popen(fedbr(*DIGITS, *overrides, "--out", str(out), "--run-id", name, "--quiet"))
+    limit = time.monotonic() + 120
+    while (not (folder / "scenario.toml").exists() or committed(folder) < after) and process.poll() is None:
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    return folder
+
+
+@pytest.mark.parametrize("overrides", [("method=fedbr",), ("method=fedprox", "rounds.policy=fedbuff")])
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(
+    overrides: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert guarded([*DIGITS, *overrides, "--out", str(tmp_path), "--run-id", "whole", "--json"]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    folder = killed(tmp_path, "cut", 3, *overrides)
+
+    assert guarded([*DIGITS, *overrides, "--out", str(tmp_path), "--run-id", "cut"]) == 2
+    assert f"holds an unfinished run; to go on with it: fedbr resume {folder}" in capsys.readouterr().err
+    assert guarded(["resume", str(folder), "--workers", "1", "--json"]) == 0
+    resumed = json.loads(capsys.readouterr().out)
+
+    assert resumed["rounds"] == whole["rounds"] == 8
+    different = {key for key in whole if whole[key] != resumed[key]}
+    assert different == {"run_dir", "wall_seconds"}
+    assert everything(folder) == everything(tmp_path / "digits" / "whole")
+
+    assert guarded(["resume", str(folder)]) == 2
+    assert "there is nothing to resume, since the run has ended: rounds" in capsys.readouterr().err
+    assert guarded(["verify", str(folder), "--workers", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "run_dir": str(folder), "rounds": 8, "verified": 8, "same": True, "difference": None
+    }  # fmt: skip
+
+
+def test_a_run_that_was_killed_before_its_first_round_begins_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = killed(tmp_path, "early", 0)
+    assert committed(folder) == 0
+    assert guarded(["resume", str(folder), "--workers", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rounds"] == 8
+
+
+def test_a_folder_has_one_run_at_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    process = subprocess.Popen(fedbr(*DIGITS, "--out", str(tmp_path), "--run-id", "busy", "rounds.max=1000", "--quiet"))
+    try:
+        limit = time.monotonic() + 120
+        while not committed(tmp_path / "digits" / "busy"):
+            assert time.monotonic() < limit
+            time.sleep(0.01)
+        assert guarded(["resume", str(tmp_path / "digits" / "busy")]) == 2
+        assert "another process is at work on this run" in capsys.readouterr().err
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 4
+    # Whoever stopped it may go on with it.
+    assert committed(tmp_path / "digits" / "busy") >= 1
+
+
+def test_verify_names_the_first_round_that_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded([*DIGITS, "rounds.max=3", "--out", str(tmp_path), "--run-id", "run", "--quiet"]) == 0
+    folder = tmp_path / "digits" / "run"
+    with contextlib.closing(sqlite3.connect(folder / "ledger.sqlite")) as db:
+        db.execute(
+            "UPDATE visits SET steps = 77 WHERE round = 1 AND visit = (SELECT MIN(visit) FROM visits WHERE round = 1)"
+        )
+        db.commit()
+    capsys.readouterr()
+    assert guarded(["verify", str(folder), "--workers", "1", "--quiet"]) == 3
+    said = capsys.readouterr().out
+    assert said.startswith("the first 1 of 3 rounds are the same, then round 1: visits, row 0: steps is ")
+    assert said.endswith(" instead of 77\n")
+
+
+@pytest.mark.parametrize("command", ["resume", "verify"])
+def test_a_folder_without_a_run_is_refused(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded([command, str(tmp_path)]) == 2
+    assert "not a run folder: there is no scenario.toml in it" in capsys.readouterr().err
