@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import combinations, pairwise
+from functools import cache
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -50,9 +51,10 @@ def load_dotted(name: str) -> Any:
 def build(config: ModelConfig, classes: int, channels: int) -> list[Block]:
     """The blocks of a model, initialised by torch's defaults from its current random state.
 
-    Raises ValueError if the model cannot be cut as asked.
+    Raises ValueError if the model cannot be cut as asked, or cannot have the width.
     """
     row = model(config.name)
+    row.check_width(config.width)
     width = row.width if config.width is None else config.width
     stages: list[tuple[str, list[nn.Module]]] = load_dotted(row.stages)(classes, channels, width)
     if config.blocks == "stages":
@@ -69,13 +71,20 @@ def balanced_cuts(sizes: Sequence[int], count: int) -> tuple[int, ...]:
 
     Minimises the sum of squared part sizes over all cuts; ties go to the earlier cut.
     """
-    ends = np.concatenate([[0], np.cumsum(np.asarray(sizes, dtype=object))])
+    ends = [0, *accumulate(sizes)]
 
-    def cost(cuts: tuple[int, ...]) -> int:
-        edges = (0, *cuts, len(sizes))
-        return sum((ends[b] - ends[a]) ** 2 for a, b in pairwise(edges))
+    @cache
+    def best(start: int, parts: int) -> tuple[int, tuple[int, ...]]:
+        """Cost and cuts of the units from ``start`` on."""
+        if parts == 1:
+            return (ends[-1] - ends[start]) ** 2, ()
+        found = []
+        for cut in range(start + 1, len(sizes) - parts + 2):
+            cost, later = best(cut, parts - 1)
+            found.append(((ends[cut] - ends[start]) ** 2 + cost, (cut, *later)))
+        return min(found)
 
-    return min(combinations(range(1, len(sizes)), count - 1), key=lambda cuts: (cost(cuts), cuts))
+    return best(0, count)[1]
 
 
 class Net:

@@ -172,8 +172,12 @@ def _models() -> list[Row]:
 
 def _model_details(row: Row) -> list[str]:
     size = "x".join(map(str, row["shape"])) + (" and others" if row["flexible"] else "")
-    width = f", width {row['width']}" if row["width"] else ""
-    return [f"images {size}{width}", f"blocks: {', '.join(row['blocks'])}, or balanced:2 .. balanced:{row['units']}"]
+    other = f" or another multiple of {row['width_multiple']}" if row["width_multiple"] > 1 else ""
+    width = f", width {row['width']}{other}" if row["width"] else ""
+    return [
+        f"images {size}{width}; family {row['family']}",
+        f"blocks: {', '.join(row['blocks'])}, or balanced:2 .. balanced:{row['units']}",
+    ]
 
 
 def _datasets() -> list[Row]:

@@ -232,7 +232,8 @@ def _resolve(name: str, raw: dict[str, Any], origin: _Origin) -> Loaded:
     valid("train.nesterov", lambda: _check_nesterov(scenario))
     valid("aggregate.sum", lambda: _check_sum(method, options, scenario))
     valid("rounds.participants", lambda: _check_participants(scenario))
-    valid("model.name", lambda: _check_shapes(architecture, data, scenario))
+    valid("model.name", lambda: _check_shapes(architecture, data))
+    valid("model.width", architecture.check_width, scenario.model.width)
     valid("fleet", lambda: _check_fleet(scenario))
     valid("travels", lambda: _check_travels(method, architecture, blocks, scenario))
     valid("method", lambda: _check_whole(method, options, architecture, blocks, scenario))
@@ -334,15 +335,13 @@ def _check_participants(scenario: Scenario) -> None:
         raise ValueError(f"rounds.participants = {asked}: there are only {clients} clients (data.clients)")
 
 
-def _check_shapes(architecture: ModelRow, data: DataSet, scenario: Scenario) -> None:
+def _check_shapes(architecture: ModelRow, data: DataSet) -> None:
     if not architecture.flexible and architecture.shape != data.shape[1:]:
         height, width = data.shape[1:]
         made_for = "x".join(map(str, architecture.shape))
         raise ValueError(
             f"model.name = {architecture.name!r} is made for {made_for} images; {data.name} has {height}x{width}"
         )
-    if scenario.model.width is not None and architecture.width is None:
-        raise ValueError(f"model.width = {scenario.model.width}: {architecture.name} has no width")
 
 
 def _check_fleet(scenario: Scenario) -> None:

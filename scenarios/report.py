@@ -245,6 +245,9 @@ def _facts(run: Run, target: float | None) -> list[tuple[str, str]]:
     facts = [(name, show(known[key])) for name, key, show in wanted if known.get(key) is not None]
     if target is not None:
         facts.append(("target", f"{100 * target:g} %"))
+    source = _flat(run.environment).get("data.source")
+    if source:
+        facts.append(("data from", str(source)))
     started = run.environment.get("started_utc")
     return facts + ([("started", str(started))] if started else [])
 

@@ -144,6 +144,15 @@ def test_a_device_is_shown_with_its_speed_by_family_and_its_power_modes() -> Non
     assert pi[0] == "GFLOP/s: conv 29.6, depthwise 4, attention 50; 1 ms more per step"
 
 
+def test_a_model_is_shown_with_its_widths_and_its_family() -> None:
+    assert shown("models", "shufflenet") == [
+        "images 32x32 and others, width 24 or another multiple of 12; family depthwise",
+        "blocks: stem, stage1, stage2, stage3, head, or balanced:2 .. balanced:18",
+    ]
+    assert shown("models", "cnn")[0] == "images 32x32; family conv"
+    assert shown("models", "digits-cnn")[0] == "images 8x8, width 16; family conv"
+
+
 def test_a_row_without_assumptions_says_so() -> None:
     assert catalogue._origin(GUESSED | {"assumed": ()}) == ["assumed: nothing", "source (2024): a bench"]
 

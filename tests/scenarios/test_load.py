@@ -151,6 +151,15 @@ def test_a_number_or_list_without_end_is_refused_where_it_stands(tmp_path: Path)
     assert refusal(name="x" * 300).startswith("no scenario 'xxx")
 
 
+def test_a_width_that_a_model_cannot_have_is_refused() -> None:
+    assert refusal("model.name=shufflenet", "model.width=20") == (
+        "command line: model.width = 20: shufflenet needs a multiple of 12; the nearest is 24"
+    )
+    assert refusal("data.name=mnist", "model.name=cnn", "model.width=8") == (
+        "command line: model.width = 8: cnn has no width"
+    )
+
+
 def test_a_server_link_may_be_without_limit() -> None:
     assert load("digits", ["fleet.server.down=inf"]).scenario.fleet.server.down == float("inf")
 

@@ -182,6 +182,16 @@ def test_real_and_nominal_cost_stand_side_by_side_with_the_saving_over_fedavg(pa
     assert page.row("fedbr", -1) == ["fedbr", *totals, "−25.0 %", "−12.5 %", "+50.0 %", "+20.0 %"]
 
 
+def test_the_page_says_of_what_data_its_figures_are(runs: list[Path], tmp_path: Path) -> None:
+    source = "Parquet (JPEG images; a subset: 5 of 9 training and 2 of 3 test examples) in /data/tinyimagenet"
+    file = runs[0] / "environment.json"
+    environment = json.loads(file.read_text()) | {"data": {"name": "tinyimagenet", "source": source}}
+    file.write_text(json.dumps(environment))
+    page = report.build(runs[:1], tmp_path / "report.html", "A subset").read_text()
+    head = page.partition("</header>")[0]
+    assert f"<dt>data from</dt><dd>{source}</dd>" in head
+
+
 def test_every_section_is_there_in_reading_order(page: Page) -> None:
     sections = [
         "results",
