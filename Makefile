@@ -6,7 +6,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-network lint format clean
+.PHONY: help install demo test test-network chaos lint format clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -27,6 +27,9 @@ test: $(STAMP) ## the whole test suite
 
 test-network: $(STAMP) ## the clock against real links, shaped by the kernel (root; about 7 minutes)
 	FEDBR_NETWORK=1 $(BIN)/python -m pytest -rs tests/network
+
+chaos: $(STAMP) ## kill and stop workers and coordinators of four methods at random moments, and compare the results (15 minutes)
+	$(BIN)/python benchmarks/chaos.py
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .

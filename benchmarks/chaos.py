@@ -1,0 +1,171 @@
+"""Runs under fire: workers and coordinators are killed and stopped at random moments, and the result must not change.
+
+``python benchmarks/chaos.py`` plays each method once undisturbed, and once while faults strike: SIGKILL of a worker,
+SIGSTOP of a worker (which must be found out), SIGKILL of the coordinator followed by ``fedbr resume``. The moments are
+drawn from ``--seed``. At the end model and hash chain of both runs are compared. Exit code 1 if any differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from coordinator.ledger import read
+
+SCENARIO = ("digits", "stop.target_accuracy=1.0", "train.local_epochs=2")
+METHODS = {
+    "fedavg": ("method=fedavg",),
+    "fedbr": ("method=fedbr",),
+    "scaffold": ("method=scaffold",),
+    "fedbuff": ("method=fedprox", "rounds.policy=fedbuff", "rounds.buffer=5"),
+}
+TWO = ("--quiet", "--workers", "2")
+KILL, STOP, COORDINATOR = "worker killed", "worker stopped", "coordinator killed"
+PAUSE_SECONDS = (0.5, 5.0)
+"""Between two faults; a run takes some three seconds to start."""
+STUCK_SECONDS = 120.0
+"""In which a run under fire must commit a round or end, else it hangs."""
+
+
+@dataclass
+class Outcome:
+    """How a method came through."""
+
+    method: str
+    same: bool
+    rounds: int
+    seconds: float
+    faults: Counter[str] = field(default_factory=Counter)
+
+
+def command(*words: str) -> list[str]:
+    """``fedbr`` in a process of its own."""
+    return [sys.executable, "-m", "scenarios.cli", *words]
+
+
+def chain(folder: Path) -> list[str]:
+    """The hashes of the rounds that are committed."""
+    with contextlib.suppress(sqlite3.OperationalError):
+        return [row["chain"] for row in read(folder / "ledger.sqlite", "SELECT chain FROM rounds ORDER BY round")]
+    return []
+
+
+def workers_of(process: psutil.Process) -> list[psutil.Process]:
+    """Those that the run's nursery has started."""
+    found = []
+    for nursery in process.children():
+        with contextlib.suppress(psutil.Error):
+            found += nursery.children()
+    return found
+
+
+class Drill:
+    """One run under fire."""
+
+    def __init__(self, out: Path, name: str, overrides: Sequence[str], faults: int, rng: random.Random) -> None:
+        self.folder, self.left, self.rng = out / "digits" / name, faults, rng
+        self.faults: Counter[str] = Counter()
+        self._first = command(
+            "run", *SCENARIO, *overrides, "--out", str(out), "--run-id", name, "--quiet", "--workers", "2"
+        )
+        self._again = command("resume", str(self.folder), "--quiet", "--workers", "2")
+
+    def play(self) -> None:
+        """To the end of the run; RuntimeError if it fails or hangs."""
+        process = self._start(self._first)
+        try:
+            while (ended := self._strike(process)) is None:
+                if process.poll() is not None:
+                    process = subprocess.Popen(
+                        self._again if (self.folder / "scenario.toml").is_file() else self._first
+                    )
+            if ended:
+                raise RuntimeError(f"{self.folder}: exit code {ended} after {dict(self.faults)}")
+        finally:
+            process.kill()
+            process.wait()
+
+    @staticmethod
+    def _start(words: Sequence[str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(words, stdout=subprocess.DEVNULL)
+
+    def _strike(self, process: subprocess.Popen[bytes]) -> int | None:
+        """Wait for a moment, then do harm; the exit code if the run has ended, None if it must be looked after."""
+        if not self.left:
+            return process.wait(STUCK_SECONDS)
+        try:
+            return process.wait(self.rng.uniform(*PAUSE_SECONDS))
+        except subprocess.TimeoutExpired:
+            pass
+        what = self.rng.choices((KILL, STOP, COORDINATOR), (5, 1, 4))[0]
+        with contextlib.suppress(psutil.Error):
+            victims = workers_of(psutil.Process(process.pid))
+            if what == COORDINATOR:
+                process.kill()
+                process.wait()
+            elif not victims:
+                return None
+            else:
+                self.rng.choice(sorted(victims, key=lambda one: one.pid)).send_signal(
+                    signal.SIGKILL if what == KILL else signal.SIGSTOP
+                )
+            self.left -= 1
+            self.faults[what] += 1
+        return None
+
+
+def drill(method: str, rounds: int, faults: int, seed: int) -> Outcome:
+    """One method, undisturbed and under fire."""
+    overrides = (*METHODS[method], f"rounds.max={rounds}")
+    with tempfile.TemporaryDirectory(prefix="fedbr-chaos-") as scratch:
+        out = Path(scratch)
+        calm = command("run", *SCENARIO, *overrides, "--out", str(out), "--run-id", "calm", *TWO)
+        subprocess.run(calm, check=True, stdout=subprocess.DEVNULL)
+        fire = Drill(out, "fire", overrides, faults, random.Random(f"{seed} {method}"))
+        begun = time.monotonic()
+        fire.play()
+        expected, found = chain(out / "digits" / "calm"), chain(fire.folder)
+        assert len(expected) == rounds, (method, len(expected))
+        return Outcome(method, found == expected, len(found), time.monotonic() - begun, fire.faults)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--faults", type=int, default=26, help="per method")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    outcomes = []
+    for method in METHODS:
+        outcome = drill(method, asked.rounds, asked.faults, asked.seed)
+        outcomes.append(outcome)
+        if not asked.json:
+            survived = ", ".join(f"{count} x {what}" for what, count in sorted(outcome.faults.items()))
+            verdict = "same chain" if outcome.same else "DIFFERENT CHAIN"
+            print(f"{method}: {outcome.rounds} rounds, {survived}: {verdict} ({outcome.seconds:.0f} s)", flush=True)
+    total = sum(sum(outcome.faults.values()) for outcome in outcomes)
+    differing = sum(not outcome.same for outcome in outcomes)
+    if asked.json:
+        print(json.dumps({"faults": total, "differing": differing, "methods": [vars(one) for one in outcomes]}))
+    else:
+        print(f"{total} faults survived, {differing} differing hash chains")
+    return 1 if differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
