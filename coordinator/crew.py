@@ -80,12 +80,12 @@ class Crew:
 
     def named(self, identity: str, key: str = "") -> Worker | None:
         """The worker of this identity and key: the same identity with another key is not that worker."""
-        worker = self._by_identity.get(identity)
+        worker = self.bearing(identity)
         return worker if worker is not None and worker.key == key else None
 
-    def is_taken(self, identity: str) -> bool:
-        """Whether there is a worker of this identity, whatever its key."""
-        return identity in self._by_identity
+    def bearing(self, identity: str) -> Worker | None:
+        """The worker of this identity, whatever its key."""
+        return self._by_identity.get(identity)
 
     @property
     def alive(self) -> list[Worker]:

@@ -262,7 +262,10 @@ class Pool:
 
     def _admitted(self, came: Came) -> Worker | None:
         """A new guest, if this is its hello and nobody else has its name. WireError for what is no message at all."""
-        if not came.key or self._crew.is_taken(came.identity) or len(came.parts) != 2:
+        bearer = self._crew.bearing(came.identity)
+        if bearer is not None and bearer.key:  # a door has one connection of a name, so that the bearer's is gone
+            self._crew.end(bearer, "another has come under its name")
+        if not came.key or bearer is not None or len(came.parts) != 2:
             return None
         envelope = wire.Envelope.parse(came.parts[0])
         message = wire.decode(came.parts[1], (), messages.NO_RUN)

@@ -34,7 +34,7 @@ class KeyPair:
 
 def make(name: str, folder: Path) -> tuple[Path, Path]:
     """A new pair as NAME.key, mode 0600, and NAME.pub. KeyFileError if either exists: nothing is overwritten."""
-    if Path(name).name != name:
+    if not name or Path(name).name != name:
         raise KeyFileError(f"{name!r}: must be the name of a file, without slashes")
     private, public = folder / (name + PRIVATE), folder / (name + PUBLIC)
     both = dict(zip(("public", "secret"), zmq.curve_keypair(), strict=True))

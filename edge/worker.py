@@ -52,13 +52,10 @@ COPY_NBYTES = 1 << 18
 vectors of 248 kB in all costs the worker 0.26 ms instead of 0.32 ms."""
 MAX_ERROR_TEXT = 4000
 GONE = "the coordinator is gone"
-ENDS = {
-    zmq.EVENT_DISCONNECTED: GONE,
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "the run does not know this key: its public half must be named in --allow there",
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "no handshake: the run there has another key than the one named in --server",
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "no handshake: what listens there is no run that workers can join",
-}
-"""What ends a connection, and what that means."""
+NOT_LET_IN = "no handshake: the key of the run there is not the one named in --server, or it is no run to join"
+NOT_ALLOWED = "the run does not know this key: its public half must be named in --allow there"
+FAILED_HANDSHAKES = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | FAILED_HANDSHAKES
 
 
 @dataclass(frozen=True)
@@ -98,7 +95,7 @@ class Link:
         credentials: Credentials | None = None,
         welcome_seconds: float = WELCOME_SECONDS,
     ) -> None:
-        """``lost``: called in a side thread with the reason (`ENDS`), once, when the connection is lost or refused."""
+        """``lost``: called in a side thread with the reason, once, when the connection is lost or refused."""
         self._identity, self._run_id = identity, messages.NO_RUN
         self._held: dict[bytes, Vector] = {}
         self._under_way: list[zmq.MessageTracker] = []
@@ -116,7 +113,7 @@ class Link:
             self._socket.setsockopt(zmq.CURVE_PUBLICKEY, credentials.own.public)
             self._socket.setsockopt(zmq.CURVE_SECRETKEY, credentials.own.secret)
             self._socket.setsockopt(zmq.CURVE_SERVERKEY, credentials.server)
-        monitor = self._socket.get_monitor_socket(sum(ENDS))
+        monitor = self._socket.get_monitor_socket(EVENTS)
         threading.Thread(target=_watch, args=(monitor, lost), daemon=True).start()
         self._socket.connect(endpoint)
 
@@ -184,7 +181,11 @@ class Link:
 
 
 def _watch(monitor: zmq.Socket[bytes], lost: Callable[[str], None]) -> None:
-    lost(ENDS[zmq.Event(recv_monitor_message(monitor)["event"])])
+    """Wait for the end of a connection, and say what it was."""
+    reason = NOT_LET_IN
+    while (event := recv_monitor_message(monitor)["event"]) == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+        reason = GONE
+    lost(NOT_ALLOWED if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH else reason)
 
 
 def _lost(why: str) -> NoReturn:
