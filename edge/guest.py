@@ -12,6 +12,7 @@ import secrets
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,8 @@ FINISHED, FAILED, STOPPED = 0, 3, 4
 HEARTBEAT_MS = 5000
 SITE = "edge.site:Site"
 AUTO = "auto"
+GRACE_SECONDS = 1.0
+"""From a lost connection to the end of what goes on here: a bye that has just come is better read in peace."""
 
 
 class JoinError(ValueError):
@@ -59,6 +62,7 @@ def join(
 
     def lost(why: str) -> None:
         reasons.append(why)
+        time.sleep(GRACE_SECONDS)
         signal.pthread_kill(main_thread, signal.SIGUSR1)
 
     main_thread = threading.get_ident()
@@ -67,7 +71,7 @@ def join(
     link = None
     try:
         link = Link(endpoint, f"guest-{secrets.token_hex(8)}", HEARTBEAT_MS, lost, credentials, wait_seconds)
-        why = _served(link, wait_seconds, lambda job: _bench(job, fitted(job, device, root, cache)))
+        why = _served(link, wait_seconds, lambda job: bench(job, fitted(job, device, root, cache)))
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # who has said goodbye closes the connection next
     except zmq.ZMQError as error:
         why = f"cannot connect: {error.strerror}"
@@ -82,7 +86,7 @@ def join(
     return FAILED if why else FINISHED
 
 
-def _served(link: Link, wait_seconds: float, bench: Callable[[Job], Bench]) -> str:
+def _served(link: Link, wait_seconds: float, prepare: Callable[[Job], Bench]) -> str:
     """Serve a run until its end; empty, or what went wrong."""
     try:
         job = link.welcome()
@@ -91,10 +95,11 @@ def _served(link: Link, wait_seconds: float, bench: Callable[[Job], Bench]) -> s
     except WireError as error:
         return str(error)
     _say(f"joined run {job.run_id}")
-    return serve(link, lambda: bench(job))
+    return serve(link, lambda: prepare(job))
 
 
-def _bench(job: Job, here: Job) -> Bench:
+def bench(job: Job, here: Job) -> Bench:
+    """What does the work ``here``, once it is sure to do it as the run asks; JoinError where the data are others."""
     from edge.blocks import load_dotted  # and torch with it, which takes seconds and is not needed to be refused
 
     site, gpu = open_site(here, SITE)
