@@ -1,4 +1,4 @@
-"""The worker process: receive, run, reply. The only file of edge that knows sockets; the protocol is `edge.wire`.
+"""The worker process: receive, run, reply. The only file of edge that opens sockets; the protocol is `edge.wire`.
 
 A worker does the tasks in its hand one after another, and holds the block versions it was sent until told to forget
 them. An exception in the work is reported, and the worker lives on; its traceback goes to the worker's log. Where it is

@@ -52,7 +52,7 @@ def gate_of(listen: str | None, keys: Path | None, allow: str | None, workers: i
     from edge.keys import read_pair, read_public
 
     own = read_pair(keys)
-    return Gate(listen, own.public, own.secret, [read_public(Path(name)).decode() for name in allow.split(",")])
+    return Gate(listen, own.public, own.secret, [read_public(Path(name.strip())).decode() for name in allow.split(",")])
 
 
 def _check_endpoint(option: str, endpoint: str) -> None:
