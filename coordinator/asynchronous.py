@@ -31,6 +31,7 @@ from coordinator import cohort
 from coordinator.budget import CLIENTS, SECONDS, Cost
 from coordinator.federation import Arrays, Federation, RunFailed
 from coordinator.held import Held
+from coordinator.ledger import TRAINED
 from coordinator.retrace import CaughtUp, Past, Under, read_back, written
 from coordinator.rows import NOT_SCORED, Rows, outcome
 from coordinator.scoring import Scoring
@@ -189,15 +190,15 @@ class _Stream:
         self.idle.put(client)
         run.budget.release([one.cost])
         if not math.isfinite(ended.timeline.up_end[0]):
-            self._charge(one, ended, "lost")
             self._forget(one)
-            self.lost += 1
-            return self._given_up() if self.lost == LOST_ROUNDS * self.rules.visits_per_round else None
-        reply = self._trained(one)
+            return self._in_vain(one, ended, "lost")
+        kind, reply = self._trained(one)
+        if kind not in TRAINED:
+            return self._in_vain(one, ended, kind)
         self._keep(one.visit)
         run.server.received(one.visit.round, [one.visit.dispatch])
         run.server.note(reply)
-        self._charge(one, ended, "train", reply.numbers["loss"])
+        self._charge(one, ended, kind, reply.numbers["loss"])
         self.rows.blame([one.visit], ended.timeline, run.clock.now)
         learned = run.server.feedback(one.visit.round, [outcome(one.visit, reply, ended.timeline, 0)])
         self.rows.choices += [row._replace(round=self.rows.round) for row in learned]
@@ -208,16 +209,23 @@ class _Stream:
         whole = self.rules.participants if self.rules.policy == "fedasync" else 1
         return self._close() if self.steps == whole else None
 
-    def _trained(self, one: _UnderWay) -> Update:
+    def _in_vain(self, one: _UnderWay, ended: Ended, kind: str) -> str | None:
+        """A visit has ended for nothing; returns the rule that stops the run after it, or None."""
+        self._charge(one, ended, kind)
+        self.lost += 1
+        return self._given_up() if self.lost == LOST_ROUNDS * self.rules.visits_per_round else None
+
+    def _trained(self, one: _UnderWay) -> tuple[str, Update]:
         """The visit's reply, checked only now: it harms nobody if training goes wrong in a visit that is in vain."""
         if not one.trained:
             waiting = [each for each in (one, *self.under_way.values()) if not each.trained]
             self.run.submit([each.visit for each in waiting], self.held.put).wait()
             for each in waiting:
                 each.trained = True
-        reply = self.held.take(one.visit.client)
-        self.run.check(reply, one.visit)
-        return reply
+        kind, reply = self.run.judge(self.held.take(one.visit.client), one.visit, one.model)
+        if kind not in TRAINED:
+            self._drop_state(one)
+        return kind, reply
 
     def _keep(self, visit: Visit) -> None:
         """What the client kept replaces what it kept before, at once: it may be visited again before the commit."""
@@ -234,6 +242,9 @@ class _Stream:
         if not one.trained:
             return
         self.held.take(one.visit.client)
+        self._drop_state(one)
+
+    def _drop_state(self, one: _UnderWay) -> None:
         if self.run.keeps:
             (self.run.folder / "state" / one.visit.state_name).unlink(missing_ok=True)
 

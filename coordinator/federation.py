@@ -20,14 +20,15 @@ from numpy.typing import NDArray
 
 from coordinator import scoring
 from coordinator.budget import Budget, ClientLimits, Cost
+from coordinator.faults import BadUpdate, Faults, judge
 from coordinator.files import write_vectors
-from coordinator.ledger import Commit, Ledger, RoundRow
+from coordinator.ledger import FAILED, Commit, Ledger, RoundRow
 from coordinator.methods import Method
 from coordinator.methods.row import Options
 from coordinator.rows import NOT_SCORED, Rows
 from coordinator.rules import Rules
 from coordinator.scoring import Scoring
-from coordinator.server import Dispatch, Model, Server, check_reply, check_totals
+from coordinator.server import Dispatch, Model, Server, check_totals
 from coordinator.tasks import Order, PoolTask, Reply, Stopped, Workers
 from coordinator.training import Training
 from coordinator.visits import Visit
@@ -115,6 +116,8 @@ class Federation:
     on_round: Callable[[Progress], None]
     is_stopped: Callable[[], bool] = lambda: False
     """Whether the user has asked for an end"""
+    faults: Faults = field(default_factory=Faults)
+    """What becomes of updates that cannot be used, and of visits that no worker can train"""
     refused: Mapping[int, str] = field(default_factory=dict)
     """client -> why it can take no part, such as a device that the model does not fit"""
     rounds: int = 0
@@ -185,7 +188,7 @@ class Federation:
             self.visits,
             round if turn is None else turn,
             round,
-            self.job.train.lr * self.job.train.lr_decay**self.rounds,
+            self.job.train.lr_in(self.rounds),
             dispatch,
             "train",
             work,
@@ -249,17 +252,24 @@ class Federation:
         message = messages.Train(visit.client, visit.turn, visit.lr, dispatch.choice, dispatch.payload)
         state_out = self._path(visit.state_name) if self.keeps else None
         turns, flops = self.server.setup.turns, visit.work.flops
-        return PoolTask(message, self.kept(visit.client), state_out, turns, flops, share)
+        may_fail = self.faults.on_bad_client == "skip"
+        return PoolTask(message, self.kept(visit.client), state_out, turns, flops, share, may_fail)
 
     def train(self, visits: Sequence[Visit]) -> Training:
         """Have these visits really trained, and their replies folded into the server's next step."""
         return Training(self, visits)
 
-    def check(self, reply: messages.Update, visit: Visit) -> None:
-        """RunFailed for a reply that cannot be used."""
-        problem = check_reply(self.server, reply)
-        if problem is not None:
-            raise RunFailed(f"update refused: {problem}")
+    def judge(self, reply: messages.Update, visit: Visit, base: Model) -> tuple[str, messages.Update]:
+        """As `coordinator.faults.judge`. RunFailed where a fault ends the run."""
+        try:
+            kind, judged = judge(self.faults, self.server, reply, visit, base)
+        except BadUpdate as error:
+            raise RunFailed(f"update refused: {error}") from None
+        if kind != FAILED:
+            self._check_flops(reply, visit)
+        return kind, judged
+
+    def _check_flops(self, reply: messages.Update, visit: Visit) -> None:
         counted, foreseen = reply.numbers["flops"], visit.work.flops
         if not math.isclose(counted, foreseen, rel_tol=1e-9):
             raise RunFailed(

@@ -119,10 +119,12 @@ class Retire:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """The run cannot go on; this worker's log is the place to look."""
+    """The run cannot go on, or not with this task; this worker's log is the place to look."""
 
     worker: int
     reason: str
+    sequence: int = 0
+    """The task that ended three workers; 0 if it was none."""
 
 
 Instruction = Start | Send | Deliver | Late | Repeat | Recall | Collect | Collected | Cancel | Retire | GiveUp
@@ -394,6 +396,7 @@ class Leases:
             return []
         task.strikes += 1
         if task.strikes >= TRIES:
-            return [GiveUp(worker, f"{task.name}: given up after {TRIES} workers; the last: {reason}")]
+            del self._tasks[sequence]
+            return [GiveUp(worker, f"{task.name}: given up after {TRIES} workers; the last: {reason}", sequence)]
         self._queue.appendleft(sequence)
         return [Repeat(worker, sequence, reason)]

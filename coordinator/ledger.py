@@ -53,7 +53,12 @@ class RoundRow(NamedTuple):
 
 OWN_LINK, SERVER_LINK, COMPUTE, WAITING = "own link", "server link", "compute", "waiting"
 BOTTLENECKS = (OWN_LINK, SERVER_LINK, COMPUTE, WAITING)
-COUNTED = ("train", "listen")
+TRAIN, ZEROED, LISTEN, REFUSED, FAILED = "train", "zeroed", "listen", "refused", "failed"
+TRAINED = (TRAIN, ZEROED)
+"""Kinds of visit whose updates counted."""
+FAULTY = (ZEROED, REFUSED, FAILED)
+"""Kinds of visit whose updates could not be used as they were."""
+COUNTED = (*TRAINED, LISTEN)
 """Kinds of visit that were not in vain."""
 
 
@@ -67,8 +72,10 @@ class VisitRow(NamedTuple):
     device: str
     network: str
     kind: str
-    """``train``, or ``listen`` for a download only. Those that did not count: ``late`` (for the round's rule),
-    ``lost`` (the client left, crashed or ran out of power), ``cut`` (the run ended)."""
+    """``train``, ``zeroed`` (its update could not be used, and counted as no change), or ``listen`` for a download
+    only. Those that did not count: ``late`` (for the round's rule), ``lost`` (the client left, crashed or ran out of
+    power), ``cut`` (the run ended), ``refused`` (its update could not be used), ``failed`` (no worker could train
+    it)."""
     staleness: int
     """Server steps between the beginning of the visit and its use; 0 in synchronous rounds."""
     start_s: float
@@ -129,7 +136,7 @@ class HostEvent(NamedTuple):
 
     kind: str
     """worker_started, worker_joined, worker_memory, worker_retired, worker_died, task_failed, task_repeated,
-    late_reply, message_refused, listening"""
+    task_given_up, late_reply, message_refused, listening"""
     worker: str
     """Its number; '' when no worker of ours is known to be concerned."""
     detail: str

@@ -395,7 +395,16 @@ class Pool:
                 self._event("late_reply", self._crew[instruction.worker], late)
             else:
                 assert isinstance(instruction, leases.GiveUp)
-                raise PoolError(f"{instruction.reason}{quote(self._crew[instruction.worker].tail())}")
+                self._give_up(instruction)
+
+    def _give_up(self, given: leases.GiveUp) -> None:
+        """PoolError, unless its order goes on without this task."""
+        worker, asked = self._crew[given.worker], self._orders.get(given.sequence)
+        if asked is None or not asked.task.may_fail:
+            raise PoolError(f"{given.reason}{quote(worker.tail())}")
+        self._event("task_given_up", worker, f"{given.reason}{quote(worker.tail())}")
+        task, order, _ = self._close(given.sequence)
+        order.hear(given.sequence, task, task.unanswered)
 
     def _send_task(self, worker: Worker, sequence: int) -> None:
         task, _, parcel = self._orders[sequence]

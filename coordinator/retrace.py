@@ -135,8 +135,9 @@ class Past(Federation):
 
         return cast(Order, _Known(hear))
 
-    def check(self, reply: Update, visit: Visit) -> None:
-        """It was checked then."""
+    def judge(self, reply: Update, visit: Visit, base: Model) -> tuple[str, Update]:
+        """As it was judged then."""
+        return self._visits[visit.number].kind, reply
 
     def evaluate(self, kept: Mapping[int, str]) -> Scoring:
         """The score as it was."""

@@ -26,6 +26,7 @@ from coordinator import cohort
 from coordinator.asynchronous import stream
 from coordinator.budget import CLIENTS, SECONDS, Cost
 from coordinator.federation import Ending, Federation
+from coordinator.ledger import TRAINED
 from coordinator.rows import Rows, outcome
 from coordinator.rules import Rules
 from coordinator.server import Outcome
@@ -175,7 +176,10 @@ class _Round:
     def end(self) -> Ending | None:
         """Wait for what is trained, and make the next model; None if nothing is left to be committed."""
         if self.training is not None:
-            return self._stepped(self.training.wait())
+            replies = self.training.wait()
+            in_vain = {client for client, kind in self.training.faulty.items() if kind not in TRAINED}
+            self.counts = self.counts & np.array([visit.client not in in_vain for visit in self.visits])
+            return self._stepped(replies)
         return self._cut() if self.visits else self._closed()
 
     # --- who takes part -------------------------------------------------------------------------------------------
@@ -288,10 +292,11 @@ class _Round:
         run, now, visits = self.run, self.run.clock.now, self.visits
         waiting = self._waiting(timeline, conditions, now)
         losses = {reply.client: reply.numbers["loss"] for reply in replies}
+        faulty = {} if self.training is None else self.training.faulty
         for i, visit in enumerate(visits):
             unfinished = "lost" if math.isfinite(timeline.lost[i]) else broken_off
-            kind = visit.kind if self.counts[i] else unfinished
-            loss = losses.get(visit.client) if kind == "train" else None
+            kind = faulty.get(visit.client) or (visit.kind if self.counts[i] else unfinished)
+            loss = losses.get(visit.client) if kind in TRAINED else None
             spent = self.rows.add(
                 visit, run.clock.fleet, timeline, i, kind, now, float(waiting[i]), loss=loss, up=run.up_shapes
             )

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from coordinator.ledger import ChoiceRow
 from coordinator.optimisers import Replace
 from coordinator.sums import Sum
+from edge.config import TrainConfig
 from edge.exact import LIMIT, ExactSum, sizes, unfit
 from edge.messages import Totals, Update
 from edge.payload import BUFFERS, MODEL, Layout, Payload, Vector, shapes, vectors
@@ -64,6 +65,8 @@ class Setup:
     """Whether visits begin and end one by one; a round is then a server step at the visit's beginning."""
     sum: Literal["client_order", "fixed_point"] = "client_order"
     """Who adds updates up: the server, in client order; or workers, in fixed point (`edge.exact`)."""
+    train: TrainConfig = field(default_factory=TrainConfig)
+    """How clients train, for server halves that reckon with their steps."""
 
     @property
     def turns(self) -> str:

@@ -36,6 +36,15 @@ class PoolTask:
     All tasks of an order have one or none has, and no two orders with shares are open at a time.
     """
 
+    may_fail: bool = False
+    """Whether the order goes on if three workers ended over it; it is then answered by `unanswered`. Only training."""
+
+    @property
+    def unanswered(self) -> messages.Update:
+        """In place of the update that nobody could make: it has no numbers."""
+        assert isinstance(self.message, messages.Train), self.name
+        return messages.Update(self.message.client, self.message.round, {}, {})
+
     @property
     def name(self) -> str:
         """What an error calls it."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from coordinator.held import Held
+from coordinator.ledger import TRAIN, TRAINED
 from coordinator.visits import Visit
 from edge.messages import Update
 
@@ -30,6 +31,8 @@ class Training:
         self._run = run
         self._left = deque(sorted(visits, key=lambda visit: visit.client))
         self._replies: list[Update] = []
+        self.faulty: dict[int, str] = {}
+        """client -> kind of its visit, where its update could not be used"""
         self._held = Held(run.workers.size + SPARE_REPLIES, run.folder)
         self._in_workers = run.server.setup.sum == "fixed_point"
         clients = [visit.client for visit in visits]
@@ -41,7 +44,7 @@ class Training:
             raise
 
     def wait(self) -> list[Update]:
-        """The replies in client order, without their vectors, which the server has folded or taken.
+        """The replies that count, in client order, without their vectors, which the server has folded or taken.
 
         RunFailed for a reply that cannot be used; PoolError, Stopped.
         """
@@ -71,7 +74,11 @@ class Training:
         return bool(self._left) and self._left[0].client == client
 
     def _use(self, reply: Update) -> None:
-        self._run.check(reply, self._left.popleft())
+        kind, reply = self._run.judge(reply, self._left.popleft(), self._run.server.model)
+        if kind != TRAIN:
+            self.faulty[reply.client] = kind
+        if kind not in TRAINED:
+            return
         if not self._in_workers:
             self._run.server.note(reply)
             self._run.server.fold(reply)

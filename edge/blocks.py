@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import combinations, pairwise
+from functools import cache
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -50,9 +51,10 @@ def load_dotted(name: str) -> Any:
 def build(config: ModelConfig, classes: int, channels: int) -> list[Block]:
     """The blocks of a model, initialised by torch's defaults from its current random state.
 
-    Raises ValueError if the model cannot be cut as asked.
+    Raises ValueError if the model cannot be cut as asked, or cannot have the width.
     """
     row = model(config.name)
+    row.check_width(config.width)
     width = row.width if config.width is None else config.width
     stages: list[tuple[str, list[nn.Module]]] = load_dotted(row.stages)(classes, channels, width)
     if config.blocks == "stages":
@@ -69,13 +71,20 @@ def balanced_cuts(sizes: Sequence[int], count: int) -> tuple[int, ...]:
 
     Minimises the sum of squared part sizes over all cuts; ties go to the earlier cut.
     """
-    ends = np.concatenate([[0], np.cumsum(np.asarray(sizes, dtype=object))])
+    ends = [0, *accumulate(sizes)]
 
-    def cost(cuts: tuple[int, ...]) -> int:
-        edges = (0, *cuts, len(sizes))
-        return sum((ends[b] - ends[a]) ** 2 for a, b in pairwise(edges))
+    @cache
+    def best(start: int, parts: int) -> tuple[int, tuple[int, ...]]:
+        """Cost and cuts of the units from ``start`` on."""
+        if parts == 1:
+            return (ends[-1] - ends[start]) ** 2, ()
+        found = []
+        for cut in range(start + 1, len(sizes) - parts + 2):
+            cost, later = best(cut, parts - 1)
+            found.append(((ends[cut] - ends[start]) ** 2 + cost, (cut, *later)))
+        return min(found)
 
-    return min(combinations(range(1, len(sizes)), count - 1), key=lambda cuts: (cost(cuts), cuts))
+    return best(0, count)[1]
 
 
 class Net:
@@ -138,32 +147,36 @@ class Net:
     def __len__(self) -> int:
         return len(self.modules)
 
-    def load(self, named: Mapping[str, Vector]) -> None:
-        """Copy vectors into the model, by key."""
+    def load(self, named: Mapping[str, Vector], into: Tensor | None = None) -> None:
+        """Copy vectors into the model, by key; or ``into`` a vector like ``flat``, which has no place for buffers."""
         for key, vector in named.items():
-            _copy(self._homes[key], vector.data)
+            _copy(self._home(key, into), vector.data)
             for place, weight in self._turned.get(key, ()):
-                _copy(weight, vector.data[place].reshape(weight.shape))
+                _copy(_same_place(weight, into), vector.data[place].reshape(weight.shape))
 
-    def views(self, keys: Iterable[str]) -> dict[str, Vector]:
+    def views(self, keys: Iterable[str], of: Tensor | None = None) -> dict[str, Vector]:
         """The numbers of these keys where they lie: they stay as they are until the model is next loaded or trained.
 
         For what leaves a visit, which ends before the next begins. Blocks with convolutions in channels_last are copied
-        to one place in scratch, and all blocks of a model on a GPU to the host.
+        to one place in scratch, and all blocks of a model on a GPU to the host. With ``of``, the numbers of a vector
+        like ``flat`` in place of the model's; they are views of it, or copies.
         """
-        return {key: Vector(self._read(key).to("cpu").numpy()) for key in keys}
+        return {key: Vector(self._read(key, of).to("cpu").numpy()) for key in keys}
 
     def dump(self, keys: Iterable[str]) -> dict[str, Vector]:
         """The numbers of these keys, as copies that later training does not change."""
         return {key: Vector(self._read(key).to("cpu", copy=True).numpy()) for key in keys}
 
-    def _read(self, key: str) -> Tensor:
-        home = self._homes[key]
+    def _home(self, key: str, flat: Tensor | None) -> Tensor:
+        return self._homes[key] if flat is None else flat[self.slices[key]]
+
+    def _read(self, key: str, of: Tensor | None = None) -> Tensor:
+        home = self._home(key, of)
         if key not in self._turned:
             return home
-        numbers = self.scratch("in torch's order")[self.slices[key]].copy_(home)
+        numbers = self.scratch("in torch's order")[self.slices[key]].copy_(home) if of is None else home.clone()
         for place, weight in self._turned[key]:
-            numbers[place].view(weight.shape).copy_(weight)
+            numbers[place].view(weight.shape).copy_(_same_place(weight, of))
         return numbers
 
     def scratch(self, name: str) -> Tensor:
@@ -261,6 +274,11 @@ def _pieces(
         else:
             pieces.append(piece.view_as(tensor))
     return pieces
+
+
+def _same_place(view: Tensor, flat: Tensor | None) -> Tensor:
+    """What a view of one flat vector would be of another."""
+    return view if flat is None else flat.as_strided(view.shape, view.stride(), view.storage_offset())
 
 
 def _copy(target: Tensor, numbers: Floats) -> None:

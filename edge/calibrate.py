@@ -36,7 +36,8 @@ from edge.streams import generator
 
 BATCHES = (8, 16, 32)
 NARROW = 16
-"""Channels of the first stage that a model with a width is measured at, beside its own; these steps are not fitted."""
+"""Channels of the first stage that a model with a width is measured at, beside its own, or the next fewer that it can
+have; these steps are not fitted."""
 EXAMPLES = 4 * max(BATCHES)
 WARM_UP_STEPS = 3
 STEPS = range(5, 301)
@@ -183,7 +184,8 @@ def random_images(images: DataSet, memory_format: str) -> Loader:
 def measure_all() -> Iterator[Measurement]:
     """Every shipped model at its widths and all batch sizes."""
     for row in MODELS.values():
-        widths = [None] if row.width is None else list(dict.fromkeys([NARROW, row.width]))
+        narrow = NARROW // row.width_multiple * row.width_multiple
+        widths = [None] if row.width is None else list(dict.fromkeys([narrow, row.width]))
         for width in widths:
             yield from measure(row, width, BATCHES)
 

@@ -107,6 +107,22 @@ class TrainConfig(_Strict):
     """Whether steps are captured in CUDA graphs and replayed (`edge.graphs`)."""
     threads: int = 1
 
+    def lr_in(self, round: int) -> float:
+        """The step size of visits that begin after so many server steps."""
+        return self.lr * self.lr_decay**round
+
+    def step_sum(self, steps: int) -> float:
+        """How many times lr a visit moves along a gradient that stays the same: the number of steps without momentum.
+
+        With momentum ρ, step j moves by (1 − ρ^j)/(1 − ρ); their sum is FedNova's normaliser of a visit (Wang et al.,
+        NeurIPS 2020). With Nesterov's, step j moves by 1 + ρ(1 − ρ^j)/(1 − ρ).
+        """
+        rho = self.momentum
+        if rho == 0:
+            return float(steps)
+        plain = (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
+        return steps + rho * plain if self.nesterov else plain
+
     def plan(self, samples: int) -> Plan:
         """Steps and examples of one visit to a client that holds ``samples`` examples."""
         if self.drop_last:

@@ -9,10 +9,13 @@ import hashlib
 import importlib
 import inspect
 import json
+import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,6 +41,7 @@ from edge.streams import generator
 
 Flops = NDArray[np.float64]
 Activations = NDArray[np.float64]
+Shape = Sequence[int]
 
 EXAMPLES = 2  # batch statistics need more than one
 
@@ -64,15 +68,15 @@ def initial(net: Net) -> Payload:
 def flops_per_example(make: Callable[[], list[Block]], shape: tuple[int, int, int]) -> Flops:
     """FLOPs per example of each block: (blocks, 4), a column per kind of pass (`edge.payload`).
 
-    ``shape`` is (channels, height, width). Counted by torch on tensors without memory; convolutions and matrix
-    products are counted, element-wise work and normalisation are not. 1 MAC = 2 FLOPs.
+    ``shape`` is (channels, height, width). Counted on tensors without memory; convolutions and matrix products are
+    counted, element-wise work and normalisation are not. 1 MAC = 2 FLOPs.
     """
     with torch.device("meta"):
         modules = [module for _, module in make()]
         x = torch.empty((EXAMPLES, *shape))
     flops = np.zeros((len(modules), KINDS))
     for row, module in zip(flops, modules, strict=True):
-        row[FORWARD] = _count(lambda m=module, v=x: m(v))  # type: ignore[misc]
+        row[FORWARD] = count_flops(lambda m=module, v=x: m(v))  # type: ignore[misc]
         both = _backward(module, x, weights=True, inputs=True)
         frozen = _backward(module, x, weights=False, inputs=True)
         branch = _backward(module, x, weights=True, inputs=False)
@@ -85,15 +89,28 @@ def flops_per_example(make: Callable[[], list[Block]], shape: tuple[int, int, in
 def _backward(module: nn.Module, x: torch.Tensor, weights: bool, inputs: bool) -> int:
     module.requires_grad_(weights)
     y = module(x.detach().requires_grad_(inputs))
-    return _count(lambda: torch.autograd.backward(y, torch.empty_like(y))) if y.requires_grad else 0
+    return count_flops(lambda: torch.autograd.backward(y, torch.empty_like(y))) if y.requires_grad else 0
 
 
-def _count(work: Callable[[], object]) -> int:
+def count_flops(work: Callable[[], object]) -> int:
+    """FLOPs of convolutions, matrix products and their gradients, while ``work`` runs."""
     from torch.utils.flop_counter import FlopCounterMode  # half a second, and cached answers do not need it
 
-    with FlopCounterMode(display=False) as counter:
+    own = {torch.ops.aten.convolution_backward: _convolution_gradients}
+    with FlopCounterMode(display=False, custom_mapping=own) as counter:
         work()
     return int(counter.get_total_flops())
+
+
+def _convolution_gradients(grad: Shape, images: Shape, weight: Shape, *more: Any, **_: Any) -> int:
+    """FLOPs of a convolution's gradients, each of which takes what the forward pass takes.
+
+    Torch's own count (2.15) of a weight gradient is larger by the number of groups, so by that of the channels in a
+    depthwise convolution. The arguments are those of ``aten::convolution_backward``, with shapes for tensors.
+    """
+    *_others, transposed, _output_padding, _groups, (for_images, for_weights, _for_bias) = more
+    places = math.prod((images if transposed else grad)[2:])
+    return 2 * grad[0] * places * math.prod(weight) * (int(for_images) + int(for_weights))
 
 
 def activations_per_example(make: Callable[[], list[Block]], shape: tuple[int, int, int]) -> Activations:
@@ -137,17 +154,30 @@ def cached_counts(
 ) -> tuple[Flops, Activations]:
     """`flops_per_example` and `activations_per_example` of a model on images of a data set, kept in the cache.
 
-    Kept by content: the model's configuration, the source of its module, the images' shape, classes, torch's version.
+    Kept by content: the model's configuration, the source of its module and of those beside it that it takes something
+    from, the images' shape, classes, torch's version.
     """
-    source = inspect.getsource(sys.modules[make_module(config)])
-    facts = [asdict(config), source, dataset.shape, dataset.classes, torch.__version__]
+    facts = [
+        asdict(config),
+        _sources(sys.modules[make_module(config)]),
+        dataset.shape,
+        dataset.classes,
+        torch.__version__,
+    ]
     name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
-    path = cache / "flops" / "v3" / f"{name}.json"
+    path = cache / "flops" / "v4" / f"{name}.json"
     if not path.exists():
         counts = [count(make, dataset.shape).tolist() for count in (flops_per_example, activations_per_example)]
         write_once(path, json.dumps(counts))
     flops, activations = json.loads(path.read_text())
     return np.array(flops), np.array(activations)
+
+
+def _sources(module: ModuleType) -> list[str]:
+    """The source of a module, and of those in its package that it takes functions or classes from."""
+    taken = {str(getattr(value, "__module__", "")) for value in vars(module).values()}
+    beside = {name for name in taken if module.__package__ and name.rpartition(".")[0] == module.__package__}
+    return [inspect.getsource(sys.modules[name]) for name in sorted(beside | {module.__name__})]
 
 
 def make_module(config: ModelConfig) -> str:

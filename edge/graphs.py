@@ -11,7 +11,7 @@ One capture serves all visits of a worker that have the shape of the batch, the 
 blocks that move in common. All else that makes a step is the worker's for a whole run (model, options, precision,
 corrections) or stays in its place: parameters, gradients and buffers of a `Net` and of its frozen twin, and every
 `Net.scratch`, are allocated once, and a visit writes to them in place. A client half that is ``capturable`` promises
-of its losses, and a correction of its ``correct``, that they
+of its losses, and a correction of its ``correct`` and ``correct_unclipped``, that they
 
 * read no tensors but these, the batch, and those that they make themselves;
 * depend on options, on the visit's ``choice``, and on nothing else of a visit or a round;
@@ -19,7 +19,7 @@ of its losses, and a correction of its ``correct``, that they
 * draw no random numbers on the host;
 * leave nothing on the host but what `Local.note` notes.
 
-FedAvg, FedNova, FedProx, FedMLB, FedBR and the objectives with a frozen teacher do.
+FedAvg, FedNova, FedProx, FedMLB, FedBR, SCAFFOLD, FedDyn and the objectives with a frozen teacher do.
 """
 
 from __future__ import annotations
@@ -97,10 +97,10 @@ class Stepper:
 
     def begin(self, visit: Visit, objective: Local, corrections: Sequence[Correction]) -> Step:
         """The step of one visit, whose client halves have begun."""
-        correct = [one.correct for one in corrections]
+        correct, unclipped = [one.correct for one in corrections], [one.correct_unclipped for one in corrections]
         if self._graphs is None:
-            return Sgd(self._net, self._config, visit.lr, correct)
-        step = Sgd(self._net, self._config, self._lr.fill_(visit.lr), correct)
+            return Sgd(self._net, self._config, visit.lr, correct, unclipped)
+        step = Sgd(self._net, self._config, self._lr.fill_(visit.lr), correct, unclipped)
         if not _is_capturable(type(objective)) or not all(_is_capturable(type(one)) for one in corrections):
             return step
         choice = tuple(sorted(visit.choice.items()))

@@ -47,6 +47,8 @@ class Visit:
     seed: int
     lr: float
     """Step size of this visit."""
+    step_sum: float
+    """`TrainConfig.step_sum` of its steps."""
     choice: Mapping[str, int]
     """What the server decided for this visit, by the method's own names."""
     plan: Plan
@@ -119,11 +121,12 @@ class Local:
 class Correction:
     """What joins an objective: a term on the gradients, with its own slots down, up and kept.
 
-    The term is added between backward and clipping, so it is inside the clipped gradient.
+    The term is added between backward and clipping, so it is inside the clipped gradient; what must not be clipped is
+    added by ``correct_unclipped``. It acts on parameters only: float buffers are the objective's.
     """
 
     capturable: ClassVar[bool] = False
-    """As of `Local`, of ``correct``."""
+    """As of `Local`, of ``correct`` and ``correct_unclipped``."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.options = options
@@ -133,6 +136,9 @@ class Correction:
 
     def correct(self, net: Net) -> None:
         """Change ``net.grad`` in place."""
+
+    def correct_unclipped(self, net: Net) -> None:
+        """Change ``net.grad`` in place, when it has been clipped and before weight decay is added."""
 
     def end(self, net: Net, visit: Visit) -> tuple[Payload, Payload, dict[str, float]]:
         """(further slots up, further slots kept, further numbers); the vectors may be views, as of `Local.end`."""

@@ -24,6 +24,8 @@ KINDS = 4
 MODEL = "model"
 TEACHER = "teacher"
 """The slot of another model that local training learns from."""
+CONTROL = "control"
+"""SCAFFOLD's control variates."""
 BUFFERS = ".buffers"
 ITEM_NBYTES = 4
 VERSION_NBYTES = 16

@@ -1,7 +1,8 @@
 """One local step on flat vectors, in one fixed order, in place.
 
-zero gradients; loss; backward; corrections; clip the joint norm; weight decay; momentum; step. Weight decay is added
-after clipping (coupled decay). Momentum starts from zero in each visit, so it never leaks between clients.
+zero gradients; loss; backward; corrections; clip the joint norm; corrections that are not clipped; weight decay;
+momentum; step. Weight decay is added after clipping (coupled decay). Momentum starts from zero in each visit, so it
+never leaks between clients.
 
 ``train.precision = bf16`` computes the loss under autocast: convolutions and matrix products round their inputs and
 results to bfloat16. The parameters, the gradients that gather in ``net.grad``, all that is done to them here, and what
@@ -27,17 +28,24 @@ Loss = Callable[[Net, Tensor, Tensor], Tensor]
 class Sgd:
     """SGD with weight decay, momentum and clipping, over all of a net or some of its blocks.
 
-    ``corrections`` are called between backward and clipping, to change ``net.grad`` in place. ``lr`` may be a tensor of
-    one number on the net's device, for steps that are captured and replayed at other rates (`edge.graphs`).
+    ``corrections`` are called between backward and clipping, to change ``net.grad`` in place; ``unclipped`` after
+    clipping, where weight decay is added. ``lr`` may be a tensor of one number on the net's device, for steps that are
+    captured and replayed at other rates (`edge.graphs`).
     """
 
     def __init__(
-        self, net: Net, config: TrainConfig, lr: float | Tensor, corrections: Sequence[Callable[[Net], None]] = ()
+        self,
+        net: Net,
+        config: TrainConfig,
+        lr: float | Tensor,
+        corrections: Sequence[Callable[[Net], None]] = (),
+        unclipped: Sequence[Callable[[Net], None]] = (),
     ) -> None:
         self.net = net
         self.config = config
         self.lr = lr
         self.corrections = corrections
+        self.unclipped = unclipped
         self.steps = 0
         if config.momentum:
             # From zero the first sum is the first step, as in torch.
@@ -55,6 +63,8 @@ class Sgd:
         parts = [slice(None)] if only is None else [net.slices[name] for name in only]
         if self.config.clip > 0:
             clip([net.grad[part] for part in parts], self.config.clip)
+        for correct in self.unclipped:
+            correct(net)
         for part in parts:
             self._move(part)
         self.steps += 1

@@ -173,13 +173,15 @@ class Site:
 
     def _visit(self, task: Train) -> Visit:
         indices, job = self.shares.train[task.client], self.job
+        plan = job.train.plan(len(indices))
         return Visit(
             client=task.client,
             round=task.round,
             seed=job.seed,
             lr=task.lr,
+            step_sum=job.train.step_sum(plan.steps),
             choice=task.choice,
-            plan=job.train.plan(len(indices)),
+            plan=plan,
             up=job.up,
             keep=job.keep,
             local=lambda: self.train_set.in_order(indices, job.eval_batch),

@@ -9,10 +9,10 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from coordinator.ledger import BOTTLENECKS, COMPUTE, COUNTED, OWN_LINK, SERVER_LINK, WAITING
+from coordinator.ledger import BOTTLENECKS, COMPUTE, COUNTED, FAILED, FAULTY, OWN_LINK, REFUSED, SERVER_LINK, WAITING
 
 Query = Callable[[str], list[sqlite3.Row]]
-KINDS = (*COUNTED, "late", "lost", "cut")
+KINDS = (*COUNTED, "late", "lost", "cut", REFUSED, FAILED)
 """Of visits: those that counted, then those in vain."""
 SHORT = {OWN_LINK: "link", SERVER_LINK: "server", COMPUTE: "compute", WAITING: "wait"}
 """What stands for a bottleneck where there is little room."""
@@ -56,6 +56,15 @@ def visits(query: Query) -> dict[str, int]:
     """Each of `KINDS` -> number of visits."""
     found = {row["kind"]: row["n"] for row in query("SELECT kind, COUNT(*) n FROM visits GROUP BY kind")}
     return {kind: found.get(kind, 0) for kind in KINDS}
+
+
+def faulty(query: Query, most: int) -> list[sqlite3.Row]:
+    """(client, kind, n): clients whose updates could not be used, the most often first, at most ``most`` of them."""
+    kinds = ", ".join(f"'{kind}'" for kind in FAULTY)
+    return query(
+        f"SELECT client, kind, COUNT(*) n FROM visits WHERE kind IN ({kinds}) GROUP BY client, kind "
+        f"ORDER BY n DESC, client, kind LIMIT {most}"
+    )
 
 
 def staleness(query: Query) -> dict[int, int]:

@@ -11,11 +11,13 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import IO, Any
 
+from pydantic import BaseModel
 from rich.console import Console
 from rich.text import Text
 
 from coordinator.methods import CORRECTIONS, OBJECTIVES
-from coordinator.methods.row import Correction, Objective, Options, keeps_what_does_not_arrive
+from coordinator.methods.row import Correction, Objective, keeps_what_does_not_arrive
+from coordinator.optimisers import OPTIMISERS
 from coordinator.travels import EVERYTHING
 from costmodel.device import devices, figures, networks
 from costmodel.units import format_bytes, format_rate, nearest
@@ -82,7 +84,8 @@ def _method(row: Objective | Correction) -> Row:
         "options": options(row.options),
     }
     if isinstance(row, Correction):
-        return shared | {"joins": "any objective, as in fedmlb+" + row.name, "weights": None}
+        which = "" if row.whole(row.options()) is None else " that sends the whole model"
+        return shared | {"joins": f"any objective{which}, as in fedmlb+{row.name}", "weights": None}
     return shared | {"joins": None, "weights": row.weights}
 
 
@@ -94,8 +97,8 @@ def _kept(row: Objective | Correction) -> str:
     return "; ".join(kept) or "nothing"
 
 
-def options(kind: type[Options]) -> list[Row]:
-    """Name, the paper's symbol if there is one, default and meaning of each of a method's options."""
+def options(kind: type[BaseModel]) -> list[Row]:
+    """Name, the paper's symbol if there is one, default and meaning of each option of a method or server optimiser."""
     texts = field_docs(kind)
     return [
         {"name": name, "symbol": field.title, "default": field.default, "meaning": texts.get(name, "")}
@@ -122,7 +125,7 @@ def _method_details(row: Row) -> list[str]:
     lines = [f"source: {row['source']}", f"neutral: {row['neutral']}", f"a client keeps: {row['keeps']}"]
     lines += [*_cost_details(row["costs"])]
     lines.append(f"joins: {row['joins']}" if row["joins"] else f"weights: {row['weights']}")
-    return lines + [_option(option) for option in row["options"]]
+    return lines + _option_lines(row)
 
 
 def _cost_details(costs: Row) -> Iterator[str]:
@@ -140,9 +143,24 @@ def _nbytes(extra: int, model: int) -> str:
     return format_bytes(extra) + models
 
 
+def _option_lines(row: Row) -> list[str]:
+    return [_option(option) for option in row["options"]]
+
+
 def _option(option: Row) -> str:
     symbol = f" ({option['symbol']})" if option["symbol"] else ""
     return f"{option['name']}{symbol} = {option['default']!r}: {option['meaning']}"
+
+
+def _servers() -> list[Row]:
+    wanted = ("name", "title", "source", "neutral")
+    return [
+        {name: getattr(row, name) for name in wanted} | {"options": options(row.options)} for row in OPTIMISERS.values()
+    ]
+
+
+def _server_details(row: Row) -> list[str]:
+    return [f"source: {row['source']}", f"neutral: {row['neutral']}", *_option_lines(row)]
 
 
 # --- the other kinds --------------------------------------------------------------------------------------------------
@@ -154,8 +172,12 @@ def _models() -> list[Row]:
 
 def _model_details(row: Row) -> list[str]:
     size = "x".join(map(str, row["shape"])) + (" and others" if row["flexible"] else "")
-    width = f", width {row['width']}" if row["width"] else ""
-    return [f"images {size}{width}", f"blocks: {', '.join(row['blocks'])}, or balanced:2 .. balanced:{row['units']}"]
+    other = f" or another multiple of {row['width_multiple']}" if row["width_multiple"] > 1 else ""
+    width = f", width {row['width']}{other}" if row["width"] else ""
+    return [
+        f"images {size}{width}; family {row['family']}",
+        f"blocks: {', '.join(row['blocks'])}, or balanced:2 .. balanced:{row['units']}",
+    ]
 
 
 def _datasets() -> list[Row]:
@@ -255,6 +277,7 @@ def _options(row: Row) -> list[str]:
 
 KINDS: Mapping[str, Callable[[], list[Row]]] = {
     "methods": _methods,
+    "servers": _servers,
     "models": _models,
     "datasets": _datasets,
     "partitions": _partitions,
@@ -264,6 +287,7 @@ KINDS: Mapping[str, Callable[[], list[Row]]] = {
 }
 DETAILS: Mapping[str, Callable[[Row], list[str]]] = {
     "methods": _method_details,
+    "servers": _server_details,
     "models": _model_details,
     "datasets": _dataset_details,
     "partitions": _options,

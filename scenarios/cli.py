@@ -240,7 +240,9 @@ def report(
 
 @app.command("list")
 def list_(
-    what: Annotated[str, typer.Argument(help="methods, models, datasets, partitions, devices, networks or scenarios")],
+    what: Annotated[
+        str, typer.Argument(help="methods, servers, models, datasets, partitions, devices, networks or scenarios")
+    ],
     assumed: Annotated[bool, typer.Option("--assumed", help="only rows that rest on an assumption")] = False,
     as_json: Json = False,
 ) -> None:

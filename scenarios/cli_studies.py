@@ -73,11 +73,14 @@ def study_budget(
 
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="a published figure, such as fedbr:fig3")] = None,
+    name: Annotated[str | None, typer.Argument(help="a published figure or table: fedbr:fig3, fedmlb:2")] = None,
     overrides: Overrides = None,
     listed: Annotated[bool, typer.Option("--list", help="print cells, settings and published values only")] = False,
     scale: Annotated[str, typer.Option("--scale", help="tiny, small or paper")] = "tiny",
-    cells: Annotated[str | None, typer.Option("--cells", help="rows and panels: FedAvg,FedBR,a")] = None,
+    cells: Annotated[str | None, typer.Option("--cells", help="rows, panels, settings: FedAvg,FedBR,a")] = None,
+    ema: Annotated[
+        str | None, typer.Option("--ema", help="how moving averages begin: corrected (as by default) or first")
+    ] = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="how many, from the scenario's own seed on")] = 1,
     out: Out = Path("runs"),
     run_id: RunId = None,
@@ -101,7 +104,7 @@ def reproduce(
         return
     if name is None:
         raise ScenarioError(f"name a published figure: {', '.join(study.FIGURES)}; --list describes them")
-    made = study.plan(name, scale, cells, overrides or [], seeds, seed, run_id)
+    made = study.plan(name, scale, cells, overrides or [], seeds, seed, run_id, ema)
 
     def work(host: Host, nursery: Any, interrupt: Interrupt) -> dict[str, Any]:
         return study.run(made, host, nursery, interrupt)

@@ -21,10 +21,12 @@ from scenarios.studies.trail import AMOUNTS, Trail
 
 Doubles = NDArray[np.float64]
 STEPS = 200
-AXES = {"bytes": ("bytes down and up, real", BYTES), "time": ("virtual time", SECONDS)}
-"""What curves are drawn against -> (label, units)."""
+AXES = {"bytes": ("bytes down and up, real", BYTES), "time": ("virtual time", SECONDS), "rounds": ("rounds", None)}
+"""What curves are drawn against -> (label, units); None is a plain count."""
 SHOWN = {"bytes": format_bytes, "time": format_seconds}
 PANEL_PIXELS = 400
+LINES = ("solid", "dashed", "dotted")
+"""A further one for each time that all colours are in use."""
 
 
 @dataclass(frozen=True)
@@ -88,21 +90,24 @@ def draw(bands: Sequence[Band], budgets: Mapping[str, Sequence[float]], name: st
     kinds = [kind for kind in AXES if any(one.kind == kind for one in bands)]
     methods = dict.fromkeys(one.method for one in bands)
     colours = {method: PALETTE[index % len(PALETTE)] for index, method in enumerate(methods)}
+    lines = {method: LINES[index // len(PALETTE) % len(LINES)] for index, method in enumerate(methods)}
     with matplotlib.rc_context(canvas.STYLE):
         figure, panels = canvas.panels(len(kinds), len(kinds), PANEL_PIXELS, sharey=True)
         for axes, kind in zip(panels, kinds, strict=True):
             label, units = AXES[kind]
             shown = [one for one in bands if one.kind == kind]
-            scale, unit = canvas.unit((one.amounts for one in shown), units)
+            scale, unit = canvas.unit((one.amounts for one in shown), units) if units else (1.0, "")
             for one in shown:
                 x, mean, deviation = one.amounts / scale, 100 * one.mean, 100 * one.deviation
-                colour = colours[one.method]
+                colour, line = colours[one.method], lines[one.method]
                 axes.fill_between(x, mean - deviation, mean + deviation, step="post", color=colour, alpha=0.18, lw=0)
-                axes.plot(x, mean, drawstyle="steps-post", color=colour, label=one.method)
+                axes.plot(x, mean, drawstyle="steps-post", color=colour, linestyle=line, label=one.method)
             furthest = max(float(one.amounts[-1]) for one in shown)
             for budget in (amount for amount in budgets.get(kind, ()) if amount <= furthest):
                 axes.axvline(budget / scale, color=canvas.MUTED, linestyle=(0, (4, 3)), linewidth=1)
-            axes.set(title=f"Against {label.split(',')[0]}", xlabel=f"{label} ({unit})", xlim=(0, None))
+            axes.set(
+                title=f"Against {label.split(',')[0]}", xlabel=f"{label} ({unit})" if unit else label, xlim=(0, None)
+            )
         panels[0].set_ylabel("test accuracy (%)")
         canvas.legend(figure, panels[0])
         return canvas.svg(figure, name)

@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 from coordinator.asynchronous import POLICIES as ASYNCHRONOUS
 from coordinator.methods import Method, resolve
 from coordinator.methods.row import Options
-from coordinator.optimisers import OPTIMISERS
+from coordinator.optimisers import OPTIMISERS, ServerOptions
 from costmodel.device import devices, networks
 from costmodel.units import LARGEST, nearest
 from edge.config import DataConfig, PartitionConfig
@@ -44,6 +44,7 @@ class Loaded:
     scenario: Scenario
     method: Method
     options: Options
+    server_options: ServerOptions
     dataset: DataSet
     model: ModelRow
     blocks: int
@@ -115,7 +116,7 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     return _merge(_read(parent, (*seen, path.resolve())), raw)
 
 
-WHOLE = ("fleet.devices", "fleet.networks", "method_options")
+WHOLE = ("fleet.devices", "fleet.networks", "method_options", "server_options")
 """Tables that are replaced as one, since their keys are names rather than settings."""
 
 
@@ -210,33 +211,42 @@ def _resolve(name: str, raw: dict[str, Any], origin: _Origin) -> Loaded:
     options: Options = valid(
         "method_options", lambda kind: kind.model_validate(scenario.method_options), method.options
     )
-    _refuse_flags(raw, scenario.model_dump() | {"method_options": options.model_dump()}, origin)
+    valid("server", lambda: _check_server(scenario.server, method))
+    server_options: ServerOptions = valid(
+        "server_options",
+        lambda kind: kind.model_validate(scenario.server_options),
+        OPTIMISERS[scenario.server].options,
+    )
+    own = {"method_options": options.model_dump(), "server_options": server_options.model_dump()}
+    _refuse_flags(raw, scenario.model_dump() | own, origin)
     data: DataSet = valid("data.name", dataset, scenario.data.name)
     valid("data.root", check_root, data, scenario.data.root)
     architecture: ModelRow = valid("model.name", model, scenario.model.name)
     blocks: int = valid("model.blocks", architecture.block_count, scenario.model.blocks)
     valid("method_options", lambda: method.check(options, blocks))
     if scenario.rounds.policy in ASYNCHRONOUS:
-        valid("method_options", lambda: method.check_asynchronous(options))
+        valid("rounds.policy", lambda: method.check_asynchronous(options))
     valid("data.partition", lambda: check_partition(data_config(scenario), data))
     valid("data.partition.kind", lambda: _check_own_examples(method, scenario))
     valid("eval.subset", lambda: _check_subset(method, scenario))
     valid("train.nesterov", lambda: _check_nesterov(scenario))
-    valid("server", lambda: _check_server(scenario.server, method))
     valid("aggregate.sum", lambda: _check_sum(method, options, scenario))
     valid("rounds.participants", lambda: _check_participants(scenario))
-    valid("model.name", lambda: _check_shapes(architecture, data, scenario))
+    valid("model.name", lambda: _check_shapes(architecture, data))
+    valid("model.width", architecture.check_width, scenario.model.width)
     valid("fleet", lambda: _check_fleet(scenario))
     valid("travels", lambda: _check_travels(method, architecture, blocks, scenario))
+    valid("method", lambda: _check_whole(method, options, architecture, blocks, scenario))
     update: dict[str, Any] = {
         "method": method.name,
-        "method_options": options.model_dump(),
+        **own,
         "model": scenario.model.model_copy(update={"width": scenario.model.width or architecture.width}),
         "aggregate": scenario.aggregate.model_copy(
             update={"weights": scenario.aggregate.weights or method.objective.weights}
         ),
     }
-    return Loaded(name, scenario.model_copy(update=update), method, options, data, architecture, blocks)
+    resolved = scenario.model_copy(update=update)
+    return Loaded(name, resolved, method, options, server_options, data, architecture, blocks)
 
 
 def _refuse_numbers(raw: Mapping[str, Any], origin: _Origin) -> None:
@@ -276,13 +286,12 @@ def data_config(scenario: Scenario) -> DataConfig:
 
 
 def _check_server(name: str, method: Method) -> None:
-    admitted = method.objective.optimisers
     if name not in OPTIMISERS:
         raise ValueError(f"server = {name!r}: {nearest(name, OPTIMISERS)}")
-    if admitted is not None and name not in admitted:
-        raise ValueError(
-            f"server = {name!r}: {method.name} has a server step of its own and admits {', '.join(admitted)}"
-        )
+    for part in method.parts:
+        if part.optimisers is not None and name not in part.optimisers:
+            admitted = ", ".join(f'"{one}"' for one in part.optimisers)
+            raise ValueError(f'server = "{name}": {part.name} makes its own server step and takes only {admitted}')
 
 
 def _check_sum(method: Method, options: Options, scenario: Scenario) -> None:
@@ -291,6 +300,9 @@ def _check_sum(method: Method, options: Options, scenario: Scenario) -> None:
     who = method.looks_into_single_replies(options)
     if who is not None:
         raise ValueError(f'aggregate.sum = "fixed_point": {who} looks into single updates')
+    for key, value in scenario.faults.model_dump(exclude_none=True).items():
+        if value != "stop":
+            raise ValueError(f'aggregate.sum = "fixed_point": faults.{key} = {value} looks into single updates')
     policy = scenario.rounds.policy
     if policy in ASYNCHRONOUS:
         raise ValueError(f'aggregate.sum = "fixed_point": rounds.policy = {policy} discounts updates one by one')
@@ -323,15 +335,13 @@ def _check_participants(scenario: Scenario) -> None:
         raise ValueError(f"rounds.participants = {asked}: there are only {clients} clients (data.clients)")
 
 
-def _check_shapes(architecture: ModelRow, data: DataSet, scenario: Scenario) -> None:
+def _check_shapes(architecture: ModelRow, data: DataSet) -> None:
     if not architecture.flexible and architecture.shape != data.shape[1:]:
         height, width = data.shape[1:]
         made_for = "x".join(map(str, architecture.shape))
         raise ValueError(
             f"model.name = {architecture.name!r} is made for {made_for} images; {data.name} has {height}x{width}"
         )
-    if scenario.model.width is not None and architecture.width is None:
-        raise ValueError(f"model.width = {scenario.model.width}: {architecture.name} has no width")
 
 
 def _check_fleet(scenario: Scenario) -> None:
@@ -358,10 +368,18 @@ def _check_fleet(scenario: Scenario) -> None:
 
 
 def _check_travels(method: Method, architecture: ModelRow, blocks: int, scenario: Scenario) -> None:
+    method.travels(_named_blocks(architecture, blocks, scenario), scenario.travels.down, scenario.travels.up)
+
+
+def _check_whole(method: Method, options: Options, architecture: ModelRow, blocks: int, scenario: Scenario) -> None:
+    layout = _named_blocks(architecture, blocks, scenario)
+    method.check_whole(options, layout, scenario.travels.down, scenario.travels.up)
+
+
+def _named_blocks(architecture: ModelRow, blocks: int, scenario: Scenario) -> Layout:
     stages = scenario.model.blocks == "stages"
     names = architecture.blocks if stages else tuple(f"b{number + 1}" for number in range(blocks))
-    layout = Layout(tuple(BlockShape(name, 1) for name in names))
-    method.travels(layout, scenario.travels.down, scenario.travels.up)
+    return Layout(tuple(BlockShape(name, 1) for name in names))
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
@@ -425,4 +443,4 @@ def _did_you_mean(key: str, known: Mapping[str, str]) -> str:
         return f", did you mean {known[near[0]]}?"
     table = key.rpartition(".")[0]
     inside = sorted({name for name in known.values() if name.rpartition(".")[0] == table})
-    return f" (known here: {', '.join(inside)})" if inside else ""
+    return f" (known here: {', '.join(inside) or 'none'})" if table else ""

@@ -105,6 +105,7 @@ def summary(
         "run_dir": str(folder),
         "method": loaded.scenario.method,
         "seed": loaded.scenario.seed,
+        "data": federation.description.data_source,
         "rounds": federation.committed.rounds,
         "accuracy": scored[-1]["accuracy"] if scored else None,
         "best_accuracy": max((row["accuracy"] for row in scored), default=None),

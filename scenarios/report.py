@@ -15,11 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coordinator.ledger import FAULTY
 from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
 from scenarios import blame
 from scenarios.runs import Run, find, open_runs, rows
 
 MAX_EVENTS = 200
+MOST_FAULTY = 20
+"""How many clients are named whose updates could not be used."""
 MOST_CRITICAL, MOST_CRITICAL_BESIDE_OTHERS = 5, 3
 """How many clients are shown of a run that stands alone, or of each of several."""
 ELSEWHERE = ("partition", "blocks", "calibrations", "started_utc")
@@ -90,8 +93,9 @@ def build(runs: Sequence[Path], output: Path, title: str, comparison: Mapping[st
         headline=_headline(opened, target, comparison or {}),
         critical=[(run, blame.critical_clients(run.query, most_critical)) for run in opened],
         most_critical=most_critical,
-        kinds=blame.KINDS,
+        kinds=_kinds(opened),
         waste=[(run, blame.visits(run.query), _waste(run)) for run in opened],
+        faulty=[(run.label, row) for run in opened for row in blame.faulty(run.query, MOST_FAULTY)],
         costs=_costs(opened),
         traffic=[(run.label, run.traffic()) for run in opened],
         partitions=_distinct((run, run.histogram) for run in opened),
@@ -105,6 +109,12 @@ def build(runs: Sequence[Path], output: Path, title: str, comparison: Mapping[st
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(page, encoding="utf-8")
     return output
+
+
+def _kinds(runs: Sequence[Run]) -> list[str]:
+    """Kinds of visit, but those with faults only where there are any."""
+    found = {kind for run in runs for kind, count in blame.visits(run.query).items() if count}
+    return [kind for kind in blame.KINDS if kind not in FAULTY or kind in found]
 
 
 def percent(share: float) -> str:
@@ -235,6 +245,9 @@ def _facts(run: Run, target: float | None) -> list[tuple[str, str]]:
     facts = [(name, show(known[key])) for name, key, show in wanted if known.get(key) is not None]
     if target is not None:
         facts.append(("target", f"{100 * target:g} %"))
+    source = _flat(run.environment).get("data.source")
+    if source:
+        facts.append(("data from", str(source)))
     started = run.environment.get("started_utc")
     return facts + ([("started", str(started))] if started else [])
 

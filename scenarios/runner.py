@@ -15,6 +15,7 @@ from typing import Any
 
 from coordinator.asynchronous import POLICIES as ASYNCHRONOUS
 from coordinator.budget import USER, Budget, ClientLimits, Limits
+from coordinator.faults import Faults
 from coordinator.federation import Federation, RunFailed, file_sha256
 from coordinator.files import write_text
 from coordinator.ledger import HostEvent, Ledger, genesis, read
@@ -301,6 +302,7 @@ def _run(
                 on_round=host.on_round,
                 is_stopped=stopped,
                 refused=out,
+                faults=Faults(**loaded.scenario.faults.model_dump(exclude_none=True)),
             )
             before = ledger.wall_seconds()
             stopped_by = take_up(federation) if again else None
@@ -331,9 +333,10 @@ def server(loaded: Loaded, description: Description, initial: Payload) -> Server
         seed=scenario.seed,
         samples=description.samples,
         histogram=description.histogram,
-        optimiser=OPTIMISERS[scenario.server](),
+        optimiser=OPTIMISERS[scenario.server].make(loaded.server_options),
         asynchronous=scenario.rounds.policy in ASYNCHRONOUS,
         sum=scenario.aggregate.sum,
+        train=TrainConfig(**scenario.train.model_dump()),
     )
     parts = [
         correction.server(_with_options(setup, loaded, correction))

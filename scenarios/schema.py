@@ -134,6 +134,18 @@ class Aggregate(Section):
     In both the result depends neither on the number of workers nor on who is fastest."""
 
 
+class Faults(Section):
+    """What becomes of updates that cannot be used, and of clients that no worker can train."""
+
+    on_bad_update: Literal["stop", "reject", "zero"] = "stop"
+    """An update of wrong shape, with NaN or Inf, or beyond ``max_norm``: ends the run; does not count; or counts as one
+    that changed nothing."""
+    max_norm: float | None = Field(default=None, gt=0)
+    """How far an update may be from the model that the visit began with (L2); by default any distance."""
+    on_bad_client: Literal["stop", "skip"] = "stop"
+    """A visit that ended three workers in a row: ends the run; or does not count."""
+
+
 class Rounds(Section):
     """Who takes part, and for how long."""
 
@@ -346,13 +358,16 @@ class Scenario(Section):
     method_options: dict[str, Any] = {}
     """The method's hyperparameters."""
     server: str = Field(default="plain", json_schema_extra=also("server_optimizer", "strategy"))
-    """Server optimiser."""
+    """Server optimiser (``fedbr list servers``)."""
+    server_options: dict[str, Any] = {}
+    """The server optimiser's hyperparameters."""
     seed: int = Field(default=0, ge=0)
     data: Data = Data()
     model: Model = Model()
     train: Train = Train()
     travels: Travels = Travels()
     aggregate: Aggregate = Aggregate()
+    faults: Faults = Faults()
     rounds: Rounds = Rounds()
     stop: Stop = Stop()
     budget: Budget = Budget()

@@ -28,6 +28,7 @@ def print_summary(result: Summary, page: Path | None, stream: IO[str] | None = N
     """How one run ended."""
     console = _console(stream)
     _print_runs(console, [result], {})
+    _print_data(console, result)
     _print_path(console, "run folder", result["run_dir"])
     if page is not None:
         _print_path(console, "report", page)
@@ -37,6 +38,7 @@ def print_comparison(result: Mapping[str, Any], page: Path, stream: IO[str] | No
     """How all runs of a comparison ended, side by side."""
     console = _console(stream)
     _print_runs(console, result["runs"], result)
+    _print_data(console, result["runs"][0])
     _print_path(console, "report" if page.suffix == ".html" else "folder", page)
 
 
@@ -63,6 +65,12 @@ def _console(stream: IO[str] | None) -> Console:
 
 def _print_path(console: Console, name: str, path: object) -> None:
     console.print(f"{name}: {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_data(console: Console, run: Summary) -> None:
+    """What was trained on, for lossy images and subsets stand beside an accuracy; older summaries do not say it."""
+    if run.get("data"):
+        _print_path(console, "data", run["data"])
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------

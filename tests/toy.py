@@ -24,7 +24,7 @@ from coordinator.budget import Budget, Limits
 from coordinator.federation import PLACES, Federation, Progress
 from coordinator.ledger import Ledger, read
 from coordinator.methods import Method, resolve
-from coordinator.optimisers import Replace
+from coordinator.optimisers import OPTIMISERS, Replace
 from coordinator.rounds import POLICIES
 from coordinator.rules import Rules
 from coordinator.server import Setup
@@ -97,11 +97,13 @@ class Later:
 
 @dataclass
 class Direct:
-    """Workers that are one site in this process. Every message is encoded, to learn its real length."""
+    """Workers that are sites in this process. Every message is encoded, to learn its real length."""
 
     site: Site
     shuffle: np.random.Generator | None = None
     """If given, answers come in an order drawn from it."""
+    others: Sequence[Site] = ()
+    """Further sites, which take turns with the first; each has a model and scratch vectors of its own."""
     bytes_down: int = 0
     bytes_up: int = 0
     trained: list[tuple[int, int]] = field(default_factory=list)
@@ -133,7 +135,9 @@ class Direct:
         if isinstance(message, messages.Evaluate):
             return self.site.evaluate(message, task.state_in)
         assert isinstance(message, messages.Train)
-        sent = wire.encode(self.site.train(message, task.state_in, task.state_out), RUN_ID)
+        sites = (self.site, *self.others)
+        site = sites[len(self.trained) % len(sites)]
+        sent = wire.encode(site.train(message, task.state_in, task.state_out), RUN_ID)
         # The worker's own vectors change with the next task.
         reply = wire.decode(sent.header, [bytes(frame) for frame in sent.frames], RUN_ID)
         assert isinstance(reply, messages.Update)
@@ -158,11 +162,15 @@ def federation(
     partition: PartitionConfig = DIRICHLET,
     model: ModelConfig = DIGITS_CNN,
     weights: str | None = None,
+    travels: tuple[str | None, str | None] = (None, None),
     sum: Literal["client_order", "fixed_point"] = "client_order",
     seed: int = 0,
     shuffle: int | None = None,
+    sites: int = 1,
     network: str = "lte",
     server_link: float = 100e6,
+    server: str = "plain",
+    server_options: Mapping[str, Any] | None = None,
     optimiser: Replace | None = None,
     on_round: Callable[[Progress], None] = lambda progress: None,
     eval_every: int = 1,
@@ -176,8 +184,10 @@ def federation(
 ) -> Federation:
     """A run on digits that is ready to start; ``options`` are the method's, ``limits`` replaces ``rounds``.
 
-    ``fleet`` is handed to `Fleet.build`, or to `clockwork` if there are ``seconds``; ``rules`` are for all clients
-    unless ``participants`` says for how many. With ``again`` there is a ledger in the folder already.
+    ``server`` and ``server_options`` are as a scenario's, or ``optimiser`` is in their place; ``travels``: as a
+    scenario has it, (down, up). ``fleet`` is handed to `Fleet.build`, or to `clockwork` if there are ``seconds``;
+    ``rules`` are for all clients unless ``participants`` says for how many. With
+    ``again`` there is a ledger in the folder already.
     """
     rules = replace(rules or Rules(), participants=participants or clients)
     method = resolve(method) if isinstance(method, str) else method
@@ -185,17 +195,20 @@ def federation(
     halves = tuple(HalfConfig(c.client, method.share(chosen, c)) for c in method.corrections)
     data = DataConfig("digits", clients=clients, partition=partition)
     description, initial = described(model, data, seed)
-    down, up = method.travels(description.layout, None, None)
+    down, up = method.travels(description.layout, *travels)
     half = HalfConfig(row.client, method.share(chosen, row))
     flops = tuple((float(f), float(w), float(n), float(i)) for f, w, n, i in description.flops)
     keep = row.keep(description.layout, down)
     job = Job(RUN_ID, seed, "cpu", cache_folder(), model, data, train, half, halves, up, keep, method.reports,
               flops=flops)  # fmt: skip
 
+    named = OPTIMISERS[server]
+    stepping = optimiser or named.make(named.options(**server_options or {}))
+
     def setup(part: Any) -> Setup:
         return Setup(description.layout, initial, method.share(chosen, part), weights or row.weights, down, up, seed,
-                     description.samples, description.histogram, optimiser or Replace(),
-                     POLICIES[rules.policy] is stream, sum)  # fmt: skip
+                     description.samples, description.histogram, stepping,
+                     POLICIES[rules.policy] is stream, sum, train)  # fmt: skip
 
     drawn = Fleet.build(clients, {"phone-mid": 1.0, "raspberry-pi-4": 1.0}, {network: 1.0}, streams=streams,
                         links=links or Links(server_link, server_link), behaviour=behaviour, spread=Spread(2.0, 2.0),
@@ -208,7 +221,11 @@ def federation(
         options=chosen,
         description=description,
         server=row.server(setup(row), [c.server(setup(c)) for c in method.corrections if c.server]),
-        workers=Direct(Site(job), None if shuffle is None else np.random.default_rng(shuffle)),
+        workers=Direct(
+            Site(job),
+            None if shuffle is None else np.random.default_rng(shuffle),
+            [Site(job) for _ in range(sites - 1)],
+        ),
         clock=Clock(drawn),
         budget=Budget(limits or Limits(rounds)),
         ledger=Ledger(folder / "ledger.sqlite", None if again else "genesis"),
@@ -337,6 +354,7 @@ def visit(net: Net, **choice: int) -> Visit:
         round=0,
         seed=0,
         lr=0.1,
+        step_sum=1.0,
         choice=choice,
         plan=TrainConfig(batch=8).plan(8),
         up=net.layout.keys(),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,19 @@ from typing import Any
 
 from pydantic import create_model
 
-from coordinator.methods import fedavg, fedavg_fitnet, fedavg_kd, fedbr, fedgkd, fedmlb, fednova, fedntd, fedprox
+from coordinator.methods import (
+    fedavg,
+    fedavg_fitnet,
+    fedavg_kd,
+    fedbr,
+    feddyn,
+    fedgkd,
+    fedmlb,
+    fednova,
+    fedntd,
+    fedprox,
+    scaffold,
+)
 from coordinator.methods.row import Correction, Objective, Options
 from coordinator.server import Part, Server
 from coordinator.travels import keys
@@ -33,7 +46,7 @@ OBJECTIVES: dict[str, Objective] = {
         fednova.ROW,
     )
 }
-CORRECTIONS: dict[str, Correction] = {row.name: row for row in (fedprox.ROW,)}
+CORRECTIONS: dict[str, Correction] = {row.name: row for row in (fedprox.ROW, scaffold.ROW, feddyn.ROW)}
 
 
 @dataclass(frozen=True)
@@ -91,6 +104,18 @@ class Method:
             _keys("travels.up", up or self.objective.up, layout),
         )
 
+    def check_whole(self, options: Options, layout: Layout, down: str | None, up: str | None) -> None:
+        """Raise ValueError where the model travels in parts, and a correction needs the whole of it."""
+        reasons = [why for why in (correction.whole(options) for correction in self.corrections) if why is not None]
+        if not reasons:
+            return
+        if self.objective.down is None:
+            raise ValueError(f"method = {self.name!r}: {reasons[0]}; {self.objective.name} may send a part of it")
+        for way, travelling in zip(("down", "up"), self.travels(layout, down, up), strict=True):
+            lacking = [name for name in layout.names if name not in travelling]
+            if lacking:
+                raise ValueError(f"method = {self.name!r}: {reasons[0]}; {', '.join(lacking)} does not go {way}")
+
     @property
     def reports(self) -> tuple[str, ...]:
         """Names of the numbers that ride up."""
@@ -134,7 +159,21 @@ def resolve(name: str) -> Method:
         )
     if len({correction.name for correction in corrections}) < len(corrections):
         raise ValueError(f"{name!r} names a correction twice")
+    _refuse_what_makes_no_sense(name, parts)
     return Method(_canonical(spelled, parts), objectives[0] if objectives else fedavg.ROW, corrections)
+
+
+def _refuse_what_makes_no_sense(name: str, parts: Sequence[Objective | Correction]) -> None:
+    for one, other in itertools.permutations(parts, 2):
+        if isinstance(one, Correction) and other.name in one.never_with:
+            raise ValueError(f"{name!r}: {one.never_with[other.name]}")
+    stepping = [part.name for part in parts if part.optimisers is not None]
+    if len(stepping) > 1:
+        raise ValueError(f"{name!r}: {' and '.join(stepping)} each make a server step of their own; only one can")
+    for one, other in itertools.combinations(parts, 2):
+        shared = sorted(set(one.options.model_fields) & set(other.options.model_fields))
+        if shared:
+            raise ValueError(f"{name!r}: {one.name} and {other.name} both have an option {shared[0]!r}")
 
 
 def _canonical(spelled: Sequence[str], parts: Sequence[Objective | Correction]) -> str:

@@ -7,7 +7,7 @@ evaluated. `Objective` rows stand alone; `Correction` rows join any objective (`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -113,7 +113,7 @@ class Objective:
     single_replies: Callable[[Any], bool] = lambda options: False
     """Whether the server half looks into single updates, beyond their weighted mean."""
     optimisers: tuple[str, ...] | None = None
-    """Server optimisers that it admits; None for all."""
+    """Server optimisers that it admits, where it makes a server step of its own; None for all."""
     evaluated: Literal["global", "clients"] = "global"
     """Scored as one global model, or as the mean over clients of each one's own."""
 
@@ -136,3 +136,9 @@ class Correction:
     reports: tuple[str, ...] = ()
     single_replies: bool = False
     """Whether the server part looks into single updates, beyond their weighted mean."""
+    optimisers: tuple[str, ...] | None = None
+    """Server optimisers that it admits, where it makes a server step of its own; None for all."""
+    whole: Callable[[Any], str | None] = lambda options: None
+    """Why the whole model must go down and up in every visit, as a sentence; None where it need not."""
+    never_with: Mapping[str, str] = field(default_factory=dict)
+    """Corrections that it cannot be joined with -> why, as a sentence."""

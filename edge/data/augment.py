@@ -56,12 +56,15 @@ class Profile:
 
 
 _CIFAR10 = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+_TINY = ((0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821))
 _ALIGN10 = ((0.49139968, 0.48215827, 0.44653124), (0.24703233, 0.24348505, 0.26158768))
 _ALIGN100 = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 
 _ROWS = (
     # FedMLB normalises CIFAR-100 with CIFAR-10's statistics, and FedBR is taken to do as FedMLB.
     Profile("fedmlb-cifar", *_CIFAR10, rotation_degrees=10.0, crop_pad=4, flip=True),
+    # FedMLB's published code tests with this augmentation too; here, tests only normalise.
+    Profile("fedmlb-tinyimagenet", *_TINY, rotation_degrees=10.0, crop_pad=4, flip=True),
     Profile("fedalign-cifar10", *_ALIGN10, crop_pad=4, flip=True),
     Profile("fedalign-cifar100", *_ALIGN100, crop_pad=4, flip=True),
     Profile("digits"),

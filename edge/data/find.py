@@ -1,8 +1,8 @@
 """Where a data set is. Looks at file names only: never decodes, never downloads, never imports torch.
 
 Order: ``data.root`` if it is named (and then nowhere else), ``$FEDBR_DATA``, the user cache. Below each place a set may
-lie as torchvision's own files, in the place or in a folder of the set's name, or as ``NAME/train.parquet`` with
-``NAME/test.parquet`` or ``NAME/val.parquet``. A download is the caller's last resort.
+lie as torchvision's own files or its makers' archive, in the place or in a folder of the set's name, or as
+``NAME/train.parquet`` with ``NAME/test.parquet`` or ``NAME/val.parquet``. A download is the caller's last resort.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Place:
 class Found:
     """The files of a set, and who can read them."""
 
-    kind: Literal["official", "parquet", "reader"]
+    kind: Literal["official", "archive", "parquet", "reader"]
     files: tuple[Path, ...]
     folder: Path
     """Root for torchvision's class, or the folder of the files."""
@@ -70,12 +70,12 @@ def check_root(row: DataSet, root: str | None) -> None:
 def locate(row: DataSet, searched: Sequence[Place]) -> Found | None:
     """The set's files in the first place that has them all, or None."""
     folders = [place.folder for place in searched]
-    if row.reader is not None:
+    if row.reader is not None and row.archive is None:
         files = importlib.import_module(row.reader).files(folders)
         return Found("reader", files, files[0].parent) if files else None
     for folder in folders:
-        # torchvision's files first: they are the authors' own, never compressed again.
-        found = _official(row, folder) or _parquet(row, folder / row.name)
+        # The authors' own files first, which nobody has compressed again.
+        found = _official(row, folder) or _archive(row, folder) or _parquet(row, folder / row.name)
         if found is not None:
             return found
     return None
@@ -90,10 +90,13 @@ def find_data(name: str, root: str | None = None, cache: Path | None = None) -> 
 
 def described(row: DataSet, found: Found, form: str = "") -> str:
     """``found`` in words; ``form`` says how its reader found the examples kept."""
-    kind = {"official": f"torchvision's {row.torchvision} files", "parquet": "Parquet", "reader": row.source}[
-        found.kind
-    ]
-    return f"{kind}{form and f' ({form})'} in {found.folder}"
+    kinds = {
+        "official": f"torchvision's {row.torchvision} files",
+        "archive": str(row.archive),
+        "parquet": "Parquet",
+        "reader": row.source,
+    }
+    return f"{kinds[found.kind]}{form and f' ({form})'} in {found.folder}"
 
 
 def missing(row: DataSet, searched: Sequence[Place], why_no_download: str) -> DataError:
@@ -104,6 +107,8 @@ def missing(row: DataSet, searched: Sequence[Place], why_no_download: str) -> Da
     layout = f"{row.name}/train.parquet and {row.name}/test.parquet"
     if row.files:
         layout += f", or torchvision's files ({row.files[0].split('/')[0]}/)"
+    if row.archive:
+        layout += f", or {row.archive} as it is,"
     return DataError(
         f"data set {row.name} not found. Looked in: {', '.join(looked)}. "
         f"To get it: put {layout} below a folder and name that folder as data.root or in ${ENVIRONMENT}. "
@@ -124,6 +129,13 @@ def _official(row: DataSet, root: Path) -> Found | None:
         files = tuple(folder / file for file in row.files)
         if files and all(is_file(file) for file in files):
             return Found("official", files, folder)
+    return None
+
+
+def _archive(row: DataSet, root: Path) -> Found | None:
+    for folder in (root, root / row.name):
+        if row.archive is not None and is_file(folder / row.archive):
+            return Found("archive", (folder / row.archive,), folder)
     return None
 
 

@@ -38,7 +38,7 @@ def read_split(row: DataSet, file: Path) -> Split:
     start = 0
     for table in _tables(file, row.id_column):
         encoded = _encoded(file, table)
-        xs.append(np.stack([_pixels(row, f"{file}, row {start + i}", image) for i, image in enumerate(encoded)]))
+        xs.append(np.stack([pixels(row, f"{file}, row {start + i}", image) for i, image in enumerate(encoded)]))
         ys.append(_labels(row, file, table, start))
         if row.id_column is not None:
             ids.append(_ids(file, table.column(row.id_column), start))
@@ -82,20 +82,21 @@ def _is_bytes(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
-def _pixels(row: DataSet, where: str, encoded: bytes | None) -> NDArray[np.uint8]:
-    """One image as (channels, height, width)."""
+def pixels(row: DataSet, where: str, encoded: bytes | None) -> NDArray[np.uint8]:
+    """An encoded image as (channels, height, width); DataError, naming ``where`` it is, if it does not fit ``row``."""
     if not encoded:
         raise DataError(f"{where}: the image is empty")
     channels, height, width = row.stored
     try:
         with Image.open(BytesIO(encoded)) as image:
             size = image.size
-            pixels = np.asarray(image.convert("L" if channels == 1 else "RGB")) if size == (width, height) else None
+            fits = size == (width, height)
+            array = np.asarray(image.convert("L" if channels == 1 else "RGB")) if fits else None
     except Exception as error:  # damaged bytes raise every kind of error in Pillow's decoders
         raise DataError(f"{where}: not a readable image: {error}") from error
-    if pixels is None:
+    if array is None:
         raise DataError(f"{where}: the image is {size[0]}x{size[1]}, {row.name} has {width}x{height}")
-    return pixels.reshape(height, width, channels).transpose(2, 0, 1)
+    return array.reshape(height, width, channels).transpose(2, 0, 1)
 
 
 def _labels(row: DataSet, file: Path, table: pa.Table, start: int) -> NDArray[np.int64]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -48,12 +48,25 @@ class DataSet:
     files: tuple[str, ...] = ()
     """The files that class needs below its root."""
     reader: str | None = None
-    """Module with ``files(places) -> tuple of paths, empty if absent`` and ``read(row, files) -> Decoded``."""
+    """Module with ``read(row, files) -> Decoded`` and ``files(places) -> tuple of paths, empty if absent``; the latter
+    is not needed beside an ``archive``."""
+    # No parts of repr, by which decoded sets are found again: they change nothing in them.
+    archive: str | None = field(default=None, repr=False)
+    """Name of the one file that its makers hand out, which ``reader`` reads; as Parquet, the set is known too."""
+    counts: tuple[int, int] | None = field(default=None, repr=False)
+    """Training and test examples of the whole set, where copies with fewer go round."""
 
     @property
     def pad(self) -> int:
         """Pixels added on each side for the model."""
         return (self.shape[1] - self.stored[1]) // 2
+
+    def lacking(self, train: int, test: int) -> str:
+        """What a copy with so many examples must say of itself, '' if it is whole."""
+        if self.counts is None or self.counts == (train, test):
+            return ""
+        whole_train, whole_test = self.counts
+        return f"a subset: {train:,} of {whole_train:,} training and {test:,} of {whole_test:,} test examples"
 
     @property
     def natural_ids(self) -> bool:
@@ -163,6 +176,18 @@ _ROWS = (
         source="Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
         torchvision="CIFAR100",
         files=("cifar-100-python/train", "cifar-100-python/test", "cifar-100-python/meta"),
+    ),
+    DataSet(
+        "tinyimagenet",
+        "Tiny-ImageNet",
+        200,
+        shape=(3, 64, 64),
+        stored=(3, 64, 64),
+        profile="fedmlb-tinyimagenet",
+        source="Le and Yang, Tiny ImageNet Visual Recognition Challenge, 2015; validation images are the test set",
+        reader="edge.data.tinyimagenet",
+        archive="tiny-imagenet-200.zip",
+        counts=(100_000, 10_000),
     ),
 )
 

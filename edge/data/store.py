@@ -111,8 +111,9 @@ def _read(row: DataSet, found: Found) -> Decoded:
         from edge.data import official
 
         return official.read(row, found.folder)
-    reader = importlib.import_module("edge.data.images" if row.reader is None else row.reader)
-    decoded: Decoded = reader.read(row, found.files)
+    reader = "edge.data.images" if found.kind == "parquet" else row.reader
+    assert reader is not None, found
+    decoded: Decoded = importlib.import_module(reader).read(row, found.files)
     return decoded
 
 
@@ -144,6 +145,7 @@ def _map(row: DataSet, found: Found, folder: Path) -> Data:
         # As plain arrays over the mapped file: indexing np.memmap itself costs more per batch.
         arrays = {name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in meta["arrays"]}
         train, test = (Split(arrays[f"{s}_x"], arrays[f"{s}_y"], arrays.get(f"{s}_ids")) for s in ("train", "test"))
-        return Data(row, train, test, meta["sha256"], described(row, found, meta["form"]))
+        form = "; ".join(part for part in (meta["form"], row.lacking(len(train.y), len(test.y))) if part)
+        return Data(row, train, test, meta["sha256"], described(row, found, form))
     except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
         raise DataError(f"{folder}: the decoded set is damaged ({error}); remove this folder and run again") from error

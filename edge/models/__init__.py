@@ -10,6 +10,7 @@ import difflib
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from edge.config import CPU
 
@@ -25,13 +26,15 @@ class Defaults:
 
     memory_format: str = "contiguous"
     """channels_last takes 0.85 of the time of contiguous for cnn, 0.89 for resnet18 of width 16, 0.93 of width 32; in
-    bf16 0.86, 0.93 and 0.80, and 0.86 of width 64."""
+    bf16 0.86, 0.93 and 0.80, and 0.86 of width 64. In fp32 0.91 for vgg9, 0.92 for mobilenetv2, 0.67 for shufflenet and
+    0.81 for squeezenet, and for the four of width 8, 8, 12 and 24: 0.77, 0.79, 0.72, 0.69."""
     precision: str = "fp32"
     """fp32 everywhere; bf16 is for the user to choose. It takes 1.06 of the time for cnn, 0.75-0.82 for resnet18 of
     width 16, 0.48 of width 32, 0.45 of width 64."""
     pathways: str = "each"
     """With five pathways, sweep takes 0.93 of the time of each for resnet18 of width 16 and 0.97 of width 64 (0.86 in
-    bf16), and 0.98 for cnn with four."""
+    bf16), and 0.98 for cnn with four. With all pathways it takes 0.95 for vgg9, 0.93 for mobilenetv2, 0.96 for
+    shufflenet and 0.97 for squeezenet."""
     contiguous_from: int | None = None
     """Width from which on images lie contiguous in fp32; None is never. channels_last takes 1.03-1.07 of the time of
     contiguous for resnet18 of width 64, and 1.08 with FedMLB's pathways."""
@@ -48,16 +51,17 @@ class ModelRow:
     stages: str
     """``module:function`` of (classes, channels, width) -> list of (stage name, list of torch modules)."""
     shape: tuple[int, int]
-    """Height and width of the images it is made for; larger ones must be multiples where ``flexible``."""
+    """Height and width of the images it is made for."""
     width: int | None
-    """Channels of the first stage, or None if the model has no width."""
+    """Channels of the first stage, with which all others scale; None if the model has no width."""
     flexible: bool
     """Whether images of other sizes run through it."""
     blocks: tuple[str, ...]
     """Names of its stages."""
     units: int
     """Number of places where ``balanced:M`` may cut, plus one."""
-
+    width_multiple: int = 1
+    """Whatever width is asked for must be a multiple of it, so that all channels and groups are whole."""
     defaults: Mapping[str, Defaults] = field(default_factory=lambda: {CPU: Defaults("channels_last", pathways="sweep")})
     """By type of device; `Defaults()` for the types that are not named."""
 
@@ -68,6 +72,17 @@ class ModelRow:
         most = defaults.contiguous_from
         is_wide = precision == "fp32" and most is not None and width >= most
         return replace(defaults, precision=precision, memory_format="contiguous" if is_wide else defaults.memory_format)
+
+    def check_width(self, width: int | None) -> None:
+        """Refuse a ``model.width`` that the model cannot have; ValueError naming the key, with the nearest width."""
+        if width is None:
+            return
+        if self.width is None:
+            raise ValueError(f"model.width = {width}: {self.name} has no width")
+        if width % self.width_multiple:
+            step = self.width_multiple
+            nearest = max(1, round(width / step)) * step
+            raise ValueError(f"model.width = {width}: {self.name} needs a multiple of {step}; the nearest is {nearest}")
 
     def block_count(self, cut: str) -> int:
         """M under ``model.blocks = cut``. ValueError naming the key for a cut that it does not allow."""
@@ -81,24 +96,40 @@ class ModelRow:
         )
 
 
-_LENET = ("conv1", "conv2", "fc1", "fc2", "head")
-_DIGITS = ("conv1", "conv2", "conv3", "head")
-_RESNET = ("stem", "stage1", "stage2", "stage3", "stage4", "head")
+_LENET = "conv1 conv2 fc1 fc2 head"
+_DIGITS = "conv1 conv2 conv3 head"
+_RESNET = "stem stage1 stage2 stage3 stage4 head"
+_VGG = "conv1 conv2 conv3 conv4 conv5 conv6 head"
+_MOBILENET = "stem stage1 stage2 stage3 stage4 stage5 stage6 head"
+_SHUFFLENET = "stem stage1 stage2 stage3 head"
+_SQUEEZENET = "stem fire2 fire3 fire4 fire5 fire6 fire7 fire8 head"
+_TO_64 = {CPU: Defaults("channels_last", pathways="sweep", contiguous_from=64)}
+
+
+def _row(
+    name: str,
+    title: str,
+    side: int,
+    width: int | None,
+    units: int,
+    blocks: str,
+    family: str = "conv",
+    flexible: bool = True,
+    **more: Any,
+) -> ModelRow:
+    """A model in the file of its name, made for square images; ``blocks``: its stages, separated by spaces."""
+    stages = f"edge.models.{name.replace('-', '_')}:stages"
+    return ModelRow(name, title, family, stages, (side, side), width, flexible, tuple(blocks.split()), units, **more)
+
+
 _ROWS = (
-    ModelRow("cnn", "LeNet-like CNN of pFedMB", "conv", "edge.models.cnn:stages", (32, 32), None, False, _LENET, 5),
-    ModelRow("digits-cnn", "CNN for 8x8", "conv", "edge.models.digits_cnn:stages", (8, 8), 16, False, _DIGITS, 4),
-    ModelRow(
-        "resnet18",
-        "ResNet-18, GroupNorm",
-        "conv",
-        "edge.models.resnet18:stages",
-        (32, 32),
-        64,
-        True,
-        _RESNET,
-        10,
-        {CPU: Defaults("channels_last", pathways="sweep", contiguous_from=64)},
-    ),
+    _row("cnn", "LeNet-like CNN of pFedMB", 32, None, 5, _LENET, flexible=False),
+    _row("digits-cnn", "CNN for 8x8", 8, 16, 4, _DIGITS, flexible=False),
+    _row("resnet18", "ResNet-18, GroupNorm", 32, 64, 10, _RESNET, width_multiple=2, defaults=_TO_64),
+    _row("vgg9", "VGG-9, GroupNorm", 32, 32, 9, _VGG, width_multiple=2),
+    _row("mobilenetv2", "MobileNetV2, GroupNorm", 32, 32, 20, _MOBILENET, "depthwise", width_multiple=8),
+    _row("shufflenet", "ShuffleNet V1, g = 3, GroupNorm", 32, 24, 18, _SHUFFLENET, "depthwise", width_multiple=12),
+    _row("squeezenet", "SqueezeNet, GroupNorm", 32, 96, 10, _SQUEEZENET, width_multiple=12),
 )
 MODELS: dict[str, ModelRow] = {row.name: row for row in _ROWS}
 

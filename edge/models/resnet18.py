@@ -11,11 +11,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-GROUPS = 2
+from edge.models.layers import GROUPS
+
+FEW = 16
+"""Numbers in a vector register. A strided 1x1 convolution of fewer channels, on images in channels_last of 56x56 and
+more, makes oneDNN (torch 2.15) write past its memory when it computes the weight gradient."""
 
 
 def _conv3x3(channels_in: int, channels_out: int, stride: int) -> nn.Conv2d:
     return nn.Conv2d(channels_in, channels_out, 3, stride=stride, padding=1, bias=False)
+
+
+def _conv1x1(channels_in: int, channels_out: int, stride: int) -> list[nn.Module]:
+    if channels_in >= FEW:
+        return [nn.Conv2d(channels_in, channels_out, 1, stride=stride, bias=False)]
+    # The same numbers: the places first, then a convolution without stride.
+    return [nn.AvgPool2d(1, stride), nn.Conv2d(channels_in, channels_out, 1, bias=False)]
 
 
 class Unit(nn.Module):
@@ -32,9 +43,8 @@ class Unit(nn.Module):
         )
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or channels_in != channels_out:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(channels_in, channels_out, 1, stride=stride, bias=False), nn.GroupNorm(GROUPS, channels_out)
-            )
+            convolution = _conv1x1(channels_in, channels_out, stride)
+            self.shortcut = nn.Sequential(*convolution, nn.GroupNorm(GROUPS, channels_out))
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, channels_in, h, w) -> (batch, channels_out, h/stride, w/stride)."""
@@ -44,8 +54,6 @@ class Unit(nn.Module):
 def stages(classes: int, channels: int, width: int | None) -> list[tuple[str, list[nn.Module]]]:
     """Six stages: (batch, channels, h, w) -> (batch, classes)."""
     assert width is not None
-    if width % GROUPS:
-        raise ValueError(f"model.width = {width}: resnet18 needs a multiple of its {GROUPS} normalisation groups")
     built: list[tuple[str, list[nn.Module]]] = [
         ("stem", [nn.Sequential(_conv3x3(channels, width, 1), nn.GroupNorm(GROUPS, width), nn.ReLU())])
     ]

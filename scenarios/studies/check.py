@@ -108,6 +108,8 @@ def data(loaded: Loaded, description: Description, found: str | None) -> dict[st
     if found is None:
         where = ", ".join(f"{place.label} ({place.folder})" for place in looked)
         warning = f"data set {loaded.dataset.name} was found nowhere; looked in {where}"
+    # A worker has looked into the set, and knows more of it than where it is.
+    found = found and (description.data_source or found)
     return {"found": found, "sha256": description.data_sha256 or None, "warning": warning}
 
 

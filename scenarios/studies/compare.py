@@ -38,10 +38,7 @@ def variants(name: str, overrides: Sequence[str], methods: str, seed: int | None
     if not all(names):
         raise ScenarioError(f"--methods {methods!r}: write names separated by commas, for example fedavg,fedbr")
     given = [*overrides, *([] if seed is None else [f"seed={seed}"])]
-    settings = [override for override in given if not _is_option(override)]
-    if any(parse(override)[0] == "method" for override in settings):
-        raise ScenarioError(f"{COMMAND_LINE}: method: the methods of a comparison are named by --methods")
-    load(name, settings)  # what the file says of its own method is checked too
+    check_settings(name, given)  # what the file says of its own method is checked too
     runs = [load(name, given, method=method) for method in names]
     resolved = [run.scenario.method for run in runs]
     for method in resolved:
@@ -49,15 +46,24 @@ def variants(name: str, overrides: Sequence[str], methods: str, seed: int | None
         if resolved.count(method) > 1:
             twice = "are one method" if len(spelled) > 1 else "is named twice"
             raise ScenarioError(f"--methods: {' and '.join(spelled)} {twice}")
-    _check_options(given, names)
+    check_options(given, names)
     return runs
+
+
+def check_settings(name: str, overrides: Sequence[str]) -> Loaded:
+    """The scenario as it is without any method's options; ScenarioError for overrides that name a method."""
+    settings = [override for override in overrides if not _is_option(override)]
+    if any(parse(override)[0] == "method" for override in settings):
+        raise ScenarioError(f"{COMMAND_LINE}: method: the methods of a comparison are named by --methods")
+    return load(name, settings)
 
 
 def _is_option(override: str) -> bool:
     return parse(override)[0].split(".")[0] == OPTIONS
 
 
-def _check_options(overrides: Sequence[str], methods: Sequence[str]) -> None:
+def check_options(overrides: Sequence[str], methods: Sequence[str]) -> None:
+    """ScenarioError for an option of the command line that none of the methods has."""
     known = {name for method in methods for name in resolve(method).options.model_fields}
     for override in filter(_is_option, overrides):
         key, value = parse(override)

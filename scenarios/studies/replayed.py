@@ -8,8 +8,8 @@ refused. Nothing is written, no worker is started, and no model but one of zeros
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -17,7 +17,7 @@ from coordinator import cohort
 from coordinator.bookkeeping import Bookkeeping
 from coordinator.budget import CLIENTS, ROUNDS, TARGET, USER, Budget
 from coordinator.federation import Arrays, Ending, Federation
-from coordinator.ledger import COUNTED, ChoiceRow, Ledger, RoundRow, VisitRow
+from coordinator.ledger import COUNTED, FAULTY, LISTEN, TRAIN, TRAINED, ChoiceRow, Ledger, RoundRow, VisitRow
 from coordinator.methods.fedbr import FedBRServer
 from coordinator.rounds import synchronous
 from coordinator.rows import Rows
@@ -62,9 +62,9 @@ class Record:
         choices = {(row.round, row.client): row for row in rows("choices", ChoiceRow, "round, client")}
         return cls(rows("rounds", RoundRow, "round"), visits, choices, (run.summary or {}).get("stopped_by"))
 
-    def counted(self, round: int, kind: str) -> dict[int, VisitRow]:
-        """client -> its visit, of those of this kind."""
-        return {client: row for client, row in self.visits.get(round, {}).items() if row.kind == kind}
+    def of_kinds(self, round: int, kinds: Collection[str]) -> dict[int, VisitRow]:
+        """client -> its visit, of those of these kinds."""
+        return {client: row for client, row in self.visits.get(round, {}).items() if row.kind in kinds}
 
     @property
     def completed(self) -> int:
@@ -170,19 +170,25 @@ class Replay(Federation):
 
     def train(self, visits: Sequence[Visit]) -> Training:
         """What was learned of these visits when they were trained."""
-        return cast(Training, _Known(lambda: self._replies(visits)))
+        rows = self.record.visits.get(self.rounds, {}).values()
+        faulty = {row.client: row.kind for row in rows if row.kind in FAULTY}
+        return cast(Training, _Known(lambda: self._replies(visits), faulty))
 
     def _replies(self, visits: Sequence[Visit]) -> list[Update]:
         """As they were; the visits must be the same as then."""
         number = self.rounds
-        recorded = self.record.counted(number, "train")
+        recorded = self.record.of_kinds(number, (TRAIN, *FAULTY))
         if number >= self.record.completed:
             assert self.record.stopped_by is not None, number
             self._refuse(f"the run ended here ({_budget(self.record.stopped_by)}), but would go on", number)
         differing = set(recorded).symmetric_difference(visit.client for visit in visits)
         if differing:
             self._refuse(self._why(min(differing), number), number)
-        return [self._reply(visit, recorded[visit.client], number) for visit in visits]
+        return [
+            self._reply(visit, recorded[visit.client], number)
+            for visit in visits
+            if recorded[visit.client].kind in TRAINED
+        ]
 
     def _why(self, client: int, number: int) -> str:
         """Why a client would have taken part although it had not, or the other way round."""
@@ -242,7 +248,7 @@ class Replay(Federation):
         """As in any run, if as many have listened as then."""
         if _is_complete(rows.visits):
             listened = {visit.client for visit in rows.visits if visit.kind == "listen"}
-            differing = listened.symmetric_difference(self.record.counted(rows.round, "listen"))
+            differing = listened.symmetric_difference(self.record.of_kinds(rows.round, (LISTEN,)))
             if differing:
                 self._refuse(self._why(min(differing), rows.round), rows.round)
         return super().end(rows, scoring, stopped_by)
@@ -258,6 +264,8 @@ class _Known:
     """Stands for what workers are asked: the answer is in the ledger, and is looked up when it is waited for."""
 
     look_up: Callable[[], Any]
+    faulty: Mapping[int, str] = field(default_factory=dict)
+    """As of `Training`"""
 
     def wait(self) -> Any:
         return self.look_up()

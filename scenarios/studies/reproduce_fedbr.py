@@ -6,13 +6,13 @@ Distillation, Section V. The curves and bars themselves are drawn, not printed: 
 
 from __future__ import annotations
 
-from scenarios.studies.papers import PAPER, SMALL, TINY, Figure, Limit, Panel, Setting
+from scenarios.studies.papers import PAPER, SMALL, TINY, Figure, Limit, Panel, Row, Setting
 
 SOURCE = (
     "Zeng et al., Enhanced Federated Learning with Adaptive Block-wise Regularization and Knowledge Distillation, "
     "Section V (ResNet-18, epsilon = 7)"
 )
-METHODS = {"FedAvg": "fedavg", "FedProx": "fedprox", "FedMLB": "fedmlb", "FedBR": "fedbr"}
+ROWS = {"FedAvg": Row("fedavg"), "FedProx": Row("fedprox"), "FedMLB": Row("fedmlb"), "FedBR": Row("fedbr")}
 AT_TIME, AT_BYTES, TIME_TO, BYTES_TO = "accuracy at time", "accuracy at bytes", "time to accuracy", "bytes to accuracy"
 GB = 10**9
 
@@ -46,7 +46,7 @@ def _limits(nbytes: Limit, seconds: Limit, target: float, why: str) -> dict[str,
 EASIER, HARDER = "a higher target, since digits are easier", "a lower target, since the model is narrow"
 SETTINGS = {
     "cifar10": {
-        PAPER: Setting("fedbr-cifar10", ("rounds.max=500",), {}, NOT_PRINTED.format("fedbr-cifar10")),
+        PAPER: Setting("fedbr-cifar10", ("rounds.max=500",), {}, "", NOT_PRINTED.format("fedbr-cifar10")),
         SMALL: Setting(
             "fedbr-cifar10-small",
             ("rounds.max=120",),
@@ -58,7 +58,7 @@ SETTINGS = {
         ),
     },
     "cifar100": {
-        PAPER: Setting("fedbr-cifar100", ("rounds.max=500",), {}, NOT_PRINTED.format("fedbr-cifar100")),
+        PAPER: Setting("fedbr-cifar100", ("rounds.max=500",), {}, "", NOT_PRINTED.format("fedbr-cifar100")),
         SMALL: Setting(
             "fedbr-cifar10-small",
             ("data.name=cifar100", "rounds.max=120"),
@@ -84,7 +84,7 @@ FIGURES = {
     "fedbr:fig3": Figure(
         title="FedBR, Fig. 3: test accuracy at a budget of completion time or of bandwidth",
         source=SOURCE,
-        methods=METHODS,
+        rows=ROWS,
         settings=SETTINGS,
         panels=(
             Panel("a", "test accuracy at 900 s, CIFAR-10", "cifar10", AT_TIME, 900.0, AT_900_S),
@@ -102,7 +102,7 @@ FIGURES = {
     "fedbr:fig4": Figure(
         title="FedBR, Fig. 4: completion time and bandwidth until a target accuracy",
         source=SOURCE,
-        methods=METHODS,
+        rows=ROWS,
         settings=SETTINGS,
         panels=(
             Panel("left-cifar10", "time to 80 %, CIFAR-10", "cifar10", TIME_TO, 0.8, {}),

@@ -11,11 +11,14 @@ from typing import Any
 from coordinator.files import write_text
 from costmodel.units import format_bytes, format_seconds
 from scenarios import curves
-from scenarios.studies.papers import ACCURACY_AT, PAPER, TO_ACCURACY, Panel
-from scenarios.studies.reproduce import FIGURES, Plan, changed, trails_of
+from scenarios.studies import reproduce_tables
+from scenarios.studies.papers import ACCURACY_AT, PAPER, TO_ACCURACY, Figure, Panel
+from scenarios.studies.reproduce import FIGURES
+from scenarios.studies.reproduce_cells import Plan, changed
 from scenarios.studies.series import MARK, lacks
 
 NOT_PRINTED = "not printed"
+BYTES, TIME, ROUNDS = "bytes", "time", "rounds"
 SHOW: dict[str, Callable[[float], str]] = {"time": format_seconds, "bytes": format_bytes, "rounds": "{:g}".format}
 PRINTED: dict[str, Callable[[float], str]] = {
     "time": "{:,g} s".format,
@@ -35,42 +38,55 @@ def write(made: Plan, result: Mapping[str, Any], with_report: bool = True) -> Pa
         writer.writerow([*keys, "mean", "deviation", "nominal_mean"])
         for cell in result["cells"]:
             ours, nominal = cell["ours"], cell["nominal"] or {}
-            writer.writerow([*(cell[key] for key in keys), ours["mean"], ours["deviation"], nominal.get("mean")])
+            texts = (" ".join(cell[key]) if isinstance(cell[key], list) else cell[key] for key in keys)
+            writer.writerow([*texts, ours["mean"], ours["deviation"], nominal.get("mean")])
     if not with_report:
         return folder
+    facts = {"figure": made.name, "scale": scale_text(made.scale), "seeds": ", ".join(map(str, result["seeds"]))}
     return curves.page(
         folder / "report.html",
         made.figure.title,
         " ".join([f"{made.figure.source}.", *made.figure.notes]),
-        {"figure": made.name, "scale": scale_text(made.scale), "seeds": ", ".join(map(str, result["seeds"]))},
+        facts | ({"accuracy": result["accuracy"]} if "accuracy" in result else {}),
         _drawn(made, result["runs"]),
-        [table(made, panel, result) for panel in made.panels],
+        _tables(made, result),
     )
 
 
 def _drawn(made: Plan, runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     figures = []
+    kinds = (ROUNDS,) if made.figure.is_table else (BYTES, TIME)
+    shown = "test accuracy when last evaluated" if made.smoothing is None else made.smoothing.text
     for group in dict.fromkeys(made.groups.values()):
-        trails = {row: trails_of(runs, group, made.figure.methods[row]) for row in made.rows}
-        bands = [curves.band(row, kind, each) for kind in curves.AXES for row, each in trails.items() if each]
+        trails = {row: [points for each in made.trails(runs, group, row) for points in each] for row in made.rows}
+        bands = [curves.band(row, kind, each) for kind in kinds for row, each in trails.items() if each]
         budgets = {
             kind: sorted({made.limit(panel) for panel in made.panels if ACCURACY_AT.get(panel.measure) == kind})
-            for kind in curves.AXES
+            for kind in kinds
         }
         if bands:
+            lines = "rounds that the table reads" if made.figure.is_table else "budgets that were reached"
             caption = (
-                f"{group}, {scale_text(made.scale)}: test accuracy when last evaluated, mean and sample deviation over "
-                "seeds. Dashed lines are budgets that were reached."
+                f"{group}, {scale_text(made.scale)}: {shown}, mean and sample deviation over runs. "
+                f"Dashed lines are {lines}."
             )
             figures.append((f"bands-{group}", curves.draw(bands, budgets, f"bands-{group}"), caption))
     return figures
 
 
+def _tables(made: Plan, result: Mapping[str, Any]) -> list[curves.Table]:
+    if made.figure.is_table:
+        return reproduce_tables.tables(made, result)
+    return [table(made, panel, result) for panel in made.panels]
+
+
 def show(made: Plan, result: Mapping[str, Any], page: Path) -> None:
     """Print a table per panel, published values beside ours."""
     print(f"{made.figure.title}\n{made.figure.source}\nscale: {scale_text(made.scale)}")
-    for panel in made.panels:
-        curves.print_table(table(made, panel, result), columns=8)
+    if made.smoothing is not None:
+        print(f"accuracy: {made.smoothing.text}")
+    for one in _tables(made, result):
+        curves.print_table(one, columns=5 if made.figure.is_table else 8)
     for note in made.figure.notes:
         print(f"note: {note}")
     print(f"{'report' if page.suffix == '.html' else 'folder'}: {page}")
@@ -130,12 +146,15 @@ def show_catalogue(rows: Sequence[Mapping[str, Any]]) -> None:
     for name in dict.fromkeys(row["name"] for row in rows):
         figure = FIGURES[name]
         print(f"{name}: {figure.title}\n{figure.source}")
+        if figure.is_table:
+            _show_table(figure, [row for row in rows if row["name"] == name])
+            continue
         for panel in figure.panels:
             mine = [row for row in rows if row["name"] == name and row["panel"] == panel.name]
             settings = figure.settings[panel.setting]
             notes = [
                 f"{scale}: {' '.join([setting.scenario, *setting.overrides])}; "
-                f"{limit_text(panel.measure, setting.limit(panel))}; {changed(setting, panel)}"
+                f"{limit_text(panel.measure, setting.limit(panel))}; {'; '.join(changed(setting, panel))}"
                 for scale, setting in settings.items()
             ]
             values = [_published(row) for row in mine]
@@ -144,3 +163,11 @@ def show_catalogue(rows: Sequence[Mapping[str, Any]]) -> None:
         for note in figure.notes:
             print(f"note: {note}")
         print()
+
+
+def _show_table(figure: Figure, rows: Sequence[Mapping[str, Any]]) -> None:
+    for one in reproduce_tables.listed(figure, rows):
+        curves.print_table(one)
+    print()
+    for line in (*reproduce_tables.row_notes(figure), *(f"note: {note}" for note in figure.notes), ""):
+        print(line)

@@ -1,7 +1,7 @@
 """Many runs in one folder, each going on until it is long enough for what is to be read off it.
 
-Such a folder can be taken up again: runs that are finished stay as they are, others are begun afresh. Only folders
-that a study made are ever taken up, and within them only its own runs are replaced.
+Such a folder can be taken up again: runs that are finished stay as they are, others go on where they were broken off.
+Only folders that a study made are ever taken up, and within them only its own runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from scenarios import runner
 from scenarios.host import Host, check_folder, make_folder
 from scenarios.load import Loaded, ScenarioError
 from scenarios.resolved import toml_text
-from scenarios.studies.trail import Point, suffices, trail
+from scenarios.studies.trail import Point, Trail, suffices, trail
 
 BUDGETS = "budgets"
 """What ended a run that had gone on to all that was asked of it."""
@@ -146,10 +146,13 @@ def _discard(folder: Path) -> None:
 
 
 def _make(part: Part, place: Path, host: Host, nursery: Nursery, stopped: Callable[[], bool]) -> dict[str, Any]:
-    if place.exists():
-        shutil.rmtree(place)  # unfinished, or shorter than what is now asked: its rounds come again as they were
     until = _Until(part.needs, stopped, host.on_round)
     inside = replace(host, run_id=f"{place.parent.name}/{part.name}", on_round=until.heard)
+    if (place / "scenario.toml").is_file():  # unfinished, or shorter than what is now asked
+        until.remember(trail(place))
+        loaded = runner.on_device(part.loaded, host.device)
+        return _ended(part, place, runner.resume(loaded, inside, place, nursery, until))
+    shutil.rmtree(place, ignore_errors=True)
     return _ended(part, place, runner.run(part.loaded, inside, nursery, until, stop_at_target=False))
 
 
@@ -169,6 +172,11 @@ class _Until:
         self._needs, self._stopped, self._on_round = needs, stopped, on_round
         self._nominal = self._best = 0.0
         self._is_enough = False
+
+    def remember(self, points: Trail) -> None:
+        """The run goes on from here."""
+        if points:
+            self._nominal, self._best = points[-1].nominal_nbytes, points[-1].best
 
     def heard(self, progress: Progress) -> None:
         """A round has been committed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,63 @@ import pytest
 
 from coordinator.federation import Progress, RunFailed, file_sha256
 from coordinator.methods import CORRECTIONS, OBJECTIVES, resolve
+from coordinator.optimisers import OPTIMISERS
+from coordinator.resume import take_up
 from coordinator.rounds import synchronous
 from coordinator.tasks import Heard, Order, PoolTask, Workers
 from edge import messages
 from edge.config import PartitionConfig, TrainConfig
-from edge.payload import Vector
+from edge.payload import MODEL, Vector
 from tests.toy import Run, federation, play
 
 IID = PartitionConfig("iid")
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=3, momentum=0.5, weight_decay=1e-3, clip=1.0)
 THOROUGH = TrainConfig(lr=0.1, batch=16, local_epochs=2, momentum=0.5, clip=10.0)
+
+
+Played = Callable[..., Run]
+
+
+# --- where a method is FedAvg -----------------------------------------------------------------------------------------
+
+
+def everywhere(case: Case, once: Played) -> None:
+    """With its neutral options it is FedAvg to the bit."""
+    assert np.array_equal(case.play_neutral(once).model, case.play_fedavg(once).model)
+
+
+def in_the_first_round(case: Case, once: Played) -> None:
+    """What it learns from one round changes the next ones only (SCAFFOLD)."""
+    assert np.array_equal(case.play_neutral(once, rounds=1).model, case.play_fedavg(once, rounds=1).model)
+
+
+def in_the_first_step(case: Case, once: Played) -> None:
+    """Its terms are 0 where a visit of the first round starts (FedDyn)."""
+    how = {"rounds": 1, "train": replace(BRIEF, local_steps=1)}
+    neutral, fedavg = case.play_neutral(once, **how), case.play_fedavg(once, **how)
+    replies = [run.workers.replies[0].payload[MODEL] for run in (neutral, fedavg)]
+    assert {key: vector.version for key, vector in replies[0].items()} == {
+        key: vector.version for key, vector in replies[1].items()
+    }
+
+
+def in_the_mean(case: Case, once: Played) -> None:
+    """The first round's mean is FedAvg's, and is taken as by hand from m = 0 and v = tau² (FedADAM, FedYogi)."""
+    lr, beta1, beta2, tau = 0.05, 0.9, 0.99, 0.001
+    assert case.server_real == {"lr": lr}
+    first, fedavg = case.play_real(once, rounds=1), case.play_fedavg(once, rounds=1)
+    change = (fedavg.model - fedavg.start).astype(np.float64)
+    grows = change**2 > tau**2
+    v = {
+        "fedadam": beta2 * tau**2 + (1 - beta2) * change**2,
+        "fedyogi": tau**2 + (1 - beta2) * np.where(grows, change**2, -(change**2)),
+    }[case.server]
+    stepped = fedavg.start + lr * (1 - beta1) * change / (np.sqrt(v) + tau)
+    assert grows.any() and not grows.all()
+    assert np.abs(first.model - stepped).max() < 1e-6
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -31,18 +78,42 @@ class Case:
 
     name: str
     neutral: dict[str, Any] = field(default_factory=dict)
-    """Options that make it FedAvg."""
+    """Options that make it FedAvg, or as near to it as it can be."""
     real: dict[str, Any] = field(default_factory=dict)
     weights: str = "size"
     """How the FedAvg that it equals weighs replies."""
+    is_fedavg: Callable[[Case, Played], None] = everywhere
+    """Where it is FedAvg with its neutral options: one of the functions above, which assert it."""
+    server: str = "plain"
+    server_neutral: dict[str, Any] = field(default_factory=dict)
+    server_real: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return " ".join([self.name, *([] if self.server == "plain" else [self.server]), *self.real])
+
+    @property
+    def used(self) -> dict[str, Any]:
+        """What a run takes to use it for real, beside its name."""
+        return {"server": self.server, "server_options": self.server_real, **self.real}
+
+    def play_neutral(self, once: Played, **how: Any) -> Run:
+        server = {"server": self.server, "server_options": self.server_neutral}
+        return once(self.name, **{"train": BRIEF, **server, **self.neutral, **how})
+
+    def play_real(self, once: Played, **how: Any) -> Run:
+        return once(self.name, **{"train": BRIEF, **self.used, **how})
+
+    def play_fedavg(self, once: Played, **how: Any) -> Run:
+        return once("fedavg", **{"train": BRIEF, "weights": self.weights, **how})
 
 
 NO_TERMS = {"lambda1": 0, "lambda2": 0}
+AS_FEDAVG = {**NO_TERMS, "period": 0}
 CASES = [
     Case("fedavg"),
     Case("fedprox", {"mu": 0}, {"mu": 0.1}),
     Case("fedmlb", NO_TERMS),
-    Case("fedbr", {**NO_TERMS, "period": 0}, weights="uniform"),
+    Case("fedbr", AS_FEDAVG, weights="uniform"),
     Case("fedavg-kd", {"weight": 0}),
     Case("fedavg-fitnet", {"weight": 0}),
     Case("fedntd", {"ce_weight": 1, "weight": 0}),
@@ -52,12 +123,29 @@ CASES = [
     Case("fednova+fedprox", {"mu": 0}, {"mu": 0.1}),
     Case("fedmlb+fedprox", {**NO_TERMS, "mu": 0}, {"mu": 0.01}),
     Case("fedavg-kd+fedprox", {"weight": 0, "mu": 0}, {"mu": 0.01}),
-    Case("fedbr+fedprox", {**NO_TERMS, "period": 0, "mu": 0}, {"mu": 0.01}, weights="uniform"),
+    Case("fedbr+fedprox", {**AS_FEDAVG, "mu": 0}, {"mu": 0.01}, weights="uniform"),
+    Case("scaffold", is_fedavg=in_the_first_round),
+    Case("scaffold", {"lean": True}, {"lean": True}, is_fedavg=in_the_first_round),
+    Case("fedmlb+scaffold", NO_TERMS, is_fedavg=in_the_first_round),
+    Case("fedbr+scaffold", AS_FEDAVG, weights="uniform", is_fedavg=in_the_first_round),
+    Case("feddyn", is_fedavg=in_the_first_step),
+    Case("fedmlb+fedprox+feddyn", {**NO_TERMS, "mu": 0}, {"mu": 0.01}, is_fedavg=in_the_first_step),
+    Case("fedavg", server="fedavgm", server_neutral={"momentum": 0}),
+    Case("fedavg", server="fedadam", server_real={"lr": 0.05}, is_fedavg=in_the_mean),
+    Case("fedavg", server="fedyogi", server_real={"lr": 0.05}, is_fedavg=in_the_mean),
+    Case(
+        "fedbr+scaffold",
+        AS_FEDAVG,
+        weights="uniform",
+        is_fedavg=in_the_first_round,
+        server="fedavgm",
+        server_neutral={"momentum": 0},
+    ),
 ]
-each_method = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-each_but_fedavg = pytest.mark.parametrize("case", CASES[1:], ids=lambda case: case.name)
-
-Played = Callable[..., Run]
+KEEPING = ("fedbr", "scaffold", "feddyn")
+"""Parts of methods whose clients keep something."""
+each_method = pytest.mark.parametrize("case", CASES, ids=str)
+each_but_fedavg = pytest.mark.parametrize("case", CASES[1:], ids=str)
 
 
 @pytest.fixture(scope="module")
@@ -76,29 +164,28 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Played:
 
 def test_every_method_is_in_the_table() -> None:
     assert {part for case in CASES for part in case.name.split("+")} == {*OBJECTIVES, *CORRECTIONS}
+    assert {case.server for case in CASES} == set(OPTIMISERS)
 
 
 @each_but_fedavg
-def test_its_neutral_setting_is_fedavg_to_the_bit(case: Case, once: Played) -> None:
-    fedavg = once("fedavg", train=BRIEF, weights=case.weights)
-    assert np.array_equal(once(case.name, train=BRIEF, **case.neutral).model, fedavg.model)
+def test_it_is_fedavg_where_it_says_so(case: Case, once: Played) -> None:
+    case.is_fedavg(case, once)
 
 
 @each_but_fedavg
 def test_a_real_setting_is_not(case: Case, once: Played) -> None:
-    fedavg = once("fedavg", train=BRIEF, weights=case.weights)
-    assert np.abs(once(case.name, train=BRIEF, **case.real).model - fedavg.model).max() > 1e-5
+    assert np.abs(case.play_real(once).model - case.play_fedavg(once).model).max() > 1e-5
 
 
 @each_method
 def test_it_learns_to_read_digits(case: Case, once: Played) -> None:
-    run = once(case.name, train=THOROUGH, partition=IID, clients=3, rounds=7, **case.real)
+    run = case.play_real(once, train=THOROUGH, partition=IID, clients=3, rounds=7)
     assert max(accuracy for (accuracy,) in run.rows("SELECT accuracy FROM rounds")) >= 0.9
 
 
 @each_method
 def test_what_travels_is_what_is_charged(case: Case, once: Played) -> None:
-    run = once(case.name, train=BRIEF, **case.real)
+    run = case.play_real(once)
     sent = [(run.workers.bytes_down, run.workers.bytes_up)]
     assert run.rows("SELECT SUM(bytes_down), SUM(bytes_up) FROM rounds") == sent
     assert run.rows("SELECT SUM(bytes_down), SUM(bytes_up) FROM visits") == sent
@@ -117,7 +204,7 @@ def test_a_client_that_is_absent_keeps_what_it_had(case: Case, tmp_path: Path) -
         files.append({client: (name, file_sha256(tmp_path / "state" / name)) for client, name in names})
 
     federated = federation(
-        tmp_path, case.name, participants=2, rounds=4, train=BRIEF, partition=IID, on_round=look, **case.real
+        tmp_path, case.name, participants=2, rounds=4, train=BRIEF, partition=IID, on_round=look, **case.used
     )
     run = Run(federated, synchronous(federated))
     federated.ledger.close()
@@ -125,7 +212,7 @@ def test_a_client_that_is_absent_keeps_what_it_had(case: Case, tmp_path: Path) -
     for round in range(1, 4):
         for client, kept in files[round - 1].items():
             assert (files[round][client] == kept) == ((round, client) not in took_part)
-    keeps = "fedbr" in case.name
+    keeps = any(part in KEEPING for part in case.name.split("+"))
     assert sorted(files[-1]) == (sorted({client for _, client in took_part}) if keeps else [])
     # What the last checkpoint needs is there, and what the one before it needs.
     needed = {name for after in files[-2:] for name, _ in after.values()}
@@ -133,10 +220,10 @@ def test_a_client_that_is_absent_keeps_what_it_had(case: Case, tmp_path: Path) -
 
 
 @each_method
-def test_replies_in_any_order_give_the_same_model_and_the_same_chain(case: Case, once: Played) -> None:
-    ordered = once(case.name, train=BRIEF, **case.real)
-    for shuffle in (1, 2):
-        shuffled = once(case.name, train=BRIEF, shuffle=shuffle, **case.real)
+def test_replies_of_any_workers_in_any_order_give_the_same_model_and_the_same_chain(case: Case, once: Played) -> None:
+    ordered = case.play_real(once)
+    for shuffle, sites in ((1, 1), (2, 3)):
+        shuffled = case.play_real(once, shuffle=shuffle, sites=sites)
         assert shuffled.workers.trained != ordered.workers.trained
         assert shuffled.federation.model_sha256() == ordered.federation.model_sha256()
         assert shuffled.federation.ledger.chain == ordered.federation.ledger.chain
@@ -144,8 +231,20 @@ def test_replies_in_any_order_give_the_same_model_and_the_same_chain(case: Case,
 
 @each_method
 def test_another_seed_gives_another_model(case: Case, once: Played) -> None:
-    ordered, other = once(case.name, train=BRIEF, **case.real), once(case.name, train=BRIEF, seed=1, **case.real)
-    assert ordered.federation.model_sha256() != other.federation.model_sha256()
+    assert case.play_real(once).federation.model_sha256() != case.play_real(once, seed=1).federation.model_sha256()
+
+
+@each_method
+def test_a_run_that_goes_on_from_its_checkpoint_ends_as_if_it_had_not_stopped(case: Case, tmp_path: Path) -> None:
+    how: dict[str, Any] = {"participants": 3, "train": replace(BRIEF, lr_decay=0.5), "partition": IID, **case.used}
+    whole = play(tmp_path / "whole", case.name, rounds=5, **how)
+    stopped = play(tmp_path / "resumed", case.name, rounds=3, **how)
+    resumed = federation(tmp_path / "resumed", case.name, rounds=5, again=True, **how)
+    assert take_up(resumed) is None
+    synchronous(resumed)
+    resumed.ledger.close()
+    assert resumed.model_sha256() == whole.federation.model_sha256() != stopped.federation.model_sha256()
+    assert resumed.ledger.chain == whole.federation.ledger.chain
 
 
 # --- what a reply must be ---------------------------------------------------------------------------------------------
@@ -208,6 +307,10 @@ def with_vector(reply: messages.Update, key: str, numbers: Any) -> messages.Upda
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
+STEPPING = replace(OBJECTIVES["fedavg"], name="stepping", optimisers=("plain",))
+ALSO_MU = replace(OBJECTIVES["fedavg"], name="also-mu", options=CORRECTIONS["fedprox"].options)
+
+
 def test_names_join_an_objective_with_corrections() -> None:
     assert resolve("fedprox").objective.name == "fedavg"
     joined = resolve("fedbr + fedprox")
@@ -228,6 +331,10 @@ def test_a_method_has_one_name_however_it_is_spelled() -> None:
         ("fedavgg", "no method 'fedavgg'; did you mean fedavg"),
         ("fedmlb+fedbr", "joins two objectives, fedmlb and fedbr"),
         ("fedprox+fedprox", "names a correction twice"),
+        ("scaffold+feddyn", "scaffold and feddyn both take the same drift out of a client's gradient"),
+        ("feddyn+fedprox+scaffold", "scaffold and feddyn both take the same drift out of a client's gradient"),
+        (f"feddyn+{__name__}:STEPPING", "feddyn and stepping each make a server step of their own; only one can"),
+        (f"fedprox+{__name__}:ALSO_MU", "fedprox and also-mu both have an option 'half'"),
         ("nowhere.at_all:ROW", "cannot be loaded"),
         ("coordinator.cohort:draw", "is not a method row"),
     ],

@@ -104,7 +104,7 @@ def test_a_task_that_ends_three_workers_is_named() -> None:
     leases.ready(1)
     leases.failed(1, 1, "worker 1: ValueError: no")
     assert leases.died(1, "worker 1 was ended by SIGSEGV") == [
-        GiveUp(1, "client 4, round 2, train: given up after 3 workers; the last: worker 1 was ended by SIGSEGV"),
+        GiveUp(1, "client 4, round 2, train: given up after 3 workers; the last: worker 1 was ended by SIGSEGV", 1),
         Start(2),
     ]
 
@@ -401,7 +401,7 @@ def test_the_last_worker_gets_strikes() -> None:
     assert leases.lacked_memory(1, 1, "no room") == [Repeat(1, 1, "no room"), Send(1, 1)]
     assert leases.lacked_memory(1, 1, "no room") == [Repeat(1, 1, "no room"), Send(1, 1)]
     reason = "client 4, round 2, train: given up after 3 workers; the last: no room"
-    assert leases.lacked_memory(1, 1, "no room") == [GiveUp(1, reason)]
+    assert leases.lacked_memory(1, 1, "no room") == [GiveUp(1, reason, 1)]
 
 
 def test_of_all_that_lack_memory_at_once_one_leaves() -> None:

@@ -291,6 +291,24 @@ def test_a_task_that_kills_three_workers_is_named(pools: Pools) -> None:
     assert str(error.value) == f"client 1, round 5, train: given up after 3 workers; the last: {end}"
 
 
+@pytest.mark.parametrize("mode", [KILL, RAISE])
+def test_an_order_may_go_on_without_a_task_that_nobody_can_do(mode: int, pools: Pools) -> None:
+    heard: dict[int, Reply] = {}
+
+    def hear(task: PoolTask, reply: Reply) -> None:
+        assert isinstance(task.message, messages.Train)
+        heard[task.message.client] = reply
+
+    with pools(2) as pool:
+        tasks = [replace(task, may_fail=True) for task in (visit(0), visit(1, mode), visit(2))]
+        pool.submit(tasks, hear).wait()
+        assert sums(pool, [visit(3)]) == {3: [3.0, 4.0]}
+    assert heard[1] == messages.Update(1, 5, {}, {})
+    assert sorted(heard) == [0, 1, 2]
+    (given_up,) = pools.of("task_given_up")
+    assert given_up.detail.startswith("client 1, round 5, train: given up after 3 workers; the last: ")
+
+
 def test_an_exception_is_reported_and_the_worker_lives_on(pools: Pools, tmp_path: Path) -> None:
     with pools() as pool:
         assert sums(pool, [visit(0, RAISE_ONCE, None, tmp_path / "0")]) == {0: [0.0, 1.0]}

@@ -30,6 +30,7 @@ def test_each_set_has_its_own_statistics_and_augmentation() -> None:
         "femnist": ("femnist", 0.0, 0, False, 255, 2),
         "cifar10": ("fedmlb-cifar", 10.0, 4, True, 255, 0),
         "cifar100": ("fedmlb-cifar", 10.0, 4, True, 255, 0),
+        "tinyimagenet": ("fedmlb-tinyimagenet", 10.0, 4, True, 255, 0),
     }
 
 

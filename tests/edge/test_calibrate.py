@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import lsq_linear
 
 from edge.blocks import Net, build
-from edge.calibrate import Measurement, fit, fitting, measure, random_images, result, step_seconds
+from edge.calibrate import Measurement, fit, fitting, measure, measure_all, random_images, result, step_seconds
 from edge.config import CPU, ModelConfig, TrainConfig
 from edge.models import MODELS
 
@@ -141,6 +143,18 @@ def test_steps_at_another_width_than_the_models_own_are_marked(monkeypatch: pyte
 
     assert (narrow.width, narrow.own_width) == (4, False)
     assert (only.width, only.own_width) == (None, True)
+
+
+def test_every_model_is_measured_at_a_narrow_width_that_it_can_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge.calibrate.measure", lambda row, width, batches: [(row, width)])
+    asked: list[Any] = list(measure_all())
+
+    for row, width in asked:
+        row.check_width(width)
+    widths = {name: [width for row, width in asked if row.name == name] for name in MODELS}
+    assert (widths["cnn"], widths["digits-cnn"]) == ([None], [16])
+    assert (widths["resnet18"], widths["mobilenetv2"]) == ([16, 64], [16, 32])
+    assert (widths["shufflenet"], widths["squeezenet"]) == ([12, 24], [12, 96])
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ def test_the_table_says_what_a_model_sees() -> None:
         "femnist": (62, (1, 32, 32), True),
         "cifar10": (10, (3, 32, 32), False),
         "cifar100": (100, (3, 32, 32), False),
+        "tinyimagenet": (200, (3, 64, 64), False),
     }
 
 

@@ -73,6 +73,9 @@ def replayed(folder: Path, graphs: Graphs, method: str, **how: Any) -> Run:
         ("fedprox", {"mu": 0.1}, 1),
         ("fedmlb", {}, 1),
         ("fedmlb+fedprox", {"mu": 0.1, "order": "GL"}, 1),
+        ("scaffold", {}, 1),
+        ("feddyn", {}, 1),
+        ("fedmlb+feddyn", {"clipped": "ce+linear"}, 1),
         # All 3 pathways in the first round, which sends the whole model, and as many as chosen in the others.
         ("fedbr", {"alpha": 2}, 2),
         ("fedbr", {"alpha": 1, "drop": "exact"}, 2),

@@ -12,7 +12,7 @@ from torch import nn
 from edge.blocks import Block, Net, balanced_cuts, build
 from edge.config import ModelConfig
 from edge.describe import flops_per_example
-from edge.models import Defaults, model
+from edge.models import MODELS, Defaults, model, resnet18
 from edge.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, WEIGHT_GRADIENT
 from tests.toy import CPU
 
@@ -97,6 +97,39 @@ def test_the_digits_cnn_by_hand() -> None:
     assert sum(parameters("digits-cnn", 10, 1)) == 15_338
     expected = [64 * 16 * 9, 64 * 32 * 144, 16 * 32 * 288, 1_280]
     assert [row[FORWARD] for row in macs("digits-cnn", 10, (1, 8, 8))] == expected
+
+
+# --- strided convolutions of few channels -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_model_has_a_convolution_that_breaks_onednn(name: str) -> None:
+    row = model(name)
+    for width in [None] if row.width is None else range(row.width_multiple, 33, row.width_multiple):
+        with torch.device("meta"):
+            modules = [module for _, block in build(ModelConfig(name, width), 10, 3) for module in block.modules()]
+        strided = [m for m in modules if isinstance(m, nn.Conv2d) and (m.kernel_size, m.stride) == ((1, 1), (2, 2))]
+        assert all(convolution.in_channels >= 16 for convolution in strided)
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_taking_the_places_before_a_strided_convolution_changes_no_bit(memory_format: torch.memory_format) -> None:
+    rng, results = torch.Generator().manual_seed(0), []
+    x = torch.randn(20, 4, 32, 32, generator=rng).contiguous(memory_format=memory_format)
+    weight = torch.randn(8, 4, 1, 1, generator=rng)
+    factors = torch.randn(20, 8, 16, 16, generator=rng).contiguous(memory_format=memory_format)
+    for layers in (nn.Sequential(*resnet18.Unit(4, 8, 2).shortcut.children())[:-1], nn.Conv2d(4, 8, 1, 2, bias=False)):
+        images = x.clone().requires_grad_()
+        (kernel,) = layers.parameters()
+        kernel.data.copy_(weight)
+        y = layers(images)
+        torch.autograd.backward(y, factors)
+        results.append((y.detach(), images.grad, kernel.grad))
+    for mine, other in zip(*results, strict=True):
+        assert mine is not None
+        assert other is not None
+        assert torch.equal(mine, other)
+        assert torch.count_nonzero(mine) > 0
 
 
 # --- max-pool before ReLU ---------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,16 @@ def test_so_it_is_for_blocks_of_many_layers(name: str, options: dict[str, Any], 
     with FlopCounterMode(display=False) as counter:
         torch.autograd.backward(half.loss(net, x, y))
     assert counter.get_total_flops() == 2 * (row.passes(4, chosen, choice) * flops).sum()
+
+
+@pytest.mark.parametrize("groups", [1, 3, 12])
+def test_a_convolution_in_groups_costs_as_little_backward_as_forward(groups: int) -> None:
+    def make() -> list[Block]:
+        return [("one", nn.Conv2d(12, 24, 3, stride=2, padding=1, groups=groups))]
+
+    # 4x4 places, 24 outputs of 3x3 x 12/groups multiply-adds each.
+    forward = 2 * 16 * 24 * 9 * 12 / groups
+    assert flops_per_example(make, (12, 8, 8)).tolist() == [[forward, forward, 0, forward]]
 
 
 def test_the_exact_drop_runs_all_local_data_forward_twice() -> None:
@@ -177,6 +188,28 @@ def test_a_worker_describes_what_training_keeps() -> None:
     description, _ = described(DIGITS_CNN, DataConfig("digits", clients=4), 0)
     conv2, conv3 = 4 * 64 + 8 * 64 + 2 * 8 * 16, 8 * 16 + 8 * 16 + 2 * 8 * 4
     assert description.activations.tolist() == [64, conv2, conv3, 32]
+
+
+def test_counts_are_made_anew_where_a_models_layers_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def make() -> list[Block]:
+        made.append("blocks")
+        return build(ModelConfig("vgg9", 2), 10, 1)
+
+    def count() -> int:
+        cached_counts(ModelConfig("vgg9", 2), make, dataset("mnist"), tmp_path)
+        return len(made)
+
+    once = count()
+    assert once > 0
+    assert count() == once
+    source = inspect.getsource
+    changed = {"edge.models.layers": "as it was, and another line"}
+    monkeypatch.setattr(inspect, "getsource", lambda module: changed.get(module.__name__) or source(module))
+    assert count() == 2 * once
 
 
 def test_counts_are_found_again_in_the_cache(tmp_path: Path) -> None:

@@ -101,6 +101,13 @@ def test_corrections_are_inside_the_clipped_gradient() -> None:
     assert net.flat.item() == pytest.approx(-0.5, abs=1e-6)
 
 
+def test_unclipped_corrections_join_where_weight_decay_does() -> None:
+    net = weight(2.0)
+    step = Sgd(net, TrainConfig(clip=1.0, weight_decay=0.1), lr=0.5, corrections=[push(4.0)], unclipped=[push(3.0)])
+    step(lambda net, x, y: net.run(x).sum(), torch.ones(1, 1), torch.ones(1, 1))
+    assert net.flat.item() == pytest.approx(2.0 - 0.5 * (1 + 3 + 0.2), abs=1e-6)
+
+
 def test_a_step_on_some_blocks_is_as_if_there_were_no_others() -> None:
     net, alone = tower(), tower()
     config = TrainConfig(momentum=0.9, weight_decay=0.1, clip=0.01)

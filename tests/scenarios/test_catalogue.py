@@ -56,6 +56,17 @@ def test_clients_of_fedavg_keep_nothing() -> None:
 
 def test_a_correction_says_what_it_joins() -> None:
     assert named("methods", "fedprox")["joins"] == "any objective, as in fedmlb+fedprox"
+    assert named("methods", "feddyn")["joins"] == "any objective that sends the whole model, as in fedmlb+feddyn"
+
+
+def test_a_server_optimiser_is_listed_with_its_options() -> None:
+    assert [row["name"] for row in catalogue.rows("servers")] == ["plain", "fedavgm", "fedadam", "fedyogi"]
+    row = named("servers", "fedavgm")
+    assert (row["neutral"], row["options"][1]) == (
+        "momentum = 0 and lr = 1",
+        {"name": "lr", "symbol": "η_g", "default": 1.0, "meaning": "Size of a server step."},
+    )
+    assert all(option["meaning"] for row in catalogue.rows("servers") for option in row["options"])
 
 
 def test_every_kind_of_partition_is_listed() -> None:
@@ -131,6 +142,15 @@ def test_a_device_is_shown_with_its_speed_by_family_and_its_power_modes() -> Non
     assert len(pi) == 4
     assert pi[2] == "assumed: step_seconds, idle_watts"
     assert pi[0] == "GFLOP/s: conv 29.6, depthwise 4, attention 50; 1 ms more per step"
+
+
+def test_a_model_is_shown_with_its_widths_and_its_family() -> None:
+    assert shown("models", "shufflenet") == [
+        "images 32x32 and others, width 24 or another multiple of 12; family depthwise",
+        "blocks: stem, stage1, stage2, stage3, head, or balanced:2 .. balanced:18",
+    ]
+    assert shown("models", "cnn")[0] == "images 32x32; family conv"
+    assert shown("models", "digits-cnn")[0] == "images 8x8, width 16; family conv"
 
 
 def test_a_row_without_assumptions_says_so() -> None:

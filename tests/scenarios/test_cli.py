@@ -23,9 +23,9 @@ from scenarios.runner import run
 
 TINY = ["digits", "train.local_epochs=1", "rounds.max=2", "--workers", "1"]
 RUN_KEYS = {
-    "run_dir", "method", "seed", "rounds", "accuracy", "best_accuracy", "virtual_seconds", "bytes_down", "bytes_up",
-    "nominal_bytes", "flops", "nominal_flops", "joules", "target_accuracy", "time_to_target_s", "bytes_to_target",
-    "rounds_to_target", "wasted_bytes", "wasted_seconds", "wasted_joules", "bottlenecks", "visits",
+    "run_dir", "method", "seed", "data", "rounds", "accuracy", "best_accuracy", "virtual_seconds", "bytes_down",
+    "bytes_up", "nominal_bytes", "flops", "nominal_flops", "joules", "target_accuracy", "time_to_target_s",
+    "bytes_to_target", "rounds_to_target", "wasted_bytes", "wasted_seconds", "wasted_joules", "bottlenecks", "visits",
     "stopped_by", "wall_seconds", "model_sha256",
 }  # fmt: skip
 
@@ -53,7 +53,9 @@ def test_a_run_as_json_is_one_object_with_exactly_the_promised_keys(
 
     assert set(result) == RUN_KEYS
     assert (result["rounds"], result["seed"], result["stopped_by"]) == (2, 3, "rounds")
-    assert result["visits"] == {"train": 10, "listen": 0, "late": 0, "lost": 0, "cut": 0}
+    assert result["visits"] == {"train": 10} | dict.fromkeys(
+        ("zeroed", "listen", "late", "lost", "cut", "refused", "failed"), 0
+    )
     assert list(result["bottlenecks"]) == ["own link", "server link", "compute", "waiting"]
     assert sum(result["bottlenecks"].values()) == 2
     assert (result["wasted_bytes"], result["wasted_seconds"], result["wasted_joules"]) == (0, 0.0, 0.0)
@@ -90,6 +92,9 @@ def test_bad_usage_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert "'run'" in refused(capsys, "rnu")
     assert "--nope" in refused(capsys, "run", "digits", "--nope")
     assert "--workers" in refused(capsys, "run", "digits", "--workers", "0")
+    assert refused(capsys, "run", "digits", "method=feddyn", "server=fedadam") == (
+        'command line: server = "fedadam": feddyn makes its own server step and takes only "plain"'
+    )
 
 
 WORDS = ["run", "compare", "check", "report", "list", "doctor", "study budget", "reproduce", "replay", "stress"]

@@ -37,9 +37,20 @@ def chain(summary: dict[str, Any]) -> list[str]:
     return [row["chain"] for row in rows]
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedmlb", "fedbr"])
-def test_the_number_of_workers_changes_nothing(nursery: Nursery, tmp_path: Path, method: str) -> None:
-    runs = [finished(nursery, tmp_path / str(workers), workers, f"method={method}") for workers in (1, 2, 4)]
+@pytest.mark.parametrize(
+    "how",
+    [
+        ("method=fedavg",),
+        ("method=fedprox",),
+        ("method=fedmlb",),
+        ("method=fedbr",),
+        ("method=feddyn",),
+        ("method=fedbr+scaffold", "server=fedadam"),
+    ],
+    ids=" ".join,
+)
+def test_the_number_of_workers_changes_nothing(nursery: Nursery, tmp_path: Path, how: tuple[str, ...]) -> None:
+    runs = [finished(nursery, tmp_path / str(workers), workers, *how) for workers in (1, 2, 4)]
 
     assert len({run["model_sha256"] for run in runs}) == 1
     assert len({tuple(chain(run)) for run in runs}) == 1

@@ -151,6 +151,15 @@ def test_a_number_or_list_without_end_is_refused_where_it_stands(tmp_path: Path)
     assert refusal(name="x" * 300).startswith("no scenario 'xxx")
 
 
+def test_a_width_that_a_model_cannot_have_is_refused() -> None:
+    assert refusal("model.name=shufflenet", "model.width=20") == (
+        "command line: model.width = 20: shufflenet needs a multiple of 12; the nearest is 24"
+    )
+    assert refusal("data.name=mnist", "model.name=cnn", "model.width=8") == (
+        "command line: model.width = 8: cnn has no width"
+    )
+
+
 def test_a_server_link_may_be_without_limit() -> None:
     assert load("digits", ["fleet.server.down=inf"]).scenario.fleet.server.down == float("inf")
 
@@ -161,6 +170,76 @@ def test_a_server_link_may_be_without_limit() -> None:
 )
 def test_a_method_has_one_name_however_it_is_spelled(spelled: str, name: str) -> None:
     assert load("digits", ["method_options={}", f"method={spelled}"]).scenario.method == name
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["method=feddyn", "server=fedadam"],
+            'server = "fedadam": feddyn makes its own server step and takes only "plain"',
+        ),
+        (["server=fedadm"], "server = 'fedadm': did you mean 'fedadam'?"),
+        (
+            ["server=fedavgm", "server_options.momentun=0.4"],
+            "unknown key server_options.momentun, did you mean server_options.momentum?",
+        ),
+        (["server_options.momentum=0.4"], "unknown key server_options.momentum (known here: none)"),
+        (["server=fedavgm", "server_options.momentum=1"], "server_options.momentum = 1: input should be less than 1"),
+        (["server=fedadam", "server_options.lr=true"], "server_options.lr = true: must not be true or false"),
+        (
+            ["method=scaffold+feddyn"],
+            "method: 'scaffold+feddyn': scaffold and feddyn both take the same drift out of a client's gradient, so "
+            "the one's memory would be of what the other has left; join one of them",
+        ),
+        (
+            ["method=fedbr+feddyn"],
+            "method = 'fedbr+feddyn': feddyn's terms and its server step are about the whole model that a visit starts "
+            "from; fedbr may send a part of it",
+        ),
+        (
+            ["method=feddyn", "travels.up=without:conv2,head"],
+            "method = 'feddyn': feddyn's terms and its server step are about the whole model that a visit starts from; "
+            "conv2, head does not go up",
+        ),
+        (
+            ["method=scaffold", "method_options.lean=true", "travels.down=without:head"],
+            "method = 'scaffold': with method_options.lean = true, scaffold's server must know where each visit "
+            "starts; head does not go down",
+        ),
+        (
+            ["method=feddyn", "rounds.policy=fedbuff"],
+            "rounds.policy: feddyn's server steps from the model that all clients of a round were sent, and "
+            "asynchronous policies have no such rounds",
+        ),
+        (
+            ["method=scaffold", "method_options.lean=true", "rounds.policy=fedasync"],
+            "method_options.lean = true: asynchronous policies (rounds.policy) move an update to where a fresh one "
+            "would be, so that the server cannot tell how its client has moved",
+        ),
+        (
+            ["method=scaffold", "aggregate.sum=fixed_point"],
+            'aggregate.sum = "fixed_point": scaffold looks into single updates',
+        ),
+    ],
+)
+def test_methods_and_servers_that_make_no_sense_together_say_why(overrides: list[str], message: str) -> None:
+    assert refusal(*overrides) == f"command line: {message}"
+
+
+def test_a_server_optimiser_is_written_out_with_all_its_options() -> None:
+    loaded = load("digits", ["server=fedadam", "server_options.lr=0.02", "method=fedbr+scaffold"])
+
+    assert loaded.scenario.server_options == {"lr": 0.02, "beta1": 0.9, "beta2": 0.99, "tau": 0.001}
+    assert load("digits").scenario.server_options == {}
+
+
+def test_a_file_that_extends_another_replaces_the_server_s_options_as_one(tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text('extends = "digits"\nserver = "fedavgm"\n[server_options]\nmomentum = 0.6\n')
+    file = tmp_path / "mine.toml"
+    file.write_text('extends = "base.toml"\nserver = "fedyogi"\n[server_options]\ntau = 0.1\n')
+
+    assert load(str(file)).scenario.server_options == {"lr": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 0.1}
 
 
 SCORED_BY_CLIENT = replace(FEDAVG, name="scored-by-client", evaluated="clients")

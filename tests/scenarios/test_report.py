@@ -182,6 +182,16 @@ def test_real_and_nominal_cost_stand_side_by_side_with_the_saving_over_fedavg(pa
     assert page.row("fedbr", -1) == ["fedbr", *totals, "−25.0 %", "−12.5 %", "+50.0 %", "+20.0 %"]
 
 
+def test_the_page_says_of_what_data_its_figures_are(runs: list[Path], tmp_path: Path) -> None:
+    source = "Parquet (JPEG images; a subset: 5 of 9 training and 2 of 3 test examples) in /data/tinyimagenet"
+    file = runs[0] / "environment.json"
+    environment = json.loads(file.read_text()) | {"data": {"name": "tinyimagenet", "source": source}}
+    file.write_text(json.dumps(environment))
+    page = report.build(runs[:1], tmp_path / "report.html", "A subset").read_text()
+    head = page.partition("</header>")[0]
+    assert f"<dt>data from</dt><dd>{source}</dd>" in head
+
+
 def test_every_section_is_there_in_reading_order(page: Page) -> None:
     sections = [
         "results",
@@ -305,6 +315,23 @@ def test_what_was_spent_in_vain_stands_beside_all_that_was_spent(troubled: Path,
     assert row[1:6] == ["1", "0", "1", "2", "2"]
     assert row[6:] == ["42 s of 48 s87.50 %", "9 MB of 12 MB75.00 %", "120 J of 150 J80.00 %"]
     assert ("style", "width:87.5%") in page.attributes
+
+
+def test_clients_whose_updates_could_not_be_used_are_named_and_counted(troubled: Path, tmp_path: Path) -> None:
+    kinds = ("train", "refused", "zeroed")
+    bad = [
+        Commit(
+            round_row(n, 10.0 * n + 10, 0.4),
+            [visit(n, k, 10.0 * n, 2, 3, 1)._replace(visit=3 * n + k, kind=kind) for k, kind in enumerate(kinds)],
+        )
+        for n in range(2)
+    ]
+    folder = make_run(tmp_path / "bad", "fedprox", bad)
+    page = Page(report.build([troubled, folder], tmp_path / "report.html", "Two").read_text())
+    assert ["fedprox", "1", "refused", "2"] in page.rows
+    assert ["fedprox", "2", "zeroed", "2"] in page.rows
+    row = next(row for row in page.rows if row[:1] == ["fedprox"] and len(row) == 11)
+    assert row[1:8] == ["2", "2", "0", "0", "0", "0", "2"]
 
 
 def test_only_runs_that_wait_for_nobody_show_how_stale_updates_were(runs: list[Path], tmp_path: Path) -> None:

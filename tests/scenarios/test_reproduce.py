@@ -11,7 +11,8 @@ import pytest
 from scenarios import cli
 from scenarios.load import ScenarioError
 from scenarios.studies import reproduce, reproduce_show
-from scenarios.studies.papers import ACCURACY_AT, PAPER, SCALES, TO_ACCURACY, Figure, Panel, Setting
+from scenarios.studies.papers import ACCURACY_AT, PAPER, SCALES, TO_ACCURACY, Figure, Panel, Row, Setting
+from scenarios.studies.reproduce_cells import measured
 from scenarios.studies.trail import Point, Trail
 
 SLOW: Trail = (Point(1, 10.0, 100, 80.0, 0.4, 0.4), Point(2, 20.0, 200, 160.0, 0.6, 0.6))
@@ -61,7 +62,7 @@ def test_every_figure_can_be_planned_at_every_scale(name: str, scale: str) -> No
     assert {panel.measure for panel in made.panels} <= {*ACCURACY_AT, *TO_ACCURACY}
     for panel in made.panels:
         assert made.limit(panel) > 0
-        assert set(panel.published) <= set(made.figure.methods)
+        assert set(panel.published) <= set(made.figure.rows)
         assert (made.limit(panel) == panel.limit) or scale != PAPER
 
 
@@ -114,16 +115,37 @@ def test_the_list_tells_cells_settings_and_what_is_not_printed(capsys: pytest.Ca
     assert "paper: fedbr-cifar100" in text
     assert cli.guarded(["reproduce", "--list", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == sum(
-        len(figure.panels) * len(figure.methods) for figure in reproduce.FIGURES.values()
+        len(figure.panels) * len(figure.rows) for figure in reproduce.FIGURES.values()
     )
     assert cli.guarded(["reproduce"]) == 2
+
+
+def test_rows_may_carry_overrides_that_win_over_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {"Plain": Row("fedprox"), "Slow": Row("fedprox", ("train.lr=0.01", "method_options.mu=0.1"))}
+    setting = {scale: Setting("digits", ("train.lr=0.5",), {}, "all of it") for scale in SCALES}
+    panel = Panel("acc@2", "test accuracy after 2 rounds", "toy", "accuracy at rounds", 2.0, {})
+    monkeypatch.setitem(reproduce.FIGURES, "other:1", Figure("A table", "A source", rows, {"toy": setting}, (panel,)))
+    plain, slow = reproduce.plan("other:1", "paper", None, [], seeds=1).study.parts
+
+    assert (plain.name, slow.name) == ("toy-fedprox-seed0", "toy-fedprox-lr-0.01-mu-0.1-seed0")
+    assert (plain.loaded.scenario.train.lr, plain.loaded.scenario.method_options["mu"]) == (0.5, 0.001)
+    assert (slow.loaded.scenario.train.lr, slow.loaded.scenario.method_options["mu"]) == (0.01, 0.1)
+
+
+def test_a_row_with_an_option_that_its_method_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = {scale: Setting("digits", (), {}, "all of it") for scale in SCALES}
+    panel = Panel("acc@2", "test accuracy after 2 rounds", "toy", "accuracy at rounds", 2.0, {})
+    rows = {"Wrong": Row("fedprox", ("method_options.mue=0.1",))}
+    monkeypatch.setitem(reproduce.FIGURES, "other:1", Figure("A table", "A source", rows, {"toy": setting}, (panel,)))
+
+    assert "unknown key method_options.mue" in refusal("other:1")
 
 
 # --- cells ------------------------------------------------------------------------------------------------------------
 
 
 def test_an_accuracy_at_bytes_is_also_read_by_nominal_bytes() -> None:
-    cell = reproduce.measured([SLOW, FAST], "accuracy at bytes", 199)
+    cell = measured([SLOW, FAST], "accuracy at bytes", 199)
 
     assert cell["ours"]["values"] == [0.4, 0.5]
     assert cell["nominal"]["values"] == [0.6, 0.7]
@@ -132,22 +154,22 @@ def test_an_accuracy_at_bytes_is_also_read_by_nominal_bytes() -> None:
 
 
 def test_an_accuracy_at_a_time_stands_alone() -> None:
-    cell = reproduce.measured([SLOW, FAST], "accuracy at time", 15)
+    cell = measured([SLOW, FAST], "accuracy at time", 15)
 
     assert (cell["ours"]["values"], cell["nominal"], cell["complete"]) == ([0.4, 0.7], None, [True, False])
 
 
 def test_amounts_to_a_target_are_those_of_the_first_round_that_reached_it() -> None:
-    assert reproduce.measured([SLOW, FAST], "time to accuracy", 0.6)["ours"]["mean"] == 16.0
-    assert reproduce.measured([SLOW, FAST], "bytes to accuracy", 0.6)["nominal"]["mean"] == 160.0
-    missed = reproduce.measured([SLOW, FAST], "rounds to accuracy", 0.65)
+    assert measured([SLOW, FAST], "time to accuracy", 0.6)["ours"]["mean"] == 16.0
+    assert measured([SLOW, FAST], "bytes to accuracy", 0.6)["nominal"]["mean"] == 160.0
+    missed = measured([SLOW, FAST], "rounds to accuracy", 0.65)
     assert (missed["ours"]["values"], missed["ours"]["mean"], missed["complete"]) == ([None, 2.0], None, [False, True])
 
 
 def test_another_papers_table_is_a_row_of_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     panel = Panel("acc@2", "test accuracy after 2 rounds", "toy", "accuracy at rounds", 2.0, {"Plain": 0.5})
     setting = {scale: Setting("digits", ("rounds.max=2",), {}, "all of it") for scale in SCALES}
-    table = Figure("A table", "A source", {"Plain": "fedavg"}, {"toy": setting}, (panel,))
+    table = Figure("A table", "A source", {"Plain": Row("fedavg")}, {"toy": setting}, (panel,))
     monkeypatch.setitem(reproduce.FIGURES, "other:1", table)
     made = reproduce.plan("other:1", "paper", None, [], seeds=1)
 

@@ -1,0 +1,95 @@
+"""FedDyn: dynamic regularisation, whose fixed point is the global optimum. A client's very first step is plain.
+
+Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, https://arxiv.org/abs/2111.04263. The client
+half is `edge.corrections.feddyn`, which keeps λ_i; nothing travels beside the model.
+
+The server keeps h, 0 at first: h ← h − (α/N) Σ (θ_i − θ) over those that took part, N being all clients; so h is the
+mean of all λ_i at any time. Then θ ← (the clients' mean) − h/α. The paper's mean is plain; ``aggregate.weights`` says
+which it is here, as for every method, and they are the same where all clients hold as much.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from coordinator.methods.row import Correction, Options
+from coordinator.server import Model, Part, Setup, State
+from coordinator.sums import Sum
+from edge.messages import Update
+from edge.payload import BUFFERS, MODEL, Vector
+
+
+class FedDynOptions(Options):
+    """−⟨λ_i, w⟩ + (coefficient/2)·‖w − θ‖² is added to the local objective."""
+
+    coefficient: float = Field(default=0.1, gt=0, title="α")
+    """Weight of the quadratic term, by which the server's step divides. FedMLB's tables have 0.1, the authors'
+    CIFAR-10 example 0.01."""
+    clipped: Literal["everything", "ce+linear"] = "everything"
+    """What ``train.clip`` bounds: the whole gradient; or all but α·w, which the authors add to weight decay."""
+
+    def check_asynchronous(self) -> None:
+        """λ_i is about the model that a client was sent, h about the one that the server steps from."""
+        raise ValueError(
+            "rounds.policy: feddyn's server steps from the model that all clients of a round were sent, and "
+            "asynchronous policies have no such rounds"
+        )
+
+
+class FedDynPart(Part):
+    """Keeps h, and makes the server step."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self.coefficient = FedDynOptions.model_validate(dict(setup.options)).coefficient
+        sizes = setup.layout.shapes(key for key in setup.up if not key.endswith(BUFFERS))
+        self.h = {key: np.zeros(size, np.float32) for key, size in sizes.items()}
+        self.sums = {key: Sum() for key in self.h}
+        """Of θ_i since the last step, all with the same weight"""
+
+    def fold(self, reply: Update) -> None:
+        """Add θ_i."""
+        for key, total in self.sums.items():
+            total.add(reply.payload[MODEL][key].data, 1.0)
+
+    def step(self, before: Model, after: Model) -> Model:
+        """h, and then θ = mean − h/α; buffers are the method's."""
+        stepped = dict(after)
+        for key, total in self.sums.items():
+            if total.total is not None:
+                moved = total.total - total.weight * before[key].data.astype(np.float64)
+                scale = self.coefficient / len(self.setup.samples)
+                self.h[key] = (self.h[key] - scale * moved).astype(np.float32)
+                stepped[key] = Vector((after[key].data - self.h[key] / self.coefficient).astype(np.float32))
+        self.sums = {key: Sum() for key in self.h}
+        return stepped
+
+    def state(self) -> State:
+        """h, by key."""
+        return dict(self.h)
+
+    def restore(self, state: State) -> None:
+        """Inverse of `state`."""
+        self.h = {key: np.asarray(state[key], dtype=np.float32) for key in self.h}
+
+
+ROW = Correction(
+    name="feddyn",
+    title="dynamic regularisation",
+    source="Acar et al., ICLR 2021",
+    options=FedDynOptions,
+    neutral="none; a client's very first step is the objective's alone",
+    client="edge.corrections.feddyn:Dyn",
+    server=FedDynPart,
+    keeps=True,
+    single_replies=True,
+    optimisers=("plain",),
+    whole=lambda options: "feddyn's terms and its server step are about the whole model that a visit starts from",
+    never_with={
+        "scaffold": "scaffold and feddyn both take the same drift out of a client's gradient, so the one's memory "
+        "would be of what the other has left; join one of them"
+    },
+)

@@ -1,0 +1,183 @@
+"""Updates that cannot be used: the run ends, goes on without them, or counts them as no change; the ledger says so."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator.faults import Faults
+from coordinator.federation import Federation, RunFailed
+from coordinator.resume import take_up
+from coordinator.rounds import POLICIES
+from coordinator.tasks import Heard, PoolTask, Reply, Stopped
+from edge.config import PartitionConfig, TrainConfig
+from edge.messages import Update
+from edge.payload import MODEL, Vector
+from tests.toy import Direct, Later, Run, federation, play, unsteady_world
+
+BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
+HOW: dict[str, Any] = {"clients": 3, "rounds": 2, "train": BRIEF, "partition": PartitionConfig("iid")}
+BAD = 1
+"""The client whose updates are spoilt."""
+
+
+def not_a_number(update: Update) -> Update:
+    head = update.payload[MODEL]["head"].data.copy()
+    head[3] = math.nan
+    return replace(update, payload={**update.payload, MODEL: {**update.payload[MODEL], "head": Vector(head)}})
+
+
+def without_its_head(update: Update) -> Update:
+    model = {key: vector for key, vector in update.payload[MODEL].items() if key != "head"}
+    return replace(update, payload={MODEL: model})
+
+
+def far_away(update: Update) -> Update:
+    model = {key: Vector(vector.data + np.float32(100)) for key, vector in update.payload[MODEL].items()}
+    return replace(update, payload={**update.payload, MODEL: model})
+
+
+def of_nobody(update: Update) -> Update:
+    """As when no worker could train it."""
+    return Update(update.client, update.round, {}, {})
+
+
+@dataclass
+class Spoiling:
+    """Workers of which one client's updates come back spoilt."""
+
+    workers: Direct
+    spoil: Callable[[Update], Update]
+    seen: dict[int, Update] = field(default_factory=dict)
+    """By client, before it is spoilt"""
+    size = 1
+
+    def submit(self, tasks: Sequence[PoolTask], heard: Heard) -> Later:
+        def hear(task: PoolTask, reply: Reply) -> None:
+            if isinstance(reply, Update):
+                self.seen[reply.client] = reply
+                reply = self.spoil(reply) if reply.client == BAD else reply
+            heard(task, reply)
+
+        return self.workers.submit(tasks, hear)
+
+
+def spoilt(
+    folder: Path, spoil: Callable[[Update], Update], faults: Faults, method: str = "fedavg", **how: Any
+) -> Federation:
+    run = federation(folder, method, **{**HOW, **how})
+    assert isinstance(run.workers, Direct)
+    run.workers, run.faults = Spoiling(run.workers, spoil), faults
+    return run
+
+
+def ended(run: Federation) -> Run:
+    try:
+        return Run(run, POLICIES[run.rules.policy](run))
+    finally:
+        run.ledger.close()
+
+
+REJECT, ZERO = Faults("reject"), Faults("zero")
+kinds = "SELECT round, client, kind FROM visits ORDER BY visit"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (not_a_number, r"client 1, round 0: model/head is not finite \(training diverged\?\)"),
+        (without_its_head, "client 1, round 0: shapes .* instead of"),
+    ],
+)
+def test_by_default_a_bad_update_ends_the_run(spoil: Callable[[Update], Update], why: str, tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match=why):
+        ended(spoilt(tmp_path, spoil, Faults()))
+
+
+@pytest.mark.parametrize("spoil", [not_a_number, without_its_head])
+def test_rejected_its_visit_is_paid_for_but_does_not_count(spoil: Callable[[Update], Update], tmp_path: Path) -> None:
+    run = ended(spoilt(tmp_path / "bad", spoil, REJECT, rounds=1))
+    good = ended(federation(tmp_path / "good", **{**HOW, "rounds": 1}))
+    assert run.rows(kinds) == [(0, 0, "train"), (0, 1, "refused"), (0, 2, "train")]
+    # The time, the bytes and the energy are those of three visits.
+    amounts = "SELECT bytes_down, bytes_up, end_s, joules FROM rounds"
+    assert run.rows(amounts) == good.rows(amounts)
+    spent = good.rows("SELECT bytes_down + bytes_up FROM visits WHERE client = 1")[0][0]
+    assert run.rows("SELECT participants, wasted_bytes FROM rounds") == [(2, spent)]
+
+
+def test_rejected_the_model_is_the_mean_of_the_others(tmp_path: Path) -> None:
+    run = spoilt(tmp_path, not_a_number, REJECT, rounds=1)
+    assert isinstance(run.workers, Spoiling)
+    workers, samples = run.workers, run.description.samples
+    model = ended(run).model
+    vectors = {k: np.concatenate([v.data for v in workers.seen[k].payload[MODEL].values()]) for k in (0, 2)}
+    mean = (vectors[0].astype(np.float64) * samples[0] + vectors[2].astype(np.float64) * samples[2]) / (
+        samples[0] + samples[2]
+    )
+    assert np.array_equal(model, mean.astype(np.float32))
+
+
+def test_zeroed_it_counts_as_the_model_that_was_sent(tmp_path: Path) -> None:
+    run = ended(spoilt(tmp_path / "zeroed", not_a_number, ZERO, rounds=1))
+    rejected = ended(spoilt(tmp_path / "rejected", not_a_number, REJECT, rounds=1))
+    assert run.rows(kinds) == [(0, 0, "train"), (0, 1, "zeroed"), (0, 2, "train")]
+    assert run.rows("SELECT participants, wasted_bytes FROM rounds") == [(3, 0)]
+    samples = run.federation.description.samples
+    share = samples[BAD] / samples.sum()
+    expected = share * run.start + (1 - share) * rejected.model.astype(np.float64)
+    assert np.allclose(run.model, expected, rtol=0, atol=1e-6)
+
+
+def test_an_update_that_leads_too_far_is_refused(tmp_path: Path) -> None:
+    run = ended(spoilt(tmp_path / "far", far_away, Faults("reject", max_norm=50.0)))
+    assert [kind for _, _, kind in run.rows(kinds)] == ["train", "refused", "train"] * 2
+    assert np.isfinite(run.model).all()
+    with pytest.raises(RunFailed, match=r"changes the model by a norm of .*, more than faults.max_norm = 50"):
+        ended(spoilt(tmp_path / "stop", far_away, Faults(max_norm=50.0)))
+
+
+def test_whom_no_worker_can_train_is_skipped(tmp_path: Path) -> None:
+    run = ended(spoilt(tmp_path, of_nobody, Faults(on_bad_client="skip")))
+    assert [kind for _, _, kind in run.rows(kinds)] == ["train", "failed", "train"] * 2
+
+
+def test_if_nobody_is_left_the_model_stays(tmp_path: Path) -> None:
+    run = ended(spoilt(tmp_path, not_a_number, REJECT, clients=2, participants=1, rounds=4))
+    rows = run.rows("SELECT v.client, v.kind, r.participants FROM rounds r JOIN visits v USING (round) ORDER BY round")
+    assert {(client, kind, count) for client, kind, count in rows} == {(0, "train", 1), (1, "refused", 0)}
+
+
+@pytest.mark.parametrize("faults", [REJECT, ZERO])
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("method", ["fedbr", "fedprox"])
+def test_in_every_policy_such_a_run_can_be_resumed(method: str, policy: str, faults: Faults, tmp_path: Path) -> None:
+    how = unsteady_world(policy)
+    straight = ended(spoilt(tmp_path / "straight", not_a_number, faults, method, **how))
+    found = {kind for _, client, kind in straight.rows(kinds) if client == BAD}
+    assert found & {"refused", "zeroed"}
+    assert "train" not in found
+    first = spoilt(tmp_path / "cut", not_a_number, faults, method, **how)
+    first.is_stopped = lambda: first.committed.rounds >= 2
+    with pytest.raises(Stopped):
+        ended(first)
+    shutil.copytree(tmp_path / "cut", tmp_path / "again")
+    again = spoilt(tmp_path / "again", not_a_number, faults, method, **how, again=True)
+    take_up(again)
+    assert np.array_equal(ended(again).model, straight.model)
+    assert again.ledger.chain == straight.federation.ledger.chain
+
+
+def test_a_good_run_is_the_same_whatever_is_asked(tmp_path: Path) -> None:
+    plain = play(tmp_path / "plain", "fedbr", **HOW)
+    run = federation(tmp_path / "careful", "fedbr", **HOW)
+    run.faults = Faults("reject", 1e6, "skip")
+    assert np.array_equal(ended(run).model, plain.model)
+    assert run.ledger.chain == plain.federation.ledger.chain

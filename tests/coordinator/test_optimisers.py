@@ -1,0 +1,163 @@
+"""Server optimisers: the next global model from the last one and the clients' mean, by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from coordinator.optimisers import OPTIMISERS, Replace
+from coordinator.rules import Rules
+from coordinator.server import Server, Setup
+from edge.config import TrainConfig
+from edge.messages import Update
+from edge.payload import MODEL, BlockShape, Layout
+from tests.toy import play, vector
+
+BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=3)
+
+
+def optimiser(name: str, **options: float) -> Replace:
+    row = OPTIMISERS[name]
+    return row.make(row.options(**options))
+
+
+def step(one: Replace, current: list[float], mean: list[float]) -> list[float]:
+    stepped = one.step("w", np.array(current, np.float32), np.array(mean, np.float32))
+    assert stepped.dtype == np.float32
+    return [float(number) for number in stepped]
+
+
+# --- fedavgm ----------------------------------------------------------------------------------------------------------
+
+
+def test_momentum_adds_to_each_change_a_share_of_the_steps_before() -> None:
+    one, at = optimiser("fedavgm", momentum=0.5), [0.0]
+    path = []
+    for _ in range(4):
+        at = step(one, at, [at[0] + 1])
+        path.append(at[0])
+    assert path == [1.0, 2.5, 4.25, 6.125]  # steps 1, 1.5, 1.75, 1.875
+
+
+@pytest.mark.parametrize(("momentum", "limit"), [(0.4, 1 / 0.6), (0.6, 2.5), (0.8, 5.0)])
+def test_steps_along_an_unchanging_change_tend_to_it_over_1_minus_momentum(momentum: float, limit: float) -> None:
+    one, steps = optimiser("fedavgm", momentum=momentum), []
+    for _ in range(100):
+        steps.append(step(one, [0.0], [1.0])[0])
+    assert steps[-1] == pytest.approx(limit, rel=1e-6)
+
+
+def test_without_momentum_the_mean_is_the_next_model_to_the_bit() -> None:
+    # 1 + (1e-9 - 1) is 0 in float32.
+    assert step(optimiser("fedavgm", momentum=0), [1.0], [1e-9]) == step(Replace(), [1.0], [1e-9])
+    assert step(optimiser("fedavgm", momentum=0, lr=0.5), [1.0], [3.0]) == [2.0]
+
+
+def test_a_server_step_size_scales_what_has_gathered() -> None:
+    one = optimiser("fedavgm", momentum=0.5, lr=0.5)
+    assert step(one, [0.0], [2.0]) == [1.0]
+    assert step(one, [1.0], [3.0]) == [2.5]  # m = 0.5 x 2 + 2 = 3
+
+
+def test_blocks_gather_momentum_of_their_own() -> None:
+    one = optimiser("fedavgm", momentum=0.5)
+    zero, change = np.zeros(1, np.float32), np.ones(1, np.float32)
+    one.step("a", zero, change)
+    assert one.step("b", zero, change).tolist() == [1.0]
+    assert one.step("a", zero, change).tolist() == [1.5]
+
+
+# --- fedadam ----------------------------------------------------------------------------------------------------------
+
+
+def test_adams_first_step_by_hand() -> None:
+    # 0.01 · 0.1Δ / (√(0.99·10⁻⁶ + 0.01Δ²) + 0.001): near 0.01 for any |Δ| of 1 and more, and never above it.
+    steps = step(optimiser("fedadam"), [0.0] * 5, [-1e4, -4.0, 1.0, 0.01, 0.0])
+    assert steps == pytest.approx([-0.0099999, -0.0099750, 0.0099005, 0.0041482, 0.0], rel=1e-4)
+    assert np.abs(steps).max() <= 0.01
+
+
+def test_adam_remembers_both_moments() -> None:
+    one = optimiser("fedadam", lr=1.0, beta1=0.5, beta2=0.5, tau=1.0)
+    # m = 1.5, v = 0.5 · 1 + 0.5 · 9 = 5; then m = 0.75 + 0.5, v = 2.5 + 0.5.
+    assert step(one, [0.0], [3.0]) == pytest.approx([1.5 / (5**0.5 + 1)])
+    assert step(one, [0.0], [1.0]) == pytest.approx([1.25 / (3**0.5 + 1)])
+    assert {name: float(array[0]) for name, array in one.state().items()} == {"m/w": 1.25, "v/w": 3.0}
+
+
+@pytest.mark.parametrize("name", ["fedavgm", "fedadam", "fedyogi"])
+def test_where_clients_agree_with_the_server_the_model_stays(name: str) -> None:
+    one, at = optimiser(name), [0.3, -7.0]
+    start = step(Replace(), at, at)
+    for _ in range(50):
+        at = step(one, at, at)
+    assert at == start
+
+
+def test_without_memory_a_very_large_tau_leaves_a_plain_step() -> None:
+    one = optimiser("fedadam", lr=1e6, beta1=0, beta2=0, tau=1e6)
+    assert step(one, [0.0, 0.0], [5.0, -3.0]) == pytest.approx([5.0, -3.0], rel=1e-5)
+
+
+# --- fedyogi ----------------------------------------------------------------------------------------------------------
+
+
+def test_yogis_second_moment_grows_and_shrinks_by_a_share_of_the_square() -> None:
+    one = optimiser("fedyogi", lr=1.0, beta1=0, beta2=0.5, tau=1.0)
+    # v = 1 + 0.5 · 9 since 9 > 1; then 5.5 - 0.5 · 1 since 1 < 5.5, where Adam would have 3.
+    assert step(one, [0.0], [3.0]) == pytest.approx([3 / (5.5**0.5 + 1)])
+    assert step(one, [0.0], [1.0]) == pytest.approx([1 / (5**0.5 + 1)])
+    assert float(one.state()["v/w"][0]) == 5.0
+
+
+# --- in a server ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["fedavgm", "fedadam", "fedyogi"])
+def test_parameters_step_and_buffers_are_averaged(name: str) -> None:
+    layout = Layout((BlockShape("w", 1, 1),))
+    initial = {MODEL: {"w": vector(0), "w.buffers": vector(0)}}
+    samples = np.array([1, 3])
+    keys = layout.keys()
+    setup = Setup(layout, initial, {}, "size", keys, keys, 0, samples, samples[:, None], optimiser(name, lr=0.5))
+    server = Server(setup)
+    for client, number in enumerate((4.0, 8.0)):
+        server.fold(Update(client, 0, {}, {MODEL: {"w": vector(number), "w.buffers": vector(number)}}))
+    server.step()
+    assert server.model["w.buffers"].data.tolist() == [7.0]
+    moved = {"fedavgm": 3.5, "fedadam": 0.5 * 0.7 / (0.49**0.5 + 0.001), "fedyogi": 0.5 * 0.7 / (0.49**0.5 + 0.001)}
+    assert server.model["w"].data.tolist() == pytest.approx([moved[name]], rel=1e-4)
+
+
+@pytest.mark.parametrize("policy", ["fedasync", "fedbuff"])
+def test_they_step_where_updates_come_one_by_one(policy: str, tmp_path: Path) -> None:
+    how: dict[str, Any] = {"participants": 3, "rounds": 3, "train": BRIEF}
+
+    def played(name: str, server: str, **options: float) -> Any:
+        rules = Rules("fedasync") if policy == "fedasync" else Rules("fedbuff", buffer=2)
+        return play(tmp_path / name, rules=rules, server=server, server_options=options, **how).model
+
+    plain = played("plain", "plain")
+    assert np.array_equal(played("still", "fedavgm", momentum=0), plain)
+    others = [plain, played("momentum", "fedavgm"), played("adam", "fedadam"), played("yogi", "fedyogi")]
+    assert len({model.tobytes() for model in others}) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("plain", {"lr": 1}),
+        ("fedavgm", {"momentum": 1}),
+        ("fedavgm", {"lr": 0}),
+        ("fedadam", {"tau": 0}),
+        ("fedadam", {"beta2": 1}),
+        ("fedyogi", {"momentum": 0.4}),
+    ],
+)
+def test_what_makes_no_sense_is_refused(name: str, options: dict[str, float]) -> None:
+    with pytest.raises(ValidationError):
+        optimiser(name, **options)

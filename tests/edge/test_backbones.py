@@ -1,0 +1,382 @@
+"""FedMLB's other backbones: their numbers, what their units compute, and hybrid pathways through them."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from coordinator.methods import resolve
+from coordinator.methods.fedbr import FedBROptions
+from coordinator.methods.fedmlb import FedMLBOptions
+from edge.blocks import Block, Net, build, load_dotted
+from edge.config import ModelConfig, TrainConfig
+from edge.describe import Flops, flops_per_example
+from edge.models import MODELS, mobilenetv2, model, shufflenet, squeezenet, vgg9
+from edge.objectives.fedbr import FedBR
+from edge.objectives.fedmlb import FedMLB
+from edge.pathways import Form
+from edge.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, WEIGHT_GRADIENT
+from tests.toy import CPU, gradient, play, shifted, visit, whole
+
+# Per block, with 100 classes and 32x32 images.
+PARAMS = {
+    "vgg9": [960, 18_624, 74_112, 147_840, 295_680, 590_592, 2_411_620],
+    "mobilenetv2": [192, 2_064, 14_496, 40_848, 186_816, 306_528, 800_736, 1_017_700],
+    "shufflenet": [720, 40_008, 313_200, 562_080, 96_100],
+    "squeezenet": [2_880, 12_208, 12_720, 45_920, 50_016, 105_744, 111_888, 190_144, 249_636],
+}
+MACS = {
+    "vgg9": [
+        1024 * 27 * 32,
+        1024 * 288 * 64,
+        256 * 576 * 128,
+        256 * 1152 * 128,
+        64 * 1152 * 256,
+        64 * 2304 * 256,
+        4096 * 512 + 512 * 512 + 512 * 100,
+    ],
+    # A unit from a to b channels with expansion t costs a*ta where it begins, then 9ta + ta*b where it ends.
+    "mobilenetv2": [
+        34**2 * 3 * 32,
+        34**2 * (32 * 32 + 9 * 32 + 32 * 16),
+        34**2 * 16 * 96 + 17**2 * (9 * 96 + 96 * 24) + 17**2 * (24 * 144 + 9 * 144 + 144 * 24),
+        17**2 * 24 * 144 + 9**2 * (9 * 144 + 144 * 32) + 2 * 9**2 * (32 * 192 + 9 * 192 + 192 * 32),
+        9**2 * 32 * 192 + 5**2 * (9 * 192 + 192 * 64) + 3 * 5**2 * (64 * 384 + 9 * 384 + 384 * 64),
+        5**2 * (64 * 384 + 9 * 384 + 384 * 96) + 2 * 5**2 * (96 * 576 + 9 * 576 + 576 * 96),
+        5**2 * (96 * 576 + 9 * 576 + 576 * 160) + 2 * 5**2 * (160 * 960 + 9 * 960 + 960 * 160),
+        5**2 * (160 * 960 + 9 * 960 + 960 * 320) + 5**2 * 320 * 1280 + 1280 * 100,
+    ],
+    # A unit from a to b channels, a third of them in each group: a*b/4/3 where it begins, then 9*b/4 + b/4*b/3.
+    "shufflenet": [
+        1024 * 27 * 24,
+        1024 * 24 * 60 // 3 + 256 * (9 * 60 + 60 * 216 // 3) + 3 * 256 * (240 * 60 // 3 + 9 * 60 + 60 * 240 // 3),
+        256 * 240 * 120 // 3 + 64 * (9 * 120 + 120 * 240 // 3) + 7 * 64 * (480 * 120 // 3 + 9 * 120 + 120 * 480 // 3),
+        64 * 480 * 240 // 3 + 16 * (9 * 240 + 240 * 480 // 3) + 3 * 16 * (960 * 240 // 3 + 9 * 240 + 240 * 960 // 3),
+        960 * 100,
+    ],
+    # A module from a channels to s and then 4s and 4s: a*s + s*4s + 9*s*4s.
+    "squeezenet": [
+        1024 * 27 * 96,
+        256 * (96 * 16 + 40 * 16**2),
+        256 * (128 * 16 + 40 * 16**2),
+        256 * (128 * 32 + 40 * 32**2),
+        64 * (256 * 32 + 40 * 32**2),
+        64 * (256 * 48 + 40 * 48**2),
+        64 * (384 * 48 + 40 * 48**2),
+        64 * (384 * 64 + 40 * 64**2),
+        16 * (512 * 64 + 40 * 64**2) + 16 * 512 * 100,
+    ],
+}
+NARROW = {"vgg9": 2, "mobilenetv2": 8, "shufflenet": 12, "squeezenet": 12}
+each_backbone = pytest.mark.parametrize("name", PARAMS)
+FORMS: tuple[Form, ...] = ("each", "sweep")
+
+
+def blocks(name: str, classes: int = 100, width: int | None = None, seed: int = 0) -> list[Block]:
+    torch.manual_seed(seed)
+    return build(ModelConfig(name, width), classes, 3)
+
+
+def numbers(name: str, classes: int) -> list[int]:
+    """Parameters per block."""
+    with torch.device("meta"):
+        return [sum(p.numel() for p in module.parameters()) for _, module in blocks(name, classes)]
+
+
+@functools.cache
+def flops(name: str, classes: int = 100, side: int = 32) -> Flops:
+    return flops_per_example(lambda: blocks(name, classes), (3, side, side))
+
+
+# --- what they weigh and cost -----------------------------------------------------------------------------------------
+
+
+@each_backbone
+def test_a_backbone_has_the_parameters_of_the_published_code(name: str) -> None:
+    assert numbers(name, 100) == PARAMS[name]
+
+
+def test_so_many_parameters_are_there_in_all() -> None:
+    total = {name: sum(each) for name, each in PARAMS.items()}
+    assert total == {"vgg9": 3_539_428, "mobilenetv2": 2_369_380, "shufflenet": 1_012_108, "squeezenet": 781_156}
+
+
+@each_backbone
+def test_a_backbone_computes_what_the_published_code_computes(name: str) -> None:
+    macs = flops(name) / 2
+    assert macs[:, FORWARD].tolist() == MACS[name]
+    # Each gradient costs as much as the forward pass, in groups and in depthwise convolutions too.
+    assert macs[:, WEIGHT_GRADIENT].tolist() == MACS[name]
+    assert (macs[:, INNER_GRADIENT] + macs[:, INPUT_GRADIENT]).tolist() == MACS[name]
+
+
+def test_so_many_macs_are_there_in_all() -> None:
+    total = {name: sum(each) for name, each in MACS.items()}
+    assert total == {
+        "vgg9": 135_415_808,
+        "mobilenetv2": 64_947_264,
+        "shufflenet": 41_693_952,
+        "squeezenet": 53_280_768,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "macs"),
+    [
+        # Four times the places for convolutions, and twice the classes.
+        ("vgg9", 3_539_428 + 512 * 100 + 100, 4 * (135_415_808 - 2_410_496) + 2_410_496 + 512 * 100),
+        ("shufflenet", 1_012_108 + 960 * 100 + 100, 4 * (41_693_952 - 96_000) + 2 * 96_000),
+        ("squeezenet", 781_156 + 512 * 100 + 100, 4 * (53_280_768 + 16 * 512 * 100)),
+        # Sides of 66, 33, 17 and 9, which are not twice 34, 17, 9 and 5.
+        ("mobilenetv2", 2_369_380 + 1280 * 100 + 100, 215_708_992),
+    ],
+)
+def test_larger_images_run_through_a_backbone(name: str, params: int, macs: int) -> None:
+    assert sum(numbers(name, 200)) == params
+    assert flops(name, 200, 64)[:, FORWARD].sum() / 2 == macs
+
+
+@pytest.mark.parametrize(
+    ("name", "published", "executed"),
+    [("vgg9", 3.21, 3.213), ("mobilenetv2", 4.61, 4.616), ("shufflenet", 2.33, 2.339), ("squeezenet", 4.11, 4.162)],
+)
+def test_what_all_pathways_of_fedmlb_cost(name: str, published: float, executed: float) -> None:
+    macs, count = MACS[name], len(MACS[name])
+    # As papers count: a plain step is three forward passes, and each block of a pathway costs two.
+    hybrid = sum(sum(macs[m:]) for m in range(1, count))
+    assert round(1 + 2 * hybrid / (3 * sum(macs)), 2) == published
+    # As it is executed: a plain step computes no gradient for the images.
+    mlb, plain = (resolve(method).objective for method in ("fedmlb", "fedavg"))
+    counted = flops(name)
+    step, plain_step = ((row.passes(count, resolve(row.name).options(), {}) * counted).sum() for row in (mlb, plain))
+    assert round(step / plain_step, 3) == executed
+
+
+# --- width ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "channels"),
+    [
+        ("vgg9", 8, [8, 16, 32, 32, 64, 16 * 64]),
+        ("mobilenetv2", 16, [16, 8, 12, 16, 32, 48, 80]),
+        ("shufflenet", 12, [12, 120, 240, 20 * 24]),
+        ("squeezenet", 48, [48, 64, 64, 128, 128, 192, 192, 256]),
+    ],
+)
+def test_all_channels_scale_with_the_width(name: str, width: int, channels: list[int]) -> None:
+    with torch.device("meta"):
+        features, x = [], torch.empty(2, 3, 32, 32)
+        for _, module in blocks(name, 10, width):
+            x = module(x)
+            features.append(x.shape[1])
+    assert features == [*channels, 10]
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "multiple", "nearest"),
+    [
+        ("vgg9", 1, 2, 2),
+        ("mobilenetv2", 20, 8, 16),
+        ("shufflenet", 20, 12, 24),
+        ("squeezenet", 5, 12, 12),
+    ],
+)
+def test_a_width_that_gives_no_whole_groups_is_refused(name: str, width: int, multiple: int, nearest: int) -> None:
+    text = f"model.width = {width}: {name} needs a multiple of {multiple}; the nearest is {nearest}"
+    with pytest.raises(ValueError, match=f"^{text}$"):
+        build(ModelConfig(name, width), 10, 3)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_row_says_what_its_file_builds(name: str) -> None:
+    row = model(name)
+    with torch.device("meta"):
+        built = load_dotted(row.stages)(10, 3, row.width)
+    assert tuple(stage for stage, _ in built) == row.blocks
+    assert sum(len(units) for _, units in built) == row.units
+    assert row.blocks[-1] == "head"
+
+
+# --- what their units compute -----------------------------------------------------------------------------------------
+
+
+class Plain:
+    """The layers of a module one by one, in the order of its parameters, with the normalisation written out."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.left = [p.detach() for p in module.parameters()]
+
+    def conv_norm(self, x: Tensor, **how: Any) -> Tensor:
+        weight, bias, scale, shift = self.left[:4]
+        del self.left[:4]
+        y = F.conv2d(x, weight, bias, padding=weight.shape[2] // 2, **how)
+        halves = y.view(len(y), 2, -1, *y.shape[2:])  # (batch, group, channels of the group, height, width)
+        mean = halves.mean((2, 3, 4), keepdim=True)
+        deviation = (halves.var((2, 3, 4), keepdim=True, unbiased=False) + 1e-5).sqrt()
+        normal: Tensor = ((halves - mean) / deviation).flatten(1, 2)
+        return normal * scale.view(-1, 1, 1) + shift.view(-1, 1, 1)
+
+
+def feature(channels: int) -> Tensor:
+    """(2, channels, 8, 8), not negative, as what a ReLU puts out."""
+    return torch.rand(2, channels, 8, 8, generator=torch.Generator().manual_seed(3))
+
+
+def moved(module: nn.Module) -> nn.Module:
+    """With scales and shifts that are not 1 and 0."""
+    rng = torch.Generator().manual_seed(4)
+    for parameter in module.parameters():
+        parameter.data.add_(0.3 * torch.randn(parameter.shape, generator=rng))
+    return module
+
+
+@pytest.mark.parametrize(("outputs", "stride"), [(8, 1), (8, 2), (12, 1)])
+def test_an_inverted_residual_unit_adds_only_what_has_its_shape(outputs: int, stride: int) -> None:
+    unit, x = moved(mobilenetv2.Unit(8, outputs, 6, stride)), feature(8)
+    plain = Plain(unit)
+    y = plain.conv_norm(x).clamp(0, 6)
+    y = plain.conv_norm(y, stride=stride, groups=48).clamp(0, 6)
+    y = plain.conv_norm(y)
+    expected = x + y if (outputs, stride) == (8, 1) else y
+    assert torch.allclose(unit(x), expected, atol=1e-4)
+
+
+def test_a_shuffle_unit_mixes_the_groups() -> None:
+    unit, x = moved(shufflenet.Unit(24, 24)), feature(24)
+    plain = Plain(unit)
+    y = plain.conv_norm(x, groups=3).relu()
+    y = y[:, [0, 2, 4, 1, 3, 5]]  # groups (0, 1), (2, 3), (4, 5): the first of each, then the second
+    y = plain.conv_norm(y, groups=6)
+    y = plain.conv_norm(y, groups=3)
+    assert torch.allclose(unit(x), (x + y).relu(), atol=1e-4)
+
+
+def test_the_first_shuffle_unit_of_a_stage_joins_its_pooled_input() -> None:
+    unit, x = moved(shufflenet.Unit(12, 48)), feature(12)
+    plain = Plain(unit)
+    y = plain.conv_norm(x, groups=3).relu()
+    y = y[:, [0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11]]
+    y = plain.conv_norm(y, groups=12, stride=2)
+    y = plain.conv_norm(y, groups=3)
+    # Means of 3x3 places, of which those outside the image are zero.
+    windows = F.pad(x, (1, 1, 1, 1)).unfold(2, 3, 2).unfold(3, 3, 2)
+    assert torch.allclose(unit(x), torch.cat([windows.mean((4, 5)), y.relu()], dim=1), atol=1e-4)
+
+
+@pytest.mark.parametrize("bypassed", [False, True])
+def test_a_fire_module_widens_in_two_ways_and_may_be_bypassed(bypassed: bool) -> None:
+    fire, x = moved(squeezenet.Fire(32, 4, bypassed)), feature(32)
+    plain = Plain(fire)
+    s = plain.conv_norm(x).relu()
+    y = torch.cat([plain.conv_norm(s).relu(), plain.conv_norm(s).relu()], dim=1)
+    assert torch.allclose(fire(x), x + y if bypassed else y, atol=1e-4)
+
+
+def test_fire_modules_3_5_and_7_are_bypassed() -> None:
+    modules = [(name, module) for name, block in blocks("squeezenet", 10, 12) for module in block.modules()]
+    fires = [(name, module.bypassed) for name, module in modules if isinstance(module, squeezenet.Fire)]
+    assert len(fires) == 8
+    assert [name for name, bypassed in fires if bypassed] == ["fire3", "fire5", "fire7"]
+
+
+@pytest.mark.parametrize("side", [(4, 4), (8, 8), (8, 12), (5, 7), (2, 2)])
+def test_vgg9_pools_any_size_to_four_by_four(side: tuple[int, int]) -> None:
+    x = torch.randn(2, 3, *side, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(vgg9.ToSide()(x), F.adaptive_avg_pool2d(x, 4), atol=1e-6)
+
+
+@each_backbone
+def test_images_in_channels_last_give_the_same_logits(name: str) -> None:
+    x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    nets = [
+        Net(lambda: blocks(name, 10, NARROW[name]), CPU, form)
+        for form in (torch.contiguous_format, torch.channels_last)
+    ]
+    nets[1].load(nets[0].dump(nets[0].layout.names))
+    with torch.no_grad():
+        plain, turned = nets[0].run(x), nets[1].run(x.contiguous(memory_format=torch.channels_last))
+    assert torch.allclose(plain, turned, atol=1e-4)
+
+
+# --- pathways ---------------------------------------------------------------------------------------------------------
+
+
+def small(name: str) -> Net:
+    return Net(lambda: blocks(name, 10, NARROW[name]), CPU)
+
+
+def images() -> tuple[Tensor, Tensor]:
+    """Four images of 8x8."""
+    return torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1)), torch.tensor([3, 1, 4, 1])
+
+
+def fedmlb(net: Net, form: Form = "each", **options: Any) -> FedMLB:
+    half = FedMLB(FedMLBOptions(**options).model_dump())
+    half.begin(net, whole(net), {}, replace(visit(net), pathways=form))
+    return half
+
+
+def slow(net: Net, frozen: Net, pathways: range, local_first: bool) -> np.ndarray[Any, Any]:
+    """The gradient of CE(z) + mean over m of CE(z_m) + KL(z_m | z), every pathway from the images on."""
+    local = [copy.deepcopy(module) for module in net.modules]
+    fixed = [copy.deepcopy(module).requires_grad_(False) for module in frozen.modules]
+    x, y = images()
+    main = nn.Sequential(*local)(x)
+    total = F.cross_entropy(main, y)
+    for m in pathways:
+        z = nn.Sequential(*(local[:m] + fixed[m:] if local_first else fixed[:m] + local[m:]))(x)
+        p, q = z.softmax(1), main.softmax(1)
+        divergence = (p * (p.log() - q.log())).sum(1).mean()
+        total = total + (F.cross_entropy(z, y) + divergence) / len(pathways)
+    grads = torch.autograd.grad(total, [p for module in local for p in module.parameters()])
+    return torch.cat([grad.reshape(-1) for grad in grads]).numpy()
+
+
+def assert_near(ours: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any]) -> None:
+    assert np.abs(ours - theirs).max() < 1e-4 * np.abs(theirs).max()
+
+
+@each_backbone
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("order", ["LG", "GL"])
+def test_fedmlbs_pathways_run_through_a_backbone(name: str, order: str, form: Form) -> None:
+    net = small(name)
+    half = fedmlb(net, form, order=order)
+    shifted(net, 0.01)
+    theirs = slow(net, half.frozen, range(1, len(net)), order == "LG")
+    assert_near(gradient(half, net, *images()), theirs)
+
+
+@each_backbone
+@pytest.mark.parametrize("form", FORMS)
+def test_fedbrs_pathways_run_through_a_backbone(name: str, form: Form) -> None:
+    net = small(name)
+    half = FedBR(FedBROptions().model_dump())
+    half.begin(net, whole(net), {}, replace(visit(net, alpha=2, full=1), pathways=form))
+    shifted(net, 0.01)
+    theirs = slow(net, half.frozen, range(len(net) - 2, len(net)), True)
+    assert_near(gradient(half, net, *images()), theirs)
+
+
+@each_backbone
+def test_a_federation_trains_a_backbone(name: str, tmp_path: Path) -> None:
+    brief = TrainConfig(lr=0.05, batch=8, local_steps=2, clip=1.0)
+    how: dict[str, Any] = {"model": ModelConfig(name, NARROW[name]), "clients": 2, "train": brief}
+    plain = play(tmp_path / "fedavg", "fedavg", rounds=1, **how)
+    # Without its terms, FedMLB is FedAvg to the bit; a run refuses FLOPs other than those that the row foresees.
+    neutral = play(tmp_path / "neutral", "fedmlb", rounds=1, lambda1=0, lambda2=0, **how)
+    assert np.array_equal(neutral.model, plain.model)
+    real = play(tmp_path / "fedbr", "fedbr", rounds=2, period=1, **how)
+    assert np.abs(real.model - real.start).max() > 1e-3
+    (full,), (part,) = real.rows("SELECT MIN(bytes_down) FROM visits GROUP BY round")
+    assert part < full

@@ -1,0 +1,144 @@
+"""Tiny-ImageNet: its own archive, copies as Parquet, and that a subset says what it lacks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+from zipfile import ZipFile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from edge.config import DataConfig
+from edge.data.find import find_data, missing, places
+from edge.data.sets import DATASETS, DataError, dataset
+from edge.data.store import open_data
+from edge.data.tinyimagenet import read
+
+ROW = replace(DATASETS["tinyimagenet"], classes=2, counts=(4, 2))
+VALIDATION = "val_0.JPEG\tn02\t0\t0\t9\t9\nval_1.JPEG\tn01\t0\t0\t9\t9\n"
+
+
+def picture(shade: int, mode: str = "RGB", side: int = 64) -> bytes:
+    """One flat colour, as a JPEG."""
+    out = BytesIO()
+    Image.new(mode, (side, side), shade if mode == "L" else (shade, 0, 0)).save(out, "JPEG", quality=95)
+    return out.getvalue()
+
+
+MEMBERS: dict[str, bytes] = {
+    "wnids.txt": b"n02\nn01\n",
+    "words.txt": b"n01\tgoldfish\n",
+    "val/val_annotations.txt": VALIDATION.encode(),
+    "train/n02/images/n02_0.JPEG": picture(30),
+    "train/n01/images/n01_0.JPEG": picture(10),
+    "train/n01/images/n01_2.JPEG": picture(40),
+    "train/n01/images/n01_10.JPEG": picture(20, "L"),
+    "train/n01/n01_boxes.txt": b"n01_0.JPEG\t0\t0\t9\t9\n",
+    "val/images/val_1.JPEG": picture(60),
+    "val/images/val_0.JPEG": picture(50),
+    "test/images/test_0.JPEG": picture(70),
+}
+
+
+def write(file: Path, members: Mapping[str, bytes]) -> Path:
+    with ZipFile(file, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(f"tiny-imagenet-200/{name}", content)
+    return file
+
+
+def test_the_archive_gives_what_an_image_folder_gives(tmp_path: Path) -> None:
+    decoded = read(ROW, [write(tmp_path / "tiny-imagenet-200.zip", MEMBERS)])
+    # Classes by WordNet id; within one, _0, _10, _2: file names are text.
+    assert decoded.train.y.tolist() == [0, 0, 0, 1]
+    assert np.abs(decoded.train.x[:, 0, 9, 9].astype(int) - [10, 20, 40, 30]).max() <= 2
+    assert decoded.train.x[1, :, 9, 9].tolist() == [20, 20, 20], "a grey image has three equal channels"
+    assert decoded.test.y.tolist() == [1, 0]
+    assert np.abs(decoded.test.x[:, 0, 9, 9].astype(int) - [50, 60]).max() <= 2
+    assert decoded.test.x.shape == (2, 3, 64, 64)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"wnids.txt": b"n01\nn02\nn03\n"}, "wnids.txt names 3 classes, tinyimagenet has 2"),
+        ({"wnids.txt": b"n01\nn03\n"}, "tiny-imagenet-200/train/n02/images/n02_0.JPEG: class n02 is not in wnids.txt"),
+        ({"val/val_annotations.txt": b""}, "no examples"),
+        (
+            {"val/val_annotations.txt": b"val_7.JPEG\tn01\n"},
+            "There is no item named 'tiny-imagenet-200/val/images/val_7",
+        ),
+        (
+            {"val/images/val_1.JPEG": picture(0, side=32)},
+            "tiny-imagenet-200/val/images/val_1.JPEG: the image is 32x32, tinyimagenet has 64x64",
+        ),
+        ({"val/images/val_1.JPEG": b"text"}, "tiny-imagenet-200/val/images/val_1.JPEG: not a readable image"),
+    ],
+)
+def test_an_archive_that_does_not_fit_is_named(tmp_path: Path, change: dict[str, bytes], complaint: str) -> None:
+    file = write(tmp_path / "tiny.zip", MEMBERS | change)
+    with pytest.raises(DataError) as refusal:
+        read(ROW, [file])
+    assert str(refusal.value).startswith(str(file))
+    assert complaint in str(refusal.value)
+
+
+def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
+    file = write(tmp_path / "tiny.zip", MEMBERS)
+    file.write_bytes(file.read_bytes()[:2000])
+    with pytest.raises(DataError, match=r"tiny\.zip: not Tiny-ImageNet's archive, or damaged: File is not a zip file"):
+        read(ROW, [file])
+
+
+@pytest.mark.parametrize("below", ["", "tinyimagenet"])
+def test_the_archive_is_found_and_comes_before_copies(tmp_path: Path, below: str) -> None:
+    copies = tmp_path / "tinyimagenet"
+    copies.mkdir()
+    for name in ("train.parquet", "val.parquet"):
+        (copies / name).touch()
+    assert find_data("tinyimagenet", str(tmp_path)) == f"Parquet in {copies}"
+    (tmp_path / below / "tiny-imagenet-200.zip").touch()
+    assert find_data("tinyimagenet", str(tmp_path)) == f"tiny-imagenet-200.zip in {tmp_path / below}"
+
+
+def test_a_missing_set_names_the_archive(tmp_path: Path) -> None:
+    text = str(missing(dataset("tinyimagenet"), places(str(tmp_path), None), "torchvision does not offer it"))
+    assert (
+        "put tinyimagenet/train.parquet and tinyimagenet/test.parquet, or tiny-imagenet-200.zip as it is, below" in text
+    )
+
+
+def test_a_subset_says_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "tiny-imagenet-200.zip", MEMBERS)
+    config, cache = DataConfig("tinyimagenet", root=str(tmp_path)), tmp_path / "cache"
+    monkeypatch.setitem(DATASETS, "tinyimagenet", ROW)
+    whole = open_data(config, cache)
+    assert whole.source == f"tiny-imagenet-200.zip (JPEG images) in {tmp_path}"
+    monkeypatch.setitem(DATASETS, "tinyimagenet", replace(ROW, counts=(100_000, 2)))
+    assert open_data(config, cache).source == (
+        f"tiny-imagenet-200.zip (JPEG images; a subset: 4 of 100,000 training and 2 of 2 test examples) in {tmp_path}"
+    )
+
+
+def test_the_real_set_has_200_even_classes_of_which_some_images_are_grey(tmp_path: Path) -> None:
+    root = Path(os.environ.get("FEDBR_DATA", ""))
+    if not (root / "tinyimagenet").is_dir():
+        pytest.skip("no tinyimagenet below the folder that FEDBR_DATA names")
+    data = open_data(DataConfig("tinyimagenet", root=str(root)), tmp_path)
+    whole = (len(data.train.y), len(data.test.y)) == (100_000, 10_000)
+    assert ("a subset" in data.source) != whole
+    assert data.train.x.shape[1:] == (3, 64, 64)
+    for split in (data.train, data.test):
+        counts = np.bincount(split.y, minlength=200)
+        assert counts.min() == counts.max() == len(split.y) // 200
+        grey = (split.x == split.x[:, :1]).all((1, 2, 3)).mean()
+        assert 0.005 < grey < 0.05
+    # The statistics of its profile are those of the whole set.
+    pixels = data.train.x.transpose(1, 0, 2, 3).reshape(3, -1) / np.float32(255)
+    assert np.abs(pixels.mean(1) - [0.4802, 0.4481, 0.3975]).max() < 0.01
+    assert np.abs(pixels.std(1) - [0.2770, 0.2691, 0.2821]).max() < 0.01

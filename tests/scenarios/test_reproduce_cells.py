@@ -1,0 +1,171 @@
+"""The cells of published tables: averages, bounds, means over settings, and the marks of what is not the paper's."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.ledger import read
+from scenarios import cli
+from scenarios.load import ScenarioError
+from scenarios.studies import reproduce, reproduce_cells, reproduce_tables, sources
+from scenarios.studies.ema import FIRST, Smoothing, smoothed
+from scenarios.studies.reproduce_cells import Plan, measured, measured_row
+from scenarios.studies.trail import Point, Trail
+
+
+def planned(cells: str | None, scale: str = "tiny", ema: str | None = None) -> Plan:
+    """Table 4: FedAvg and both orders of pathways."""
+    return reproduce.plan("fedmlb:4", scale, cells, [], 1, ema=ema)
+
+
+def learning(*accuracies: float) -> Trail:
+    points, best = [], 0.0
+    for index, accuracy in enumerate(accuracies, start=1):
+        best = max(best, accuracy)
+        points.append(Point(index, 10.0 * index, 100 * index, 80.0 * index, accuracy, best))
+    return tuple(points)
+
+
+# --- how it is read ---------------------------------------------------------------------------------------------------
+
+
+def test_a_target_that_was_missed_is_a_bound_and_never_left_out() -> None:
+    reached, missed = learning(0.2, 0.6, 0.7), learning(*[0.3] * 1000)
+    both = measured([reached, missed], "rounds to accuracy", 0.5)
+
+    assert both["ours"] == {"mean": None, "deviation": None, "values": [2.0, None]}
+    assert both["at_least"] == (2 + 1000) / 2
+    assert both["complete"] == [True, False]
+    assert measured([reached, reached], "rounds to accuracy", 0.5)["at_least"] is None
+
+
+def test_a_missed_target_is_shown_as_the_paper_does() -> None:
+    made = planned("cifar100-dir0.3-100@48%,FedAvg", "paper")
+    (cell,) = reproduce_cells.read_off(made, {"runs": []})["cells"]
+    never = measured([learning(*[0.3] * 1000)], "rounds to accuracy", 0.48)
+    table = reproduce_tables.tables(made, {"cells": [{**cell, **never}]})[0]
+
+    assert (table.header, table.rows) == (["", "paper, 48 %", "ours, 48 %"], [["FedAvg", "1000+", "1000+"]])
+    assert any(note.startswith("+ at least") for note in table.notes)
+
+
+def test_targets_are_reached_by_the_average_and_not_by_one_lucky_round() -> None:
+    lucky = smoothed(learning(0.2, 0.6, 0.2, 0.2, 0.2, 0.2), Smoothing(0.9, FIRST))
+
+    assert measured([lucky], "rounds to accuracy", 0.5)["at_least"] == 6
+    # 0.2, 0.24, then falling towards 0.2
+    assert measured([lucky], "accuracy at rounds", 2)["ours"]["mean"] == pytest.approx(0.24)
+
+
+def test_a_row_over_several_settings_is_the_mean_of_their_means() -> None:
+    # Two settings of two seeds each: means 0.3 and 0.5, whose sample deviation is 0.2 / sqrt 2.
+    each = [[learning(0.2), learning(0.4)], [learning(0.5), learning(0.5)]]
+    cell = measured_row(each, "accuracy at rounds", 1)
+
+    assert cell["ours"]["values"] == pytest.approx([0.3, 0.5])
+    assert (cell["ours"]["mean"], cell["ours"]["deviation"]) == (pytest.approx(0.4), pytest.approx(0.2 / 2**0.5))
+    assert cell["complete"] == [True] * 4
+    missed = measured_row(each, "rounds to accuracy", 0.45)
+    assert (missed["ours"]["mean"], missed["at_least"]) == (None, 1.0)
+
+
+def test_the_beginning_of_the_average_can_be_chosen_where_there_is_one() -> None:
+    assert planned(None).smoothing == Smoothing(0.9, "corrected")
+    assert planned(None, ema="first").smoothing == Smoothing(0.9, "first")
+    with pytest.raises(ScenarioError, match=r"^--ema 'frist': did you mean 'first'\?$"):
+        planned(None, ema="frist")
+    with pytest.raises(ScenarioError, match=r"^--ema: the accuracies of fedbr:fig3 are not averaged over rounds$"):
+        reproduce.plan("fedbr:fig3", "tiny", None, [], 1, ema="first")
+
+
+# --- marks ------------------------------------------------------------------------------------------------------------
+
+
+def environment(folder: Path, name: str, source: str, shares: list[int], test: int) -> Path:
+    said = {
+        "data": {"name": name, "source": source, "test_examples": test},
+        "partition": {"clients": len(shares), "histogram": [[share, 0] for share in shares]},
+    }
+    (folder / "environment.json").write_text(json.dumps(said))
+    return folder
+
+
+def test_data_that_are_the_papers_bear_no_mark(tmp_path: Path) -> None:
+    lossless = "Parquet (lossless images) in /data/cifar100"
+    assert sources.differences(environment(tmp_path, "cifar100", lossless, [500] * 100, 10_000)) == []
+    # Equal shares for 300 clients leave 200 images to nobody.
+    assert sources.differences(environment(tmp_path, "cifar100", lossless, [166] * 300, 10_000)) == []
+    jpegs = "Parquet (JPEG images) in /data/tinyimagenet"  # as its authors published them
+    assert sources.differences(environment(tmp_path, "tinyimagenet", jpegs, [1000] * 100, 10_000)) == []
+    assert sources.differences(environment(tmp_path, "digits", "scikit-learn", [70] * 20, 360)) == []
+
+
+def test_other_copies_and_parts_of_a_set_say_what_they_are(tmp_path: Path) -> None:
+    jpegs = "Parquet (JPEG images) in /data/"
+    assert sources.differences(environment(tmp_path, "cifar100", jpegs, [500] * 100, 10_000)) == [
+        "data: images compressed again as JPEG"
+    ]
+    assert sources.differences(environment(tmp_path, "tinyimagenet", jpegs, [100] * 100, 2_400)) == [
+        "data: 10,000 of 100,000 training images, 2,400 of 10,000 test images"
+    ]
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """One row of Table 8 on two seeds, cut short after two rounds of one step."""
+    out = tmp_path_factory.mktemp("runs")
+    words = ["fedmlb:8", "rounds.max=2", "train.local_steps=1", "--cells", "tau=1.5,cifar100-dir0.3-100"]
+    assert cli.guarded(["reproduce", *words, "--seeds", "2", "--quiet", "--out", str(out), "--run-id", "a"]) == 0
+    return dict(json.loads((out / "fedmlb-8-tiny" / "a" / "study.json").read_text()))
+
+
+def test_every_cell_that_was_made_bears_its_marks_and_says_why(result: dict[str, Any]) -> None:
+    (cell,) = result["cells"]
+
+    assert (cell["panel"], cell["row"], cell["published"]) == ("cifar100-dir0.3-100@1000R", "tau=1.5", 0.5387)
+    assert cell["marks"] == ["scaled", "asked"]
+    assert cell["overrides"] == ["method_options.temperature=1.5"]
+    assert "digits (8x8, 10 classes) in place of CIFAR-100" in cell["changed"]
+    assert "30 rounds in place of 1000" in cell["changed"]
+    assert cell["changed"].endswith("rounds.max=2 was asked for; train.local_steps=1 was asked for")
+    assert (cell["rounds"], cell["complete"]) == (2, [False, False])
+    assert (result["seeds"], result["accuracy"]) == ([0, 1], "moving average of momentum 0.9, bias-corrected")
+
+
+def test_the_accuracy_of_a_cell_is_the_average_over_its_runs_rounds(result: dict[str, Any]) -> None:
+    by_hand = []
+    for run in result["runs"]:
+        first, second = (
+            row["accuracy"] for row in read(Path(run["run_dir"]) / "ledger.sqlite", "SELECT accuracy FROM rounds")
+        )
+        by_hand.append((0.09 * first + 0.1 * second) / 0.19)
+
+    assert result["cells"][0]["ours"]["values"] == pytest.approx(by_hand)
+    assert result["cells"][0]["ours"]["mean"] == pytest.approx(sum(by_hand) / 2)
+
+
+def test_the_page_has_the_papers_table_beside_ours(result: dict[str, Any]) -> None:
+    page = (Path(result["folder"]) / "report.html").read_text()
+
+    assert "<th>paper, 1000R</th><th>ours, 30R</th>" in page
+    assert "<td>53.87</td>" in page
+    assert "*†§</td>" in page
+    assert "<svg" in page
+
+
+def test_real_images_that_were_compressed_again_bear_a_mark_at_the_papers_scale(tmp_path: Path) -> None:
+    if not os.environ.get("FEDBR_DATA"):
+        pytest.skip("FEDBR_DATA names no folder with data sets")
+    short = ["rounds.max=1", "train.local_steps=1", "train.batch=2", "model.width=2", "eval.subset=10"]
+    words = ["fedmlb:4", *short, "--scale", "paper", "--cells", "FedAvg,cifar100-dir0.3-100@1000R", "--quiet"]
+    assert cli.guarded(["reproduce", *words, "--out", str(tmp_path), "--run-id", "a"]) == 0
+    (cell,) = json.loads((tmp_path / "fedmlb-4-paper" / "a" / "study.json").read_text())["cells"]
+
+    assert cell["marks"] == ["data", "asked"]
+    assert "data: images compressed again as JPEG" in cell["changed"]
+    assert not cell["scaled"]

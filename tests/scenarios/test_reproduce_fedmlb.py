@@ -1,0 +1,228 @@
+"""The tables of FedMLB: what is printed, what stands for it at each scale, and how honestly it is shown."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from scenarios import cli
+from scenarios.load import ScenarioError
+from scenarios.studies import published, reproduce, reproduce_cells, reproduce_fedmlb, reproduce_tables
+from scenarios.studies.papers import Row
+from scenarios.studies.reproduce_cells import Plan
+
+VALUES = {
+    "1a": 64, "1b": 64, "2": 56, "3": 56, "4": 24, "5": 9, "6": 5, "7": 16, "8": 12, "9": 20,
+    "10a": 64, "10b": 64, "11a": 64, "11b": 64,
+}  # fmt: skip
+
+
+def cells_of(table: str) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """(setting, row, column) -> cell of the list."""
+    rows = reproduce.catalogue(f"fedmlb:{table}")
+    return {(row["title"], row["row"], row["panel"].partition("@")[2]): row for row in rows}
+
+
+def planned(table: str, scale: str, cells: str | None, **more: Any) -> Plan:
+    return reproduce.plan(f"fedmlb:{table}", scale, cells, more.pop("overrides", []), more.pop("seeds", 1), **more)
+
+
+# --- what is printed --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", VALUES)
+def test_every_printed_value_stands_in_exactly_one_cell(table: str) -> None:
+    with (published.FILES / "fedmlb.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["table"] == table]
+    printed = Counter(
+        (
+            f"{row['dataset']}, {row['setting']}",
+            row["row"],
+            row["metric"].partition("@")[2],
+            row["value"],
+            row["deviation"],
+        )
+        for row in rows
+    )
+    shown: Counter[tuple[str, ...]] = Counter()
+    for (setting, row, column), cell in cells_of(table).items():
+        if cell["measure"] == "accuracy at rounds":
+            value = f"{100 * cell['published']:.2f}"
+        else:
+            value = f"{cell['published']:g}{'+' if cell['published_is_bound'] else ''}"
+        deviation = cell["published_deviation"]
+        shown[setting, row, column, value, "" if deviation is None else f"{100 * deviation:.2f}"] += 1
+
+    assert len(rows) == VALUES[table]
+    assert shown == printed
+    assert len(reproduce.catalogue(f"fedmlb:{table}")) == VALUES[table]
+
+
+def test_the_figures_are_the_papers_tables() -> None:
+    assert [name for name in reproduce.FIGURES if name.startswith("fedmlb:")] == [
+        f"fedmlb:{table}" for table in ("1a", "1b", "2", "3", "4", "5", "6", "7", "8", "9", "10a", "10b", "11a", "11b")
+    ]
+
+
+def test_headline_values_are_those_of_the_paper() -> None:
+    hundred, many = "CIFAR-100, Dir(0.3) 100 clients 5%", "CIFAR-100, Dir(0.3) 500 clients 2%"
+    two = cells_of("2")
+
+    assert [two[hundred, "FedAvg", at]["published"] for at in ("500R", "1000R", "40%")] == [0.4188, 0.4783, 428]
+    assert [two[hundred, "FedMLB", at]["published"] for at in ("500R", "1000R", "48%")] == [0.4739, 0.5458, 523]
+    assert [two[many, "FedMLB", at]["published"] for at in ("500R", "1000R", "36%")] == [0.3203, 0.4261, 642]
+    assert (two[hundred, "FedAvg", "48%"]["published"], two[hundred, "FedAvg", "48%"]["published_is_bound"]) == (
+        1000,
+        True,
+    )
+    assert cells_of("1a")[hundred, "FedDyn+FedMLB", "1000R"]["published"] == 0.6181
+    assert cells_of("7")[hundred, "lambda1=1 lambda2=3", "1000R"]["published"] == 0.5632
+    single = cells_of("6")[hundred, "1 pathway", "1000R"]
+    assert (single["published"], single["published_deviation"]) == (0.4789, 0.0399)
+
+
+# --- what stands for it -----------------------------------------------------------------------------------------------
+
+
+def test_at_the_papers_scale_the_profile_is_the_papers() -> None:
+    hundred, many = (part.loaded.scenario for part in planned("4", "paper", "FedAvg").study.parts)
+
+    for scenario in (hundred, many):
+        train = scenario.train
+        assert (train.lr, train.lr_decay, train.weight_decay, train.momentum, train.clip) == (0.1, 0.998, 1e-3, 0, 10)
+        assert (train.local_epochs, train.local_steps, scenario.rounds.max) == (5, None, 1000)
+        assert (scenario.model.name, scenario.model.width, scenario.model.blocks) == ("resnet18", 64, "stages")
+        assert (scenario.data.name, scenario.data.partition.kind, scenario.data.partition.alpha) == (
+            "cifar100", "dirichlet", 0.3,
+        )  # fmt: skip
+        assert (scenario.eval.every, scenario.eval.subset) == (1, None)
+    assert (hundred.data.clients, hundred.rounds.participants, hundred.train.batch) == (100, 5, 50)
+    assert (many.data.clients, many.rounds.participants, many.train.batch) == (500, 10, 10)
+
+
+@pytest.mark.parametrize(
+    ("table", "setting", "examples", "batch", "steps"),
+    [
+        ("1a", "cifar100-dir0.3-100", 50_000, 50, 50),
+        ("1b", "cifar100-dir0.3-500", 50_000, 10, 50),
+        ("1a", "tinyimagenet-dir0.3-100", 100_000, 100, 50),
+        ("1b", "tinyimagenet-dir0.3-500", 100_000, 20, 50),
+        ("3", "cifar100-dir0.3-100-k=100", 50_000, 50, 100),
+        ("3", "cifar100-dir0.3-100-k=200", 50_000, 50, 200),
+    ],
+)
+def test_epochs_and_batches_make_the_papers_local_steps(
+    table: str, setting: str, examples: int, batch: int, steps: int
+) -> None:
+    own = reproduce.FIGURES[f"fedmlb:{table}"].settings[setting]["paper"]
+    said = dict(override.split("=", 1) for override in own.overrides)
+    clients = int(said.get("data.clients", 100))
+
+    assert int(said.get("train.batch", {"fedmlb-cifar100": 50, "fedmlb-tinyimagenet": 100}[own.scenario])) == batch
+    assert int(said["train.local_epochs"]) * examples / clients / batch == steps
+    assert own.changed == ""
+    assert ("epochs" in own.inferred) == (steps > 50)
+
+
+def test_fedadam_rows_have_their_own_local_learning_rate() -> None:
+    rows = reproduce.FIGURES["fedmlb:1a"].rows
+
+    assert rows["FedADAM+FedMLB"] == Row(
+        "fedmlb", ("server=fedadam", "train.lr=0.01"), note="beta1, beta2 and v_0 are not printed"
+    )
+    assert rows["FedDyn+FedMLB"].method == "fedmlb+feddyn"
+    assert [name for name, row in rows.items() if "train.lr=0.01" in row.overrides] == ["FedADAM", "FedADAM+FedMLB"]
+
+
+@pytest.mark.parametrize("table", ["4", "5", "6", "7", "8"])
+@pytest.mark.parametrize("scale", ["tiny", "small", "paper"])
+def test_tables_of_fedavg_and_fedmlb_can_be_planned(table: str, scale: str) -> None:
+    made = planned(table, scale, None)
+
+    for part in made.study.parts:
+        assert part.needs == {"rounds": part.loaded.scenario.rounds.max}
+    for panel in made.panels:
+        assert made.limit(panel) > 0
+        if scale == "paper":
+            assert made.limit(panel) == panel.limit
+        elif panel.measure == "accuracy at rounds":
+            assert made.limit(panel) == part.loaded.scenario.rounds.max * panel.limit / 1000
+
+
+def test_accuracies_are_read_at_half_and_at_all_of_the_rounds() -> None:
+    made = planned("4", "tiny", "cifar100-dir0.3-100")
+
+    assert [made.limit(panel) for panel in made.panels] == [15, 30, 0.4, 0.7]
+    assert {part.loaded.scenario.rounds.max for part in made.study.parts} == {30}
+    assert {part.loaded.scenario.model.width for part in made.study.parts} == {8}
+
+
+def test_settings_that_are_made_alike_share_their_runs() -> None:
+    made = planned("1a", "tiny", "FedAvg,FedMLB")
+
+    assert made.groups == {
+        "cifar100-dir0.3-100": "cifar100-dir0.3-100", "tinyimagenet-dir0.3-100": "cifar100-dir0.3-100",
+    }  # fmt: skip
+    assert [part.name for part in made.study.parts] == [
+        "cifar100-dir0.3-100-fedavg-seed0", "cifar100-dir0.3-100-fedmlb-seed0",
+    ]  # fmt: skip
+
+
+def test_means_over_pathways_take_every_subset_once() -> None:
+    made = planned("6", "paper", None, seeds=2)
+    options = [part.loaded.scenario.method_options for part in made.study.parts if part.loaded.scenario.seed == 0]
+    subsets = [tuple(option["pathways"]) for option in options]
+
+    assert len(made.study.parts) == 2 * 31
+    assert len(set(subsets)) == 31
+    assert Counter(map(len, subsets)) == {1: 5, 2: 10, 3: 10, 4: 5, 5: 1}
+    assert {option["norm"] for option in options} == {"all"}
+
+
+def test_inferred_settings_say_so() -> None:
+    rows = reproduce.FIGURES["fedmlb:5"].rows
+
+    assert rows["row 1"].note == ""
+    assert rows["row 3"].overrides[1] == "method_options.pathways=[1, 2, 3]"
+    assert "divided by five, as in the published code, is inferred" in rows["row 3"].note
+    assert "pathways are [1, 2, 3] too" in rows["row 3"].note
+
+
+# --- settings that are lost -------------------------------------------------------------------------------------------
+
+
+def test_rows_whose_setting_is_lost_are_not_run_and_say_so() -> None:
+    made = planned("5", "tiny", None)
+    cells = reproduce_cells.read_off(made, {"runs": []})["cells"]
+    (table,) = reproduce_tables.tables(made, {"cells": cells})
+
+    assert len(made.study.parts) == 5
+    assert [cell["method"] for cell in cells] == ["fedmlb"] * 5 + [None] * 4
+    assert [row[1:] for row in table.rows][5:] == [
+        [value, "setting unknown"] for value in ("48.45", "46.78", "51.73", "52.65")
+    ]
+    with pytest.raises(ScenarioError, match=r"^--cells: row 6: setting unknown: the table's marks are lost$"):
+        planned("5", "tiny", "row 6")
+
+
+# --- the list ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_list_prints_the_papers_table_and_what_stands_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.guarded(["reproduce", "fedmlb:2", "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+
+    assert "CIFAR-100, Dir(0.3) 100 clients 5% (cifar100-dir0.3-100)" in lines
+    fedavg = next(line for line in lines if line.startswith("FedAvg "))
+    assert fedavg.split() == ["FedAvg", "41.88", "47.83", "428", "1000+"]
+    assert any(line.startswith("paper: fedmlb-cifar100 ") for line in lines)
+    assert "FedProx: fedprox; which mu of 0.1, 0.01 and 0.001 was used is not printed" in lines
+    assert max(map(len, lines[:-2])) <= 100
+
+
+def test_rows_of_the_file_are_rows_of_the_tables() -> None:
+    for table, (_, rows, _) in reproduce_fedmlb.TABLES.items():
+        assert {value.row for value in published.printed("fedmlb", table)} == set(rows)
