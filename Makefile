@@ -25,7 +25,7 @@ demo: $(STAMP) ## the main job on real data: FedAvg, FedProx, FedMLB and FedBR o
 test: $(STAMP) ## the whole test suite
 	$(BIN)/python -m pytest
 
-test-network: $(STAMP) ## the clock against real links, shaped by the kernel (root; about 7 minutes)
+test-network: $(STAMP) ## the clock against real links, and joining from another machine (root; about 8 minutes)
 	FEDBR_NETWORK=1 $(BIN)/python -m pytest -rs tests/network
 
 chaos: $(STAMP) ## kill and stop workers and coordinators of four methods at random moments, and compare the results (15 minutes)

@@ -1,4 +1,7 @@
-"""The workers of a pool, living and dead, and the nursery that starts and ends them. Never a socket."""
+"""The workers of a pool, living and dead, and the nursery that starts and ends them. Never a socket.
+
+Guests are workers on other machines, known by their key: nothing here starts them, or can end them.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,16 @@ LOG_NBYTES = 4096
 
 @dataclass(eq=False)
 class Worker:
-    """One worker process; a replacement is another worker."""
+    """One worker process, ours or a guest; a replacement is another worker."""
 
     number: int
     seat: int
     """Its place among those that work at a time, 0, 1 ..; the one that replaces it takes it over (`edge.gpus`)."""
     identity: str
-    log: Path
+    log: Path | None
+    """None of a guest, whose log is on its own machine."""
+    key: str = ""
+    """The public key of a guest; empty for a worker of ours."""
     greeted: bool = False
     dead: bool = False
     retired: bool = False
@@ -38,6 +44,8 @@ class Worker:
 
     def tail(self) -> bytes:
         """The end of its log."""
+        if self.log is None:
+            return b""
         try:
             with self.log.open("rb") as file:
                 file.seek(max(0, self.log.stat().st_size - LOG_NBYTES))
@@ -63,14 +71,20 @@ class Crew:
         self._nursery, self._logs, self._argv = nursery, logs, argv
         self._by_number: dict[int, Worker] = {}
         self._by_identity: dict[str, Worker] = {}
+        self._gone: list[News] = []  # guests that have been given up since the last news
         self.left: tuple[int, ...] = ()
         """Seats of those that have retired, and ended."""
 
     def __getitem__(self, number: int) -> Worker:
         return self._by_number[number]
 
-    def named(self, identity: str) -> Worker | None:
-        """The worker of this identity."""
+    def named(self, identity: str, key: str = "") -> Worker | None:
+        """The worker of this identity and key: the same identity with another key is not that worker."""
+        worker = self.bearing(identity)
+        return worker if worker is not None and worker.key == key else None
+
+    def bearing(self, identity: str) -> Worker | None:
+        """The worker of this identity, whatever its key."""
         return self._by_identity.get(identity)
 
     @property
@@ -81,16 +95,29 @@ class Crew:
     def start(self, number: int) -> None:
         """Have a worker started."""
         identity = f"worker-{number}-{secrets.token_hex(4)}"
-        taken = {one.seat for one in self._by_number.values() if one.retired or not one.dead}
+        ours = [one for one in self._by_number.values() if not one.key]
+        taken = {one.seat for one in ours if one.retired or not one.dead}
         seat = next(seat for seat in count() if seat not in taken)
-        worker = Worker(number, seat, identity, self._logs / f"worker-{number}.log")
+        log = self._logs / f"worker-{number}.log"
+        worker = Worker(number, seat, identity, log)
         self._by_number[number] = self._by_identity[identity] = worker
-        self._nursery.spawn(identity, list(self._argv(identity)), worker.log)
+        self._nursery.spawn(identity, list(self._argv(identity)), log)
+
+    def admit(self, number: int, identity: str, key: str) -> Worker:
+        """A guest has come. Its machine is its own, and so is its seat there."""
+        guest = Worker(number, 0, identity, None, key)
+        self._by_number[number] = self._by_identity[identity] = guest
+        return guest
 
     def end(self, worker: Worker, why: str) -> None:
-        """Have a worker ended; its death brings its tasks back."""
-        worker.last_words = why
-        self._nursery.end([worker.identity])
+        """Have a worker ended, or give a guest up; its death brings its tasks back."""
+        if not worker.key:
+            worker.last_words = why
+            self._nursery.end([worker.identity])
+        elif not worker.dead:
+            worker.dead = True
+            del self._by_identity[worker.identity]  # whatever it still sends comes from nobody
+            self._gone.append(News(worker, f"worker {worker.number}, a guest, is gone: {why}", True))
 
     def retire(self, worker: Worker, why: str) -> None:
         """As `end`, and nobody is to take its seat."""
@@ -102,7 +129,7 @@ class Crew:
 
         Workers of an earlier pool are passed over.
         """
-        news: list[News] = []
+        news, self._gone = self._gone, []
         for answer in self._nursery.answers():
             worker = self.named(answer.get("spawned") or answer.get("exited") or answer["failed"])
             if worker is None:
@@ -124,6 +151,8 @@ class Crew:
             for worker in self.alive:
                 if worker.greeted:
                     say_bye(worker)
+            for guest in [worker for worker in self.alive if worker.key]:
+                self.end(guest, "the run is over")
             self._await_ends(BYE_SECONDS)
             self._nursery.end([worker.identity for worker in self.alive])
             self._await_ends(END_SECONDS)

@@ -16,6 +16,9 @@ dead worker's sums never count: nothing is counted twice.
 Workers of one GPU share its memory. One that has too little for a task *leaves*: it is ended and not replaced, and its
 task goes to the front without a strike. Until it has ended nothing is handed out; what is handed out afterwards has
 more memory. Only the last worker's task gets strikes.
+
+*Guests* are workers on other machines, that come and go: nobody starts them, and nobody replaces them. When one is lost
+its link may be to blame, so that its task gets no strike.
 """
 
 from __future__ import annotations
@@ -151,11 +154,19 @@ class Leases:
         self._deaths_before_ready = self._deaths_while_asked = 0
         self._started = 0
         self._workers = workers
+        self._guests: set[int] = set()
         self._flops = self._seconds = 0.0  # of the tasks that were answered and whose work was foreseen
 
     def begin(self) -> list[Instruction]:
         """The pool opens."""
         return [self._start() for _ in range(self._workers)]
+
+    def joined(self) -> int:
+        """A guest has come, and gets this number."""
+        worker = self._number()
+        self._guests.add(worker)
+        self._workers += 1
+        return worker
 
     def submitted(self, tasks: Iterable[tuple[int, str, float]]) -> list[Instruction]:
         """New tasks: (sequence, what an error calls it, FLOPs that it will take or 0 if that is unknown)."""
@@ -225,7 +236,12 @@ class Leases:
         return [*instructions, *self._hand_out(self._hands)]
 
     def died(self, worker: int, reason: str) -> list[Instruction]:
-        """A worker's process has ended: the task that it was at work on is to blame, those that waited are not."""
+        """A worker's process has ended: the task that it was at work on is to blame, those that waited are not.
+
+        Of a guest, all that is known is that it cannot be reached: nobody is to blame.
+        """
+        if worker in self._guests:
+            return self._left(worker, reason)
         if worker in self._starting:
             self._starting.remove(worker)
             self._deaths_before_ready += 1
@@ -244,10 +260,30 @@ class Leases:
             self._give_back(hand)
         lost += self._recall(worker, reason)
         if is_leaving:
-            self._leaving = None
-            self._crowded = {sequence for others in self._hands.values() for sequence in others}
+            self._end_leaving()
         else:
             lost.append(self._start())
+        return [*lost, *self._hand_out(self._hands)]
+
+    def _end_leaving(self) -> None:
+        self._leaving = None
+        self._crowded = {sequence for others in self._hands.values() for sequence in others}
+
+    def _left(self, worker: int, reason: str) -> list[Instruction]:
+        """A guest is gone: what it held goes to the front."""
+        self._guests.remove(worker)
+        self._starting.discard(worker)
+        if worker == self._leaving:  # then it has been counted out already
+            self._end_leaving()
+        else:
+            self._workers -= 1
+        hand = [sequence for sequence in self._hands.pop(worker, ()) if sequence in self._tasks]
+        deposits = tuple(self._deposits.pop(worker, ()))
+        self._asked.discard(worker)
+        self._queue.extendleft(reversed([*hand, *deposits]))
+        lost: list[Instruction] = [Repeat(worker, sequence, reason) for sequence in hand]
+        if deposits:
+            lost.append(Recall(worker, deposits, reason))
         return [*lost, *self._hand_out(self._hands)]
 
     def collect(self, sequences: Iterable[int]) -> list[Instruction]:
@@ -283,10 +319,14 @@ class Leases:
         ]
 
     def _start(self) -> Start:
+        return Start(self._number())
+
+    def _number(self) -> int:
+        """The number of a worker that is not ready yet."""
         worker = self._started
         self._started += 1
         self._starting.add(worker)
-        return Start(worker)
+        return worker
 
     def _hand_out(self, workers: Iterable[int]) -> list[Instruction]:
         """Give these workers what they may have by now, empty hands first."""

@@ -135,8 +135,8 @@ class HostEvent(NamedTuple):
     """Something that happened to this machine's processes; never part of the result."""
 
     kind: str
-    """worker_started, worker_memory, worker_retired, worker_died, task_failed, task_repeated, task_given_up,
-    late_reply, message_refused"""
+    """worker_started, worker_joined, worker_memory, worker_retired, worker_died, task_failed, task_repeated,
+    task_given_up, late_reply, message_refused, listening"""
     worker: str
     """Its number; '' when no worker of ours is known to be concerned."""
     detail: str

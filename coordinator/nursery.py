@@ -43,15 +43,13 @@ class Nursery:
 
     def __enter__(self) -> Self:
         _raise_file_limit()
-        path = [entry or str(Path.cwd()) for entry in sys.path]
-        environment = MALLOC | os.environ | THREADS | {"PYTHONPATH": os.pathsep.join(path)}
         self._complaints: IO[bytes] = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "edge.nursery", *self._preload],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._complaints,
-            env=environment,
+            env=environment(),
             start_new_session=True,  # a terminal's Ctrl-C is for the coordinator alone
         )
         os.set_blocking(self.fileno(), False)
@@ -111,6 +109,12 @@ class Nursery:
         self._complaints.seek(0)
         status = self._process.wait()
         return PoolError(f"the process that starts workers {how_ended(status)}{quote(self._complaints.read())}")
+
+
+def environment() -> dict[str, str]:
+    """The environment of a worker that this process starts, or becomes."""
+    path = [entry or str(Path.cwd()) for entry in sys.path]
+    return MALLOC | os.environ | THREADS | {"PYTHONPATH": os.pathsep.join(path)}
 
 
 def how_ended(status: int) -> str:

@@ -1,4 +1,4 @@
-"""Workers and the ROUTER socket to them. The only file of coordinator that knows sockets; the protocol is `edge.wire`.
+"""Workers, and the loop that listens to them. The sockets are those of `coordinator.door`, the protocol is `edge.wire`.
 
 What to do next is decided by `coordinator.leases`; this file obeys. It never looks into vectors, keeps no reply, and
 never waits longer than a tenth of a second without asking whether to stop.
@@ -20,10 +20,10 @@ from types import TracebackType
 from typing import Self
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from coordinator import leases
 from coordinator.crew import Crew, News, Worker
+from coordinator.door import Came, Door, Gate, Porter, UnreachableError
 from coordinator.leases import Instruction, Leases
 from coordinator.ledger import HostEvent
 from coordinator.nursery import Nursery, quote
@@ -40,15 +40,16 @@ MOST_PER_TURN = 32
 """Messages handled before asking whether to stop, and whether what is waited for has come."""
 PROBE_SECONDS = 1.0
 """From a lost connection to the search for whose it was: libzmq forgets the peer meanwhile."""
-HIGH_WATER = 4 * leases.MOST_IN_HAND
-"""Messages queued per worker and direction: of each task in hand its blocks, itself and its cancel, and some pings."""
-MAX_FRAME_NBYTES = 1 << 32
+FIRST_GUEST_SECONDS = 600.0
+"""How long a pool without workers of its own waits for the first guest."""
+NEXT_GUEST_SECONDS = 8.0
+"""And for another once all are gone: with the four heartbeats after which a silent one is, less than half a minute."""
 MAX_SOCKET_PATH_NBYTES = 107  # sun_path of unix(7), less its closing zero
 SPARE_FILES = 64
+QUIET = ("worker_started", "worker_joined", "worker_memory", "listening")
+"""Events that nobody need be warned of."""
 OUT_OF_MEMORY = "OutOfMemoryError"
 """What torch calls it (`torch.OutOfMemoryError`)."""
-LAST_PART = zmq.NOBLOCK
-FURTHER_PART = zmq.NOBLOCK | zmq.SNDMORE
 
 _log = logging.getLogger("fedbr.pool")
 
@@ -69,13 +70,15 @@ class Pool:
     """``module:Class`` of what the workers do."""
     heartbeat_seconds: float = 5.0
     """A connection that is silent for four of them is lost."""
+    gate: Gate | None = None
+    """Where workers of other machines may join, beside the ``workers`` that are started here."""
     physical_bytes: tuple[int, int] = field(default=(0, 0), init=False)
     """Bytes (sent, received) on the socket."""
     work_seconds: float = field(default=0.0, init=False)
     """Wall seconds that workers were at work, summed over workers."""
 
     def __post_init__(self) -> None:
-        assert self.workers >= 1, self.workers
+        assert self.workers >= (self.gate is None), self.workers
         self._leases, self._orders = Leases(self.workers), Orders()
         self._crew = Crew(self.nursery, self.logs, self._argv)
         self._frames: dict[bytes, zmq.Frame] = {}  # one per version, whatever the number of workers it is sent to
@@ -85,6 +88,8 @@ class Pool:
         self._probe_at = float("inf")
         self._refused = 0
         self._logged_at = 0.0
+        self._nobody_since: float | None = None
+        self._patience = FIRST_GUEST_SECONDS
 
     # --- for the caller -------------------------------------------------------------------------------------------
 
@@ -110,7 +115,7 @@ class Pool:
 
     @property
     def size(self) -> int:
-        """How many workers there are."""
+        """How many workers there are, guests aside."""
         return self.workers
 
     def describe(self, data: bool = True) -> tuple[Description, Payload]:
@@ -157,32 +162,23 @@ class Pool:
     def _open(self, path: Path, stack: ExitStack) -> None:
         if len(os.fsencode(path)) > MAX_SOCKET_PATH_NBYTES:
             raise PoolError(f"{path} is too long for a socket: set TMPDIR to a shorter folder")
-        self._endpoint = f"ipc://{path}"
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         stack.callback(context.term)
-        self._router = stack.enter_context(context.socket(zmq.ROUTER))
-        milliseconds = round(self.heartbeat_seconds * 1000)
-        for option, value in (
-            (zmq.ROUTER_MANDATORY, 1),  # a full queue or an unknown peer is an error, not a silent loss
-            (zmq.ROUTER_HANDOVER, 0),
-            (zmq.SNDHWM, HIGH_WATER),
-            (zmq.RCVHWM, HIGH_WATER),
-            (zmq.LINGER, 2000),
-            (zmq.BACKLOG, 4096),
-            (zmq.HEARTBEAT_IVL, milliseconds),
-            (zmq.HEARTBEAT_TIMEOUT, 4 * milliseconds),
-            (zmq.MAXMSGSIZE, MAX_FRAME_NBYTES),
-        ):
-            self._router.setsockopt(option, value)
-        self._monitor = stack.enter_context(self._router.get_monitor_socket(zmq.EVENT_DISCONNECTED))
-        stack.callback(self._router.disable_monitor)
-        self._router.bind(self._endpoint)
+        self._own_door = Door(context, f"ipc://{path}", self.heartbeat_seconds, stack)
+        self._porter = self._guest_door = None
+        if self.gate is not None:
+            self._porter = Porter(context, self.gate.allowed, stack)
+            self._guest_door = Door(context, self.gate.endpoint, self.heartbeat_seconds, stack, self.gate)
+            self.gate = replace(self.gate, endpoint=self._guest_door.endpoint)
+            self._event("listening", None, self.gate.endpoint)
+        self._doors = [door for door in (self._own_door, self._guest_door) if door is not None]
         self._poller = zmq.Poller()
-        for source in (self._router, self._monitor, self.nursery.fileno()):
+        sockets = [socket for door in self._doors for socket in (door.router, door.monitor)]
+        for source in (*sockets, *([self._porter.socket] if self._porter else []), self.nursery.fileno()):
             self._poller.register(source, zmq.POLLIN)
 
     def _argv(self, identity: str) -> list[str]:
-        return [self._endpoint, identity, self.job.run_id, self.site, str(round(self.heartbeat_seconds * 1000))]
+        return [self._own_door.endpoint, identity, self.site, str(round(self.heartbeat_seconds * 1000))]
 
     # --- events in ------------------------------------------------------------------------------------------------
 
@@ -203,16 +199,35 @@ class Pool:
             self._turning = False
 
     def _handle(self, happened: dict[object, int]) -> None:
-        all_received = self._router not in happened or self._receive_some()
-        if self._monitor in happened:
-            recv_monitor_message(self._monitor)
-            self._probe_at = min(self._probe_at, time.monotonic() + PROBE_SECONDS)
+        if self._porter is not None and self._porter.socket in happened:
+            stranger = self._porter.answer()
+            if stranger is not None:
+                self._refuse(None, f"from {stranger}: not an allowed key")
+        came = [self._receive_some(door) for door in self._doors if door.router in happened]
+        for door in self._doors:
+            if door.monitor in happened:
+                door.take_loss()
+                self._probe_at = min(self._probe_at, time.monotonic() + PROBE_SECONDS)
         if self._probe_at <= time.monotonic():
             self._probe()
         # after the messages: a reply sent just before its worker died counts
-        if self.nursery.fileno() in happened and all_received:
+        if all(came) and (self.nursery.fileno() in happened or self._guest_door is not None):
             for news in self._crew.news():
                 self._heed(news)
+            self._expect_somebody()
+
+    def _expect_somebody(self) -> None:
+        """PoolError when nobody has been there for too long; workers of ours that end are replaced at once."""
+        if self._crew.alive:
+            self._nobody_since = None
+            return
+        now = time.monotonic()
+        if self._nobody_since is None:
+            self._nobody_since = now
+        if now - self._nobody_since > self._patience:
+            assert self.gate is not None
+            where = self.gate.endpoint
+            raise PoolError(f"no worker has been there for {self._patience:g} s, and none has joined at {where}")
 
     def _heed(self, news: News) -> None:
         worker, detail, has_ended = news
@@ -230,24 +245,36 @@ class Pool:
             if worker.greeted:
                 self._send(worker, messages.Ping())
 
-    def _receive_some(self) -> bool:
+    def _receive_some(self, door: Door) -> bool:
         """Handle messages that have come, not too many at a time; whether that was all."""
         for _ in range(MOST_PER_TURN):
-            if not int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:  # an exception costs more than to ask
+            came = door.receive()
+            if came is None:
                 return True
-            parts = [self._router.recv(zmq.NOBLOCK, copy=False)]
-            while parts[-1].more:  # a message has come whole or not at all
-                parts.append(self._router.recv(zmq.NOBLOCK, copy=False))
-            identity, *rest = [part.buffer for part in parts]
             sent, received = self.physical_bytes
-            self.physical_bytes = (sent, received + sum(part.nbytes for part in rest))
-            name = bytes(identity).decode(errors="replace")
-            worker = self._crew.named(name)
+            self.physical_bytes = (sent, received + sum(part.nbytes for part in came.parts))
+            worker = self._crew.named(came.identity, came.key)
             try:
-                self._receive(worker, rest)
+                self._receive(worker or self._admitted(came), came.parts)
             except messages.WireError as error:
-                self._refuse(worker, f"from {name}: {error}")
+                self._refuse(worker, f"from {came.identity}: {error}")
         return False
+
+    def _admitted(self, came: Came) -> Worker | None:
+        """A new guest, if this is its hello and nobody else has its name. WireError for what is no message at all."""
+        bearer = self._crew.bearing(came.identity)
+        if bearer is not None and bearer.key:  # a door has one connection of a name, so that the bearer's is gone
+            self._crew.end(bearer, "another has come under its name")
+        if not came.key or bearer is not None or len(came.parts) != 2:
+            return None
+        envelope = wire.Envelope.parse(came.parts[0])
+        message = wire.decode(came.parts[1], (), messages.NO_RUN)
+        if envelope.worker != came.identity or not isinstance(message, messages.Hello):
+            return None
+        guest = self._crew.admit(self._leases.joined(), came.identity, came.key)
+        self._patience = NEXT_GUEST_SECONDS
+        self._event("worker_joined", guest, f"a guest, key {guest.key}")
+        return guest
 
     def _receive(self, worker: Worker | None, parts: list[memoryview]) -> None:
         if worker is None:
@@ -257,7 +284,7 @@ class Pool:
         envelope = wire.Envelope.parse(parts[0])
         if envelope.worker != worker.identity:
             raise messages.WireError(f"the envelope names {envelope.worker}")
-        message = wire.decode(parts[1], parts[2:], self.job.run_id)
+        message = wire.decode(parts[1], parts[2:], self.job.run_id if worker.greeted else messages.NO_RUN)
         if envelope.note:
             self._event("worker_memory", worker, f"worker {worker.number} on {envelope.note}")
         if isinstance(message, messages.Hello) != (not worker.greeted):
@@ -265,8 +292,8 @@ class Pool:
         if isinstance(message, Reply):
             self._answered(worker, envelope, message)
         elif isinstance(message, messages.Hello):
-            worker.greeted = True
             self._send(worker, messages.Welcome(replace(self.job, seat=worker.seat, workers=self.workers)))
+            worker.greeted = True
             self._send(worker, messages.Ping())
         elif isinstance(message, messages.Pong) and envelope.sequence == 0:
             self._obey(self._leases.ready(worker.number))
@@ -283,7 +310,9 @@ class Pool:
         reason = f"{error.kind}: {error.text}"
         if sequence == 0:  # its start failed, or it could not give its sums away
             worker.last_words = reason
-            self._send(worker, messages.Bye())
+            self._send(worker, messages.Bye(reason))
+            if worker.key:
+                self._crew.end(worker, reason)
             return
         self._event("task_failed", worker, reason)
         failed = self._leases.lacked_memory if error.kind == OUT_OF_MEMORY else self._leases.failed
@@ -317,13 +346,19 @@ class Pool:
         """Count a message that does not fit. A worker of ours that sends one is ended: its tasks go on elsewhere."""
         self._refused += 1
         if worker is not None:
-            self._crew.end(worker, f"its message was refused: {reason}")
+            self._dismiss(worker, f"its message was refused: {reason}")
         if time.monotonic() >= self._logged_at + 1.0:  # a flood of bad messages must not become a flood of records
             self._logged_at = time.monotonic()
             self._event("message_refused", worker, f"{reason} ({self._refused} refused so far)")
 
+    def _dismiss(self, worker: Worker, why: str) -> None:
+        """Have a worker ended. A guest is told, since nobody here can end its process."""
+        if worker.key:
+            self._send(worker, messages.Bye(why))
+        self._crew.end(worker, why)
+
     def _event(self, kind: str, worker: Worker | None, detail: str) -> None:
-        level = logging.INFO if kind in ("worker_started", "worker_memory") else logging.WARNING
+        level = logging.INFO if kind in QUIET else logging.WARNING
         _log.log(level, "%s: %s", kind, detail)
         self.on_event(HostEvent(kind, str(worker.number) if worker else "", detail, time.time()))
 
@@ -350,7 +385,11 @@ class Pool:
             elif isinstance(instruction, leases.Retire):
                 worker = self._crew[instruction.worker]
                 self._event("worker_retired", worker, instruction.reason)
-                self._crew.retire(worker, "it had too little memory, and others remain")
+                why = "it had too little memory, and others remain"
+                if worker.key:
+                    self._dismiss(worker, why)
+                else:
+                    self._crew.retire(worker, why)
             elif isinstance(instruction, leases.Late):
                 late = f"the reply to task {instruction.sequence} does not count"
                 self._event("late_reply", self._crew[instruction.worker], late)
@@ -395,21 +434,18 @@ class Pool:
         frames: Sequence[zmq.Frame] = (),
     ) -> None:
         """Send, or have a worker that cannot be reached ended; its death brings its tasks back."""
-        run_id = self.job.run_id
+        run_id = self.job.run_id if worker.greeted else messages.NO_RUN
         packed = (envelope or wire.Envelope(worker.identity)).pack()
         header = (
             wire.encode(message, run_id).header if entries is None else wire.encode_header(message, run_id, entries)
         )
         parts: list[bytes | zmq.Frame] = [packed, header, *frames]
+        door = self._guest_door if worker.key else self._own_door
+        assert door is not None
         try:
-            self._router.send(worker.identity.encode(), FURTHER_PART)
-            for part in parts[:-1]:
-                self._router.send(part, FURTHER_PART)
-            self._router.send(parts[-1], LAST_PART)
-        except zmq.ZMQError as error:
-            if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
-                raise
-            self._crew.end(worker, f"it could not be reached: {error.strerror}")
+            door.send(worker.identity, parts)
+        except UnreachableError as error:
+            self._crew.end(worker, f"it could not be reached: {error}")
             return
         sent, received = self.physical_bytes
         self.physical_bytes = (sent + sum(len(part) for part in parts), received)

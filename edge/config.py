@@ -172,6 +172,8 @@ class Job(_Strict):
     """Examples of the global test set that a score uses, drawn once by the seed; None is all."""
     flops: tuple[tuple[float, float, float, float], ...] = ()
     """`Description.flops`, so that it is counted once and not by every worker."""
+    data_sha256: str = ""
+    """`Description.data_sha256`, by which workers that bring their own data show that it is the run's."""
     seat: int = 0
     """This worker's place among ``workers``, 0, 1 ..; the one that replaces it takes it over."""
     workers: int = 1

@@ -19,6 +19,8 @@ from edge.payload import Payload, Vector
 Totals = dict[str, dict[str, NDArray[np.int64]]]
 """slot -> key -> sum of clients' vectors, in the units of `edge.exact`"""
 
+NO_RUN = ""
+"""The run id of a hello and of the welcome that answers it: until then a worker may not know which run it joins."""
 GLOBAL = -1
 """The client number of an `Evaluate` on the global test set."""
 
@@ -189,6 +191,9 @@ class Error:
 @dataclass(frozen=True)
 class Bye:
     """The worker may go."""
+
+    why: str = ""
+    """Why it is sent away before the end of the run, for those whose processes the coordinator cannot end."""
 
 
 Message = (

@@ -29,6 +29,8 @@ of float32 numbers but for the arrays of ``described`` and for ``sums``, which a
     pong (with the task's sequence: it is not in hand any more)   ->
                               <-   bye
 
+A hello and its welcome bear no run id (`edge.messages.NO_RUN`), since a worker learns from the job which run it serves.
+
 A worker may be sent further tasks before it has answered the first: it has several in hand, does one after another in
 the order in which they came, and reads what has come meanwhile after each. A bye ends it at once.
 
@@ -270,7 +272,7 @@ _TYPES: dict[str, tuple[type, dict[str, _Codec]]] = {
     "score": (Score, {"start": _INT, "client": _INT, "correct": _INT, "count": _INT, "loss_sum": _FLOAT}),
     "cancel": (Cancel, {}),
     "error": (Error, {"kind": _TEXT, "text": _TEXT}),
-    "bye": (Bye, {}),
+    "bye": (Bye, {"why": _TEXT}),
 }
 _NAMES = {kind: name for name, (kind, _) in _TYPES.items()}
 

@@ -1,4 +1,4 @@
-"""The worker process: receive, run, reply. The only file of edge that knows sockets; the protocol is `edge.wire`.
+"""The worker process: receive, run, reply. The only file of edge that opens sockets; the protocol is `edge.wire`.
 
 A worker does the tasks in its hand one after another, and holds the block versions it was sent until told to forget
 them. An exception in the work is reported, and the worker lives on; its traceback goes to the worker's log. Where it is
@@ -11,6 +11,8 @@ Liveness. A training step may keep the main loop busy for minutes, so silence me
 answered by its I/O thread, say whether the process at the other end runs, and the nursery says when a worker has ended.
 A side thread watches the connection and ends the process as soon as it is lost, mid-step if need be. So a lost
 connection is a dead worker, and the coordinator has one kind of loss to handle.
+
+A worker on another machine (`edge.guest`) is the same loop over another connection, with keys.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import zmq
@@ -32,6 +35,7 @@ from zmq.utils.monitor import recv_monitor_message
 from edge import messages, wire
 from edge.config import CPU, Description, Job
 from edge.exact import ExactSums
+from edge.keys import KeyPair
 from edge.payload import Payload, Vector
 
 if TYPE_CHECKING:
@@ -47,6 +51,20 @@ COPY_NBYTES = 1 << 18
 """Shorter vectors are copied after all: hearing that libzmq is done with a buffer takes longer. A visit that sends ten
 vectors of 248 kB in all costs the worker 0.26 ms instead of 0.32 ms."""
 MAX_ERROR_TEXT = 4000
+GONE = "the coordinator is gone"
+NOT_LET_IN = "no handshake: the key of the run there is not the one named in --server, or it is no run to join"
+NOT_ALLOWED = "the run does not know this key: its public half must be named in --allow there"
+FAILED_HANDSHAKES = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | FAILED_HANDSHAKES
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """By which a worker and a coordinator on different machines know each other."""
+
+    own: KeyPair
+    server: bytes
+    """Public key of the coordinator."""
 
 
 class Site(Protocol):
@@ -68,10 +86,20 @@ class Site(Protocol):
 class Link:
     """The connection to the coordinator, and the blocks that came over it."""
 
-    def __init__(self, endpoint: str, identity: str, run_id: str, heartbeat_ms: int) -> None:
-        self._identity, self._run_id = identity, run_id
+    def __init__(
+        self,
+        endpoint: str,
+        identity: str,
+        heartbeat_ms: int,
+        lost: Callable[[str], None],
+        credentials: Credentials | None = None,
+        welcome_seconds: float = WELCOME_SECONDS,
+    ) -> None:
+        """``lost``: called in a side thread with the reason, once, when the connection is lost or refused."""
+        self._identity, self._run_id = identity, messages.NO_RUN
         self._held: dict[bytes, Vector] = {}
         self._under_way: list[zmq.MessageTracker] = []
+        self.bye: messages.Bye | None = None
         self._socket = zmq.Context(io_threads=1).socket(zmq.DEALER)
         self._socket.setsockopt(zmq.IDENTITY, identity.encode())
         self._socket.copy_threshold = COPY_NBYTES
@@ -80,21 +108,23 @@ class Link:
         self._socket.setsockopt(zmq.RCVHWM, HIGH_WATER)
         self._socket.setsockopt(zmq.HEARTBEAT_IVL, heartbeat_ms)
         self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 4 * heartbeat_ms)
-        self._socket.setsockopt(zmq.RCVTIMEO, WELCOME_SECONDS * 1000)
-        monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        threading.Thread(target=_end_when_lost, args=(monitor,), daemon=True).start()
+        self._socket.setsockopt(zmq.RCVTIMEO, round(welcome_seconds * 1000))
+        if credentials is not None:
+            self._socket.setsockopt(zmq.CURVE_PUBLICKEY, credentials.own.public)
+            self._socket.setsockopt(zmq.CURVE_SECRETKEY, credentials.own.secret)
+            self._socket.setsockopt(zmq.CURVE_SERVERKEY, credentials.server)
+        monitor = self._socket.get_monitor_socket(EVENTS)
+        threading.Thread(target=_watch, args=(monitor, lost), daemon=True).start()
         self._socket.connect(endpoint)
 
     def welcome(self) -> Job:
-        """Greet, and wait for the job."""
+        """Greet, and wait for the job; zmq.Again if none comes."""
         self.send(messages.Hello())
-        try:
-            _, message = self.receive()
-        except zmq.Again:
-            _lost()
+        _, message = self.receive()
         if not isinstance(message, messages.Welcome):
             raise messages.WireError(f"a {type(message).__name__} where a welcome was due")
         self._socket.setsockopt(zmq.RCVTIMEO, -1)
+        self._run_id = message.job.run_id
         return message.job
 
     def send(self, message: messages.Message, sequence: int = 0, wall_seconds: float = 0.0, note: str = "") -> None:
@@ -128,9 +158,18 @@ class Link:
                 print(f"refused: {error}", file=sys.stderr, flush=True)
                 self.send(messages.Error("WireError", str(error)[:MAX_ERROR_TEXT]), sequence)
                 continue
+            if isinstance(message, messages.Bye):
+                self.bye = message
             if not isinstance(message, messages.Blocks):
                 return envelope, message
             self._held.update((vector.version, vector) for vector in message.vectors)
+
+    def last_bye(self) -> messages.Bye | None:
+        """The bye among all that has come, if there is one; of a connection that is lost, nothing else is of use."""
+        with suppress(zmq.Again):
+            while self.bye is None:
+                self.receive(wait=False)
+        return self.bye
 
     def _read(self, parts: Sequence[memoryview]) -> tuple[wire.Envelope, messages.Message]:
         if len(parts) < 2:
@@ -141,17 +180,20 @@ class Link:
         return envelope, wire.decode(parts[1], parts[2:], self._run_id, self._held)
 
 
-def _end_when_lost(monitor: zmq.Socket[bytes]) -> None:
-    recv_monitor_message(monitor)
-    _lost()
+def _watch(monitor: zmq.Socket[bytes], lost: Callable[[str], None]) -> None:
+    """Wait for the end of a connection, and say what it was."""
+    reason = NOT_LET_IN
+    while (event := recv_monitor_message(monitor)["event"]) == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+        reason = GONE
+    lost(NOT_ALLOWED if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH else reason)
 
 
-def _lost() -> NoReturn:
-    print("the coordinator is gone", file=sys.stderr, flush=True)
+def _lost(why: str) -> NoReturn:
+    print(why, file=sys.stderr, flush=True)
     os._exit(LOST)
 
 
-class _Bench:
+class Bench:
     """Where tasks are done, one after another."""
 
     def __init__(self, site: Site, gpu: Gpu | None) -> None:
@@ -202,8 +244,15 @@ def _error(error: BaseException) -> messages.Error:
     return messages.Error(type(error).__name__, str(error)[:MAX_ERROR_TEXT])
 
 
-def _serve(link: Link, bench: _Bench) -> None:
-    """One task after another, until a bye."""
+def serve(link: Link, open_bench: Callable[[], Bench]) -> str:
+    """Make ready, and do one task after another until a bye: empty, or what the start failed of, or the bye's why."""
+    try:
+        bench = open_bench()
+    except Exception as error:
+        link.send(_error(error))
+        while not isinstance(link.receive()[1], messages.Bye):
+            pass
+        return str(error) or type(error).__name__
     hand = _Hand()
     while hand.tasks or hand.take_in(link):
         task = hand.tasks[0]
@@ -214,10 +263,11 @@ def _serve(link: Link, bench: _Bench) -> None:
         seconds = time.monotonic() - began
         note = bench.note(message, reply)
         if not hand.take_in(link):
-            return
+            break
         if hand.tasks and hand.tasks[0] is task:  # or it was cancelled meanwhile
             hand.tasks.popleft()
             link.send(reply, envelope.sequence, seconds, note)
+    return link.bye.why if link.bye is not None else ""
 
 
 class _Hand:
@@ -249,29 +299,32 @@ class _Hand:
 
 
 def main(argv: Sequence[str]) -> int:
-    """``argv``: endpoint, identity, run id, ``module:Class`` of the site, milliseconds between heartbeats."""
-    endpoint, identity, run_id, site_name, heartbeat_ms = argv
-    link = Link(endpoint, identity, run_id, int(heartbeat_ms))
-    job = link.welcome()
+    """``argv``: endpoint, identity, ``module:Class`` of the site, milliseconds between heartbeats."""
+    endpoint, identity, site_name, heartbeat_ms = argv
+    link = Link(endpoint, identity, int(heartbeat_ms), _lost)
     try:
-        gpu = _gpu(job)
-        if gpu is not None:
-            job = replace(job, device=gpu.name)
-        module, name = site_name.split(":")
-        site: Site = getattr(importlib.import_module(module), name)(job)
-    except Exception as error:
+        job = link.welcome()
+    except zmq.Again:
+        _lost(GONE)
+    return 1 if serve(link, lambda: _logged_bench(job, site_name)) else 0
+
+
+def _logged_bench(job: Job, site_name: str) -> Bench:
+    try:
+        return Bench(*open_site(job, site_name))
+    except Exception:
         traceback.print_exc()
-        link.send(_error(error))
-        while not isinstance(link.receive()[1], messages.Bye):
-            pass
-        return 1
-    _serve(link, _Bench(site, gpu))
-    return 0
+        raise
 
 
-def _gpu(job: Job) -> Gpu | None:
-    if job.device == CPU:
-        return None
-    from edge.gpus import Gpu  # and torch with it, which this file alone has no need of
+def open_site(job: Job, site_name: str) -> tuple[Site, Gpu | None]:
+    """What does the work (``module:Class``), and its share of a GPU."""
+    gpu = None
+    if job.device != CPU:
+        from edge.gpus import Gpu  # and torch with it, which this file alone has no need of
 
-    return Gpu(job)
+        gpu = Gpu(job)
+        job = replace(job, device=gpu.name)
+    module, name = site_name.split(":")
+    site: Site = getattr(importlib.import_module(module), name)(job)
+    return site, gpu

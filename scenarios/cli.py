@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from scenarios import cli_studies
+from scenarios import cli_guests, cli_studies
+from scenarios.cli_guests import Allow, Keys, Listen, OwnWorkers, gate_of
 from scenarios.cli_parts import (
     FAILED,
     FINISHED,
@@ -83,9 +84,10 @@ def _is_interrupted(end: SystemExit) -> bool:
 
 def _expected(error: Exception) -> int | None:
     from edge.data.sets import DataError
+    from edge.keys import KeyFileError
     from scenarios.load import ScenarioError
 
-    if isinstance(error, ScenarioError | DataError):
+    if isinstance(error, ScenarioError | DataError | KeyFileError):
         return USAGE
     from coordinator.federation import RunFailed
     from coordinator.tasks import PoolError, Stopped
@@ -104,22 +106,26 @@ def run(
     overrides: Overrides = None,
     out: Out = Path("runs"),
     run_id: RunId = None,
-    workers: Workers = None,
+    workers: OwnWorkers = None,
     seed: Seed = None,
     device: Device = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
+    listen: Listen = None,
+    keys: Keys = None,
+    allow: Allow = None,
 ) -> None:
     """Run a scenario: live table, run folder, report, summary."""
     from scenarios import runner
     from scenarios.load import load
 
+    gate = gate_of(listen, keys, allow, workers)
     loaded = load(scenario, _with_seed(overrides, seed))
 
     def work(host: Host, nursery: Any, interrupt: Interrupt) -> dict[str, Any]:
         return runner.run(loaded, host, nursery, interrupt, stop_at_target=True)
 
-    _ended(loaded, working([loaded], out, run_id, workers, device, quiet or as_json, work), as_json)
+    _ended(loaded, working([loaded], out, run_id, workers, device, quiet or as_json, work, gate), as_json)
 
 
 def _ended(loaded: Loaded, result: dict[str, Any], as_json: bool) -> NoReturn:
@@ -138,20 +144,24 @@ def _ended(loaded: Loaded, result: dict[str, Any], as_json: bool) -> NoReturn:
 @app.command()
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run that was broken off")],
-    workers: Workers = None,
+    workers: OwnWorkers = None,
     device: Device = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
+    listen: Listen = None,
+    keys: Keys = None,
+    allow: Allow = None,
 ) -> None:
     """Go on with a run that was killed or stopped, from its last committed round, as if nothing had happened."""
     from scenarios import runner
 
+    gate = gate_of(listen, keys, allow, workers)
     loaded, device = runner.begun(folder, device)
 
     def work(host: Host, nursery: Any, interrupt: Interrupt) -> dict[str, Any]:
         return runner.resume(loaded, host, folder, nursery, interrupt)
 
-    _ended(loaded, working([loaded], folder.parent, None, workers, device, quiet or as_json, work), as_json)
+    _ended(loaded, working([loaded], folder.parent, None, workers, device, quiet or as_json, work, gate), as_json)
 
 
 @app.command()
@@ -262,6 +272,8 @@ def doctor(
     tell(found, as_json, lambda: checks.show(found))
 
 
+app.command()(cli_guests.keys)
+app.command()(cli_guests.worker)
 app.add_typer(cli_studies.several, name="study")
 app.command()(cli_studies.reproduce)
 app.command()(cli_studies.replay)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from coordinator.door import Gate
     from scenarios.load import Loaded
 
 FINISHED, USAGE, FAILED, STOPPED = 0, 2, 3, 4
@@ -33,15 +34,23 @@ Work = Callable[[Any, Any, Any], dict[str, Any]]
 
 
 def working(
-    runs: Sequence[Loaded], out: Path, run_id: str | None, workers: int | None, device: str, quiet: bool, work: Work
+    runs: Sequence[Loaded],
+    out: Path,
+    run_id: str | None,
+    workers: int | None,
+    device: str,
+    quiet: bool,
+    work: Work,
+    gate: Gate | None = None,
 ) -> dict[str, Any]:
-    """Do ``work`` with a nursery, a live table, and Ctrl-C listened to."""
+    """Do ``work`` with a nursery, a live table, and Ctrl-C listened to. Without a ``gate`` there are workers here."""
     from coordinator.nursery import Nursery
     from scenarios.host import Host, Interrupt, check_folder, choose_device, default_workers
     from scenarios.live import Show
 
     show, interrupt = Show([loaded.scenario.method for loaded in runs], quiet=quiet), Interrupt()
-    host = Host(out, workers or default_workers(), choose_device(device), run_id, show.on_start, show.on_round)
+    here = default_workers() if workers is None else workers
+    host = Host(out, here, choose_device(device), run_id, show.on_start, show.on_round, gate)
     check_folder(runs[0].name, host)
     with interrupt.watching(), Nursery() as nursery, show.showing():
         return work(host, nursery, interrupt)

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
+from coordinator.door import Gate
 from coordinator.federation import Progress
 from coordinator.files import write_text
 from coordinator.ledger import read
@@ -39,6 +40,8 @@ class Host:
     run_id: str | None = None
     on_start: Callable[[Path, Loaded], None] = lambda folder, loaded: None
     on_round: Callable[[Progress], None] = lambda progress: None
+    gate: Gate | None = None
+    """Where workers of other machines may join."""
 
 
 def default_workers() -> int:

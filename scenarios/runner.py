@@ -106,6 +106,7 @@ def job(loaded: Loaded, known: Description | None, device: str, cache: Path) -> 
         eval_batch=scenario.eval.batch,
         eval_subset=scenario.eval.subset,
         flops=flops,
+        data_sha256=known.data_sha256 if known is not None else "",
     )
 
 
@@ -148,6 +149,17 @@ def limits(loaded: Loaded, stop_at_target: bool) -> Limits:
 def rules(loaded: Loaded) -> Rules:
     """The round policy of a scenario."""
     return Rules(**loaded.scenario.rounds.model_dump(exclude={"max"}))
+
+
+def check_guests(loaded: Loaded, asked: Job) -> None:
+    """ScenarioError for a run that workers on other machines could take no part in: they do not share its files."""
+    if asked.keep or any(part.keeps for part in loaded.method.parts):
+        raise ScenarioError(
+            f"{loaded.name}: --listen: clients of {loaded.scenario.method} keep vectors between their visits, in files "
+            "that workers on other machines cannot reach; leave --listen out"
+        )
+    if asked.data.partition.file is not None:
+        raise ScenarioError(f"{loaded.name}: --listen: data.partition.file: workers on other machines do not have it")
 
 
 @contextlib.contextmanager
@@ -271,7 +283,9 @@ def _run(
         if ledger.genesis != chain:
             raise ScenarioError(f"{folder}: the data or the files that the scenario names are not what they were")
         asked = job(loaded, description, host.device, cache)
-        with Pool(asked, host.workers, nursery, logs, ledger.event, stopped) as pool:
+        if host.gate is not None:
+            check_guests(loaded, asked)
+        with Pool(asked, host.workers, nursery, logs, ledger.event, stopped, gate=host.gate) as pool:
             federation = Federation(
                 job=asked,
                 method=loaded.method,

@@ -24,7 +24,7 @@ ONLY_IN = {
     "torch": ("edge/",),
     "torchvision": ("edge/",),
     "simpy": ("costmodel/",),
-    "zmq": ("edge/worker.py", "coordinator/pool.py"),
+    "zmq": ("edge/worker.py", "edge/guest.py", "edge/keys.py", "coordinator/pool.py", "coordinator/door.py"),
 }
 
 

@@ -443,3 +443,55 @@ def test_another_death_while_one_leaves_is_replaced() -> None:
     assert leases.died(1, "SIGKILL") == [Start(3)]
     assert leases.ready(3) == []
     assert leases.died(0, "SIGTERM") == [Send(2, 1)]
+
+
+# --- guests -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_guest_is_given_work_like_any_other() -> None:
+    leases = crew(1)
+    assert leases.joined() == 1
+    assert submit(leases, 1, 2) == [Send(0, 1)]
+    assert leases.ready(1) == [Send(1, 2)]
+    assert leases.answered(1, 2) == [Deliver(2)]
+
+
+def test_nobody_is_started_for_a_guest_that_is_lost_and_its_task_gets_no_strike() -> None:
+    leases = Leases(0)
+    assert leases.begin() == submit(leases, 1) == []
+    for guest in range(5):
+        assert leases.joined() == guest
+        assert leases.ready(guest) == [Send(guest, 1)]
+        assert leases.died(guest, "unreachable") == [Repeat(guest, 1, "unreachable")]
+    for guest in range(5, 10):  # nor do guests that are lost before they are ready end the run
+        assert leases.joined() == guest
+        assert leases.died(guest, "unreachable") == []
+
+
+def test_what_a_lost_guest_had_in_hand_and_in_its_sums_goes_to_the_front() -> None:
+    leases = seasoned(1)
+    assert leases.joined() == 1
+    assert leases.ready(1) == []
+    assert submit(leases, *range(1, 9), flops=10.0) == [Send(0, 1), Send(1, 2), Send(0, 3), Send(1, 4)]
+    assert leases.answered(1, 2, deposited=True) == [Deliver(2), Send(1, 5)]
+    assert leases.collect([2]) == [Collect(1, 2)]
+    assert leases.died(1, "unreachable") == [
+        Repeat(1, 4, "unreachable"),
+        Repeat(1, 5, "unreachable"),
+        Recall(1, (2,), "unreachable"),
+        Send(0, 4),
+    ]
+    assert leases.collected(1) == []
+    assert [leases.answered(0, sequence)[1:] for sequence in (1, 3)] == [[Send(0, 5)], [Send(0, 2)]]
+
+
+def test_a_guest_that_lacks_memory_leaves_and_is_counted_out_once() -> None:
+    leases = crew(1)
+    leases.joined()
+    leases.ready(1)
+    submit(leases, 1, 2)
+    assert leases.lacked_memory(1, 2, "no room") == [Repeat(1, 2, "no room"), Retire(1, "no room")]
+    assert leases.died(1, "sent away") == []
+    assert leases.answered(0, 1) == [Deliver(1), Send(0, 2)]
+    # The one that is left is the last: it stays.
+    assert leases.lacked_memory(0, 2, "no room") == [Repeat(0, 2, "no room"), Send(0, 2)]

@@ -14,7 +14,7 @@ from edge import gpus, messages, wire
 from edge.config import DataConfig, Description, HalfConfig, Job, ModelConfig, TrainConfig
 from edge.gpus import MIB, Gpu, placed, process_nbytes, sharers
 from edge.payload import Payload
-from edge.worker import _Bench
+from edge.worker import Bench
 
 GIB = 1024 * MIB
 
@@ -137,7 +137,7 @@ def test_a_share_grows_when_a_neighbour_has_left_and_is_set_only_when_it_changes
 
 
 def test_a_worker_hears_before_each_task_who_has_left_and_tells_after_its_first_visit(driver: Driver) -> None:
-    bench = _Bench(Visited(), Gpu(job(seat=0, workers=4)))
+    bench = Bench(Visited(), Gpu(job(seat=0, workers=4)))
     failing, visit = messages.Train(1, 0, 0.1, {}, {}), messages.Train(0, 0, 0.1, {}, {})
     notes = []
     for task, left in ((failing, ()), (visit, ()), (visit, (2,))):
@@ -155,6 +155,6 @@ def test_a_context_beyond_the_share_leaves_no_room(driver: Driver) -> None:
 
 def test_torchs_own_error_reaches_the_coordinator_by_the_name_that_it_knows() -> None:
     task = messages.Train(1, 0, 0.1, {}, {})
-    assert _Bench(Visited(), None).perform(task, wire.Envelope("worker-0-00ff", 1)) == messages.Error(
+    assert Bench(Visited(), None).perform(task, wire.Envelope("worker-0-00ff", 1)) == messages.Error(
         OUT_OF_MEMORY, "too little"
     )

@@ -125,6 +125,10 @@ class Lab:
         shown = json.loads(command("ip", "-n", self._namespaces[name], "-s", "-j", "link", "show", "dev", "up0"))
         return int(shown[0]["stats64"]["tx"]["bytes"])
 
+    def start(self, name: str, words: Sequence[str]) -> subprocess.Popen[str]:
+        """A process at this end, beside its peer."""
+        return _start(self._namespaces[name], words, self._undo)
+
     def _wire_up(self) -> None:
         server, router = self._add(SERVER), self._add("router")
         if self.rtt > 0:

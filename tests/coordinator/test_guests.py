@@ -1,0 +1,445 @@
+"""Who may join a pool from another machine, over real sockets: what a guest may do, and what nobody may."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from coordinator import pool as pools
+from coordinator.door import Gate
+from coordinator.ledger import HostEvent
+from coordinator.nursery import Nursery
+from coordinator.pool import Pool
+from coordinator.tasks import PoolError, PoolTask, Reply
+from edge import messages, wire
+from edge.payload import Vector
+from tests.coordinator.test_pool import job, sums, visit
+
+SITE = "tests.coordinator.test_pool:Site"
+RUN, ALICE, BOB, EVE = (zmq.curve_keypair() for _ in range(4))
+SECONDS = 20.0
+AUTH, NO_DETAIL = zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+DROPPED = zmq.EVENT_DISCONNECTED
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with Nursery(preload=("tests.coordinator.test_pool",)) as nursery:
+        yield nursery
+
+
+class Host:
+    """A pool that listens, and what happened in it."""
+
+    def __init__(self, workers: int, nursery: Nursery, logs: Path) -> None:
+        self.events: list[HostEvent] = []
+        allowed = [public.decode() for public, _ in (ALICE, BOB)]
+        gate = Gate("tcp://127.0.0.1:*", *RUN, allowed)
+        self.pool = Pool(job(), workers, nursery, logs, self.events.append, bool, SITE, 0.5, gate)
+
+    @property
+    def endpoint(self) -> str:
+        assert self.pool.gate is not None
+        return self.pool.gate.endpoint
+
+    def of(self, kind: str) -> list[str]:
+        return [event.detail for event in self.events if event.kind == kind]
+
+    def until(self, happened: Callable[[], object]) -> None:
+        """Have the pool listen until this holds; it does so whenever it is asked something."""
+        deadline = time.monotonic() + SECONDS
+        while not happened():
+            assert time.monotonic() < deadline, self.events
+            self.pool.submit([], lambda task, reply: None)
+            time.sleep(0.005)
+
+
+Opener = Callable[[int], Host]
+
+
+@pytest.fixture
+def listening(nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opener]:
+    with tempfile.TemporaryDirectory(prefix="t-") as folder, ExitStack() as opened:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+
+        def open_pool(workers: int) -> Host:
+            host = Host(workers, nursery, tmp_path)
+            opened.enter_context(host.pool)
+            return host
+
+        yield open_pool
+
+
+class Peer:
+    """Somebody at the other end, with whatever keys and name: speaks the protocol by hand."""
+
+    def __init__(
+        self, endpoint: str, keys: tuple[bytes, bytes] | None, name: str = "guest-1", server: bytes = RUN[0]
+    ) -> None:
+        self.name, self.run_id = name, messages.NO_RUN
+        self._held: dict[bytes, Vector] = {}
+        self._context = zmq.Context[Any]()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.linger = 500  # who leaves has been heard out, where anybody listens
+        self._socket.rcvtimeo = round(SECONDS * 1000)
+        self._socket.setsockopt(zmq.IDENTITY, name.encode())
+        if keys is not None:
+            self._socket.curve_publickey, self._socket.curve_secretkey = keys
+            self._socket.curve_serverkey = server
+        self._monitor = self._socket.get_monitor_socket(AUTH | NO_DETAIL | DROPPED)
+        self._socket.connect(endpoint)
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.disable_monitor()
+        self._monitor.close()
+        self._socket.close()
+        self._context.term()
+
+    def say(self, message: messages.Message, sequence: int = 0, envelope_name: str = "") -> None:
+        encoded = wire.encode(message, self.run_id)
+        envelope = wire.Envelope(envelope_name or self.name, sequence).pack()
+        self._socket.send_multipart([envelope, encoded.header, *encoded.frames])
+
+    def hear(self) -> tuple[int, messages.Message]:
+        """(sequence, message), blocks aside."""
+        while True:
+            first, header, *frames = self._socket.recv_multipart()
+            message = wire.decode(header, frames, self.run_id, self._held)
+            if not isinstance(message, messages.Blocks):
+                return wire.Envelope.parse(first).sequence, message
+            self._held |= {vector.version: vector for vector in message.vectors}
+
+    def join(self) -> Peer:
+        """Greet, and be ready for a task."""
+        self.say(messages.Hello())
+        _, welcome = self.hear()
+        assert isinstance(welcome, messages.Welcome)
+        self.run_id = welcome.job.run_id
+        assert self.hear() == (0, messages.Ping())
+        self.say(messages.Pong())
+        return self
+
+    def serve(self, count: int) -> Peer:
+        """Do so many visits as `test_pool.Site` does."""
+        for _ in range(count):
+            sequence, task = self.hear()
+            self.say(answer(task), sequence)
+        return self
+
+    def failure(self) -> zmq.Event:
+        """How the connection ended."""
+        assert self._monitor.poll(round(SECONDS * 1000))
+        return zmq.Event(recv_monitor_message(self._monitor)["event"])
+
+    @property
+    def hears_nothing(self) -> bool:
+        return self._socket.poll(200) == 0
+
+
+def answer(task: messages.Message) -> messages.Update:
+    assert isinstance(task, messages.Train)
+    up = {key: Vector(vector.data + task.client) for key, vector in task.payload["model"].items()}
+    return messages.Update(task.client, task.round, {}, {"model": up})
+
+
+@contextmanager
+def meanwhile(act: Callable[[], object]) -> Iterator[None]:
+    """Somebody else acts while we do what is in the block; what goes wrong there is raised here."""
+    wrong: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            act()
+        except BaseException as error:
+            wrong.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+    if wrong:
+        raise wrong[0]
+
+
+# --- who is welcome ---------------------------------------------------------------------------------------------------
+
+
+def test_a_guest_does_the_work_of_a_pool_that_has_no_workers_of_its_own(listening: Opener) -> None:
+    host = listening(0)
+    with Peer(host.endpoint, ALICE) as alice:
+        with meanwhile(lambda: alice.join().serve(3)):
+            assert sums(host.pool, [visit(client) for client in range(3)]) == {n: [n, n + 1.0] for n in range(3)}
+        assert host.of("worker_joined") == [f"a guest, key {ALICE[0].decode()}"]
+        host.pool.__exit__(None, None, None)
+        assert alice.hear() == (0, messages.Bye())
+
+
+def test_what_a_lost_guest_had_in_hand_is_done_by_others_and_nobody_is_to_blame(listening: Opener) -> None:
+    host, lost = listening(1), threading.Event()
+
+    def lose_four() -> None:  # one more than a task survives where workers of ours die of it
+        for number in range(4):
+            with Peer(host.endpoint, ALICE, f"guest-{number}") as alice:
+                alice.join().hear()
+        lost.set()
+
+    with meanwhile(lose_four):
+        while not lost.is_set():
+            assert sums(host.pool, [visit(n) for n in range(8)]) == {n: [n, n + 1.0] for n in range(8)}
+    host.until(lambda: len(host.of("worker_died")) == 4)
+    assert [text.split(":")[0] for text in host.of("worker_died")] == [
+        f"worker {number}, a guest, is gone" for number in range(1, 5)
+    ]
+    assert len(host.of("task_repeated")) >= 4
+    assert len(host.of("worker_started")) == 1  # nobody was started in their place
+
+
+def test_a_pool_whose_guests_have_all_gone_gives_up_soon(listening: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "NEXT_GUEST_SECONDS", 0.5)
+    host = listening(0)
+
+    def come_and_go() -> None:
+        with Peer(host.endpoint, ALICE) as alice:
+            alice.join().hear()
+
+    with meanwhile(come_and_go), pytest.raises(PoolError) as error:
+        sums(host.pool, [visit(0)])
+    assert str(error.value) == f"no worker has been there for 0.5 s, and none has joined at {host.endpoint}"
+
+
+def test_a_guest_that_cannot_serve_is_told_so_and_the_run_goes_on(listening: Opener) -> None:
+    host = listening(1)
+
+    def decline() -> None:
+        with Peer(host.endpoint, ALICE) as alice:
+            alice.say(messages.Hello())
+            _, welcome = alice.hear()
+            assert isinstance(welcome, messages.Welcome)
+            alice.run_id = welcome.job.run_id
+            alice.hear()
+            alice.say(messages.Error("JoinError", "data set digits: this worker's is another"))
+            assert alice.hear()[1] == messages.Bye("JoinError: data set digits: this worker's is another")
+
+    with meanwhile(decline):
+        host.until(lambda: host.of("worker_died"))
+    assert host.of("worker_died") == [
+        "worker 1, a guest, is gone: JoinError: data set digits: this worker's is another"
+    ]
+
+
+def test_an_endpoint_that_is_taken_is_named(listening: Opener, nursery: Nursery, tmp_path: Path) -> None:
+    host = listening(1)
+    second = Host(1, nursery, tmp_path)
+    second.pool.gate = host.pool.gate
+    with pytest.raises(PoolError, match=f"cannot listen on {host.endpoint}: Address already in use"), second.pool:
+        pass
+
+
+# --- who is not -------------------------------------------------------------------------------------------------------
+
+
+def test_the_socket_of_our_own_workers_is_in_a_folder_for_this_user_alone(listening: Opener) -> None:
+    listening(1)
+    (folder,) = Path(tempfile.gettempdir()).glob("fedbr-*")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert [path.name for path in folder.iterdir()] == ["pool"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "server", "is_asked_about"),
+    [
+        pytest.param(EVE, RUN[0], True, id="a key that is not on the list"),
+        pytest.param(ALICE, EVE[0], False, id="the key of another run"),
+        pytest.param((ALICE[0], EVE[1]), RUN[0], False, id="a public key without its secret half"),
+        pytest.param(None, RUN[0], False, id="no key"),
+    ],
+)
+def test_without_the_right_keys_nobody_is_let_in(
+    listening: Opener, keys: tuple[bytes, bytes] | None, server: bytes, is_asked_about: bool
+) -> None:
+    host = listening(1)
+    failures: list[zmq.Event] = []
+    with Peer(host.endpoint, keys, server=server) as eve:
+        eve.say(messages.Hello())
+        with meanwhile(lambda: failures.append(eve.failure())):
+            host.until(lambda: failures)
+        assert eve.hears_nothing
+    assert (failures == [AUTH]) == is_asked_about  # the others have failed before their key could be looked up
+    assert host.of("worker_joined") == []
+    refusals = [text for text in host.of("message_refused") if EVE[0].decode() in text]
+    assert len(refusals) == is_asked_about
+
+
+def test_nobody_speaks_in_the_name_of_a_worker_of_ours(listening: Opener, tmp_path: Path) -> None:
+    host = listening(1)
+    sums(host.pool, [visit(0)])
+    name = host.pool._crew[0].identity
+    with Peer(host.endpoint, BOB, name) as bob:
+        bob.run_id = "run-1"
+        for sequence in range(1, 5):  # whichever it will be
+            bob.say(messages.Update(1, 5, {}, {"model": {"a": Vector(model_of(9.0))}}), sequence)
+        bob.say(messages.Error("ValueError", "blame"), 2)
+        host.until(lambda: host.of("message_refused"))
+        bob.run_id = messages.NO_RUN
+        bob.say(messages.Hello())
+        assert bob.hears_nothing
+    assert host.of("message_refused")[0].startswith(f"from {name}: not a worker of this pool")
+    assert (host.of("worker_died"), host.of("worker_joined"), host.of("task_failed")) == ([], [], [])
+
+
+def test_nobody_speaks_in_the_name_of_another_guest(listening: Opener) -> None:
+    host = listening(1)
+    with Peer(host.endpoint, ALICE) as alice, Peer(host.endpoint, BOB, "guest-2") as bob:
+        with meanwhile(lambda: (alice.join(), bob.join())):
+            host.until(lambda: len(host.of("worker_joined")) == 2)
+        bob.say(messages.Pong(), envelope_name="guest-1")
+        host.until(lambda: host.of("worker_died"))
+    assert host.of("message_refused") == ["from guest-2: the envelope names guest-1 (1 refused so far)"]
+    assert host.of("worker_died") == [
+        "worker 2, a guest, is gone: its message was refused: from guest-2: the envelope names guest-1"
+    ]
+
+
+def test_a_name_that_a_lost_guest_leaves_behind_is_not_taken_over_with_another_key(listening: Opener) -> None:
+    """libzmq forgets a lost peer's name at once, and the pool looks for whom it lost a second later."""
+    host, heard = listening(0), []
+
+    def hear(task: PoolTask, reply: Reply) -> None:
+        assert isinstance(reply, messages.Update)
+        heard.append(float(reply.payload["model"]["a"].data[0]))
+
+    def steal() -> None:
+        with Peer(host.endpoint, ALICE) as alice:
+            sequence, task = alice.join().hear()
+            run_id = alice.run_id
+        with Peer(host.endpoint, BOB) as bob:  # under her name
+            bob.run_id = run_id
+            assert isinstance(task, messages.Train)
+            forged = messages.Update(task.client, task.round, {}, {"model": {"a": Vector(model_of(66.0))}})
+            for _ in range(20):
+                bob.say(forged, sequence)
+                time.sleep(0.02)
+        with Peer(host.endpoint, ALICE, "guest-3") as alice:
+            alice.join().serve(1)
+
+    with meanwhile(steal):
+        host.pool.submit([visit(7)], hear).wait()
+    assert heard == [7.0]
+    assert host.of("message_refused")[0].startswith("from guest-1: not a worker of this pool")
+    assert host.of("worker_died")[0] == "worker 0, a guest, is gone: another has come under its name"
+
+
+# --- what is said twice -----------------------------------------------------------------------------------------------
+
+
+def test_a_reply_that_is_repeated_counts_once(listening: Opener) -> None:
+    host, heard = listening(0), list[Reply]()
+
+    def repeat() -> None:
+        alice.join()
+        for _ in range(2):
+            sequence, task = alice.hear()
+            for _ in range(3):
+                alice.say(answer(task), sequence)
+
+    with Peer(host.endpoint, ALICE) as alice, meanwhile(repeat):
+        for client in (1, 2):
+            host.pool.submit([visit(client)], lambda task, reply: heard.append(reply)).wait()
+        host.until(lambda: len(host.of("late_reply")) == 4)
+    assert [reply.client for reply in heard if isinstance(reply, messages.Update)] == [1, 2]
+    assert host.of("late_reply")[0] == "the reply to task 1 does not count"
+
+
+class Tap:
+    """A line between a guest and its pool that keeps what the guest sends, and can send it again."""
+
+    def __init__(self, endpoint: str) -> None:
+        host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+        self._far = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.sent: list[bytes] = []
+        self.far = socket.create_connection(self._far)
+        self._threads = [threading.Thread(target=self._forward, daemon=True)]
+        self._threads[0].start()
+
+    def _forward(self) -> None:
+        near, _ = self._listener.accept()
+        back = threading.Thread(target=self._pump, args=(self.far, near, []), daemon=True)
+        back.start()
+        self._threads.append(back)
+        self._pump(near, self.far, self.sent)
+
+    @staticmethod
+    def _pump(source: socket.socket, sink: socket.socket, kept: list[bytes]) -> None:
+        with source, sink:
+            try:
+                while data := source.recv(1 << 20):
+                    kept.append(data)
+                    sink.sendall(data)
+            except OSError:
+                return
+
+    def again(self) -> socket.socket:
+        """All that the guest has sent, sent again over a connection of our own."""
+        other = socket.create_connection(self._far)
+        with suppress(ConnectionError):  # libzmq may have hung up already
+            for data in list(self.sent):
+                other.sendall(data)
+        return other
+
+    def close(self) -> None:
+        self._listener.close()
+        self.far.close()
+        for thread in self._threads:
+            thread.join(SECONDS)
+
+
+def test_what_was_heard_on_the_wire_is_worth_nothing_to_whoever_repeats_it(listening: Opener) -> None:
+    host = listening(0)
+    tap = Tap(host.endpoint)
+    short = {"model": {"a": Vector(model_of(0.0)[:2])}}
+    with Peer(tap.endpoint, ALICE) as alice:
+        with meanwhile(lambda: alice.join().serve(1)):
+            assert sums(host.pool, [visit(7, payload=short)]) == {7: [7.0]}
+        received = host.pool.physical_bytes[1]
+        with tap.again() as thief:
+            thief.settimeout(0.05)
+            deadline = time.monotonic() + SECONDS
+            while _is_open(thief):  # libzmq hangs up on whoever cannot go on with the handshake
+                assert time.monotonic() < deadline
+                host.pool.submit([], lambda task, reply: None)
+        assert host.pool.physical_bytes[1] == received
+        # Nor over her own connection: a message that comes again is out of its order, and ends the connection.
+        tap.far.sendall(tap.sent[-1])
+        host.until(lambda: host.of("worker_died"))
+    tap.close()
+    assert host.of("worker_joined") == [f"a guest, key {ALICE[0].decode()}"]
+
+
+def _is_open(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1 << 16) != b""
+    except TimeoutError:
+        return True
+    except ConnectionError:
+        return False
+
+
+def model_of(value: float) -> Any:
+    return np.full(100_000, value, np.float32)

@@ -1,0 +1,242 @@
+"""``fedbr keys`` and ``fedbr worker`` beside ``fedbr run --listen``: real processes, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import psutil
+import pytest
+
+from coordinator.door import Gate
+from coordinator.leases import Instruction, Send
+from coordinator.ledger import read
+from coordinator.nursery import Nursery
+from coordinator.pool import Pool
+from coordinator.rounds import synchronous
+from edge.config import DataConfig, HalfConfig, Job, ModelConfig, TrainConfig
+from edge.guest import JoinError, bench, fitted
+from edge.keys import make, read_pair, read_public
+from scenarios import cli
+from tests.toy import federation
+
+TINY = ["digits", "method=fedavg", "train.local_epochs=1", "rounds.max=2"]
+HALF = HalfConfig("edge.local:Local")
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The message of a command line that must be refused, without its ``fedbr:``."""
+    assert cli.guarded(words) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, psutil.Process().children(recursive=True)) == ("", [])
+    return captured.err.splitlines()[-1].removeprefix("fedbr: ")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Key pairs of a run, of alice and of eve."""
+    for name in ("run", "alice", "eve"):
+        make(name, tmp_path)
+    return tmp_path
+
+
+@contextmanager
+def worker(folder: Path, port: int, name: str = "alice", *more: str) -> Iterator[subprocess.Popen[str]]:
+    """``fedbr worker`` with this name's key."""
+    keys = ["--keys", str(folder / f"{name}.key"), "--server", str(folder / "run.pub")]
+    words = [sys.executable, "-m", "scenarios.cli", "worker", "--connect", f"tcp://127.0.0.1:{port}", *keys, *more]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, list[str]]:
+    """Exit code, and what it said."""
+    _, said = process.communicate(timeout=60)
+    return process.returncode, [line.removeprefix("fedbr worker: ") for line in said.splitlines()]
+
+
+def listening(folder: Path, port: int, run_id: str) -> list[str]:
+    """Words of a run that listens for alice."""
+    keys = ["--keys", str(folder / "run.key"), "--allow", str(folder / "alice.pub")]
+    where = ["--listen", f"tcp://127.0.0.1:{port}", *keys, "--out", str(folder / "runs"), "--run-id", run_id, "--json"]
+    return ["run", *TINY, *where]
+
+
+def model_sha256(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
+    assert cli.guarded(words) == 0
+    return str(json.loads(capsys.readouterr().out)["model_sha256"])
+
+
+def test_a_worker_of_another_process_gives_the_same_model_to_the_bit(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = free_port()
+    alone = model_sha256(capsys, ["run", *TINY, "--workers", "1", "--out", str(folder / "runs"), "--json"])
+    with worker(folder, port) as alice, worker(folder, port, "eve") as eve:
+        # Nobody works here, so that each number has been made by the guest.
+        assert model_sha256(capsys, [*listening(folder, port, "guest"), "--workers", "0"]) == alone
+        status, said = ended(alice)
+        assert (status, said[0][:11], said[1:]) == (0, "joined run ", ["the run has ended"])
+        why = "the run does not know this key: its public half must be named in --allow there"
+        assert ended(eve) == (3, [f"tcp://127.0.0.1:{port}: {why}"])
+    ledger = folder / "runs" / "digits" / "guest" / "ledger.sqlite"
+    rows = read(ledger, "SELECT kind FROM host_events WHERE kind IN ('worker_joined', 'worker_started', 'listening')")
+    assert [row["kind"] for row in rows] == ["listening", "worker_joined"]
+
+
+@pytest.mark.parametrize("sum", ["client_order", "fixed_point"])
+def test_one_of_ours_and_a_guest_side_by_side_change_nothing(
+    folder: Path, sum: Literal["client_order", "fixed_point"]
+) -> None:
+    run = federation(folder / "alone", clients=6, sum=sum)
+    synchronous(run)
+    alone, answered = run.model_sha256(), dict[int, int]()
+    run = federation(folder / "both", clients=6, sum=sum)
+    asked = replace(run.job, data_sha256=run.description.data_sha256)
+    own = read_pair(folder / "run.key")
+    gate = Gate(f"tcp://127.0.0.1:{free_port()}", own.public, own.secret, [read_public(folder / "alice.pub").decode()])
+    with Nursery() as nursery, Pool(asked, 1, nursery, folder, run.ledger.event, bool, gate=gate) as pool:
+        leases = pool._leases
+        with worker(folder, int(gate.endpoint.rpartition(":")[2])) as alice:
+            while len(leases._hands) < 2:  # until both are ready
+                assert alice.poll() is None
+                pool.submit([], lambda task, reply: None)
+                time.sleep(0.01)
+            first_hands = leases._hand_out
+            leases._hand_out = lambda workers: _counted(first_hands(workers), answered)  # type: ignore[method-assign]
+            run.workers = pool
+            synchronous(run)
+            pool.__exit__(None, None, None)
+            assert ended(alice)[0] == 0
+    run.ledger.close()
+    assert run.model_sha256() == alone
+    assert min(answered[0], answered[1]) >= 2  # both have worked
+
+
+def _counted(sent: list[Instruction], by_worker: dict[int, int]) -> list[Instruction]:
+    for one in sent:
+        if isinstance(one, Send):
+            by_worker[one.worker] = by_worker.get(one.worker, 0) + 1
+    return sent
+
+
+def test_a_worker_that_loses_its_run_or_finds_none_ends_with_3(folder: Path) -> None:
+    port = free_port()
+    with worker(folder, port, "alice", "--wait", "0.5") as early:
+        why = "no answer within 0.5 s: the run has ended, or has not begun to listen"
+        assert ended(early) == (3, [f"tcp://127.0.0.1:{port}: {why}"])
+    words = [
+        sys.executable,
+        "-m",
+        "scenarios.cli",
+        *listening(folder, port, "lost"),
+        "--workers",
+        "0",
+        "rounds.max=10000",
+    ]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL) as run, worker(folder, port) as alice:
+        assert alice.stderr is not None
+        joined = alice.stderr.readline()
+        run.kill()
+        assert joined.startswith("fedbr worker: joined run ")
+        assert ended(alice) == (3, [f"tcp://127.0.0.1:{port}: the coordinator is gone"])
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_worker_that_is_stopped_ends_with_4(folder: Path, how: signal.Signals) -> None:
+    with worker(folder, free_port()) as alice:
+        status = psutil.Process(alice.pid)
+        deadline = time.monotonic() + 30
+        while "edge.guest" not in status.cmdline() or status.num_threads() < 3:  # until it has begun to wait
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(0.5)
+        os.kill(alice.pid, how)
+        assert ended(alice) == (4, ["stopped"])
+
+
+def test_a_listening_run_without_keys_or_a_list_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    listen = ["run", "digits", "method=fedavg", "--listen", "tcp://127.0.0.1:5599"]
+    own, public = str(folder / "run.key"), str(folder / "alice.pub")
+    for given in ([], ["--keys", own], ["--allow", public], ["--keys", own, "--allow", ""]):
+        assert refused(capsys, *listen, *given).startswith(
+            "--listen tcp://127.0.0.1:5599: needs --keys NAME.key and --allow A.pub,B.pub: nobody joins"
+        )
+    for endpoint in ("ipc:///tmp/x", "tcp://", "tcp://host", "tcp://host:0", "tcp://host:65536", "host:5599"):
+        where = ["run", "digits", "--listen", endpoint, "--keys", own, "--allow", public]
+        assert refused(capsys, *where) == f"--listen {endpoint}: must be tcp://HOST:PORT"
+    assert refused(capsys, *listen, "--keys", public, "--allow", public).startswith(f"{public}: not a key pair")
+    assert refused(capsys, *listen, "--keys", own, "--allow", f"{public},{own}").startswith(f"{own}: not a public key")
+    assert refused(capsys, "run", "digits", "--keys", own).startswith("--keys: is of use with --listen")
+    assert refused(capsys, "run", "digits", "--workers", "0").startswith("--workers 0: nobody would do the work")
+
+
+def test_a_method_whose_clients_keep_something_takes_no_guests(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*listening(folder, free_port(), "kept"), "method=fedbr"]
+    assert refused(capsys, *words) == (
+        "digits: --listen: clients of fedbr keep vectors between their visits, in files that workers on other machines "
+        "cannot reach; leave --listen out"
+    )
+    assert list((folder / "runs" / "digits").iterdir()) == []
+
+
+def test_the_command_keys_makes_a_pair_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.guarded(["keys", "alice", "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"{tmp_path / 'alice.key'}  yours alone"
+    assert (tmp_path / "alice.key").stat().st_mode & 0o777 == 0o600
+    before = (tmp_path / "alice.key").read_bytes()
+    assert "there is a key alice already" in refused(capsys, "keys", "alice", "--out", str(tmp_path))
+    assert (tmp_path / "alice.key").read_bytes() == before
+
+
+# --- what a guest makes sure of before it serves ----------------------------------------------------------------------
+
+
+def job(**other: object) -> Job:
+    plain: dict[str, object] = {"objective": HALF, "data_sha256": "", "device": "cpu"}
+    fields = plain | other
+    data = DataConfig("digits", root="/nowhere", download=False)
+    return Job("run-1", 0, cache="/nowhere", model=ModelConfig("digits-cnn"), data=data, train=TrainConfig(), **fields)  # type: ignore[arg-type]
+
+
+def test_a_guest_uses_folders_of_its_own() -> None:
+    here = fitted(job(), "auto", None, "/cache")
+    assert (here.device, here.data.root, here.cache, here.seat, here.workers) == ("cpu", None, "/cache", 0, 1)
+    assert fitted(job(device="cuda:3"), "auto", "/data", "/cache").device == "cuda"
+    assert fitted(job(device="cuda:3"), "cuda:1", "/data", "/cache").data.root == "/data"
+
+
+def test_a_guest_on_another_type_of_device_does_not_serve() -> None:
+    with pytest.raises(JoinError, match="--device cpu: the run computes on cuda:0, and other devices give other last"):
+        fitted(job(device="cuda:0"), "cpu", None, "/cache")
+
+
+def test_a_guest_with_other_data_or_without_the_method_does_not_serve(tmp_path: Path) -> None:
+    other = job(data_sha256="0123456789abcdef" * 4)
+    with pytest.raises(
+        JoinError, match=r"data set digits: this worker's is [0-9a-f]{16}, the run's is 0123456789abcdef"
+    ):
+        bench(other, fitted(other, "auto", None, str(tmp_path)))
+    unknown = job(objective=HalfConfig("nobodys.module:Half"))
+    with pytest.raises(ModuleNotFoundError, match="nobodys"):
+        bench(unknown, fitted(unknown, "auto", None, str(tmp_path)))
