@@ -9,14 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge.config import Description
-from edge.messages import Blocks, Described, Evaluate, Message, Sums, Totals, Train, Update, WireError, refuse, require
+from edge.messages import Blocks, Described, Evaluate, Message, Sums, Totals, Train, Update, WireError, require
 from edge.payload import KINDS, Payload, Vector, vectors
-from edge.wire.entries import MAX_KEPT_NBYTES, UNNAMED, Entry, parse_entries, read
+from edge.wire.entries import FLOAT32, MAX_KEPT_NBYTES, UNNAMED, Entry, parse_entries, read
 from edge.wire.fields import ARRAYS, DESCRIPTION, NAMES, PROTOCOL, TYPES
 from edge.wire.packed import Buffer, split
-
-FLOAT32 = np.dtype(np.float32)
-INT64 = np.dtype("<i8")
 
 
 def decode(
@@ -54,8 +51,6 @@ def _compose(kind: type, values: dict[str, Any], entries: Sequence[Entry], array
         if kind is Described and entry.slot == DESCRIPTION:
             described[entry.key] = array
             continue
-        if entry.dtype != FLOAT32 or len(entry.shape) != 1:
-            refuse(f"vector {entry.slot}/{entry.key}", (entry.dtype, entry.shape))
         vector = Vector(array, entry.version if entry.version != UNNAMED else None)
         payload.setdefault(entry.slot, {})[entry.key] = vector
     if kind is Described:
@@ -72,14 +67,14 @@ def _compose(kind: type, values: dict[str, Any], entries: Sequence[Entry], array
 def _totals(entries: Sequence[Entry], arrays: Sequence[NDArray[Any]]) -> Totals:
     totals: Totals = {}
     for entry, array in zip(entries, arrays, strict=True):
-        if entry.dtype != INT64 or len(entry.shape) != 1:
-            refuse(f"sum {entry.slot}/{entry.key}", (entry.dtype, entry.shape))
         totals.setdefault(entry.slot, {})[entry.key] = array
     return totals
 
 
 def _description(values: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Description:
     require(arrays.keys() == ARRAYS.keys(), "described: arrays", sorted(arrays))
+    for name in ("classes", "test_count"):
+        require(values[name] >= 0, f"described: {name}", values[name])
     blocks, classes, clients = len(values["layout"]), values["classes"], len(arrays["samples"])
     wanted = {
         "flops": (blocks, KINDS),

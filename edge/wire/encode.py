@@ -13,11 +13,9 @@ import numpy as np
 
 from edge.messages import Blocks, Described, Evaluate, Message, Sums, Train, Update
 from edge.payload import ITEM_NBYTES, Payload, Shapes, vectors
-from edge.wire.entries import UNNAMED, Entries, Frame, Sizes, pack_all, pack_entry
+from edge.wire.entries import INT64, UNNAMED, Entries, Frame, Sizes, pack_all, pack_entry
 from edge.wire.fields import ARRAYS, DESCRIPTION, NAMES, PROTOCOL, TYPES, pack_int
 from edge.wire.packed import packb, packed_list
-
-INT64 = np.dtype("<i8")
 
 
 @dataclass(frozen=True)

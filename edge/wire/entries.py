@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 
 from edge.messages import WireError, refuse, require
 from edge.payload import VERSION_NBYTES
-from edge.wire.fields import as_list, is_version, pack_int, unpack_int, unpack_text
+from edge.wire.fields import DESCRIPTION, as_list, is_version, pack_int, unpack_int, unpack_text
 from edge.wire.packed import Buffer, packb, packed_list, unpackb
 
 MAX_DIMENSION = 1 << 40
 MAX_KEPT_NBYTES = 1 << 16
 """Longer lists of entries are parsed anew each time."""
 UNNAMED = bytes(VERSION_NBYTES)
+FLOAT32 = np.dtype(np.float32)
+INT64 = np.dtype("<i8")
 
 
 class Frame(NamedTuple):
@@ -84,11 +86,25 @@ def parse_entries(packed: bytes, name: str) -> tuple[Entry, ...]:
     entries = tuple(map(_parse_entry, unpacked))
     places: set[tuple[str, str]] = set()
     for entry in entries:
+        _check_kind(entry, name)
         place = (entry.slot, entry.key)
         if place in places:
             refuse("slot and key sent twice", place)
         places.add(place)
     return entries
+
+
+def _check_kind(entry: Entry, name: str) -> None:
+    """WireError if a message of this type carries no such array, or does not name it as it does."""
+    slot, key, version, dtype, shape, _, _ = entry
+    if name != "described" or slot != DESCRIPTION:
+        wanted = INT64 if name == "sums" else FLOAT32
+        if dtype != wanted or len(shape) != 1:
+            refuse(f"{name}: vector {slot}/{key}", (dtype, shape))
+    goes_down = name in ("train", "evaluate", "blocks")
+    require(goes_down == (version != UNNAMED), f"{name}: version of {slot}/{key}", version)
+    if name == "blocks":
+        require((slot, key) == ("", version.hex()), f"{name}: version {version.hex()} sent as", (slot, key))
 
 
 def _parse_entry(entry: object) -> Entry:

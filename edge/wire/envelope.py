@@ -8,6 +8,10 @@ from edge.messages import require
 from edge.wire.fields import as_list, is_version
 from edge.wire.packed import Buffer, packb, unpackb
 
+MAX_SECONDS = 1e8
+"""Three years over one task."""
+MAX_NOTE = 1000
+
 
 @dataclass(frozen=True)
 class Envelope:
@@ -47,10 +51,12 @@ class Envelope:
         for name, value in (("state_in", state_in), ("state_out", state_out)):
             require(value is None or isinstance(value, str), f"envelope: {name}", value)
         require(isinstance(forget, list) and all(map(is_version, forget)), "envelope: forget", forget)
-        require(isinstance(wall_seconds, float) and wall_seconds >= 0, "envelope: wall_seconds", wall_seconds)
+        require(
+            isinstance(wall_seconds, float) and 0 <= wall_seconds < MAX_SECONDS, "envelope: wall_seconds", wall_seconds
+        )
         require(isinstance(share, float) and 0 <= share <= 1, "envelope: share", share)
         require(isinstance(left, list) and all(map(_is_seat, left)), "envelope: left", left)
-        require(isinstance(note, str), "envelope: note", note)
+        require(isinstance(note, str) and len(note) <= MAX_NOTE, "envelope: note", note)
         return cls(worker, sequence, state_in, state_out, tuple(forget), wall_seconds, share, tuple(left), note)
 
 

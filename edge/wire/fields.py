@@ -27,10 +27,13 @@ from edge.messages import (
     Welcome,
     WireError,
     refuse,
+    require,
 )
 from edge.payload import VERSION_NBYTES, Layout
 
 PROTOCOL = 1
+MAX_COMPLAINT = 500
+"""Characters of what is wrong with a record."""
 
 
 def is_version(value: object) -> bool:
@@ -89,14 +92,27 @@ def _unpack_named(unpack: Callable[[object, str], Any]) -> Callable[[object, str
     return unpack_all
 
 
-def _unpack_record(kind: type) -> Callable[[object, str], Any]:
+def _unpack_record(kind: Any) -> Callable[[object, str], Any]:
     def unpack(value: object, what: str) -> Any:
         try:
             return config.parse(kind, value)
         except ValueError as error:  # pydantic's
-            raise WireError(f"{what}: {error}") from error
+            raise WireError(f"{what}: {str(error)[:MAX_COMPLAINT]}") from error
 
     return unpack
+
+
+_unpack_blocks = _unpack_record(list[tuple[str, int, int]])
+
+
+def _unpack_layout(value: object, what: str) -> Layout:
+    blocks = _unpack_blocks(value, what)
+    for name, params, buffers in blocks:
+        require(min(params, buffers) >= 0, f"{what}: {name}", (params, buffers))
+    require(
+        len({name for name, _, _ in blocks}) == len(blocks), f"{what}: a block twice", [name for name, _, _ in blocks]
+    )
+    return Layout.parse(blocks)
 
 
 class _Codec(NamedTuple):
@@ -117,9 +133,7 @@ _FLOATS = _Codec(
 _TEXT = _Codec(_same, unpack_text)
 _FLAG = _Codec(_same, _unpack_flag)
 _JOB = _Codec(config.plain, _unpack_record(Job))
-_LAYOUT = _Codec(
-    Layout.plain, lambda plain, what: Layout.parse(_unpack_record(list[tuple[str, int, int]])(plain, what))
-)
+_LAYOUT = _Codec(Layout.plain, _unpack_layout)
 
 ARRAYS = {"flops": "<f8", "activations": "<f8", "samples": "<i8", "histogram": "<i8", "test_samples": "<i8"}
 """The arrays of a `Description`, which travel as frames of slot `DESCRIPTION`, and their types."""
