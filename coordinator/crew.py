@@ -33,6 +33,10 @@ class Worker:
     dead: bool = False
     retired: bool = False
     """Whether its seat stays empty."""
+    refused: bool = False
+    """Whether a message of it was refused: nothing that it sends counts any more."""
+    noted: bool = False
+    """Whether it has told what it measured of itself."""
     last_words: str = ""
     """The error that its start ended in, or why it was ended."""
 

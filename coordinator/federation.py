@@ -249,7 +249,7 @@ class Federation:
         message = messages.Train(visit.client, visit.turn, visit.lr, dispatch.choice, dispatch.payload)
         state_out = self._path(visit.state_name) if self.keeps else None
         turns, flops = self.server.setup.turns, visit.work.flops
-        return PoolTask(message, self.kept(visit.client), state_out, turns, flops, share)
+        return PoolTask(message, self.kept(visit.client), state_out, turns, flops, share, self.server.up_shapes())
 
     def train(self, visits: Sequence[Visit]) -> Training:
         """Have these visits really trained, and their replies folded into the server's next step."""

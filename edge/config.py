@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, TypeVar
@@ -200,10 +199,11 @@ def plain(record: Any) -> dict[str, Any]:
 
 def parse(kind: type[T], plain: Any) -> T:
     """Build a record of ``kind`` from `plain` output; pydantic.ValidationError if anything does not fit."""
-    adapter: TypeAdapter[T] = _adapter(kind)
+    named: Any = kind
+    adapter: TypeAdapter[T] = _adapter(named)
     return adapter.validate_python(plain)
 
 
 @lru_cache
-def _adapter(kind: Hashable) -> TypeAdapter[Any]:
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)  # to build one takes milliseconds

@@ -32,6 +32,11 @@ def refuse(what: str, value: object) -> NoReturn:
     raise WireError(f"{what}: {repr(value)[:100]} does not fit")
 
 
+def printable(text: str, most: int) -> str:
+    """At most so many characters of what a stranger may have written, on one line and without control characters."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text[:most])
+
+
 def require(fits: bool, what: str, value: object) -> None:
     """WireError unless it fits."""
     if not fits:
