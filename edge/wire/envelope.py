@@ -11,6 +11,7 @@ from edge.wire.packed import Buffer, packb, unpackb
 MAX_SECONDS = 1e8
 """Three years over one task."""
 MAX_NOTE = 1000
+MAX_NUMBER = 1 << 63
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Envelope:
         values = as_list(unpackb(raw), 9, "envelope")
         worker, sequence, state_in, state_out, forget, wall_seconds, share, left, note = values
         require(isinstance(worker, str), "envelope: worker", worker)
-        require(type(sequence) is int and sequence >= 0, "envelope: sequence", sequence)
+        require(type(sequence) is int and 0 <= sequence < MAX_NUMBER, "envelope: sequence", sequence)
         for name, value in (("state_in", state_in), ("state_out", state_out)):
             require(value is None or isinstance(value, str), f"envelope: {name}", value)
         require(isinstance(forget, list) and all(map(is_version, forget)), "envelope: forget", forget)
@@ -61,4 +62,4 @@ class Envelope:
 
 
 def _is_seat(value: object) -> bool:
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value < MAX_NUMBER
