@@ -317,7 +317,7 @@ def test_mutated_messages_are_refused_or_still_well_formed() -> None:
 
 EMPTY_LISTS = b"\xdc\xff\xff" + (b"\xdc\x00\x0f" + b"\x90" * 15) * 65535  # a million lists in 1.2 MB
 FEWER_LISTS = b"\xdc\xbf\xff" + (b"\x9f" + b"\x90" * 15) * 49151  # 786,000 in 0.8 MB: short enough for a header
-ANNOUNCED = b"\xdd\x00\x01\x00\x00" * 511  # each says that 65,536 items follow
+ANNOUNCED = b"\xdc\x13\x88" * 1020 + bytes(5000)  # lists in lists, each of which says that 5,000 items follow
 SHORTEST = b"\xdc\x01\x00" * 170  # as deep and as wide as what is not measured can be
 
 
