@@ -84,13 +84,12 @@ class Impostors:
         self._strangers.append(self._connect(identity))
         return self._strangers[-1]
 
-    def turn(self) -> bool:
-        """Hear and answer what has come; as `Pool.stopped`."""
+    def turn(self) -> None:
+        """Hear and answer what has come."""
         for identity, socket in list(self.sockets.items()):
             while identity in self.sockets and socket.poll(0):
                 envelope, header, *frames = socket.recv_multipart()
                 self._heed(identity, wire.Envelope.parse(envelope), header, frames)
-        return False
 
     def _connect(self, identity: str) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.DEALER)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ SILENT_SECONDS = 60
 
 
 class Site:
-    """Answers a visit with the client's number."""
+    """Answers a visit with the client's number, after as many tenths of a second as it is told."""
 
     def __init__(self, job: object) -> None:
         pass
@@ -30,6 +31,7 @@ class Site:
         return DESCRIPTION, payload()
 
     def train(self, task: messages.Train, state_in: str | None, state_out: str | None) -> messages.Update:
+        time.sleep(task.choice.get("tenths", 0) / 10)
         return messages.Update(task.client, task.round, {"loss": 0.5}, payload(float(np.float32(task.client))))
 
     def evaluate(self, task: messages.Evaluate, state_in: str | None) -> messages.Score:
