@@ -12,6 +12,7 @@ import pytest
 import zmq
 from numpy.typing import NDArray
 
+from coordinator.pool import MOST_PER_TURN
 from coordinator.tasks import PoolTask, Reply
 from edge import messages
 from edge.payload import Payload, Vector
@@ -145,13 +146,18 @@ class Flooded(Once):
     def say(self, identity: str, message: messages.Message, sequence: int = 0) -> None:
         super().say(identity, message, sequence)
         if self.lives == 1 and isinstance(message, messages.Update):
-            self.crowd = [self.stranger(f"stranger-{n}") for n in range(4)]
+            self.crowd = [self.stranger(f"stranger-{n}") for n in range(8)]
+            self._shout(times=250)
+            time.sleep(0.3)  # so that they are all there
             self.end([identity])
 
     def turn(self) -> None:
         super().turn()
-        for stranger in self.crowd:
-            for _ in range(20):
+        self._shout(times=MOST_PER_TURN // 4)
+
+    def _shout(self, times: int) -> None:
+        for stranger in self.crowd * times:
+            if stranger.poll(0, zmq.POLLOUT):
                 stranger.send_multipart([b"", b""])
 
 
