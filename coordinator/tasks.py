@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from edge import messages
-from edge.exact import sizes
+from edge.exact import sizes, unfit
 from edge.messages import Totals
-from edge.payload import Payload, Shapes, shapes
+from edge.payload import Payload, Shapes, shapes, vectors
 
 
 class PoolError(RuntimeError):
@@ -85,6 +85,8 @@ def check_answer(task: PoolTask, reply: Reply) -> None:
         got = shapes(reply.payload)
         if got != task.up:
             raise messages.WireError(f"{task.name}: vectors {got} instead of {task.up}")
+        if task.share > 0.0 and not any(unfit(vector.data) for _, _, vector in vectors(reply.payload)):
+            raise messages.WireError(f"{task.name}: an update that its worker was to add up")
 
 
 def check_sums(sums: messages.Sums, tasks: Sequence[PoolTask]) -> None:

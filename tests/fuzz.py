@@ -24,6 +24,7 @@ from coordinator.crew import Worker
 from coordinator.pool import Pool
 from coordinator.tasks import PoolTask, Reply
 from edge import messages, wire
+from edge.exact import ExactSum
 from edge.payload import Vector
 from tests.edge.listener import SILENT_SECONDS, Listener
 from tests.edge.mutations import JOB, RUN, Parts, going_down, going_up, mutate, noise, pack, payload
@@ -132,12 +133,14 @@ class Misbehaving(Impostors):
     """Sooner or later each sends something malformed, and is ended.
 
     Every second one answers two visits before, and the others none or one: so no visit fails three times, and no two
-    workers in a row end before they are ready.
+    workers in a row end before they are ready. What a worker has added up is lost with it, so that of workers which
+    add up only ``left`` may misbehave before all are honest.
     """
 
     def __init__(self, draw: random.Random, outcome: Outcome) -> None:
         super().__init__()
         self._draw, self._outcome = draw, outcome
+        self.left = 1
         self._honest: dict[str, int] = {}
         """identity -> messages until it misbehaves"""
         self._intruders: list[zmq.Socket[bytes]] = []
@@ -148,9 +151,10 @@ class Misbehaving(Impostors):
         if identity not in self._honest:
             self._honest[identity] = self._draw.choice((0, 1, 3, 3, 3)) if self.lives % 2 == 0 else 4
         self._honest[identity] -= 1
-        if self._honest[identity] >= 0:
+        if self._honest[identity] >= 0 or not self.left:
             super().say(identity, message, sequence)
             return
+        self.left -= 1
         valid = [pack(other, wire.Envelope(identity, sequence)) for other in (message, *going_up())]
         self._outcome.sent += 1
         self.send(identity, malformed(self._draw, valid))
@@ -185,22 +189,31 @@ def _one_pool(draw: random.Random, outcome: Outcome, count: int) -> None:
         pool.outcome = outcome
         while workers.lives < LIVES and outcome.sent < count:
             workers.intrude()
-            clients = [draw.randrange(1000) for _ in range(3)]
+            # none is the client of the mutated updates: one that fits by chance may be whole, and diverged
+            clients = [draw.randrange(2, 1000) for _ in range(3)]
             pool.deadline = time.monotonic() + SILENT_SECONDS
             heard: list[int] = []
-            _visit(pool, clients, heard)
+            share = draw.choice((0.0, 0.25))
+            workers.left = 1 if share else len(clients)
+            _visit(pool, clients, heard, share)
             assert sorted(heard) == sorted(clients), (heard, clients)
     outcome.lines += sum(event.kind == "message_refused" for event in events)
 
 
-def _visit(pool: Pool, clients: Sequence[int], heard: list[int]) -> None:
+def _visit(pool: Pool, clients: Sequence[int], heard: list[int], share: float) -> None:
+    """Have visits done; with a share, their updates are added up by workers, and must add up."""
+
     def hear(task: PoolTask, reply: Reply) -> None:
         assert isinstance(reply, messages.Update)
         heard.append(reply.client)
 
-    up = {"model": {"a": 3, "b": 1}}
-    tasks = [PoolTask(messages.Train(client, 5, 0.1, {"act": 0}, payload()), up=up) for client in clients]
-    pool.submit(tasks, hear).wait()
+    down, up = payload(), {"model": {"a": 3, "b": 1}}
+    asked = [messages.Train(client, 5, 0.1, {"act": 0}, down) for client in clients]
+    order = pool.submit([PoolTask(message, share=share, up=up) for message in asked], hear)
+    order.wait()
+    if share:
+        total = ExactSum(order.collect()["model"]["a"]).vector()
+        assert total.tolist() == [sum(clients) * share] * 3, (total, clients)
 
 
 # --- a worker -----------------------------------------------------------------------------------------------------

@@ -15,11 +15,12 @@ import zmq
 from coordinator.ledger import HostEvent
 from coordinator.pool import Pool
 from edge import messages, wire
+from edge.exact import ExactSums
 from tests.edge.mutations import JOB, pack, payload
 
 
 class Impostors:
-    """In place of a nursery. They are honest; subclasses override `say`."""
+    """In place of a nursery. They are honest, and add updates up where told to; subclasses override `say`."""
 
     def __init__(self) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -28,6 +29,7 @@ class Impostors:
         self._answers: deque[dict[str, Any]] = deque()
         self.sockets: dict[str, zmq.Socket[bytes]] = {}
         """Those of workers, by identity"""
+        self._sums: dict[str, ExactSums] = {}
         self._strangers: list[zmq.Socket[bytes]] = []
         self.lives = 0
         """Workers that were started."""
@@ -110,7 +112,12 @@ class Impostors:
         elif name == "ping":
             self.say(identity, messages.Pong())
         elif name == "train":
-            self.say(identity, answer(client_of(header)), envelope.sequence)
+            update = answer(client_of(header))
+            if envelope.share:
+                update = self._sums.setdefault(identity, ExactSums(update.round)).put(update, envelope.share)
+            self.say(identity, update, envelope.sequence)
+        elif name == "collect":
+            self.say(identity, self._sums.pop(identity).message())
 
 
 def answer(client: int) -> messages.Update:

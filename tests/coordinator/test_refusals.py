@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from coordinator.pool import MOST_PER_TURN
 from coordinator.tasks import PoolTask, Reply
 from edge import messages
+from edge.exact import ExactSum
 from edge.payload import Payload, Vector
 from tests.edge.mutations import payload
-from tests.impostors import Impostors, impostors_pool
+from tests.impostors import Impostors, answer, impostors_pool
 
 UP = {"model": {"a": 3, "b": 1}}
 
@@ -111,6 +112,46 @@ def test_a_wrong_reply_is_refused_with_its_reason_and_its_visit_done_elsewhere(w
     assert refused.endswith(f": {reason} (1 refused so far)")
     (died,) = [event.detail for event in events if event.kind == "worker_died"]
     assert died.startswith("worker 0 was ended by SIGTERM: its message was refused") and died.endswith(reason)
+
+
+UNASKED: dict[str, tuple[Callable[[messages.Sums], messages.Sums], str]] = {
+    "round": (lambda sums: replace(sums, round=4), "sums of 2 updates of round 4 instead of 2 of 5"),
+    "clients": (lambda sums: replace(sums, clients=3), "sums of 3 updates of round 5 instead of 2 of 5"),
+    "shape": (
+        lambda sums: replace(sums, totals={"model": {"a": np.zeros(2, np.int64)}}),
+        "client 1, round 5, train: sums {'model': {'a': 2}} instead of {'model': {'a': 3, 'b': 1}}",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", UNASKED)
+def test_wrong_sums_are_refused_and_the_visits_in_them_done_elsewhere(wrong: str, tmp_path: Path) -> None:
+    change, reason = UNASKED[wrong]
+
+    class WrongSums(Impostors):
+        def say(self, identity: str, message: messages.Message, sequence: int = 0) -> None:
+            changed = self.lives == 1 and isinstance(message, messages.Sums)
+            super().say(identity, change(message) if changed else message, sequence)  # type: ignore[arg-type]
+
+    heard: list[int] = []
+    with impostors_pool(WrongSums(), tmp_path) as (pool, events):
+        order = pool.submit([visit(1, 0.5), visit(2, 0.5)], lambda task, reply: heard.append(reply.client))  # type: ignore[union-attr]
+        order.wait()
+        totals = {key: ExactSum(total).vector().tolist() for key, total in order.collect()["model"].items()}
+    assert (heard, totals) == ([1, 2], {"a": [1.5, 1.5, 1.5], "b": [2.5]})
+    (refused,) = [event.detail for event in events if event.kind == "message_refused"]
+    assert refused.endswith(f": {reason} (1 refused so far)")
+
+
+def test_an_update_that_comes_whole_though_it_could_be_added_is_refused(tmp_path: Path) -> None:
+    heard: list[int] = []
+    with impostors_pool(Once(lambda update, n: [(answer(1), n)]), tmp_path) as (pool, events):
+        order = pool.submit([visit(1, 1.0)], lambda task, reply: heard.append(len(reply.payload)))  # type: ignore[union-attr]
+        order.wait()
+        assert ExactSum(order.collect()["model"]["b"]).vector().tolist() == [2.0]
+    assert heard == [0]
+    (refused,) = [event.detail for event in events if event.kind == "message_refused"]
+    assert refused.endswith("client 1, round 5, train: an update that its worker was to add up (1 refused so far)")
 
 
 def test_nothing_counts_that_comes_after_a_refusal(tmp_path: Path) -> None:
