@@ -19,6 +19,8 @@ from edge.payload import Payload, Vector
 Totals = dict[str, dict[str, NDArray[np.int64]]]
 """slot -> key -> sum of clients' vectors, in the units of `edge.exact`"""
 
+MAX_ERROR_TEXT = 4000
+"""Characters of an `Error`, which becomes a line of the record."""
 GLOBAL = -1
 """The client number of an `Evaluate` on the global test set."""
 
@@ -189,6 +191,10 @@ class Error:
     kind: str
     """The exception's type."""
     text: str
+
+    def __post_init__(self) -> None:
+        longest = max(len(self.kind), len(self.text))
+        require(longest <= MAX_ERROR_TEXT, "error: characters", longest)
 
 
 @dataclass(frozen=True)

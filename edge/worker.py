@@ -46,7 +46,6 @@ HIGH_WATER = 256
 COPY_NBYTES = 1 << 18
 """Shorter vectors are copied after all: hearing that libzmq is done with a buffer takes longer. A visit that sends ten
 vectors of 248 kB in all costs the worker 0.26 ms instead of 0.32 ms."""
-MAX_ERROR_TEXT = 4000
 MAX_REASON = 400
 """Characters of why a message was refused."""
 MAX_IN_HAND = 256
@@ -243,7 +242,7 @@ class _Bench:
 
 
 def _error(error: BaseException) -> messages.Error:
-    return messages.Error(type(error).__name__, str(error)[:MAX_ERROR_TEXT])
+    return messages.Error(type(error).__name__, str(error)[: messages.MAX_ERROR_TEXT])
 
 
 def _serve(link: Link, bench: _Bench) -> None:

@@ -373,6 +373,12 @@ def test_what_took_for_ever_and_notes_without_end_are_refused() -> None:
             wire.Envelope.parse(replace(wire.Envelope("worker-0-00ff"), **{name: value}).pack())  # type: ignore[arg-type]
 
 
+def test_an_error_is_no_longer_than_a_record_may_be() -> None:
+    assert refusal(messages.Error("E", "x" * 4000), lambda header: header[3].__setitem__("text", "x" * 4001)) == (
+        "error: characters: 4001 does not fit"
+    )
+
+
 def test_a_layout_has_no_negative_block_and_none_twice() -> None:
     def put(blocks: list[list[object]]) -> object:
         return lambda header: header[3].__setitem__("layout", blocks)
