@@ -143,6 +143,7 @@ class Misbehaving(Impostors):
         self.left = 1
         self._honest: dict[str, int] = {}
         """identity -> messages until it misbehaves"""
+        self._ready: set[str] = set()
         self._intruders: list[zmq.Socket[bytes]] = []
         self._from_nobody = [pack(message) for message in going_up()]
 
@@ -150,6 +151,11 @@ class Misbehaving(Impostors):
         """Say it, or something like it."""
         if identity not in self._honest:
             self._honest[identity] = self._draw.choice((0, 1, 3, 3, 3)) if self.lives % 2 == 0 else 4
+        if isinstance(message, messages.Pong) and identity in self._ready:  # the pool has looked who is still there
+            super().say(identity, message, sequence)
+            return
+        if isinstance(message, messages.Pong):
+            self._ready.add(identity)
         self._honest[identity] -= 1
         if self._honest[identity] >= 0 or not self.left:
             super().say(identity, message, sequence)
