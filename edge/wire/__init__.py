@@ -45,9 +45,10 @@ the others that it has left.
 Whatever does not fit (size, type, range, length against frame, run id, missing or extra field) is a `WireError`: the
 message is refused, counted, and logged with its reason, though not more than one a second, and changes nothing. A
 worker answers it with an error of the kind WireError, with the message's sequence if that could be read, so that a task
-which was not understood fails instead of being waited for. A coordinator answers nothing: a stranger's message is
-passed over, and a worker whose message was refused is ended, as one that answers what it was not asked, or twice; its
-tasks go on elsewhere. One on another machine is ended by a bye that says why. What a frame holds is not checked, unless its entry has a checksum.
+which was not understood fails instead of being waited for. A coordinator passes a stranger's message over, and ends a
+worker whose message was refused, as one that answers what it was not asked, or twice; its tasks go on elsewhere. A
+worker of ours is ended as a process, one on another machine by a bye that says why. What a frame holds is not checked,
+unless its entry has a checksum.
 """
 
 from edge.wire.decode import decode

@@ -392,7 +392,8 @@ def test_a_door_that_is_never_silent_does_not_hide_who_is_gone(
         os.kill(int(host.of("worker_started")[0].removeprefix("pid ")), signal.SIGKILL)
         host.until(lambda: len(host.of("worker_died")) == 2)
         assert host.pool.refused > 100
-    assert sorted(host.of("worker_died")) == ["worker 0 was ended by SIGKILL", "worker 1, a guest, is gone: enough of it"]
+    gone = ["worker 0 was ended by SIGKILL", "worker 1, a guest, is gone: enough of it"]
+    assert sorted(host.of("worker_died")) == gone
 
 
 class Tap:
