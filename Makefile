@@ -4,9 +4,11 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3 python; do \
 	"$$p" -c 'import sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' >/dev/null 2>&1 && echo "$$p" && break; done)
 BIN := .venv/bin
 STAMP := .venv/.installed
+SEED ?= 0
+MESSAGES ?= 100000
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-network chaos lint format clean
+.PHONY: help install demo test fuzz test-network chaos lint format clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -24,6 +26,9 @@ demo: $(STAMP) ## the main job on real data: FedAvg, FedProx, FedMLB and FedBR o
 
 test: $(STAMP) ## the whole test suite
 	$(BIN)/python -m pytest
+
+fuzz: $(STAMP) ## malformed messages against both sides of the protocol: make fuzz SEED=1 MESSAGES=100000
+	$(BIN)/python -m tests.fuzz --seed $(SEED) --messages $(MESSAGES)
 
 test-network: $(STAMP) ## the clock against real links, and joining from another machine (root; about 8 minutes)
 	FEDBR_NETWORK=1 $(BIN)/python -m pytest -rs tests/network

@@ -39,6 +39,10 @@ class Worker:
     dead: bool = False
     retired: bool = False
     """Whether its seat stays empty."""
+    refused: bool = False
+    """Whether a message of it was refused: nothing that it sends counts any more."""
+    noted: bool = False
+    """Whether it has told what it measured of itself."""
     last_words: str = ""
     """The error that its start ended in, or why it was ended."""
 
@@ -91,6 +95,11 @@ class Crew:
     def alive(self) -> list[Worker]:
         """All that have not ended, as far as is known."""
         return [worker for worker in self._by_number.values() if not worker.dead]
+
+    @property
+    def has_lost_guests(self) -> bool:
+        """Whether guests have been given up since the last `news`."""
+        return bool(self._gone)
 
     def start(self, number: int) -> None:
         """Have a worker started."""

@@ -252,8 +252,10 @@ class Federation:
         message = messages.Train(visit.client, visit.turn, visit.lr, dispatch.choice, dispatch.payload)
         state_out = self._path(visit.state_name) if self.keeps else None
         turns, flops = self.server.setup.turns, visit.work.flops
+        # what is refused in the pool ends its worker; where runs go on without a bad update, it is judged instead
+        up = self.up_shapes if self.faults.on_bad_update == "stop" else None
         may_fail = self.faults.on_bad_client == "skip"
-        return PoolTask(message, self.kept(visit.client), state_out, turns, flops, share, may_fail)
+        return PoolTask(message, self.kept(visit.client), state_out, turns, flops, share, up, may_fail)
 
     def train(self, visits: Sequence[Visit]) -> Training:
         """Have these visits really trained, and their replies folded into the server's next step."""

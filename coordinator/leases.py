@@ -207,6 +207,14 @@ class Leases:
             self._seconds += seconds
         return [Deliver(sequence), *self._hand_out([worker])]
 
+    def is_in_hand(self, worker: int, sequence: int) -> bool:
+        """Whether a worker has been given a task, wanted or cancelled, that it has not answered or dropped."""
+        return sequence in self._hands.get(worker, ())
+
+    def asked(self, worker: int) -> tuple[int, ...] | None:
+        """The wanted deposits in the sums that a worker was asked for; None if it was not."""
+        return tuple(self._deposits.get(worker, ())) if worker in self._asked else None
+
     def failed(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
         """A worker could not do a task, but lives on."""
         if not self._take(worker, sequence):

@@ -29,15 +29,20 @@ from coordinator.ledger import HostEvent
 from coordinator.nursery import Nursery, quote
 from coordinator.orders import OpenTask, Orders, PoolOrder
 from coordinator.parcels import Parcels
-from coordinator.tasks import Heard, PoolError, PoolTask, Reply, Stopped, check_answer
+from coordinator.tasks import Heard, PoolError, PoolTask, Reply, Stopped, check_answer, check_sums
 from edge import messages, wire
 from edge.config import Description, Job
+from edge.messages import printable
 from edge.payload import Payload, Vector
 
 TURN_SECONDS = 0.1
 """The longest wait for messages before asking whether to stop."""
 MOST_PER_TURN = 32
 """Messages handled before asking whether to stop, and whether what is waited for has come."""
+FLOOD_SECONDS = 0.5
+"""How long messages that keep coming may hold back the news of workers that have ended."""
+MAX_REASON = 400
+"""Characters of why a message was refused."""
 PROBE_SECONDS = 1.0
 """From a lost connection to the search for whose it was: libzmq forgets the peer meanwhile."""
 FIRST_GUEST_SECONDS = 600.0
@@ -76,6 +81,8 @@ class Pool:
     """Bytes (sent, received) on the socket."""
     work_seconds: float = field(default=0.0, init=False)
     """Wall seconds that workers were at work, summed over workers."""
+    refused: int = field(default=0, init=False)
+    """Messages that did not follow the protocol, whoever sent them."""
 
     def __post_init__(self) -> None:
         assert self.workers >= (self.gate is None), self.workers
@@ -86,8 +93,8 @@ class Pool:
         self._turning = False
         self._failure: PoolError | None = None
         self._probe_at = float("inf")
-        self._refused = 0
         self._logged_at = 0.0
+        self._news_by = float("inf")
         self._nobody_since: float | None = None
         self._patience = FIRST_GUEST_SECONDS
 
@@ -210,11 +217,23 @@ class Pool:
                 self._probe_at = min(self._probe_at, time.monotonic() + PROBE_SECONDS)
         if self._probe_at <= time.monotonic():
             self._probe()
-        # after the messages: a reply sent just before its worker died counts
-        if all(came) and (self.nursery.fileno() in happened or self._guest_door is not None):
+        self._hear_news(self.nursery.fileno() in happened, all(came))
+        if self._guest_door is not None:
+            self._expect_somebody()
+
+    def _hear_news(self, is_told: bool, is_silent: bool) -> None:
+        """Heed what has become of workers, if there is news, of the nursery (``is_told``) or of guests given up.
+
+        After the messages, since a reply that was sent just before its worker died counts; but not only when the doors
+        are silent, which with strangers about they may never be.
+        """
+        if not is_told and not self._crew.has_lost_guests:
+            return
+        self._news_by = min(self._news_by, time.monotonic() + FLOOD_SECONDS)
+        if is_silent or time.monotonic() >= self._news_by:
+            self._news_by = float("inf")
             for news in self._crew.news():
                 self._heed(news)
-            self._expect_somebody()
 
     def _expect_somebody(self) -> None:
         """PoolError when nobody has been there for too long; workers of ours that end are replaced at once."""
@@ -279,14 +298,14 @@ class Pool:
     def _receive(self, worker: Worker | None, parts: list[memoryview]) -> None:
         if worker is None:
             raise messages.WireError("not a worker of this pool")
+        if worker.refused:
+            raise messages.WireError("it is being ended: an earlier message was refused")
         if len(parts) < 2:
             raise messages.WireError(f"{len(parts)} parts where at least 2 were due")
         envelope = wire.Envelope.parse(parts[0])
         if envelope.worker != worker.identity:
             raise messages.WireError(f"the envelope names {envelope.worker}")
         message = wire.decode(parts[1], parts[2:], self.job.run_id if worker.greeted else messages.NO_RUN)
-        if envelope.note:
-            self._event("worker_memory", worker, f"worker {worker.number} on {envelope.note}")
         if isinstance(message, messages.Hello) != (not worker.greeted):
             raise messages.WireError(f"a {type(message).__name__} {'after' if worker.greeted else 'before'} the hello")
         if isinstance(message, Reply):
@@ -298,6 +317,8 @@ class Pool:
         elif isinstance(message, messages.Pong) and envelope.sequence == 0:
             self._obey(self._leases.ready(worker.number))
         elif isinstance(message, messages.Pong):
+            if self._orders.get(envelope.sequence) is not None:
+                raise messages.WireError(f"task {envelope.sequence} was given up, but nobody cancelled it")
             self._obey(self._leases.dropped(worker.number, envelope.sequence))
         elif isinstance(message, messages.Error):
             self._failed(worker, envelope.sequence, message)
@@ -310,19 +331,24 @@ class Pool:
         reason = f"{error.kind}: {error.text}"
         if sequence == 0:  # its start failed, or it could not give its sums away
             worker.last_words = reason
-            self._send(worker, messages.Bye(reason))
+            self._send(worker, messages.Bye(reason[: messages.MAX_ERROR_TEXT]))
             if worker.key:
                 self._crew.end(worker, reason)
             return
+        self._check_in_hand(worker, sequence)
         self._event("task_failed", worker, reason)
         failed = self._leases.lacked_memory if error.kind == OUT_OF_MEMORY else self._leases.failed
         self._obey(failed(worker.number, sequence, f"worker {worker.number}: {reason}"))
 
     def _answered(self, worker: Worker, envelope: wire.Envelope, reply: Reply) -> None:
         sequence, seconds = envelope.sequence, envelope.wall_seconds
+        self._check_in_hand(worker, sequence)
         asked = self._orders.get(sequence)
         if asked is not None:
             check_answer(asked.task, reply)
+        if envelope.note and not worker.noted:
+            worker.noted = True
+            self._event("worker_memory", worker, f"worker {worker.number} on {envelope.note}")
         self.work_seconds += seconds
         deposited = asked is not None and asked.task.is_deposited(reply)
         verdict, *more = self._leases.answered(worker.number, sequence, seconds, deposited)
@@ -333,7 +359,18 @@ class Pool:
         else:
             self._obey([verdict])
 
+    def _check_in_hand(self, worker: Worker, sequence: int) -> None:
+        """WireError if a worker answers what it was not asked, or answers it again."""
+        if not worker.dead and not self._leases.is_in_hand(worker.number, sequence):
+            raise messages.WireError(f"task {sequence} is not in its hand")
+
     def _collected(self, worker: Worker, envelope: wire.Envelope, sums: messages.Sums) -> None:
+        if worker.dead:
+            return
+        asked = self._leases.asked(worker.number)
+        if asked is None:
+            raise messages.WireError("sums that nobody asked for")
+        check_sums(sums, [self._orders[sequence].task for sequence in asked])
         self.work_seconds += envelope.wall_seconds
         for verdict in self._leases.collected(worker.number):
             assert isinstance(verdict, leases.Collected)
@@ -343,18 +380,20 @@ class Pool:
                 order.gather(worker.number, task.collect.round, sums)
 
     def _refuse(self, worker: Worker | None, reason: str) -> None:
-        """Count a message that does not fit. A worker of ours that sends one is ended: its tasks go on elsewhere."""
-        self._refused += 1
-        if worker is not None:
+        """Count a message that does not fit. A worker that sends one is dismissed, once: its tasks go on elsewhere."""
+        self.refused += 1
+        reason = printable(reason, MAX_REASON)
+        if worker is not None and not worker.refused:
+            worker.refused = True
             self._dismiss(worker, f"its message was refused: {reason}")
         if time.monotonic() >= self._logged_at + 1.0:  # a flood of bad messages must not become a flood of records
             self._logged_at = time.monotonic()
-            self._event("message_refused", worker, f"{reason} ({self._refused} refused so far)")
+            self._event("message_refused", worker, f"{reason} ({self.refused} refused so far)")
 
     def _dismiss(self, worker: Worker, why: str) -> None:
         """Have a worker ended. A guest is told, since nobody here can end its process."""
         if worker.key:
-            self._send(worker, messages.Bye(why))
+            self._send(worker, messages.Bye(why[: messages.MAX_ERROR_TEXT]))
         self._crew.end(worker, why)
 
     def _event(self, kind: str, worker: Worker | None, detail: str) -> None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from edge import messages
+from edge.exact import sizes, unfit
 from edge.messages import Totals
-from edge.payload import Payload
+from edge.payload import Payload, Shapes, shapes, vectors
 
 
 class PoolError(RuntimeError):
@@ -35,7 +36,8 @@ class PoolTask:
 
     All tasks of an order have one or none has, and no two orders with shares are open at a time.
     """
-
+    up: Shapes | None = None
+    """The vectors of the update; None: whichever come."""
     may_fail: bool = False
     """Whether the order goes on if three workers ended over it; it is then answered by `unanswered`. Only training."""
 
@@ -81,11 +83,31 @@ def check_answer(task: PoolTask, reply: Reply) -> None:
     if isinstance(asked, messages.Train):
         fits = isinstance(reply, messages.Update) and (reply.client, reply.round) == (asked.client, asked.round)
     elif isinstance(asked, messages.Evaluate):
-        fits = isinstance(reply, messages.Score) and (reply.client, reply.start) == (asked.client, asked.start)
+        whose = (asked.client, asked.start, asked.stop - asked.start)
+        fits = isinstance(reply, messages.Score) and (reply.client, reply.start, reply.count) == whose
     else:
         fits = isinstance(reply, messages.Described)
     if not fits:
         raise messages.WireError(f"a {type(reply).__name__} that does not answer: {task.name}")
+    if isinstance(reply, messages.Update) and task.up is not None and not task.is_deposited(reply):
+        got = shapes(reply.payload)
+        if got != task.up:
+            raise messages.WireError(f"{task.name}: vectors {got} instead of {task.up}")
+        if task.share > 0.0 and not any(unfit(vector.data) for _, _, vector in vectors(reply.payload)):
+            raise messages.WireError(f"{task.name}: an update that its worker was to add up")
+
+
+def check_sums(sums: messages.Sums, tasks: Sequence[PoolTask]) -> None:
+    """WireError for sums that are not those of these tasks, all of one round."""
+    for task in tasks:
+        asked = task.message
+        assert isinstance(asked, messages.Train), task.name
+        if (sums.round, sums.clients) != (asked.round, len(tasks)):
+            counted = f"{sums.clients} updates of {task.turns} {sums.round}"
+            raise messages.WireError(f"sums of {counted} instead of {len(tasks)} of {asked.round}")
+        got = sizes(sums.totals)
+        if task.up is not None and got != task.up:
+            raise messages.WireError(f"{task.name}: sums {got} instead of {task.up}")
 
 
 Heard = Callable[[PoolTask, Reply], None]

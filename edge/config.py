@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -216,4 +217,11 @@ def plain(record: Any) -> dict[str, Any]:
 
 def parse(kind: type[T], plain: Any) -> T:
     """Build a record of ``kind`` from `plain` output; pydantic.ValidationError if anything does not fit."""
-    return TypeAdapter(kind).validate_python(plain)
+    named: Any = kind
+    adapter: TypeAdapter[T] = _adapter(named)
+    return adapter.validate_python(plain)
+
+
+@lru_cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)  # to build one takes milliseconds

@@ -23,7 +23,6 @@ import zmq
 
 from edge.config import Job
 from edge.keys import read_pair, read_public
-from edge.messages import WireError
 from edge.worker import Bench, Credentials, Link, open_site, serve
 
 FINISHED, FAILED, STOPPED = 0, 3, 4
@@ -92,8 +91,6 @@ def _served(link: Link, wait_seconds: float, prepare: Callable[[Job], Bench]) ->
         job = link.welcome()
     except zmq.Again:
         return f"no answer within {wait_seconds:g} s: the run has ended, or has not begun to listen"
-    except WireError as error:
-        return str(error)
     _say(f"joined run {job.run_id}")
     return serve(link, lambda: prepare(job))
 

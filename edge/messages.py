@@ -21,6 +21,8 @@ Totals = dict[str, dict[str, NDArray[np.int64]]]
 
 NO_RUN = ""
 """The run id of a hello and of the welcome that answers it: until then a worker may not know which run it joins."""
+MAX_ERROR_TEXT = 4000
+"""Characters of an `Error`, and of why a `Bye` is said: each becomes a line of the record, here or there."""
 GLOBAL = -1
 """The client number of an `Evaluate` on the global test set."""
 
@@ -32,6 +34,11 @@ class WireError(ValueError):
 def refuse(what: str, value: object) -> NoReturn:
     """WireError that names the value."""
     raise WireError(f"{what}: {repr(value)[:100]} does not fit")
+
+
+def printable(text: str, most: int) -> str:
+    """At most so many characters of what a stranger may have written, on one line and without control characters."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text[:most])
 
 
 def require(fits: bool, what: str, value: object) -> None:
@@ -187,6 +194,10 @@ class Error:
     """The exception's type."""
     text: str
 
+    def __post_init__(self) -> None:
+        longest = max(len(self.kind), len(self.text))
+        require(longest <= MAX_ERROR_TEXT, "error: characters", longest)
+
 
 @dataclass(frozen=True)
 class Bye:
@@ -194,6 +205,9 @@ class Bye:
 
     why: str = ""
     """Why it is sent away before the end of the run, for those whose processes the coordinator cannot end."""
+
+    def __post_init__(self) -> None:
+        require(len(self.why) <= MAX_ERROR_TEXT, "bye: characters", len(self.why))
 
 
 Message = (

@@ -38,7 +38,7 @@ PLACES: tuple[tuple[str, str, str], ...] = (
     ("edge/site.py", "", "visit"),
     ("edge/local.py", "", "visit"),
     ("edge/state.py", "", "visit"),
-    ("edge/wire.py", "", "wire"),
+    ("edge/wire/", "", "wire"),
     ("edge/messages.py", "", "wire"),
     ("edge/worker.py", "", "wire"),
     ("coordinator/pool.py", "", "wire"),

@@ -18,8 +18,8 @@ from coordinator.resume import take_up
 from coordinator.rounds import POLICIES
 from coordinator.tasks import Heard, PoolTask, Reply, Stopped
 from edge.config import PartitionConfig, TrainConfig
-from edge.messages import Update
-from edge.payload import MODEL, Vector
+from edge.messages import Train, Update
+from edge.payload import MODEL, Shapes, Vector
 from tests.toy import Direct, Later, Run, federation, play, unsteady_world
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
@@ -57,9 +57,13 @@ class Spoiling:
     spoil: Callable[[Update], Update]
     seen: dict[int, Update] = field(default_factory=dict)
     """By client, before it is spoilt"""
+    shapes_due: list[Shapes | None] = field(default_factory=list)
+    """What a pool would refuse other updates for, by task"""
     size = 1
 
     def submit(self, tasks: Sequence[PoolTask], heard: Heard) -> Later:
+        self.shapes_due += [task.up for task in tasks if isinstance(task.message, Train)]
+
         def hear(task: PoolTask, reply: Reply) -> None:
             if isinstance(reply, Update):
                 self.seen[reply.client] = reply
@@ -99,6 +103,15 @@ kinds = "SELECT round, client, kind FROM visits ORDER BY visit"
 def test_by_default_a_bad_update_ends_the_run(spoil: Callable[[Update], Update], why: str, tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match=why):
         ended(spoilt(tmp_path, spoil, Faults()))
+
+
+@pytest.mark.parametrize("faults", [Faults(), Faults(on_bad_client="skip"), REJECT, ZERO])
+def test_a_wrong_shape_reaches_the_judge_where_the_run_may_go_on_without_it(faults: Faults, tmp_path: Path) -> None:
+    run = spoilt(tmp_path, lambda update: update, faults, rounds=1)
+    ended(run)
+    assert isinstance(run.workers, Spoiling)
+    due = run.up_shapes if faults.on_bad_update == "stop" else None
+    assert run.workers.shapes_due == [due] * 3
 
 
 @pytest.mark.parametrize("spoil", [not_a_number, without_its_head])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import tempfile
 import threading
@@ -17,7 +19,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from coordinator import pool as pools
-from coordinator.door import Gate
+from coordinator.door import Came, Gate
 from coordinator.ledger import HostEvent
 from coordinator.nursery import Nursery
 from coordinator.pool import Pool
@@ -347,22 +349,51 @@ def test_a_name_that_a_lost_guest_leaves_behind_is_not_taken_over_with_another_k
 # --- what is said twice -----------------------------------------------------------------------------------------------
 
 
-def test_a_reply_that_is_repeated_counts_once(listening: Opener) -> None:
+def test_a_reply_that_is_repeated_counts_once_and_its_guest_is_dismissed_once(listening: Opener) -> None:
     host, heard = listening(0), list[Reply]()
 
     def repeat() -> None:
-        alice.join()
-        for _ in range(2):
-            sequence, task = alice.hear()
-            for _ in range(3):
+        with Peer(host.endpoint, ALICE) as alice:
+            sequence, task = alice.join().hear()
+            for _ in range(5):
                 alice.say(answer(task), sequence)
+            _, message = alice.hear()
+            if isinstance(message, messages.Train):  # the next visit may come in between
+                _, message = alice.hear()
+            assert message == messages.Bye("its message was refused: from guest-1: task 1 is not in its hand")
+            assert alice.hears_nothing
+        with Peer(host.endpoint, ALICE, "guest-2") as alice:
+            alice.join().serve(1)
 
-    with Peer(host.endpoint, ALICE) as alice, meanwhile(repeat):
+    with meanwhile(repeat):
         for client in (1, 2):
             host.pool.submit([visit(client)], lambda task, reply: heard.append(reply)).wait()
-        host.until(lambda: len(host.of("late_reply")) == 4)
+        host.until(lambda: host.pool.refused == 4)
     assert [reply.client for reply in heard if isinstance(reply, messages.Update)] == [1, 2]
-    assert host.of("late_reply")[0] == "the reply to task 1 does not count"
+    assert [text for text in host.of("worker_died") if "worker 0" in text] == [
+        "worker 0, a guest, is gone: its message was refused: from guest-1: task 1 is not in its hand"
+    ]
+
+
+def test_a_door_that_is_never_silent_does_not_hide_who_is_gone(
+    listening: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = listening(1)
+    sums(host.pool, [visit(0)])
+    with Peer(host.endpoint, ALICE) as alice:
+        with meanwhile(alice.join):
+            host.until(lambda: host.of("worker_joined"))
+        door, poller = host.pool._guest_door, host.pool._poller
+        assert door is not None
+        monkeypatch.setattr(door, "receive", lambda: Came("guest-9", BOB[0].decode(), [memoryview(b"")]))
+        poll = poller.poll
+        monkeypatch.setattr(poller, "poll", lambda timeout: [*poll(timeout), (door.router, zmq.POLLIN)])
+        host.pool._dismiss(host.pool._crew[1], "enough of it")
+        os.kill(int(host.of("worker_started")[0].removeprefix("pid ")), signal.SIGKILL)
+        host.until(lambda: len(host.of("worker_died")) == 2)
+        assert host.pool.refused > 100
+    gone = ["worker 0 was ended by SIGKILL", "worker 1, a guest, is gone: enough of it"]
+    assert sorted(host.of("worker_died")) == gone
 
 
 class Tap:

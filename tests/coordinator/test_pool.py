@@ -1,13 +1,14 @@
 """Real worker processes with a site that only adds: what is sent, what is survived, and that nothing is left behind."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from coordinator.tasks import Order, PoolError, PoolTask, Reply, Stopped
 from edge import messages, wire
 from edge.config import DataConfig, Description, HalfConfig, Job, ModelConfig, TrainConfig
 from edge.payload import BlockShape, Layout, Payload, Vector
+from tests.edge import mutations
 
 HERE = Path(__file__)
 BLOCK_NBYTES = 400_000
@@ -362,6 +364,29 @@ def test_a_stranger_is_refused_and_the_run_goes_on(pools: Pools) -> None:
         assert sums(pool, [visit(client) for client in range(3)]) == {n: [n, n + 1.0] for n in range(3)}
     assert pools.of("message_refused")[0].worker == ""
     assert pools.of("message_refused")[0].detail.startswith("from stranger: not a worker of this pool")
+
+
+def test_malformed_messages_of_strangers_and_under_a_taken_name_do_not_disturb_a_worker(pools: Pools) -> None:
+    draw, valid = random.Random(5), [mutations.pack(message) for message in mutations.going_up()]
+    began = time.monotonic()
+    with pools() as pool, zmq.Context() as context, ExitStack() as crowd:
+        assert sums(pool, [visit(1)]) == {1: [1.0, 2.0]}
+        (socket,) = pools.folder.glob("fedbr-*/pool")
+        strangers = [crowd.enter_context(context.socket(zmq.DEALER)) for _ in range(2)]
+        for stranger, name in zip(strangers, ("stranger", pool._crew.alive[0].identity), strict=True):
+            stranger.setsockopt(zmq.IDENTITY, name.encode())
+            stranger.setsockopt(zmq.LINGER, 0)
+            stranger.connect(f"ipc://{socket}")
+        for client in range(20):
+            for stranger in strangers:
+                for parts in (mutations.mutate(draw, draw.choice(valid)) for _ in range(20)):
+                    stranger.send_multipart(parts or [b""], zmq.NOBLOCK)
+            assert sums(pool, [visit(client)]) == {client: [client, client + 1.0]}
+        while pool.refused < 400:
+            sums(pool, [visit(1)])
+        assert pool.refused == 400  # libzmq hears nothing of a peer whose name is taken
+    assert (len(pools.of("worker_started")), pools.of("worker_died")) == (1, [])
+    assert len(pools.of("message_refused")) <= 1 + time.monotonic() - began
 
 
 def test_the_stop_flag_ends_workers_in_the_middle_of_a_task(pools: Pools) -> None:

@@ -187,7 +187,7 @@ def test_sums_that_do_not_follow_the_protocol_are_refused() -> None:
     assert refusal(SUMS, (3, "clients"), minus_one) == "sums: clients: -1 does not fit"
     assert refusal(SUMS, (3, "round"), minus_one) == "sums: round: -1 does not fit"
     assert refusal(messages.Collect(5), (3, "round"), minus_one) == "collect: round: -1 does not fit"
-    assert refusal(SUMS, (4, 0, 3), "<f8") == "sum model/stem: (dtype('float64'), (2,)) does not fit"
+    assert refusal(SUMS, (4, 0, 3), "<f8") == "sums: vector model/stem: (dtype('float64'), (2,)) does not fit"
     assert refusal(SUMS, (4, 1, 1), "stem").startswith("slot and key sent twice")
     assert "16 bytes announced, but shape (1,) of <i8 has 8" in refusal(SUMS, (4, 0, 4), [(1).to_bytes(8, "big")])
 

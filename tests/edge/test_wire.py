@@ -1,6 +1,7 @@
 """The protocol: what goes in comes out, its length is known beforehand, and nothing malformed gets through."""
 
 import random
+import tracemalloc
 import zlib
 from dataclasses import replace
 
@@ -92,7 +93,7 @@ def refusal(message: messages.Message, edit: object = None, frames: list[bytes] 
         messages.Collect(3),
         messages.Cancel(),
         messages.Error("ValueError", "what"),
-        messages.Bye(),
+        messages.Bye("its message was refused"),
     ],
     ids=lambda message: type(message).__name__,
 )
@@ -310,3 +311,81 @@ def test_mutated_messages_are_refused_or_still_well_formed() -> None:
         except messages.WireError:
             refused += 1
     assert refused == 600  # no header is an envelope
+
+
+# --- bombs --------------------------------------------------------------------------------------------------------
+
+EMPTY_LISTS = b"\xdc\xff\xff" + (b"\xdc\x00\x0f" + b"\x90" * 15) * 65535  # a million lists in 1.2 MB
+FEWER_LISTS = b"\xdc\xbf\xff" + (b"\x9f" + b"\x90" * 15) * 49151  # 786,000 in 0.8 MB: short enough for a header
+ANNOUNCED = b"\xdc\x13\x88" * 1020 + bytes(5000)  # lists in lists, each of which says that 5,000 items follow
+SHORTEST = b"\xdc\x01\x00" * 170  # as deep and as wide as what is not measured can be
+
+
+@pytest.mark.parametrize(
+    "bomb", [EMPTY_LISTS, FEWER_LISTS, ANNOUNCED, SHORTEST], ids=["many", "fewer", "deep", "short"]
+)
+def test_a_bomb_is_refused_before_it_is_built(bomb: bytes) -> None:
+    """A million empty lists are 64 MB once they are built."""
+    start = b"\x95" + msgpack.packb(1) + msgpack.packb("update") + msgpack.packb(RUN)
+    tracemalloc.start()
+    for read, raw in (
+        (wire.Envelope.parse, bomb),
+        (lambda header: wire.decode(header, [], RUN), start + bomb + b"\x90"),
+        (lambda header: wire.decode(header, [], RUN), start + msgpack.packb({}) + bomb),
+        (lambda header: wire.decode(header, [], RUN), bomb),
+    ):
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        with pytest.raises(messages.WireError):
+            read(raw)
+        assert tracemalloc.get_traced_memory()[1] - before < 4_000_000
+    tracemalloc.stop()
+
+
+def test_what_announces_more_than_there_is_says_so() -> None:
+    long = b"x" * 600
+    with pytest.raises(messages.WireError, match="65535 announced, but there are 606 bytes in all"):
+        wire.Envelope.parse(b"\xdc\xff\xff\xda\x02\x58" + long)
+    with pytest.raises(messages.WireError, match="more than 16 levels"):
+        wire.Envelope.parse(b"\x91" * 600 + b"\xc0")
+    with pytest.raises(messages.WireError, match=r"a name stands twice in one map"):
+        wire.Envelope.parse(b"\x82\xa1a\x01\xa1a\x02")
+
+
+def test_a_version_stands_where_vectors_go_down_and_nowhere_else() -> None:
+    named, unnamed = b"v" * 16, bytes(16)
+
+    def put(version: bytes) -> object:
+        return lambda header: header[4][0].__setitem__(2, version)
+
+    assert refusal(train(), put(unnamed)).startswith("train: version of model/stem")
+    assert refusal(messages.Update(1, 2, {}, model()), put(named)).startswith("update: version of model/stem")
+    blocks = messages.Blocks(tuple(model()["model"].values()))
+    assert (
+        refusal(blocks, put(named))
+        == f"blocks: version {named.hex()} sent as: {('', blocks.vectors[0].version.hex())} does not fit"
+    )
+
+
+def test_what_took_for_ever_and_notes_without_end_are_refused() -> None:
+    for name, value in (("wall_seconds", float("inf")), ("wall_seconds", float("nan")), ("note", "x" * 1001)):
+        with pytest.raises(messages.WireError, match=f"envelope: {name}"):
+            wire.Envelope.parse(replace(wire.Envelope("worker-0-00ff"), **{name: value}).pack())  # type: ignore[arg-type]
+
+
+def test_an_error_is_no_longer_than_a_record_may_be() -> None:
+    assert refusal(messages.Error("E", "x" * 4000), lambda header: header[3].__setitem__("text", "x" * 4001)) == (
+        "error: characters: 4001 does not fit"
+    )
+    assert refusal(messages.Bye("x" * 4000), lambda header: header[3].__setitem__("why", "x" * 4001)) == (
+        "bye: characters: 4001 does not fit"
+    )
+
+
+def test_a_layout_has_no_negative_block_and_none_twice() -> None:
+    def put(blocks: list[list[object]]) -> object:
+        return lambda header: header[3].__setitem__("layout", blocks)
+
+    described = messages.Described(DESCRIPTION, model())
+    assert refusal(described, put([["a", -1, 0]])) == "described: layout: a: (-1, 0) does not fit"
+    assert refusal(described, put([["a", 1, 0], ["a", 1, 0]])).startswith("described: layout: a block twice")

@@ -1,0 +1,92 @@
+"""A coordinator that is a socket of the test's own process, and one real worker process behind it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import zmq
+
+from edge import messages, wire
+from edge.payload import Payload
+from tests.edge.mutations import DESCRIPTION, RUN, Parts, pack, payload
+
+ROOT = Path(__file__).parent.parent.parent
+SILENT_SECONDS = 60
+"""A worker that has not answered by then has stalled."""
+
+
+class Site:
+    """Answers a visit with the client's number, after as many tenths of a second as it is told."""
+
+    def __init__(self, job: object) -> None:
+        pass
+
+    def describe(self, data: bool) -> tuple[Any, Payload]:
+        return DESCRIPTION, payload()
+
+    def train(self, task: messages.Train, state_in: str | None, state_out: str | None) -> messages.Update:
+        time.sleep(task.choice.get("tenths", 0) / 10)
+        return messages.Update(task.client, task.round, {"loss": 0.5}, payload(float(np.float32(task.client))))
+
+    def evaluate(self, task: messages.Evaluate, state_in: str | None) -> messages.Score:
+        return messages.Score(task.start, task.client, 0, task.stop - task.start, 0.5)
+
+
+class Listener:
+    """The coordinator: it hears and says what the test wants."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log, self.identity = folder / "worker.log", "worker-0-00ff"
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._router = self._context.socket(zmq.ROUTER)
+        self._router.setsockopt(zmq.LINGER, 0)
+        endpoint = f"ipc://{folder / 'socket'}"
+        self._router.bind(endpoint)
+        code = "import sys; from edge.worker import main; sys.exit(main(sys.argv[1:]))"
+        argv = [sys.executable, "-c", code, endpoint, self.identity, "tests.edge.listener:Site", "5000"]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(argv, stderr=log, cwd=ROOT)
+        self.sent = 1
+        self._run_id = messages.NO_RUN
+
+    def send(self, parts: Parts) -> None:
+        self._router.send_multipart([self.identity.encode(), *parts])
+
+    def hear(self) -> tuple[int, messages.Message]:
+        """The next message, and its sequence."""
+        assert self._router.poll(SILENT_SECONDS * 1000), f"the worker has stalled: {self.log.read_text()[-2000:]}"
+        _, envelope, header, *frames = self._router.recv_multipart()
+        if msgpack.unpackb(header)[2] == RUN:  # it has got its welcome, and names the run from now on
+            self._run_id = RUN
+        return wire.Envelope.parse(envelope).sequence, wire.decode(header, frames, self._run_id)
+
+    def visit(self, client: int, heard: Callable[[messages.Message], None]) -> messages.Message:
+        """Have a visit done; what comes before its answer is ``heard``."""
+        self.sent += 1
+        sequence = 10**6 + self.sent
+        task = messages.Train(client, 5, 0.1, {"act": 0}, payload(float(self.sent)))
+        vectors = tuple(task.payload["model"].values())
+        gone = tuple(vector.version for vector in payload(float(self.sent - 1))["model"].values())
+        self.send(pack(messages.Blocks(vectors), wire.Envelope(self.identity, forget=gone)))
+        self.send(pack(task, wire.Envelope(self.identity, sequence), frames=False))
+        while True:
+            got, message = self.hear()
+            if got == sequence:
+                return message
+            heard(message)
+
+    def close(self) -> int:
+        """How the worker ends after a bye."""
+        self.send(pack(messages.Bye(), wire.Envelope(self.identity)))
+        try:
+            return self.process.wait(SILENT_SECONDS)
+        finally:
+            self.process.kill()
+            self._context.destroy(0)

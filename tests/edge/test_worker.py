@@ -1,0 +1,118 @@
+"""A real worker process and a coordinator that says what no coordinator should: it refuses, and serves on."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from edge import messages, wire
+from tests.edge.listener import Listener
+from tests.edge.mutations import JOB, RUN, Parts, pack, payload
+
+
+@pytest.fixture
+def listener(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listener]:
+    """With a worker that has greeted."""
+    opened = Listener(tmp_path_factory.mktemp("w"))
+    assert opened.hear() == (0, messages.Hello())
+    yield opened
+    assert opened.close() == 0
+
+
+def welcome(listener: Listener) -> None:
+    listener.send(pack(messages.Welcome(JOB), wire.Envelope(listener.identity)))
+
+
+def refusal(listener: Listener) -> tuple[int, str]:
+    """Sequence and reason of the refusal that comes next."""
+    sequence, message = listener.hear()
+    assert isinstance(message, messages.Error) and message.kind == "WireError", message
+    return sequence, message.text
+
+
+def is_served(listener: Listener) -> bool:
+    """Whether a visit is still done, and nothing came unasked before it."""
+    before: list[messages.Message] = []
+    reply = listener.visit(3, before.append)
+    assert isinstance(reply, messages.Update)
+    return before == [] and reply.payload["model"]["a"].data.tolist() == [3.0, 3.0, 3.0]
+
+
+def test_a_message_that_does_not_fit_is_answered_and_the_next_is_served(listener: Listener) -> None:
+    welcome(listener)
+    mine = wire.Envelope(listener.identity, 7)
+    of_another_run = wire.encode(messages.Describe(True), "run-2")
+    wrong: dict[str, tuple[Parts, int]] = {
+        "1 parts where at least 2 were due": ([b""], 0),
+        "the envelope names worker-1-00ff": (pack(messages.Cancel(), wire.Envelope("worker-1-00ff", 7)), 0),
+        "run id (this is run-1): 'run-2' does not fit": ([mine.pack(), of_another_run.header], 7),
+        "a worker has no use for a Score": (pack(messages.Score(0, 1, 0, 0, 0.0), mine), 7),
+        "a Ping with the number 7": (pack(messages.Ping(), mine), 7),
+        "a Train with the number 0": (
+            pack(messages.Train(1, 5, 0.1, {}, {}), wire.Envelope(listener.identity), frames=False),
+            0,
+        ),
+        "a second welcome": (pack(messages.Welcome(JOB), wire.Envelope(listener.identity), run_id=RUN), 0),
+        "run id (this is run-1): '' does not fit": (pack(messages.Welcome(JOB), wire.Envelope(listener.identity)), 0),
+        f"entry model/a: version {payload(8.0)['model']['a'].version.hex()} is not held here": (
+            pack(messages.Evaluate(0, 4, 1, payload(8.0)), mine, frames=False),
+            7,
+        ),
+    }
+    for reason, (parts, sequence) in wrong.items():
+        listener.send(parts)
+        assert refusal(listener) == (sequence, reason)
+    assert is_served(listener)
+
+
+def test_what_comes_before_the_welcome_is_refused(listener: Listener) -> None:
+    listener.send(pack(messages.Ping(), wire.Envelope(listener.identity), run_id=messages.NO_RUN))
+    assert refusal(listener) == (0, "a Ping where a welcome was due")
+    listener.send(pack(messages.Ping(), wire.Envelope(listener.identity)))
+    assert refusal(listener) == (0, "run id (this is ): 'run-1' does not fit")
+    listener.send([b"\xc1", b"\xc1"])
+    assert refusal(listener)[1].startswith("not a msgpack message")
+    welcome(listener)
+    assert is_served(listener)
+
+
+def test_a_task_that_comes_twice_is_done_once(listener: Listener) -> None:
+    """Both come while the worker is busy: it takes one in, and refuses the other."""
+    welcome(listener)
+    busy = messages.Train(1, 5, 0.1, {"tenths": 3}, {})
+    listener.send(pack(busy, wire.Envelope(listener.identity, 6), frames=False))
+    for _ in range(2):
+        listener.send(pack(messages.Describe(True), wire.Envelope(listener.identity, 7)))
+    answers = [listener.hear() for _ in range(3)]
+    assert {sequence: type(message) for sequence, message in answers} == {
+        0: messages.Error,
+        6: messages.Update,
+        7: messages.Described,
+    }
+    assert (0, messages.Error("WireError", "task 7 came twice")) in answers
+
+
+def test_a_refused_message_changes_nothing(listener: Listener) -> None:
+    welcome(listener)
+    vectors = tuple(payload()["model"].values())
+    listener.send(pack(messages.Blocks(vectors), wire.Envelope(listener.identity)))
+    forget = wire.Envelope(listener.identity, forget=tuple(vector.version for vector in vectors))
+    listener.send([forget.pack(), b"\xc1"])
+    assert refusal(listener)[1].startswith("not a msgpack message")
+    listener.send(pack(messages.Evaluate(0, 4, 1, payload()), wire.Envelope(listener.identity, 8), frames=False))
+    assert listener.hear() == (8, messages.Score(0, 1, 0, 4, 0.5))
+
+
+def test_a_flood_is_answered_and_one_refusal_a_second_is_logged(listener: Listener) -> None:
+    welcome(listener)
+    began = time.monotonic()
+    for _ in range(500):
+        listener.send([b"\x1b[31m\n", b"x\n" * 1000])
+        refusal(listener)
+    assert is_served(listener)
+    lines = listener.log.read_text().splitlines()
+    assert 1 <= len(lines) <= 2 + time.monotonic() - began
+    assert all(re.fullmatch(r"refused: .{1,400} \(\d+ refused so far\)", line) for line in lines)

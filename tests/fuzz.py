@@ -1,0 +1,294 @@
+"""Malformed messages against both sides of the protocol: ``python -m tests.fuzz --messages 100000 --seed 1``.
+
+Three sides: the decoder alone; a pool with its ROUTER socket, which hears strangers and workers that misbehave; and a
+worker process, which hears a coordinator that does. Each is asked for honest work in between and must do it right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import zmq
+
+from coordinator.crew import Worker
+from coordinator.pool import Pool
+from coordinator.tasks import PoolTask, Reply
+from edge import messages, wire
+from edge.exact import ExactSum
+from edge.payload import Vector
+from tests.edge.listener import SILENT_SECONDS, Listener
+from tests.edge.mutations import BYE, JOB, RUN, Parts, going_down, going_up, mutate, noise, pack, payload, run_of
+from tests.impostors import Impostors, impostors_pool
+
+ROOT = Path(__file__).parent.parent
+BATCH = 50
+"""Messages between two pieces of honest work."""
+LIVES = 200
+"""Workers of one pool, which never forgets one."""
+
+
+@dataclass
+class Outcome:
+    """What came of malformed messages."""
+
+    sent: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    """Refused messages by reason, without the values."""
+    lines: int = 0
+    """Lines that were logged about them."""
+    seconds: float = 0.0
+    grown_bytes: int = 0
+    """By which resident memory grew after the first tenth of the messages."""
+
+    @property
+    def refused(self) -> int:
+        return sum(self.reasons.values())
+
+    def refuse(self, reason: str) -> None:
+        plain = re.sub(r"b?'.*|b?\".*|[\[({].*", "..", reason)
+        self.reasons[re.sub(r"-?\d+", "N", re.sub(r"\b(entry|vector) \S+", r"\1 ..", plain))[:60]] += 1
+
+
+@contextmanager
+def measured(outcome: Outcome, process: Callable[[], psutil.Process]) -> Iterator[Callable[[float], None]]:
+    """Time and memory; what is yielded is told how much of all is done."""
+    began, first = time.monotonic(), 0
+
+    def done(share: float) -> None:
+        nonlocal first
+        if share >= 0.1 and not first:
+            first = process().memory_info().rss
+
+    yield done
+    outcome.seconds = time.monotonic() - began
+    outcome.grown_bytes = process().memory_info().rss - first
+
+
+def malformed(draw: random.Random, valid: Sequence[Parts]) -> Parts:
+    """A valid message mutated, or noise."""
+    return noise(draw) if draw.random() < 0.1 else mutate(draw, draw.choice(valid))
+
+
+# --- the decoder --------------------------------------------------------------------------------------------------
+
+
+def fuzz_decoder(count: int, seed: int) -> Outcome:
+    """`Envelope.parse` and `decode`, in both directions: a `WireError`, or a message that can be sent again."""
+    draw, outcome = random.Random(seed), Outcome()
+    held = {vector.version: vector for vector in payload()["model"].values()}
+    up = [(run_of(message), pack(message)) for message in going_up()]
+    going = [(message, isinstance(message, messages.Blocks)) for message in (*going_down(), BYE)]
+    down = [(run_of(message), pack(message, frames=frames)) for message, frames in going]
+    with measured(outcome, psutil.Process) as done:
+        for number in range(count):
+            goes_down = number % 2 == 1
+            run_id, valid = draw.choice(down if goes_down else up)
+            parts = malformed(draw, [valid])
+            outcome.sent += 1
+            try:
+                read(parts, held if goes_down else None, run_id)
+            except messages.WireError as error:
+                outcome.refuse(str(error))
+            done(number / count)
+    return outcome
+
+
+def read(parts: Parts, held: dict[bytes, Vector] | None, run_id: str = RUN) -> None:
+    """Decode a message, and check that it is one."""
+    if len(parts) < 2:
+        raise messages.WireError(f"{len(parts)} parts")
+    wire.Envelope.parse(parts[0]).pack()
+    message = wire.decode(parts[1], parts[2:], run_id, held)
+    again = wire.encode(message, run_id)
+    assert type(wire.decode(again.header, again.frames, run_id)) is type(message)
+
+
+# --- a pool -------------------------------------------------------------------------------------------------------
+
+
+class CountingPool(Pool):
+    """Tells why it refuses, and never waits long: its workers are at work only while it does not wait."""
+
+    outcome = Outcome()
+    deadline = float("inf")
+
+    def _turn(self, seconds: float) -> None:
+        assert time.monotonic() < self.deadline, "the pool has stalled"
+        super()._turn(min(seconds, 0.001))
+
+    def _refuse(self, worker: Worker | None, reason: str) -> None:
+        self.outcome.refuse(reason.partition(": ")[2])
+        super()._refuse(worker, reason)
+
+
+class Misbehaving(Impostors):
+    """Sooner or later each sends something malformed, and is ended.
+
+    Every second one answers two visits before, and the others none or one: so no visit fails three times, and no two
+    workers in a row end before they are ready. What a worker has added up is lost with it, so that of workers which
+    add up only ``left`` may misbehave before all are honest.
+    """
+
+    def __init__(self, draw: random.Random, outcome: Outcome) -> None:
+        super().__init__()
+        self._draw, self._outcome = draw, outcome
+        self.left = 1
+        self._honest: dict[str, int] = {}
+        """identity -> messages until it misbehaves"""
+        self._ready: set[str] = set()
+        self._intruders: list[zmq.Socket[bytes]] = []
+        self._from_nobody = [pack(message) for message in going_up()]
+
+    def say(self, identity: str, message: messages.Message, sequence: int = 0) -> None:
+        """Say it, or something like it."""
+        if identity not in self._honest:
+            self._honest[identity] = self._draw.choice((0, 1, 3, 3, 3)) if self.lives % 2 == 0 else 4
+        if isinstance(message, messages.Pong) and identity in self._ready:  # the pool has looked who is still there
+            super().say(identity, message, sequence)
+            return
+        if isinstance(message, messages.Pong):
+            self._ready.add(identity)
+        self._honest[identity] -= 1
+        if self._honest[identity] >= 0 or not self.left:
+            super().say(identity, message, sequence)
+            return
+        self.left -= 1
+        run_id, envelope = run_of(message), wire.Envelope(identity, sequence)
+        valid = [pack(other, envelope, run_id=run_id) for other in (message, *going_up())]
+        self._outcome.sent += 1
+        self.send(identity, malformed(self._draw, valid))
+        self.send(identity, [b""])  # whatever came before: this is refused
+
+    def intrude(self) -> None:
+        """Messages from nobody, and from one that has taken the name of a worker."""
+        if not self._intruders:
+            self._intruders = [self.stranger(name) for name in ("stranger\n\x1b[31m", next(iter(self.sockets)), "")]
+        for intruder in self._intruders:
+            parts = malformed(self._draw, self._from_nobody)
+            if parts and intruder.poll(0, zmq.POLLOUT):
+                self._outcome.sent += 1
+                intruder.send_multipart(parts)
+
+
+def fuzz_pool(count: int, seed: int) -> Outcome:
+    """A pool that strangers and its own workers send malformed messages: every visit is answered, once."""
+    draw, outcome = random.Random(seed), Outcome()
+    with measured(outcome, psutil.Process) as done:
+        while outcome.sent < count:
+            _one_pool(draw, outcome, count)
+            done(outcome.sent / count)
+    return outcome
+
+
+def _one_pool(draw: random.Random, outcome: Outcome, count: int) -> None:
+    workers = Misbehaving(draw, outcome)
+    with tempfile.TemporaryDirectory(prefix="f-") as logs, impostors_pool(workers, Path(logs), CountingPool) as opened:
+        pool, events = opened
+        assert isinstance(pool, CountingPool)
+        pool.outcome = outcome
+        while workers.lives < LIVES and outcome.sent < count:
+            workers.intrude()
+            # none is the client of the mutated updates: one that fits by chance may be whole, and diverged
+            clients = [draw.randrange(2, 1000) for _ in range(3)]
+            pool.deadline = time.monotonic() + SILENT_SECONDS
+            heard: list[int] = []
+            share = draw.choice((0.0, 0.25))
+            workers.left = 1 if share else len(clients)
+            _visit(pool, clients, heard, share)
+            assert sorted(heard) == sorted(clients), (heard, clients)
+    outcome.lines += sum(event.kind == "message_refused" for event in events)
+
+
+def _visit(pool: Pool, clients: Sequence[int], heard: list[int], share: float) -> None:
+    """Have visits done; with a share, their updates are added up by workers, and must add up."""
+
+    def hear(task: PoolTask, reply: Reply) -> None:
+        assert isinstance(reply, messages.Update)
+        heard.append(reply.client)
+
+    down, up = payload(), {"model": {"a": 3, "b": 1}}
+    asked = [messages.Train(client, 5, 0.1, {"act": 0}, down) for client in clients]
+    order = pool.submit([PoolTask(message, share=share, up=up) for message in asked], hear)
+    order.wait()
+    if share:
+        total = ExactSum(order.collect()["model"]["a"]).vector()
+        assert total.tolist() == [sum(clients) * share] * 3, (total, clients)
+
+
+# --- a worker -----------------------------------------------------------------------------------------------------
+
+
+def fuzz_worker(count: int, seed: int) -> Outcome:
+    """A worker whose coordinator sends malformed messages, before the welcome and after: it still does its visits."""
+    draw, outcome = random.Random(seed), Outcome()
+
+    def heard(message: messages.Message) -> None:
+        if isinstance(message, messages.Error) and message.kind == "WireError":
+            outcome.refuse(message.text)
+
+    with tempfile.TemporaryDirectory(prefix="f-") as folder:
+        listener = Listener(Path(folder))
+        assert isinstance(listener.hear()[1], messages.Hello)
+        envelope = wire.Envelope(listener.identity, 7)
+        down = [(message, isinstance(message, messages.Blocks)) for message in going_down()]
+        late = [pack(message, envelope, frames, RUN) for message, frames in down]
+        early = [
+            pack(message, envelope, frames, messages.NO_RUN)
+            for message, frames in down
+            if not isinstance(message, messages.Welcome)
+        ]
+        process = psutil.Process(listener.process.pid)
+        with measured(outcome, lambda: process) as done:
+            for _ in range(min(BATCH, count)):
+                listener.send(malformed(draw, early))
+                outcome.sent += 1
+            listener.send(pack(messages.Welcome(JOB), wire.Envelope(listener.identity)))
+            while outcome.sent < count:
+                for _ in range(min(BATCH, count - outcome.sent)):
+                    listener.send(malformed(draw, late))
+                    outcome.sent += 1
+                client = draw.randrange(1000)
+                reply = listener.visit(client, heard)
+                assert isinstance(reply, messages.Update), reply
+                assert (reply.client, reply.payload["model"]["a"].data.tolist()) == (client, [client] * 3)
+                done(outcome.sent / count)
+        assert listener.close() == 0
+        outcome.lines = listener.log.read_text().count("refused: ")
+    return outcome
+
+
+# --- the command --------------------------------------------------------------------------------------------------
+
+SIDES: dict[str, Callable[[int, int], Outcome]] = {"decoder": fuzz_decoder, "pool": fuzz_pool, "worker": fuzz_worker}
+
+
+def show(name: str, outcome: Outcome) -> str:
+    """A paragraph on one side."""
+    head = f"{name}: {outcome.sent} messages in {outcome.seconds:.0f} s, {outcome.refused} refused for "
+    head += f"{len(outcome.reasons)} reasons, {outcome.lines} lines logged, {outcome.grown_bytes / 1e6:+.1f} MB"
+    return "\n".join([head, *(f"  {times:7d}  {reason}" for reason, times in outcome.reasons.most_common(15))])
+
+
+def main() -> None:
+    """Fuzz and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=100_000, help="per side")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--side", choices=SIDES, action="append", help="default: all")
+    asked = parser.parse_args()
+    for name in asked.side or SIDES:
+        print(show(name, SIDES[name](asked.messages, asked.seed)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Workers that are sockets of the test's own process, behind a real pool: they say what the test wants them to say."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import zmq
+
+from coordinator.ledger import HostEvent
+from coordinator.pool import Pool
+from edge import messages, wire
+from edge.exact import ExactSums
+from tests.edge.mutations import JOB, pack, payload
+
+
+class Impostors:
+    """In place of a nursery. They are honest, and add updates up where told to; subclasses override `say`."""
+
+    def __init__(self) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._read_end, self._write_end = os.pipe()
+        os.set_blocking(self._read_end, False)
+        self._answers: deque[dict[str, Any]] = deque()
+        self.sockets: dict[str, zmq.Socket[bytes]] = {}
+        """Those of workers, by identity"""
+        self._sums: dict[str, ExactSums] = {}
+        self._strangers: list[zmq.Socket[bytes]] = []
+        self.lives = 0
+        """Workers that were started."""
+
+    # --- as coordinator.nursery.Nursery ---
+
+    def fileno(self) -> int:
+        return self._read_end
+
+    def adopt(self, folder: Path) -> None:
+        self.endpoint = f"ipc://{folder / 'pool'}"
+
+    def spawn(self, identity: str, argv: Sequence[str], log: Path) -> None:
+        self.sockets[identity] = self._connect(identity)
+        self.lives += 1
+        self._answer({"spawned": identity, "pid": os.getpid()})
+        self.say(identity, messages.Hello())
+
+    def end(self, identities: Sequence[str]) -> None:
+        for identity in identities:
+            if identity in self.sockets:
+                self.sockets.pop(identity).close(0)
+                self._answer({"exited": identity, "status": -15})
+
+    def answers(self) -> list[dict[str, Any]]:
+        self.turn()
+        with suppress(BlockingIOError):
+            os.read(self._read_end, 1 << 16)
+        found = list(self._answers)
+        self._answers.clear()
+        return found
+
+    def close(self) -> None:
+        self.end(list(self.sockets))
+        for stranger in self._strangers:
+            stranger.close(0)
+        self._context.term()
+        os.close(self._read_end)
+        os.close(self._write_end)
+
+    # --- for tests ---
+
+    def say(self, identity: str, message: messages.Message, sequence: int = 0) -> None:
+        """Send what an honest worker would."""
+        self.send(identity, pack(message, wire.Envelope(identity, sequence)))
+
+    def send(self, identity: str, parts: Sequence[bytes]) -> None:
+        """Send anything, as this worker, if it has not been ended meanwhile."""
+        if parts and identity in self.sockets:
+            self.sockets[identity].send_multipart(parts)
+
+    def stranger(self, identity: str) -> zmq.Socket[bytes]:
+        """A socket that the pool has not asked for."""
+        self._strangers.append(self._connect(identity))
+        return self._strangers[-1]
+
+    def turn(self) -> None:
+        """Hear and answer what has come."""
+        for identity, socket in list(self.sockets.items()):
+            while identity in self.sockets and socket.poll(0):
+                envelope, header, *frames = socket.recv_multipart()
+                self._heed(identity, wire.Envelope.parse(envelope), header, frames)
+
+    def _connect(self, identity: str) -> zmq.Socket[bytes]:
+        socket = self._context.socket(zmq.DEALER)
+        if identity:
+            socket.setsockopt(zmq.IDENTITY, identity.encode())
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(self.endpoint)
+        return socket
+
+    def _answer(self, answer: dict[str, Any]) -> None:
+        self._answers.append(answer)
+        os.write(self._write_end, b".")
+
+    def _heed(self, identity: str, envelope: wire.Envelope, header: bytes, frames: Sequence[bytes]) -> None:
+        name = name_of(header)
+        if name == "bye":
+            self.end([identity])
+        elif name == "ping":
+            self.say(identity, messages.Pong())
+        elif name == "train":
+            update = answer(client_of(header))
+            if envelope.share:
+                update = self._sums.setdefault(identity, ExactSums(update.round)).put(update, envelope.share)
+            self.say(identity, update, envelope.sequence)
+        elif name == "collect":
+            self.say(identity, self._sums.pop(identity).message())
+
+
+def answer(client: int) -> messages.Update:
+    """The right answer to a visit."""
+    return messages.Update(client, 5, {"loss": 0.5}, payload(client))
+
+
+def name_of(header: bytes) -> str:
+    """The type of a message."""
+    return str(msgpack.unpackb(header)[1])
+
+
+def client_of(header: bytes) -> int:
+    """Whose visit it is."""
+    return int.from_bytes(msgpack.unpackb(header)[3]["client"], "big")
+
+
+@contextmanager
+def impostors_pool(workers: Impostors, logs: Path, kind: type[Pool] = Pool) -> Iterator[tuple[Pool, list[HostEvent]]]:
+    """A pool with one such worker at a time, and what happens in it."""
+    nursery: Any = workers
+    events: list[HostEvent] = []
+
+    def stopped() -> bool:
+        workers.turn()
+        return False
+
+    try:
+        with kind(JOB, 1, nursery, logs, events.append, stopped) as pool:
+            yield pool, events
+    finally:
+        workers.close()

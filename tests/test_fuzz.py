@@ -1,0 +1,65 @@
+"""Malformed messages against the decoder, a pool and a worker, a few thousand of them; `make fuzz` sends more."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import msgpack
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edge import messages, wire
+from tests.edge.mutations import BOMBS, RUN, going_up, mutate, one_of_each, pack, run_of
+from tests.fuzz import Outcome, fuzz_decoder, fuzz_pool, fuzz_worker, read
+
+MESSAGES = 2000
+MOST_GROWN_BYTES = 50_000_000
+
+
+@pytest.mark.parametrize("fuzz", [fuzz_decoder, fuzz_pool, fuzz_worker])
+def test_malformed_messages_are_refused_and_honest_work_goes_on(fuzz: Callable[[int, int], Outcome]) -> None:
+    outcome = fuzz(MESSAGES, 5)
+    assert outcome.sent >= MESSAGES
+    assert outcome.refused > MESSAGES / 2
+    assert len(outcome.reasons) > 50
+    assert outcome.lines <= outcome.seconds + 2 * (1 + outcome.sent // 1000)  # one a second, and the first of each pool
+    assert outcome.grown_bytes < MOST_GROWN_BYTES
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from(one_of_each()), st.randoms(use_true_random=False))
+def test_whatever_is_changed_only_a_wire_error_comes_out(message: messages.Message, draw: random.Random) -> None:
+    try:
+        read(mutate(draw, pack(message)), None, run_of(message))
+    except messages.WireError as refused:
+        assert str(refused)
+
+
+def test_the_same_seed_gives_the_same_mutations() -> None:
+    def mutations() -> list[list[bytes]]:
+        draw = random.Random(3)
+        return [mutate(draw, pack(message)) for message in one_of_each()]
+
+    assert mutations() == mutations()
+    assert RUN.encode() in b"".join(b"".join(parts) for parts in mutations())
+
+
+def test_valid_messages_pass_as_they_are() -> None:
+    for message in one_of_each():
+        read(pack(message), None, run_of(message))
+
+
+@pytest.mark.parametrize("bomb", BOMBS, ids=range(len(BOMBS)))
+def test_a_bomb_is_no_message_wherever_it_stands(bomb: bytes) -> None:
+    parts = pack(going_up()[3])
+    for index in (0, 1):
+        tree = msgpack.unpackb(parts[index])
+        for place in range(len(tree)):
+            raw = msgpack.packb([*tree[:place], "(bomb)", *tree[place + 1 :]])
+            changed = [*parts[:index], raw.replace(msgpack.packb("(bomb)"), bomb), *parts[index + 1 :]]
+            with pytest.raises(messages.WireError):
+                read(changed, None)
+    with pytest.raises(messages.WireError):
+        wire.Envelope.parse(bomb)
