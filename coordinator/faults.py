@@ -47,8 +47,10 @@ def judge(faults: Faults, server: Server, reply: Update, visit: Visit, base: Mod
     ``base``: the global model at the visit's beginning. Raises `BadUpdate` where faults end the run.
     """
     if not reply.numbers:  # no worker could train it
-        assert faults.on_bad_client == "skip", visit
-        _log.warning("client %d, %s %d: skipped", visit.client, server.setup.turns, visit.turn)
+        whose = f"client {visit.client}, {server.setup.turns} {visit.turn}"
+        if faults.on_bad_client == "stop":
+            raise BadUpdate(f"{whose}: it reports no numbers")
+        _log.warning("%s: skipped", whose)
         return FAILED, reply
     problem = check_reply(server, reply) or _too_far(faults, server, reply, base)
     if problem is None:

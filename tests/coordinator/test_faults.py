@@ -98,6 +98,7 @@ kinds = "SELECT round, client, kind FROM visits ORDER BY visit"
     [
         (not_a_number, r"client 1, round 0: model/head is not finite \(training diverged\?\)"),
         (without_its_head, "client 1, round 0: shapes .* instead of"),
+        (of_nobody, "client 1, round 0: it reports no numbers"),
     ],
 )
 def test_by_default_a_bad_update_ends_the_run(spoil: Callable[[Update], Update], why: str, tmp_path: Path) -> None:
