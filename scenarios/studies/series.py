@@ -177,6 +177,7 @@ class _Until:
         """The run goes on from here."""
         if points:
             self._nominal, self._best = points[-1].nominal_nbytes, points[-1].best
+        self._is_enough = suffices(points, self._needs)
 
     def heard(self, progress: Progress) -> None:
         """A round has been committed."""

@@ -45,7 +45,7 @@ DROPOUTS = (
 class InThisProcess(toy.Direct):
     """Stands where a run's pool of workers stands."""
 
-    def __init__(self, job: Job, *_: Any) -> None:
+    def __init__(self, job: Job, *_: Any, gate: None = None) -> None:
         super().__init__(Site(job))
 
     def __enter__(self) -> InThisProcess:
