@@ -148,8 +148,9 @@ def _discard(folder: Path) -> None:
 def _make(part: Part, place: Path, host: Host, nursery: Nursery, stopped: Callable[[], bool]) -> dict[str, Any]:
     until = _Until(part.needs, stopped, host.on_round)
     inside = replace(host, run_id=f"{place.parent.name}/{part.name}", on_round=until.heard)
-    if (place / "scenario.toml").is_file():  # unfinished, or shorter than what is now asked
-        until.remember(trail(place))
+    points = trail(place) if _is_begun(place) else ()
+    if points and not suffices(points, part.needs):  # unfinished, or shorter than what is now asked
+        until.remember(points)
         loaded = runner.on_device(part.loaded, host.device)
         return _ended(part, place, runner.resume(loaded, inside, place, nursery, until))
     shutil.rmtree(place, ignore_errors=True)
@@ -174,10 +175,8 @@ class _Until:
         self._is_enough = False
 
     def remember(self, points: Trail) -> None:
-        """The run goes on from here."""
-        if points:
-            self._nominal, self._best = points[-1].nominal_nbytes, points[-1].best
-        self._is_enough = suffices(points, self._needs)
+        """The run goes on from the last of these."""
+        self._nominal, self._best = points[-1].nominal_nbytes, points[-1].best
 
     def heard(self, progress: Progress) -> None:
         """A round has been committed."""
@@ -203,6 +202,13 @@ def _is_finished(place: Path, part: Part, device: str) -> bool:
         stopped_by = _summary(place)["stopped_by"]
         return bool(stopped_by != USER) or suffices(trail(place), part.needs)
     except (sqlite3.Error, IndexError):  # there is no ledger yet, or no summary in it
+        return False
+
+
+def _is_begun(place: Path) -> bool:
+    try:
+        return bool(read(place / "ledger.sqlite", "SELECT round FROM rounds LIMIT 1"))
+    except sqlite3.Error:
         return False
 
 
