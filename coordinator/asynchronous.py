@@ -103,8 +103,8 @@ class _Stream:
         self.idle = cohort.Idle(
             run.job.seed,
             run.candidates,
-            is_able=lambda client: bool(run.able([client], self.version)),
-            back=lambda client: run.clock.first_available([client]),
+            is_able=lambda client: bool(self.run.able([client], self.version)),
+            back=lambda client: self.run.clock.first_available([client]),
         )
         self._open()
 

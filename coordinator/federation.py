@@ -10,7 +10,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -354,9 +354,13 @@ class Federation:
         """Wait for the score and commit the round; returns the rule that stops the run, or None."""
         scored = NOT_SCORED if ending.scoring is None else ending.scoring.wait()
         row = ending.rows.round_row(ending.virtual_seconds, scored, ending.model_sha256)
-        self.commit(ending, row)
+        reached = self.budget.reached(ending.rounds, scored[0])
+        stopped_by = reached or ending.stopped_by
+        # A row that is no server step was added because the run had ended.
+        ended_by = stopped_by if ending.rounds > row.round else ending.stopped_by or reached
+        self.commit(replace(ending, stopped_by=ended_by), row)
         self._say(ending, row)
-        return self.budget.reached(ending.rounds, scored[0]) or ending.stopped_by
+        return stopped_by
 
     def commit(self, ending: Ending, row: RoundRow) -> None:
         """Write the checkpoint, commit all in one transaction, then drop what is obsolete."""
@@ -366,7 +370,7 @@ class Federation:
         now = time.monotonic()
         wall_seconds, self._committed_at = now - self._committed_at, now
         obsolete = self.ledger.commit(
-            Commit(row, rows.visits, rows.transfers, rows.choices, states, checkpoint, wall_seconds)
+            Commit(row, rows.visits, rows.transfers, rows.choices, states, checkpoint, wall_seconds, ending.stopped_by)
         )
         self.states.update(rows.kept)
         self.remove(obsolete)

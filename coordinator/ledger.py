@@ -157,6 +157,8 @@ class Commit:
     checkpoint: tuple[str, str] = ("", "")
     """(file name, sha256 of the file)"""
     wall_seconds: float = 0.0
+    stopped_by: str | None = None
+    """The rule that ends the run with this round"""
 
 
 Row = TypeVar("Row", RoundRow, VisitRow, ChoiceRow)
@@ -211,6 +213,8 @@ class Ledger:
             self._insert("checkpoints", [(done.row.round, *done.checkpoint)])
             obsolete = self._drop_checkpoints()
             self._insert("host_rounds", [(done.row.round, done.wall_seconds)])
+            if done.stopped_by is not None:
+                self._set("stopped_by", json.dumps([done.row.round, done.stopped_by]))
         self.chain = chain
         return obsolete
 
@@ -234,6 +238,12 @@ class Ledger:
         """client -> (file name, sha256) of what it had kept at the end of ``round``, one whose checkpoint is kept."""
         query = "SELECT client, file, sha256 FROM states WHERE round <= ? ORDER BY client, round"
         return {client: (file, digest) for client, file, digest in self._db.execute(query, (round,))}
+
+    def stopped_by(self, round: int) -> str | None:
+        """The rule that ended the run with this round."""
+        row = self._db.execute("SELECT value FROM meta WHERE key = 'stopped_by'").fetchone()
+        number, rule = json.loads(row[0]) if row else (None, None)
+        return rule if number == round else None
 
     def wall_seconds(self) -> float:
         """That all rounds have taken so far."""
@@ -335,6 +345,18 @@ def genesis(scenario: Mapping[str, Any], data_sha256: str) -> str:
     """The chain's first hash, from the resolved scenario and the data."""
     text = json.dumps(scenario, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(f"{text}\n{data_sha256}".encode()).hexdigest()
+
+
+def has_rounds(path: Path) -> bool:
+    """Whether there is a ledger with a committed round; sqlite3.Error for one that cannot be read."""
+    if not path.exists():
+        return False
+    try:
+        return bool(read(path, "SELECT round FROM rounds LIMIT 1"))
+    except sqlite3.OperationalError as error:
+        if "no such table" in str(error):  # broken off while it was made
+            return False
+        raise
 
 
 def read(path: Path, query: str, arguments: Sequence[Any] = ()) -> list[sqlite3.Row]:

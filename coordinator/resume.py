@@ -14,6 +14,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from coordinator.budget import ROUNDS, TARGET
 from coordinator.federation import PROGRESS, Arrays, Committed, Federation, RunFailed, file_sha256
 from coordinator.rows import spent
 
@@ -42,7 +43,9 @@ def take_up(run: Federation) -> str | None:
     down, up = sum(row.bytes_down for row in rounds), sum(row.bytes_up for row in rounds)
     run.committed = Committed(run.rounds, last.end_s, down, up, last.model_sha256)
     run.tidy()
-    return run.budget.reached(run.rounds, last.accuracy)
+    stored, reached = run.ledger.stopped_by(number), run.budget.reached(run.rounds, last.accuracy)
+    # What was refused for a budget is not known any more; a goal and a number of rounds are seen again.
+    return reached if stored in (None, TARGET, ROUNDS) else stored
 
 
 def _usable(run: Federation) -> tuple[int, Arrays]:

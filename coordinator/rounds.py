@@ -121,6 +121,8 @@ class _Round:
         self.visits: list[Visit] = []
         self.counts: Mask = np.zeros(0, bool)
         """Which of the visits count"""
+        self.awaited: Mask = np.zeros(0, bool)
+        """Which of them counted before anybody had looked at their updates"""
         self.closes_at = math.inf
         """Virtual seconds at which the round is over"""
         self.training: Training | None = None
@@ -152,6 +154,7 @@ class _Round:
         run = self.run
         _, timeline = self._timed(self.visits)
         self.counts, end = accepted(run.rules, self.visits, timeline, run.clock.now)
+        self.awaited = self.counts
         self.closes_at = end + self._adding_up(self.visits, self.counts)
         if self.closes_at <= run.budget.limits.virtual_seconds:
             run.server.started(self.number, [visit.dispatch for visit in self.visits])
@@ -303,8 +306,9 @@ class _Round:
             run.budget.settle(visit.client, spent)
         run.clock.passed(conditions, timeline, waiting)
         # Where the first ones are enough, nobody waits for the others.
-        enough = run.rules.policy == "over_select" and len(replies) == run.rules.participants
-        awaited = self.counts if enough else None
+        trains = sum(visit.kind == "train" for visit in compress(self.visits, self.awaited))
+        enough = run.rules.policy == "over_select" and trains == run.rules.participants
+        awaited = self.awaited if enough and replies else None
         self.rows.blame(visits, timeline, now, awaited, waited=float(timeline.start.min()) - self.rows.start)
 
 

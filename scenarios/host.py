@@ -131,9 +131,9 @@ def empty(folder: Path) -> None:
     with _writing(folder):
         for path in folder.glob("ledger.sqlite*"):
             path.unlink()
-        for name in PLACES:
+        for name in ("checkpoints", "state"):
             shutil.rmtree(folder / name, ignore_errors=True)
-            (folder / name).mkdir()
+            (folder / name).mkdir(exist_ok=True)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from coordinator.budget import USER, Budget, ClientLimits, Limits
 from coordinator.faults import Faults
 from coordinator.federation import Federation, RunFailed, file_sha256
 from coordinator.files import write_text
-from coordinator.ledger import HostEvent, Ledger, genesis, read
+from coordinator.ledger import HostEvent, Ledger, genesis, has_rounds, read
 from coordinator.methods.row import Correction
 from coordinator.nursery import Nursery
 from coordinator.optimisers import OPTIMISERS
@@ -197,6 +197,7 @@ def resume(loaded: Loaded, host: Host, folder: Path, nursery: Nursery, stopped: 
     ``loaded``: its scenario. The summary as of `run`. ScenarioError for a run that has ended, one that is at work, and
     one whose data or scenario are not what they were; RunFailed for what goes wrong, or if no checkpoint can be used.
     """
+    _check_device(folder, host.device)
     drawn = fleet(loaded)
     with the_only_one(folder), _told(folder):
         begun = _is_begun(folder)
@@ -214,28 +215,33 @@ def begun(folder: Path, device: str) -> tuple[Loaded, str]:
     file = folder / "scenario.toml"
     if not file.is_file():
         raise ScenarioError(f"{folder}: not a run folder: there is no scenario.toml in it")
+    if device == "auto":
+        device = device_of(folder) or device
+    _check_device(folder, device)
+    return replace(load(str(file)), name=folder.resolve().parent.name), device
+
+
+def _check_device(folder: Path, device: str) -> None:
     before = device_of(folder) or device
-    if device != "auto" and device.partition(":")[0] != before.partition(":")[0]:
+    if device.partition(":")[0] != before.partition(":")[0]:
         raise ScenarioError(f"--device {device}: the run began on {before}, and would not be the same on {device}")
-    return replace(load(str(file)), name=folder.resolve().parent.name), before if device == "auto" else device
 
 
 def _is_begun(folder: Path) -> bool:
     """Whether a round has been committed; ScenarioError if the run has ended."""
-    try:
-        committed = read(folder / "ledger.sqlite", "SELECT round FROM rounds LIMIT 1")
-        ended = read(folder / "ledger.sqlite", "SELECT value FROM meta WHERE key = 'summary'")
-    except sqlite3.OperationalError:  # broken off before there was a ledger
+    if not has_rounds(folder / "ledger.sqlite"):
         return False
+    ended = read(folder / "ledger.sqlite", "SELECT value FROM meta WHERE key = 'summary'")
     stopped_by = json.loads(ended[0]["value"])["stopped_by"] if ended else USER
     if stopped_by != USER:
         raise ScenarioError(f"{folder}: there is nothing to resume, since the run has ended: {stopped_by}")
-    return bool(committed)
+    return True
 
 
 @contextlib.contextmanager
 def _told(folder: Path) -> Iterator[None]:
     """Keep the log of what happens in a run folder, and name the folder in what ends the run."""
+    (folder / "logs").mkdir(exist_ok=True)
     with logging_to(folder / "logs" / "coordinator.log"):
         try:
             yield

@@ -19,11 +19,11 @@ from typing import Any
 from coordinator.budget import USER
 from coordinator.federation import Progress, RunFailed
 from coordinator.files import write_text
-from coordinator.ledger import read
+from coordinator.ledger import has_rounds, read
 from coordinator.nursery import Nursery
 from coordinator.tasks import PoolError, Stopped
 from scenarios import runner
-from scenarios.host import Host, check_folder, make_folder
+from scenarios.host import Host, check_folder, make_folder, the_only_one
 from scenarios.load import Loaded, ScenarioError
 from scenarios.resolved import toml_text
 from scenarios.studies.trail import Point, Trail, suffices, trail
@@ -72,8 +72,14 @@ def run_all(study: Study, host: Host, nursery: Nursery, stopped: Callable[[], bo
     run ended otherwise.
     """
     host = replace(host, run_id=study.run_id)
-    missing = {part.name for part in pending(study, host.out, host.device)}
+    pending(study, host.out, host.device)  # or refuse before anything is made
     folder = _known(study, host.out) or _new(study, host)
+    with the_only_one(folder):
+        return _made(study, folder, host, nursery, stopped)
+
+
+def _made(study: Study, folder: Path, host: Host, nursery: Nursery, stopped: Callable[[], bool]) -> dict[str, Any]:
+    missing = {part.name for part in pending(study, host.out, host.device)}
     summaries: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
     for part in study.parts:
@@ -148,7 +154,7 @@ def _discard(folder: Path) -> None:
 def _make(part: Part, place: Path, host: Host, nursery: Nursery, stopped: Callable[[], bool]) -> dict[str, Any]:
     until = _Until(part.needs, stopped, host.on_round)
     inside = replace(host, run_id=f"{place.parent.name}/{part.name}", on_round=until.heard)
-    points = trail(place) if _is_begun(place) else ()
+    points = trail(place) if has_rounds(place / "ledger.sqlite") else ()
     if points and not suffices(points, part.needs):  # unfinished, or shorter than what is now asked
         until.remember(points)
         loaded = runner.on_device(part.loaded, host.device)
@@ -202,13 +208,6 @@ def _is_finished(place: Path, part: Part, device: str) -> bool:
         stopped_by = _summary(place)["stopped_by"]
         return bool(stopped_by != USER) or suffices(trail(place), part.needs)
     except (sqlite3.Error, IndexError):  # there is no ledger yet, or no summary in it
-        return False
-
-
-def _is_begun(place: Path) -> bool:
-    try:
-        return bool(read(place / "ledger.sqlite", "SELECT round FROM rounds LIMIT 1"))
-    except sqlite3.Error:
         return False
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coordinator.budget import ClientLimits, Limits
 from coordinator.federation import Progress
 from coordinator.ledger import read
 from coordinator.resume import take_up
@@ -37,6 +38,8 @@ def broken_off(folder: Path, method: str, after: int, how: dict[str, Any]) -> No
             raise Killed
 
     run = federation(folder, method, on_round=look, **how)
+    if how.get("again"):
+        assert take_up(run) is None
     with pytest.raises(Killed):
         POLICIES[run.rules.policy](run)
     run.ledger.close()
@@ -64,3 +67,29 @@ def test_resumed_after_any_round_is_uninterrupted(policy: str, method: str, tmp_
         assert everything(folder) == everything(tmp_path / "straight")
         assert again.federation.budget.spent == straight.federation.budget.spent
         assert again.federation.committed == straight.federation.committed
+
+
+@each_policy
+def test_resumed_twice_with_budgets_of_clients_it_is_still_the_same(policy: str, tmp_path: Path) -> None:
+    limits = Limits(6, client=ClientLimits(joules=3.0))
+    how = unsteady_world(policy) | {"limits": limits}
+    straight = play(tmp_path / "straight", "fedavg", **how)
+    folder = tmp_path / "twice"
+    broken_off(folder, "fedavg", 1, how)
+    broken_off(folder, "fedavg", 3, {**how, "again": True})
+    again = resumed(folder, "fedavg", how)
+    assert everything(folder) == everything(tmp_path / "straight")
+    assert again.stopped_by == straight.stopped_by
+
+
+def test_a_run_that_a_budget_has_ended_stays_ended(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"participants": 3, "train": TrainConfig(lr=0.1, batch=32, local_steps=2), "period": 2}
+    whole = play(tmp_path / "whole", "fedbr", **how, rounds=1)
+    ((spent,),) = whole.rows("SELECT SUM(bytes_down + bytes_up) FROM visits")
+    limits = Limits(9, bytes=2.4 * spent)
+    ended = play(tmp_path / "ended", "fedbr", **how, limits=limits)
+    assert ended.stopped_by == "bytes"
+    # Killed after the last commit, before it was summed up: smaller visits might fit in what is left.
+    again = federation(tmp_path / "ended", "fedbr", **how, limits=limits, again=True)
+    assert take_up(again) == "bytes"
+    again.ledger.close()
