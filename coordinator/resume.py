@@ -8,6 +8,7 @@ the run goes back to the one before.
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from safetensors.numpy import load_file
 
 from coordinator.budget import ROUNDS, TARGET
 from coordinator.federation import PROGRESS, Arrays, Committed, Federation, RunFailed, file_sha256
+from coordinator.ledger import HostEvent
 from coordinator.rows import spent
 
 _log = logging.getLogger("fedbr.resume")
@@ -59,7 +61,9 @@ def _usable(run: Federation) -> tuple[int, Arrays]:
         ]
         if not damaged:
             for problem in problems:
-                _log.warning("%s; going back to round %d", problem, number)
+                detail = f"{problem}; going back to round {number}"
+                _log.warning(detail)
+                run.ledger.event(HostEvent("checkpoint_damaged", "", detail, time.time()))
             return number, _arrays(run.folder / "checkpoints" / name)
         problems.append(f"round {number}: {', '.join(damaged)} is missing or not what was committed")
     raise RunFailed("no checkpoint can be used: " + ("; ".join(problems) or "there is none"))

@@ -191,6 +191,11 @@ def test_a_run_whose_last_checkpoint_is_damaged_goes_back_a_round(tmp_path: Path
     second = federation(tmp_path / "second", "fedbr", again=True, **how)
     assert take_up(second) is None
     assert second.rounds == 3
+    (event,) = read(tmp_path / "second" / "ledger.sqlite", "SELECT kind, detail FROM host_events")
+    assert tuple(event) == (
+        "checkpoint_damaged",
+        "round 3: checkpoints/round-000003.safetensors is missing or not what was committed; going back to round 2",
+    )
     synchronous(second)
     second.ledger.close()
     chain = "SELECT chain FROM rounds ORDER BY round"
