@@ -38,7 +38,7 @@ class Worker:
     greeted: bool = False
     dead: bool = False
     retired: bool = False
-    """Whether its seat stays empty."""
+    """Whether its seat stays empty once it has ended."""
     refused: bool = False
     """Whether a message of it was refused: nothing that it sends counts any more."""
     noted: bool = False
@@ -78,6 +78,7 @@ class Crew:
         self._gone: list[News] = []  # guests that have been given up since the last news
         self.left: tuple[int, ...] = ()
         """Seats of those that have retired, and ended."""
+        self.has_had_guests = False
 
     def __getitem__(self, number: int) -> Worker:
         return self._by_number[number]
@@ -115,6 +116,7 @@ class Crew:
     def admit(self, number: int, identity: str, key: str) -> Worker:
         """A guest has come. Its machine is its own, and so is its seat there."""
         guest = Worker(number, 0, identity, None, key)
+        self.has_had_guests = True
         self._by_number[number] = self._by_identity[identity] = guest
         return guest
 
@@ -127,11 +129,6 @@ class Crew:
             worker.dead = True
             del self._by_identity[worker.identity]  # whatever it still sends comes from nobody
             self._gone.append(News(worker, f"worker {worker.number}, a guest, is gone: {why}", True))
-
-    def retire(self, worker: Worker, why: str) -> None:
-        """As `end`, and nobody is to take its seat."""
-        worker.retired = True
-        self.end(worker, why)
 
     def news(self) -> list[News]:
         """Who has started or ended since the last call; PoolError when the nursery has ended.

@@ -28,6 +28,21 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from coordinator.instructions import (
+    Cancel,
+    Collect,
+    Collected,
+    Deliver,
+    GiveUp,
+    Instruction,
+    Late,
+    Recall,
+    Repeat,
+    Retire,
+    Send,
+    Start,
+)
+
 TRIES = 3
 """Workers that may die or fail over one task, and workers in a row that may die before they are ready, or before they
 have given their sums away."""
@@ -35,99 +50,6 @@ HAND_SECONDS = 0.1
 """Foreseen work up to which a hand that is not empty is filled: many round trips long, and soon repeated."""
 MOST_IN_HAND = 64
 """Tasks in one hand, however short they are."""
-
-
-@dataclass(frozen=True)
-class Start:
-    """Start a worker with this number."""
-
-    worker: int
-
-
-@dataclass(frozen=True)
-class Send:
-    """Send this task to this worker."""
-
-    worker: int
-    sequence: int
-
-
-@dataclass(frozen=True)
-class Deliver:
-    """This task's reply counts: pass it on."""
-
-    sequence: int
-
-
-@dataclass(frozen=True)
-class Late:
-    """This reply does not count: its task is over, or the deposit lost with its worker."""
-
-    worker: int
-    sequence: int
-
-
-@dataclass(frozen=True)
-class Repeat:
-    """Nothing to do but to record it: this task was taken from this worker and waits for another."""
-
-    worker: int
-    sequence: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class Recall:
-    """These deposits of this worker are lost and wait for another."""
-
-    worker: int
-    sequences: tuple[int, ...]
-    reason: str
-
-
-@dataclass(frozen=True)
-class Collect:
-    """Ask this worker for its sums, which have this task's update in them."""
-
-    worker: int
-    sequence: int
-
-
-@dataclass(frozen=True)
-class Collected:
-    """This worker's sums have come: these tasks are over."""
-
-    worker: int
-    sequences: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Cancel:
-    """Tell this worker that this task in its hand is not wanted any more."""
-
-    worker: int
-    sequence: int
-
-
-@dataclass(frozen=True)
-class Retire:
-    """End this worker, which nobody replaces: there is too little memory for so many."""
-
-    worker: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class GiveUp:
-    """The run cannot go on, or not with this task; this worker's log is the place to look."""
-
-    worker: int
-    reason: str
-    sequence: int = 0
-    """The task that ended three workers; 0 if it was none."""
-
-
-Instruction = Start | Send | Deliver | Late | Repeat | Recall | Collect | Collected | Cancel | Retire | GiveUp
 
 
 @dataclass

@@ -88,7 +88,9 @@ class OpenTask(NamedTuple):
 class Orders:
     """All tasks that are open, by sequence number: 1, 2, ... in order of submission."""
 
-    def __init__(self) -> None:
+    def __init__(self, release: Callable[[Parcel], None]) -> None:
+        """``release`` is told that a task which needed a parcel is over."""
+        self._release = release
         self._open: dict[int, OpenTask] = {}
         self._submitted = 0
 
@@ -127,6 +129,7 @@ class Orders:
         closed = self._open.pop(sequence)
         closed.order.left.discard(sequence)
         closed.order.deposits.discard(sequence)
+        self._release(closed.parcel)
         return closed
 
     def close_all(self) -> None:

@@ -27,9 +27,9 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from coordinator.entrance import MAX_SOCKET_PATH_NBYTES
 from coordinator.files import write_text
 from coordinator.nursery import MALLOC, THREADS, how_ended, quote
-from coordinator.pool import MAX_SOCKET_PATH_NBYTES
 from costmodel.device import Device, devices
 from costmodel.units import format_bytes, format_flops, format_seconds
 from edge.data.find import ENVIRONMENT, find_data

@@ -13,9 +13,10 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest.mock import patch
 
 import psutil
 import zmq
@@ -126,9 +127,15 @@ class CountingPool(Pool):
         assert time.monotonic() < self.deadline, "the pool has stalled"
         super()._turn(min(seconds, 0.001))
 
-    def _refuse(self, worker: Worker | None, reason: str) -> None:
-        self.outcome.refuse(reason.partition(": ")[2])
-        super()._refuse(worker, reason)
+    def _open(self, socket: Path, stack: ExitStack) -> None:
+        super()._open(socket, stack)
+        refuse = self._hearing.refuse
+
+        def tell(worker: Worker | None, reason: str) -> None:
+            self.outcome.refuse(reason.partition(": ")[2])
+            refuse(worker, reason)
+
+        stack.enter_context(patch.object(self._hearing, "refuse", tell))
 
 
 class Misbehaving(Impostors):

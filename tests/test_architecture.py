@@ -24,7 +24,14 @@ ONLY_IN = {
     "torch": ("edge/",),
     "torchvision": ("edge/",),
     "simpy": ("costmodel/",),
-    "zmq": ("edge/worker.py", "edge/guest.py", "edge/keys.py", "coordinator/pool.py", "coordinator/door.py"),
+    "zmq": (
+        "edge/worker.py",
+        "edge/guest.py",
+        "edge/keys.py",
+        "coordinator/door.py",
+        "coordinator/entrance.py",
+        "coordinator/outbox.py",
+    ),
 }
 
 

@@ -383,12 +383,12 @@ def test_a_door_that_is_never_silent_does_not_hide_who_is_gone(
     with Peer(host.endpoint, ALICE) as alice:
         with meanwhile(alice.join):
             host.until(lambda: host.of("worker_joined"))
-        door, poller = host.pool._guest_door, host.pool._poller
+        door, poller = host.pool._entrance.guests, host.pool._entrance._poller
         assert door is not None
         monkeypatch.setattr(door, "receive", lambda: Came("guest-9", BOB[0].decode(), [memoryview(b"")]))
         poll = poller.poll
         monkeypatch.setattr(poller, "poll", lambda timeout: [*poll(timeout), (door.router, zmq.POLLIN)])
-        host.pool._dismiss(host.pool._crew[1], "enough of it")
+        host.pool._outbox.dismiss(host.pool._crew[1], "enough of it")
         os.kill(int(host.of("worker_started")[0].removeprefix("pid ")), signal.SIGKILL)
         host.until(lambda: len(host.of("worker_died")) == 2)
         assert host.pool.refused > 100

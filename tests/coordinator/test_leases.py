@@ -1,7 +1,6 @@
 """The state machine that hands out tasks, told as stories of events and instructions."""
 
-from coordinator.leases import (
-    MOST_IN_HAND,
+from coordinator.instructions import (
     Cancel,
     Collect,
     Collected,
@@ -9,13 +8,13 @@ from coordinator.leases import (
     GiveUp,
     Instruction,
     Late,
-    Leases,
     Recall,
     Repeat,
     Retire,
     Send,
     Start,
 )
+from coordinator.leases import MOST_IN_HAND, Leases
 
 
 def crew(workers: int) -> Leases:

@@ -653,7 +653,7 @@ def test_frames_do_not_pile_up_with_rounds(pools: Pools) -> None:
             newest = model(float(number))
             sums(pool, [visit(client, payload=newest) for client in range(4)])
             # The next round may ask for them again.
-            assert set(pool._frames) == {vector.version for vector in newest["model"].values()}
+            assert pool._outbox.versions == {vector.version for vector in newest["model"].values()}
 
 
 def test_a_pool_that_has_given_up_says_so_again_however_it_is_asked(pools: Pools) -> None:

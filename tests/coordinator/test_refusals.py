@@ -12,7 +12,7 @@ import pytest
 import zmq
 from numpy.typing import NDArray
 
-from coordinator.pool import MOST_PER_TURN
+from coordinator.hearing import MOST_PER_TURN
 from coordinator.tasks import PoolTask, Reply
 from edge import messages, wire
 from edge.exact import ExactSum

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from coordinator.pool import OUT_OF_MEMORY
+from coordinator.hearing import OUT_OF_MEMORY
 from edge import gpus, messages, wire
 from edge.config import DataConfig, Description, HalfConfig, Job, ModelConfig, TrainConfig
 from edge.gpus import MIB, Gpu, placed, process_nbytes, sharers

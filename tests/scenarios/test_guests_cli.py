@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from coordinator.door import Gate
-from coordinator.leases import Instruction, Send
+from coordinator.instructions import Instruction, Send
 from coordinator.ledger import read
 from coordinator.nursery import Nursery
 from coordinator.pool import Pool

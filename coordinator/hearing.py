@@ -1,0 +1,175 @@
+"""What workers say: checked, refused or turned into events of the leases. The protocol is `edge.wire`.
+
+Here a message meets what is known of its sender. Whoever says what does not fit is dismissed, and nothing is changed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from coordinator.crew import Crew, Worker
+from coordinator.door import Came, Door
+from coordinator.instructions import Collected, Deliver, Instruction
+from coordinator.leases import Leases
+from coordinator.orders import Orders
+from coordinator.outbox import Outbox
+from coordinator.tasks import Reply, check_answer, check_sums
+from edge import messages, wire
+from edge.config import Job
+from edge.messages import printable
+
+MOST_PER_TURN = 32
+"""Messages handled before asking whether to stop, and whether what is waited for has come."""
+MAX_REASON = 400
+"""Characters of why a message was refused."""
+OUT_OF_MEMORY = "OutOfMemoryError"
+"""What torch calls it (`torch.OutOfMemoryError`)."""
+
+
+@dataclass(eq=False)
+class Hearing:
+    """Hears the workers of one pool."""
+
+    job: Job
+    """What a worker is welcomed with, but for its seat."""
+    crew: Crew
+    leases: Leases
+    orders: Orders
+    outbox: Outbox
+    obey: Callable[[Iterable[Instruction]], None]
+    """Has the pool do what the leases say."""
+    event: Callable[[str, Worker | None, str], None]
+    """Puts on record: kind, worker, detail."""
+    nbytes: int = field(default=0, init=False)
+    """Bytes received."""
+    work_seconds: float = field(default=0.0, init=False)
+    """Wall seconds that workers were at work, summed over workers."""
+    refused: int = field(default=0, init=False)
+    """Messages that did not follow the protocol, whoever sent them."""
+    _logged_at: float = field(default=float("-inf"), init=False)
+
+    def hear_some(self, door: Door) -> bool:
+        """Handle messages that have come, not too many at a time; whether that was all."""
+        for _ in range(MOST_PER_TURN):
+            came = door.receive()
+            if came is None:
+                return True
+            self.nbytes += sum(part.nbytes for part in came.parts)
+            worker = self.crew.named(came.identity, came.key)
+            try:
+                self._receive(worker or self._admitted(came), came.parts)
+            except messages.WireError as error:
+                self.refuse(worker, f"from {came.identity}: {error}")
+        return False
+
+    def refuse(self, worker: Worker | None, reason: str) -> None:
+        """Count a message that does not fit. A worker that sends one is dismissed, once: its tasks go on elsewhere."""
+        self.refused += 1
+        reason = printable(reason, MAX_REASON)
+        if worker is not None and not worker.refused:
+            worker.refused = True
+            self.outbox.dismiss(worker, f"its message was refused: {reason}")
+        if time.monotonic() >= self._logged_at + 1.0:  # a flood of bad messages must not become a flood of records
+            self._logged_at = time.monotonic()
+            self.event("message_refused", worker, f"{reason} ({self.refused} refused so far)")
+
+    def _admitted(self, came: Came) -> Worker | None:
+        """A new guest, if this is its hello and nobody else has its name. WireError for what is no message at all."""
+        bearer = self.crew.bearing(came.identity)
+        if bearer is not None and bearer.key:  # a door has one connection of a name, so that the bearer's is gone
+            self.crew.end(bearer, "another has come under its name")
+        if not came.key or bearer is not None or len(came.parts) != 2:
+            return None
+        envelope = wire.Envelope.parse(came.parts[0])
+        message = wire.decode(came.parts[1], (), messages.NO_RUN)
+        if envelope.worker != came.identity or not isinstance(message, messages.Hello):
+            return None
+        guest = self.crew.admit(self.leases.joined(), came.identity, came.key)
+        self.event("worker_joined", guest, f"a guest, key {guest.key}")
+        return guest
+
+    def _receive(self, worker: Worker | None, parts: list[memoryview]) -> None:
+        if worker is None:
+            raise messages.WireError("not a worker of this pool")
+        if worker.refused:
+            raise messages.WireError("it is being ended: an earlier message was refused")
+        if len(parts) < 2:
+            raise messages.WireError(f"{len(parts)} parts where at least 2 were due")
+        envelope = wire.Envelope.parse(parts[0])
+        if envelope.worker != worker.identity:
+            raise messages.WireError(f"the envelope names {envelope.worker}")
+        message = wire.decode(parts[1], parts[2:], self.job.run_id if worker.greeted else messages.NO_RUN)
+        if isinstance(message, messages.Hello) != (not worker.greeted):
+            raise messages.WireError(f"a {type(message).__name__} {'after' if worker.greeted else 'before'} the hello")
+        if isinstance(message, Reply):
+            self._answered(worker, envelope, message)
+        elif isinstance(message, messages.Hello):
+            self.outbox.send(worker, messages.Welcome(replace(self.job, seat=worker.seat)))
+            worker.greeted = True
+            self.outbox.send(worker, messages.Ping())
+        elif isinstance(message, messages.Pong) and envelope.sequence == 0:
+            self.obey(self.leases.ready(worker.number))
+        elif isinstance(message, messages.Pong):
+            if self.orders.get(envelope.sequence) is not None:
+                raise messages.WireError(f"task {envelope.sequence} was given up, but nobody cancelled it")
+            self.obey(self.leases.dropped(worker.number, envelope.sequence))
+        elif isinstance(message, messages.Error):
+            self._failed(worker, envelope.sequence, message)
+        elif isinstance(message, messages.Sums):
+            self._collected(worker, envelope, message)
+        else:
+            raise messages.WireError(f"a coordinator has no use for a {type(message).__name__}")
+
+    def _failed(self, worker: Worker, sequence: int, error: messages.Error) -> None:
+        reason = f"{error.kind}: {error.text}"
+        if sequence == 0:  # its start failed, or it could not give its sums away
+            worker.last_words = reason
+            self.outbox.send(worker, messages.Bye(reason[: messages.MAX_ERROR_TEXT]))
+            if worker.key:
+                self.crew.end(worker, reason)
+            return
+        self._check_in_hand(worker, sequence)
+        self.event("task_failed", worker, reason)
+        failed = self.leases.lacked_memory if error.kind == OUT_OF_MEMORY else self.leases.failed
+        self.obey(failed(worker.number, sequence, f"worker {worker.number}: {reason}"))
+
+    def _answered(self, worker: Worker, envelope: wire.Envelope, reply: Reply) -> None:
+        sequence, seconds = envelope.sequence, envelope.wall_seconds
+        self._check_in_hand(worker, sequence)
+        asked = self.orders.get(sequence)
+        if asked is not None:
+            check_answer(asked.task, reply)
+        if envelope.note and not worker.noted:
+            worker.noted = True
+            self.event("worker_memory", worker, f"worker {worker.number} on {envelope.note}")
+        self.work_seconds += seconds
+        deposited = asked is not None and asked.task.is_deposited(reply)
+        verdict, *more = self.leases.answered(worker.number, sequence, seconds, deposited)
+        self.obey(more)  # the worker is to have its next task before anybody looks at this reply
+        if isinstance(verdict, Deliver):
+            task, order, _ = self.orders.deposit(sequence) if deposited else self.orders.close(sequence)
+            order.hear(sequence, task, reply)
+        else:
+            self.obey([verdict])
+
+    def _check_in_hand(self, worker: Worker, sequence: int) -> None:
+        """WireError if a worker answers what it was not asked, or answers it again."""
+        if not worker.dead and not self.leases.is_in_hand(worker.number, sequence):
+            raise messages.WireError(f"task {sequence} is not in its hand")
+
+    def _collected(self, worker: Worker, envelope: wire.Envelope, sums: messages.Sums) -> None:
+        if worker.dead:
+            return
+        asked = self.leases.asked(worker.number)
+        if asked is None:
+            raise messages.WireError("sums that nobody asked for")
+        check_sums(sums, [self.orders[sequence].task for sequence in asked])
+        self.work_seconds += envelope.wall_seconds
+        for verdict in self.leases.collected(worker.number):
+            assert isinstance(verdict, Collected)
+            closed = [self.orders.close(sequence) for sequence in verdict.sequences]
+            if closed:  # or their order was cancelled
+                task, order, _ = closed[0]
+                order.gather(worker.number, task.collect.round, sums)

@@ -1,0 +1,98 @@
+"""What the leases of a pool tell it to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start a worker with this number."""
+
+    worker: int
+
+
+@dataclass(frozen=True)
+class Send:
+    """Send this task to this worker."""
+
+    worker: int
+    sequence: int
+
+
+@dataclass(frozen=True)
+class Deliver:
+    """This task's reply counts: pass it on."""
+
+    sequence: int
+
+
+@dataclass(frozen=True)
+class Late:
+    """This reply does not count: its task is over, or the deposit lost with its worker."""
+
+    worker: int
+    sequence: int
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """Nothing to do but to record it: this task was taken from this worker and waits for another."""
+
+    worker: int
+    sequence: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Recall:
+    """These deposits of this worker are lost and wait for another."""
+
+    worker: int
+    sequences: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Collect:
+    """Ask this worker for its sums, which have this task's update in them."""
+
+    worker: int
+    sequence: int
+
+
+@dataclass(frozen=True)
+class Collected:
+    """This worker's sums have come: these tasks are over."""
+
+    worker: int
+    sequences: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """Tell this worker that this task in its hand is not wanted any more."""
+
+    worker: int
+    sequence: int
+
+
+@dataclass(frozen=True)
+class Retire:
+    """End this worker, which nobody replaces: there is too little memory for so many."""
+
+    worker: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """The run cannot go on, or not with this task; this worker's log is the place to look."""
+
+    worker: int
+    reason: str
+    sequence: int = 0
+    """The task that ended three workers; 0 if it was none."""
+
+
+Instruction = Start | Send | Deliver | Late | Repeat | Recall | Collect | Collected | Cancel | Retire | GiveUp
