@@ -10,7 +10,7 @@ import select
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -43,6 +43,8 @@ class Worker:
     """Whether a message of it was refused: nothing that it sends counts any more."""
     noted: bool = False
     """Whether it has told what it measured of itself."""
+    failed_over: set[int] = field(default_factory=set)
+    """Tasks that it could not do since it did the last one."""
     last_words: str = ""
     """The error that its start ended in, or why it was ended."""
 

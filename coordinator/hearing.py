@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from coordinator.crew import Crew, Worker
 from coordinator.door import Came, Door
 from coordinator.instructions import Collected, Deliver, Instruction
-from coordinator.leases import Leases
+from coordinator.leases import TRIES, Leases
 from coordinator.orders import Orders
 from coordinator.outbox import Outbox
 from coordinator.tasks import Reply, check_answer, check_sums
@@ -134,6 +134,9 @@ class Hearing:
         self.event("task_failed", worker, reason)
         failed = self.leases.lacked_memory if error.kind == OUT_OF_MEMORY else self.leases.failed
         self.obey(failed(worker.number, sequence, f"worker {worker.number}: {reason}"))
+        worker.failed_over.add(sequence)
+        if len(worker.failed_over) == TRIES:  # it is not the tasks: say, a GPU that has lost its context
+            self.outbox.dismiss(worker, f"it failed over {TRIES} tasks in a row; the last: {reason}")
 
     def _answered(self, worker: Worker, envelope: wire.Envelope, reply: Reply) -> None:
         sequence, seconds = envelope.sequence, envelope.wall_seconds
@@ -144,6 +147,7 @@ class Hearing:
         if envelope.note and not worker.noted:
             worker.noted = True
             self.event("worker_memory", worker, f"worker {worker.number} on {envelope.note}")
+        worker.failed_over.clear()
         self.work_seconds += seconds
         deposited = asked is not None and asked.task.is_deposited(reply)
         verdict, *more = self.leases.answered(worker.number, sequence, seconds, deposited)

@@ -2,7 +2,7 @@
 
 `Leases` follows tasks and workers. Tasks are handed out in the order in which they were submitted; a task whose worker
 dies or fails goes back to the front. Each worker that is started has a new number, so that whatever a dead one left
-behind can be told from its replacement's.
+behind can be told from its replacement's. A worker gets a task that it failed at again only if all others failed too.
 
 A worker holds a *hand* of tasks: it is at work on the first, and the others wait in the worker, so that short tasks do
 not cost a round trip each. An empty hand gets a task whenever one waits; further ones only as far as `HAND_SECONDS` of
@@ -59,6 +59,8 @@ class _Task:
     strikes: int = 0
     holders: set[int] = field(default_factory=set)
     """All workers that it was ever sent to."""
+    failed_at: set[int] = field(default_factory=set)
+    """Workers that could not do it."""
 
 
 class Leases:
@@ -141,6 +143,8 @@ class Leases:
         """A worker could not do a task, but lives on."""
         if not self._take(worker, sequence):
             return [Late(worker, sequence)]
+        if sequence in self._tasks:  # or it was cancelled
+            self._tasks[sequence].failed_at.add(worker)
         return [*self._strike(worker, sequence, reason), *self._hand_out(self._hands)]
 
     def lacked_memory(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
@@ -263,20 +267,31 @@ class Leases:
         if self._leaving is not None:
             return []
         hands = [(worker, self._hands[worker]) for worker in workers if worker in self._hands]
-        sent: list[Instruction] = [self._give(worker, hand) for worker, hand in hands if self._queue and not hand]
+        sent: list[Instruction] = []
+        for worker, hand in hands:
+            if not hand and (sequence := self._next_for(worker)) is not None:
+                sent.append(self._give(worker, hand, sequence))
         for worker, hand in hands:
             sent += self._fill(worker, hand)
         return sent
+
+    def _next_for(self, worker: int) -> int | None:
+        """The first task that this worker may try: not one that it failed at, if another worker has not."""
+        return next((sequence for sequence in self._queue if self._may_try(worker, self._tasks[sequence])), None)
+
+    def _may_try(self, worker: int, task: _Task) -> bool:
+        to_come = self._starting - self._guests  # a guest may never get ready
+        return worker not in task.failed_at or task.failed_at >= self._hands.keys() | to_come
 
     def _fill(self, worker: int, hand: deque[int]) -> list[Instruction]:
         """Further tasks for a hand that is not empty."""
         sent: list[Instruction] = []
         seconds = sum(map(self._foreseen, hand)) if self._has_room(hand) else math.inf
-        while self._has_room(hand):
-            seconds += self._foreseen(self._queue[0])
+        while self._has_room(hand) and (sequence := self._next_for(worker)) is not None:
+            seconds += self._foreseen(sequence)
             if seconds > HAND_SECONDS:
                 break
-            sent.append(self._give(worker, hand))
+            sent.append(self._give(worker, hand, sequence))
         return sent
 
     def _has_room(self, hand: deque[int]) -> bool:
@@ -290,8 +305,8 @@ class Leases:
             return math.inf
         return task.flops / self._flops * self._seconds
 
-    def _give(self, worker: int, hand: deque[int]) -> Send:
-        sequence = self._queue.popleft()
+    def _give(self, worker: int, hand: deque[int], sequence: int) -> Send:
+        self._queue.remove(sequence)  # among the first
         hand.append(sequence)
         self._tasks[sequence].holders.add(worker)
         return Send(worker, sequence)

@@ -244,6 +244,26 @@ def test_a_guest_that_cannot_serve_is_told_so_and_the_run_goes_on(listening: Ope
     ]
 
 
+def test_a_guest_that_can_do_nothing_is_told_to_leave_and_its_tasks_are_done_elsewhere(listening: Opener) -> None:
+    host = listening(1)
+
+    def fail() -> None:
+        with Peer(host.endpoint, ALICE) as alice:
+            alice.join()
+            for _ in range(3):
+                sequence, _ = alice.hear()
+                alice.say(messages.Error("RuntimeError", "CUDA error: device-side assert triggered"), sequence)
+            while not isinstance(message := alice.hear()[1], messages.Bye):
+                pass
+            why = "it failed over 3 tasks in a row; the last: RuntimeError: CUDA error: device-side assert triggered"
+            assert message == messages.Bye(why)
+
+    with meanwhile(fail):
+        while not host.of("worker_died"):
+            assert sums(host.pool, [visit(n) for n in range(4)]) == {n: [n, n + 1.0] for n in range(4)}
+    assert len(host.of("task_failed")) == 3
+
+
 def test_an_endpoint_that_is_taken_is_named(listening: Opener, nursery: Nursery, tmp_path: Path) -> None:
     host = listening(1)
     second = Host(1, nursery, tmp_path)

@@ -96,6 +96,41 @@ def test_a_failed_task_is_tried_again_by_a_living_worker() -> None:
     assert leases.answered(0, 1) == [Deliver(1)]
 
 
+def test_a_task_that_failed_waits_for_a_worker_that_has_not_tried_it() -> None:
+    leases = crew(2)
+    for sequence in (1, 2, 3):
+        submit(leases, sequence)
+    assert leases.failed(0, 1, "no") == [Repeat(0, 1, "no"), Send(0, 3)]  # the next one instead
+    assert leases.answered(0, 3) == [Deliver(3)]
+    assert leases.answered(1, 2) == [Deliver(2), Send(1, 1)]
+
+
+def test_a_task_that_failed_everywhere_is_tried_again_anywhere() -> None:
+    leases = crew(2)
+    submit(leases, 1, name="client 4, round 2, train")
+    assert leases.failed(0, 1, "no") == [Repeat(0, 1, "no"), Send(1, 1)]
+    assert leases.failed(1, 1, "no") == [Repeat(1, 1, "no"), Send(0, 1)]
+    gone = "client 4, round 2, train: given up after 3 workers; the last: no"
+    assert leases.failed(0, 1, "no") == [GiveUp(0, gone, 1)]
+
+
+def test_a_task_that_failed_waits_for_the_replacement_of_a_worker_that_died() -> None:
+    leases = crew(2)
+    submit(leases, 1)
+    submit(leases, 2)
+    assert leases.failed(0, 1, "no") == [Repeat(0, 1, "no")]
+    assert leases.died(1, "SIGKILL") == [Repeat(1, 2, "SIGKILL"), Start(2), Send(0, 2)]
+    assert leases.answered(0, 2) == [Deliver(2)]  # worker 2 will be ready soon
+    assert leases.ready(2) == [Send(2, 1)]
+
+
+def test_a_task_that_failed_does_not_wait_for_a_guest_that_is_not_ready() -> None:
+    leases = crew(1)
+    submit(leases, 1)
+    assert leases.joined() == 1
+    assert leases.failed(0, 1, "no") == [Repeat(0, 1, "no"), Send(0, 1)]
+
+
 def test_a_task_that_ends_three_workers_is_named() -> None:
     leases = crew(1)
     submit(leases, 1, name="client 4, round 2, train")
