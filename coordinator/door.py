@@ -45,6 +45,8 @@ class Gate:
     """The coordinator's own pair, in Z85."""
     allowed: Collection[str]
     """Public keys of guests, in Z85."""
+    any_machine: bool = False
+    """Whether guests may have other versions and processors, which give other last bits."""
 
 
 class Came(NamedTuple):

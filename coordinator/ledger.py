@@ -136,7 +136,7 @@ class HostEvent(NamedTuple):
 
     kind: str
     """worker_started, worker_joined, worker_memory, worker_retired, worker_died, task_failed, task_repeated,
-    task_given_up, late_reply, message_refused, listening, checkpoint_damaged"""
+    task_given_up, late_reply, message_refused, listening, checkpoint_damaged, machine_changed"""
     worker: str
     """Its number; '' when no worker of ours is known to be concerned."""
     detail: str

@@ -175,6 +175,8 @@ class Job(_Strict):
     """`Description.flops`, so that it is counted once and not by every worker."""
     data_sha256: str = ""
     """`Description.data_sha256`, by which workers that bring their own data show that it is the run's."""
+    computes: dict[str, str] = field(default_factory=dict)
+    """What computes where the run is (`edge.machine`), which a worker elsewhere must have as well; empty: anything."""
     seat: int = 0
     """This worker's place among ``workers``, 0, 1 ..; the one that replaces it takes it over."""
     workers: int = 1

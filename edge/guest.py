@@ -23,6 +23,7 @@ import zmq
 
 from edge.config import Job
 from edge.keys import read_pair, read_public
+from edge.machine import computes, differing
 from edge.worker import Bench, Credentials, Link, open_site, serve
 
 FINISHED, FAILED, STOPPED = 0, 3, 4
@@ -96,7 +97,10 @@ def _served(link: Link, wait_seconds: float, prepare: Callable[[Job], Bench]) ->
 
 
 def bench(job: Job, here: Job) -> Bench:
-    """What does the work ``here``, once it is sure to do it as the run asks; JoinError where the data are others."""
+    """What does the work ``here``, once it is sure to do it as the run asks; JoinError where something is not alike."""
+    change = differing(computes(here.device), job.computes) if job.computes else ""
+    if change:
+        raise JoinError(f"other last bits than the run's: {change}; fedbr run --any-machine takes them")
     from edge.blocks import load_dotted  # and torch with it, which takes seconds and is not needed to be refused
 
     site, gpu = open_site(here, SITE)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from scenarios import cli_guests, cli_studies
-from scenarios.cli_guests import Allow, Keys, Listen, OwnWorkers, gate_of
+from scenarios.cli_guests import Allow, AnyMachine, Keys, Listen, OwnWorkers, gate_of
 from scenarios.cli_parts import (
     FAILED,
     FINISHED,
@@ -114,12 +114,13 @@ def run(
     listen: Listen = None,
     keys: Keys = None,
     allow: Allow = None,
+    any_machine: AnyMachine = False,
 ) -> None:
     """Run a scenario: live table, run folder, report, summary."""
     from scenarios import runner
     from scenarios.load import load
 
-    gate = gate_of(listen, keys, allow, workers)
+    gate = gate_of(listen, keys, allow, any_machine, workers)
     loaded = load(scenario, _with_seed(overrides, seed))
 
     def work(host: Host, nursery: Any, interrupt: Interrupt) -> dict[str, Any]:
@@ -151,11 +152,12 @@ def resume(
     listen: Listen = None,
     keys: Keys = None,
     allow: Allow = None,
+    any_machine: AnyMachine = False,
 ) -> None:
     """Go on with a run that was killed or stopped, from its last committed round, as if nothing had happened."""
     from scenarios import runner
 
-    gate = gate_of(listen, keys, allow, workers)
+    gate = gate_of(listen, keys, allow, any_machine, workers)
     loaded, device = runner.begun(folder, device)
 
     def work(host: Host, nursery: Any, interrupt: Interrupt) -> dict[str, Any]:

@@ -27,18 +27,25 @@ Keys = Annotated[Path | None, typer.Option("--keys", metavar="NAME.key", help="o
 Allow = Annotated[
     str | None, typer.Option("--allow", metavar="A.pub,B.pub", help="public keys of those who may join, with commas")
 ]
+AnyMachine = Annotated[
+    bool,
+    typer.Option("--any-machine", help="take workers with other versions or processors: other last bits"),
+]
 ENDPOINT = re.compile(r"tcp://([^\s:/]+|\[[0-9A-Fa-f:.%\w]+\]):([0-9]{1,5})")
 MAX_PORT = 65535
 
 
-def gate_of(listen: str | None, keys: Path | None, allow: str | None, workers: int | None) -> Gate | None:
+def gate_of(
+    listen: str | None, keys: Path | None, allow: str | None, any_machine: bool, workers: int | None
+) -> Gate | None:
     """Where workers may join, and who. ScenarioError unless all of it is given, or nothing."""
     from scenarios.errors import ScenarioError
 
     if listen is None:
-        given = [name for name, value in (("--keys", keys), ("--allow", allow)) if value is not None]
-        if given:
-            raise ScenarioError(f"{given[0]}: is of use with --listen tcp://HOST:PORT only")
+        given = (("--keys", keys), ("--allow", allow), ("--any-machine", any_machine))
+        named = [name for name, value in given if value]
+        if named:
+            raise ScenarioError(f"{named[0]}: is of use with --listen tcp://HOST:PORT only")
         if workers == 0:
             raise ScenarioError("--workers 0: nobody would do the work; let workers join with --listen tcp://HOST:PORT")
         return None
@@ -52,7 +59,8 @@ def gate_of(listen: str | None, keys: Path | None, allow: str | None, workers: i
     from edge.keys import read_pair, read_public
 
     own = read_pair(keys)
-    return Gate(listen, own.public, own.secret, [read_public(Path(name.strip())).decode() for name in allow.split(",")])
+    allowed = [read_public(Path(name.strip())).decode() for name in allow.split(",")]
+    return Gate(listen, own.public, own.secret, allowed, any_machine)
 
 
 def _check_endpoint(option: str, endpoint: str) -> None:

@@ -32,13 +32,13 @@ from coordinator.files import write_text
 from coordinator.nursery import MALLOC, THREADS, how_ended, quote
 from costmodel.device import Device, devices
 from costmodel.units import format_bytes, format_flops, format_seconds
+from edge import machine
 from edge.data.find import ENVIRONMENT, find_data
 from edge.data.sets import DATASETS
 from scenarios.host import PACKAGES, cache_folder, default_workers
 from scenarios.load import ScenarioError
 from scenarios.resolved import toml_text
 
-GPU_MODELS = Path("/proc/driver/nvidia/gpus")
 SOCKET_NAME_NBYTES = len("/fedbr-abcdefgh/pool")
 PROCESSOR = Path("/proc/cpuinfo")
 THIS_HOST = "this-host"
@@ -73,11 +73,7 @@ def examine() -> dict[str, Any]:
 
 def gpus() -> list[str]:
     """Names of the NVIDIA GPUs, as the driver tells them; device files where it tells nothing."""
-    names = []
-    for file in sorted(GPU_MODELS.glob("*/information")):
-        found = [line.partition(":")[2].strip() for line in file.read_text().splitlines() if line.startswith("Model:")]
-        names += found
-    return names or sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
+    return machine.gpus() or sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
 
 
 def folder_nbytes(folder: Path) -> int:

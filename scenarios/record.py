@@ -21,6 +21,7 @@ from coordinator.federation import Federation
 from coordinator.ledger import read
 from costmodel.device import own_devices
 from edge.config import Description
+from edge.machine import computes, differing
 from edge.payload import INPUT_GRADIENT
 from scenarios import blame, fleets
 from scenarios.doctor import COLUMNS
@@ -39,11 +40,11 @@ def environment(
         "python": sys.version.split()[0],
         "versions": {name: version(name) for name in ("fedbr-edge", *PACKAGES)},
         "platform": platform.platform(),
-        "cpu": platform.processor() or platform.machine(),
         "cores": default_workers(),
         "memory_bytes": psutil.virtual_memory().total,
         "workers": host.workers,
         "device": host.device,
+        "computes": computes(host.device),
         "data": {
             "name": loaded.dataset.name,
             "sha256": description.data_sha256,
@@ -83,6 +84,12 @@ def stops_at_target(folder: Path) -> bool:
 def device_of(folder: Path) -> str | None:
     """The device that a run began on; None where nothing is known of it yet."""
     return _recorded(folder).get("device")
+
+
+def machine_change(folder: Path, device: str) -> str:
+    """How this machine differs from the one that a run began on, in what decides about last bits; empty: not at all."""
+    before = _recorded(folder).get("computes")
+    return differing(computes(device), before) if before else ""
 
 
 def _recorded(folder: Path) -> dict[str, Any]:

@@ -31,11 +31,12 @@ from coordinator.tasks import PoolError, Stopped
 from costmodel.clock import Clock
 from costmodel.fleet import Fleet
 from edge.config import Description, HalfConfig, Job, ModelConfig, TrainConfig
+from edge.machine import computes
 from edge.payload import INNER_GRADIENT, Layout, Payload
 from scenarios import fleets
 from scenarios.host import Host, cache_folder, empty, fresh_folder, logging_to, the_only_one
 from scenarios.load import Loaded, ScenarioError, data_config, known_keys, load
-from scenarios.record import device_of, environment, stops_at_target, summary
+from scenarios.record import device_of, environment, machine_change, stops_at_target, summary
 from scenarios.schema import Scenario
 
 RUN_ID_BYTES = 8
@@ -291,6 +292,9 @@ def _run(
         asked = job(loaded, description, host.device, cache)
         if host.gate is not None:
             check_guests(loaded, asked)
+            asked = replace(asked, computes={} if host.gate.any_machine else computes(host.device))
+        if again and (change := machine_change(folder, host.device)):
+            ledger.event(HostEvent("machine_changed", "", change, time.time()))
         with Pool(asked, host.workers, nursery, logs, ledger.event, stopped, gate=host.gate) as pool:
             federation = Federation(
                 job=asked,

@@ -14,7 +14,7 @@ from coordinator.nursery import Nursery
 from scenarios import runner
 from scenarios.host import Host
 from scenarios.load import Loaded, ScenarioError
-from scenarios.record import stops_at_target
+from scenarios.record import machine_change, stops_at_target
 
 TABLES = {"rounds": "round", "visits": "visit", "transfers": "rowid", "choices": "rowid"}
 """What the chain runs over -> the order of its rows."""
@@ -49,7 +49,8 @@ def verify(loaded: Loaded, folder: Path, host: Host, nursery: Nursery, stopped: 
     """Make the rounds of a folder again, elsewhere, and compare: what ``verify --json`` prints.
 
     Keys: run_dir, rounds (that the folder holds), verified (of these, how many are the same from the first on), same,
-    difference (None, or in words). ScenarioError for a folder without a round; other errors as of `runner.run`.
+    difference (None, or in words), machine_change (what decides about last bits and is not what it was; empty:
+    nothing). ScenarioError for a folder without a round; other errors as of `runner.run`.
     """
     known = len(_chain(folder))
     if not known:
@@ -76,6 +77,7 @@ def verify(loaded: Loaded, folder: Path, host: Host, nursery: Nursery, stopped: 
         "verified": verified,
         "same": verified == known,
         "difference": None if found is None else str(found),
+        "machine_change": machine_change(folder, host.device),
     }
 
 
@@ -118,3 +120,5 @@ def show(result: Mapping[str, Any]) -> None:
         print(f"stopped: the first {result['verified']} of {result['rounds']} rounds are the same")
     else:
         print(f"the first {result['verified']} of {result['rounds']} rounds are the same, then {result['difference']}")
+    if result["machine_change"]:
+        print(f"this machine may give other last bits: {result['machine_change']}")

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
@@ -27,6 +28,7 @@ from coordinator.rounds import synchronous
 from edge.config import DataConfig, HalfConfig, Job, ModelConfig, TrainConfig
 from edge.guest import JoinError, bench, fitted
 from edge.keys import make, read_pair, read_public
+from edge.machine import computes
 from scenarios import cli
 from tests.toy import federation
 
@@ -229,6 +231,16 @@ def test_a_guest_uses_folders_of_its_own() -> None:
 def test_a_guest_on_another_type_of_device_does_not_serve() -> None:
     with pytest.raises(JoinError, match="--device cpu: the run computes on cuda:0, and other devices give other last"):
         fitted(job(device="cuda:0"), "cpu", None, "/cache")
+
+
+def test_a_guest_whose_libraries_would_give_other_last_bits_does_not_serve() -> None:
+    run = job(objective=HALF, device="cpu", computes=computes("cpu") | {"torch": "2.0.1"})
+    why = (
+        f"other last bits than the run's: torch {version('torch')} instead of 2.0.1; fedbr run --any-machine takes them"
+    )
+    with pytest.raises(JoinError) as error:
+        bench(run, run)
+    assert str(error.value) == why
 
 
 def test_a_guest_with_other_data_or_without_the_method_does_not_serve(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,10 @@ from scenarios.cli import guarded
 
 TABLES = ("rounds", "visits", "transfers", "choices", "states", "checkpoints")
 DIGITS = ("run", "digits", "rounds.max=8", "stop.target_accuracy=1.0", "train.local_epochs=1", "--workers", "2")
+
+
+CHANGE = f"torch {version('torch')} instead of 2.0.1"
+MACHINE_CHANGED = "SELECT detail FROM host_events WHERE kind = 'machine_changed'"
 
 
 def fedbr(*words: str) -> list[str]:
@@ -48,6 +53,13 @@ def killed(out: Path, name: str, after: int, *overrides: str) -> Path:
     return folder
 
 
+def moved(folder: Path) -> None:
+    """As if the run had begun on a machine with an older torch."""
+    known = json.loads((folder / "environment.json").read_text())
+    known["computes"]["torch"] = "2.0.1"
+    (folder / "environment.json").write_text(json.dumps(known))
+
+
 @pytest.mark.parametrize("overrides", [("method=fedbr",), ("method=fedprox", "rounds.policy=fedbuff")])
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(
     overrides: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -55,6 +67,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(
     assert guarded([*DIGITS, *overrides, "--out", str(tmp_path), "--run-id", "whole", "--json"]) == 0
     whole = json.loads(capsys.readouterr().out)
     folder = killed(tmp_path, "cut", 3, *overrides)
+    moved(folder)
 
     assert guarded([*DIGITS, *overrides, "--out", str(tmp_path), "--run-id", "cut"]) == 2
     assert f"holds an unfinished run; to go on with it: fedbr resume {folder}" in capsys.readouterr().err
@@ -66,11 +79,12 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(
     assert different == {"run_dir", "wall_seconds"}
     assert everything(folder) == everything(tmp_path / "digits" / "whole")
 
+    assert [row["detail"] for row in read(folder / "ledger.sqlite", MACHINE_CHANGED)] == [CHANGE]
     assert guarded(["resume", str(folder)]) == 2
     assert "there is nothing to resume, since the run has ended: rounds" in capsys.readouterr().err
     assert guarded(["verify", str(folder), "--workers", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
-        "run_dir": str(folder), "rounds": 8, "verified": 8, "same": True, "difference": None
+        "run_dir": str(folder), "rounds": 8, "verified": 8, "same": True, "difference": None, "machine_change": CHANGE
     }  # fmt: skip
 
 
