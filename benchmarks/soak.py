@@ -51,9 +51,9 @@ class Sample:
 def take(process: psutil.Process, folder: Path) -> Sample | None:
     """A sample of a run under way; None before its first round, and when it is about to end."""
     ledger = folder / "ledger.sqlite"
-    with contextlib.suppress(sqlite3.OperationalError, psutil.Error, FileNotFoundError, IndexError):
+    with contextlib.suppress(sqlite3.OperationalError, psutil.Error, FileNotFoundError, StopIteration):
         rounds = int(read(ledger, "SELECT COUNT(*) AS n FROM rounds")[0]["n"])
-        (nursery,) = process.children()
+        nursery = next(iter(process.children()))
         workers = sorted(nursery.children(), key=lambda one: one.pid)
         everyone = {"coordinator": process, "nursery": nursery}
         everyone |= {f"worker {number}": worker for number, worker in enumerate(workers)}
