@@ -81,6 +81,8 @@ class Crew:
         self.left: tuple[int, ...] = ()
         """Seats of those that have retired, and ended."""
         self.has_had_guests = False
+        self.is_loading = False
+        """Whether the nursery has started none of the first workers yet: it may have much to load."""
 
     def __getitem__(self, number: int) -> Worker:
         return self._by_number[number]
@@ -100,6 +102,11 @@ class Crew:
         return [worker for worker in self._by_number.values() if not worker.dead]
 
     @property
+    def newest(self) -> Worker:
+        """The one that came last."""
+        return self._by_number[max(self._by_number)]
+
+    @property
     def has_lost_guests(self) -> bool:
         """Whether guests have been given up since the last `news`."""
         return bool(self._gone)
@@ -112,6 +119,8 @@ class Crew:
         seat = next(seat for seat in count() if seat not in taken)
         log = self._logs / f"worker-{number}.log"
         worker = Worker(number, seat, identity, log)
+        if not self._by_number:
+            self.is_loading = True
         self._by_number[number] = self._by_identity[identity] = worker
         self._nursery.spawn(identity, list(self._argv(identity)), log)
 
@@ -142,6 +151,7 @@ class Crew:
             worker = self.named(answer.get("spawned") or answer.get("exited") or answer["failed"])
             if worker is None:
                 continue
+            self.is_loading = False
             if "spawned" in answer:
                 news.append(News(worker, f"pid {answer['pid']}", False))
                 continue

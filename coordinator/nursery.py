@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,10 @@ from coordinator.tasks import PoolError
 
 END_SECONDS = 3.0
 """How long workers may take to be ended; `edge.nursery` kills after 2."""
+ANSWER_SECONDS = 20.0
+"""How long it may take to start or end a worker, before it must be thought stuck."""
+LOAD_SECONDS = 300.0
+"""How long it may take to load what it preloads: torch, perhaps over a network."""
 WANTED_FILES = 1 << 16
 LOG_LINES = 8
 
@@ -40,6 +45,10 @@ class Nursery:
     def __init__(self, preload: Sequence[str] = ("edge.site",)) -> None:
         self._preload = preload
         self._pending = b""
+        self._asked: dict[str, float] = {}
+        """worker -> when its start or its end was asked for, if that has not been answered"""
+        self._living: set[str] = set()
+        self._is_loaded = False
 
     def __enter__(self) -> Self:
         _raise_file_limit()
@@ -76,10 +85,13 @@ class Nursery:
 
     def spawn(self, name: str, argv: list[str], log: Path) -> None:
         """Ask for a worker."""
+        self._asked[name] = time.monotonic()
         self._ask({"spawn": name, "argv": argv, "log": str(log)})
 
     def end(self, names: list[str]) -> None:
         """Ask for the end of workers; those that have ended are passed over."""
+        for name in self._living.intersection(names):
+            self._asked.setdefault(name, time.monotonic())
         self._ask({"end": names})
 
     def adopt(self, folder: Path) -> None:
@@ -95,7 +107,29 @@ class Nursery:
         if not received:
             raise self._ended()
         *lines, self._pending = (self._pending + received).split(b"\n")
-        return [json.loads(line) for line in lines]
+        answers: list[dict[str, Any]] = [json.loads(line) for line in lines]
+        for answer in answers:
+            self._note(answer)
+        return answers
+
+    def _note(self, answer: dict[str, Any]) -> None:
+        if not self._is_loaded:
+            self._is_loaded = True
+            self._asked = dict.fromkeys(self._asked, time.monotonic())
+        if "spawned" in answer:
+            self._living.add(answer["spawned"])
+            del self._asked[answer["spawned"]]
+        else:
+            name = answer.get("exited") or answer["failed"]
+            self._living.discard(name)
+            self._asked.pop(name, None)
+
+    def check(self) -> None:
+        """PoolError if it has not done for too long what it was asked, as a process that is stopped."""
+        limit = ANSWER_SECONDS if self._is_loaded else LOAD_SECONDS
+        if self._asked and time.monotonic() - min(self._asked.values()) > limit:
+            stuck = f"the process that starts workers (pid {self._process.pid})"
+            raise PoolError(f"{stuck} has not answered for {limit:g} s")
 
     def _ask(self, request: dict[str, object]) -> None:
         assert self._process.stdin is not None

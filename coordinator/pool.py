@@ -53,6 +53,10 @@ FIRST_GUEST_SECONDS = 600.0
 """How long a pool without workers of its own waits for the first guest."""
 NEXT_GUEST_SECONDS = 8.0
 """And for another once all are gone: with the four heartbeats after which a silent one is, less than half a minute."""
+OWN_SECONDS = 25.0
+"""And for one of its own workers to greet, where none is at work: it has been started, but may be stuck."""
+LOOK_SECONDS = 0.25
+"""Between two looks at who is there."""
 SPARE_FILES = 64
 QUIET = ("worker_started", "worker_joined", "worker_memory", "listening")
 """Events that nobody need be warned of."""
@@ -85,6 +89,7 @@ class Pool:
         self._turning = False
         self._failure: PoolError | None = None
         self._news_by = float("inf")
+        self._look_at = 0.0
         self._nobody_since: float | None = None
 
     # --- for the caller -------------------------------------------------------------------------------------------
@@ -202,8 +207,7 @@ class Pool:
         if self._entrance.is_to_probe():
             self._probe()
         self._hear_news(happened.is_told, all(came))
-        if self.gate is not None:
-            self._expect_somebody()
+        self._expect_somebody()
 
     def _hear_news(self, is_told: bool, is_silent: bool) -> None:
         """Heed what has become of workers, if there is news, of the nursery (``is_told``) or of guests given up.
@@ -220,18 +224,25 @@ class Pool:
                 self._heed(news)
 
     def _expect_somebody(self) -> None:
-        """PoolError when nobody has been there for too long; workers of ours that end are replaced at once."""
-        if self._crew.alive:
+        """PoolError when nobody has been there for too long, or when those that end are not replaced."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_SECONDS
+        self.nursery.check()
+        if self._crew.is_loading or any(worker.greeted for worker in self._crew.alive):
             self._nobody_since = None
             return
-        now = time.monotonic()
         if self._nobody_since is None:
             self._nobody_since = now
-        patience = NEXT_GUEST_SECONDS if self._crew.has_had_guests else FIRST_GUEST_SECONDS
-        if now - self._nobody_since > patience:
+        if self.workers:
+            patience, where = OWN_SECONDS, quote(self._crew.newest.tail())
+        else:
             assert self.gate is not None
-            where = self.gate.endpoint
-            raise PoolError(f"no worker has been there for {patience:g} s, and none has joined at {where}")
+            patience = NEXT_GUEST_SECONDS if self._crew.has_had_guests else FIRST_GUEST_SECONDS
+            where = f", and none has joined at {self.gate.endpoint}"
+        if now - self._nobody_since > patience:
+            raise PoolError(f"no worker has been there for {patience:g} s{where}")
 
     def _heed(self, news: News) -> None:
         worker, detail, has_ended = news

@@ -17,6 +17,8 @@ import psutil
 import pytest
 import zmq
 
+from coordinator import nursery as nurseries
+from coordinator import pool as pool_module
 from coordinator.leases import MOST_IN_HAND
 from coordinator.ledger import HostEvent
 from coordinator.nursery import MALLOC, Nursery
@@ -612,6 +614,41 @@ def test_a_killed_nursery_takes_its_workers_along(nursery: Nursery, tmp_path: Pa
     ):
         sums(pool, [visit(0, SLEEP)])
     assert all_end(workers)
+
+
+def test_a_nursery_that_is_stuck_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nurseries, "ANSWER_SECONDS", 0.5)
+
+    def stop_its_parent(event: HostEvent) -> None:
+        if event.kind == "worker_started":
+            worker = psutil.Process(int(event.detail.removeprefix("pid ")))
+            parent = worker.parent()
+            assert parent is not None
+            parent.suspend()
+
+    stuck = r"the process that starts workers \(pid \d+\) has not answered for 0.5 s"
+    with (
+        pytest.raises(PoolError, match=stuck),
+        Nursery(preload=("test_pool",)) as own,
+        Pool(job(), 1, own, tmp_path, stop_its_parent, lambda: False, "test_pool:Site", 0.25) as pool,
+    ):
+        sums(pool, [visit(0, KILL)])
+
+
+def test_a_worker_that_never_greets_ends_the_run(
+    nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "OWN_SECONDS", 0.5)
+
+    def stop(event: HostEvent) -> None:
+        if event.kind == "worker_started":
+            psutil.Process(int(event.detail.removeprefix("pid "))).suspend()
+
+    with (
+        pytest.raises(PoolError, match=r"no worker has been there for 0\.5 s"),
+        Pool(job(), 1, nursery, tmp_path, stop, lambda: False, "test_pool:Site") as pool,
+    ):
+        sums(pool, [visit(0)])
 
 
 def test_a_killed_coordinator_leaves_nothing_behind(tmp_path: Path) -> None:
