@@ -25,7 +25,7 @@ demo: $(STAMP) ## the main job on real data: FedAvg, FedProx, FedMLB and FedBR o
 	$(BIN)/fedbr compare digits --methods fedavg,fedprox,fedmlb,fedbr
 
 test: $(STAMP) ## the whole test suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 fuzz: $(STAMP) ## malformed messages against both sides of the protocol: make fuzz SEED=1 MESSAGES=100000
 	$(BIN)/python -m tests.fuzz --seed $(SEED) --messages $(MESSAGES)
