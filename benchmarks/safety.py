@@ -32,7 +32,7 @@ import psutil
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from coordinator.federation import Federation  # noqa: E402
+from coordinator.archive import Archive  # noqa: E402
 from coordinator.ledger import Ledger, read  # noqa: E402
 from coordinator.outbox import Outbox  # noqa: E402
 from scenarios import runner  # noqa: E402
@@ -53,17 +53,17 @@ def inside(how: str, words: Sequence[str]) -> int:
     rounds: list[float] = []
     handed: list[tuple[float, int]] = []
     spent = 0.0
-    commit, send_task = Federation.commit, Outbox.send_task
+    commit, send_task = Archive.commit, Outbox.send_task
 
-    def whole(self: Federation, *arguments: Any) -> None:
+    def whole(self: Archive, *arguments: Any) -> None:
         nonlocal spent
         begun = time.monotonic()
         commit(self, *arguments)
         rounds.append(time.time())
         spent += time.monotonic() - begun
 
-    def bare(self: Federation, ending: Any, row: Any) -> None:
-        self.states.update(ending.rows.kept)
+    def bare(self: Archive, rows: Any, *arguments: Any) -> None:
+        self.states.update(rows.kept)
         rounds.append(time.time())
 
     def send(self: Outbox, worker: Any, sequence: int, opened: Any) -> None:
@@ -72,11 +72,11 @@ def inside(how: str, words: Sequence[str]) -> int:
 
     with contextlib.ExitStack() as patched:
         patched.enter_context(mock.patch.object(Outbox, "send_task", send))
-        patched.enter_context(mock.patch.object(Federation, "commit", whole if how == "whole" else bare))
+        patched.enter_context(mock.patch.object(Archive, "commit", whole if how == "whole" else bare))
         if how == "bare":  # there is nothing to sum up, or to draw
             ended = {"run_dir": os.devnull, "stopped_by": "user"}
             patched.enter_context(mock.patch.object(runner, "summary", lambda *_: ended))
-            patched.enter_context(mock.patch.object(Federation, "tidy", lambda self: None))
+            patched.enter_context(mock.patch.object(Archive, "tidy", lambda self: None))
             patched.enter_context(mock.patch.object(Ledger, "finish", lambda *_: None))
         guarded(list(words))
     print(json.dumps({"rounds": rounds, "handed": handed, "commit_seconds": spent}))

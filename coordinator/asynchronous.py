@@ -28,8 +28,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator import cohort
+from coordinator.archive import Arrays
 from coordinator.budget import CLIENTS, SECONDS, Cost
-from coordinator.federation import Arrays, Federation, RunFailed
+from coordinator.federation import Federation, RunFailed
 from coordinator.held import Held
 from coordinator.ledger import TRAINED
 from coordinator.retrace import CaughtUp, Past, Under, read_back, written
@@ -234,7 +235,7 @@ class _Stream:
             return
         replaced = self.rows.kept.get(client)
         if replaced is not None:
-            (run.folder / "state" / replaced).unlink(missing_ok=True)
+            run.archive.state(replaced).unlink(missing_ok=True)
         self.rows.kept[client] = visit.state_name
 
     def _forget(self, one: _UnderWay) -> None:
@@ -246,7 +247,7 @@ class _Stream:
 
     def _drop_state(self, one: _UnderWay) -> None:
         if self.run.keeps:
-            (self.run.folder / "state" / one.visit.state_name).unlink(missing_ok=True)
+            self.run.archive.state(one.visit.state_name).unlink(missing_ok=True)
 
     def _charge(self, one: _UnderWay, ended: Ended, kind: str, loss: float | None = None) -> None:
         run = self.run

@@ -6,12 +6,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator import scoring
+from coordinator.archive import Archive, Arrays
 from coordinator.budget import Budget, ClientLimits, Cost
 from coordinator.faults import BadUpdate, Faults, judge
-from coordinator.files import write_vectors
-from coordinator.ledger import FAILED, Commit, Ledger, RoundRow
+from coordinator.ledger import FAILED, Ledger, RoundRow
 from coordinator.methods import Method
 from coordinator.methods.row import Options
 from coordinator.rows import NOT_SCORED, Rows
@@ -40,11 +38,6 @@ from edge.payload import INPUT_GRADIENT, MODEL, Payload, Shapes, Vector, sha256,
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
     from costmodel.clock import Clock
 
-
-Arrays = Mapping[str, NDArray[np.generic]]
-"""By name, as a checkpoint holds them"""
-PLACES = ("state", "checkpoints")
-"""Folders of a run whose files the ledger names."""
 PROGRESS = "progress"
 """Of a checkpoint's arrays: server steps so far, visits begun so far, and whether the model has been scored."""
 
@@ -127,15 +120,13 @@ class Federation:
     """Whether the model as it stands has been scored; the initial one need not be."""
     committed: Committed = field(default_factory=Committed)
     """How far the ledger is"""
-    states: dict[int, str] = field(default_factory=dict)
-    """client -> file name of its kept state, as committed"""
     uncommitted: Mapping[int, str] = field(default_factory=dict)
     """client -> file name of what it has kept since the last commit, where it may be visited again before the next"""
     taken_up: Arrays | None = None
     """The checkpoint of a run that goes on, where its policy has to find the way back to it (`coordinator.retrace`)"""
 
     def __post_init__(self) -> None:
-        self._committed_at = time.monotonic()
+        self.archive = Archive(self.ledger, self.folder)
 
     # --- before a visit -------------------------------------------------------------------------------------------
 
@@ -250,7 +241,7 @@ class Federation:
     def _task(self, visit: Visit, share: float) -> PoolTask:
         dispatch = visit.dispatch
         message = messages.Train(visit.client, visit.turn, visit.lr, dispatch.choice, dispatch.payload)
-        state_out = self._path(visit.state_name) if self.keeps else None
+        state_out = str(self.archive.state(visit.state_name)) if self.keeps else None
         turns, flops = self.server.setup.turns, visit.work.flops
         # what is refused in the pool ends its worker; where runs go on without a bad update, it is judged instead
         up = self.up_shapes if self.faults.on_bad_update == "stop" else None
@@ -288,10 +279,7 @@ class Federation:
 
     def kept(self, client: int) -> str | None:
         """The file of what a client has kept; None if it has kept nothing yet."""
-        return self._path(self.uncommitted.get(client, self.states.get(client)))
-
-    def _path(self, name: str | None) -> str | None:
-        return None if name is None else str(self.folder / "state" / name)
+        return self.archive.kept(client, self.uncommitted)
 
     @property
     def keeps(self) -> bool:
@@ -308,10 +296,8 @@ class Federation:
         ``kept``: client -> file name of what it kept since the last commit.
         """
         if self.method.objective.evaluated == "clients":
-            files = {**self.states, **kept}
-            return scoring.of_clients(
-                self.workers, self.server, self.description, lambda client: self._path(files.get(client))
-            )
+            files = partial(self.archive.kept, later=kept)
+            return scoring.of_clients(self.workers, self.server, self.description, files)
         count = self.job.scored(self.description.test_count)
         return scoring.of_global_model(self.workers, self.server, self.description, self.job.eval_batch, count)
 
@@ -363,17 +349,9 @@ class Federation:
         return stopped_by
 
     def commit(self, ending: Ending, row: RoundRow) -> None:
-        """Write the checkpoint, commit all in one transaction, then drop what is obsolete."""
-        rows, checkpoint = ending.rows, self._checkpoint(ending)
-        digests = {name: file_sha256(self.folder / "state" / name) for name in set(rows.kept.values())}
-        states = {client: (name, digests[name]) for client, name in rows.kept.items()}
-        now = time.monotonic()
-        wall_seconds, self._committed_at = now - self._committed_at, now
-        obsolete = self.ledger.commit(
-            Commit(row, rows.visits, rows.transfers, rows.choices, states, checkpoint, wall_seconds, ending.stopped_by)
-        )
-        self.states.update(rows.kept)
-        self.remove(obsolete)
+        """Put a round down for good, with all that a run needs to go on from its end."""
+        checkpoint = {f"model|{key}": vector.data for key, vector in ending.model.items()} | dict(ending.vectors)
+        self.archive.commit(ending.rows, row, checkpoint, ending.stopped_by)
 
     def restore(self, arrays: Arrays) -> None:
         """Set the model, and what the server half remembers, to a checkpoint's."""
@@ -385,12 +363,6 @@ class Federation:
         """What the clock remembers in a checkpoint."""
         return {key: np.asarray(array, np.float64) for key, array in _under("clock|", arrays).items()}
 
-    def remove(self, names: Iterable[str]) -> None:
-        """Delete files of checkpoints and of what clients kept."""
-        for name in names:
-            for place in PLACES:
-                (self.folder / place / name).unlink(missing_ok=True)
-
     def _say(self, ending: Ending, row: RoundRow) -> None:
         down, up = self.committed.bytes_down + row.bytes_down, self.committed.bytes_up + row.bytes_up
         self.committed = Committed(ending.rounds, ending.virtual_seconds, down, up, row.model_sha256)
@@ -398,13 +370,6 @@ class Federation:
         for choice in ending.rows.choices:
             alphas[choice.alpha] = alphas.get(choice.alpha, 0) + 1
         self.on_round(Progress(row, ending.rounds, down, up, alphas))
-
-    def _checkpoint(self, ending: Ending) -> tuple[str, str]:
-        name = f"round-{ending.rows.round:06d}.safetensors"
-        named = {f"model|{key}": vector.data for key, vector in ending.model.items()}
-        path = self.folder / "checkpoints" / name
-        write_vectors(path, named | {key: np.ascontiguousarray(array) for key, array in ending.vectors.items()})
-        return name, file_sha256(path)
 
     def keep_sent(self, listeners: Sequence[Visit]) -> dict[int, str]:
         """Let clients that only listened keep the whole model they were sent, and all else that they kept before.
@@ -417,20 +382,12 @@ class Federation:
         whole: Payload = {MODEL: {key: sent[key] for key in self.job.keep}}
         if not self._keeps_slots:
             name = f"global-{round}.safetensors"
-            state.write(str(self.folder / "state" / name), whole)
+            state.write(str(self.archive.state(name)), whole)
             return {visit.client: name for visit in listeners}
         for visit in listeners:
             before = state.read(self.kept(visit.client))
-            state.write(str(self.folder / "state" / visit.state_name), before | whole)
+            state.write(str(self.archive.state(visit.state_name)), before | whole)
         return {visit.client: visit.state_name for visit in listeners}
-
-    def tidy(self) -> None:
-        """Remove what was written for a round that was never committed."""
-        named = self.ledger.files()
-        for place in PLACES:
-            for path in (self.folder / place).iterdir():
-                if path.name not in named:
-                    path.unlink()
 
     def model_sha256(self) -> str:
         """The hash of the global model."""
@@ -439,9 +396,3 @@ class Federation:
 
 def _under(prefix: str, arrays: Arrays) -> dict[str, NDArray[np.generic]]:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
-
-def file_sha256(path: Path) -> str:
-    """The hash of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -15,8 +15,9 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from coordinator.archive import Arrays, file_sha256
 from coordinator.budget import ROUNDS, TARGET
-from coordinator.federation import PROGRESS, Arrays, Committed, Federation, RunFailed, file_sha256
+from coordinator.federation import PROGRESS, Committed, Federation, RunFailed
 from coordinator.ledger import HostEvent
 from coordinator.rows import spent
 
@@ -29,7 +30,7 @@ def take_up(run: Federation) -> str | None:
     Returns the rule that has ended the run already, if one has. RunFailed if no checkpoint can be used.
     """
     number, arrays = _usable(run)
-    run.remove(run.ledger.go_back(number))
+    run.archive.remove(run.ledger.go_back(number))
     run.rounds, run.visits, scored = (int(n) for n in np.asarray(arrays[PROGRESS]))
     run.scored = bool(scored)
     rounds = run.ledger.rounds()
@@ -41,10 +42,10 @@ def take_up(run: Federation) -> str | None:
         run.clock.restore(last.end_s, run.remembers(arrays))
         for visit in run.ledger.visits():
             run.budget.settle(visit.client, spent(visit))
-    run.states = {client: name for client, (name, _) in run.ledger.kept(number).items()}
+    run.archive.states = {client: name for client, (name, _) in run.ledger.kept(number).items()}
     down, up = sum(row.bytes_down for row in rounds), sum(row.bytes_up for row in rounds)
     run.committed = Committed(run.rounds, last.end_s, down, up, last.model_sha256)
-    run.tidy()
+    run.archive.tidy()
     stored, reached = run.ledger.stopped_by(number), run.budget.reached(run.rounds, last.accuracy)
     # What was refused for a budget is not known any more; a goal and a number of rounds are seen again.
     return reached if stored in (None, TARGET, ROUNDS) else stored

@@ -17,8 +17,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.archive import Arrays
 from coordinator.bookkeeping import Bookkeeping
-from coordinator.federation import Arrays, Committed, Ending, Federation, RunFailed
+from coordinator.federation import Committed, Ending, Federation, RunFailed
 from coordinator.ledger import ChoiceRow, RoundRow, VisitRow
 from coordinator.rows import Rows
 from coordinator.scoring import Scoring

@@ -13,10 +13,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from coordinator.archive import file_sha256
 from coordinator.asynchronous import POLICIES as ASYNCHRONOUS
 from coordinator.budget import USER, Budget, ClientLimits, Limits
 from coordinator.faults import Faults
-from coordinator.federation import Federation, RunFailed, file_sha256
+from coordinator.federation import Federation, RunFailed
 from coordinator.files import write_text
 from coordinator.ledger import HostEvent, Ledger, genesis, has_rounds, read
 from coordinator.methods.row import Correction
@@ -320,7 +321,7 @@ def _run(
                 stopped_by = stopped_by or POLICIES[loaded.scenario.rounds.policy](federation)
             except Stopped:
                 stopped_by = USER
-        federation.tidy()
+        federation.archive.tidy()
         result = summary(folder, loaded, federation, stopped_by, before + time.monotonic() - wall_started)
         ledger.finish(result)
         return result

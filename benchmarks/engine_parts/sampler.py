@@ -55,10 +55,8 @@ PLACES: tuple[tuple[str, str, str], ...] = (
     ("coordinator/server.py", "", "fold"),
     ("coordinator/ledger.py", "", "ledger"),
     ("coordinator/files.py", "", "ledger"),
-    ("coordinator/federation.py", "commit", "ledger"),
-    ("coordinator/federation.py", "_checkpoint", "ledger"),
+    ("coordinator/archive.py", "", "ledger"),
     ("coordinator/federation.py", "model_sha256", "ledger"),
-    ("coordinator/federation.py", "file_sha256", "ledger"),
     ("coordinator/scoring.py", "", "evaluate"),
 )
 """Where two know a file, its functions come first."""

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from coordinator import cohort
+from coordinator.archive import Arrays
 from coordinator.bookkeeping import Bookkeeping
 from coordinator.budget import CLIENTS, ROUNDS, TARGET, USER, Budget
-from coordinator.federation import Arrays, Ending, Federation
+from coordinator.federation import Ending, Federation
 from coordinator.ledger import COUNTED, FAULTY, LISTEN, TRAIN, TRAINED, ChoiceRow, Ledger, RoundRow, VisitRow
 from coordinator.methods.fedbr import FedBRServer
 from coordinator.rounds import synchronous

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from coordinator.archive import file_sha256
 from coordinator.budget import BYTES, CLIENTS, JOULES, ROUNDS, SECONDS, Cost, Limits
-from coordinator.federation import Federation, RunFailed, file_sha256
+from coordinator.federation import Federation, RunFailed
 from coordinator.held import Held
 from coordinator.ledger import read
 from coordinator.methods import Method
@@ -443,7 +444,7 @@ def test_a_visit_that_was_lost_brings_no_feedback_and_does_not_postpone_the_whol
 def test_every_client_keeps_its_own_first_blocks_between_visits(tmp_path: Path) -> None:
     run = ran(tmp_path, Rules("fedbuff", buffer=2), method="fedbr", alpha=1, rounds=3)
     last = dict(run.rows("SELECT client, MAX(visit) FROM visits WHERE kind = 'train' GROUP BY client"))
-    assert run.federation.states == {client: f"{client}-{visit}.safetensors" for client, visit in last.items()}
+    assert run.federation.archive.states == {client: f"{client}-{visit}.safetensors" for client, visit in last.items()}
     for client, visit in last.items():
         kept = state.read(run.federation.kept(client))[MODEL]
         sent = run.workers.replies[visit].payload[MODEL]
@@ -499,11 +500,11 @@ def test_a_run_that_is_stopped_in_mid_round_leaves_every_file_that_its_ledger_na
     committed: list[dict[int, str]] = []
     # Visits are trained at 4 s, and again whenever one ends that began later; the model is scored once a round.
     run.workers = Spoilt(run.workers, (), calls=5)
-    run.on_round = lambda progress: committed.append(dict(run.states))
+    run.on_round = lambda progress: committed.append(dict(run.archive.states))
     with pytest.raises(Stopped):
         POLICIES["fedbuff"](run)
     anew = [client for client in run.uncommitted if client in committed[-1]]
-    run.tidy()
+    run.archive.tidy()
     run.ledger.close()
     named = {row["file"]: row["sha256"] for row in read(tmp_path / "ledger.sqlite", "SELECT file, sha256 FROM states")}
     assert anew

@@ -155,7 +155,7 @@ def test_a_cut_round_leaves_model_and_clients_as_they_were(tmp_path: Path) -> No
     run = play(tmp_path / "run", "fedbr", limits=Limits(99, virtual_seconds=edge), train=BRIEF)
     assert (run.stopped_by, run.federation.clock.now) == (SECONDS, edge)
     assert np.array_equal(run.model, one.model)
-    assert run.federation.states == one.federation.states
+    assert run.federation.archive.states == one.federation.archive.states
     assert run.federation.server.state()["n"].tolist() == one.federation.server.state()["n"].tolist()
     assert run.rows("SELECT DISTINCT model_sha256 FROM rounds") == [(one.federation.model_sha256(),)]
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.federation import Progress, RunFailed, file_sha256
+from coordinator.archive import file_sha256
+from coordinator.federation import Progress, RunFailed
 from coordinator.methods import CORRECTIONS, OBJECTIVES, resolve
 from coordinator.optimisers import OPTIMISERS
 from coordinator.resume import take_up
@@ -200,7 +201,7 @@ def test_a_client_that_is_absent_keeps_what_it_had(case: Case, tmp_path: Path) -
     files: list[dict[int, tuple[str, str]]] = []
 
     def look(progress: Progress) -> None:
-        names = federated.states.items()
+        names = federated.archive.states.items()
         files.append({client: (name, file_sha256(tmp_path / "state" / name)) for client, name in names})
 
     federated = federation(

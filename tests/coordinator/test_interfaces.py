@@ -241,7 +241,7 @@ def test_a_client_that_was_never_visited_has_its_head_as_it_was_initialised(tmp_
     run = play(tmp_path, FEDPER, clients=4, participants=1, rounds=1, train=BRIEF, partition=IID)
     # All four are scored, three of them with the head that every client starts from.
     assert run.rows("SELECT participants, accuracy IS NULL FROM rounds") == [(1, 0)]
-    assert list(run.federation.states) == [client for (client,) in run.rows("SELECT client FROM visits")]
+    assert list(run.federation.archive.states) == [client for (client,) in run.rows("SELECT client FROM visits")]
 
 
 # --- two phases of local training, and weights of branches that the client keeps: pFedMB ------------------------------

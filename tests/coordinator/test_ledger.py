@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.federation import RunFailed, file_sha256
+from coordinator.archive import file_sha256
+from coordinator.federation import RunFailed
 from coordinator.ledger import ChoiceRow, Commit, HostEvent, Ledger, RoundRow, TransferRow, VisitRow, genesis, read
 from coordinator.resume import take_up
 from coordinator.rounds import synchronous
@@ -241,7 +242,7 @@ def test_what_workers_kept_for_a_round_that_was_never_committed_is_removed(tmp_p
     synchronous(run)
     kept = sorted(path.name for path in (tmp_path / "state").iterdir())
     (tmp_path / "state" / "0-99.safetensors").write_bytes(b"half a visit")
-    run.tidy()
+    run.archive.tidy()
     run.ledger.close()
     assert sorted(path.name for path in (tmp_path / "state").iterdir()) == kept
     assert kept == [f"{client}-{round}.safetensors" for client in range(4) for round in (0, 1)]

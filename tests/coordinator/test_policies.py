@@ -222,7 +222,7 @@ def test_the_fraction_that_is_asked_for_is_enough_however_it_is_rounded(tmp_path
 def test_a_late_client_keeps_nothing_and_has_not_been_seen_but_the_bandit_has_counted(tmp_path: Path) -> None:
     run = ran(tmp_path, Rules("deadline", deadline=6.0), method="fedbr", alpha=1)
     assert kinds(run) == "0 train, 1 train, 2 late, 3 late"
-    assert sorted(run.federation.states) == [0, 1]
+    assert sorted(run.federation.archive.states) == [0, 1]
     state = run.federation.server.state()
     assert state["last_seen"].tolist() == [0, 0, -1, -1]
     assert state["n"][:, 0].tolist() == [1, 1, 1, 1]
@@ -546,12 +546,12 @@ def test_a_visit_has_one_number_in_the_order_of_the_beginnings(policy: str, tmp_
 @each_policy
 def test_a_run_leaves_two_checkpoints_and_what_they_need(policy: str, tmp_path: Path) -> None:
     run = unsteady(tmp_path, policy)
-    states = {path.name for path in (tmp_path / "state").iterdir()}
-    assert states == {name for (name,) in run.rows("SELECT file FROM states")} >= set(run.federation.states.values())
+    files, kept = {path.name for path in (tmp_path / "state").iterdir()}, run.federation.archive.states
+    assert files == {name for (name,) in run.rows("SELECT file FROM states")} >= set(kept.values())
     last = run.rows("SELECT MAX(round) FROM rounds")[0][0]
     newest = "SELECT client, file FROM states WHERE round <= {} GROUP BY client HAVING round = MAX(round)"
-    assert dict(run.rows(newest.format(last))) == run.federation.states
-    assert states == {name for round in (last, last - 1) for _, name in run.rows(newest.format(round))}
+    assert dict(run.rows(newest.format(last))) == kept
+    assert files == {name for round in (last, last - 1) for _, name in run.rows(newest.format(round))}
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2
 
 
@@ -567,7 +567,7 @@ def test_the_wall_seconds_of_rounds_add_up_to_those_of_the_run(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = iter([10.0, 11.0, 13.0, 16.0])  # when the run is put together, and at each commit
-    monkeypatch.setattr("coordinator.federation.time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    monkeypatch.setattr("coordinator.archive.time", SimpleNamespace(monotonic=lambda: next(ticks)))
     run = ran(tmp_path, Rules(policy, over_select=1.0, deadline=100.0, buffer=2), rounds=3)
     assert run.rows("SELECT round, wall_s FROM host_rounds ORDER BY round") == [(0, 1), (1, 2), (2, 3)]
 

@@ -48,7 +48,7 @@ def broken_off(folder: Path, method: str, after: int, how: dict[str, Any]) -> No
 def resumed(folder: Path, method: str, how: dict[str, Any]) -> Run:
     run = federation(folder, method, again=True, **how)
     rule = take_up(run) or POLICIES[run.rules.policy](run)
-    run.tidy()
+    run.archive.tidy()
     run.ledger.close()
     return Run(run, rule)
 

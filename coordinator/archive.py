@@ -1,0 +1,83 @@
+"""The files of one run, committed with its ledger: checkpoints, and what clients keep between their visits.
+
+A file is written first and named by the ledger's next transaction; what no row names any more is deleted afterwards. So
+whenever the run is cut off, each file that the ledger names is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.files import write_vectors
+from coordinator.ledger import Commit, Ledger, RoundRow
+from coordinator.rows import Rows
+
+Arrays = Mapping[str, NDArray[np.generic]]
+"""By name, as a checkpoint holds them"""
+STATE, CHECKPOINTS = PLACES = ("state", "checkpoints")
+"""Folders of a run whose files the ledger names."""
+
+
+class Archive:
+    """What a run folder holds, and its ledger names."""
+
+    def __init__(self, ledger: Ledger, folder: Path) -> None:
+        self._ledger, self._folder = ledger, folder
+        self.states: dict[int, str] = {}
+        """client -> file name of its kept state, as committed"""
+        self._committed_at = time.monotonic()
+
+    def state(self, name: str) -> Path:
+        """The path of what a client keeps, by its file's name."""
+        return self._folder / STATE / name
+
+    def kept(self, client: int, later: Mapping[int, str]) -> str | None:
+        """The path of what a client keeps: of what is not committed yet (client -> file name), or as committed."""
+        name = later.get(client, self.states.get(client))
+        return None if name is None else str(self.state(name))
+
+    def commit(self, rows: Rows, row: RoundRow, checkpoint: Arrays, stopped_by: str | None) -> None:
+        """Write the checkpoint, commit all in one transaction, then drop what is obsolete."""
+        written = self._write(rows.round, checkpoint)
+        digests = {name: file_sha256(self._folder / STATE / name) for name in set(rows.kept.values())}
+        states = {client: (name, digests[name]) for client, name in rows.kept.items()}
+        now = time.monotonic()
+        wall_seconds, self._committed_at = now - self._committed_at, now
+        obsolete = self._ledger.commit(
+            Commit(row, rows.visits, rows.transfers, rows.choices, states, written, wall_seconds, stopped_by)
+        )
+        self.states.update(rows.kept)
+        self.remove(obsolete)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Delete files of checkpoints and of what clients kept."""
+        for name in names:
+            for place in PLACES:
+                (self._folder / place / name).unlink(missing_ok=True)
+
+    def tidy(self) -> None:
+        """Remove what was written for a round that was never committed."""
+        named = self._ledger.files()
+        for place in PLACES:
+            for path in (self._folder / place).iterdir():
+                if path.name not in named:
+                    path.unlink()
+
+    def _write(self, round: int, checkpoint: Arrays) -> tuple[str, str]:
+        """(name, sha256) of a checkpoint."""
+        name = f"round-{round:06d}.safetensors"
+        path = self._folder / CHECKPOINTS / name
+        write_vectors(path, {key: np.ascontiguousarray(array) for key, array in checkpoint.items()})
+        return name, file_sha256(path)
+
+
+def file_sha256(path: Path) -> str:
+    """The hash of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
