@@ -156,14 +156,17 @@ def resume(
 ) -> None:
     """Go on with a run that was killed or stopped, from its last committed round, as if nothing had happened."""
     from scenarios import runner
+    from scenarios.host import check_room
 
     gate = gate_of(listen, keys, allow, any_machine, workers)
     loaded, device = runner.begun(folder, device)
+    check_room(folder)
+    place = folder.resolve().parent.parent  # where <scenario>/<run id> lies, as of any run
 
     def work(host: Host, nursery: Any, interrupt: Interrupt) -> dict[str, Any]:
         return runner.resume(loaded, host, folder, nursery, interrupt)
 
-    _ended(loaded, working([loaded], folder.parent, None, workers, device, quiet or as_json, work, gate), as_json)
+    _ended(loaded, working([loaded], place, None, workers, device, quiet or as_json, work, gate), as_json)
 
 
 @app.command()

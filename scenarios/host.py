@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import logging
 import os
 import re
@@ -12,6 +13,7 @@ import shutil
 import signal
 import sqlite3
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,7 +22,7 @@ from types import FrameType
 
 from coordinator.door import Gate
 from coordinator.federation import Progress
-from coordinator.files import write_text
+from coordinator.files import write_bytes, write_text
 from coordinator.ledger import read
 from scenarios.cache import cache_folder as cache_folder
 from scenarios.load import Loaded, ScenarioError
@@ -28,6 +30,8 @@ from scenarios.resolved import toml_text
 
 PACKAGES = ("torch", "torchvision", "numpy", "simpy", "pyzmq", "msgpack", "pydantic", "safetensors", "scikit-learn")
 KILLED = 128 + signal.SIGINT
+PROBE_NBYTES = 4096
+"""A disk that is full still takes names of files."""
 
 
 @dataclass(frozen=True)
@@ -95,32 +99,57 @@ def check_folder(name: str, host: Host) -> None:
     place = host.out / name
     with _writing(place):
         place.mkdir(parents=True, exist_ok=True)
-        probe = place / f".probe-{secrets.token_hex(4)}"
-        probe.touch()
-        probe.unlink()
+        _probe(place)
     if host.run_id is not None:
         with _writing(place / host.run_id):  # the system may refuse even to look it up
             _refuse_existing(place / host.run_id)
 
 
-def make_folder(name: str, host: Host) -> Path:
-    """A new folder for one run or comparison: ``<out>/<scenario>/<run id>``."""
+def check_room(folder: Path) -> None:
+    """Refuse to go on with a run whose folder cannot be written, before anything is started."""
+    try:
+        _probe(folder)
+    except OSError as error:
+        raise ScenarioError(f"run folder {folder} cannot be written: {error.strerror}") from None
+
+
+def _probe(folder: Path) -> None:
+    """Raises OSError where not even a short file has room."""
+    probe = folder / f".probe-{secrets.token_hex(4)}"
+    write_bytes(probe, bytes(PROBE_NBYTES))
+    probe.unlink()
+
+
+def make_folder(name: str, host: Host, fill: Callable[[Path], None] = lambda folder: None) -> Path:
+    """A new folder for one run, study or comparison, ``<out>/<scenario>/<run id>``, with what ``fill`` puts into it.
+
+    It is whole or absent: whoever is killed meanwhile can do the same again.
+    """
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     folder = host.out / name / (host.run_id or f"{stamp}-{secrets.token_hex(2)}")
     _refuse_existing(folder)
+    prefix = f".{folder.name}.new-"
     with _writing(folder):
-        folder.mkdir(parents=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        for left in folder.parent.glob(f"{glob.escape(prefix)}*"):  # by one who was killed, or is to be refused anyway
+            shutil.rmtree(left, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent) as scratch:
+            part = Path(scratch) / "new"
+            part.mkdir()
+            fill(part)
+            part.rename(folder)
     return folder
 
 
 def fresh_folder(loaded: Loaded, host: Host) -> Path:
     """A new run folder with its empty places and the resolved scenario."""
-    folder = make_folder(loaded.name, host)
-    with _writing(folder):
+
+    def fill(folder: Path) -> None:
         for name in PLACES:
             (folder / name).mkdir()
         write_text(folder / "scenario.toml", toml_text(loaded.scenario.model_dump()))
-    return folder
+
+    return make_folder(loaded.name, host, fill)
 
 
 PLACES = ("checkpoints", "state", "logs")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coordinator.files import write_text
 from coordinator.ledger import FAULTY
 from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
 from scenarios import blame
@@ -106,8 +107,10 @@ def build(runs: Sequence[Path], output: Path, title: str, comparison: Mapping[st
         figures=drawn,
         colours=figures.colours(opened),
     )
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(page, encoding="utf-8")
+    if output.is_file() or not output.exists():
+        write_text(output.resolve(), page)
+    else:
+        output.write_text(page, encoding="utf-8")  # a pipe or a terminal
     return output
 
 

@@ -236,7 +236,8 @@ def _is_begun(folder: Path) -> bool:
     ended = read(folder / "ledger.sqlite", "SELECT value FROM meta WHERE key = 'summary'")
     stopped_by = json.loads(ended[0]["value"])["stopped_by"] if ended else USER
     if stopped_by != USER:
-        raise ScenarioError(f"{folder}: there is nothing to resume, since the run has ended: {stopped_by}")
+        report = "" if (folder / "report.html").exists() else f"; to draw its report: fedbr report {folder}"
+        raise ScenarioError(f"{folder}: there is nothing to resume, since the run has ended: {stopped_by}{report}")
     return True
 
 

@@ -139,9 +139,7 @@ def _known(study: Study, out: Path) -> Path | None:
 
 def _new(study: Study, host: Host) -> Path:
     check_folder(study.name, host)
-    folder = make_folder(study.name, host)
-    write_text(folder / MARK, json.dumps({"study": study.kind}))
-    return folder
+    return make_folder(study.name, host, lambda folder: write_text(folder / MARK, json.dumps({"study": study.kind})))
 
 
 def _discard(folder: Path) -> None:

@@ -1,0 +1,201 @@
+"""Coordinators that are killed at the worst moments: runs go on from what was committed, to the same hash chain.
+
+Each is a real process that sends itself SIGKILL when one named function is called for the n-th time.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.ledger import read
+from coordinator.nursery import Nursery
+from scenarios import runner
+from scenarios.cli import guarded
+from scenarios.host import Host
+from scenarios.load import ScenarioError, load
+
+TABLES = ("rounds", "visits", "transfers", "choices", "states", "checkpoints")
+KILLER = """
+import os, signal, sys
+from importlib import import_module
+from scenarios.cli import main
+
+named, when, number, *words = sys.argv[1:]
+module, name = named.split(":")
+*path, last = name.split(".")
+place = import_module(module)
+for part in path:
+    place = getattr(place, part)
+real, calls = getattr(place, last), 0
+
+def fatal(*args, **options):
+    global calls
+    calls += 1
+    if calls == int(number) and when == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    result = real(*args, **options)
+    if calls == int(number):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return result
+
+setattr(place, last, fatal)
+sys.argv = ["fedbr", *words]
+main()
+"""
+Instant = tuple[str, str, int]
+"""What is called, whether the kill comes before or after it, and at which call."""
+BEFORE_COMMIT = ("coordinator.ledger:Ledger.commit", "before", 2)
+"""The checkpoint is written, and the ledger does not know of it."""
+BEFORE_PRUNING = ("coordinator.ledger:Ledger.commit", "after", 2)
+"""The round is committed, and what it made obsolete still lies there."""
+IN_TRANSACTION = ("coordinator.ledger:Ledger._drop_checkpoints", "before", 1)
+"""All rows of the round are in, and the transaction is open."""
+IN_EVALUATION = ("coordinator.scoring:Scoring.wait", "before", 2)
+"""Workers score the model, and train for the next round."""
+AMONG_REPLIES = ("coordinator.federation:Federation.judge", "before", 3)
+"""Two clients of the round have answered, and perhaps kept something; others are being trained."""
+IN_STATE_FILE = ("edge.state:save", "before", 1)
+"""The coordinator keeps for a client what it has sent it; the file is begun."""
+IN_CHECKPOINT = ("os:fsync", "before", 5)
+"""The files before it: a probe of the disk, scenario.toml, environment.json, and the first checkpoint."""
+IN_LEDGER = ("coordinator.ledger:Ledger._set", "before", 1)
+"""Its tables are being made."""
+BEFORE_SUMMARY = ("coordinator.ledger:Ledger.finish", "before", 1)
+IN_REPORT = ("os:fsync", "before", 5)
+"""The run has ended, and its report is not there yet."""
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    """For the runs that nobody kills: to import torch anew for each of them takes longer than they do."""
+    with Nursery() as started:
+        yield started
+
+
+QUICK = ("train.local_epochs=1", "rounds.max=5", "stop.target_accuracy=1.0")
+
+
+def undisturbed(out: Path, nursery: Nursery, *overrides: str) -> Path:
+    result = runner.run(load("digits", [*QUICK, *overrides]), Host(out, 2, "cpu", "whole"), nursery, never, True)
+    return Path(result["run_dir"])
+
+
+def resumed(folder: Path, nursery: Nursery) -> dict[str, Any]:
+    loaded, device = runner.begun(folder, "auto")
+    return runner.resume(loaded, Host(folder.parent, 2, device), folder, nursery, never)
+
+
+def never() -> bool:
+    return False
+
+
+def begin(out: Path, *overrides: str) -> list[str]:
+    return ["run", "digits", *QUICK, *overrides, "--workers", "2", "--quiet", "--out", str(out), "--run-id", "cut"]
+
+
+def go_on(folder: Path) -> list[str]:
+    return ["resume", str(folder), "--workers", "2", "--quiet"]
+
+
+def killed(instant: Instant, words: list[str]) -> None:
+    named, when, number = instant
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLER, named, when, str(number), *words], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (-signal.SIGKILL, ""), instant
+
+
+def committed(folder: Path) -> int:
+    return int(read(folder / "ledger.sqlite", "SELECT COUNT(*) FROM rounds")[0][0])
+
+
+def everything(folder: Path) -> dict[str, list[tuple[Any, ...]]]:
+    return {name: [tuple(r) for r in read(folder / "ledger.sqlite", f"SELECT * FROM {name}")] for name in TABLES}
+
+
+def files(folder: Path) -> list[str]:
+    """All files of a run but its logs, of which each worker that was ever started has one."""
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file() and p.parent.name != "logs")
+
+
+Kill = tuple[Instant, int, str]
+"""An instant, how many rounds are committed then, and what else lies in the folder."""
+SYNCHRONOUS: list[Kill] = [
+    (IN_EVALUATION, 1, "ledger.sqlite-wal"),
+    (BEFORE_PRUNING, 3, "checkpoints/round-000000.safetensors"),
+    (BEFORE_SUMMARY, 5, "ledger.sqlite-wal"),
+]
+KEEPING: list[Kill] = [
+    (AMONG_REPLIES, 0, "state/*-0.safetensors"),
+    (BEFORE_COMMIT, 1, "checkpoints/round-000001.safetensors"),
+    (IN_STATE_FILE, 3, "state/global-3.*.part"),
+]
+ASYNCHRONOUS: list[Kill] = [
+    (IN_CHECKPOINT, 1, "checkpoints/round-000001.safetensors.part"),
+    (IN_TRANSACTION, 1, "checkpoints/round-000001.safetensors"),
+    (BEFORE_PRUNING, 3, "checkpoints/round-000000.safetensors"),
+]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "kills"),
+    [
+        pytest.param(("method=fedavg",), SYNCHRONOUS, id="fedavg"),
+        pytest.param(
+            ("method=fedbr", "method_options.broadcast=everyone", "method_options.period=2"), KEEPING, id="fedbr"
+        ),
+        pytest.param(("method=fedavg", "rounds.policy=fedbuff", "rounds.buffer=3"), ASYNCHRONOUS, id="fedbuff"),
+    ],
+)
+def test_killed_at_one_bad_moment_after_the_other_a_run_still_ends_in_the_same_chain(
+    overrides: tuple[str, ...], kills: list[Kill], nursery: Nursery, tmp_path: Path
+) -> None:
+    whole, folder = undisturbed(tmp_path, nursery, *overrides), tmp_path / "digits" / "cut"
+    words = begin(tmp_path, *overrides)
+    for instant, rounds, left in kills:
+        killed(instant, words)
+        assert (committed(folder), list(folder.glob(left)) != []) == (rounds, True), instant
+        words = go_on(folder)
+    assert resumed(folder, nursery)["rounds"] == 5
+
+    assert everything(folder) == everything(whole)
+    assert files(folder) == files(whole)
+    assert sorted(path.name for path in (tmp_path / "digits").iterdir()) == ["cut", "whole"]
+
+
+def test_a_run_that_is_killed_while_its_folder_is_made_can_be_begun_again(nursery: Nursery, tmp_path: Path) -> None:
+    folder, words = tmp_path / "digits" / "cut", begin(tmp_path, "method=fedavg", "rounds.max=2")
+    in_scenario, in_environment = ("os:fsync", "before", 2), ("os:fsync", "before", 3)
+
+    killed(in_scenario, words)
+    assert not folder.exists()
+    killed(in_environment, words)  # the same words again: nothing was there to be resumed
+    assert files(folder) == ["environment.json.part", "scenario.toml"]
+    killed(IN_LEDGER, go_on(folder))
+    assert resumed(folder, nursery)["rounds"] == 2
+
+    whole = undisturbed(tmp_path, nursery, "method=fedavg", "rounds.max=2")
+    assert everything(folder) == everything(whole)
+    assert files(folder) == files(whole)
+    assert sorted(path.name for path in (tmp_path / "digits").iterdir()) == ["cut", "whole"]
+
+
+def test_a_run_that_is_killed_while_its_report_is_written_has_ended(
+    nursery: Nursery, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "digits" / "cut"
+    killed(IN_REPORT, begin(tmp_path, "method=fedavg", "rounds.max=1"))
+    assert not (folder / "report.html").exists()
+
+    with pytest.raises(ScenarioError, match=f"the run has ended: rounds; to draw its report: fedbr report {folder}"):
+        resumed(folder, nursery)
+    assert guarded(["report", str(folder)]) == 0
+    assert capsys.readouterr().out == f"{folder / 'report.html'}\n"
+    assert files(folder)[-3:] == ["ledger.sqlite", "report.html", "scenario.toml"]
