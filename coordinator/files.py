@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +13,20 @@ from safetensors.numpy import save
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Raises OSError if the disk refuses; then nothing is left at ``path`` that was not there before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Raises OSError that names ``path`` if the disk refuses; then nothing is left that was not there before."""
     part = path.with_suffix(path.suffix + ".part")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with part.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
+    except OSError as error:  # which knows no name where it was the writing that failed
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # a disk that can only be read refuses this as well, even if there is nothing
+            part.unlink()
 
 
 def write_text(path: Path, text: str) -> None:

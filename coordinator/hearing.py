@@ -15,10 +15,11 @@ from coordinator.instructions import Collected, Deliver, Instruction
 from coordinator.leases import TRIES, Leases
 from coordinator.orders import Orders
 from coordinator.outbox import Outbox
-from coordinator.tasks import Reply, check_answer, check_sums
+from coordinator.tasks import PoolError, Reply, check_answer, check_sums
 from edge import messages, wire
 from edge.config import Job
 from edge.messages import printable
+from edge.state import StateError
 
 MOST_PER_TURN = 32
 """Messages handled before asking whether to stop, and whether what is waited for has come."""
@@ -123,6 +124,7 @@ class Hearing:
             raise messages.WireError(f"a coordinator has no use for a {type(message).__name__}")
 
     def _failed(self, worker: Worker, sequence: int, error: messages.Error) -> None:
+        """PoolError at once where this machine is to blame, and not the client: it must not count as a faulty one."""
         reason = f"{error.kind}: {error.text}"
         if sequence == 0:  # its start failed, or it could not give its sums away
             worker.last_words = reason
@@ -131,6 +133,8 @@ class Hearing:
                 self.crew.end(worker, reason)
             return
         self._check_in_hand(worker, sequence)
+        if error.kind == StateError.__name__ and not worker.key:
+            raise PoolError(error.text)
         self.event("task_failed", worker, reason)
         failed = self.leases.lacked_memory if error.kind == OUT_OF_MEMORY else self.leases.failed
         self.obey(failed(worker.number, sequence, f"worker {worker.number}: {reason}"))

@@ -66,7 +66,10 @@ class Held:
         size = nbytes(reply.payload)
         offset = self._place(size)
         if size:
-            _write(self._opened(), [vector.data for _, _, vector in vectors(reply.payload)], offset)
+            try:
+                _write(self._opened(), [vector.data for _, _, vector in vectors(reply.payload)], offset)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(self._folder / "replies")) from error
         self._there[reply.client] = replace(reply, payload={}), shapes(reply.payload), offset, size
 
     def take(self, client: int) -> Update:

@@ -14,6 +14,7 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_type_hints
@@ -192,6 +193,15 @@ class Ledger:
     def __init__(self, path: Path, genesis: str | None) -> None:
         """Create the ledger; ``genesis`` is the first hash of the chain. None: take up one that is there."""
         self._db = sqlite3.connect(path, isolation_level=None)
+        try:
+            self._open(genesis)
+        except BaseException:
+            self._db.close()
+            raise
+        self.genesis = self._genesis()
+        self.chain = self._last_chain()
+
+    def _open(self, genesis: str | None) -> None:
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
         if genesis is not None:
@@ -199,8 +209,6 @@ class Ledger:
                 for statement in SCHEMA:
                     self._db.execute(statement)
                 self._set("genesis", genesis)
-        self.genesis = self._genesis()
-        self.chain = self._last_chain()
 
     def commit(self, done: Commit) -> list[str]:
         """Commit one round; returns the names of files that nothing refers to any more, to be deleted."""
@@ -277,8 +285,12 @@ class Ledger:
             self._set("summary", json.dumps(summary))
 
     def close(self) -> None:
-        """Fold the write-ahead log into the file and close it; readers then leave no files beside it."""
-        self._db.execute("PRAGMA journal_mode=DELETE")
+        """Fold the write-ahead log into the file and close it; readers then leave no files beside it.
+
+        If the disk refuses, the log stays beside it: nothing that is committed is lost.
+        """
+        with suppress(sqlite3.Error):
+            self._db.execute("PRAGMA journal_mode=DELETE")
         self._db.close()
 
     def _set(self, key: str, value: str) -> None:
@@ -322,7 +334,7 @@ class Ledger:
 
 
 class _Transaction:
-    """BEGIN IMMEDIATE .. COMMIT, rolled back on any exception."""
+    """BEGIN IMMEDIATE .. COMMIT, rolled back on any exception, also of the commit itself."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self.db = db
@@ -331,7 +343,13 @@ class _Transaction:
         self.db.execute("BEGIN IMMEDIATE")
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.db.execute("COMMIT" if kind is None else "ROLLBACK")
+        try:
+            if kind is None:
+                self.db.execute("COMMIT")
+        finally:
+            if self.db.in_transaction:  # SQLite rolls back by itself when there is no room
+                with suppress(sqlite3.Error):  # what the disk refused at first is what is to be told
+                    self.db.execute("ROLLBACK")
 
 
 def link(previous: str, done: Commit) -> str:

@@ -87,7 +87,7 @@ class Pool:
         assert self.workers >= (self.gate is None), self.workers
         self._leases = Leases(self.workers)
         self._turning = False
-        self._failure: PoolError | None = None
+        self._failure: Exception | None = None
         self._news_by = float("inf")
         self._look_at = 0.0
         self._nobody_since: float | None = None
@@ -193,8 +193,8 @@ class Pool:
         self._turning = True
         try:
             self._handle(seconds)
-        except PoolError as error:
-            self._failure = error  # what was given up would be waited for in vain
+        except Exception as error:
+            self._failure = error  # what was given up, or not done to the end, would be waited for in vain
             raise
         finally:
             self._turning = False

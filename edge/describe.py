@@ -24,7 +24,7 @@ from torch import nn
 
 from edge.blocks import Block, Net
 from edge.config import ModelConfig
-from edge.data.folder import write_once
+from edge.data.folder import text_once
 from edge.data.sets import DataSet
 from edge.models import model
 from edge.payload import (
@@ -166,10 +166,13 @@ def cached_counts(
     ]
     name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
     path = cache / "flops" / "v4" / f"{name}.json"
-    if not path.exists():
-        counts = [count(make, dataset.shape).tolist() for count in (flops_per_example, activations_per_example)]
-        write_once(path, json.dumps(counts))
-    flops, activations = json.loads(path.read_text())
+
+    def counted() -> str:
+        return json.dumps(
+            [count(make, dataset.shape).tolist() for count in (flops_per_example, activations_per_example)]
+        )
+
+    flops, activations = json.loads(text_once(path, counted))
     return np.array(flops), np.array(activations)
 
 

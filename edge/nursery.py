@@ -9,7 +9,7 @@ One JSON object per line. Requests on stdin:
 Answers on stdout, in the order of events:
 
     {"spawned": NAME, "pid": PID}
-    {"failed": NAME, "reason": TEXT}               the system would not fork
+    {"failed": NAME, "reason": TEXT}               the system would not fork, or not open the log
     {"exited": NAME, "status": CODE}               minus the signal's number if a signal ended it
 
 At the end of stdin, which the kernel brings about however the coordinator dies, it ends all workers and itself. Should
@@ -32,7 +32,6 @@ import shutil
 import signal
 import sys
 import time
-import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -84,12 +83,19 @@ class Nursery:
 
     def _spawn(self, name: str, argv: list[str], log: Path) -> None:
         try:
+            output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            _say({"failed": name, "reason": f"{log}: {error.strerror}"})
+            return
+        try:
             pid = os.fork()
+            if pid == 0:
+                _live(argv, output, self._pid)
         except OSError as error:
             _say({"failed": name, "reason": f"fork: {error.strerror}"})
             return
-        if pid == 0:
-            _live(argv, log, self._pid)
+        finally:
+            os.close(output)
         self._living[name] = pid
         _say({"spawned": name, "pid": pid})
 
@@ -122,25 +128,24 @@ def _say(answer: dict[str, object]) -> None:
         os.write(_STDOUT, json.dumps(answer).encode() + b"\n")
 
 
-def _live(argv: list[str], log: Path, parent: int) -> NoReturn:
-    """A worker's whole life, in the forked process."""
+def _live(argv: list[str], output: int, parent: int) -> NoReturn:
+    """A worker's whole life, in the forked process; ``output``: its log, an open file."""
     status = 1
     try:
         _die_with(parent)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, _STDIN)
         os.dup2(output, _STDOUT)
         os.dup2(output, _STDERR)
         status = worker.main(argv)
     except BaseException:
-        traceback.print_exc()
+        worker.log_error()
     finally:
         # not sys.exit: what the nursery has registered to run at its own exit is not for its children to run
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
         os._exit(status)
 
 

@@ -5,10 +5,14 @@ A file is written beside its place, flushed to the disk and renamed, so that it 
 
 from __future__ import annotations
 
+import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from edge.payload import Payload, Vector
@@ -16,27 +20,49 @@ from edge.payload import Payload, Vector
 SEPARATOR = "|"
 
 
+class StateError(OSError):
+    """What a client keeps cannot be read or written here: no fault of the client's, and no other worker could.
+
+    ``filename`` names the file, ``strerror`` the reason.
+    """
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
+
 def read(path: str | None) -> Payload:
-    """The kept vectors by slot; empty for a client that has kept nothing yet."""
+    """The kept vectors by slot; empty for a client that has kept nothing yet. Raises `StateError`."""
     kept: Payload = {}
     if path is not None:
-        for name, numbers in load_file(path).items():
+        for name, numbers in _loaded(path).items():
             slot, _, key = name.partition(SEPARATOR)
             kept.setdefault(slot, {})[key] = Vector(np.ascontiguousarray(numbers, dtype=np.float32))
     return kept
 
 
+def _loaded(path: str) -> dict[str, NDArray[np.generic]]:
+    try:
+        return dict(load_file(path))
+    except OSError as error:
+        raise StateError(error.errno, error.strerror or str(error), path) from error
+    except SafetensorError as error:
+        raise StateError(errno.EIO, str(error), path) from error
+
+
 def write(path: str, kept: Payload) -> None:
-    """Keep these vectors under ``path``. Raises OSError if the disk refuses."""
+    """Keep these vectors under ``path``. Raises `StateError` if the disk refuses."""
     named = {f"{slot}{SEPARATOR}{key}": v.data for slot, some in kept.items() for key, v in some.items()}
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_suffix(f".{os.getpid()}.part")
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         with part.open("wb") as file:
             file.write(save(named))
             file.flush()
             os.fsync(file.fileno())
         part.replace(target)
+    except OSError as error:
+        raise StateError(error.errno, error.strerror, path) from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()

@@ -203,7 +203,7 @@ class Link:
         reason = messages.printable(reason, MAX_REASON)
         if time.monotonic() >= self._logged_at + REFUSAL_SECONDS:
             self._logged_at = time.monotonic()
-            print(f"refused: {reason} ({self._refused} refused so far)", file=sys.stderr, flush=True)
+            log(f"refused: {reason} ({self._refused} refused so far)")
         self.send(messages.Error("WireError", reason), sequence)
 
     def _envelope(self, parts: Sequence[memoryview]) -> tuple[wire.Envelope, *tuple[memoryview, ...]]:
@@ -234,8 +234,19 @@ def _watch(monitor: zmq.Socket[bytes], lost: Callable[[str], None]) -> None:
 
 
 def _lost(why: str) -> NoReturn:
-    print(why, file=sys.stderr, flush=True)
+    log(why)
     os._exit(LOST)
+
+
+def log(text: str) -> None:
+    """One line of this worker's log; on a full disk it is not written, which must not hide what it tells of."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def log_error() -> None:
+    """The traceback of the error that is being handled, as `log` would write it."""
+    log(traceback.format_exc().rstrip())
 
 
 class Bench:
@@ -250,8 +261,7 @@ class Bench:
         try:
             return self._perform(task, envelope)
         except Exception as error:
-            traceback.print_exc()
-            sys.stderr.flush()
+            log_error()
             return _error(error)
 
     def note(self, task: messages.Message, reply: messages.Message) -> str:
@@ -369,7 +379,7 @@ def _logged_bench(job: Job, site_name: str) -> Bench:
     try:
         return Bench(*open_site(job, site_name))
     except Exception:
-        traceback.print_exc()
+        log_error()
         raise
 
 

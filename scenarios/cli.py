@@ -97,7 +97,7 @@ def _expected(error: Exception) -> int | None:
         return USAGE
     if isinstance(error, Stopped):
         return STOPPED
-    return FAILED if isinstance(error, RunFailed | PoolError) else None
+    return FAILED if isinstance(error, RunFailed | PoolError | OSError) else None
 
 
 @app.command()
@@ -161,12 +161,11 @@ def resume(
     gate = gate_of(listen, keys, allow, any_machine, workers)
     loaded, device = runner.begun(folder, device)
     check_room(folder)
-    place = folder.resolve().parent.parent  # where <scenario>/<run id> lies, as of any run
 
     def work(host: Host, nursery: Any, interrupt: Interrupt) -> dict[str, Any]:
         return runner.resume(loaded, host, folder, nursery, interrupt)
 
-    _ended(loaded, working([loaded], place, None, workers, device, quiet or as_json, work, gate), as_json)
+    _ended(loaded, working([loaded], None, None, workers, device, quiet or as_json, work, gate), as_json)
 
 
 @app.command()

@@ -35,7 +35,7 @@ Work = Callable[[Any, Any, Any], dict[str, Any]]
 
 def working(
     runs: Sequence[Loaded],
-    out: Path,
+    out: Path | None,
     run_id: str | None,
     workers: int | None,
     device: str,
@@ -43,15 +43,19 @@ def working(
     work: Work,
     gate: Gate | None = None,
 ) -> dict[str, Any]:
-    """Do ``work`` with a nursery, a live table, and Ctrl-C listened to. Without a ``gate`` there are workers here."""
+    """Do ``work`` with a nursery, a live table, and Ctrl-C listened to. Without a ``gate`` there are workers here.
+
+    ``out``: where it makes its run folder; None if it makes none there.
+    """
     from coordinator.nursery import Nursery
     from scenarios.host import Host, Interrupt, check_folder, choose_device, default_workers
     from scenarios.live import Show
 
     show, interrupt = Show([loaded.scenario.method for loaded in runs], quiet=quiet), Interrupt()
     here = default_workers() if workers is None else workers
-    host = Host(out, here, choose_device(device), run_id, show.on_start, show.on_round, gate)
-    check_folder(runs[0].name, host)
+    host = Host(out or Path(), here, choose_device(device), run_id, show.on_start, show.on_round, gate)
+    if out is not None:
+        check_folder(runs[0].name, host)
     with interrupt.watching(), Nursery() as nursery, show.showing():
         return work(host, nursery, interrupt)
 

@@ -148,7 +148,7 @@ def verify(
     def work(host: Host, nursery: Any, interrupt: Interrupt) -> dict[str, Any]:
         return study.verify(loaded, folder, host, nursery, interrupt)
 
-    result = working([loaded], folder.parent, None, workers, device, quiet or as_json, work)
+    result = working([loaded], None, None, workers, device, quiet or as_json, work)
     tell(result, as_json, lambda: study.show(result))
     if result["difference"] is not None:
         raise typer.Exit(FAILED)

@@ -170,10 +170,11 @@ def the_only_one(folder: Path) -> Iterator[None]:
     """Hold a run folder; ScenarioError if another process does. It lets go of it however it ends."""
     handle = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ScenarioError(f"run folder {folder}: another process is at work on this run") from None
         yield
-    except BlockingIOError:
-        raise ScenarioError(f"run folder {folder}: another process is at work on this run") from None
     finally:
         os.close(handle)
 
@@ -206,9 +207,9 @@ def _writing(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Let the product's own log messages go to a file, and nowhere else."""
+    """Let the product's own log messages go to a file, and nowhere else; OSError from whoever logs, if it is full."""
     logger = logging.getLogger("fedbr")
-    handler = logging.FileHandler(path)
+    handler = _LogFile(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
     logger.addHandler(handler)
     logger.propagate = False
@@ -216,4 +217,15 @@ def logging_to(path: Path) -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
-        handler.close()
+        with contextlib.suppress(OSError):  # whoever logged what is not written has been told
+            handler.close()
+
+
+class _LogFile(logging.FileHandler):
+    """Does not print a traceback over the user's table where logging would."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
+        error = sys.exc_info()[1]
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, self.baseFilename)
+        super().handleError(record)

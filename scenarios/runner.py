@@ -41,7 +41,7 @@ from scenarios.record import device_of, environment, machine_change, stops_at_ta
 from scenarios.schema import Scenario
 
 RUN_ID_BYTES = 8
-USERS_ERRORS = ("DataError", "PartitionError")
+USERS_ERRORS = ("DataError", "PartitionError", "CacheError")
 
 
 def on_device(loaded: Loaded, device: str) -> Loaded:
@@ -243,13 +243,21 @@ def _is_begun(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def _told(folder: Path) -> Iterator[None]:
-    """Keep the log of what happens in a run folder, and name the folder in what ends the run."""
-    (folder / "logs").mkdir(exist_ok=True)
-    with logging_to(folder / "logs" / "coordinator.log"):
-        try:
+    """Keep the log of what happens in a run folder, and name the folder, and a file, in what ends the run."""
+    try:
+        (folder / "logs").mkdir(exist_ok=True)
+        with logging_to(folder / "logs" / "coordinator.log"):
             yield
-        except (PoolError, RunFailed, OSError, sqlite3.OperationalError) as error:
-            raise RunFailed(f"{error}\nrun folder: {folder}") from error
+    except (PoolError, RunFailed, OSError, sqlite3.Error) as error:
+        raise RunFailed(f"{_in_words(error, folder)}\nrun folder: {folder}") from error
+
+
+def _in_words(error: Exception, folder: Path) -> str:
+    if isinstance(error, sqlite3.Error):  # a run opens no other database
+        return f"{folder / 'ledger.sqlite'}: {error}"
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def users_errors(loaded: Loaded) -> Callable[[HostEvent], None]:

@@ -17,7 +17,7 @@ import numpy as np
 from edge.config import DataConfig, PartitionConfig
 from edge.data import epsilon, partition
 from edge.data.find import is_file
-from edge.data.folder import build_once
+from edge.data.folder import CacheError, build_once, go_on_without
 from edge.data.indexfile import read_indices
 from edge.data.partition import Indices
 from edge.data.sets import Data, DataError, DataSet, PartitionError
@@ -91,10 +91,17 @@ def share_out(config: DataConfig, data: Data) -> Shares:
 
 
 def cached_shares(config: DataConfig, data: Data, cache: Path) -> Shares:
-    """`share_out`, kept in the cache by content and memory-mapped, so that all workers share one copy."""
-    folder = build_once(
-        cache / "shares" / VERSION / _key(config, data), lambda folder: _save(share_out(config, data), folder)
-    )
+    """`share_out`, kept in the cache by content and memory-mapped, so that all workers share one copy.
+
+    Where the cache cannot be written, each worker has its own.
+    """
+    try:
+        folder = build_once(
+            cache / "shares" / VERSION / _key(config, data), lambda folder: _save(share_out(config, data), folder)
+        )
+    except CacheError as error:
+        go_on_without(error)
+        return share_out(config, data)
     try:
         return Shares(_load(folder, "train"), _load(folder, "test"))
     except (OSError, ValueError, EOFError) as error:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from edge.config import DataConfig
 from edge.data.find import Found, described, locate, missing, places
-from edge.data.folder import build_once, write_once
+from edge.data.folder import build_once, text_once
 from edge.data.sets import Data, DataError, DataSet, Decoded, Split, dataset
 
 VERSION = "v1"
@@ -81,7 +81,7 @@ def _decoded_folder(row: DataSet, found: Found, base: Path) -> Path:
     if index.is_file() and (base / (key := index.read_text())).is_dir():
         return base / key
     folder = build_once(base / _key(row, found), lambda folder: _write(_read(row, found), folder))
-    write_once(index, folder.name)
+    text_once(index, lambda: folder.name)
     return folder
 
 

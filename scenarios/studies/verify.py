@@ -66,6 +66,7 @@ def verify(loaded: Loaded, folder: Path, host: Host, nursery: Nursery, stopped: 
         return made >= known or stopped()
 
     with tempfile.TemporaryDirectory(prefix="fedbr-verify-") as scratch:
+        nursery.adopt(Path(scratch))  # for a process that is killed removes nothing
         elsewhere = replace(host, out=Path(scratch), run_id="again", on_round=on_round)
         result = runner.run(loaded, elsewhere, nursery, is_enough, stops_at_target(folder))
         again = Path(result["run_dir"])

@@ -22,33 +22,7 @@ from scenarios.host import Host
 from scenarios.load import ScenarioError, load
 
 TABLES = ("rounds", "visits", "transfers", "choices", "states", "checkpoints")
-KILLER = """
-import os, signal, sys
-from importlib import import_module
-from scenarios.cli import main
-
-named, when, number, *words = sys.argv[1:]
-module, name = named.split(":")
-*path, last = name.split(".")
-place = import_module(module)
-for part in path:
-    place = getattr(place, part)
-real, calls = getattr(place, last), 0
-
-def fatal(*args, **options):
-    global calls
-    calls += 1
-    if calls == int(number) and when == "before":
-        os.kill(os.getpid(), signal.SIGKILL)
-    result = real(*args, **options)
-    if calls == int(number):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return result
-
-setattr(place, last, fatal)
-sys.argv = ["fedbr", *words]
-main()
-"""
+MEDDLER = ("-m", "tests.scenarios.meddler")
 Instant = tuple[str, str, int]
 """What is called, whether the kill comes before or after it, and at which call."""
 BEFORE_COMMIT = ("coordinator.ledger:Ledger.commit", "before", 2)
@@ -107,7 +81,10 @@ def go_on(folder: Path) -> list[str]:
 def killed(instant: Instant, words: list[str]) -> None:
     named, when, number = instant
     ended = subprocess.run(
-        [sys.executable, "-c", KILLER, named, when, str(number), *words], capture_output=True, text=True, check=False
+        [sys.executable, *MEDDLER, "kill", named, when, str(number), *words],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (ended.returncode, ended.stderr) == (-signal.SIGKILL, ""), instant
 

@@ -1,0 +1,119 @@
+"""One cache and several processes: what is in it is built once, whoever is killed over it; without it, work goes on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from edge.config import DataConfig, PartitionConfig
+from edge.data.folder import text_once
+from edge.data.shares import cached_shares, share_out
+from edge.data.store import open_data
+
+DESCRIBER = """
+import sys, time
+from pathlib import Path
+
+from edge import describe
+from edge.data import digits, shares
+from edge.site import Site
+from scenarios.load import load
+from scenarios.runner import job
+
+cache, log, stuck = sys.argv[1:]
+
+def noted(place, name):
+    real = getattr(place, name)
+    def work(*args):
+        with open(log, "a") as file:
+            file.write(name + "\\n")
+        if name == stuck:
+            time.sleep(60)
+        return real(*args)
+    setattr(place, name, work)
+
+noted(describe, "flops_per_example")
+noted(digits, "read")
+noted(shares, "share_out")
+site = Site(job(load("digits", []), None, "cpu", Path(cache)))
+print("ready", flush=True)
+sys.stdin.readline()
+print(site.describe(True)[0].data_sha256)
+"""
+
+
+class Describer:
+    """A process of its own that describes the shipped scenario, once it is told to."""
+
+    def __init__(self, folder: Path, stuck: str = "nowhere") -> None:
+        words = [sys.executable, "-c", DESCRIBER, str(folder / "cache"), str(folder / "log"), stuck]
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def go(self) -> None:
+        assert self.process.stdout is not None and self.process.stdin is not None
+        assert self.process.stdout.readline() == "ready\n"
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+
+    def said(self) -> str:
+        return self.process.communicate(timeout=60)[0]
+
+
+def log(folder: Path) -> list[str]:
+    return (folder / "log").read_text().splitlines() if (folder / "log").exists() else []
+
+
+def hidden(folder: Path) -> list[Path]:
+    """Locks, and what is not whole."""
+    return [path for path in (folder / "cache").rglob("*") if path.name.startswith(".") or path.suffix == ".part"]
+
+
+def test_two_that_begin_together_on_an_empty_cache_build_everything_once(tmp_path: Path) -> None:
+    both = [Describer(tmp_path), Describer(tmp_path)]
+    for one in both:
+        one.go()
+    first, second = (one.said() for one in both)
+
+    assert first == second
+    assert len(first) == 65
+    assert log(tmp_path) == ["flops_per_example", "read", "share_out"]
+    assert hidden(tmp_path) == []
+
+
+@pytest.mark.parametrize("stuck", ["flops_per_example", "read"])
+def test_one_that_is_killed_while_it_builds_neither_blocks_the_other_nor_leaves_anything(
+    stuck: str, tmp_path: Path
+) -> None:
+    slow, other = Describer(tmp_path, stuck), Describer(tmp_path)
+    slow.go()
+    limit = time.monotonic() + 60
+    while stuck not in log(tmp_path):
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    assert len(hidden(tmp_path)) >= 1
+    other.go()
+    slow.process.kill()
+    slow.said()
+
+    assert len(other.said()) == 65
+    assert log(tmp_path).count(stuck) == 2
+    assert hidden(tmp_path) == []
+
+
+def test_a_partition_and_a_text_that_cannot_be_kept_are_made_each_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = DataConfig("digits", clients=3, partition=PartitionConfig("dirichlet", alpha=0.5))
+    data = open_data(config, tmp_path)
+    (tmp_path / "shares").write_text("a file, not a folder")
+
+    shares, expected = cached_shares(config, data, tmp_path), share_out(config, data)
+    assert [share.tolist() for share in shares.train] == [share.tolist() for share in expected.train]
+    assert text_once(tmp_path / "shares" / "x", lambda: "made") == "made"
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2
+    assert said[1] == f"cannot write to the cache {tmp_path / 'shares' / 'x'}: File exists; going on without it"

@@ -1,0 +1,178 @@
+"""Disks that take nothing more in mid-run: what is committed is kept, the user is told, and the run can go on later."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.ledger import read
+from coordinator.nursery import Nursery
+from scenarios import runner
+from scenarios.cli import guarded
+from scenarios.host import Host, logging_to
+from scenarios.load import load
+from tests.remains import Watch
+from tests.scenarios import meddler
+
+MEDDLER = ("-m", "tests.scenarios.meddler")
+TABLES = ("rounds", "visits", "transfers", "choices", "states", "checkpoints")
+QUICK = ("train.local_epochs=1", "rounds.max=4", "stop.target_accuracy=1.0")
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with Nursery() as started:
+        yield started
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small disk of its own."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=16m", "none", str(place)]
+    if subprocess.run(words, capture_output=True, check=False).returncode:
+        pytest.skip("this user may not mount a disk")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-R", str(place)], check=True)
+
+
+@pytest.fixture
+def watch() -> Iterator[Watch]:
+    watched = Watch()
+    yield watched
+    watched.close()
+
+
+def undisturbed(overrides: list[str], out: Path, nursery: Nursery) -> Path:
+    loaded = load("digits", [*QUICK, *overrides])
+    return Path(runner.run(loaded, Host(out, 2, "cpu", "whole"), nursery, lambda: False, True)["run_dir"])
+
+
+def everything(folder: Path) -> dict[str, list[tuple[Any, ...]]]:
+    return {name: [tuple(r) for r in read(folder / "ledger.sqlite", f"SELECT * FROM {name}")] for name in TABLES}
+
+
+def committed(folder: Path) -> int:
+    return int(read(folder / "ledger.sqlite", "SELECT COUNT(*) FROM rounds")[0][0])
+
+
+COMMIT = ("coordinator.ledger:Ledger.commit", "before", "2")
+CHECKPOINT = ("coordinator.federation:write_vectors", "before", "2")
+TRAINING = ("coordinator.federation:Federation.submit", "before", "1")
+SUMMARY = ("coordinator.ledger:Ledger.finish", "before", "1")
+
+
+PLAIN = ["method=fedavg"]
+KEEPING = ["method=scaffold", "faults.on_bad_client=skip"]
+"""A worker that cannot write what its client keeps has not met a bad client."""
+
+
+@pytest.mark.parametrize(
+    ("overrides", "instant", "harm", "rounds", "said"),
+    [
+        pytest.param(PLAIN, COMMIT, "fill=", 1, "ledger.sqlite: database or disk is full", id="commit"),
+        pytest.param(
+            PLAIN, CHECKPOINT, "fill=", 1, "checkpoints/round-000001.safetensors: No space left on device", id="full"
+        ),
+        pytest.param(
+            PLAIN, CHECKPOINT, "seal=checkpoints", 1, "round-000001.safetensors: Read-only file system", id="sealed"
+        ),
+        pytest.param(KEEPING, TRAINING, "seal=state", 0, "-0.safetensors: Read-only file system", id="state"),
+        pytest.param(PLAIN, SUMMARY, "fill=", 4, "ledger.sqlite: database or disk is full", id="summary"),
+    ],
+)
+def test_a_disk_that_takes_nothing_more_ends_a_run_that_can_go_on_later(
+    overrides: list[str],
+    instant: tuple[str, str, str],
+    harm: str,
+    rounds: int,
+    said: str,
+    disk: Path,
+    tmp_path: Path,
+    nursery: Nursery,
+    watch: Watch,
+) -> None:
+    folder = disk / "digits" / "a"
+    what = harm.replace("=", f"={folder}/")
+    words = ["run", "digits", *QUICK, *overrides, "--workers", "2", "--out", str(disk), "--run-id", "a"]
+    meddled = [sys.executable, *MEDDLER, what, *instant, *words, "--json"]
+    ended = subprocess.run(meddled, capture_output=True, text=True, check=False, env=watch.environment)
+
+    assert (ended.returncode, ended.stdout) == (3, ""), ended
+    message, place = ended.stderr.splitlines()
+    assert message.startswith(f"fedbr: {folder}/") and message.endswith(said), message
+    assert place == f"run folder: {folder}"
+    assert watch.remains() == []
+    assert committed(folder) == rounds
+
+    if what.startswith("seal="):
+        subprocess.run(["umount", what.removeprefix("seal=")], check=True)
+    (folder / "filler").unlink(missing_ok=True)
+    loaded, device = runner.begun(folder, "auto")
+    summary = runner.resume(loaded, Host(disk, 2, device), folder, nursery, lambda: False)
+    assert summary["rounds"] == 4
+    assert everything(folder) == everything(undisturbed(overrides, tmp_path, nursery))
+    assert list(folder.rglob("*.part")) == []
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert guarded(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err
+
+
+def test_a_disk_without_room_is_refused_before_anything_is_started(
+    disk: Path, nursery: Nursery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = undisturbed(["rounds.max=1"], disk, nursery)
+    meddler.fill(disk)
+    assert refused(capsys, "run", "digits", "--out", str(disk)) == (
+        f"fedbr: --out: cannot write to {disk / 'digits'}: No space left on device\n"
+    )
+    assert refused(capsys, "resume", str(folder), "--json") == (
+        f"fedbr: run folder {folder} cannot be written: No space left on device\n"
+    )
+    (disk / "filler").unlink()
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    assert refused(capsys, "run", "digits", "--out", str(disk)) == (
+        f"fedbr: --out: cannot write to {disk / 'digits'}: Read-only file system\n"
+    )
+    assert refused(capsys, "resume", str(folder)) == (
+        f"fedbr: run folder {folder} cannot be written: Read-only file system\n"
+    )
+    assert [path.name for path in (disk / "digits").iterdir()] == ["whole"]
+
+
+def test_a_report_for_which_there_is_no_room_leaves_no_half_of_itself(
+    disk: Path, watch: Watch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = disk / "digits" / "a"
+    words = ["run", "digits", "rounds.max=1", "--workers", "1", "--out", str(disk), "--run-id", "a", "--json"]
+    meddled = [sys.executable, *MEDDLER, f"fill={disk}", "scenarios.report:write_text", "before", "1", *words]
+    ended = subprocess.run(meddled, capture_output=True, text=True, check=False, env=watch.environment)
+
+    assert (ended.returncode, json.loads(ended.stdout)["stopped_by"]) == (0, "rounds")
+    assert ended.stderr.startswith("fedbr: warning: there is no report: ")
+    assert ended.stderr.endswith(f"No space left on device: '{folder / 'report.html'}'\n")
+    assert [path.name for path in folder.glob("report.html*")] == []
+    assert watch.remains() == []
+
+
+def test_a_log_that_cannot_be_written_is_an_error_and_no_traceback_on_the_screen(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log = logging.getLogger("fedbr.test")
+    with logging_to(Path("/dev/full")), pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        log.warning("something")
+    assert capsys.readouterr().err == ""
