@@ -80,6 +80,21 @@ def test_a_commit_that_fails_leaves_nothing_behind(ledger: Ledger, path: Path) -
     ledger.close()
 
 
+def test_a_disk_without_room_is_told_as_that_and_what_is_committed_stays(ledger: Ledger, path: Path) -> None:
+    ledger.commit(done(0))
+    before, chain = counts(path), ledger.chain
+    pages = ledger._db.execute("PRAGMA page_count").fetchone()[0]
+    ledger._db.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(sqlite3.OperationalError, match="database or disk is full"):
+        ledger.commit(done(1, transfers=[TRANSFER._replace(visit=1, round=1)] * 5000))
+    ledger.close()
+
+    assert [file.name for file in path.parent.iterdir()] == ["ledger.sqlite"]
+    again = Ledger(path, None)
+    assert (again.chain, counts(path)) == (chain, before)
+    again.close()
+
+
 def test_the_chain_by_hand(ledger: Ledger, path: Path) -> None:
     ledger.commit(done(wall_seconds=123.0, states={7: ("7-0", "aa")}))
     rows = [

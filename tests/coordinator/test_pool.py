@@ -706,6 +706,35 @@ def test_a_pool_that_has_given_up_says_so_again_however_it_is_asked(pools: Pools
             assert str(again.value) == str(first.value)
 
 
+def test_a_log_that_cannot_be_opened_is_named(nursery: Nursery, tmp_path: Path) -> None:
+    logs = tmp_path / "nowhere"
+    with (
+        pytest.raises(PoolError) as error,
+        Pool(job(), 1, nursery, logs, lambda event: None, lambda: False, "test_pool:Site") as pool,
+    ):
+        pool.describe()
+    assert str(error.value) == (
+        "3 workers in a row ended before they were ready; the last: worker 2 did not start: "
+        f"{logs / 'worker-2.log'}: No such file or directory"
+    )
+
+
+def test_a_pool_whose_events_cannot_be_put_on_record_waits_for_nothing_more(nursery: Nursery, tmp_path: Path) -> None:
+    deadline = time.monotonic() + 60
+
+    def put_on_record(event: HostEvent) -> None:
+        if event.kind == "worker_died":
+            raise OSError("the disk is full")
+
+    with Pool(
+        job(), 1, nursery, tmp_path, put_on_record, lambda: time.monotonic() > deadline, "test_pool:Site"
+    ) as pool:
+        order = pool.submit([visit(1, KILL_ONCE, None, tmp_path / "1")], Heard())
+        for ask in (order.wait, order.wait, pool.describe):
+            with pytest.raises(OSError, match="the disk is full"):
+                ask()
+
+
 # --- the environment of workers ---------------------------------------------------------------------------------------
 
 
