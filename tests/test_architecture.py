@@ -64,6 +64,48 @@ def test_a_file_imports_only_what_its_room_may(name: str, tree: ast.Module) -> N
             assert name.startswith(ONLY_IN[top]), f"{name} imports {imported}"
 
 
+UNPICKLERS = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve"}
+"""Modules whose files can run code when they are read."""
+TORCH_LOADERS = ("torch.load", "torch.serialization.load", "torch.hub.load_state_dict_from_url")
+
+
+def dangers(tree: ast.Module) -> Iterator[str]:
+    """Where a file might run code that it reads: modules that unpickle, and loaders that are not told not to."""
+    yield from (name for name in imports(tree) if name.split(".")[0] in UNPICKLERS or name in TORCH_LOADERS)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called, given = ast.unparse(node.func), {each.arg: ast.unparse(each.value) for each in node.keywords}
+        is_loose = called in TORCH_LOADERS and given.get("weights_only") != "True"
+        if is_loose or given.get("allow_pickle", "False") != "False":
+            yield ast.unparse(node)
+
+
+@pytest.mark.parametrize(("name", "tree"), [pytest.param(name, tree, id=name) for name, tree in sources()])
+def test_nothing_that_is_read_can_run_code(name: str, tree: ast.Module) -> None:
+    assert list(dangers(tree)) == [], name
+
+
+@pytest.mark.parametrize(
+    ("code", "danger"),
+    [
+        ("import pickle", "pickle"),
+        ("from joblib import load", "joblib.load"),
+        ("from torch import load", "torch.load"),
+        ("torch.load(path)", "torch.load(path)"),
+        ("torch.load(path, weights_only=False)", "torch.load(path, weights_only=False)"),
+        ("np.load(path, allow_pickle=True)", "np.load(path, allow_pickle=True)"),
+    ],
+)
+def test_what_can_run_code_is_found(code: str, danger: str) -> None:
+    assert danger in list(dangers(ast.parse(code)))
+
+
+def test_plain_ways_of_reading_are_no_danger() -> None:
+    code = "np.load(path)\ntorch.load(path, weights_only=True)\njson.load(file)\nnp.save(path, x, allow_pickle=False)"
+    assert list(dangers(ast.parse(code))) == []
+
+
 @pytest.mark.parametrize(
     ("module", "absent"),
     [

@@ -1,8 +1,8 @@
 """``fedbr`` in a process that harms itself, or its disk, when one named function is called for the n-th time.
 
 ``python -m tests.scenarios.meddler HARM MODULE:FUNCTION before|after N WORD...``, where HARM is ``kill``,
-``fill=FOLDER`` (until nothing more fits on its disk), or ``seal=FOLDER`` (a disk that can only be read is mounted over
-it).
+``interrupt`` (as by Ctrl-C), ``fill=FOLDER`` (until nothing more fits on its disk), or ``seal=FOLDER`` (a disk that can
+only be read is mounted over it).
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ def harm(what: str) -> None:
     kind, _, folder = what.partition("=")
     if kind == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    elif kind == "interrupt":
+        signal.raise_signal(signal.SIGINT)
     elif kind == "fill":
         fill(Path(folder))
     else:

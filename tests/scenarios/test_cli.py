@@ -267,15 +267,6 @@ def test_a_second_ctrl_c_ends_at_once_with_130() -> None:
     assert signal.getsignal(signal.SIGINT) == before
 
 
-def test_a_coordinator_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
-    process = started(tmp_path)
-    children = psutil.Process(process.pid).children(recursive=True)
-    process.kill()
-    process.communicate()
-
-    assert are_gone(children)
-
-
 def test_a_worker_that_is_killed_in_mid_run_changes_nothing(tmp_path: Path) -> None:
     loaded = load("digits", ["rounds.max=3", "train.local_epochs=1"])
 

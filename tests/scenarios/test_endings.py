@@ -1,0 +1,161 @@
+"""However a run ends, it leaves its folder and nothing else: no process, no socket, no temporary file, no lock."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from coordinator.ledger import read
+from tests.remains import Watch
+
+PLAIN = ("-m", "scenarios.cli")
+IN_CLEANING_UP = ("-m", "tests.scenarios.meddler", "interrupt", "coordinator.crew:Crew.end_all", "before", "2")
+"""The second pool of a run is being left; the first has only described."""
+LONG = ("rounds.max=1000", "stop.target_accuracy=1.0")
+
+
+@pytest.fixture
+def watch() -> Iterator[Watch]:
+    watched = Watch()
+    yield watched
+    watched.close()
+
+
+class Started:
+    """A run in a process of its own."""
+
+    def __init__(self, watch: Watch, out: Path, how: tuple[str, ...], overrides: tuple[str, ...]) -> None:
+        words = ["run", "digits", "method=fedavg", *overrides, "--workers", "2", "--out", str(out), "--run-id", "a"]
+        self.watch, self.place, self.folder = watch, out / "digits", out / "digits" / "a"
+        self.process = subprocess.Popen(
+            [sys.executable, *how, *words, "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=watch.environment,
+        )
+
+    def await_first_round(self) -> None:
+        """Until it is in mid-run, with all that it might leave behind."""
+        while not self._has_round():
+            assert self.process.poll() is None
+            time.sleep(0.01)
+        assert len(self.watch.processes()) == 4  # with the process that starts workers, and two of these
+        assert len(list(self.watch.temporary.glob("fedbr-*/pool"))) == 1
+
+    def _has_round(self) -> bool:
+        with contextlib.suppress(sqlite3.OperationalError):  # there is no ledger yet
+            return bool(read(self.folder / "ledger.sqlite", "SELECT round FROM rounds"))
+        return False
+
+    def ended(self) -> tuple[int, str, str]:
+        """(exit code, stdout, stderr), when nothing of it is left."""
+        output, errors = self.process.communicate(timeout=60)
+        assert self.watch.remains() == []
+        return self.process.returncode, output, errors
+
+    def check_folder(self, ledger: tuple[str, ...] = ("ledger.sqlite",)) -> None:
+        """There is one folder, without halves of files, and nobody holds it."""
+        assert [path.name for path in self.place.iterdir()] == ["a"]
+        assert list(self.folder.rglob("*.part")) == []
+        assert sorted(path.name for path in self.folder.glob("ledger*")) == list(ledger)
+        handle = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(handle)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "stopped_by"),
+    [(("rounds.max=1", "stop.target_accuracy=1.0"), "rounds"), (("stop.target_accuracy=0.15",), "target")],
+)
+def test_a_run_that_has_come_to_its_end(
+    overrides: tuple[str, ...], stopped_by: str, watch: Watch, tmp_path: Path
+) -> None:
+    run = Started(watch, tmp_path, PLAIN, overrides)
+    code, output, errors = run.ended()
+
+    assert (code, json.loads(output)["stopped_by"], errors) == (0, stopped_by, "")
+    run.check_folder()
+
+
+def test_a_run_that_fails(watch: Watch, tmp_path: Path) -> None:
+    run = Started(watch, tmp_path, PLAIN, (*LONG, "faults.max_norm=0.001"))
+    code, output, errors = run.ended()
+
+    assert (code, output) == (3, "")
+    assert re.fullmatch(
+        r"fedbr: update refused: client \d, round 0: changes the model by a norm of [\d.]+, more than "
+        rf"faults.max_norm = 0.001\nrun folder: {run.folder}\n",
+        errors,
+    ), errors
+    run.check_folder()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_the_user_stops(number: signal.Signals, watch: Watch, tmp_path: Path) -> None:
+    run = Started(watch, tmp_path, PLAIN, LONG)
+    run.await_first_round()
+    run.process.send_signal(number)
+    code, output, errors = run.ended()
+
+    rounds = read(run.folder / "ledger.sqlite", "SELECT COUNT(*) AS n FROM rounds")[0]["n"]
+    summary = json.loads(output)
+    assert (code, summary["stopped_by"], summary["rounds"], errors) == (4, "user", rounds, "")
+    run.check_folder()
+
+
+def test_a_run_that_the_user_stops_twice(watch: Watch, tmp_path: Path) -> None:
+    run = Started(watch, tmp_path, IN_CLEANING_UP, LONG)
+    run.await_first_round()
+    run.process.send_signal(signal.SIGINT)
+
+    assert run.ended() == (130, "", "")
+    run.check_folder()
+
+
+def test_a_run_that_is_killed(watch: Watch, tmp_path: Path) -> None:
+    run = Started(watch, tmp_path, PLAIN, LONG)
+    run.await_first_round()
+    run.process.kill()
+
+    assert run.ended() == (-signal.SIGKILL, "", "")
+    run.check_folder(("ledger.sqlite", "ledger.sqlite-shm", "ledger.sqlite-wal"))
+
+
+def test_a_verification_that_is_killed_in_the_run_that_it_makes_elsewhere(watch: Watch, tmp_path: Path) -> None:
+    run = Started(watch, tmp_path, PLAIN, ("rounds.max=1",))
+    assert run.ended()[0] == 0
+    in_commit = ("tests.scenarios.meddler", "kill", "coordinator.ledger:Ledger.commit", "after", "1")
+    words = [sys.executable, "-m", *in_commit, "verify", str(run.folder)]
+    killed = subprocess.run(words, capture_output=True, check=False, env=watch.environment)
+
+    assert killed.returncode == -signal.SIGKILL
+    assert watch.remains() == []
+    run.check_folder()
+
+
+def test_a_run_whose_workers_are_killed_with_the_process_that_starts_them(watch: Watch, tmp_path: Path) -> None:
+    run = Started(watch, tmp_path, PLAIN, LONG)
+    run.await_first_round()
+    (nursery,) = psutil.Process(run.process.pid).children()
+    nursery.kill()
+
+    assert run.ended() == (
+        3, "", f"fedbr: the process that starts workers was ended by SIGKILL\nrun folder: {run.folder}\n"
+    )  # fmt: skip
+    run.check_folder()
