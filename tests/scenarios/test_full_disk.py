@@ -17,7 +17,7 @@ from coordinator.nursery import Nursery
 from scenarios import runner
 from scenarios.cli import guarded
 from scenarios.host import Host, logging_to
-from scenarios.load import load
+from scenarios.load import ScenarioError, load
 from tests.remains import Watch
 from tests.scenarios import meddler
 
@@ -152,6 +152,27 @@ def test_a_disk_without_room_is_refused_before_anything_is_started(
         f"fedbr: run folder {folder} cannot be written: Read-only file system\n"
     )
     assert [path.name for path in (disk / "digits").iterdir()] == ["whole"]
+
+
+def test_a_cache_that_can_only_be_read_is_used_as_far_as_it_goes(
+    disk: Path, tmp_path: Path, nursery: Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(name: str, *overrides: str) -> str:
+        loaded = load("digits", ["rounds.max=1", "method=fedavg", *overrides])
+        return str(runner.run(loaded, Host(tmp_path, 1, "cpu", name), nursery, lambda: False, True)["model_sha256"])
+
+    expected = made("elsewhere", "data.clients=7")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(disk))
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    with pytest.raises(ScenarioError, match=rf"^digits: cannot write to the cache {disk}/.*: Read-only file system$"):
+        made("without data")
+    subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+    made("fills it", "data.clients=8")
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+
+    assert made("without this partition", "data.clients=7") == expected
+    log = tmp_path / "digits" / "without this partition" / "logs" / "worker-0.log"
+    assert log.read_text().endswith(": Read-only file system; going on without it\n")
 
 
 def test_a_report_for_which_there_is_no_room_leaves_no_half_of_itself(
