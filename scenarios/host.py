@@ -193,7 +193,7 @@ def _refuse_existing(folder: Path) -> None:
 def _has_ended(ledger: Path) -> bool:
     try:
         return bool(read(ledger, "SELECT value FROM meta WHERE key = 'summary'"))
-    except sqlite3.OperationalError:
+    except sqlite3.Error:
         return False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.federation import Progress
-from coordinator.ledger import read
+from coordinator.ledger import has_rounds, read
 from coordinator.nursery import Nursery
 from scenarios import runner
 from scenarios.host import Host
@@ -52,7 +53,11 @@ def verify(loaded: Loaded, folder: Path, host: Host, nursery: Nursery, stopped: 
     difference (None, or in words), machine_change (what decides about last bits and is not what it was; empty:
     nothing). ScenarioError for a folder without a round; other errors as of `runner.run`.
     """
-    known = len(_chain(folder))
+    ledger = folder / "ledger.sqlite"
+    try:
+        known = len(_chain(folder)) if has_rounds(ledger) else 0
+    except sqlite3.Error as error:
+        raise ScenarioError(f"{ledger} cannot be read: {error}") from None
     if not known:
         raise ScenarioError(f"{folder}: there is nothing to verify before the first round has been committed")
     made = 0

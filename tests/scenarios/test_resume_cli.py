@@ -17,6 +17,8 @@ import pytest
 
 from coordinator.ledger import read
 from scenarios.cli import guarded
+from scenarios.load import load
+from scenarios.resolved import toml_text
 
 TABLES = ("rounds", "visits", "transfers", "choices", "states", "checkpoints")
 DIGITS = ("run", "digits", "rounds.max=8", "stop.target_accuracy=1.0", "train.local_epochs=1", "--workers", "2")
@@ -126,6 +128,24 @@ def test_verify_names_the_first_round_that_differs(tmp_path: Path, capsys: pytes
     said = capsys.readouterr().out
     assert said.startswith("the first 1 of 3 rounds are the same, then round 1: visits, row 0: steps is ")
     assert said.endswith(" instead of 77\n")
+
+
+def test_a_ledger_that_is_none_is_named_and_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "digits" / "a"
+    folder.mkdir(parents=True)
+    (folder / "scenario.toml").write_text(toml_text(load("digits", []).scenario.model_dump()))
+    assert guarded(["verify", str(folder)]) == 2
+    assert "nothing to verify before the first round has been committed" in capsys.readouterr().err
+
+    ledger = folder / "ledger.sqlite"
+    ledger.write_text("no database\n" * 100)
+    assert guarded(["verify", str(folder)]) == 2
+    assert capsys.readouterr().err == f"fedbr: {ledger} cannot be read: file is not a database\n"
+    assert guarded(["resume", str(folder)]) == 3
+    assert f"fedbr: {ledger}: file is not a database\n" in capsys.readouterr().err
+    assert guarded(["run", "digits", "--out", str(tmp_path), "--run-id", "a"]) == 2
+    assert "holds an unfinished run" in capsys.readouterr().err
+    assert ledger.read_text() == "no database\n" * 100
 
 
 @pytest.mark.parametrize("command", ["resume", "verify"])
