@@ -14,6 +14,7 @@ import hashlib
 import importlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +79,13 @@ def _downloaded(row: DataSet, cache: Path) -> Found:
 
 def _decoded_folder(row: DataSet, found: Found, base: Path) -> Path:
     index = base / "index" / _stamp(row, found)
-    if index.is_file() and (base / (key := index.read_text())).is_dir():
+    key = index.read_text() if index.is_file() else None
+    if key and (base / key).is_dir():
         return base / key
     folder = build_once(base / _key(row, found), lambda folder: _write(_read(row, found), folder))
+    if key not in (None, folder.name):  # half of it was lost when the power was
+        with suppress(OSError):
+            index.unlink()
     text_once(index, lambda: folder.name)
     return folder
 
