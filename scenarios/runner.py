@@ -35,8 +35,9 @@ from edge.config import Description, HalfConfig, Job, ModelConfig, TrainConfig
 from edge.machine import computes
 from edge.payload import INNER_GRADIENT, Layout, Payload
 from scenarios import fleets
+from scenarios.explain import known_keys
 from scenarios.host import Host, cache_folder, empty, fresh_folder, logging_to, the_only_one
-from scenarios.load import Loaded, ScenarioError, data_config, known_keys, load
+from scenarios.load import Loaded, ScenarioError, data_config, load
 from scenarios.record import device_of, environment, machine_change, stops_at_target, summary
 from scenarios.schema import Scenario
 

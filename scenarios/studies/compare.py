@@ -23,7 +23,8 @@ from coordinator.tasks import PoolError, Stopped
 from costmodel.units import nearest
 from scenarios import report, runner
 from scenarios.host import Host, make_folder
-from scenarios.load import COMMAND_LINE, Loaded, ScenarioError, load, parse
+from scenarios.load import Loaded, ScenarioError, load
+from scenarios.reading import COMMAND_LINE, parse
 
 OPTIONS = "method_options"
 

@@ -24,7 +24,8 @@ from costmodel.units import format_bytes, format_joules, format_seconds
 from edge.config import Description
 from edge.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, KINDS, WEIGHT_GRADIENT, BlockShape, Layout
 from scenarios import runner
-from scenarios.load import COMMAND_LINE, Loaded, ScenarioError, load, parse
+from scenarios.load import Loaded, ScenarioError, load
+from scenarios.reading import COMMAND_LINE, parse
 from scenarios.runs import open_runs
 from scenarios.studies.replayed import Record, Replay
 

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.methods.fedavg import ROW as FEDAVG
-from scenarios.load import ScenarioError, load, shipped
+from scenarios.load import ScenarioError, load
+from scenarios.reading import shipped
 from scenarios.resolved import toml_text
 
 
