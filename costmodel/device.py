@@ -169,7 +169,7 @@ def read_rows(path: Path, kind: type[Row]) -> dict[str, Row]:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # also no UTF-8, numbers of thousands of digits, lists without end
         raise ValueError(f"{path.name}: not a TOML file: {error}") from None
     return {name: _row(kind, f"{path.name}: row {name!r}", name, table) for name, table in tables.items()}
 

@@ -33,6 +33,8 @@ from edge.models import model
 from edge.payload import MODEL, Payload
 from edge.streams import generator
 
+MOST_PARAMETERS = 300_000_000
+"""Of a model: 1.2 GB, of which a worker holds several copies."""
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
@@ -90,7 +92,15 @@ class Site:
 
     @cached_property
     def net(self) -> Net:
-        """The one model of this worker."""
+        """The one model of this worker; ValueError for one that is too large for any."""
+        with torch.device("meta"):  # which takes no memory
+            parameters = sum(tensor.numel() for _, module in self._blocks() for tensor in module.parameters())
+        if parameters > MOST_PARAMETERS:
+            asked = self.job.model
+            raise ValueError(
+                f"model.name = {asked.name!r}: of width {asked.width} it has {parameters:,} parameters; the most is "
+                f"{MOST_PARAMETERS:,}"
+            )
         net = Net(seeded(self.job.seed, self._blocks), self.device, self.memory_format)
         # A client that has kept nothing yet has its private parts as they were initialised.
         self.unvisited: Payload = {MODEL: net.dump(self.job.keep)}

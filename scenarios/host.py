@@ -14,6 +14,7 @@ import signal
 import sqlite3
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -90,6 +91,25 @@ class Interrupt:
         if self.asked:
             sys.exit(KILLED)
         self.asked = True
+
+
+@contextlib.contextmanager
+def alarm(seconds: float) -> Iterator[None]:
+    """TimeoutError in what takes longer; no limit in another thread than the main one, which signals do not reach."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"not done within {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 0.1)  # again, since an error in a finaliser is lost
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def check_folder(name: str, host: Host) -> None:

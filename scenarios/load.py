@@ -6,7 +6,7 @@ Every error is a `ScenarioError` that names the file or override, the key, and t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,6 +113,7 @@ def _resolve(name: str, raw: dict[str, Any], origin: Origin) -> Loaded:
         OPTIMISERS[scenario.server].options,
     )
     own = {"method_options": options.model_dump(), "server_options": server_options.model_dump()}
+    _refuse_numbers(scenario.model_dump() | own, origin)  # also those that stood there as text
     _refuse_flags(raw, scenario.model_dump() | own, origin)
     data: DataSet = valid("data.name", dataset, scenario.data.name)
     valid("data.root", check_root, data, scenario.data.root)
@@ -163,8 +164,13 @@ def _refuse_flags(raw: Mapping[str, Any], resolved: Mapping[str, Any], origin: O
                 raise origin.error(key, f"{key} = {str(item).lower()}: must not be true or false")
 
 
-def _items(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list | tuple) else [value]
+def _items(value: Any) -> Iterator[Any]:
+    """What is no list or table, of lists in lists and tables in lists too."""
+    if isinstance(value, list | tuple | Mapping):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _items(inner)
+    else:
+        yield value
 
 
 def _named(key: str, make: Any, value: str) -> Any:

@@ -16,6 +16,10 @@ from scenarios.errors import ScenarioError
 
 FILES = Path(__file__).parent / "files"
 COMMAND_LINE = "command line"
+LARGEST_NBYTES = 32_000_000
+"""Of a file; one that names a device for each of a million clients is smaller."""
+LONGEST_CHAIN = 32
+"""Files that extend each other."""
 WHOLE = ("fleet.devices", "fleet.networks", "method_options", "server_options")
 """Tables that are replaced as one, since their keys are names rather than settings."""
 
@@ -41,12 +45,9 @@ def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The tables of a file, laid over those of the file that it extends; ``seen``: the files that extend this one."""
     if path.resolve() in seen:
         raise ScenarioError(f"{path.name}: extends: the files extend each other in a circle")
-    try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ScenarioError(f"{path}: {error.strerror}") from None
-    except ValueError as error:  # also text that is not UTF-8, and an integer of thousands of digits
-        raise ScenarioError(f"{path.name}: not valid TOML: {error}") from None
+    if len(seen) == LONGEST_CHAIN:
+        raise ScenarioError(f"{path.name}: extends: more than {LONGEST_CHAIN} files extend each other")
+    raw = _tables(path)
     base = raw.pop("extends", None)
     if base is None:
         return raw
@@ -58,6 +59,21 @@ def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     except ScenarioError as error:
         raise ScenarioError(f"{path.name}: extends: {error}") from None
     return _merge(read(parent, (*seen, path.resolve())), raw)
+
+
+def _tables(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(LARGEST_NBYTES + 1)
+        if len(raw) > LARGEST_NBYTES:
+            raise ScenarioError(f"{path.name}: is larger than {LARGEST_NBYTES:,} bytes")
+        return tomllib.loads(raw.decode())
+    except OSError as error:
+        raise ScenarioError(f"{path}: {error.strerror}") from None
+    except ScenarioError:
+        raise
+    except ValueError as error:  # also text that is not UTF-8, and an integer of thousands of digits
+        raise ScenarioError(f"{path.name}: not valid TOML: {error}") from None
 
 
 def _merge(base: dict[str, Any], over: Mapping[str, Any], at: str = "") -> dict[str, Any]:
@@ -74,11 +90,13 @@ def parse(override: str) -> tuple[str, Any]:
     if not equals or not key.strip():
         raise ScenarioError(f"{override!r}: an override reads KEY=VALUE, for example train.lr=0.05")
     try:
-        return key.strip(), tomllib.loads(f"value = {text}")["value"]
+        tables = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return key.strip(), text.strip()
     except (ValueError, RecursionError) as error:  # an integer of thousands of digits; lists in lists without end
         raise ScenarioError(f"{COMMAND_LINE}: {key.strip()}: {error}") from None
+    # Text of several lines can look like a value and further keys, which nobody has named.
+    return key.strip(), tables["value"] if len(tables) == 1 else text.strip()
 
 
 def put(raw: dict[str, Any], key: str, value: Any) -> None:

@@ -47,7 +47,7 @@ class Partition(Section):
     min_samples: int = Field(default=10, ge=0)
     """dirichlet-unbalanced: drawn again while a client holds fewer examples."""
     max_tries: int = Field(default=1000, ge=1)
-    """dirichlet-unbalanced: draws before giving up with an error."""
+    """dirichlet-unbalanced: draws before giving up with an error; fewer where there are very many clients."""
     file: str | None = None
     """JSON {client: [indices]} for kind = "file"."""
     seed: int = Field(default=0, ge=0)

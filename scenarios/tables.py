@@ -213,8 +213,8 @@ def estimate_rows(estimate: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         ("virtual time", "virtual_seconds", format_seconds),
         ("energy", "joules", format_joules),
     ):
-        value = estimate[key]
-        yield name, f"{UNKNOWN} without the data set" if value is None else f"at most about {show(value)}"
+        value, unknown = estimate[key], f"{UNKNOWN} {estimate['untimed'] or 'without the data set'}"
+        yield name, unknown if value is None else f"at most about {show(value)}"
     kept = estimate["state_disk_nbytes"]
     yield "disk for what clients keep", format_bytes(kept) if kept else "none"
 

@@ -202,8 +202,8 @@ def _own_module(name: str) -> Objective | Correction:
     module, _, attribute = name.partition(":")
     try:
         row = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, TypeError) as error:  # TypeError: a relative name
-        raise ValueError(f"{name!r} cannot be loaded: {error}") from None
+    except Exception as error:  # a module of the user's own may raise anything
+        raise ValueError(f"{name!r} cannot be loaded: {type(error).__name__}: {error}") from None
     if not isinstance(row, Objective | Correction):
         raise ValueError(f"{name!r} is not a method row")
     return row

@@ -37,8 +37,8 @@ def _named(file: Path, clients: int) -> list[Any]:
         raise PartitionError(f"data.partition.file: cannot read {file}: {error}") from error
     if not isinstance(named, dict):
         raise PartitionError(f"{file}: must be one JSON object {{client: [indices]}}")
-    expected = [str(client) for client in range(clients)]
-    unknown = [client for client in named if client not in set(expected)]
+    expected = dict.fromkeys(str(client) for client in range(clients))
+    unknown = [client for client in named if client not in expected]
     if unknown:
         raise PartitionError(f"{file}: client {unknown[0]!r} is not in 0..{clients - 1} (data.clients = {clients})")
     for client in expected:

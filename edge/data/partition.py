@@ -16,6 +16,8 @@ from edge.data.sets import PartitionError
 Indices = NDArray[np.int64]
 
 FLOOR = 1e-12
+MOST_NUMBERS = 50_000_000
+"""Drawn for unbalanced partitions that are refused: about ten seconds of work."""
 
 
 def iid(count: int, clients: int, rng: np.random.Generator) -> list[Indices]:
@@ -69,10 +71,11 @@ def dirichlet_unbalanced(
     """Unbalanced Dirichlet partition of FedAlign, FedML and MOON: sizes differ.
 
     Each class is cut among the clients by p ~ Dir(alpha), where a client that already holds its equal share takes
-    no more. Drawn again while a client holds fewer than ``min_samples``; PartitionError after ``max_tries``.
+    no more. Drawn again while a client holds fewer than ``min_samples``; PartitionError after ``max_tries``, or
+    after fewer if these would be more than `MOST_NUMBERS` draws of one number.
     """
     per_class = np.bincount(labels, minlength=classes)
-    best = 0
+    best, max_tries = 0, min(max_tries, MOST_NUMBERS // (clients * classes) + 1)
     for _ in range(max_tries if min_samples * clients <= len(labels) else 0):
         cuts = _cuts(per_class, clients, alpha, rng)
         if cuts is None:
@@ -108,12 +111,12 @@ def _cuts(per_class: Indices, clients: int, alpha: float, rng: np.random.Generat
 def cut(labels: Indices, cuts: Indices, rng: np.random.Generator) -> list[Indices]:
     """Shuffle each class and give client k its positions ``cuts[class, k]`` to ``cuts[class, k + 1]``."""
     clients = cuts.shape[1] - 1
-    parts: list[list[Indices]] = [[] for _ in range(clients)]
+    holder = np.full(len(labels), clients)  # whom nobody holds come last
     for label, positions in enumerate(cuts):
         members = rng.permutation(np.flatnonzero(labels == label))
-        for k in range(clients):
-            parts[k].append(members[positions[k] : positions[k + 1]])
-    return [np.sort(np.concatenate(part)) for part in parts]
+        holder[members[positions[0] : positions[-1]]] = np.repeat(np.arange(clients), np.diff(positions))
+    order = np.argsort(holder, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(holder, minlength=clients)[:clients]))[:clients]
 
 
 def mirror(counts: Indices, labels: Indices, rng: np.random.Generator) -> list[Indices]:

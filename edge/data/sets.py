@@ -205,8 +205,8 @@ def dataset(name: str) -> DataSet:
         raise DataError(f"data.name: unknown data set {name!r}; {hint}")
     try:
         row = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise DataError(f"data.name: cannot load {name!r}: {error}") from error
+    except Exception as error:  # a module of the user's own may raise anything
+        raise DataError(f"data.name: cannot load {name!r}: {type(error).__name__}: {error}") from error
     if not isinstance(row, DataSet):
         raise DataError(f"data.name: {name!r} is not a DataSet row")
     return row

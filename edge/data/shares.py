@@ -25,6 +25,8 @@ from edge.streams import generator
 
 VERSION = "v1"
 ALPHA_MIN, ALPHA_MAX = 1e-3, 1e6
+EQUAL = ("iid", "dirichlet", "epsilon")
+"""Kinds in which all clients hold equally many examples."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ def share_out(config: DataConfig, data: Data) -> Shares:
     """
     check_partition(config, data.row)
     rule = config.partition
+    _check_count(config, len(data.train.y))
     rngs = (generator(rule.seed, "partition"), generator(rule.seed, "partition.test"))
     if rule.kind == "file":
         assert rule.file is not None
@@ -83,11 +86,24 @@ def share_out(config: DataConfig, data: Data) -> Shares:
         train = partition.iid(len(data.train.y), config.clients, rngs[0])
         shares = Shares(train, partition.iid(len(data.test.y), config.clients, rngs[1]))
     if not any(len(share) for share in shares.train):
-        raise PartitionError(
-            f"data.partition.kind = {rule.kind}: none of the {config.clients} clients gets any of the "
-            f"{len(data.train.y)} training examples; lower data.clients"
-        )
+        raise _nobody(config, len(data.train.y))
     return shares
+
+
+def _check_count(config: DataConfig, count: int) -> None:
+    """Refuse more clients than there are examples before anything as large as both together is made."""
+    if config.clients <= count or config.partition.kind in ("file", "natural"):
+        return
+    if config.partition.kind in EQUAL:
+        raise _nobody(config, count)
+    raise PartitionError(f"data.clients = {config.clients}: there are only {count} training examples to share")
+
+
+def _nobody(config: DataConfig, count: int) -> PartitionError:
+    return PartitionError(
+        f"data.partition.kind = {config.partition.kind}: none of the {config.clients} clients gets any of the {count} "
+        "training examples; lower data.clients"
+    )
 
 
 def cached_shares(config: DataConfig, data: Data, cache: Path) -> Shares:

@@ -154,5 +154,5 @@ def load_row(name: str) -> object:
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"cannot load {name!r}: {error}") from None
+    except Exception as error:  # a module of the user's own may raise anything
+        raise ValueError(f"model.name: cannot load {name!r}: {type(error).__name__}: {error}") from None

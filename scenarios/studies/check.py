@@ -36,9 +36,12 @@ from edge.payload import (
 )
 from edge.streams import generator
 from scenarios import runner
-from scenarios.host import Interrupt, cache_folder, choose_device, logging_to
+from scenarios.host import Interrupt, alarm, cache_folder, choose_device, logging_to
 from scenarios.load import Loaded, ScenarioError
 
+PATIENCE_SECONDS = 5.0
+"""What the virtual time of one round may take to reckon: a fleet can be so large, or come and go so often, that it
+takes hours."""
 DEVICE = "cpu"
 """Blocks and FLOPs are the same on every device."""
 ANY = 0
@@ -213,7 +216,8 @@ def estimate(loaded: Loaded, description: Description) -> dict[str, Any]:
 
     A pair is (cheapest, dearest) visit, for methods that choose per visit; all else is of the dearest, with all who
     may only listen doing so in every round. FLOPs, seconds and joules are those of a typical round, whose clients all
-    hold the median of examples and are all there; they are None where the data set is missing.
+    hold the median of examples and are all there; they are None where the data set is missing. Seconds and joules are
+    None too, and ``untimed`` says why, where they take longer to reckon than `PATIENCE_SECONDS`.
     """
     scenario = loaded.scenario
     asked, half = runner.job(loaded, description, DEVICE, Path()), server(loaded, description)
@@ -234,12 +238,18 @@ def estimate(loaded: Loaded, description: Description) -> dict[str, Any]:
         "flops": None,
         "virtual_seconds": None,
         "joules": None,
+        "untimed": None,
     }
     drawn = runner.fleet(loaded)
     out = runner.refused(loaded, drawn, description)
     result["refused_clients"] = [{"clients": count, "why": why} for why, count in Counter(out.values()).most_common()]
     if known:
-        result |= _timed(loaded, drawn, dearest, heard, rounds)
+        result["flops"] = dearest.work.flops * _visits(loaded) * rounds
+        try:
+            with alarm(PATIENCE_SECONDS):
+                result |= _timed(loaded, drawn, dearest, heard, rounds)
+        except TimeoutError:
+            result["untimed"] = f"not reckoned within {PATIENCE_SECONDS:g} s: a round has too many events"
     return result
 
 
@@ -337,7 +347,6 @@ def _timed(loaded: Loaded, drawn: Fleet, price: Price, heard: Listening, rounds:
     end, share = float(timeline.end.max()), _visits(loaded) / len(cohort)
     joules = float((timeline.joules_spent + timeline.waiting_joules(end, conditions)).sum())
     return {
-        "flops": price.work.flops * _visits(loaded) * rounds,
         "virtual_seconds": end * rounds * share,
         "joules": joules * rounds * share,
     }

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from edge.config import DataConfig, PartitionConfig
+from edge.data import partition
 from edge.data import shares as sharing
 from edge.data.epsilon import deal, mixes, whole_counts
 from edge.data.indexfile import read_indices
@@ -249,6 +250,18 @@ def test_what_cannot_work_is_refused_before_any_data_is_opened(bad: DataConfig, 
 def test_more_clients_than_examples_is_an_error(kind: str) -> None:
     with pytest.raises(PartitionError, match="none of the 2000 clients gets any of the 1000 training examples"):
         share_out(config(2000, kind=kind), toy())
+
+
+def test_an_unbalanced_partition_too_needs_an_example_for_each() -> None:
+    with pytest.raises(PartitionError, match=r"data\.clients = 2000: there are only 1000 training examples to share"):
+        share_out(config(2000, kind="dirichlet-unbalanced", min_samples=0), toy())
+
+
+def test_draws_without_end_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition, "MOST_NUMBERS", 1000)
+    with pytest.raises(PartitionError, match=r"no split with 40 examples for each in 6 draws"):
+        # 20 clients in 10 classes are 200 numbers a draw.
+        share_out(config(20, kind="dirichlet-unbalanced", alpha=0.01, min_samples=40, max_tries=2**53), toy())
 
 
 def test_shares_are_kept_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

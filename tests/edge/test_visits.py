@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from edge import state
 from edge.batches import Loader, LocalBatches
-from edge.config import Plan, TrainConfig
+from edge.config import ModelConfig, Plan, TrainConfig
 from edge.corrections.prox import Prox
 from edge.data.augment import Profile
 from edge.data.sets import Split
@@ -205,3 +205,9 @@ def test_examples_prepared_once_a_visit_are_those_prepared_batch_by_batch(
         assert torch.equal(x, x_anew)
         assert torch.equal(y, y_anew)
         assert x.stride() == x_anew.stride()
+
+
+def test_a_model_that_is_too_large_is_refused_before_it_takes_any_memory(site: Site) -> None:
+    wide = Site(replace(site.job, model=ModelConfig("digits-cnn", width=4096)))
+    with pytest.raises(ValueError, match=r"^model\.name = 'digits-cnn': of width 4096 it has 906,354,698 parameters"):
+        wide.describe(data=False)

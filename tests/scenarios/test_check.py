@@ -169,6 +169,18 @@ def test_those_who_only_listen_are_priced_too() -> None:
     assert estimate["state_disk_nbytes"] == (10 + 5 + 1) * 400
 
 
+def test_a_round_that_takes_too_long_to_reckon_is_left_out_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "PATIENCE_SECONDS", 0.2)
+    spells = [f"fleet.availability.{said}" for said in ("kind=renewal", "on_loss=pause", "on=0.001", "off=0.001")]
+    endless = load("digits", ["method=fedavg", "method_options={}", "train.local_epochs=1000000000000", *spells])
+    estimate = check.estimate(endless, described(samples=32))
+
+    assert (estimate["virtual_seconds"], estimate["joules"]) == (None, None)
+    assert estimate["flops"] == 40 * 5 * 10**12 * 32 * 2600
+    assert estimate["untimed"] == "not reckoned within 0.2 s: a round has too many events"
+    assert ("virtual time", f"{tables.UNKNOWN} {estimate['untimed']}") in list(tables.estimate_rows(estimate))
+
+
 class Control(Part):
     """A vector as large as the model, down and up."""
 

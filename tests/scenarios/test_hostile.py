@@ -1,0 +1,217 @@
+"""Whatever a scenario says, it is either one that can be written out and read again, or one short message.
+
+FEDBR_HOSTILE=20000 tries so many other examples of each kind.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from scenarios.errors import LONGEST
+from scenarios.load import Loaded, ScenarioError, load
+from scenarios.resolved import toml_text
+from tests.scenarios.hostile import FIELDS, METHODS, deep, fits, fitting, hostile, keys, scenario, texts, toml
+
+steady = settings(
+    max_examples=int(os.environ.get("FEDBR_HOSTILE", "100")),
+    derandomize="FEDBR_HOSTILE" not in os.environ,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("hostile")
+
+
+def ending(folder: Path, text: str | bytes, *overrides: str) -> Loaded | str:
+    """What came of a file: the scenario, after it was read again from its own text, or the message."""
+    file = folder / "mine.toml"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    try:
+        loaded = load(str(file), overrides)
+    except ScenarioError as error:
+        message = str(error)
+        assert message.isprintable(), message
+        assert len(message) < LONGEST + 50, message
+        assert re.match(r"\w+\.toml: |command line: |.*KEY=VALUE", message), message
+        return message
+    resolved = folder / "resolved.toml"
+    resolved.write_text(toml_text(loaded.scenario.model_dump()), encoding="utf-8")
+    assert load(str(resolved)).scenario == loaded.scenario
+    return loaded
+
+
+def names_a_key(message: str) -> bool:
+    return any(key in message for key in (*FIELDS, "fleet", "method", "data", "travels"))
+
+
+def test_every_key_takes_values_of_its_type_and_range_or_says_with_what_they_clash(folder: Path) -> None:
+    loaded: set[str] = set()
+
+    @steady
+    @given(keys.flatmap(lambda key: st.tuples(st.just(key), fitting(key))))
+    def one(drawn: tuple[str, Any]) -> None:
+        key, value = drawn
+        came = ending(folder, scenario({key: value}))
+        if isinstance(came, Loaded):
+            loaded.add(key)
+        else:
+            assert names_a_key(came), came
+
+    one()
+    assert len(loaded) > len(FIELDS) / 3
+
+
+@steady
+@given(fits)
+def test_values_that_fit_by_themselves_make_a_scenario_or_a_clash(folder: Path, said: dict[str, Any]) -> None:
+    came = ending(folder, scenario(said))
+    assert isinstance(came, Loaded) or names_a_key(came), came
+
+
+@steady
+@given(keys, hostile, fits)
+@example("method_options", {"x": [[int("f" * 5000, 16)]]}, {})
+@example("seed", [[int("f" * 5000, 16)]], {})
+@example("seed", "99999999999999999999999", {})
+@example("seed", deep(200), {})
+@example("data.clients", 10**12, {})
+@example("data.name", "x" * 100_000, {})
+@example("model.name", ":x", {})
+@example("fleet.devices", ["raspberry-pi-4"] * 100_000, {})
+def test_whatever_a_key_is_given_is_loaded_or_refused_by_its_name(
+    folder: Path, key: str, value: Any, others: dict[str, Any]
+) -> None:
+    came = ending(folder, scenario({**others, key: value}))
+    assert isinstance(came, Loaded) or names_a_key(came), came
+
+
+@steady
+@given(keys, hostile)
+def test_whatever_is_said_on_the_command_line_is_loaded_or_refused_by_its_name(
+    folder: Path, key: str, value: Any
+) -> None:
+    came = ending(folder, scenario({}), f"{key}={toml(value)}")
+    assert isinstance(came, Loaded) or names_a_key(came), came
+
+
+@steady
+@given(st.lists(st.one_of(texts, texts.map(lambda text: f"train.lr={text}"), texts.map(lambda text: f"{text}=1"))))
+@example(["=", "==", "a..b=1", ".=1", "train=1", "train.lr=", "train.lr"])
+@example(["seed=1\nx=2"])
+def test_any_override_is_taken_or_refused(folder: Path, overrides: list[str]) -> None:
+    ending(folder, scenario({}), *overrides)
+
+
+@steady
+@given(fits, st.randoms(use_true_random=False), st.integers(1, 6))
+def test_a_file_that_is_damaged_anywhere_is_loaded_or_refused(
+    folder: Path, said: dict[str, Any], draw: random.Random, hits: int
+) -> None:
+    text = bytearray(scenario(said).encode() + b"[train]\nmomentum = 0.5\n")
+    for _ in range(hits):
+        at = draw.randrange(len(text) + 1)
+        if draw.random() < 0.3:
+            text[at : at + draw.randrange(9)] = b""
+        elif draw.random() < 0.3:
+            text[at:at] = draw.choice(
+                [b"\0", b"\xff", b"\r", b"[[", b"]]", b"{", b"'''", b"\n", b"=", b".", b"[train]\n"]
+            )
+        else:
+            lines = bytes(text).split(b"\n")
+            lines.insert(draw.randrange(len(lines)), draw.choice(lines))
+            text = bytearray(b"\n".join(lines))
+    ending(folder, bytes(text))
+
+
+def test_an_option_of_a_method_is_taken_or_refused_by_its_name(folder: Path) -> None:
+    options = [(row.name, name) for row in METHODS for name in row.options.model_fields]
+
+    @steady
+    @given(st.sampled_from(options), hostile)
+    def one(drawn: tuple[str, str], value: Any) -> None:
+        method, option = drawn
+        came = ending(folder, scenario({"method": method, "method_options": {option: value}}))
+        assert isinstance(came, Loaded) or option in came or "rounds" in came, came
+
+    one()
+
+
+def test_files_that_extend_each_other_without_end_are_refused(folder: Path) -> None:
+    for number in range(40):
+        (folder / f"{number}.toml").write_text(f'extends = "{number + 1}.toml"\n')
+    (folder / "40.toml").write_text('extends = "digits"\n')
+
+    assert ending(folder, 'extends = "0.toml"\n') == "31.toml: extends: more than 32 files extend each other"
+    assert isinstance(ending(folder, 'extends = "12.toml"\n'), Loaded)
+
+
+def test_a_file_beyond_all_use_is_refused_before_it_is_read_through(folder: Path) -> None:
+    with (folder / "mine.toml").open("wb") as file:
+        file.truncate(40_000_000)
+    with pytest.raises(ScenarioError, match=r"^mine\.toml: is larger than 32,000,000 bytes$"):
+        load(str(folder / "mine.toml"))
+
+
+def test_a_module_of_ones_own_that_fails_is_told_in_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(folder)
+    (folder / "my_own_broken.py").write_text("ROW = 1 / 0\n")
+    for key, text in (("method", "method: "), ("model.name", "model.name: cannot load "), ("data.name", "data.name: ")):
+        came = ending(folder, scenario({key: "my_own_broken:ROW"}))
+        assert isinstance(came, str)
+        assert came.startswith(f"mine.toml: {text}")
+        assert came.endswith("ZeroDivisionError: division by zero")
+
+
+def test_an_own_device_file_in_which_lists_nest_without_end_is_named(folder: Path) -> None:
+    (folder / "deep.toml").write_text(f"x = {'[' * 5000}")
+    came = ending(folder, scenario({"fleet.device_file": str(folder / "deep.toml")}))
+    assert isinstance(came, str)
+    assert came.startswith("mine.toml: fleet.device_file: deep.toml: not a TOML file: ")
+
+
+def test_tables_that_stand_twice_or_in_a_list_are_named(folder: Path) -> None:
+    assert ending(folder, "[[train]]\nlr = 1") == "mine.toml: train = [{'lr': 1}]: must be a table"
+    twice = ending(folder, "[train]\n[train]")
+    assert isinstance(twice, str)
+    assert twice.startswith("mine.toml: not valid TOML: Cannot declare ('train',) twice")
+
+
+@pytest.mark.parametrize(
+    ("written", "words", "said"),
+    [
+        (b"seed = 1\0", [], "mine.toml: not valid TOML: "),
+        (b"seed = '\xff'", [], "mine.toml: not valid TOML: 'utf-8' codec can't decode"),
+        (b'extends = "mine.toml"', [], "mine.toml: extends: the files extend each other in a circle"),
+        (b'extends = "digits"', ["data.clients=1000000000000"], "command line: data.clients = 1000000000000: "),
+        (b'extends = "digits"', ["rounds.max"], "'rounds.max': an override reads KEY=VALUE, for example train.lr=0.05"),
+        (b'extends = "digits"', ["model.width=4096"], "mine: model.name = 'digits-cnn': of width 4096 it has "),
+        (None, [], "{path}: no such file"),  # it is a folder
+    ],
+)
+def test_the_command_ends_with_2_and_one_line(
+    tmp_path: Path, written: bytes | None, words: list[str], said: str
+) -> None:
+    path = tmp_path / "mine.toml"
+    if written is None:
+        path.mkdir()
+    else:
+        path.write_bytes(written)
+    command = [sys.executable, "-m", "scenarios.cli", "check", str(path), *words]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+    assert ended.stderr.startswith(f"fedbr: {said.replace('{path}', str(path))}")
