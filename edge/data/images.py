@@ -6,6 +6,7 @@ fit the set's row is refused with the file and the row's number, counted from 0.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -23,6 +24,10 @@ from edge.data.sets import DataError, DataSet, Decoded, Split
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "fine_label")
 BATCH_ROWS = 2000
+FORMATS = ("PNG", "JPEG", "BMP", "GIF")
+GREY_MODES = ("L", "1", "P")
+COLOUR_MODES = ("RGB", "L", "1", "P", "CMYK", "YCbCr")
+"""What loses nothing that a set's 8 bits per channel can hold: no transparency, no 16 bits, no colours made grey."""
 
 
 def read(row: DataSet, files: Sequence[Path]) -> Decoded:
@@ -50,6 +55,7 @@ def read_split(row: DataSet, file: Path) -> Split:
 
 def _tables(file: Path, id_column: str | None) -> Iterator[pa.Table]:
     """The needed columns, some rows at a time, so that the encoded file is never held whole."""
+    start = 0
     try:
         with pq.ParquetFile(file) as parquet:
             names = set(parquet.schema_arrow.names)
@@ -58,8 +64,12 @@ def _tables(file: Path, id_column: str | None) -> Iterator[pa.Table]:
                 columns.append(_column(file, names, (id_column,)))
             for batch in parquet.iter_batches(batch_size=BATCH_ROWS, columns=columns):
                 yield pa.Table.from_batches([batch])
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{file}: not a readable Parquet file: {error}") from error
+                start += len(batch)
+    except DataError:
+        raise
+    except Exception as error:  # by where the damage is, Arrow's errors, or Python's of what Arrow made of it
+        where = f"{file}, row {start} or after" if start else f"{file}"
+        raise DataError(f"{where}: not a readable Parquet file: {error}") from error
 
 
 def _column(file: Path, names: set[str], wanted: Sequence[str]) -> str:
@@ -88,15 +98,33 @@ def pixels(row: DataSet, where: str, encoded: bytes | None) -> NDArray[np.uint8]
         raise DataError(f"{where}: the image is empty")
     channels, height, width = row.stored
     try:
-        with Image.open(BytesIO(encoded)) as image:
-            size = image.size
-            fits = size == (width, height)
-            array = np.asarray(image.convert("L" if channels == 1 else "RGB")) if fits else None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # of sizes that are refused in any case
+            image = Image.open(BytesIO(encoded), formats=FORMATS)  # reads no more than the size and the mode
+        with image:
+            unfit = _unfit(row, image)
+            array = None if unfit else np.asarray(image.convert("L" if channels == 1 else "RGB"))
     except Exception as error:  # damaged bytes raise every kind of error in Pillow's decoders
-        raise DataError(f"{where}: not a readable image: {error}") from error
+        raise DataError(f"{where}: not a readable image: {_plain(error)}") from error
     if array is None:
-        raise DataError(f"{where}: the image is {size[0]}x{size[1]}, {row.name} has {width}x{height}")
+        raise DataError(f"{where}: the image is {unfit}")
     return array.reshape(height, width, channels).transpose(2, 0, 1)
+
+
+def _unfit(row: DataSet, image: Image.Image) -> str:
+    """What is wrong with an image that has not been decoded yet, '' if nothing is."""
+    channels, height, width = row.stored
+    if image.size != (width, height):
+        return f"{image.size[0]}x{image.size[1]}, {row.name} has {width}x{height}"
+    modes = GREY_MODES if channels == 1 else COLOUR_MODES
+    if image.mode not in modes:
+        return f"of mode {image.mode}, {row.name} takes {', '.join(modes)}"
+    return ""
+
+
+def _plain(error: Exception) -> str:
+    """An error's text without the place in memory that Pillow adds to it."""
+    return str(error).partition(" <_io.")[0] or type(error).__name__
 
 
 def _labels(row: DataSet, file: Path, table: pa.Table, start: int) -> NDArray[np.int64]:
@@ -114,8 +142,14 @@ def _labels(row: DataSet, file: Path, table: pa.Table, start: int) -> NDArray[np
 
 
 def _ids(file: Path, column: pa.ChunkedArray, start: int) -> NDArray[Any]:
+    if not (pa.types.is_integer(column.type) or _is_text(column.type)):
+        raise DataError(f"{file}: the column of clients' ids must hold integers or text, not {column.type}")
     _refuse_null(file, column, "the client's id", start)
     return np.array(column.to_pylist())
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _refuse_null(file: Path, column: pa.ChunkedArray, name: str, start: int) -> None:

@@ -79,8 +79,8 @@ def _downloaded(row: DataSet, cache: Path) -> Found:
 
 def _decoded_folder(row: DataSet, found: Found, base: Path) -> Path:
     index = base / "index" / _stamp(row, found)
-    key = index.read_text() if index.is_file() else None
-    if key and (base / key).is_dir():
+    key = index.read_text(errors="replace") if index.is_file() else None
+    if key and key.startswith(f"{row.name}-") and (base / key).is_dir():
         return base / key
     folder = build_once(base / _key(row, found), lambda folder: _write(_read(row, found), folder))
     if key not in (None, folder.name):  # half of it was lost when the power was
@@ -94,7 +94,10 @@ def _stamp(row: DataSet, found: Found) -> str:
     """Changes whenever a source file is replaced, without reading it."""
     digest = hashlib.sha256(repr(row).encode())
     for file in found.files:
-        stat = file.stat()
+        try:
+            stat = file.stat()
+        except OSError as error:
+            raise DataError(f"{file}: cannot be read: {error.strerror}") from error
         digest.update(f"{file.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{stat.st_ino};".encode())
     return digest.hexdigest()[:32]
 

@@ -20,6 +20,10 @@ from edge.data.sets import DataError, DataSet, Decoded, Split
 ROOT = "tiny-imagenet-200"
 TRAINING = re.compile(rf"{ROOT}/train/(\w+)/images/[^/]+\.JPEG")
 
+ANNOTATIONS = "val/val_annotations.txt"
+MOST_NBYTES = 10_000_000
+"""Of a member once unpacked; the set's are images of 64x64 pixels, and tables of less than 3 MB."""
+
 Member = tuple[str, str]
 """Name in the archive, and WordNet id of its class."""
 
@@ -34,7 +38,7 @@ def read(row: DataSet, files: Sequence[Path]) -> Decoded:
                 raise DataError(f"{file}: wnids.txt names {len(classes)} classes, {row.name} has {row.classes}")
             found = map(TRAINING.fullmatch, archive.namelist())
             train = _split(row, file, archive, classes, [(match[0], match[1]) for match in found if match])
-            return Decoded(train, _split(row, file, archive, classes, _validation(archive)), "JPEG images")
+            return Decoded(train, _split(row, file, archive, classes, _validation(file, archive)), "JPEG images")
     except DataError:
         raise
     except Exception as error:  # a damaged archive raises every kind of error, by where the damage is
@@ -42,13 +46,25 @@ def read(row: DataSet, files: Sequence[Path]) -> Decoded:
 
 
 def _text(archive: ZipFile, name: str) -> str:
-    return archive.read(f"{ROOT}/{name}").decode()
+    return _bytes(archive, f"{ROOT}/{name}").decode()
 
 
-def _validation(archive: ZipFile) -> list[Member]:
-    lines = _text(archive, "val/val_annotations.txt").splitlines()
-    cells = [line.split("\t") for line in lines]  # file name, class, and a box
-    return [(f"{ROOT}/val/images/{name}", wnid) for name, wnid, *_box in cells]
+def _bytes(archive: ZipFile, name: str) -> bytes:
+    """A member, unless it would unpack to far more than any of the set's."""
+    nbytes = archive.getinfo(name).file_size
+    if nbytes > MOST_NBYTES:
+        raise DataError(f"{archive.filename}, {name}: is {nbytes:,} bytes long; the most is {MOST_NBYTES:,}")
+    return archive.read(name)
+
+
+def _validation(file: Path, archive: ZipFile) -> list[Member]:
+    members = []
+    for number, line in enumerate(_text(archive, ANNOTATIONS).splitlines(), start=1):
+        name, wnid, *_box = (*line.split("\t"), "", "")
+        if not name or not wnid:
+            raise DataError(f"{file}, {ROOT}/{ANNOTATIONS}, line {number}: must name an image and its class")
+        members.append((f"{ROOT}/val/images/{name}", wnid))
+    return members
 
 
 def _split(row: DataSet, file: Path, archive: ZipFile, classes: Mapping[str, int], members: Sequence[Member]) -> Split:
@@ -59,5 +75,5 @@ def _split(row: DataSet, file: Path, archive: ZipFile, classes: Mapping[str, int
     for place, (name, wnid) in enumerate(sorted(members)):
         if wnid not in classes:
             raise DataError(f"{file}, {name}: class {wnid} is not in wnids.txt")
-        x[place], y[place] = pixels(row, f"{file}, {name}", archive.read(name)), classes[wnid]
+        x[place], y[place] = pixels(row, f"{file}, {name}", _bytes(archive, name)), classes[wnid]
     return Split(x, y)

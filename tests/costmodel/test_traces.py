@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from costmodel.availability import Windows
 from costmodel.traces import Capacities, Cases, Machines, Series, Users, WindowTrace, read
@@ -218,6 +222,56 @@ def test_windows_must_agree_with_the_devices_beside_them(
     write(tmp_path, devices, "x_devices.csv")
     with pytest.raises(ValueError, match=f"^{re.escape(f'{tmp_path}/{message}')}$"):
         read(write(tmp_path, WINDOWS + windows, "x_windows.csv"))
+
+
+WHOLE = [
+    CAPACITIES + "1,153,2209.6\n7,39,18437.3\n",
+    USERS + "1000,500,400,100\n2000,0,800,80\n",
+    "case,kbps_mean,kbps_std\n4,100,50\n1,200,20\n",
+    WINDOWS + "a,1,2\na,5,9\nb,0,86400\n",
+    MACHINES + ",rtt_seconds\na,1,2,3,0\nb,1,2,3,0.1\n",
+    SERIES + "0,1\n5,2\n7,0.5\n",
+]
+CELLS = [
+    "nan",
+    "-1",
+    "inf",
+    "-0",
+    "1e-300",
+    "1e400",
+    "0x1",
+    "",
+    '"',
+    "\0",
+    "\ud7ff",
+    "1,1",
+    "\n",
+    "\r",
+    "x" * 200_000,
+    "9" * 5000,
+]
+
+
+@settings(max_examples=300, derandomize=True, deadline=None)
+@given(st.sampled_from(WHOLE), st.randoms(use_true_random=False), st.integers(1, 3))
+def test_a_file_that_is_damaged_anywhere_is_read_or_refused_by_its_name(whole: str, draw: Random, hits: int) -> None:
+    text = whole.encode()
+    for _ in range(hits):
+        at = draw.randrange(len(text) + 1)
+        cell = draw.choice([*(cell.encode() for cell in CELLS), b"\xff", bytes(draw.randrange(256) for _ in range(9))])
+        cells = re.split(rb"([,\n])", text)
+        cells[draw.randrange(len(cells))] = cell
+        text = draw.choice([text[:at], text[:at] + cell + text[at:], b"".join(cells)])
+    with TemporaryDirectory() as folder:
+        file = write(Path(folder), text)
+        try:
+            trace = read(file)
+        except ValueError as error:
+            assert re.match(rf"{file}(, line \d+(, column \w+)?)?: ", str(error)), error
+        else:
+            for figures in (each for each in vars(trace).values() if isinstance(each, np.ndarray)):
+                assert np.isfinite(figures).all()
+                assert (figures >= 0).all()
 
 
 def test_what_is_no_file_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,281 @@
+"""Data files that are damaged, or were made to do harm: one message that names file and row, and nothing half made."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import struct
+import subprocess
+import sys
+import zlib
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from edge.config import DataConfig
+from edge.data.images import read_split
+from edge.data.indexfile import read_indices
+from edge.data.sets import DATASETS, DataError, PartitionError
+from edge.data.store import open_data
+from edge.data.tinyimagenet import read as read_tiny
+from tests.edge.test_data_images import COLOUR, GREY, RAMP, WRITERS, png, write
+from tests.edge.test_data_store import write_idx, write_parquet
+from tests.edge.test_tinyimagenet import MEMBERS, ROW
+from tests.edge.test_tinyimagenet import write as write_zip
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDBR_DATA", raising=False)
+
+
+def refusal(root: Path, name: str = "mnist") -> str:
+    """What is said of a set; the cache must hold no array of it afterwards."""
+    cache = root / "cache"
+    with pytest.raises(DataError) as caught:
+        open_data(DataConfig(name, root=str(root)), cache)
+    assert [path.name for path in cache.rglob("*") if path.is_file() and not path.name.endswith(".lock")] == []
+    return str(caught.value)
+
+
+# --- images -----------------------------------------------------------------------------------------------------------
+
+
+def chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def bomb(width: int, height: int) -> bytes:
+    """A PNG of a few hundred bytes that announces so many pixels."""
+    header = chunk(b"IHDR", struct.pack(">2I5B", width, height, 8, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(100_000))) + chunk(b"IEND", b"")
+
+
+def encoded(image: Image.Image, kind: str = "PNG") -> bytes:
+    out = BytesIO()
+    image.save(out, kind)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("image", "complaint"),
+    [
+        (bomb(12_000, 12_000), "the image is 12000x12000, grey has 3x2"),  # of which Pillow would warn
+        (bomb(60_000, 60_000), "not a readable image: Image size (3600000000 pixels) exceeds limit of "),
+        (encoded(Image.new("I;16", (3, 2))), "the image is of mode I;16, grey takes L, 1, P"),
+        (encoded(Image.new("RGB", (3, 2))), "the image is of mode RGB, grey takes L, 1, P"),
+        (encoded(Image.new("LA", (3, 2))), "the image is of mode LA, grey takes L, 1, P"),
+        (encoded(Image.new("L", (3, 2)), "TIFF"), "not a readable image: cannot identify image file"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 3 2\n", "not a readable image: cannot identify image file"),
+    ],
+)
+def test_an_image_that_must_not_be_decoded_is_refused_by_its_row(tmp_path: Path, image: bytes, complaint: str) -> None:
+    file = write(tmp_path / "train.parquet", [png(RAMP), image], [0, 1])
+    with pytest.raises(DataError) as caught:
+        read_split(GREY, file)
+    assert str(caught.value).startswith(f"{file}, row 1: {complaint}")
+    assert "<_io" not in str(caught.value)
+
+
+def test_pixels_that_are_not_opaque_are_no_colours(tmp_path: Path) -> None:
+    file = write(tmp_path / "train.parquet", [encoded(Image.new("RGBA", (3, 2)))], [0])
+    with pytest.raises(DataError, match=r"row 0: the image is of mode RGBA, colour takes RGB, L, 1, P, CMYK, YCbCr"):
+        read_split(COLOUR, file)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_an_image_cut_anywhere_is_refused_or_whole(tmp_path: Path, kind: str) -> None:
+    whole, refused = encoded(Image.fromarray(RAMP), kind), 0
+    for end in range(0, len(whole), 7):
+        file = write(tmp_path / "a.parquet", [whole, whole[:end]], [0, 1])
+        try:
+            first, second = read_split(GREY, file).x.tolist()
+            assert first == second
+        except DataError as error:
+            refused += 1
+            assert re.match(rf"{file}, row 1: (the image is empty|not a readable image: \w)", str(error)), error
+    assert refused > 5
+
+
+# --- Parquet ----------------------------------------------------------------------------------------------------------
+
+
+def test_labels_beyond_all_classes_are_named(tmp_path: Path) -> None:
+    labels = pa.array([0, 2**64 - 1], pa.uint64())
+    with pytest.raises(DataError, match=rf"a\.parquet, row 1: label is {2**64 - 1}, grey has 0\.\.3"):
+        read_split(GREY, write(tmp_path / "a.parquet", [png(RAMP)] * 2, labels))
+    with pytest.raises(DataError, match=r"column label must hold integers, not double"):
+        read_split(GREY, write(tmp_path / "a.parquet", [png(RAMP)] * 2, [0.0, 1.5]))
+
+
+def test_ids_that_cannot_name_a_client_are_refused(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.parquet", [png(RAMP)] * 2, [0, 1], writer_id=[["a"], ["b", "c"]])
+    with pytest.raises(DataError, match=r"a\.parquet: the column of clients' ids must hold integers or text, not list"):
+        read_split(WRITERS, file)
+
+
+def test_a_set_with_no_examples_is_refused_and_nothing_is_kept(tmp_path: Path) -> None:
+    write_parquet(tmp_path)
+    pq.write_table(pq.read_table(tmp_path / "mnist/test.parquet").slice(0, 0), tmp_path / "mnist/test.parquet")
+    assert refusal(tmp_path) == f"{tmp_path}/mnist/test.parquet: no examples"
+
+
+@pytest.mark.parametrize("part", ["pages", "footer"])
+def test_a_flipped_bit_is_refused_by_the_files_name_or_changes_pixels_alone(tmp_path: Path, part: str) -> None:
+    write_parquet(tmp_path)
+    file = tmp_path / "mnist/train.parquet"
+    whole = file.read_bytes()
+    footer = len(whole) - 8 - struct.unpack("<I", whole[-8:-4])[0]
+    draw, refused = random.Random(part), 0
+    for _ in range(200):
+        flipped = bytearray(whole)
+        flipped[draw.randrange(*((0, footer) if part == "pages" else (footer, len(whole))))] ^= 1 << draw.randrange(8)
+        file.write_bytes(flipped)
+        try:
+            assert read_split(DATASETS["mnist"], file).x.shape[1:] == (1, 28, 28)
+        except DataError as error:
+            refused += 1
+            assert str(error).startswith(str(file)), error
+    assert refused > 20
+
+
+def test_a_source_that_goes_while_it_is_looked_at_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_parquet(tmp_path)
+    monkeypatch.setattr("edge.data.find.is_file", lambda path: "parquet" in path.name)
+    (tmp_path / "mnist/train.parquet").unlink()
+    assert refusal(tmp_path) == f"{tmp_path}/mnist/train.parquet: cannot be read: No such file or directory"
+
+
+def test_an_index_of_the_cache_that_says_nonsense_is_made_anew(tmp_path: Path) -> None:
+    config = DataConfig("mnist", root=str(write_parquet(tmp_path)))
+    before = open_data(config, tmp_path / "cache")
+    (index,) = (tmp_path / "cache/data/v1/index").iterdir()
+    for nonsense in (b"", b"..", b"\xff\0", b"mnist-gone"):
+        index.write_bytes(nonsense)
+        assert open_data(config, tmp_path / "cache").sha256 == before.sha256
+
+
+# --- files of the makers ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "complaint"),
+    [
+        ("t10k-images-idx3", lambda raw: raw[:100], "announces 4 x 28 x 28 bytes, but 84 follow"),
+        ("t10k-images-idx3", lambda raw: raw + b"\0", "announces 4 x 28 x 28 bytes, but 3137 follow"),
+        ("train-labels-idx1", lambda raw: raw[:4] + b"\xff" * 4 + raw[8:], "announces 4294967295 bytes, but 6 follow"),
+        ("train-labels-idx1", lambda raw: b"", "not an idx file of bytes"),
+        ("train-labels-idx1", lambda raw: b"\0\0\x0d" + raw[3:], "not an idx file of bytes"),
+        ("train-images-idx3", lambda raw: raw[:3] + b"\xff" + raw[4:], "not an idx file of bytes"),
+    ],
+)
+def test_a_damaged_idx_file_is_named(tmp_path: Path, name: str, change: Any, complaint: str) -> None:
+    file = write_idx(tmp_path) / f"MNIST/raw/{name}-ubyte"
+    file.write_bytes(change(file.read_bytes()))
+    assert refusal(tmp_path) == f"{file}: {complaint}"
+
+
+def test_idx_files_that_are_whole_but_do_not_fit_are_named(tmp_path: Path) -> None:
+    raw = write_idx(tmp_path) / "MNIST/raw"
+    (raw / "train-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 0x801, 6) + bytes([3, 1, 77, 1, 5, 9]))
+    assert refusal(tmp_path) == f"{tmp_path}: train example 2 of mnist has label 77"
+    (raw / "train-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 0x801, 5) + bytes(5))
+    assert refusal(tmp_path) == f"{tmp_path}: mnist has 6 train images and 5 labels"
+    (raw / "train-images-idx3-ubyte").write_bytes(struct.pack(">4i", 0x803, 0, 28, 28))
+    assert refusal(tmp_path) == f"{raw}/train-images-idx3-ubyte: no examples"
+
+
+@pytest.mark.parametrize("content", [b"", b"cos\nsystem\n(S'touch /tmp/never'\ntR.", b"\x80\x04" + bytes(9)])
+def test_a_pickle_that_is_not_its_makers_is_named_and_never_opened(tmp_path: Path, content: bytes) -> None:
+    folder = tmp_path / "cifar-100-python"
+    folder.mkdir()
+    for name in ("train", "test", "meta"):
+        (folder / name).write_bytes(content)
+    assert refusal(tmp_path, "cifar100") == (
+        f"{folder}/train: damaged: its {len(content)} bytes have not the MD5 of cifar100's file"
+    )
+
+
+# --- the archive ------------------------------------------------------------------------------------------------------
+
+
+def test_a_member_that_would_unpack_without_end_is_not_unpacked(tmp_path: Path) -> None:
+    file = tmp_path / "tiny-imagenet-200.zip"
+    with ZipFile(file, "w", ZIP_DEFLATED) as archive:
+        for name, content in {**MEMBERS, "val/images/val_1.JPEG": bytes(20_000_000)}.items():
+            archive.writestr(f"tiny-imagenet-200/{name}", content)
+    with pytest.raises(DataError) as caught:
+        read_tiny(ROW, [file])
+    assert str(caught.value) == (
+        f"{file}, tiny-imagenet-200/val/images/val_1.JPEG: is 20,000,000 bytes long; the most is 10,000,000"
+    )
+
+
+def test_a_line_of_the_archives_table_that_lacks_a_class_is_named(tmp_path: Path) -> None:
+    file = write_zip(tmp_path / "tiny.zip", {**MEMBERS, "val/val_annotations.txt": b"val_0.JPEG\tn02\nval_1.JPEG\n"})
+    with pytest.raises(DataError) as caught:
+        read_tiny(ROW, [file])
+    assert str(caught.value) == (
+        f"{file}, tiny-imagenet-200/val/val_annotations.txt, line 2: must name an image and its class"
+    )
+
+
+def test_an_archive_that_is_cut_or_flipped_anywhere_is_refused_by_name_or_whole(tmp_path: Path) -> None:
+    file = write_zip(tmp_path / "tiny.zip", MEMBERS)
+    whole, draw, refused = file.read_bytes(), random.Random(4), 0
+    for attempt in range(60):
+        damaged = bytearray(whole[: draw.randrange(len(whole))] if attempt % 3 == 0 else whole)
+        for _ in range(3 if len(damaged) == len(whole) else 0):
+            damaged[draw.randrange(len(damaged))] ^= 1 << draw.randrange(8)
+        file.write_bytes(damaged)
+        try:
+            read_tiny(ROW, [file])
+        except DataError as error:
+            refused += 1
+            assert str(error).startswith(str(file)), error
+    assert refused > 30
+
+
+# --- who holds what ---------------------------------------------------------------------------------------------------
+
+
+def test_a_partition_of_very_many_clients_is_read_in_one_pass(tmp_path: Path) -> None:
+    """To go through all names for each of them would take the better part of an hour."""
+    file, clients = tmp_path / "shares.json", 100_000
+    file.write_text("{" + ", ".join(f'"{client}": [{client}]' for client in range(clients)) + "}")
+    assert read_indices(file, clients, clients)[-1].tolist() == [99_999]
+    with pytest.raises(PartitionError, match=r"client 99999 holds example 99999, the data has 0\.\.99998"):
+        read_indices(file, clients, clients - 1)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+SETTING = ["data.name=mnist", "model.name=cnn", "method=fedavg", "method_options={}", "data.clients=2"]
+
+
+@pytest.mark.parametrize("damage", ["image", "idx"])
+def test_the_command_ends_with_2_and_one_line(tmp_path: Path, damage: str) -> None:
+    if damage == "image":
+        file = write_parquet(tmp_path) / "mnist/train.parquet"
+        table = pq.read_table(file)
+        images = [*table["image"].to_pylist()[:3], {"bytes": bomb(50_000, 2)}, *table["image"].to_pylist()[4:]]
+        pq.write_table(pa.table({"image": images, "label": table["label"]}), file)
+        said = f"{file}, row 3: the image is 50000x2, mnist has 28x28"
+    else:
+        file = write_idx(tmp_path) / "MNIST/raw/train-images-idx3-ubyte"
+        file.write_bytes(file.read_bytes()[:-1])
+        said = f"{file}: announces 6 x 28 x 28 bytes, but 4703 follow"
+    words = ["check", "digits", *SETTING, "rounds.participants=1", f"data.root={tmp_path}"]
+    command = [sys.executable, "-m", "scenarios.cli", *words]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"fedbr: digits: {said}\n")
+    assert list((tmp_path / "cache").rglob("*.npy")) == []
