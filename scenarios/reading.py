@@ -5,6 +5,7 @@ What a key means is not known here. ScenarioError names the file or override.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +19,9 @@ FILES = Path(__file__).parent / "files"
 COMMAND_LINE = "command line"
 LARGEST_NBYTES = 32_000_000
 """Of a file; one that names a device for each of a million clients is smaller."""
+MOST_DOTS = 1000
+"""In one key; no key of a scenario has more than two."""
+BETWEEN_KEYS = re.compile(r"[=,{\n]")
 LONGEST_CHAIN = 32
 """Files that extend each other."""
 WHOLE = ("fleet.devices", "fleet.networks", "method_options", "server_options")
@@ -67,13 +71,20 @@ def _tables(path: Path) -> dict[str, Any]:
             raw = file.read(LARGEST_NBYTES + 1)
         if len(raw) > LARGEST_NBYTES:
             raise ScenarioError(f"{path.name}: is larger than {LARGEST_NBYTES:,} bytes")
-        return tomllib.loads(raw.decode())
+        return _parsed(raw.decode())
     except OSError as error:
         raise ScenarioError(f"{path}: {error.strerror}") from None
     except ScenarioError:
         raise
     except ValueError as error:  # also text that is not UTF-8, and an integer of thousands of digits
         raise ScenarioError(f"{path.name}: not valid TOML: {error}") from None
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """ValueError also for a key of very many parts, over which the standard library's parser would sit for hours."""
+    if text.count(".") > MOST_DOTS and max(part.count(".") for part in BETWEEN_KEYS.split(text)) > MOST_DOTS:
+        raise ValueError(f"more than {MOST_DOTS} dots in one key")
+    return tomllib.loads(text)
 
 
 def _merge(base: dict[str, Any], over: Mapping[str, Any], at: str = "") -> dict[str, Any]:
@@ -90,7 +101,7 @@ def parse(override: str) -> tuple[str, Any]:
     if not equals or not key.strip():
         raise ScenarioError(f"{override!r}: an override reads KEY=VALUE, for example train.lr=0.05")
     try:
-        tables = tomllib.loads(f"value = {text}")
+        tables = _parsed(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return key.strip(), text.strip()
     except (ValueError, RecursionError) as error:  # an integer of thousands of digits; lists in lists without end

@@ -166,6 +166,16 @@ def test_a_file_beyond_all_use_is_refused_before_it_is_read_through(folder: Path
         load(str(folder / "mine.toml"))
 
 
+def test_a_key_of_very_many_parts_is_refused_before_it_is_parsed(folder: Path) -> None:
+    """The parser's time grows with the third power of the parts or so: these would take it days."""
+    endless = "a." * 1_000_000 + "a"
+    for key in (endless, f"[{endless}]", f"x = {{{endless}"):
+        assert ending(folder, f"{key} = 1\n") == "mine.toml: not valid TOML: more than 1000 dots in one key"
+    assert (
+        ending(folder, scenario({}), f"seed={{{endless} = 1}}") == "command line: seed: more than 1000 dots in one key"
+    )
+
+
 def test_a_module_of_ones_own_that_fails_is_told_in_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(folder)
     (folder / "my_own_broken.py").write_text("ROW = 1 / 0\n")
