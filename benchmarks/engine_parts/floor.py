@@ -28,9 +28,9 @@ from edge.data.store import open_data
 from edge.payload import MODEL, Floats
 from edge.site import Site
 from edge.streams import generator
+from scenarios.assembly import job
 from scenarios.cache import cache_folder
 from scenarios.load import data_config, load
-from scenarios.runner import job
 
 PROCESSES = 2
 SEED_STREAM = "batches"

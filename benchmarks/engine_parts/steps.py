@@ -28,9 +28,9 @@ from edge.payload import MODEL, Floats
 from edge.sgd import Sgd
 from edge.site import Site
 from edge.streams import generator
+from scenarios.assembly import job
 from scenarios.cache import cache_folder
 from scenarios.load import load as load_scenario
-from scenarios.runner import job
 
 WARM_UP = 1
 CHECKED_STEPS = 3

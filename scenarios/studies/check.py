@@ -35,7 +35,7 @@ from edge.payload import (
     shapes,
 )
 from edge.streams import generator
-from scenarios import runner
+from scenarios import assembly, runner
 from scenarios.host import Interrupt, alarm, cache_folder, choose_device, logging_to
 from scenarios.load import Loaded, ScenarioError
 
@@ -97,7 +97,7 @@ def check(loaded: Loaded, description: Description, found: str | None) -> dict[s
     ScenarioError for a precision that the device which a run here would choose does not have.
     """
     return {
-        "scenario": runner.on_device(loaded, choose_device("auto")).scenario.model_dump(),
+        "scenario": assembly.on_device(loaded, choose_device("auto")).scenario.model_dump(),
         "blocks": blocks(description),
         "alphas": alphas(loaded, description),
         "estimate": estimate(loaded, description) | {"data": data(loaded, description, found)},
@@ -158,7 +158,7 @@ def kept_copies(loaded: Loaded, description: Description) -> int:
 def kept_nbytes(loaded: Loaded, description: Description) -> int:
     """What one client keeps between its visits; vectors of a client half's own are taken to weigh a model."""
     own = sum(part.keeps for part in loaded.method.parts)
-    kept = runner.job(loaded, description, DEVICE, Path()).keep
+    kept = assembly.job(loaded, description, DEVICE, Path()).keep
     return description.layout.nbytes(kept) + own * description.layout.nbytes()
 
 
@@ -188,7 +188,7 @@ def alphas(loaded: Loaded, description: Description) -> list[dict[str, Any]]:
     """
     layout, flops = description.layout, description.flops
     plain = flops.sum() - flops[0, INPUT_GRADIENT]
-    run_id = runner.job(loaded, description, DEVICE, Path()).run_id
+    run_id = assembly.job(loaded, description, DEVICE, Path()).run_id
     choice = loaded.method.objective.choices or ("alpha", "full")
     rows = []
     for alpha in range(1, len(layout)):
@@ -220,7 +220,7 @@ def estimate(loaded: Loaded, description: Description) -> dict[str, Any]:
     None too, and ``untimed`` says why, where they take longer to reckon than `PATIENCE_SECONDS`.
     """
     scenario = loaded.scenario
-    asked, half = runner.job(loaded, description, DEVICE, Path()), server(loaded, description)
+    asked, half = assembly.job(loaded, description, DEVICE, Path()), server(loaded, description)
     clients, rounds = _visits(loaded), scenario.rounds.max
     prices = [_price(loaded, description, half, asked, choice) for choice in _choices(loaded, half)]
     heard = listening(loaded, description)
@@ -240,8 +240,8 @@ def estimate(loaded: Loaded, description: Description) -> dict[str, Any]:
         "joules": None,
         "untimed": None,
     }
-    drawn = runner.fleet(loaded)
-    out = runner.refused(loaded, drawn, description)
+    drawn = assembly.fleet(loaded)
+    out = assembly.refused(loaded, drawn, description)
     result["refused_clients"] = [{"clients": count, "why": why} for why, count in Counter(out.values()).most_common()]
     if known:
         result["flops"] = dearest.work.flops * _visits(loaded) * rounds
@@ -263,12 +263,12 @@ def server(loaded: Loaded, description: Description) -> Server:
             histogram=np.zeros((clients, description.classes), np.int64),
         )
     zeros = {key: Vector(np.zeros(size, np.float32)) for key, size in description.layout.sizes.items()}
-    return runner.server(loaded, description, {MODEL: zeros})
+    return assembly.server(loaded, description, {MODEL: zeros})
 
 
 def _visits(loaded: Loaded) -> int:
     """Training visits of a round."""
-    rules = runner.rules(loaded)
+    rules = assembly.rules(loaded)
     if rules.policy in ASYNCHRONOUS:
         return rules.visits_per_round
     return min(rules.cohort, loaded.scenario.data.clients)
@@ -278,14 +278,14 @@ def _cohort(loaded: Loaded) -> list[int]:
     """The clients that are at work together in a typical round."""
     scenario = loaded.scenario
     rng = generator(scenario.seed, "cohort", 0)
-    count = min(runner.rules(loaded).cohort, scenario.data.clients)
+    count = min(assembly.rules(loaded).cohort, scenario.data.clients)
     return sorted(rng.choice(scenario.data.clients, size=count, replace=False).tolist())
 
 
 def listening(loaded: Loaded, description: Description) -> Listening:
     """Who only downloads in a round that sends the whole model to all, as round 0 does where any does."""
     half, layout = server(loaded, description), description.layout
-    names, run_id = loaded.method.objective.choices, runner.job(loaded, description, DEVICE, Path()).run_id
+    names, run_id = loaded.method.objective.choices, assembly.job(loaded, description, DEVICE, Path()).run_id
     whole = wire.train_nbytes(run_id, names, {MODEL: layout.shapes(layout.keys())})
     return Listening(list(half.listeners(0, _cohort(loaded))), Work(whole, 0, 0.0), float(layout.nbytes()))
 

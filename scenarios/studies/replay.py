@@ -23,7 +23,7 @@ from costmodel.clock import Clock
 from costmodel.units import format_bytes, format_joules, format_seconds
 from edge.config import Description
 from edge.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, KINDS, WEIGHT_GRADIENT, BlockShape, Layout
-from scenarios import runner
+from scenarios import assembly
 from scenarios.load import Loaded, ScenarioError, load
 from scenarios.reading import COMMAND_LINE, parse
 from scenarios.runs import open_runs
@@ -81,8 +81,8 @@ def replayed(folder: Path, overrides: Sequence[str] = ()) -> Replay:
                 f"to train anew: {fresh}"
             )
     description = described(run.environment, was)
-    drawn = runner.fleet(loaded)
-    out = runner.refused(loaded, drawn, description)
+    drawn = assembly.fleet(loaded)
+    out = assembly.refused(loaded, drawn, description)
     new = Replay(record, loaded, was.scenario.stop.target_accuracy, description, Clock(drawn), out, fresh)
     new.play()
     return new

@@ -31,7 +31,7 @@ from costmodel.clock import Clock
 from costmodel.units import format_seconds
 from edge.config import Description
 from edge.messages import Update
-from scenarios import runner
+from scenarios import assembly
 from scenarios.load import Loaded, ScenarioError
 from scenarios.runs import Run
 from scenarios.studies.check import server as server_of_zeros
@@ -112,11 +112,10 @@ class Replay(Federation):
         self.visits_done: list[VisitRow] = []
         self.still = Still(self._decisive(loaded, server_of_zeros(loaded, description)))
         # Beside the run that it ended, a target is a yardstick.
-        limits = replace(
-            runner.limits(loaded, stop_at_target=False), target_accuracy=target if record.stopped_by == TARGET else None
-        )
+        ending = target if record.stopped_by == TARGET else None
+        limits = replace(assembly.limits(loaded, stop_at_target=False), target_accuracy=ending)
         super().__init__(
-            job=runner.job(loaded, description, "cpu", Path()),
+            job=assembly.job(loaded, description, "cpu", Path()),
             method=loaded.method,
             options=loaded.options,
             description=description,
@@ -126,7 +125,7 @@ class Replay(Federation):
             budget=Budget(limits),
             ledger=cast(Ledger, None),
             folder=Path(),
-            rules=runner.rules(loaded),
+            rules=assembly.rules(loaded),
             eval_every=loaded.scenario.eval.every,
             on_round=lambda progress: None,
             refused=refused,

@@ -22,7 +22,7 @@ from coordinator.files import write_text
 from coordinator.ledger import has_rounds, read
 from coordinator.nursery import Nursery
 from coordinator.tasks import PoolError, Stopped
-from scenarios import runner
+from scenarios import assembly, runner
 from scenarios.host import Host, check_folder, make_folder, the_only_one
 from scenarios.load import Loaded, ScenarioError
 from scenarios.resolved import toml_text
@@ -155,7 +155,7 @@ def _make(part: Part, place: Path, host: Host, nursery: Nursery, stopped: Callab
     points = trail(place) if has_rounds(place / "ledger.sqlite") else ()
     if points and not suffices(points, part.needs):  # unfinished, or shorter than what is now asked
         until.remember(points)
-        loaded = runner.on_device(part.loaded, host.device)
+        loaded = assembly.on_device(part.loaded, host.device)
         return _ended(part, place, runner.resume(loaded, inside, place, nursery, until))
     shutil.rmtree(place, ignore_errors=True)
     return _ended(part, place, runner.run(part.loaded, inside, nursery, until, stop_at_target=False))
@@ -201,7 +201,7 @@ def _is_finished(place: Path, part: Part, device: str) -> bool:
     file = place / "scenario.toml"
     if not file.is_file():
         return False
-    _refuse_other(file, toml_text(runner.on_device(part.loaded, device).scenario.model_dump()))
+    _refuse_other(file, toml_text(assembly.on_device(part.loaded, device).scenario.model_dump()))
     try:
         stopped_by = _summary(place)["stopped_by"]
         return bool(stopped_by != USER) or suffices(trail(place), part.needs)

@@ -22,7 +22,7 @@ from edge import describe
 from edge.data import digits, shares
 from edge.site import Site
 from scenarios.load import load
-from scenarios.runner import job
+from scenarios.assembly import job
 
 cache, log, stuck = sys.argv[1:]
 

@@ -18,7 +18,7 @@ from costmodel.device import devices, networks
 from costmodel.fleet import Change, Fleet, Spread
 from edge.config import Description
 from edge.payload import BlockShape, Layout
-from scenarios import fleets, runner
+from scenarios import assembly, fleets
 from scenarios.cache import cache_folder
 from scenarios.load import ScenarioError, load
 
@@ -48,7 +48,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def drawn(*overrides: str) -> Fleet:
-    return runner.fleet(load("digits", overrides))
+    return assembly.fleet(load("digits", overrides))
 
 
 def refusal(*overrides: str) -> str:
@@ -491,7 +491,7 @@ def test_a_pathway_keeps_its_activations_and_a_teacher_does_not(home: Path, meth
     layout = Layout((BlockShape("body", 50), BlockShape("head", 5)))
     two = replace(described(55, 5.0), layout=layout, activations=np.array([0.0, 5.0]))
     loaded = load("digits", [*HALF_SMALL, f"method={method}"])
-    assert len(runner.refused(loaded, runner.fleet(loaded), two)) == count
+    assert len(assembly.refused(loaded, assembly.fleet(loaded), two)) == count
 
 
 def test_a_model_that_no_device_holds_is_refused(home: Path) -> None:
@@ -520,19 +520,19 @@ def test_a_run_is_another_one_when_a_file_that_it_names_says_something_else(
 ) -> None:
     write(home / "file", before)
     loaded = load("digits", [kind, f"{key}=file"])
-    known = runner.identity(loaded)
+    known = assembly.identity(loaded)
     assert list(known["files"]) == [key]
-    assert runner.identity(load("digits", [kind, f"{key}=file"])) == known
+    assert assembly.identity(load("digits", [kind, f"{key}=file"])) == known
     write(home / "file", after)
-    assert runner.identity(load("digits", [kind, f"{key}=file"]))["files"] != known["files"]
+    assert assembly.identity(load("digits", [kind, f"{key}=file"]))["files"] != known["files"]
 
 
 def test_a_run_is_another_one_when_its_calibrated_device_is_measured_again() -> None:
     file = cache_folder() / "devices" / "my-board.toml"
     write(file, DEVICE.format(name="my-board"))
-    known = runner.identity(load("digits", ["fleet.devices={my-board=1}"]))
+    known = assembly.identity(load("digits", ["fleet.devices={my-board=1}"]))
     write(file, DEVICE.format(name="my-board").replace("conv = 1e9", "conv = 2e9"))
-    assert runner.identity(load("digits", ["fleet.devices={my-board=1}"])) != known
+    assert assembly.identity(load("digits", ["fleet.devices={my-board=1}"])) != known
 
 
 # --- recorded traces --------------------------------------------------------------------------------------------------
@@ -549,7 +549,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_shipped_scenario_finds_its_traces_below_the_data_folder(recorded: Path) -> None:
     loaded = load("fedscale-trace")
-    fleet = runner.fleet(loaded)
+    fleet = assembly.fleet(loaded)
 
     assert list(fleets.named_files(loaded.scenario).values()) == [
         recorded / "devices" / "fedscale_client_capacity_595.csv",

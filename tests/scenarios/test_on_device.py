@@ -7,8 +7,8 @@ import json
 import pytest
 
 from scenarios import cli
+from scenarios.assembly import on_device
 from scenarios.load import ScenarioError, load
-from scenarios.runner import on_device
 
 WIDE = ["model.name=resnet18", "model.width=64", "data.name=cifar10"]
 NARROW = [*WIDE, "model.width=16"]

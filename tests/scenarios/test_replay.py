@@ -24,7 +24,7 @@ from costmodel import device
 from edge.config import Description, Job
 from edge.payload import Payload
 from edge.site import Site
-from scenarios import cli, runner
+from scenarios import assembly, cli, runner
 from scenarios.host import Host, cache_folder
 from scenarios.load import ScenarioError, load
 from scenarios.runs import ReportError
@@ -212,7 +212,7 @@ def test_nothing_is_written_into_the_run_folder(plain: Path) -> None:
 
 def test_the_environment_says_all_that_a_visit_is_reckoned_from(plain: Path) -> None:
     loaded = load(str(plain / "scenario.toml"))
-    known, _ = Site(runner.job(loaded, None, "cpu", cache_folder())).describe(True)
+    known, _ = Site(assembly.job(loaded, None, "cpu", cache_folder())).describe(True)
     found = described(json.loads((plain / "environment.json").read_text()), loaded)
 
     assert found.layout == known.layout
