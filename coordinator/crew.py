@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from coordinator.nursery import END_SECONDS, Nursery, how_ended
 from coordinator.tasks import PoolError
+from edge.messages import Kept
 
 BYE_SECONDS = 0.5
 """How long idle workers may take to leave on their own."""
@@ -45,6 +46,8 @@ class Worker:
     """Whether it has told what it measured of itself."""
     failed_over: set[int] = field(default_factory=set)
     """Tasks that it could not do since it did the last one."""
+    brought: tuple[int, Kept] | None = None
+    """What a client keeps, which came last: for the update of this task, which comes next."""
     last_words: str = ""
     """The error that its start ended in, or why it was ended."""
 
@@ -137,7 +140,7 @@ class Crew:
             worker.last_words = why
             self._nursery.end([worker.identity])
         elif not worker.dead:
-            worker.dead = True
+            worker.dead, worker.brought = True, None
             del self._by_identity[worker.identity]  # whatever it still sends comes from nobody
             self._gone.append(News(worker, f"worker {worker.number}, a guest, is gone: {why}", True))
 

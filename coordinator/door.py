@@ -20,8 +20,9 @@ from zmq.utils.monitor import recv_monitor_message
 from coordinator import leases
 from coordinator.tasks import PoolError
 
-HIGH_WATER = 4 * leases.MOST_IN_HAND
-"""Messages queued per worker and direction: of each task in hand its blocks, itself and its cancel, and some pings."""
+HIGH_WATER = 5 * leases.MOST_IN_HAND
+"""Messages queued per worker and direction: of each task in hand its blocks, what its client
+kept, itself and its cancel, and some pings."""
 MAX_FRAME_NBYTES = 1 << 32
 LAST_PART = zmq.NOBLOCK
 FURTHER_PART = zmq.NOBLOCK | zmq.SNDMORE

@@ -246,7 +246,8 @@ class Federation:
         # what is refused in the pool ends its worker; where runs go on without a bad update, it is judged instead
         up = self.up_shapes if self.faults.on_bad_update == "stop" else None
         may_fail = self.faults.on_bad_client == "skip"
-        return PoolTask(message, self.kept(visit.client), state_out, turns, flops, share, up, may_fail)
+        kept = None if self._keeps_slots else {MODEL: self.description.layout.shapes(self.job.keep)}
+        return PoolTask(message, self.kept(visit.client), state_out, turns, flops, share, up, kept, may_fail)
 
     def train(self, visits: Sequence[Visit]) -> Training:
         """Have these visits really trained, and their replies folded into the server's next step."""

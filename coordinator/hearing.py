@@ -13,6 +13,7 @@ from coordinator.crew import Crew, Worker
 from coordinator.door import Came, Door
 from coordinator.instructions import Collected, Deliver, Instruction
 from coordinator.leases import TRIES, Leases
+from coordinator.luggage import check_brought, store
 from coordinator.orders import Orders
 from coordinator.outbox import Outbox
 from coordinator.tasks import PoolError, Reply, check_answer, check_sums
@@ -104,8 +105,13 @@ class Hearing:
         message = wire.decode(parts[1], parts[2:], self.job.run_id if worker.greeted else messages.NO_RUN)
         if isinstance(message, messages.Hello) != (not worker.greeted):
             raise messages.WireError(f"a {type(message).__name__} {'after' if worker.greeted else 'before'} the hello")
+        brought, worker.brought = worker.brought, None
+        if brought is not None and not (isinstance(message, messages.Update) and envelope.sequence == brought[0]):
+            raise messages.WireError(f"a {type(message).__name__} in place of the update of task {brought[0]}")
         if isinstance(message, Reply):
-            self._answered(worker, envelope, message)
+            self._answered(worker, envelope, message, None if brought is None else brought[1])
+        elif isinstance(message, messages.Kept):
+            self._brought(worker, envelope.sequence, message)
         elif isinstance(message, messages.Hello):
             self.outbox.send(worker, messages.Welcome(replace(self.job, seat=worker.seat)))
             worker.greeted = True
@@ -142,12 +148,24 @@ class Hearing:
         if len(worker.failed_over) == TRIES:  # it is not the tasks: say, a GPU that has lost its context
             self.outbox.dismiss(worker, f"it failed over {TRIES} tasks in a row; the last: {reason}")
 
-    def _answered(self, worker: Worker, envelope: wire.Envelope, reply: Reply) -> None:
+    def _brought(self, worker: Worker, sequence: int, kept: messages.Kept) -> None:
+        """What a client keeps, from a guest; it counts when the update comes that belongs to it."""
+        if not worker.key:
+            raise messages.WireError("a Kept of a worker that reaches the files of the run")
+        self._check_in_hand(worker, sequence)
+        asked = self.orders.get(sequence)
+        if asked is not None:  # or it was cancelled
+            check_brought(asked.task, kept)
+        worker.brought = sequence, kept
+
+    def _answered(self, worker: Worker, envelope: wire.Envelope, reply: Reply, kept: messages.Kept | None) -> None:
         sequence, seconds = envelope.sequence, envelope.wall_seconds
         self._check_in_hand(worker, sequence)
         asked = self.orders.get(sequence)
         if asked is not None:
             check_answer(asked.task, reply)
+            if worker.key and asked.task.state_out is not None and kept is None:
+                raise messages.WireError(f"{asked.task.name}: what its client keeps did not come ahead of the update")
         if envelope.note and not worker.noted:
             worker.noted = True
             self.event("worker_memory", worker, f"worker {worker.number} on {envelope.note}")
@@ -158,6 +176,8 @@ class Hearing:
         self.obey(more)  # the worker is to have its next task before anybody looks at this reply
         if isinstance(verdict, Deliver):
             task, order, _ = self.orders.deposit(sequence) if deposited else self.orders.close(sequence)
+            if kept is not None:
+                store(task, kept)
             order.hear(sequence, task, reply)
         else:
             self.obey([verdict])

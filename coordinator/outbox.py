@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import zmq
 
 from coordinator.crew import Crew, Worker
 from coordinator.door import UnreachableError
 from coordinator.entrance import Entrance
+from coordinator.luggage import taken_along
 from coordinator.orders import OpenTask
 from coordinator.parcels import Parcels
 from edge import messages, wire
@@ -38,13 +40,14 @@ class Outbox:
         entries: wire.Entries | None = None,
         frames: Sequence[zmq.Frame] = (),
     ) -> None:
-        """One message. ``entries``: what its header says of vectors that were sent before."""
+        """One message. ``entries``: what its header says of vectors sent before; ``frames``: in place of its own."""
         run_id = self._run_id if worker.greeted else messages.NO_RUN
-        packed = (envelope or wire.Envelope(worker.identity)).pack()
-        header = (
-            wire.encode(message, run_id).header if entries is None else wire.encode_header(message, run_id, entries)
-        )
-        parts: list[bytes | zmq.Frame] = [packed, header, *frames]
+        parts: list[bytes | zmq.Frame] = [(envelope or wire.Envelope(worker.identity)).pack()]
+        if entries is None:
+            encoded = wire.encode(message, run_id)
+            parts += [encoded.header, *(frames or [zmq.Frame(raw, copy=False) for raw in encoded.frames])]
+        else:
+            parts.append(wire.encode_header(message, run_id, entries))
         door = self._entrance.guests if worker.key else self._entrance.own
         assert door is not None, worker.identity
         try:
@@ -55,7 +58,7 @@ class Outbox:
         self.nbytes += sum(len(part) for part in parts)
 
     def send_task(self, worker: Worker, sequence: int, opened: OpenTask) -> None:
-        """One task, after what it needs and this worker does not hold yet."""
+        """One task, after what it needs and this worker does not hold or reach. PoolError if that cannot be read."""
         task, _, parcel = opened
         missing, forget = self.parcels.delivery(worker.number, parcel)
         if missing:
@@ -63,8 +66,15 @@ class Outbox:
             envelope = wire.Envelope(worker.identity, forget=tuple(forget))
             self.send(worker, blocks, envelope, frames=[self._frame(vector) for vector in missing])
             forget = []
+        state_in, state_out = task.state_in, task.state_out
+        if worker.key:
+            # a guest is told that there is something to read or to keep, and not where it lies on this machine
+            state_in, state_out = [None if path is None else Path(path).name for path in (state_in, state_out)]
+            kept = taken_along(task)
+            if kept is not None:
+                self.send(worker, kept, wire.Envelope(worker.identity, sequence))
         envelope = wire.Envelope(
-            worker.identity, sequence, task.state_in, task.state_out, tuple(forget), 0.0, task.share, self._crew.left
+            worker.identity, sequence, state_in, state_out, tuple(forget), 0.0, task.share, self._crew.left
         )
         # the vectors were sent as blocks, now or before: the header alone names them
         self.send(worker, task.message, envelope, parcel.entries)

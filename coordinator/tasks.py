@@ -38,6 +38,8 @@ class PoolTask:
     """
     up: Shapes | None = None
     """The vectors of the update; None: whichever come."""
+    kept: Shapes | None = None
+    """The vectors that its client keeps in ``state_out``; None: whichever come."""
     may_fail: bool = False
     """Whether the order goes on if three workers ended over it; it is then answered by `unanswered`. Only training."""
 

@@ -111,7 +111,7 @@ def bench(job: Job, here: Job) -> Bench:
         raise JoinError(
             f"data set {job.data.name}: this worker's is {sha256[:16]}, the run's is {job.data_sha256[:16]}"
         )
-    return Bench(site, gpu)
+    return Bench(site, gpu, is_guest=True)
 
 
 def _raise_lost(number: int, frame: FrameType | None) -> NoReturn:

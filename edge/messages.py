@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from edge.config import Description, Job
 from edge.payload import Payload, Vector
+from edge.state import SEPARATOR
 
 Totals = dict[str, dict[str, NDArray[np.int64]]]
 """slot -> key -> sum of clients' vectors, in the units of `edge.exact`"""
@@ -90,6 +91,24 @@ class Blocks:
     """Vectors for the worker to hold, by version, until an envelope says to forget them."""
 
     vectors: tuple[Vector, ...]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a client keeps between its visits, where a worker does not reach the files that hold it. Not charged.
+
+    It goes right ahead of the task that needs it, and comes right ahead of the update of the visit that left it, each
+    time with that task's sequence.
+    """
+
+    client: int
+    payload: Payload
+    """The vectors of one file of `edge.state`."""
+
+    def __post_init__(self) -> None:
+        require(self.client >= 0, "kept: client", self.client)
+        for slot in self.payload:
+            require(SEPARATOR not in slot, "kept: slot", slot)
 
 
 @dataclass(frozen=True)
@@ -218,6 +237,7 @@ Message = (
     | Describe
     | Described
     | Blocks
+    | Kept
     | Train
     | Update
     | Collect

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from edge import messages, wire
+from edge import luggage, messages, wire
 from edge.config import CPU, Description, Job
 from edge.exact import ExactSums
 from edge.keys import KeyPair
@@ -45,7 +45,7 @@ LOST = 75
 """Exit status of a worker that lost the coordinator (EX_TEMPFAIL of sysexits.h)."""
 WELCOME_SECONDS = 60
 """A coordinator that does not answer a hello in this time is not there."""
-HIGH_WATER = 256
+HIGH_WATER = 320
 """Messages queued per direction; a coordinator has no more under way to one worker (`HIGH_WATER` of its pool)."""
 COPY_NBYTES = 1 << 18
 """Shorter vectors are copied after all: hearing that libzmq is done with a buffer takes longer. A visit that sends ten
@@ -61,13 +61,14 @@ COMES_DOWN = (
     | messages.Ping
     | messages.Describe
     | messages.Blocks
+    | messages.Kept
     | messages.Train
     | messages.Evaluate
     | messages.Collect
     | messages.Cancel
     | messages.Bye
 )
-NUMBERED = messages.Describe | messages.Train | messages.Evaluate | messages.Cancel
+NUMBERED = messages.Describe | messages.Kept | messages.Train | messages.Evaluate | messages.Cancel
 """Messages that belong to a task."""
 GONE = "the coordinator is gone"
 NOT_LET_IN = "no handshake: the key of the run there is not the one named in --server, or it is no run to join"
@@ -252,35 +253,45 @@ def log_error() -> None:
 class Bench:
     """Where tasks are done, one after another."""
 
-    def __init__(self, site: Site, gpu: Gpu | None) -> None:
-        self._site, self._gpu = site, gpu
+    def __init__(self, site: Site, gpu: Gpu | None, is_guest: bool = False) -> None:
+        """``is_guest``: the files that envelopes name are not on this machine (`edge.luggage`)."""
+        self._site, self._gpu, self.is_guest = site, gpu, is_guest
         self._sums = ExactSums(0)
 
-    def perform(self, task: messages.Message, envelope: wire.Envelope) -> messages.Message:
-        """The reply to one task; an exception becomes an `Error`."""
+    def perform(
+        self, task: messages.Message, envelope: wire.Envelope, kept: messages.Kept | None = None
+    ) -> tuple[messages.Message, messages.Kept | None]:
+        """The reply to one task, and what goes back ahead of it; an exception becomes an `Error`."""
         try:
-            return self._perform(task, envelope)
+            if not self.is_guest:
+                return self._perform(task, envelope)
+            with luggage.unpacked(envelope, kept) as own:
+                return self._perform(task, own)
         except Exception as error:
             log_error()
-            return _error(error)
+            return _error(error), None
 
     def note(self, task: messages.Message, reply: messages.Message) -> str:
         """What there is to tell beside a reply: once, after the first visit, how much memory it took."""
         is_visit = isinstance(task, messages.Train) and not isinstance(reply, messages.Error)
         return self._gpu.measure() if self._gpu is not None and is_visit else ""
 
-    def _perform(self, task: messages.Message, envelope: wire.Envelope) -> messages.Message:
+    def _perform(
+        self, task: messages.Message, envelope: wire.Envelope
+    ) -> tuple[messages.Message, messages.Kept | None]:
         if self._gpu is not None:
             self._gpu.make_room(envelope.left)
         if isinstance(task, messages.Train):
             update = self._site.train(task, envelope.state_in, envelope.state_out)
-            return self._added(update, envelope.share) if envelope.share > 0.0 else update
+            # read before the update is added up: what has failed must not be in the sums
+            keeps = luggage.packed(task, envelope) if self.is_guest else None
+            return self._added(update, envelope.share) if envelope.share > 0.0 else update, keeps
         if isinstance(task, messages.Collect):
-            return self._collected(task.round)
+            return self._collected(task.round), None
         if isinstance(task, messages.Evaluate):
-            return self._site.evaluate(task, envelope.state_in)
+            return self._site.evaluate(task, envelope.state_in), None
         assert isinstance(task, messages.Describe), task  # nothing else was let in
-        return messages.Described(*self._site.describe(task.data))
+        return messages.Described(*self._site.describe(task.data)), None
 
     def _added(self, update: messages.Update, share: float) -> messages.Update:
         if update.round != self._sums.round:
@@ -307,19 +318,21 @@ def serve(link: Link, open_bench: Callable[[], Bench]) -> str:
         while not isinstance(link.receive()[1], messages.Bye):
             pass
         return str(error) or type(error).__name__
-    hand = _Hand()
+    hand = _Hand(bench.is_guest)
     while hand.tasks or hand.take_in(link):
         task = hand.tasks[0]
-        envelope, message = task
+        envelope, message, kept = task
         link.settle()
         began = time.monotonic()
-        reply = bench.perform(message, envelope)
+        reply, keeps = bench.perform(message, envelope, kept)
         seconds = time.monotonic() - began
         note = bench.note(message, reply)
         if not hand.take_in(link):
             break
         if hand.tasks and hand.tasks[0] is task:  # or it was cancelled meanwhile
             hand.tasks.popleft()
+            if keeps is not None:
+                link.send(keeps, envelope.sequence)
             link.send(reply, envelope.sequence, seconds, note)
     return link.bye.why if link.bye is not None else ""
 
@@ -327,8 +340,10 @@ def serve(link: Link, open_bench: Callable[[], Bench]) -> str:
 class _Hand:
     """The tasks that have come and are not answered yet, in their order; the first is next, or in progress."""
 
-    def __init__(self) -> None:
-        self.tasks: deque[tuple[wire.Envelope, messages.Message]] = deque()
+    def __init__(self, is_guest: bool) -> None:
+        self.tasks: deque[tuple[wire.Envelope, messages.Message, messages.Kept | None]] = deque()
+        self._is_guest = is_guest
+        self._ahead: tuple[int, messages.Kept] | None = None  # what came last, for the task that comes next
 
     def take_in(self, link: Link) -> bool:
         """Heed what has come, and wait for a task if there is none; False after a bye."""
@@ -344,18 +359,29 @@ class _Hand:
             elif isinstance(message, messages.Cancel):
                 self._drop(envelope.sequence)
                 link.send(messages.Pong(), envelope.sequence)
+            elif isinstance(message, messages.Kept) and self._is_guest:
+                self._ahead = envelope.sequence, message
             else:
-                reason = self._why_not(envelope.sequence, message)
-                if reason:
-                    link.refuse(0, reason)  # if it came twice, the first is still to be answered
-                else:
-                    self.tasks.append((envelope, message))
+                self._add(link, envelope, message)
+
+    def _add(self, link: Link, envelope: wire.Envelope, message: messages.Message) -> None:
+        ahead, self._ahead = self._ahead, None
+        reason = self._why_not(envelope.sequence, message)
+        amiss = luggage.amiss(message, envelope, ahead) if self._is_guest else ""
+        if reason:
+            link.refuse(0, reason)  # if it came twice, the first is still to be answered
+        elif amiss:
+            link.refuse(envelope.sequence, amiss)
+        else:
+            self.tasks.append((envelope, message, None if ahead is None else ahead[1]))
 
     def _why_not(self, sequence: int, message: messages.Message) -> str:
         """Why a message cannot be the next task, or nothing."""
         if isinstance(message, messages.Welcome):
             return "a second welcome"
-        if sequence and any(envelope.sequence == sequence for envelope, _ in self.tasks):
+        if isinstance(message, messages.Kept):
+            return "a worker that reaches the files of the run has no use for a Kept"
+        if sequence and any(task[0].sequence == sequence for task in self.tasks):
             return f"task {sequence} came twice"
         return f"more than {MAX_IN_HAND} tasks wait" if len(self.tasks) >= MAX_IN_HAND else ""
 

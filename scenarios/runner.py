@@ -39,11 +39,6 @@ USERS_ERRORS = ("DataError", "PartitionError", "CacheError")
 
 def check_guests(loaded: Loaded, asked: Job) -> None:
     """ScenarioError for a run that workers on other machines could take no part in: they do not share its files."""
-    if asked.keep or any(part.keeps for part in loaded.method.parts):
-        raise ScenarioError(
-            f"{loaded.name}: --listen: clients of {loaded.scenario.method} keep vectors between their visits, in files "
-            "that workers on other machines cannot reach; leave --listen out"
-        )
     if asked.data.partition.file is not None:
         raise ScenarioError(f"{loaded.name}: --listen: data.partition.file: workers on other machines do not have it")
 

@@ -17,12 +17,18 @@ unused.
 ``blocks`` message, each version once per worker, and are found again by version. All other messages bring their frames,
 of float32 numbers but for the arrays of ``described`` and for ``sums``, which are int64.
 
+``kept`` (not charged) is what a client keeps between its visits, for guests: workers on other machines, which do not
+reach the files that an envelope names. It has the sequence of the task that it belongs to. Where the envelope of a task
+names a file to read, a kept goes right ahead of the task; where it names one to write, a kept comes right ahead of the
+update, and is on the coordinator's disk before anybody hears of that update. To a guest these names are mere signs that
+there is something to read or to write. Every frame of a kept has its checksum.
+
     worker                         coordinator
     hello                     ->
                               <-   welcome (job), ping
     pong (ready for a task)   ->
-                              <-   describe | [blocks] train | [blocks] evaluate
-    described | update | score | error   ->
+                              <-   describe | [blocks] [kept] train | [blocks] [kept] evaluate
+    described | [kept] update | score | error   ->
                               <-   collect
     sums | error              ->
                               <-   cancel (with a task's sequence): it is not wanted any more
@@ -47,8 +53,9 @@ message is refused, counted, and logged with its reason, though not more than on
 worker answers it with an error of the kind WireError, with the message's sequence if that could be read, so that a task
 which was not understood fails instead of being waited for. A coordinator passes a stranger's message over, and ends a
 worker whose message was refused, as one that answers what it was not asked, or twice; its tasks go on elsewhere. A
-worker of ours is ended as a process, one on another machine by a bye that says why. What a frame holds is not checked,
-unless its entry has a checksum.
+worker of ours is ended as a process, one on another machine by a bye that says why. So is a guest whose kept nobody
+asked for, holds other vectors than the client keeps where these are known, or is not followed by its update; and one
+whose update comes without it. What a frame holds is not checked, unless its entry has a checksum.
 """
 
 from edge.wire.decode import decode

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge.config import Description
-from edge.messages import Blocks, Described, Evaluate, Message, Sums, Totals, Train, Update, WireError, require
+from edge.messages import Blocks, Described, Evaluate, Kept, Message, Sums, Totals, Train, Update, WireError, require
 from edge.payload import KINDS, Payload, Vector, vectors
 from edge.wire.entries import FLOAT32, MAX_KEPT_NBYTES, UNNAMED, Entry, parse_entries, read
 from edge.wire.fields import ARRAYS, DESCRIPTION, NAMES, PROTOCOL, TYPES
@@ -39,7 +39,8 @@ def decode(
         return _compose(kind, values, entries, [_find(entry, held) for entry in entries])
     if len(frames) != len(entries):
         raise WireError(f"{name}: {len(entries)} frames announced, {len(frames)} received")
-    return _compose(kind, values, entries, [read(entry, frame) for entry, frame in zip(entries, frames, strict=True)])
+    arrays = [read(entry, frame, kind is Kept) for entry, frame in zip(entries, frames, strict=True)]
+    return _compose(kind, values, entries, arrays)
 
 
 def _compose(kind: type, values: dict[str, Any], entries: Sequence[Entry], arrays: Sequence[NDArray[Any]]) -> Message:
@@ -57,7 +58,7 @@ def _compose(kind: type, values: dict[str, Any], entries: Sequence[Entry], array
         return Described(_description(values, described), payload)
     if kind is Blocks:
         return Blocks(tuple(vector for _, _, vector in vectors(payload)))
-    if kind in (Train, Update, Evaluate):
+    if kind in (Train, Update, Evaluate, Kept):
         values["payload"] = payload
     elif entries:
         raise WireError(f"{NAMES[kind]} carries no frames, but {len(entries)} came")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from edge.messages import Blocks, Described, Evaluate, Message, Sums, Train, Update
+from edge.messages import Blocks, Described, Evaluate, Kept, Message, Sums, Train, Update
 from edge.payload import ITEM_NBYTES, Payload, Shapes, vectors
 from edge.wire.entries import INT64, UNNAMED, Entries, Frame, Sizes, pack_all, pack_entry
 from edge.wire.fields import ARRAYS, DESCRIPTION, NAMES, PROTOCOL, TYPES, pack_int
@@ -32,10 +32,10 @@ class Encoded:
 
 
 def encode(message: Message, run_id: str, checksum: bool = False) -> Encoded:
-    """The canonical encoding; ``checksum`` fills the CRC-32 of each frame."""
+    """The canonical encoding; ``checksum`` fills the CRC-32 of each frame, as `Kept` always does."""
     frames = _frames(message)
     raw = tuple(frame.array.reshape(-1).data.cast("B") for frame in frames)
-    entries = pack_all(frames, map(zlib.crc32, raw) if checksum else repeat(0))
+    entries = pack_all(frames, map(zlib.crc32, raw) if checksum or isinstance(message, Kept) else repeat(0))
     return Encoded(encode_header(message, run_id, entries), raw)
 
 
@@ -103,8 +103,8 @@ def _frames(message: Message) -> list[Frame]:
         for name, dtype in ARRAYS.items():
             array = np.ascontiguousarray(getattr(message.description, name), dtype=dtype)
             frames.append(Frame(DESCRIPTION, name, UNNAMED, array))
-    if isinstance(message, Described | Update):
-        # what goes up is used once: a content hash of it would be computed for nobody
+    if isinstance(message, Described | Update | Kept):
+        # these are used once: a content hash of it would be computed for nobody
         frames += [Frame(slot, key, UNNAMED, vector.data) for slot, key, vector in vectors(message.payload)]
     return frames
 

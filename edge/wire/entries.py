@@ -124,13 +124,16 @@ def _parse_entry(entry: object) -> Entry:
     return Entry(slot, key, version, np.dtype(dtype), dimensions, wanted, crc)
 
 
-def read(entry: Entry, frame: Buffer) -> NDArray[Any]:
-    """The array of a frame, a view of it where it is aligned; WireError if the frame is not what was announced."""
+def read(entry: Entry, frame: Buffer, has_checksum: bool = False) -> NDArray[Any]:
+    """The array of a frame, a view of it where it is aligned; WireError if the frame is not what was announced.
+
+    ``has_checksum``: a checksum of zero is one, and not left out.
+    """
     slot, key, _, dtype, shape, nbytes, checksum = entry
     got = memoryview(frame).nbytes
     if got != nbytes:
         raise WireError(f"entry {slot}/{key}: {nbytes} bytes announced, a frame of {got} came")
-    if checksum and zlib.crc32(frame) != checksum:
+    if (checksum or has_checksum) and zlib.crc32(frame) != checksum:
         raise WireError(f"entry {slot}/{key}: the checksum does not fit the frame")
     array = np.frombuffer(frame, dtype).reshape(shape) if got else np.empty(shape, dtype)
     # libzmq hands out short frames as parts of its read buffer, where they may start at any byte

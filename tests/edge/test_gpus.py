@@ -141,7 +141,7 @@ def test_a_worker_hears_before_each_task_who_has_left_and_tells_after_its_first_
     failing, visit = messages.Train(1, 0, 0.1, {}, {}), messages.Train(0, 0, 0.1, {}, {})
     notes = []
     for task, left in ((failing, ()), (visit, ()), (visit, (2,))):
-        notes.append(bench.note(task, bench.perform(task, wire.Envelope("worker-0-00ff", 1, left=left))))
+        notes.append(bench.note(task, bench.perform(task, wire.Envelope("worker-0-00ff", 1, left=left))[0]))
     assert notes == ["", "cuda:0: 0 MiB reserved, 1536 MiB context, share 0.50", ""]
     assert driver.fractions == [("cuda:0", 0.5), ("cuda:0", pytest.approx(0.35)), ("cuda:0", pytest.approx(0.85))]
 
@@ -155,6 +155,6 @@ def test_a_context_beyond_the_share_leaves_no_room(driver: Driver) -> None:
 
 def test_torchs_own_error_reaches_the_coordinator_by_the_name_that_it_knows() -> None:
     task = messages.Train(1, 0, 0.1, {}, {})
-    assert Bench(Visited(), None).perform(task, wire.Envelope("worker-0-00ff", 1)) == messages.Error(
+    assert Bench(Visited(), None).perform(task, wire.Envelope("worker-0-00ff", 1))[0] == messages.Error(
         OUT_OF_MEMORY, "too little"
     )
