@@ -352,6 +352,7 @@ class _Hand:
                 envelope, message = link.receive(wait=not self.tasks)
             except zmq.Again:
                 return True
+            ahead, self._ahead = self._ahead, None
             if isinstance(message, messages.Bye):
                 return False
             if isinstance(message, messages.Ping):
@@ -362,10 +363,15 @@ class _Hand:
             elif isinstance(message, messages.Kept) and self._is_guest:
                 self._ahead = envelope.sequence, message
             else:
-                self._add(link, envelope, message)
+                self._add(link, envelope, message, ahead)
 
-    def _add(self, link: Link, envelope: wire.Envelope, message: messages.Message) -> None:
-        ahead, self._ahead = self._ahead, None
+    def _add(
+        self,
+        link: Link,
+        envelope: wire.Envelope,
+        message: messages.Message,
+        ahead: tuple[int, messages.Kept] | None,
+    ) -> None:
         reason = self._why_not(envelope.sequence, message)
         amiss = luggage.amiss(message, envelope, ahead) if self._is_guest else ""
         if reason:

@@ -88,7 +88,7 @@ def fuzz_decoder(count: int, seed: int) -> Outcome:
     draw, outcome = random.Random(seed), Outcome()
     held = {vector.version: vector for vector in payload()["model"].values()}
     up = [(run_of(message), pack(message)) for message in going_up()]
-    going = [(message, isinstance(message, messages.Blocks)) for message in (*going_down(), BYE)]
+    going = [(message, isinstance(message, messages.Blocks | messages.Kept)) for message in (*going_down(), BYE)]
     down = [(run_of(message), pack(message, frames=frames)) for message, frames in going]
     with measured(outcome, psutil.Process) as done:
         for number in range(count):
@@ -247,7 +247,7 @@ def fuzz_worker(count: int, seed: int) -> Outcome:
         listener = Listener(Path(folder))
         assert isinstance(listener.hear()[1], messages.Hello)
         envelope = wire.Envelope(listener.identity, 7)
-        down = [(message, isinstance(message, messages.Blocks)) for message in going_down()]
+        down = [(message, isinstance(message, messages.Blocks | messages.Kept)) for message in going_down()]
         late = [pack(message, envelope, frames, RUN) for message, frames in down]
         early = [
             pack(message, envelope, frames, messages.NO_RUN)

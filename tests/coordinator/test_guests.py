@@ -8,10 +8,10 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -90,6 +90,8 @@ class Peer:
         self, endpoint: str, keys: tuple[bytes, bytes] | None, name: str = "guest-1", server: bytes = RUN[0]
     ) -> None:
         self.name, self.run_id = name, messages.NO_RUN
+        self.envelope = wire.Envelope(name)
+        """Of what was heard last."""
         self._held: dict[bytes, Vector] = {}
         self._context = zmq.Context[Any]()
         self._socket = self._context.socket(zmq.DEALER)
@@ -102,7 +104,7 @@ class Peer:
         self._monitor = self._socket.get_monitor_socket(AUTH | NO_DETAIL | DROPPED)
         self._socket.connect(endpoint)
 
-    def __enter__(self) -> Peer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -114,18 +116,22 @@ class Peer:
     def say(self, message: messages.Message, sequence: int = 0, envelope_name: str = "") -> None:
         encoded = wire.encode(message, self.run_id)
         envelope = wire.Envelope(envelope_name or self.name, sequence).pack()
-        self._socket.send_multipart([envelope, encoded.header, *encoded.frames])
+        self.send([envelope, encoded.header, *encoded.frames])
+
+    def send(self, parts: Sequence[bytes | memoryview]) -> None:
+        self._socket.send_multipart(parts)
 
     def hear(self) -> tuple[int, messages.Message]:
         """(sequence, message), blocks aside."""
         while True:
             first, header, *frames = self._socket.recv_multipart()
+            self.envelope = wire.Envelope.parse(first)
             message = wire.decode(header, frames, self.run_id, self._held)
             if not isinstance(message, messages.Blocks):
-                return wire.Envelope.parse(first).sequence, message
+                return self.envelope.sequence, message
             self._held |= {vector.version: vector for vector in message.vectors}
 
-    def join(self) -> Peer:
+    def join(self) -> Self:
         """Greet, and be ready for a task."""
         self.say(messages.Hello())
         _, welcome = self.hear()
@@ -135,7 +141,7 @@ class Peer:
         self.say(messages.Pong())
         return self
 
-    def serve(self, count: int) -> Peer:
+    def serve(self, count: int) -> Self:
         """Do so many visits as `test_pool.Site` does."""
         for _ in range(count):
             sequence, task = self.hear()

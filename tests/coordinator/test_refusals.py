@@ -94,6 +94,10 @@ WRONG: dict[str, tuple[Callable[[messages.Update, int], list[tuple[messages.Mess
     "given up": (lambda update, n: [(messages.Pong(), n)], "task 1 was given up, but nobody cancelled it"),
     "a failure of another": (lambda update, n: [(messages.Error("E", ""), 9)], "task 9 is not in its hand"),
     "sums": (lambda update, n: [(messages.Sums(5, 1, {}), 0)], "sums that nobody asked for"),
+    "what its client keeps": (
+        lambda update, n: [(messages.Kept(1, payload()), n)],
+        "a Kept of a worker that reaches the files of the run",
+    ),
     "downwards": (lambda update, n: [(messages.Bye(), n)], "a coordinator has no use for a Bye"),
     "hello": (lambda update, n: [(messages.Hello(), n)], "run id (this is run-1): '' does not fit"),
 }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import msgpack
 import numpy as np
 import zmq
 
-from edge import messages, wire
-from edge.payload import Payload
+from edge import messages, state, wire
+from edge.payload import Payload, Vector
+from edge.worker import LOST, Bench, Link, serve
 from tests.edge.mutations import DESCRIPTION, RUN, Parts, pack, payload
 
 ROOT = Path(__file__).parent.parent.parent
@@ -39,20 +41,43 @@ class Site:
         return messages.Score(task.start, task.client, 0, task.stop - task.start, 0.5)
 
 
+class KeepingSite(Site):
+    """Its clients keep the sum of their numbers: that of all visits so far, in a vector of three."""
+
+    def train(self, task: messages.Train, state_in: str | None, state_out: str | None) -> messages.Update:
+        if state_out is not None:
+            before = state.read(state_in)["model"]["a"].data if state_in is not None else np.zeros(3, np.float32)
+            state.write(state_out, {"model": {"a": Vector(before + np.float32(task.client))}})
+        return super().train(task, None, None)
+
+
+def guest(argv: Sequence[str]) -> int:
+    """A guest's loop behind a socket without keys."""
+    endpoint, identity, *_ = argv
+    link = Link(endpoint, identity, 5000, lambda why: os._exit(LOST))
+    link.welcome()
+    return 1 if serve(link, lambda: Bench(KeepingSite(None), None, is_guest=True)) else 0
+
+
 class Listener:
     """The coordinator: it hears and says what the test wants."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, main: str = "edge.worker:main") -> None:
+        """``main``: what the worker process runs; its temporary files lie in ``folder / "tmp"``."""
         self.log, self.identity = folder / "worker.log", "worker-0-00ff"
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.LINGER, 0)
         endpoint = f"ipc://{folder / 'socket'}"
         self._router.bind(endpoint)
-        code = "import sys; from edge.worker import main; sys.exit(main(sys.argv[1:]))"
+        module, function = main.split(":")
+        code = f"import sys; from {module} import {function}; sys.exit({function}(sys.argv[1:]))"
         argv = [sys.executable, "-c", code, endpoint, self.identity, "tests.edge.listener:Site", "5000"]
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(argv, stderr=log, cwd=ROOT)
+            self.temporary = folder / "tmp"
+            self.temporary.mkdir()
+            environment = os.environ | {"TMPDIR": str(self.temporary)}
+            self.process = subprocess.Popen(argv, stderr=log, cwd=ROOT, env=environment)
         self.sent = 1
         self._run_id = messages.NO_RUN
 
@@ -67,18 +92,30 @@ class Listener:
             self._run_id = RUN
         return wire.Envelope.parse(envelope).sequence, wire.decode(header, frames, self._run_id)
 
-    def visit(self, client: int, heard: Callable[[messages.Message], None]) -> messages.Message:
-        """Have a visit done; what comes before its answer is ``heard``."""
+    def visit(
+        self,
+        client: int,
+        heard: Callable[[messages.Message], None],
+        kept: Payload | None = None,
+        out: str | None = None,
+    ) -> messages.Message:
+        """Have a visit done, after what its client has ``kept``; what comes before its answer is ``heard``.
+
+        ``out``: where the client is to keep something, as the envelope has it.
+        """
         self.sent += 1
         sequence = 10**6 + self.sent
         task = messages.Train(client, 5, 0.1, {"act": 0}, payload(float(self.sent)))
         vectors = tuple(task.payload["model"].values())
         gone = tuple(vector.version for vector in payload(float(self.sent - 1))["model"].values())
         self.send(pack(messages.Blocks(vectors), wire.Envelope(self.identity, forget=gone)))
-        self.send(pack(task, wire.Envelope(self.identity, sequence), frames=False))
+        mine = wire.Envelope(self.identity, sequence, None if kept is None else "before", out)
+        if kept is not None:
+            self.send(pack(messages.Kept(client, kept), mine))
+        self.send(pack(task, mine, frames=False))
         while True:
             got, message = self.hear()
-            if got == sequence:
+            if got == sequence and not isinstance(message, messages.Kept):
                 return message
             heard(message)
 

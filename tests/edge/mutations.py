@@ -67,6 +67,7 @@ def going_up() -> list[messages.Message]:
         messages.Sums(5, 2, {"model": {"a": np.array([1, -(2**40), 3]), "b": np.array([7])}}),
         messages.Score(0, messages.GLOBAL, 3, 4, 1.5),
         messages.Error("ValueError", "that cannot be trained"),
+        messages.Kept(1, payload()),
     ]
 
 
@@ -81,6 +82,7 @@ def going_down() -> list[messages.Message]:
         messages.Evaluate(0, 4, messages.GLOBAL, payload()),
         messages.Collect(5),
         messages.Cancel(),
+        messages.Kept(1, payload()),
     ]
 
 

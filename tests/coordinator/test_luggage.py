@@ -1,0 +1,328 @@
+"""What clients keep, between a pool and guests that do not reach its files: when it counts, and what is refused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coordinator.tasks import PoolError, PoolTask, Reply
+from edge import messages, state, wire
+from edge.payload import Payload, Vector
+from tests.coordinator import test_guests
+from tests.coordinator.test_guests import ALICE, Opener, Peer, answer, meanwhile
+from tests.coordinator.test_pool import model, visit
+
+nursery, listening = test_guests.nursery, test_guests.listening
+BEFORE: Payload = {
+    "model": {"a": Vector(np.array([1.0, 2.0], np.float32)), "empty": Vector(np.zeros(0, np.float32))},
+    "control": {"a": Vector(np.array([np.nan], np.float32))},
+}
+AFTER: Payload = {"model": {"a": Vector(np.array([3.0, 4.0], np.float32))}}
+SHAPES = {"model": {"a": 2}}
+DOWN: Payload = {"model": {"a": Vector(np.zeros(2, np.float32))}}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Of files that clients keep; client 7 has one."""
+    state.write(str(tmp_path / "state" / "before"), BEFORE)
+    return tmp_path / "state"
+
+
+def keeping(folder: Path) -> PoolTask:
+    """A visit to client 7, which has kept something and is to keep something."""
+    asked = visit(7, payload=DOWN, state_in=folder / "before", state_out=folder / "after")
+    return replace(asked, kept=SHAPES)
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def plain(payload: Payload) -> dict[str, dict[str, list[float]]]:
+    return {slot: {key: vector.data.tolist() for key, vector in named.items()} for slot, named in payload.items()}
+
+
+class Guest(Peer):
+    """A peer that knows what clients keep."""
+
+    def asked(self) -> tuple[int, messages.Update]:
+        """Hear what client 7 has kept, and the visit; the task's number, and the right update."""
+        ahead, kept = self.hear()
+        if isinstance(kept, messages.Ping):  # the pool looks who is still there
+            ahead, kept = self.hear()
+        sequence, task = self.hear()
+        assert isinstance(kept, messages.Kept) and ahead == sequence
+        assert repr(plain(kept.payload)) == "{'control': {'a': [nan]}, 'model': {'a': [1.0, 2.0], 'empty': []}}"
+        return sequence, answer(task)
+
+    def do(self) -> None:
+        """The visit, as an honest worker does it."""
+        sequence, update = self.join().asked()
+        self.say(messages.Kept(7, AFTER), sequence)
+        self.say(update, sequence)
+
+
+def test_it_goes_ahead_of_the_visit_and_is_written_before_the_update_is_heard(listening: Opener, folder: Path) -> None:
+    host, found = listening(0), list[bytes]()
+
+    def hear(task: PoolTask, reply: Reply) -> None:
+        found.append((folder / "after").read_bytes())
+
+    with Guest(host.endpoint, ALICE) as alice:
+        with meanwhile(alice.do):
+            host.pool.submit([keeping(folder)], hear).wait()
+        named = (alice.envelope.state_in, alice.envelope.state_out)
+    assert named == ("before", "after")  # and not where they lie
+    state.write(str(folder / "as a worker of ours writes it"), AFTER)
+    assert found == [(folder / "as a worker of ours writes it").read_bytes()]
+    assert files(folder) == ["after", "as a worker of ours writes it", "before"]
+
+
+def test_a_score_under_what_a_client_has_kept_gets_it_too_and_brings_nothing_back(
+    listening: Opener, folder: Path
+) -> None:
+    host, heard = listening(0), list[Reply]()
+    score = messages.Score(0, 7, 3, 4, 0.5)
+
+    def serve() -> None:
+        with Guest(host.endpoint, ALICE) as alice:
+            ahead, kept = alice.join().hear()
+            sequence, task = alice.hear()
+            assert isinstance(kept, messages.Kept) and isinstance(task, messages.Evaluate)
+            assert (ahead, kept.client) == (sequence, 7)
+            alice.say(score, sequence)
+
+    with meanwhile(serve):
+        asked = PoolTask(messages.Evaluate(0, 4, 7, DOWN), str(folder / "before"))
+        host.pool.submit([asked], lambda task, reply: heard.append(reply)).wait()
+    assert heard == [score]
+    assert files(folder) == ["before"]
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+KEPT = messages.Kept(7, AFTER)
+LONG: Payload = {"model": {"a": Vector(np.zeros(3, np.float32))}}
+Said = list[tuple[messages.Message, int]]
+WRONG: dict[str, tuple[Callable[[messages.Update, int], Said], str]] = {
+    "missing": (
+        lambda update, n: [(update, n)],
+        "client 7, round 5, train: what its client keeps did not come ahead of the update",
+    ),
+    "another client's": (
+        lambda update, n: [(replace(KEPT, client=8), n), (update, n)],
+        "what client 8 keeps does not answer: client 7, round 5, train",
+    ),
+    "shape": (
+        lambda update, n: [(replace(KEPT, payload=LONG), n), (update, n)],
+        "client 7, round 5, train: the client keeps {'model': {'a': 3}} instead of {'model': {'a': 2}}",
+    ),
+    "slot": (
+        lambda update, n: [(replace(KEPT, payload={"other": AFTER["model"]}), n), (update, n)],
+        "client 7, round 5, train: the client keeps {'other': {'a': 2}} instead of {'model': {'a': 2}}",
+    ),
+    "another task's": (lambda update, n: [(KEPT, n + 1), (update, n)], "task 2 is not in its hand"),
+    "no task's": (lambda update, n: [(KEPT, 0), (update, n)], "task 0 is not in its hand"),
+    "twice": (lambda update, n: [(KEPT, n), (KEPT, n), (update, n)], "a Kept in place of the update of task 1"),
+    "too early": (
+        lambda update, n: [(KEPT, n), (messages.Pong(), 0), (update, n)],
+        "a Pong in place of the update of task 1",
+    ),
+    "of a failure": (
+        lambda update, n: [(KEPT, n), (messages.Error("E", ""), n)],
+        "a Error in place of the update of task 1",
+    ),
+    "too late": (
+        lambda update, n: [(update, n), (KEPT, n)],
+        "client 7, round 5, train: what its client keeps did not come ahead of the update",
+    ),
+    "of a wrong update": (
+        lambda update, n: [(KEPT, n), (replace(update, client=8), n)],
+        "a Update that does not answer: client 7, round 5, train",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_does_not_fit_is_refused_and_written_nowhere_and_the_visit_is_done_by_another(
+    listening: Opener, folder: Path, wrong: str
+) -> None:
+    said, reason = WRONG[wrong]
+
+    def act(eve: Guest, update: messages.Update, n: int) -> None:
+        for message, sequence in said(update, n):
+            eve.say(message, sequence)
+
+    _refused_then_done(listening, folder, reason, act)
+
+
+def test_a_frame_that_was_damaged_cut_or_swapped_for_a_longer_one_is_refused(listening: Opener, folder: Path) -> None:
+    encoded = wire.encode(KEPT, "run-1")
+    damaged, longer = bytearray(encoded.frames[0]), bytes(encoded.frames[0]) + bytes(4)
+    damaged[3] ^= 1
+    wrong = {
+        "entry model/a: the checksum does not fit the frame": [encoded.header, bytes(damaged)],
+        "entry model/a: 8 bytes announced, a frame of 12 came": [encoded.header, longer],
+        "kept: 1 frames announced, 0 received": [encoded.header],
+        "not a msgpack message": [encoded.header[:-1], bytes(encoded.frames[0])],
+    }
+    for reason, parts in wrong.items():
+        (folder / "after").unlink(missing_ok=True)
+
+        def act(eve: Guest, update: messages.Update, n: int, parts: list[bytes] = parts) -> None:
+            eve.send([wire.Envelope(eve.name, n).pack(), *parts])
+
+        _refused_then_done(listening, folder, reason, act)
+
+
+def _refused_then_done(
+    listening: Opener, folder: Path, reason: str, act: Callable[[Guest, messages.Update, int], object]
+) -> None:
+    host, done = listening(0), list[Reply]()
+
+    def serve() -> None:
+        with Guest(host.endpoint, ALICE) as eve:
+            sequence, update = eve.join().asked()
+            act(eve, update, sequence)
+            while not isinstance(bye := eve.hear()[1], messages.Bye):
+                pass
+            assert bye.why.startswith(f"its message was refused: from guest-1: {reason}")
+        assert (files(folder), done) == (["before"], [])
+        with Guest(host.endpoint, ALICE, "guest-2") as alice:
+            alice.do()
+
+    with meanwhile(serve):
+        host.pool.submit([keeping(folder)], lambda task, reply: done.append(reply)).wait()
+    assert plain(state.read(str(folder / "after"))) == plain(AFTER)
+    assert len(host.of("task_repeated")) == 1
+    host.pool.__exit__(None, None, None)
+
+
+def test_what_nobody_asked_for_is_refused(listening: Opener, folder: Path) -> None:
+    host = listening(0)
+
+    def serve() -> None:
+        with Guest(host.endpoint, ALICE) as eve:
+            sequence, _ = eve.join().hear()
+            eve.say(KEPT, sequence)
+            why = "what client 7 keeps, which nobody asked for: client 7, round 5, train"
+            assert eve.hear()[1] == messages.Bye(f"its message was refused: from guest-1: {why}")
+        with Guest(host.endpoint, ALICE, "guest-2") as alice:
+            alice.join().serve(1)
+
+    with meanwhile(serve):
+        host.pool.submit([visit(7)], lambda task, reply: None).wait()
+    assert files(folder) == ["before"]
+
+
+# --- guests that are lost, visits that are cancelled, disks that refuse -----------------------------------------------
+
+
+def test_what_a_guest_brought_before_it_was_lost_does_not_count(listening: Opener, folder: Path) -> None:
+    host = listening(0)
+
+    def serve() -> None:
+        with Guest(host.endpoint, ALICE) as alice:
+            sequence, _ = alice.join().asked()
+            alice.say(messages.Kept(7, {"model": {"a": Vector(np.full(2, 9.0, np.float32))}}), sequence)
+        with Guest(host.endpoint, ALICE, "guest-2") as alice:
+            sequence, update = alice.join().asked()
+            assert files(folder) == ["before"]
+            alice.say(KEPT, sequence)
+            alice.say(update, sequence)
+
+    with meanwhile(serve):
+        host.pool.submit([keeping(folder)], lambda task, reply: None).wait()
+    assert plain(state.read(str(folder / "after"))) == plain(AFTER)
+
+
+def test_what_comes_back_from_a_visit_that_was_cancelled_is_written_nowhere(listening: Opener, folder: Path) -> None:
+    host, has_it, is_cancelled = listening(0), threading.Event(), threading.Event()
+
+    def serve() -> None:
+        with Guest(host.endpoint, ALICE) as alice:
+            sequence, update = alice.join().asked()
+            has_it.set()
+            assert is_cancelled.wait(20)
+            alice.say(KEPT, sequence)
+            alice.say(update, sequence)
+            assert alice.hear() == (sequence, messages.Cancel())
+            alice.say(messages.Pong(), sequence)
+            alice.serve(1)
+
+    with meanwhile(serve):
+        order = host.pool.submit([keeping(folder)], lambda task, reply: None)
+        host.until(has_it.is_set)
+        order.cancel()
+        is_cancelled.set()
+        host.until(lambda: host.of("late_reply"))
+        host.pool.submit([visit(3)], lambda task, reply: None).wait()
+    assert files(folder) == ["before"]
+    assert host.of("message_refused") == []
+
+
+def test_an_update_that_was_added_up_leaves_what_its_client_keeps_all_the_same(listening: Opener, folder: Path) -> None:
+    host = listening(0)
+
+    def serve() -> None:
+        with Guest(host.endpoint, ALICE) as alice:
+            sequence, update = alice.join().asked()
+            alice.say(KEPT, sequence)
+            alice.say(replace(update, payload={}), sequence)
+            assert alice.hear()[1] == messages.Collect(5)
+            alice.say(messages.Sums(5, 1, {}))
+
+    with meanwhile(serve):
+        order = host.pool.submit([replace(keeping(folder), share=1.0)], lambda task, reply: None)
+        order.wait()
+        assert plain(state.read(str(folder / "after"))) == plain(AFTER)
+        order.collect()
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"nothing like it")])
+def test_a_file_that_cannot_be_read_ends_the_run_by_its_name(
+    listening: Opener, folder: Path, damage: Callable[[Path], object]
+) -> None:
+    host, may_leave = listening(0), threading.Event()
+    damage(folder / "before")
+
+    def serve() -> None:
+        with Guest(host.endpoint, ALICE) as alice:
+            alice.join()
+            may_leave.wait(20)
+
+    with meanwhile(serve):
+        with pytest.raises(PoolError) as error:
+            host.pool.submit([keeping(folder)], lambda task, reply: None).wait()
+        may_leave.set()
+    where = f"client 7, round 5, train: what the client has kept, {folder / 'before'}, cannot be read: "
+    assert str(error.value).startswith(where)
+
+
+def test_a_disk_that_refuses_ends_the_run_by_the_files_name(listening: Opener, folder: Path) -> None:
+    host, heard = listening(0), list[Reply]()
+    task = replace(keeping(folder), state_out=str(folder / "before" / "after"))  # in a file, where no file can be
+    with Guest(host.endpoint, ALICE) as alice, meanwhile(alice.do), pytest.raises(PoolError) as error:
+        host.pool.submit([task], lambda task, reply: heard.append(reply)).wait()
+    assert str(error.value) == (
+        f"client 7, round 5, train: what the client keeps cannot be written to {task.state_out}: File exists"
+    )
+    assert heard == []
+
+
+def test_a_worker_of_ours_is_told_where_the_files_are_and_sent_none(listening: Opener, folder: Path) -> None:
+    host = listening(1)
+    sent: list[int] = []
+    for state_in in (None, folder / "before"):
+        asked = visit(1, payload=model(), state_in=state_in, state_out=folder / "after")
+        host.pool.submit([asked], lambda task, reply: None).wait()
+        sent.append(host.pool.physical_bytes[0])
+    name = len(str(folder / "before"))
+    assert sent[1] - sent[0] < 500 + name  # the task alone: its blocks were there
+    assert (folder / "after").read_bytes() == b""  # written by the worker itself
