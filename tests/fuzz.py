@@ -1,7 +1,8 @@
 """Malformed messages against both sides of the protocol: ``python -m tests.fuzz --messages 100000 --seed 1``.
 
-Three sides: the decoder alone; a pool with its ROUTER socket, which hears strangers and workers that misbehave; and a
-worker process, which hears a coordinator that does. Each is asked for honest work in between and must do it right.
+The decoder alone; a pool with its ROUTER socket, which hears strangers and workers that misbehave, or guests that do;
+and a worker process, or a guest's, which hears a coordinator that does. Each is asked for honest work in between and
+must do it right; where there are guests, what clients keep travels with it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -24,12 +25,12 @@ import zmq
 from coordinator.crew import Worker
 from coordinator.pool import Pool
 from coordinator.tasks import PoolTask, Reply
-from edge import messages, wire
+from edge import messages, state, wire
 from edge.exact import ExactSum
 from edge.payload import Vector
 from tests.edge.listener import SILENT_SECONDS, Listener
 from tests.edge.mutations import BYE, JOB, RUN, Parts, going_down, going_up, mutate, noise, pack, payload, run_of
-from tests.impostors import Impostors, impostors_pool
+from tests.impostors import ImpostorGuests, Impostors, impostors_pool, keeps
 
 ROOT = Path(__file__).parent.parent
 BATCH = 50
@@ -159,7 +160,7 @@ class Misbehaving(Impostors):
     def say(self, identity: str, message: messages.Message, sequence: int = 0) -> None:
         """Say it, or something like it."""
         if identity not in self._honest:
-            self._honest[identity] = self._draw.choice((0, 1, 3, 3, 3)) if self.lives % 2 == 0 else 4
+            self._honest[identity] = self.patience()
         if isinstance(message, messages.Pong) and identity in self._ready:  # the pool has looked who is still there
             super().say(identity, message, sequence)
             return
@@ -176,6 +177,10 @@ class Misbehaving(Impostors):
         self.send(identity, malformed(self._draw, valid))
         self.send(identity, [b""])  # whatever came before: this is refused
 
+    def patience(self) -> int:
+        """Messages that the next worker sends before it misbehaves."""
+        return self._draw.choice((0, 1, 3, 3, 3)) if self.lives % 2 == 0 else 4
+
     def intrude(self) -> None:
         """Messages from nobody, and from one that has taken the name of a worker."""
         if not self._intruders:
@@ -187,18 +192,33 @@ class Misbehaving(Impostors):
                 intruder.send_multipart(parts)
 
 
-def fuzz_pool(count: int, seed: int) -> Outcome:
+class MisbehavingGuests(ImpostorGuests, Misbehaving):
+    """Each is let in before it misbehaves, since nobody else could be told to leave."""
+
+    def patience(self) -> int:
+        """Its hello and its pong; then what a client keeps, and its update, in turn."""
+        return self._draw.choice((1, 2, 2, 3, 3, 4, 5))
+
+    def intrude(self) -> None:
+        """Nobody comes without a key."""
+
+
+def fuzz_pool(count: int, seed: int, kind: type[Misbehaving] = Misbehaving) -> Outcome:
     """A pool that strangers and its own workers send malformed messages: every visit is answered, once."""
     draw, outcome = random.Random(seed), Outcome()
     with measured(outcome, psutil.Process) as done:
         while outcome.sent < count:
-            _one_pool(draw, outcome, count)
+            _one_pool(kind(draw, outcome), draw, outcome, count)
             done(outcome.sent / count)
     return outcome
 
 
-def _one_pool(draw: random.Random, outcome: Outcome, count: int) -> None:
-    workers = Misbehaving(draw, outcome)
+def fuzz_host(count: int, seed: int) -> Outcome:
+    """A pool whose guests misbehave: what clients keep is written as an honest one brings it."""
+    return fuzz_pool(count, seed, MisbehavingGuests)
+
+
+def _one_pool(workers: Misbehaving, draw: random.Random, outcome: Outcome, count: int) -> None:
     with tempfile.TemporaryDirectory(prefix="f-") as logs, impostors_pool(workers, Path(logs), CountingPool) as opened:
         pool, events = opened
         assert isinstance(pool, CountingPool)
@@ -211,13 +231,16 @@ def _one_pool(draw: random.Random, outcome: Outcome, count: int) -> None:
             heard: list[int] = []
             share = draw.choice((0.0, 0.25))
             workers.left = 1 if share else len(clients)
-            _visit(pool, clients, heard, share)
+            _visit(pool, clients, heard, share, Path(logs))
             assert sorted(heard) == sorted(clients), (heard, clients)
     outcome.lines += sum(event.kind == "message_refused" for event in events)
 
 
-def _visit(pool: Pool, clients: Sequence[int], heard: list[int], share: float) -> None:
-    """Have visits done; with a share, their updates are added up by workers, and must add up."""
+def _visit(pool: Pool, clients: Sequence[int], heard: list[int], share: float, folder: Path) -> None:
+    """Have visits done; with a share, their updates are added up by workers, and must add up.
+
+    Where there are guests, clients keep what they have written before, too.
+    """
 
     def hear(task: PoolTask, reply: Reply) -> None:
         assert isinstance(reply, messages.Update)
@@ -225,8 +248,20 @@ def _visit(pool: Pool, clients: Sequence[int], heard: list[int], share: float) -
 
     down, up = payload(), {"model": {"a": 3, "b": 1}}
     asked = [messages.Train(client, 5, 0.1, {"act": 0}, down) for client in clients]
-    order = pool.submit([PoolTask(message, share=share, up=up) for message in asked], hear)
+    tasks = [PoolTask(message, share=share, up=up) for message in asked]
+    if pool.gate is not None:
+        before = str(folder / "before")
+        state.write(before, keeps(1).payload)
+        tasks = [
+            replace(task, state_in=before, state_out=str(folder / f"after-{number}"), kept={"model": {"a": 3}})
+            for number, task in enumerate(tasks)
+        ]
+    order = pool.submit(tasks, hear)
     order.wait()
+    for task, client in zip(tasks, clients, strict=True):
+        if task.state_out is not None:
+            assert state.read(task.state_out)["model"]["a"].data.tolist() == [client] * 3
+            Path(task.state_out).unlink()
     if share:
         total = ExactSum(order.collect()["model"]["a"]).vector()
         assert total.tolist() == [sum(clients) * share] * 3, (total, clients)
@@ -235,18 +270,26 @@ def _visit(pool: Pool, clients: Sequence[int], heard: list[int], share: float) -
 # --- a worker -----------------------------------------------------------------------------------------------------
 
 
-def fuzz_worker(count: int, seed: int) -> Outcome:
+def fuzz_guest(count: int, seed: int) -> Outcome:
+    """The same of a guest, to which what clients keep is sent, and which gives it back."""
+    return fuzz_worker(count, seed, is_guest=True)
+
+
+def fuzz_worker(count: int, seed: int, is_guest: bool = False) -> Outcome:
     """A worker whose coordinator sends malformed messages, before the welcome and after: it still does its visits."""
-    draw, outcome = random.Random(seed), Outcome()
+    draw, outcome, kept = random.Random(seed), Outcome(), list[messages.Kept]()
 
     def heard(message: messages.Message) -> None:
         if isinstance(message, messages.Error) and message.kind == "WireError":
             outcome.refuse(message.text)
+        if isinstance(message, messages.Kept):
+            kept.append(message)
 
     with tempfile.TemporaryDirectory(prefix="f-") as folder:
-        listener = Listener(Path(folder))
+        listener = Listener(Path(folder), "tests.edge.listener:guest" if is_guest else "edge.worker:main")
         assert isinstance(listener.hear()[1], messages.Hello)
-        envelope = wire.Envelope(listener.identity, 7)
+        files = ("before", "after") if is_guest else (None, None)
+        envelope = wire.Envelope(listener.identity, 7, *files)
         down = [(message, isinstance(message, messages.Blocks | messages.Kept)) for message in going_down()]
         late = [pack(message, envelope, frames, RUN) for message, frames in down]
         early = [
@@ -262,11 +305,16 @@ def fuzz_worker(count: int, seed: int) -> Outcome:
             listener.send(pack(messages.Welcome(JOB), wire.Envelope(listener.identity)))
             while outcome.sent < count:
                 for _ in range(min(BATCH, count - outcome.sent)):
+                    if is_guest and draw.random() < 0.5:  # whatever comes next may need it, or not
+                        listener.send(pack(messages.Kept(1, payload()), envelope))
                     listener.send(malformed(draw, late))
                     outcome.sent += 1
-                client = draw.randrange(1000)
-                reply = listener.visit(client, heard)
+                client = draw.randrange(2, 1000)
+                reply = listener.visit(client, heard, payload() if is_guest else None, files[1])
                 assert isinstance(reply, messages.Update), reply
+                mine = [one.payload["model"]["a"].data.tolist() for one in kept if one.client == client]
+                assert mine == ([[client + 1.0] * 3] if is_guest else [])
+                kept.clear()
                 assert (reply.client, reply.payload["model"]["a"].data.tolist()) == (client, [client] * 3)
                 done(outcome.sent / count)
         assert listener.close() == 0
@@ -276,7 +324,13 @@ def fuzz_worker(count: int, seed: int) -> Outcome:
 
 # --- the command --------------------------------------------------------------------------------------------------
 
-SIDES: dict[str, Callable[[int, int], Outcome]] = {"decoder": fuzz_decoder, "pool": fuzz_pool, "worker": fuzz_worker}
+SIDES: dict[str, Callable[[int, int], Outcome]] = {
+    "decoder": fuzz_decoder,
+    "pool": fuzz_pool,
+    "host": fuzz_host,
+    "worker": fuzz_worker,
+    "guest": fuzz_guest,
+}
 
 
 def show(name: str, outcome: Outcome) -> str:

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+import numpy as np
 import zmq
 
+from coordinator.door import Gate
 from coordinator.ledger import HostEvent
 from coordinator.pool import Pool
 from edge import messages, wire
 from edge.exact import ExactSums
+from edge.payload import Vector
 from tests.edge.mutations import JOB, pack, payload
 
 
@@ -33,6 +36,10 @@ class Impostors:
         self._strangers: list[zmq.Socket[bytes]] = []
         self.lives = 0
         """Workers that were started."""
+        self.key: tuple[bytes, bytes] | None = None
+        """With which they come, where they are guests"""
+        self.gate: Gate | None = None
+        """By which they come then"""
 
     # --- as coordinator.nursery.Nursery ---
 
@@ -101,6 +108,9 @@ class Impostors:
         if identity:
             socket.setsockopt(zmq.IDENTITY, identity.encode())
         socket.setsockopt(zmq.LINGER, 0)
+        if self.key is not None:
+            socket.curve_publickey, socket.curve_secretkey = self.key
+            socket.curve_serverkey = ImpostorGuests.run[0]
         socket.connect(self.endpoint)
         return socket
 
@@ -116,11 +126,38 @@ class Impostors:
             self.say(identity, messages.Pong())
         elif name == "train":
             update = answer(client_of(header))
+            if self.key is not None and envelope.state_out is not None:
+                self.say(identity, keeps(update.client), envelope.sequence)
             if envelope.share:
                 update = self._sums.setdefault(identity, ExactSums(update.round)).put(update, envelope.share)
             self.say(identity, update, envelope.sequence)
         elif name == "collect":
             self.say(identity, self._sums.pop(identity).message())
+
+
+class ImpostorGuests(Impostors):
+    """They join with a key whenever none is there, and what their clients keep comes ahead of each update."""
+
+    run = zmq.curve_keypair()
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.key = zmq.curve_keypair()
+        self.gate = Gate("tcp://127.0.0.1:*", *self.run, [self.key[0].decode()])
+
+    def turn(self) -> None:
+        """One at a time."""
+        if not self.sockets:
+            identity = f"guest-{self.lives}"
+            self.lives += 1
+            self.sockets[identity] = self._connect(identity)
+            self.say(identity, messages.Hello())
+        super().turn()
+
+
+def keeps(client: int) -> messages.Kept:
+    """What a client keeps after each visit."""
+    return messages.Kept(client, {"model": {"a": Vector(np.full(3, client, np.float32))}})
 
 
 def answer(client: int) -> messages.Update:
@@ -149,7 +186,10 @@ def impostors_pool(workers: Impostors, logs: Path, kind: type[Pool] = Pool) -> I
         return False
 
     try:
-        with kind(JOB, 1, nursery, logs, events.append, stopped) as pool:
+        gate = workers.gate
+        with kind(JOB, 1 if gate is None else 0, nursery, logs, events.append, stopped, gate=gate) as pool:
+            if pool.gate is not None:
+                workers.endpoint = pool.gate.endpoint
             yield pool, events
     finally:
         workers.close()

@@ -123,6 +123,25 @@ def test_update_and_evaluate_come_back() -> None:
     assert (evaluate.start, evaluate.stop, evaluate.client) == (0, 500, -1)
 
 
+def test_what_a_client_keeps_comes_back_and_always_has_checksums() -> None:
+    sent = messages.Kept(7, model())
+    kept = there_and_back(sent)
+    assert isinstance(kept, messages.Kept)
+    assert (kept.client, plain(kept.payload)) == (7, plain(model()))
+    crcs = [int.from_bytes(entry[6], "big") for entry in msgpack.unpackb(wire.encode(sent, RUN).header)[4]]
+    assert crcs == [zlib.crc32(vector.data.tobytes()) for named in sent.payload.values() for vector in named.values()]
+
+
+def test_what_a_client_keeps_is_refused_without_checksum_and_where_names_would_run_together() -> None:
+    def put(item: int, value: object) -> object:
+        return lambda header: header[4][0].__setitem__(item, value)
+
+    sent = messages.Kept(7, model())
+    assert refusal(sent, put(6, bytes(8))) == "entry model/stem: the checksum does not fit the frame"
+    assert refusal(sent, put(0, "mo|del")) == "kept: slot: 'mo|del' does not fit"
+    assert refusal(sent, lambda header: header[3].__setitem__("client", b"\xff" * 8)) == "kept: client: -1 does not fit"
+
+
 def test_described_comes_back_with_its_arrays() -> None:
     back = there_and_back(messages.Described(DESCRIPTION, model()))
     assert isinstance(back, messages.Described)

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
@@ -21,8 +21,10 @@ import psutil
 import pytest
 
 from coordinator.door import Gate
+from coordinator.federation import Federation, Progress
 from coordinator.instructions import Instruction, Send
 from coordinator.ledger import read
+from coordinator.methods import Method
 from coordinator.nursery import Nursery
 from coordinator.pool import Pool
 from coordinator.rounds import synchronous
@@ -31,6 +33,7 @@ from edge.guest import JoinError, bench, fitted
 from edge.keys import make, read_pair, read_public
 from edge.machine import computes
 from scenarios import cli
+from tests.coordinator.test_interfaces import objective
 from tests.toy import federation
 
 TINY = ["digits", "method=fedavg", "train.local_epochs=1", "rounds.max=2"]
@@ -136,24 +139,52 @@ def test_what_clients_keep_travels_to_a_guest_and_back_and_changes_nothing(
     assert list((folder / "tmp").iterdir()) == []
 
 
-@pytest.mark.parametrize("sum", ["client_order", "fixed_point"])
-def test_one_of_ours_and_a_guest_side_by_side_change_nothing(
-    folder: Path, sum: Literal["client_order", "fixed_point"]
-) -> None:
-    run = federation(folder / "alone", clients=6, sum=sum)
-    synchronous(run)
-    alone, answered = run.model_sha256(), dict[int, int]()
-    run = federation(folder / "both", clients=6, sum=sum)
+PRIVATE_HEAD = objective("private-head", down="without:head", up="without:head", evaluated="clients")
+"""What a client keeps is read for its scores, too."""
+
+
+def pool_for(run: Federation, folder: Path, workers: int, nursery: Nursery) -> Pool:
+    """A pool that listens for alice."""
     asked = replace(run.job, data_sha256=run.description.data_sha256)
     own = read_pair(folder / "run.key")
     gate = Gate(f"tcp://127.0.0.1:{free_port()}", own.public, own.secret, [read_public(folder / "alice.pub").decode()])
-    with Nursery() as nursery, Pool(asked, 1, nursery, folder, run.ledger.event, bool, gate=gate) as pool:
+    return Pool(asked, workers, nursery, folder, run.ledger.event, bool, gate=gate)
+
+
+def until_ready(pool: Pool, workers: int, guests: Sequence[subprocess.Popen[str]]) -> None:
+    while len(pool._leases._hands) < workers:
+        assert [guest.poll() for guest in guests] == [None] * len(guests)
+        pool.submit([], lambda task, reply: None)
+        time.sleep(0.01)
+
+
+def port_of(pool: Pool) -> int:
+    assert pool.gate is not None
+    return int(pool.gate.endpoint.rpartition(":")[2])
+
+
+@pytest.mark.parametrize(
+    ("sum", "method"),
+    [
+        ("client_order", "fedavg"),
+        ("fixed_point", "fedavg"),
+        ("client_order", PRIVATE_HEAD),
+        ("fixed_point", PRIVATE_HEAD),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_one_of_ours_and_a_guest_side_by_side_change_nothing(
+    folder: Path, sum: Literal["client_order", "fixed_point"], method: str | Method
+) -> None:
+    run = federation(folder / "alone", method, clients=6, sum=sum)
+    synchronous(run)
+    run.ledger.close()
+    answered = dict[int, int]()
+    run = federation(folder / "both", method, clients=6, sum=sum)
+    with Nursery() as nursery, pool_for(run, folder, 1, nursery) as pool:
         leases = pool._leases
-        with worker(folder, int(gate.endpoint.rpartition(":")[2])) as alice:
-            while len(leases._hands) < 2:  # until both are ready
-                assert alice.poll() is None
-                pool.submit([], lambda task, reply: None)
-                time.sleep(0.01)
+        with worker(folder, port_of(pool)) as alice:
+            until_ready(pool, 2, [alice])
             first_hands = leases._hand_out
             leases._hand_out = lambda workers: _counted(first_hands(workers), answered)  # type: ignore[method-assign]
             run.workers = pool
@@ -161,8 +192,42 @@ def test_one_of_ours_and_a_guest_side_by_side_change_nothing(
             pool.__exit__(None, None, None)
             assert ended(alice)[0] == 0
     run.ledger.close()
-    assert run.model_sha256() == alone
+    assert outcome(folder / "both") == outcome(folder / "alone")
     assert min(answered[0], answered[1]) >= 2  # both have worked
+
+
+def test_a_guest_that_is_killed_in_the_middle_takes_nothing_with_it_that_clients_keep(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the first round, when it has what clients kept in hand; the other goes on alone."""
+    (folder / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder / "tmp"))  # of the guests: who is killed clears nothing away
+    run = federation(folder / "alone", "scaffold", clients=6, rounds=4)
+    synchronous(run)
+    run.ledger.close()
+    killed: list[subprocess.Popen[str]] = []
+
+    def kill(progress: Progress) -> None:
+        if progress.rounds == 1:
+            killed[0].kill()
+
+    run = federation(folder / "both", "scaffold", clients=6, rounds=4, on_round=kill)
+    with (
+        Nursery() as nursery,
+        pool_for(run, folder, 0, nursery) as pool,
+        worker(folder, port_of(pool)) as alice,
+        worker(folder, port_of(pool)) as bob,
+    ):
+        killed.append(alice)
+        until_ready(pool, 2, [alice, bob])
+        run.workers = pool
+        synchronous(run)
+        pool.__exit__(None, None, None)
+        assert (ended(alice)[0], ended(bob)[0]) == (-signal.SIGKILL, 0)
+    run.ledger.close()
+    assert outcome(folder / "both") == outcome(folder / "alone")
+    gone = read(folder / "both" / "ledger.sqlite", "SELECT detail FROM host_events WHERE kind = 'worker_died'")
+    assert [row["detail"].partition(", ")[0] for row in gone][:1] in (["worker 0"], ["worker 1"])
 
 
 def _counted(sent: list[Instruction], by_worker: dict[int, int]) -> list[Instruction]:
