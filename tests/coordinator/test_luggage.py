@@ -142,6 +142,10 @@ WRONG: dict[str, tuple[Callable[[messages.Update, int], Said], str]] = {
         lambda update, n: [(update, n), (KEPT, n)],
         "client 7, round 5, train: what its client keeps did not come ahead of the update",
     ),
+    "ahead of another update": (
+        lambda update, n: [(KEPT, n), (update, n + 1)],
+        "a Update in place of the update of task 1",
+    ),
     "of a wrong update": (
         lambda update, n: [(KEPT, n), (replace(update, client=8), n)],
         "a Update that does not answer: client 7, round 5, train",
