@@ -6,8 +6,6 @@ ours would have read and written them. Nothing of it is charged. Never a socket.
 
 from __future__ import annotations
 
-from safetensors import SafetensorError
-
 from coordinator.tasks import PoolError, PoolTask
 from edge import state
 from edge.messages import Describe, Kept, Train, WireError
@@ -20,8 +18,8 @@ def taken_along(task: PoolTask) -> Kept | None:
         return None
     try:
         return Kept(task.message.client, state.read(task.state_in))
-    except (OSError, SafetensorError) as error:
-        raise PoolError(f"{task.name}: what the client has kept, {task.state_in}, cannot be read: {error}") from error
+    except state.StateError as error:
+        raise PoolError(f"{task.name}: what the client has kept cannot be read: {error}") from error
 
 
 def check_brought(task: PoolTask, kept: Kept) -> None:
@@ -40,7 +38,5 @@ def store(task: PoolTask, kept: Kept) -> None:
     assert task.state_out is not None, task.name
     try:
         state.write(task.state_out, kept.payload)
-    except OSError as error:
-        raise PoolError(
-            f"{task.name}: what the client keeps cannot be written to {task.state_out}: {error.strerror}"
-        ) from error
+    except state.StateError as error:
+        raise PoolError(f"{task.name}: what the client keeps cannot be written: {error}") from error

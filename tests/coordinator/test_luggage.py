@@ -305,7 +305,7 @@ def test_a_file_that_cannot_be_read_ends_the_run_by_its_name(
         with pytest.raises(PoolError) as error:
             host.pool.submit([keeping(folder)], lambda task, reply: None).wait()
         may_leave.set()
-    where = f"client 7, round 5, train: what the client has kept, {folder / 'before'}, cannot be read: "
+    where = f"client 7, round 5, train: what the client has kept cannot be read: {folder / 'before'}: "
     assert str(error.value).startswith(where)
 
 
@@ -315,7 +315,7 @@ def test_a_disk_that_refuses_ends_the_run_by_the_files_name(listening: Opener, f
     with Guest(host.endpoint, ALICE) as alice, meanwhile(alice.do), pytest.raises(PoolError) as error:
         host.pool.submit([task], lambda task, reply: heard.append(reply)).wait()
     assert str(error.value) == (
-        f"client 7, round 5, train: what the client keeps cannot be written to {task.state_out}: File exists"
+        f"client 7, round 5, train: what the client keeps cannot be written: {task.state_out}: File exists"
     )
     assert heard == []
 
