@@ -30,6 +30,7 @@ from rich.table import Table
 from coordinator.entrance import MAX_SOCKET_PATH_NBYTES
 from coordinator.files import write_text
 from coordinator.nursery import MALLOC, THREADS, how_ended, quote
+from coordinator.tasks import PoolError
 from costmodel.device import Device, devices
 from costmodel.units import format_bytes, format_flops, format_seconds
 from edge import machine
@@ -132,8 +133,8 @@ def calibrate(name: str = THIS_HOST, quick: bool = False, quiet: bool = False) -
 
     It takes about half a minute of a fast core, as it says first on stderr unless ``quiet``; ``quick`` is a trial that
     measures little. Call it from the main thread, which hears signals. Returns what ``doctor --calibrate --json``
-    prints. ScenarioError for a name that no device can have, where the measuring process fails, or where the file
-    cannot be written.
+    prints. ScenarioError for a name that no device can have, or where the file cannot be written; PoolError where the
+    measuring process fails.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", name):
         raise ScenarioError(f"--name {name!r}: must be letters, digits, - and _ only, and at most 64 of them")
@@ -194,7 +195,7 @@ def _measure(quick: bool) -> dict[str, Any]:
             process.wait()
             raise
     if process.returncode:
-        raise ScenarioError(f"the process that measures {how_ended(process.returncode)}{quote(complaints)}")
+        raise PoolError(f"the process that measures {how_ended(process.returncode)}{quote(complaints)}")
     found: dict[str, Any] = json.loads(answer)
     return found
 

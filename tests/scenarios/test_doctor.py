@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from coordinator.tasks import PoolError
 from costmodel.device import Device, devices, figures, own_devices
 from scenarios import doctor
 from scenarios.load import ScenarioError
@@ -227,7 +228,7 @@ def test_it_runs_as_workers_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_its_failure_is_told_with_its_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python_is(tmp_path, monkeypatch, "echo 'RuntimeError: out of memory' >&2; exit 3")
 
-    with pytest.raises(ScenarioError) as caught:
+    with pytest.raises(PoolError) as caught:
         doctor.calibrate()
     assert str(caught.value).splitlines()[0].startswith("the process that measures ended with exit code 3")
     assert str(caught.value).splitlines()[-1].strip() == "RuntimeError: out of memory"

@@ -67,7 +67,7 @@ def committed(folder: Path) -> int:
 
 
 COMMIT = ("coordinator.ledger:Ledger.commit", "before", "2")
-CHECKPOINT = ("coordinator.federation:write_vectors", "before", "2")
+CHECKPOINT = ("coordinator.archive:write_vectors", "before", "2")
 TRAINING = ("coordinator.federation:Federation.submit", "before", "1")
 SUMMARY = ("coordinator.ledger:Ledger.finish", "before", "1")
 
