@@ -91,7 +91,7 @@ def watched(how: str, *words: str) -> list[str]:
 def cnn(out: Path, rounds: int, *more: str) -> list[str]:
     """Words of a run of cifar10-cnn."""
     length = (f"rounds.max={rounds}", "stop.target_accuracy=1.0")
-    return ["run", "cifar10-cnn", *length, *more, "--quiet", "--out", str(out)]
+    return ["run", "cifar10-cnn", *length, *more, "--json", "--out", str(out)]
 
 
 # --- the parts --------------------------------------------------------------------------------------------------------

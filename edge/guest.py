@@ -21,10 +21,12 @@ from typing import NoReturn
 
 import zmq
 
+from edge.bench import Bench, open_site
 from edge.config import Job
 from edge.keys import read_pair, read_public
+from edge.link import Credentials, Link
 from edge.machine import computes, differing
-from edge.worker import Bench, Credentials, Link, open_site, serve
+from edge.worker import serve
 
 FINISHED, FAILED, STOPPED = 0, 3, 4
 HEARTBEAT_MS = 5000

@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from edge import worker
+from edge.log import log_error
 
 GRACE_SECONDS = 2.0
 """From SIGTERM to SIGKILL."""
@@ -141,7 +142,7 @@ def _live(argv: list[str], output: int, parent: int) -> NoReturn:
         os.dup2(output, _STDERR)
         status = worker.main(argv)
     except BaseException:
-        worker.log_error()
+        log_error()
     finally:
         # not sys.exit: what the nursery has registered to run at its own exit is not for its children to run
         with contextlib.suppress(OSError):

@@ -25,6 +25,7 @@ ONLY_IN = {
     "torchvision": ("edge/",),
     "simpy": ("costmodel/",),
     "zmq": (
+        "edge/link.py",
         "edge/worker.py",
         "edge/guest.py",
         "edge/keys.py",

@@ -15,8 +15,10 @@ import numpy as np
 import zmq
 
 from edge import messages, state, wire
+from edge.bench import Bench
+from edge.link import Link
 from edge.payload import Payload, Vector
-from edge.worker import LOST, Bench, Link, serve
+from edge.worker import LOST, serve
 from tests.edge.mutations import DESCRIPTION, RUN, Parts, pack, payload
 
 ROOT = Path(__file__).parent.parent.parent

@@ -11,10 +11,10 @@ import torch
 
 from coordinator.hearing import OUT_OF_MEMORY
 from edge import gpus, messages, wire
+from edge.bench import Bench
 from edge.config import DataConfig, Description, HalfConfig, Job, ModelConfig, TrainConfig
 from edge.gpus import MIB, Gpu, placed, process_nbytes, sharers
 from edge.payload import Payload
-from edge.worker import Bench
 
 GIB = 1024 * MIB
 
