@@ -103,7 +103,7 @@ def judge(samples: Sequence[Sample], rounds: int, left: set[str]) -> dict[str, o
     """What was seen, and whether it is within bounds."""
     warm = [one for one in samples if abs(one.round - WARM_ROUND) <= AROUND]
     late = [one for one in samples if one.round > 0.9 * rounds]
-    names = sorted(set.intersection(*(set(one.rss) for one in warm + late)))
+    names = sorted(set.intersection(*(set(one.rss) for one in warm)))
     growth = {name: middle(late, name) / middle(warm, name) for name in names}
     half = next(one for one in samples if one.round >= rounds / 2)
     per_round = (
