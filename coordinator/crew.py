@@ -10,7 +10,7 @@ import select
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -36,6 +36,8 @@ class Worker:
     """None of a guest, whose log is on its own machine."""
     key: str = ""
     """The public key of a guest; empty for a worker of ours."""
+    pid: int | None = None
+    """None of a guest, and before it has started."""
     greeted: bool = False
     dead: bool = False
     retired: bool = False
@@ -44,9 +46,7 @@ class Worker:
     """Whether a message of it was refused: nothing that it sends counts any more."""
     noted: bool = False
     """Whether it has told what it measured of itself."""
-    failed_over: set[int] = field(default_factory=set)
-    """Tasks that it could not do since it did the last one."""
-    brought: tuple[int, Kept] | None = None
+    ahead: tuple[int, Kept] | None = None
     """What a client keeps, which came last: for the update of this task, which comes next."""
     last_words: str = ""
     """The error that its start ended in, or why it was ended."""
@@ -84,6 +84,9 @@ class Crew:
         self.left: tuple[int, ...] = ()
         """Seats of those that have retired, and ended."""
         self.has_had_guests = False
+        """Whether one has ever been ready to work."""
+        self.last_refusal = ""
+        """Why the guest that came last is gone, for who waits in vain for another."""
         self.is_loading = False
         """Whether the nursery has started none of the first workers yet: it may have much to load."""
 
@@ -130,7 +133,6 @@ class Crew:
     def admit(self, number: int, identity: str, key: str) -> Worker:
         """A guest has come. Its machine is its own, and so is its seat there."""
         guest = Worker(number, 0, identity, None, key)
-        self.has_had_guests = True
         self._by_number[number] = self._by_identity[identity] = guest
         return guest
 
@@ -140,8 +142,9 @@ class Crew:
             worker.last_words = why
             self._nursery.end([worker.identity])
         elif not worker.dead:
-            worker.dead, worker.brought = True, None
+            worker.dead, worker.ahead = True, None
             del self._by_identity[worker.identity]  # whatever it still sends comes from nobody
+            self.last_refusal = f"; the last guest went: {why}"
             self._gone.append(News(worker, f"worker {worker.number}, a guest, is gone: {why}", True))
 
     def news(self) -> list[News]:
@@ -156,6 +159,7 @@ class Crew:
                 continue
             self.is_loading = False
             if "spawned" in answer:
+                worker.pid = answer["pid"]
                 news.append(News(worker, f"pid {answer['pid']}", False))
                 continue
             worker.dead = True

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from coordinator.crew import Crew, Worker
 from coordinator.door import Came, Door
 from coordinator.instructions import Collected, Deliver, Instruction
-from coordinator.leases import TRIES, Leases
-from coordinator.luggage import check_brought, store
+from coordinator.leases import Leases
+from coordinator.luggage import check_ahead, store
 from coordinator.orders import Orders
 from coordinator.outbox import Outbox
 from coordinator.tasks import PoolError, Reply, check_answer, check_sums
@@ -46,8 +46,6 @@ class Hearing:
     """Puts on record: kind, worker, detail."""
     nbytes: int = field(default=0, init=False)
     """Bytes received."""
-    work_seconds: float = field(default=0.0, init=False)
-    """Wall seconds that workers were at work, summed over workers."""
     refused: int = field(default=0, init=False)
     """Messages that did not follow the protocol, whoever sent them."""
     _logged_at: float = field(default=float("-inf"), init=False)
@@ -88,7 +86,7 @@ class Hearing:
         message = wire.decode(came.parts[1], (), messages.NO_RUN)
         if envelope.worker != came.identity or not isinstance(message, messages.Hello):
             return None
-        guest = self.crew.admit(self.leases.joined(), came.identity, came.key)
+        guest = self.crew.admit(self.leases.joined(came.key), came.identity, came.key)
         self.event("worker_joined", guest, f"a guest, key {guest.key}")
         return guest
 
@@ -105,18 +103,19 @@ class Hearing:
         message = wire.decode(parts[1], parts[2:], self.job.run_id if worker.greeted else messages.NO_RUN)
         if isinstance(message, messages.Hello) != (not worker.greeted):
             raise messages.WireError(f"a {type(message).__name__} {'after' if worker.greeted else 'before'} the hello")
-        brought, worker.brought = worker.brought, None
-        if brought is not None and not (isinstance(message, messages.Update) and envelope.sequence == brought[0]):
-            raise messages.WireError(f"a {type(message).__name__} in place of the update of task {brought[0]}")
+        ahead, worker.ahead = worker.ahead, None
+        if ahead is not None and not (isinstance(message, messages.Update) and envelope.sequence == ahead[0]):
+            raise messages.WireError(f"a {type(message).__name__} in place of the update of task {ahead[0]}")
         if isinstance(message, Reply):
-            self._answered(worker, envelope, message, None if brought is None else brought[1])
+            self._answered(worker, envelope, message, None if ahead is None else ahead[1])
         elif isinstance(message, messages.Kept):
-            self._brought(worker, envelope.sequence, message)
+            self._came_ahead(worker, envelope.sequence, message)
         elif isinstance(message, messages.Hello):
             self.outbox.send(worker, messages.Welcome(replace(self.job, seat=worker.seat)))
             worker.greeted = True
             self.outbox.send(worker, messages.Ping())
         elif isinstance(message, messages.Pong) and envelope.sequence == 0:
+            self.crew.has_had_guests |= bool(worker.key)
             self.obey(self.leases.ready(worker.number))
         elif isinstance(message, messages.Pong):
             if self.orders.get(envelope.sequence) is not None:
@@ -139,24 +138,22 @@ class Hearing:
                 self.crew.end(worker, reason)
             return
         self._check_in_hand(worker, sequence)
-        if error.kind == StateError.__name__ and not worker.key:
+        is_wanted = self.orders.get(sequence) is not None  # what a client kept is deleted once nobody needs it
+        if error.kind == StateError.__name__ and not worker.key and is_wanted:
             raise PoolError(error.text)
         self.event("task_failed", worker, reason)
         failed = self.leases.lacked_memory if error.kind == OUT_OF_MEMORY else self.leases.failed
         self.obey(failed(worker.number, sequence, f"worker {worker.number}: {reason}"))
-        worker.failed_over.add(sequence)
-        if len(worker.failed_over) == TRIES:  # it is not the tasks: say, a GPU that has lost its context
-            self.outbox.dismiss(worker, f"it failed over {TRIES} tasks in a row; the last: {reason}")
 
-    def _brought(self, worker: Worker, sequence: int, kept: messages.Kept) -> None:
+    def _came_ahead(self, worker: Worker, sequence: int, kept: messages.Kept) -> None:
         """What a client keeps, from a guest; it counts when the update comes that belongs to it."""
         if not worker.key:
             raise messages.WireError("a Kept of a worker that reaches the files of the run")
         self._check_in_hand(worker, sequence)
         asked = self.orders.get(sequence)
         if asked is not None:  # or it was cancelled
-            check_brought(asked.task, kept)
-        worker.brought = sequence, kept
+            check_ahead(asked.task, kept)
+        worker.ahead = sequence, kept
 
     def _answered(self, worker: Worker, envelope: wire.Envelope, reply: Reply, kept: messages.Kept | None) -> None:
         sequence, seconds = envelope.sequence, envelope.wall_seconds
@@ -169,8 +166,6 @@ class Hearing:
         if envelope.note and not worker.noted:
             worker.noted = True
             self.event("worker_memory", worker, f"worker {worker.number} on {envelope.note}")
-        worker.failed_over.clear()
-        self.work_seconds += seconds
         deposited = asked is not None and asked.task.is_deposited(reply)
         verdict, *more = self.leases.answered(worker.number, sequence, seconds, deposited)
         self.obey(more)  # the worker is to have its next task before anybody looks at this reply
@@ -194,7 +189,6 @@ class Hearing:
         if asked is None:
             raise messages.WireError("sums that nobody asked for")
         check_sums(sums, [self.orders[sequence].task for sequence in asked])
-        self.work_seconds += envelope.wall_seconds
         for verdict in self.leases.collected(worker.number):
             assert isinstance(verdict, Collected)
             closed = [self.orders.close(sequence) for sequence in verdict.sequences]

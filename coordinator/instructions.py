@@ -86,6 +86,14 @@ class Retire:
 
 
 @dataclass(frozen=True)
+class Dismiss:
+    """End this worker, which will be replaced if it is ours: it does nothing right."""
+
+    worker: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class GiveUp:
     """The run cannot go on, or not with this task; this worker's log is the place to look."""
 
@@ -95,4 +103,4 @@ class GiveUp:
     """The task that ended three workers; 0 if it was none."""
 
 
-Instruction = Start | Send | Deliver | Late | Repeat | Recall | Collect | Collected | Cancel | Retire | GiveUp
+Instruction = Start | Send | Deliver | Late | Repeat | Recall | Collect | Collected | Cancel | Retire | Dismiss | GiveUp

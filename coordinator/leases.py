@@ -2,7 +2,8 @@
 
 `Leases` follows tasks and workers. Tasks are handed out in the order in which they were submitted; a task whose worker
 dies or fails goes back to the front. Each worker that is started has a new number, so that whatever a dead one left
-behind can be told from its replacement's. A worker gets a task that it failed at again only if all others failed too.
+behind can be told from its replacement's; its *place* (a GPU, perhaps) is the same. A task is tried again where it has
+failed only if it has failed everywhere, and who fails over three different tasks in a row is *dismissed*.
 
 A worker holds a *hand* of tasks: it is at work on the first, and the others wait in the worker, so that short tasks do
 not cost a round trip each. An empty hand gets a task whenever one waits; further ones only as far as `HAND_SECONDS` of
@@ -33,6 +34,7 @@ from coordinator.instructions import (
     Collect,
     Collected,
     Deliver,
+    Dismiss,
     GiveUp,
     Instruction,
     Late,
@@ -59,8 +61,8 @@ class _Task:
     strikes: int = 0
     holders: set[int] = field(default_factory=set)
     """All workers that it was ever sent to."""
-    failed_at: set[int] = field(default_factory=set)
-    """Workers that could not do it."""
+    failed_at: set[str] = field(default_factory=set)
+    """Places where it could not be done."""
 
 
 class Leases:
@@ -79,17 +81,19 @@ class Leases:
         self._started = 0
         self._workers = workers
         self._guests: set[int] = set()
+        self._places: dict[int, str] = {}
+        self._failed_over: dict[int, set[int]] = {}  # worker -> tasks that it could not do since it did the last one
+        self._dismissed: set[int] = set()  # workers that were told so, and have not ended yet
         self._flops = self._seconds = 0.0  # of the tasks that were answered and whose work was foreseen
 
     def begin(self) -> list[Instruction]:
         """The pool opens."""
-        return [self._start() for _ in range(self._workers)]
+        return [self._start(f"seat {seat}") for seat in range(self._workers)]
 
-    def joined(self) -> int:
-        """A guest has come, and gets this number."""
-        worker = self._number()
+    def joined(self, place: str) -> int:
+        """A guest has come, and gets this number; it counts among the workers when it is ready."""
+        worker = self._number(place)
         self._guests.add(worker)
-        self._workers += 1
         return worker
 
     def submitted(self, tasks: Iterable[tuple[int, str, float]]) -> list[Instruction]:
@@ -107,6 +111,7 @@ class Leases:
             self._starting.remove(worker)
             self._deaths_before_ready = 0
             self._hands[worker] = deque()
+            self._workers += worker in self._guests
         return self._hand_out([worker])
 
     def dropped(self, worker: int, sequence: int) -> list[Instruction]:
@@ -124,12 +129,21 @@ class Leases:
             self._deposits.setdefault(worker, []).append(sequence)
         else:
             del self._tasks[sequence]
+        vain: list[Instruction] = []
         if not was_in_hand and sequence in self._queue:
             self._queue.remove(sequence)
+        elif not was_in_hand:
+            vain = [Cancel(other, sequence) for other, hand in self._hands.items() if sequence in hand]
+        self._failed_over.pop(worker, None)
         if task.flops > 0.0:
             self._flops += task.flops
             self._seconds += seconds
-        return [Deliver(sequence), *self._hand_out([worker])]
+        return [Deliver(sequence), *vain, *self._hand_out([worker])]
+
+    def at_work_on(self, worker: int) -> int | None:
+        """The task that a worker is at work on, wanted or cancelled; None if its hand is empty."""
+        hand = self._hands.get(worker)
+        return hand[0] if hand else None
 
     def is_in_hand(self, worker: int, sequence: int) -> bool:
         """Whether a worker has been given a task, wanted or cancelled, that it has not answered or dropped."""
@@ -140,12 +154,18 @@ class Leases:
         return tuple(self._deposits.get(worker, ())) if worker in self._asked else None
 
     def failed(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
-        """A worker could not do a task, but lives on."""
+        """A worker could not do a task, but lives on: unless it fails whatever it does, as on a GPU that is lost."""
         if not self._take(worker, sequence):
             return [Late(worker, sequence)]
         if sequence in self._tasks:  # or it was cancelled
-            self._tasks[sequence].failed_at.add(worker)
-        return [*self._strike(worker, sequence, reason), *self._hand_out(self._hands)]
+            self._tasks[sequence].failed_at.add(self._places[worker])
+        instructions = self._strike(worker, sequence, reason)
+        failed_over = self._failed_over.setdefault(worker, set())
+        failed_over.add(sequence)
+        if len(failed_over) >= TRIES and worker not in self._dismissed:
+            self._dismissed.add(worker)
+            instructions.append(Dismiss(worker, f"it failed over {TRIES} tasks in a row; the last: {reason}"))
+        return [*instructions, *self._hand_out(self._hands)]
 
     def lacked_memory(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
         """A worker lacked the memory for a task, but lives on: it leaves, unless it is the last or one has just left.
@@ -181,12 +201,14 @@ class Leases:
             self._deaths_before_ready += 1
             if self._deaths_before_ready >= TRIES:
                 return [GiveUp(worker, f"{TRIES} workers in a row ended before they were ready; the last: {reason}")]
-            return [self._start()]
+            return [self._start(self._places.pop(worker))]
         if worker not in self._hands:
             return []
         hand, is_leaving = self._hands.pop(worker), worker == self._leaving
+        was_dismissed = worker in self._dismissed
+        place = self._forget(worker)
         lost: list[Instruction] = []
-        if hand and not is_leaving:
+        if hand and not is_leaving and not was_dismissed:
             first = hand.popleft()
             self._give_back(hand)
             lost += self._strike(worker, first, reason)
@@ -196,8 +218,14 @@ class Leases:
         if is_leaving:
             self._end_leaving()
         else:
-            lost.append(self._start())
+            lost.append(self._start(place))
         return [*lost, *self._hand_out(self._hands)]
+
+    def _forget(self, worker: int) -> str:
+        """Nothing more will be heard of a worker; its place."""
+        self._dismissed.discard(worker)
+        self._failed_over.pop(worker, None)
+        return self._places.pop(worker)
 
     def _end_leaving(self) -> None:
         self._leaving = None
@@ -207,10 +235,11 @@ class Leases:
         """A guest is gone: what it held goes to the front."""
         self._guests.remove(worker)
         self._starting.discard(worker)
+        self._forget(worker)
         if worker == self._leaving:  # then it has been counted out already
             self._end_leaving()
         else:
-            self._workers -= 1
+            self._workers -= worker in self._hands
         hand = [sequence for sequence in self._hands.pop(worker, ()) if sequence in self._tasks]
         deposits = tuple(self._deposits.pop(worker, ()))
         self._asked.discard(worker)
@@ -252,12 +281,13 @@ class Leases:
             Cancel(worker, sequence) for worker, hand in self._hands.items() for sequence in hand if sequence in over
         ]
 
-    def _start(self) -> Start:
-        return Start(self._number())
+    def _start(self, place: str) -> Start:
+        return Start(self._number(place))
 
-    def _number(self) -> int:
+    def _number(self, place: str) -> int:
         """The number of a worker that is not ready yet."""
         worker = self._started
+        self._places[worker] = place
         self._started += 1
         self._starting.add(worker)
         return worker
@@ -266,7 +296,7 @@ class Leases:
         """Give these workers what they may have by now, empty hands first."""
         if self._leaving is not None:
             return []
-        hands = [(worker, self._hands[worker]) for worker in workers if worker in self._hands]
+        hands = [(worker, self._hands[worker]) for worker in workers if worker in self._hands.keys() - self._dismissed]
         sent: list[Instruction] = []
         for worker, hand in hands:
             if not hand and (sequence := self._next_for(worker)) is not None:
@@ -276,12 +306,14 @@ class Leases:
         return sent
 
     def _next_for(self, worker: int) -> int | None:
-        """The first task that this worker may try: not one that it failed at, if another worker has not."""
+        """The first task that this worker may try: not one that has failed in its place, if it has not in another."""
         return next((sequence for sequence in self._queue if self._may_try(worker, self._tasks[sequence])), None)
 
     def _may_try(self, worker: int, task: _Task) -> bool:
+        if not task.failed_at or self._places[worker] not in task.failed_at:
+            return True
         to_come = self._starting - self._guests  # a guest may never get ready
-        return worker not in task.failed_at or task.failed_at >= self._hands.keys() | to_come
+        return all(self._places[other] in task.failed_at for other in self._hands.keys() | to_come)
 
     def _fill(self, worker: int, hand: deque[int]) -> list[Instruction]:
         """Further tasks for a hand that is not empty."""

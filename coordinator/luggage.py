@@ -22,7 +22,7 @@ def taken_along(task: PoolTask) -> Kept | None:
         raise PoolError(f"{task.name}: what the client has kept cannot be read: {error}") from error
 
 
-def check_brought(task: PoolTask, kept: Kept) -> None:
+def check_ahead(task: PoolTask, kept: Kept) -> None:
     """WireError for what nobody asked for, and for what this client cannot have kept."""
     if task.state_out is None or not isinstance(task.message, Train):
         raise WireError(f"what client {kept.client} keeps, which nobody asked for: {task.name}")
@@ -34,7 +34,7 @@ def check_brought(task: PoolTask, kept: Kept) -> None:
 
 
 def store(task: PoolTask, kept: Kept) -> None:
-    """Write what a guest has brought where the task wants it, whole or not at all. PoolError if the disk refuses."""
+    """Write what a guest has ahead where the task wants it, whole or not at all. PoolError if the disk refuses."""
     assert task.state_out is not None, task.name
     try:
         state.write(task.state_out, kept.payload)

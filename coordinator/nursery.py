@@ -129,7 +129,8 @@ class Nursery:
         limit = ANSWER_SECONDS if self._is_loaded else LOAD_SECONDS
         if self._asked and time.monotonic() - min(self._asked.values()) > limit:
             stuck = f"the process that starts workers (pid {self._process.pid})"
-            raise PoolError(f"{stuck} has not answered for {limit:g} s")
+            whom = min(self._asked, key=self._asked.__getitem__)
+            raise PoolError(f"{stuck} has not answered for {limit:g} s, about {whom}")
 
     def _ask(self, request: dict[str, object]) -> None:
         assert self._process.stdin is not None

@@ -26,6 +26,7 @@ from coordinator.hearing import Hearing
 from coordinator.instructions import (
     Cancel,
     Collect,
+    Dismiss,
     GiveUp,
     Instruction,
     Late,
@@ -40,6 +41,7 @@ from coordinator.ledger import HostEvent
 from coordinator.nursery import Nursery, quote
 from coordinator.orders import OpenTask, Orders, PoolOrder
 from coordinator.outbox import Outbox
+from coordinator.pulse import STUCK_SECONDS, Pulse
 from coordinator.tasks import Heard, PoolError, PoolTask, Reply, Stopped
 from edge import messages, wire
 from edge.config import Description, Job
@@ -90,6 +92,7 @@ class Pool:
         self._failure: Exception | None = None
         self._news_by = float("inf")
         self._look_at = 0.0
+        self._pulse = Pulse()
         self._nobody_since: float | None = None
 
     # --- for the caller -------------------------------------------------------------------------------------------
@@ -132,11 +135,6 @@ class Pool:
     def physical_bytes(self) -> tuple[int, int]:
         """Bytes (sent, received) on the sockets."""
         return self._outbox.nbytes, self._hearing.nbytes
-
-    @property
-    def work_seconds(self) -> float:
-        """Wall seconds that workers were at work, summed over workers."""
-        return self._hearing.work_seconds
 
     @property
     def refused(self) -> int:
@@ -207,7 +205,7 @@ class Pool:
         if self._entrance.is_to_probe():
             self._probe()
         self._hear_news(happened.is_told, all(came))
-        self._expect_somebody()
+        self._look_after()
 
     def _hear_news(self, is_told: bool, is_silent: bool) -> None:
         """Heed what has become of workers, if there is news, of the nursery (``is_told``) or of guests given up.
@@ -223,13 +221,16 @@ class Pool:
             for news in self._crew.news():
                 self._heed(news)
 
-    def _expect_somebody(self) -> None:
-        """PoolError when nobody has been there for too long, or when those that end are not replaced."""
+    def _look_after(self) -> None:
+        """End workers that are stuck; PoolError when nobody is there for too long, or when the nursery is stuck."""
         now = time.monotonic()
         if now < self._look_at:
             return
         self._look_at = now + LOOK_SECONDS
-        self.nursery.check()
+        if self._news_by == float("inf"):  # or its answer may just not have been read
+            self.nursery.check()
+        if self._pulse.look(now):
+            self._end_stuck(now)
         if self._crew.is_loading or any(worker.greeted for worker in self._crew.alive):
             self._nobody_since = None
             return
@@ -240,9 +241,20 @@ class Pool:
         else:
             assert self.gate is not None
             patience = NEXT_GUEST_SECONDS if self._crew.has_had_guests else FIRST_GUEST_SECONDS
-            where = f", and none has joined at {self.gate.endpoint}"
+            where = f", and none has joined at {self.gate.endpoint}{self._crew.last_refusal}"
         if now - self._nobody_since > patience:
             raise PoolError(f"no worker has been there for {patience:g} s{where}")
+
+    def _end_stuck(self, now: float) -> None:
+        """End workers of ours that do nothing over a visit. A description may have to wait for another run's cache."""
+        for worker in self._crew.alive:
+            sequence = self._leases.at_work_on(worker.number)
+            opened = None if sequence is None else self._orders.get(sequence)
+            if worker.pid is None or sequence is None or opened is None:
+                continue
+            is_visit = not isinstance(opened.task.message, messages.Describe)
+            if is_visit and self._pulse.is_stuck(worker.pid, sequence, now):
+                self._crew.end(worker, f"it had done nothing for {STUCK_SECONDS:g} s")
 
     def _heed(self, news: News) -> None:
         worker, detail, has_ended = news
@@ -291,6 +303,8 @@ class Pool:
                 self._event("worker_retired", crew[number], reason)
                 crew[number].retired = True
                 outbox.dismiss(crew[number], "it had too little memory, and others remain")
+            case Dismiss(number, reason):
+                outbox.dismiss(crew[number], reason)
             case Late(number, sequence):
                 self._event("late_reply", crew[number], f"the reply to task {sequence} does not count")
             case GiveUp(number, reason, sequence):

@@ -12,7 +12,6 @@ import secrets
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +33,8 @@ SITE = "edge.site:Site"
 AUTO = "auto"
 GRACE_SECONDS = 1.0
 """From a lost connection to the end of what goes on here: a bye that has just come is better read in peace."""
+AGAIN_SECONDS = 5.0
+"""Between two tries to end what goes on: one that falls into a finaliser is lost."""
 
 
 class JoinError(ValueError):
@@ -64,24 +65,30 @@ def join(
 
     def lost(why: str) -> None:
         reasons.append(why)
-        time.sleep(GRACE_SECONDS)
-        signal.pthread_kill(main_thread, signal.SIGUSR1)
+        seconds = GRACE_SECONDS
+        while not has_ended.wait(seconds):
+            signal.pthread_kill(main_thread, signal.SIGUSR1)
+            seconds = AGAIN_SECONDS
 
-    main_thread = threading.get_ident()
+    main_thread, has_ended = threading.get_ident(), threading.Event()
     signal.signal(signal.SIGUSR1, _raise_lost)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     link = None
     try:
         link = Link(endpoint, f"guest-{secrets.token_hex(8)}", HEARTBEAT_MS, lost, credentials, wait_seconds)
         why = _served(link, wait_seconds, lambda job: bench(job, fitted(job, device, root, cache)))
+        has_ended.set()
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # who has said goodbye closes the connection next
     except zmq.ZMQError as error:
         why = f"cannot connect: {error.strerror}"
     except _Lost:
+        has_ended.set()
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         # A run that ends says so just before it closes the connection, perhaps in the middle of a visit.
         bye = link.last_bye() if link is not None else None
         why = reasons[0] if bye is None else bye.why
     except KeyboardInterrupt:
+        has_ended.set()
         _say("stopped")
         return STOPPED
     _say(f"{endpoint}: {why}" if why else "the run has ended")

@@ -6,6 +6,7 @@ the model's own flat vector. They stay untouched until that task begins, which w
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,8 +22,6 @@ from edge.keys import KeyPair
 from edge.log import log
 from edge.payload import Vector
 
-WELCOME_SECONDS = 60
-"""A coordinator that does not answer a hello in this time is not there."""
 HIGH_WATER = 320
 """Messages queued per direction; a coordinator has no more under way to one worker (`HIGH_WATER` of its pool)."""
 COPY_NBYTES = 1 << 18
@@ -72,9 +71,12 @@ class Link:
         heartbeat_ms: int,
         lost: Callable[[str], None],
         credentials: Credentials | None = None,
-        welcome_seconds: float = WELCOME_SECONDS,
+        welcome_seconds: float = math.inf,
     ) -> None:
-        """``lost``: called in a side thread with the reason, once, when the connection is lost or refused."""
+        """``lost``: called in a side thread with the reason, once, when the connection is lost or refused.
+
+        ``welcome_seconds``: how long to wait for an answer. A coordinator that has started this worker may be busy.
+        """
         self._identity, self._run_id = identity, messages.NO_RUN
         self._welcome_seconds = welcome_seconds
         self._held: dict[bytes, Vector] = {}
@@ -89,7 +91,7 @@ class Link:
         self._socket.setsockopt(zmq.RCVHWM, HIGH_WATER)
         self._socket.setsockopt(zmq.HEARTBEAT_IVL, heartbeat_ms)
         self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 4 * heartbeat_ms)
-        self._socket.setsockopt(zmq.RCVTIMEO, round(welcome_seconds * 1000))
+        self._socket.setsockopt(zmq.RCVTIMEO, -1 if welcome_seconds == math.inf else round(welcome_seconds * 1000))
         if credentials is not None:
             self._socket.setsockopt(zmq.CURVE_PUBLICKEY, credentials.own.public)
             self._socket.setsockopt(zmq.CURVE_SECRETKEY, credentials.own.secret)

@@ -24,7 +24,7 @@ import zmq
 from edge import luggage, messages, wire
 from edge.bench import Bench, error_of, open_site
 from edge.config import Job
-from edge.link import GONE, Link
+from edge.link import Link
 from edge.log import log, log_error
 
 LOST = 75
@@ -129,10 +129,7 @@ def main(argv: Sequence[str]) -> int:
     """``argv``: endpoint, identity, ``module:Class`` of the site, milliseconds between heartbeats."""
     endpoint, identity, site_name, heartbeat_ms = argv
     link = Link(endpoint, identity, int(heartbeat_ms), _lost)
-    try:
-        job = link.welcome()
-    except zmq.Again:
-        _lost(GONE)
+    job = link.welcome()
     return 1 if serve(link, lambda: _logged_bench(job, site_name)) else 0
 
 

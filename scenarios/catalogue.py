@@ -24,8 +24,8 @@ from costmodel.units import format_bytes, format_rate, nearest
 from edge.data.find import find_data
 from edge.data.sets import DATASETS
 from edge.models import MODELS
+from scenarios.cache import cache_folder
 from scenarios.errors import ScenarioError
-from scenarios.host import cache_folder
 from scenarios.overheads import overhead
 from scenarios.reading import FILES, shipped
 

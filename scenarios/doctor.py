@@ -36,7 +36,8 @@ from costmodel.units import format_bytes, format_flops, format_seconds
 from edge import machine
 from edge.data.find import ENVIRONMENT, find_data
 from edge.data.sets import DATASETS
-from scenarios.host import PACKAGES, cache_folder, default_workers
+from scenarios.cache import cache_folder
+from scenarios.host import PACKAGES, default_workers
 from scenarios.load import ScenarioError
 from scenarios.resolved import toml_text
 

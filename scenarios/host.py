@@ -25,7 +25,6 @@ from coordinator.door import Gate
 from coordinator.federation import Progress
 from coordinator.files import write_bytes, write_text
 from coordinator.ledger import read
-from scenarios.cache import cache_folder as cache_folder
 from scenarios.load import Loaded, ScenarioError
 from scenarios.resolved import toml_text
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import platform
 import re
 import sqlite3
@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from pydantic import BaseModel, ValidationError
 
 from coordinator.federation import Federation
-from coordinator.ledger import read
+from coordinator.ledger import has_rounds, read
 from costmodel.device import own_devices
 from edge.config import Description
 from edge.machine import computes, differing
@@ -26,7 +27,7 @@ from edge.payload import INPUT_GRADIENT
 from scenarios import blame, fleets
 from scenarios.doctor import COLUMNS
 from scenarios.host import PACKAGES, Host, default_workers
-from scenarios.load import Loaded
+from scenarios.load import Loaded, ScenarioError
 from scenarios.schema import Scenario
 
 
@@ -78,25 +79,42 @@ def environment(
 
 def stops_at_target(folder: Path) -> bool:
     """Whether the run of a folder ends at its target accuracy; runs do, where nothing is known of them yet."""
-    return bool(_recorded(folder).get("stops_at_target", True))
+    return _recorded(folder).stops_at_target
 
 
 def device_of(folder: Path) -> str | None:
     """The device that a run began on; None where nothing is known of it yet."""
-    return _recorded(folder).get("device")
+    return _recorded(folder).device
 
 
 def machine_change(folder: Path, device: str) -> str:
     """How this machine differs from the one that a run began on, in what decides about last bits; empty: not at all."""
-    before = _recorded(folder).get("computes")
+    before = _recorded(folder).computes
     return differing(computes(device), before) if before else ""
 
 
-def _recorded(folder: Path) -> dict[str, Any]:
+class _Recorded(BaseModel, extra="ignore", strict=True):
+    """What of a run's environment matters to those who go on with it."""
+
+    device: str | None = None
+    computes: dict[str, str] = {}
+    stops_at_target: bool = True
+
+
+def _recorded(folder: Path) -> _Recorded:
+    """ScenarioError for a file that is damaged, or missing although rounds have been committed."""
+    path = folder / "environment.json"
     try:
-        return dict(json.loads((folder / "environment.json").read_text(encoding="utf-8")))
+        return _Recorded.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = "".join(f" {part}:" for part in first["loc"])
+        raise ScenarioError(f"{path} is damaged:{where} {first['msg']}") from None
     except FileNotFoundError:
-        return {}
+        with contextlib.suppress(sqlite3.DatabaseError):  # whoever needs the ledger will name it
+            if has_rounds(folder / "ledger.sqlite"):
+                raise ScenarioError(f"{path} is missing, and the run cannot be gone on with without it") from None
+        return _Recorded()
 
 
 def summary(

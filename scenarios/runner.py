@@ -28,8 +28,9 @@ from costmodel.fleet import Fleet
 from edge.config import Job
 from edge.machine import computes
 from scenarios import assembly
+from scenarios.cache import cache_folder
 from scenarios.explain import known_keys
-from scenarios.host import Host, cache_folder, empty, fresh_folder, logging_to, the_only_one
+from scenarios.host import Host, empty, fresh_folder, logging_to, the_only_one
 from scenarios.load import Loaded, ScenarioError, load
 from scenarios.record import device_of, environment, machine_change, stops_at_target, summary
 from scenarios.schema import Scenario

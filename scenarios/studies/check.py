@@ -36,7 +36,8 @@ from edge.payload import (
 )
 from edge.streams import generator
 from scenarios import assembly, runner
-from scenarios.host import Interrupt, alarm, cache_folder, choose_device, logging_to
+from scenarios.cache import cache_folder
+from scenarios.host import Interrupt, alarm, choose_device, logging_to
 from scenarios.load import Loaded, ScenarioError
 
 PATIENCE_SECONDS = 5.0

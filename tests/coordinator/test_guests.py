@@ -227,7 +227,10 @@ def test_a_pool_whose_guests_have_all_gone_gives_up_soon(listening: Opener, monk
 
     with meanwhile(come_and_go), pytest.raises(PoolError) as error:
         sums(host.pool, [visit(0)])
-    assert str(error.value) == f"no worker has been there for 0.5 s, and none has joined at {host.endpoint}"
+    assert str(error.value) == (
+        f"no worker has been there for 0.5 s, and none has joined at {host.endpoint}; "
+        "the last guest went: it could not be reached: Host unreachable"
+    )
 
 
 def test_a_guest_that_cannot_serve_is_told_so_and_the_run_goes_on(listening: Opener) -> None:
@@ -250,6 +253,30 @@ def test_a_guest_that_cannot_serve_is_told_so_and_the_run_goes_on(listening: Ope
     ]
 
 
+def test_a_first_guest_that_is_refused_does_not_shorten_the_wait_for_another(
+    listening: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "FIRST_GUEST_SECONDS", 1.5)
+    monkeypatch.setattr(pools, "NEXT_GUEST_SECONDS", 0.0)
+    host = listening(0)
+
+    def decline() -> None:
+        with Peer(host.endpoint, ALICE) as alice:
+            alice.say(messages.Hello())
+            _, welcome = alice.hear()
+            assert isinstance(welcome, messages.Welcome)
+            alice.run_id = welcome.job.run_id
+            alice.say(messages.Error("JoinError", "other last bits"))
+            alice.hear()
+
+    with meanwhile(decline), pytest.raises(PoolError) as error:
+        sums(host.pool, [visit(0)])
+    assert str(error.value) == (
+        f"no worker has been there for 1.5 s, and none has joined at {host.endpoint}; "
+        "the last guest went: JoinError: other last bits"
+    )
+
+
 def test_a_guest_that_can_do_nothing_is_told_to_leave_and_its_tasks_are_done_elsewhere(listening: Opener) -> None:
     host = listening(1)
 
@@ -261,8 +288,8 @@ def test_a_guest_that_can_do_nothing_is_told_to_leave_and_its_tasks_are_done_els
                 alice.say(messages.Error("RuntimeError", "CUDA error: device-side assert triggered"), sequence)
             while not isinstance(message := alice.hear()[1], messages.Bye):
                 pass
-            why = "it failed over 3 tasks in a row; the last: RuntimeError: CUDA error: device-side assert triggered"
-            assert message == messages.Bye(why)
+            last = "worker 1: RuntimeError: CUDA error: device-side assert triggered"
+            assert message == messages.Bye(f"it failed over 3 tasks in a row; the last: {last}")
 
     with meanwhile(fail):
         while not host.of("worker_died"):

@@ -5,6 +5,7 @@ from coordinator.instructions import (
     Collect,
     Collected,
     Deliver,
+    Dismiss,
     GiveUp,
     Instruction,
     Late,
@@ -69,9 +70,9 @@ def test_a_reply_that_came_just_after_its_workers_death_counts_once() -> None:
     leases = crew(2)
     submit(leases, 1)
     assert leases.died(0, "SIGKILL") == [Repeat(0, 1, "SIGKILL"), Start(2), Send(1, 1)]
-    assert leases.answered(0, 1) == [Deliver(1)]
+    assert leases.answered(0, 1) == [Deliver(1), Cancel(1, 1)]
     assert submit(leases, 2) == []  # worker 1 still works on task 1
-    assert leases.answered(1, 1) == [Late(1, 1), Send(1, 2)]
+    assert leases.dropped(1, 1) == [Send(1, 2)]
 
 
 def test_a_reply_in_time_takes_the_task_off_the_queue() -> None:
@@ -124,10 +125,43 @@ def test_a_task_that_failed_waits_for_the_replacement_of_a_worker_that_died() ->
     assert leases.ready(2) == [Send(2, 1)]
 
 
+def test_a_task_that_failed_is_not_given_to_the_replacement_in_the_same_place() -> None:
+    leases = crew(2)
+    submit(leases, 1)
+    submit(leases, 2)
+    assert leases.failed(0, 1, "no") == [Repeat(0, 1, "no")]
+    assert leases.died(0, "SIGKILL") == [Start(2)]
+    assert leases.ready(2) == []  # it has the same GPU
+    assert leases.answered(1, 2) == [Deliver(2), Send(1, 1)]
+
+
+def test_who_fails_over_three_tasks_in_a_row_is_dismissed_and_gets_no_fourth() -> None:
+    leases = crew(2)
+    for sequence in range(1, 7):
+        submit(leases, sequence)
+    assert leases.failed(0, 1, "no") == [Repeat(0, 1, "no"), Send(0, 3)]
+    assert leases.failed(0, 3, "no") == [Repeat(0, 3, "no"), Send(0, 4)]
+    why = "it failed over 3 tasks in a row; the last: no"
+    assert leases.failed(0, 4, "no") == [Repeat(0, 4, "no"), Dismiss(0, why)]
+    assert leases.died(0, "SIGTERM") == [Start(2)]  # nothing was in its hand, so nothing is to blame
+    assert leases.ready(2) == [Send(2, 5)]
+    assert leases.answered(1, 2) == [Deliver(2), Send(1, 4)]
+
+
+def test_a_success_in_between_forgives_what_failed_before() -> None:
+    leases = crew(2)
+    for sequence in range(1, 7):
+        submit(leases, sequence)
+    leases.failed(0, 1, "no")
+    leases.failed(0, 3, "no")
+    assert leases.answered(0, 4) == [Deliver(4), Send(0, 5)]
+    assert leases.failed(0, 5, "no") == [Repeat(0, 5, "no"), Send(0, 6)]
+
+
 def test_a_task_that_failed_does_not_wait_for_a_guest_that_is_not_ready() -> None:
     leases = crew(1)
     submit(leases, 1)
-    assert leases.joined() == 1
+    assert leases.joined("alice") == 1
     assert leases.failed(0, 1, "no") == [Repeat(0, 1, "no"), Send(0, 1)]
 
 
@@ -484,7 +518,7 @@ def test_another_death_while_one_leaves_is_replaced() -> None:
 
 def test_a_guest_is_given_work_like_any_other() -> None:
     leases = crew(1)
-    assert leases.joined() == 1
+    assert leases.joined("alice") == 1
     assert submit(leases, 1, 2) == [Send(0, 1)]
     assert leases.ready(1) == [Send(1, 2)]
     assert leases.answered(1, 2) == [Deliver(2)]
@@ -494,17 +528,17 @@ def test_nobody_is_started_for_a_guest_that_is_lost_and_its_task_gets_no_strike(
     leases = Leases(0)
     assert leases.begin() == submit(leases, 1) == []
     for guest in range(5):
-        assert leases.joined() == guest
+        assert leases.joined("alice") == guest
         assert leases.ready(guest) == [Send(guest, 1)]
         assert leases.died(guest, "unreachable") == [Repeat(guest, 1, "unreachable")]
     for guest in range(5, 10):  # nor do guests that are lost before they are ready end the run
-        assert leases.joined() == guest
+        assert leases.joined("alice") == guest
         assert leases.died(guest, "unreachable") == []
 
 
 def test_what_a_lost_guest_had_in_hand_and_in_its_sums_goes_to_the_front() -> None:
     leases = seasoned(1)
-    assert leases.joined() == 1
+    assert leases.joined("alice") == 1
     assert leases.ready(1) == []
     assert submit(leases, *range(1, 9), flops=10.0) == [Send(0, 1), Send(1, 2), Send(0, 3), Send(1, 4)]
     assert leases.answered(1, 2, deposited=True) == [Deliver(2), Send(1, 5)]
@@ -521,7 +555,7 @@ def test_what_a_lost_guest_had_in_hand_and_in_its_sums_goes_to_the_front() -> No
 
 def test_a_guest_that_lacks_memory_leaves_and_is_counted_out_once() -> None:
     leases = crew(1)
-    leases.joined()
+    leases.joined("alice")
     leases.ready(1)
     submit(leases, 1, 2)
     assert leases.lacked_memory(1, 2, "no room") == [Repeat(1, 2, "no room"), Retire(1, "no room")]

@@ -19,6 +19,7 @@ import zmq
 
 from coordinator import nursery as nurseries
 from coordinator import pool as pool_module
+from coordinator import pulse
 from coordinator.leases import MOST_IN_HAND
 from coordinator.ledger import HostEvent
 from coordinator.nursery import MALLOC, Nursery
@@ -578,6 +579,41 @@ def test_a_worker_that_is_suspended_loses_its_task(pools: Pools, tmp_path: Path)
     with pools(1, heartbeat_seconds=0.25) as pool:
         assert sums(pool, [visit(0, STOP_ONCE, None, tmp_path / "0")]) == {0: [0.0, 1.0]}
     assert "could not be reached" in pools.of("worker_died")[0].detail
+
+
+def test_a_worker_that_hangs_is_replaced_though_its_connection_lives(
+    pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulse, "LOOK_SECONDS", 0.2)
+    for module in (pulse, pool_module):
+        monkeypatch.setattr(module, "STUCK_SECONDS", 0.6)
+    named = r"client 0, round 5, train: given up after 3 workers; the last: worker 2 was ended by SIGTERM: it had done "
+    with pytest.raises(PoolError, match=named + "nothing for 0.6 s"), pools(1) as pool:
+        sums(pool, [visit(0, SLEEP)])
+    assert len(pools.of("worker_died")) == 3
+
+
+def test_who_has_not_looked_for_long_takes_nobody_for_stuck() -> None:
+    looks = pulse.Pulse()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as idle:
+        time.sleep(0.5)
+        assert looks.look(0.0)
+        assert not looks.is_stuck(idle.pid, 1, 0.0)
+        assert not looks.look(4.0)
+        assert [looks.look(10.0 * turn) and looks.is_stuck(idle.pid, 1, 10.0 * turn) for turn in range(1, 13)] == 12 * [
+            False
+        ]
+        assert looks.look(130.0)
+        assert not looks.is_stuck(idle.pid, 2, 130.0)  # another task
+        assert looks.look(500.0)
+        assert not looks.is_stuck(idle.pid, 2, 500.0)
+        for now in range(510, 630, 10):
+            assert looks.look(now)
+            assert not looks.is_stuck(idle.pid, 2, now)
+        assert looks.look(630.0)
+        assert looks.is_stuck(idle.pid, 2, 630.0)
+        idle.kill()
+    assert pulse.cpu_ticks(idle.pid) is None
 
 
 def test_a_temporary_folder_too_deep_for_a_socket_is_named(pools: Pools) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-import threading
 import types
-from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -20,8 +18,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from edge.config import DataConfig
-from edge.data import digits, images, store
-from edge.data.sets import Data, DataError, DataSet, Decoded
+from edge.data import images, store
+from edge.data.sets import Data, DataError
 from edge.data.store import open_data
 
 RNG = np.random.default_rng(5)
@@ -155,28 +153,6 @@ def test_arrays_are_mapped_and_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="read-only"):
         data.train.x[0] = 0
     assert not data.train.x.flags.owndata
-
-
-def test_many_at_once_decode_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads, real = [], digits.read
-
-    def counted(row: DataSet, files: Sequence[Path]) -> Decoded:
-        reads.append(row.name)
-        return real(row, files)
-
-    monkeypatch.setattr(digits, "read", counted)
-    hashes: list[str] = []
-    threads = [
-        threading.Thread(target=lambda: hashes.append(open_data(DataConfig("digits"), tmp_path).sha256))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(hashes) == 4
-    assert len(set(hashes)) == 1
-    assert reads == ["digits"]
 
 
 def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ from edge.config import Description, Job
 from edge.payload import Payload
 from edge.site import Site
 from scenarios import assembly, cli, runner
-from scenarios.host import Host, cache_folder
+from scenarios.cache import cache_folder
+from scenarios.host import Host
 from scenarios.load import ScenarioError, load
 from scenarios.runs import ReportError
 from scenarios.studies import replay as study

@@ -152,3 +152,30 @@ def test_a_ledger_that_is_none_is_named_and_left_as_it_is(tmp_path: Path, capsys
 def test_a_folder_without_a_run_is_refused(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert guarded([command, str(tmp_path)]) == 2
     assert "not a run folder: there is no scenario.toml in it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"device": "cp', "is damaged: Invalid JSON"),
+        ('{"device": 5}', "is damaged: device: Input should be a valid string"),
+        ("[]", "is damaged: Input should be an object"),
+        ("\xff", "is damaged: "),
+        (None, "is missing, and the run cannot be gone on with without it"),
+    ],
+)
+@pytest.mark.parametrize("command", ["resume", "verify"])
+def test_a_damaged_environment_is_named(
+    command: str, text: str | None, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "scenario.toml").write_text('extends = "digits"\n')
+    with sqlite3.connect(folder / "ledger.sqlite") as db:
+        db.execute("CREATE TABLE rounds (round INTEGER)")
+        db.execute("INSERT INTO rounds VALUES (0)")
+    db.close()
+    if text is not None:
+        (folder / "environment.json").write_text(text, encoding="latin-1")
+    assert guarded([command, str(folder)]) == 2
+    assert capsys.readouterr().err.startswith(f"fedbr: {folder / 'environment.json'} {why}")
