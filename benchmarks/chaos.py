@@ -35,8 +35,8 @@ METHODS = {
 }
 TWO = ("--quiet", "--workers", "2")
 KILL, STOP, COORDINATOR = "worker killed", "worker stopped", "coordinator killed"
-PAUSE_SECONDS = (0.5, 5.0)
-"""Between two faults; a run takes some three seconds to start."""
+PAUSE_SECONDS = (0.2, 4.0)
+"""Between two faults; a run takes some two seconds to start."""
 STUCK_SECONDS = 120.0
 """In which a run under fire must commit a round or end, else it hangs."""
 
@@ -62,6 +62,13 @@ def chain(folder: Path) -> list[str]:
     with contextlib.suppress(sqlite3.OperationalError):
         return [row["chain"] for row in read(folder / "ledger.sqlite", "SELECT chain FROM rounds ORDER BY round")]
     return []
+
+
+def has_ended(folder: Path) -> bool:
+    """Whether the run of a folder has been summed up."""
+    with contextlib.suppress(sqlite3.OperationalError):
+        return bool(read(folder / "ledger.sqlite", "SELECT 1 FROM meta WHERE key = 'summary'"))
+    return False
 
 
 def workers_of(process: psutil.Process) -> list[psutil.Process]:
@@ -90,9 +97,9 @@ class Drill:
         try:
             while (ended := self._strike(process)) is None:
                 if process.poll() is not None:
-                    process = subprocess.Popen(
-                        self._again if (self.folder / "scenario.toml").is_file() else self._first
-                    )
+                    if has_ended(self.folder):  # only its report was still to be drawn
+                        return
+                    process = self._start(self._again if (self.folder / "scenario.toml").is_file() else self._first)
             if ended:
                 raise RuntimeError(f"{self.folder}: exit code {ended} after {dict(self.faults)}")
         finally:
@@ -145,7 +152,7 @@ def drill(method: str, rounds: int, faults: int, seed: int) -> Outcome:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=250, help="enough for all faults to strike")
     parser.add_argument("--faults", type=int, default=26, help="per method")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")

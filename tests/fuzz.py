@@ -8,6 +8,7 @@ must do it right; where there are guests, what clients keep travels with it.
 from __future__ import annotations
 
 import argparse
+import logging
 import random
 import re
 import tempfile
@@ -347,6 +348,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--side", choices=SIDES, action="append", help="default: all")
     asked = parser.parse_args()
+    logging.getLogger("fedbr").addHandler(logging.NullHandler())  # each worker that is ended would be a line
     for name in asked.side or SIDES:
         print(show(name, SIDES[name](asked.messages, asked.seed)), flush=True)
 
