@@ -116,6 +116,13 @@ def judge(samples: Sequence[Sample], rounds: int, left: set[str]) -> dict[str, o
         "samples": len(samples),
         "mib_at_round_50": {name: round(middle(warm, name) / 2**20, 1) for name in names},
         "mib_at_the_end": {name: round(middle(late, name) / 2**20, 1) for name in names},
+        "coordinator_mib_by_tenths": [
+            round(
+                middle([one for one in samples if tenth < 10 * one.round / rounds <= tenth + 1], "coordinator") / 2**20,
+                1,
+            )
+            for tenth in range(10)
+        ],
         "growth": {name: round(value, 3) for name, value in growth.items()},
         "open_files": files,
         "ledger_bytes_per_round": tuple(round(value) for value in per_round),
