@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,6 +126,9 @@ class Part:
 
 class Server:
     """The server half of FedAvg, and the base of all others."""
+
+    sends_the_same: ClassVar[bool] = False
+    """Of a half with a `dispatch` of its own: whether what it decides, and how much it sends, follow from the round."""
 
     def __init__(self, setup: Setup, parts: Sequence[Part] = ()) -> None:
         self.setup = setup

@@ -38,6 +38,8 @@ class FedGKDOptions(Options):
 class FedGKDServer(Server):
     """Keeps the last models, and sends their mean beside the newest."""
 
+    sends_the_same = True
+
     def __init__(self, setup: Setup, parts: Sequence[Part] = ()) -> None:
         super().__init__(setup, parts)
         self.options = FedGKDOptions.model_validate(dict(setup.options))

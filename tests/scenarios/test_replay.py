@@ -111,6 +111,7 @@ def refusal(folder: Path, *overrides: str) -> str:
     "overrides",
     [
         ("method=fedmlb+fedprox", "eval.every=3"),
+        ("method=fedgkd", "method_options.buffer=3"),
         ("method=fedbr", "method_options.broadcast=everyone", "method_options.drop=visits"),
         ("method=fedbr", "method_options.drop=exact", "rounds.policy=over_select", "rounds.participants=3"),
         ("rounds.policy=deadline", "rounds.deadline=0.3", "rounds.min_fraction=0.7"),
