@@ -30,7 +30,7 @@ SCENARIO = ("digits", "stop.target_accuracy=1.0", "train.local_epochs=2")
 METHODS = {
     "fedavg": ("method=fedavg",),
     "fedbr": ("method=fedbr",),
-    "scaffold": ("method=scaffold",),
+    "scaffold": ("method=scaffold", "train.lr=0.03", "train.clip=1.0"),
     "fedbuff": ("method=fedprox", "rounds.policy=fedbuff", "rounds.buffer=5"),
 }
 TWO = ("--quiet", "--workers", "2")
@@ -155,10 +155,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=250, help="enough for all faults to strike")
     parser.add_argument("--faults", type=int, default=26, help="per method")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--method", choices=METHODS, action="append", help="by default all")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     outcomes = []
-    for method in METHODS:
+    for method in asked.method or METHODS:
         outcome = drill(method, asked.rounds, asked.faults, asked.seed)
         outcomes.append(outcome)
         if not asked.json:
