@@ -141,6 +141,16 @@ class Peer:
         self.say(messages.Pong())
         return self
 
+    def decline(self, why: str) -> messages.Message:
+        """Greet, but fail to get ready; what is answered."""
+        self.say(messages.Hello())
+        _, welcome = self.hear()
+        assert isinstance(welcome, messages.Welcome)
+        self.run_id = welcome.job.run_id
+        self.hear()
+        self.say(messages.Error("JoinError", why))
+        return self.hear()[1]
+
     def serve(self, count: int) -> Self:
         """Do so many visits as `test_pool.Site` does."""
         for _ in range(count):
@@ -238,13 +248,8 @@ def test_a_guest_that_cannot_serve_is_told_so_and_the_run_goes_on(listening: Ope
 
     def decline() -> None:
         with Peer(host.endpoint, ALICE) as alice:
-            alice.say(messages.Hello())
-            _, welcome = alice.hear()
-            assert isinstance(welcome, messages.Welcome)
-            alice.run_id = welcome.job.run_id
-            alice.hear()
-            alice.say(messages.Error("JoinError", "data set digits: this worker's is another"))
-            assert alice.hear()[1] == messages.Bye("JoinError: data set digits: this worker's is another")
+            why = "data set digits: this worker's is another"
+            assert alice.decline(why) == messages.Bye(f"JoinError: {why}")
 
     with meanwhile(decline):
         host.until(lambda: host.of("worker_died"))
@@ -262,12 +267,7 @@ def test_a_first_guest_that_is_refused_does_not_shorten_the_wait_for_another(
 
     def decline() -> None:
         with Peer(host.endpoint, ALICE) as alice:
-            alice.say(messages.Hello())
-            _, welcome = alice.hear()
-            assert isinstance(welcome, messages.Welcome)
-            alice.run_id = welcome.job.run_id
-            alice.say(messages.Error("JoinError", "other last bits"))
-            alice.hear()
+            alice.decline("other last bits")
 
     with meanwhile(decline), pytest.raises(PoolError) as error:
         sums(host.pool, [visit(0)])

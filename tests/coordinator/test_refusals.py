@@ -234,3 +234,30 @@ def test_a_flood_of_messages_does_not_hide_the_death_of_a_worker(tmp_path: Path)
         assert heard.numbers == {1: [1.0] * 3}
         assert pool.refused > 100
     assert len([event for event in events if event.kind == "message_refused"]) <= 2 + time.monotonic() - began
+
+
+class Holding(Impostors):
+    """The first update is held back; its worker sees no cancel, as one in mid-visit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[tuple[str, int]] = []
+
+    def say(self, identity: str, message: messages.Message, sequence: int = 0) -> None:
+        if isinstance(message, messages.Update) and not self.held:
+            self.held.append((identity, sequence))
+        else:
+            super().say(identity, message, sequence)
+
+
+def test_a_file_that_is_missing_for_a_visit_that_nobody_wants_any_more_is_nobodys_loss(tmp_path: Path) -> None:
+    workers, heard = Holding(), Heard()
+    with impostors_pool(workers, tmp_path) as (pool, _):
+        order = pool.submit([visit(1)], heard)
+        while not workers.held:
+            pool.submit([], heard)
+        order.cancel()  # and what the client had kept is deleted
+        ((identity, sequence),) = workers.held
+        workers.say(identity, messages.Error("StateError", "state/1.safetensors: No such file or directory"), sequence)
+        pool.submit([visit(2)], heard).wait()
+    assert list(heard.numbers) == [2]
