@@ -452,6 +452,13 @@ def test_a_worker_that_lacked_memory_leaves_and_its_task_waits_until_it_has_ende
     assert leases.answered(2, 3) == [Deliver(3), Send(2, 4)]
 
 
+def test_a_guest_that_is_not_ready_is_nobody_who_could_go_on_alone() -> None:
+    leases = crew(1)
+    submit(leases, 1)
+    leases.joined("alice")
+    assert leases.lacked_memory(0, 1, "no room") == [Repeat(0, 1, "no room"), Send(0, 1)]  # and a strike
+
+
 def test_lacking_memory_is_no_strike() -> None:
     leases = crew(5)
     submit(leases, 1)

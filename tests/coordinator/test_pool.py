@@ -20,6 +20,7 @@ import zmq
 from coordinator import nursery as nurseries
 from coordinator import pool as pool_module
 from coordinator import pulse
+from coordinator.hearing import MOST_PER_TURN
 from coordinator.leases import MOST_IN_HAND
 from coordinator.ledger import HostEvent
 from coordinator.nursery import MALLOC, Nursery
@@ -669,6 +670,17 @@ def test_a_nursery_that_is_stuck_ends_the_run(tmp_path: Path, monkeypatch: pytes
         Pool(job(), 1, own, tmp_path, stop_its_parent, lambda: False, "test_pool:Site", 0.25) as pool,
     ):
         sums(pool, [visit(0, KILL)])
+
+
+def test_a_coordinator_that_was_busy_blames_nobody_for_answers_that_it_has_not_read(
+    pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pools(1) as pool:  # the nursery has loaded all by then
+        assert sums(pool, [visit(0)]) == {0: [0.0, 1.0]}
+    monkeypatch.setattr(nurseries, "ANSWER_SECONDS", 0.5)
+    with pools(MOST_PER_TURN + 2) as pool:
+        time.sleep(3.0)  # more hellos wait by now than are heard in one turn
+        assert sums(pool, [visit(1)]) == {1: [1.0, 2.0]}
 
 
 def test_a_worker_that_never_greets_ends_the_run(
