@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -117,12 +116,9 @@ class Crew:
         """Whether guests have been given up since the last `news`."""
         return bool(self._gone)
 
-    def start(self, number: int) -> None:
-        """Have a worker started."""
+    def start(self, number: int, seat: int) -> None:
+        """Have a worker started, on the seat of the one that it replaces."""
         identity = f"worker-{number}-{secrets.token_hex(4)}"
-        ours = [one for one in self._by_number.values() if not one.key]
-        taken = {one.seat for one in ours if one.retired or not one.dead}
-        seat = next(seat for seat in count() if seat not in taken)
         log = self._logs / f"worker-{number}.log"
         worker = Worker(number, seat, identity, log)
         if not self._by_number:

@@ -61,7 +61,7 @@ class _Task:
     strikes: int = 0
     holders: set[int] = field(default_factory=set)
     """All workers that it was ever sent to."""
-    failed_at: set[str] = field(default_factory=set)
+    failed_at: set[int | str] = field(default_factory=set)
     """Places where it could not be done."""
 
 
@@ -81,18 +81,18 @@ class Leases:
         self._started = 0
         self._workers = workers
         self._guests: set[int] = set()
-        self._places: dict[int, str] = {}
+        self._places: dict[int, int | str] = {}  # worker -> the seat of one of ours, or the key of a guest
         self._failed_over: dict[int, set[int]] = {}  # worker -> tasks that it could not do since it did the last one
         self._dismissed: set[int] = set()  # workers that were told so, and have not ended yet
         self._flops = self._seconds = 0.0  # of the tasks that were answered and whose work was foreseen
 
     def begin(self) -> list[Instruction]:
         """The pool opens."""
-        return [self._start(f"seat {seat}") for seat in range(self._workers)]
+        return [self._start(seat) for seat in range(self._workers)]
 
-    def joined(self, place: str) -> int:
+    def joined(self, key: str) -> int:
         """A guest has come, and gets this number; it counts among the workers when it is ready."""
-        worker = self._number(place)
+        worker = self._number(key)
         self._guests.add(worker)
         return worker
 
@@ -139,6 +139,12 @@ class Leases:
             self._flops += task.flops
             self._seconds += seconds
         return [Deliver(sequence), *vain, *self._hand_out([worker])]
+
+    def seat(self, worker: int) -> int:
+        """Of a worker of ours; the one that replaces it takes it over."""
+        place = self._places[worker]
+        assert isinstance(place, int), place
+        return place
 
     def at_work_on(self, worker: int) -> int | None:
         """The task that a worker is at work on, wanted or cancelled; None if its hand is empty."""
@@ -221,7 +227,7 @@ class Leases:
             lost.append(self._start(place))
         return [*lost, *self._hand_out(self._hands)]
 
-    def _forget(self, worker: int) -> str:
+    def _forget(self, worker: int) -> int | str:
         """Nothing more will be heard of a worker; its place."""
         self._dismissed.discard(worker)
         self._failed_over.pop(worker, None)
@@ -281,10 +287,10 @@ class Leases:
             Cancel(worker, sequence) for worker, hand in self._hands.items() for sequence in hand if sequence in over
         ]
 
-    def _start(self, place: str) -> Start:
+    def _start(self, place: int | str) -> Start:
         return Start(self._number(place))
 
-    def _number(self, place: str) -> int:
+    def _number(self, place: int | str) -> int:
         """The number of a worker that is not ready yet."""
         worker = self._started
         self._places[worker] = place

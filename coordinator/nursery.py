@@ -127,9 +127,9 @@ class Nursery:
     def check(self) -> None:
         """PoolError if it has not done for too long what it was asked, as a process that is stopped."""
         limit = ANSWER_SECONDS if self._is_loaded else LOAD_SECONDS
-        if self._asked and time.monotonic() - min(self._asked.values()) > limit:
+        whom = min(self._asked, key=self._asked.__getitem__, default=None)
+        if whom is not None and time.monotonic() - self._asked[whom] > limit:
             stuck = f"the process that starts workers (pid {self._process.pid})"
-            whom = min(self._asked, key=self._asked.__getitem__)
             raise PoolError(f"{stuck} has not answered for {limit:g} s, about {whom}")
 
     def _ask(self, request: dict[str, object]) -> None:

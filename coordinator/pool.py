@@ -287,7 +287,7 @@ class Pool:
             case Send(number, sequence):
                 outbox.send_task(crew[number], sequence, self._orders[sequence])
             case Start(number):
-                crew.start(number)
+                crew.start(number, self._leases.seat(number))
             case Cancel(number, sequence):
                 worker = crew[number]
                 outbox.send(worker, messages.Cancel(), wire.Envelope(worker.identity, sequence))
