@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
+from coordinator.archive import PLACES
 from coordinator.door import Gate
 from coordinator.federation import Progress
 from coordinator.files import write_bytes, write_text
@@ -164,14 +165,11 @@ def fresh_folder(loaded: Loaded, host: Host) -> Path:
     """A new run folder with its empty places and the resolved scenario."""
 
     def fill(folder: Path) -> None:
-        for name in PLACES:
+        for name in (*PLACES, "logs"):
             (folder / name).mkdir()
         write_text(folder / "scenario.toml", toml_text(loaded.scenario.model_dump()))
 
     return make_folder(loaded.name, host, fill)
-
-
-PLACES = ("checkpoints", "state", "logs")
 
 
 def empty(folder: Path) -> None:
@@ -179,7 +177,7 @@ def empty(folder: Path) -> None:
     with _writing(folder):
         for path in folder.glob("ledger.sqlite*"):
             path.unlink()
-        for name in ("checkpoints", "state"):
+        for name in PLACES:
             shutil.rmtree(folder / name, ignore_errors=True)
             (folder / name).mkdir(exist_ok=True)
 
