@@ -267,7 +267,7 @@ class _Stream:
 
     def _step(self) -> None:
         """The server's step, with all that has arrived."""
-        self.run.server.step()
+        self.run.step()
         self.arrived = 0
         self.version += 1
         self.steps += 1

@@ -8,11 +8,12 @@ from __future__ import annotations
 import secrets
 import select
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from coordinator.nursery import END_SECONDS, Nursery, how_ended
 from coordinator.tasks import PoolError
@@ -45,6 +46,8 @@ class Worker:
     """Whether a message of it was refused: nothing that it sends counts any more."""
     noted: bool = False
     """Whether it has told what it measured of itself."""
+    sent_at: dict[int, float] = field(default_factory=dict)
+    """Of a guest: when it was sent each task that it has not answered; monotonic seconds."""
     ahead: tuple[int, Kept] | None = None
     """What a client keeps, which came last: for the update of this task, which comes next."""
     last_words: str = ""
@@ -69,6 +72,8 @@ class News(NamedTuple):
     detail: str
     """Its process id, or how it ended."""
     has_ended: bool
+    is_blameless: bool = False
+    """Whether it ended with the process that had started it."""
 
 
 class Crew:
@@ -84,6 +89,8 @@ class Crew:
         """Seats of those that have retired, and ended."""
         self.has_had_guests = False
         """Whether one has ever been ready to work."""
+        self.offences = Counter[str]()
+        """key -> how often a guest of this key was ended for what it sent, or did not"""
         self.last_refusal = ""
         """Why the guest that came last is gone, for who waits in vain for another."""
         self.is_loading = False
@@ -161,10 +168,17 @@ class Crew:
             worker.dead = True
             if worker.retired:
                 self.left += (worker.seat,)
-            end = how_ended(answer["status"]) if "exited" in answer else f"did not start: {answer['reason']}"
-            words = f": {worker.last_words}" if worker.last_words else ""
-            news.append(News(worker, f"worker {worker.number} {end}{words}", True))
+            news.append(self._ended(worker, answer))
         return news
+
+    def _ended(self, worker: Worker, answer: dict[str, Any]) -> News:
+        if "failed" in answer:
+            return News(worker, f"worker {worker.number} did not start: {answer['reason']}", True)
+        if "lost" in answer:
+            self.is_loading = True  # what starts workers is started again
+            return News(worker, f"worker {worker.number} ended: {answer['lost']}", True, is_blameless=True)
+        words = f": {worker.last_words}" if worker.last_words else ""
+        return News(worker, f"worker {worker.number} {how_ended(answer['status'])}{words}", True)
 
     def end_all(self, say_bye: Callable[[Worker], None]) -> None:
         """The idle leave by themselves, the others are ended; of a nursery that is gone, all have ended."""

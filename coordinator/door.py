@@ -1,14 +1,15 @@
 """The ROUTER sockets of a pool: one for its own processes, and one with a lock for guests from other machines.
 
-By the first, in a folder that is open to this user alone, come the workers that the pool has started. By the second
-come those who prove by CURVE (https://rfc.zeromq.org/spec/26) that theirs is one of the allowed keys. libzmq asks about
-each key by ZAP (https://rfc.zeromq.org/spec/27), is answered between two turns of the pool's loop, and stamps the key
-on every message that comes over that connection. Nobody can thus speak in the name of another.
+Both are in a folder that is open to this user alone. By the first come the workers that the pool has started. By the
+second come, through a `coordinator.listener`, those who prove by CURVE (https://rfc.zeromq.org/spec/26) that theirs is
+one of the allowed keys. libzmq asks about each key by ZAP (https://rfc.zeromq.org/spec/27), is answered between two
+turns of the pool's loop, and stamps the key and the number of the connection on every message that comes over it.
+Nobody can thus speak in the name of another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -24,11 +25,14 @@ HIGH_WATER = 5 * leases.MOST_IN_HAND
 """Messages queued per worker and direction: of each task in hand its blocks, what its client
 kept, itself and its cancel, and some pings."""
 MAX_FRAME_NBYTES = 1 << 32
+"""Of messages of own workers, which are this user's processes."""
 LAST_PART = zmq.NOBLOCK
 FURTHER_PART = zmq.NOBLOCK | zmq.SNDMORE
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_DOMAIN = "fedbr"
 ALLOWED, REFUSED = b"200", b"400"
+SEPARATOR = " "
+"""Between the number of a connection and its key, in what libzmq stamps on a message; no letter of Z85."""
 
 
 class UnreachableError(Exception):
@@ -56,6 +60,8 @@ class Came(NamedTuple):
     identity: str
     key: str
     """The public key that was proved; empty at the door of the pool's own processes."""
+    connection: int
+    """Its number at the listener; 0 at the door of the pool's own processes."""
     parts: list[memoryview]
 
 
@@ -69,8 +75,9 @@ class Door:
         heartbeat_seconds: float,
         exits: ExitStack,
         gate: Gate | None = None,
+        most_nbytes: int = MAX_FRAME_NBYTES,
     ) -> None:
-        """PoolError for an endpoint that cannot be had."""
+        """``most_nbytes``: of a frame. PoolError for an endpoint that cannot be had."""
         self.router = exits.enter_context(context.socket(zmq.ROUTER))
         milliseconds = round(heartbeat_seconds * 1000)
         for option, value in (
@@ -82,7 +89,8 @@ class Door:
             (zmq.BACKLOG, 4096),
             (zmq.HEARTBEAT_IVL, milliseconds),
             (zmq.HEARTBEAT_TIMEOUT, 4 * milliseconds),
-            (zmq.MAXMSGSIZE, MAX_FRAME_NBYTES),
+            (zmq.MAXMSGSIZE, most_nbytes),
+            (zmq.HANDSHAKE_IVL, 0),  # a listener counts the time
         ):
             self.router.setsockopt(option, value)
         self.is_locked = gate is not None
@@ -106,9 +114,9 @@ class Door:
         frames = [self.router.recv(zmq.NOBLOCK, copy=False)]
         while frames[-1].more:  # a message has come whole or not at all
             frames.append(self.router.recv(zmq.NOBLOCK, copy=False))
-        key = str(frames[-1].get("User-Id")) if self.is_locked else ""
+        connection, _, key = str(frames[-1].get("User-Id")).partition(SEPARATOR) if self.is_locked else ("0", "", "")
         identity, *parts = [frame.buffer for frame in frames]
-        return Came(bytes(identity).decode(errors="replace"), key, parts)
+        return Came(bytes(identity).decode(errors="replace"), key, int(connection), parts)
 
     def send(self, identity: str, parts: Sequence[bytes | zmq.Frame]) -> None:
         """Queue one message; UnreachableError for a peer that is gone, or whose queue is full."""
@@ -130,16 +138,25 @@ class Door:
 class Porter:
     """Answers libzmq's questions about keys; it must be there before the door that it serves."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], allowed: Collection[str], exits: ExitStack) -> None:
-        self._allowed = frozenset(allowed)
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        allowed: Collection[str],
+        asked: Callable[[], tuple[int, str]],
+        exits: ExitStack,
+    ) -> None:
+        """``asked``: (number, address) of the connection that a question is about."""
+        self._allowed, self._asked = frozenset(allowed), asked
         self.socket = exits.enter_context(context.socket(zmq.REP))
         self.socket.bind(ZAP_ENDPOINT)
 
     def answer(self) -> str | None:
         """Answer one question; of a key that is refused, whose it is."""
-        version, request, domain, address, _, mechanism, *credentials = self.socket.recv_multipart()
+        version, request, domain, _, _, mechanism, *credentials = self.socket.recv_multipart()
         key = z85.encode(credentials[0]).decode() if mechanism == b"CURVE" else ""
+        connection, address = self._asked()
         is_allowed = domain.decode() == ZAP_DOMAIN and key in self._allowed
-        verdict = [ALLOWED, b"", key.encode()] if is_allowed else [REFUSED, b"this key is not allowed", b""]
+        user = f"{connection}{SEPARATOR}{key}".encode()
+        verdict = [ALLOWED, b"", user] if is_allowed else [REFUSED, b"this key is not allowed", b""]
         self.socket.send_multipart([version, request, *verdict, b""])
-        return None if is_allowed else f"{address.decode(errors='replace')}, key {key}"
+        return None if is_allowed else f"{address}, key {key}"

@@ -2,13 +2,16 @@
 
 By default either ends the run. Otherwise such a visit is in vain, or counts as one that changed nothing; the ledger has
 it under a kind of its own, so nothing is passed over in silence.
+
+An update can be finite and still be no use: numbers of 1e38 make the next rounds, and checkpoints, worthless. So there
+is a distance that no honest training comes near to (`Reach`), whatever else a scenario says.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -16,8 +19,12 @@ import numpy as np
 from coordinator.ledger import FAILED, REFUSED, TRAIN, ZEROED
 from coordinator.server import Model, Server, check_reply
 from coordinator.visits import Visit
-from edge.messages import Update
-from edge.payload import MODEL, Payload, Vector
+from edge.exact import ExactSum
+from edge.messages import Totals, Update
+from edge.payload import MODEL, Floats, Payload, Vector
+
+LARGEST_NUMBER = 1e45
+"""Of what a visit reports: losses are means of float32 numbers, which end at 3.4e38."""
 
 _log = logging.getLogger("fedbr.faults")
 
@@ -34,6 +41,8 @@ class Faults:
     max_norm: float = math.inf
     """How far an update may be from the model that it began with, as an L2 norm over what came up."""
     on_bad_client: Literal["stop", "skip"] = "stop"
+    max_growth: float = 1000.0
+    """How far an update may be from the model that it began with, as a multiple of `Reach.scale`."""
 
     @property
     def stops(self) -> bool:
@@ -41,39 +50,95 @@ class Faults:
         return self.on_bad_update == "stop" and self.on_bad_client == "stop"
 
 
-def judge(faults: Faults, server: Server, reply: Update, visit: Visit, base: Model) -> tuple[str, Update]:
+@dataclass(frozen=True)
+class Reach:
+    """How far a visit can lead: sizes of what it starts from, and of what it can change in its steps."""
+
+    initial_norm: float
+    """L2 norm of the model before round 0: the present one may have grown by what is to be found here."""
+    parameters: int
+    """Numbers in the model."""
+    moved: float
+    """Times that a visit moves along a gradient that stays the same, times the step size."""
+
+    @property
+    def scale(self) -> float:
+        """What an update is measured by: the initial model, and steps along gradients of which each number is 1."""
+        return self.initial_norm + self.moved * math.sqrt(self.parameters)
+
+
+def judge(faults: Faults, server: Server, reply: Update, visit: Visit, base: Model, reach: Reach) -> tuple[str, Update]:
     """(kind of the visit, what counts of its reply); only of the kinds `TRAIN` and `ZEROED` does anything count.
 
     ``base``: the global model at the visit's beginning. Raises `BadUpdate` where faults end the run.
     """
+    by = f" (trained by {reply.by})" if reply.by else ""
     if not reply.numbers:  # no worker could train it
         whose = f"client {visit.client}, {server.setup.turns} {visit.turn}"
         if faults.on_bad_client == "stop":
-            raise BadUpdate(f"{whose}: it reports no numbers")
+            raise BadUpdate(f"{whose}: it reports no numbers{by}")
         _log.warning("%s: skipped", whose)
         return FAILED, reply
-    problem = check_reply(server, reply) or _too_far(faults, server, reply, base)
+    problem = unusable(faults, server, reply, base, reach)
     if problem is None:
         return TRAIN, reply
     if faults.on_bad_update == "stop":
-        raise BadUpdate(problem)
-    _log.warning("%s: %s", "counts as no change" if faults.on_bad_update == "zero" else "refused", problem)
+        raise BadUpdate(problem + by)
+    _log.warning("%s: %s%s", "counts as no change" if faults.on_bad_update == "zero" else "refused", problem, by)
     return (ZEROED, unchanged(server, reply, base)) if faults.on_bad_update == "zero" else (REFUSED, reply)
 
 
-def _too_far(faults: Faults, server: Server, reply: Update, base: Model) -> str | None:
-    if faults.max_norm == math.inf:
-        return None
-    named = reply.payload.get(MODEL, {})
-    norm = math.sqrt(sum(_squares(vector, base[key]) for key, vector in named.items()))
-    if norm <= faults.max_norm:
-        return None
+def unusable(faults: Faults, server: Server, reply: Update, base: Model, reach: Reach) -> str | None:
+    """Why an update cannot be used, or None: its shapes, what is not finite, and how far it is from its beginning."""
+    problem = check_reply(server, reply)
+    if problem is not None:
+        return problem
     whose = f"client {reply.client}, {server.setup.turns} {reply.round}"
-    return f"{whose}: changes the model by a norm of {norm:.6g}, more than faults.max_norm = {faults.max_norm:g}"
+    for name, number in reply.numbers.items():
+        if abs(number) > LARGEST_NUMBER:
+            return f"{whose}: {name} = {number:g} is more than any training reports"
+    return too_far(faults, whose, reply.payload, base, reach)
 
 
-def _squares(one: Vector, other: Vector) -> float:
-    return float(np.square(one.data.astype(np.float64) - other.data).sum())
+def too_far(faults: Faults, whose: str, payload: Payload, base: Model, reach: Reach) -> str | None:
+    """Why these vectors are further from the model, or from zero in other slots, than any training leads; or None."""
+    bound = faults.max_growth * reach.scale
+    for slot, named in payload.items():
+        if slot != MODEL:  # such as gradients, which are changes over what was moved
+            other = bound / min(1.0, reach.moved) if reach.moved > 0 else bound
+            norm = math.sqrt(sum(_squares(vector.data) for vector in named.values()))
+            if not norm <= other:
+                return f"{whose}: the norm of {slot} is {norm:.6g}, more than {other:.6g} ({_why(faults, reach)})"
+            continue
+        norm = math.sqrt(sum(_squares(vector.data - base[key].data) for key, vector in named.items()))
+        if not norm <= faults.max_norm:
+            return (
+                f"{whose}: changes the model by a norm of {norm:.6g}, more than faults.max_norm = {faults.max_norm:g}"
+            )
+        if not norm <= bound:
+            return f"{whose}: changes the model by a norm of {norm:.6g}, more than {bound:.6g} ({_why(faults, reach)})"
+    return None
+
+
+def _why(faults: Faults, reach: Reach) -> str:
+    return f"faults.max_growth = {faults.max_growth:g} times {reach.scale:.6g}; training diverged?"
+
+
+def sums_too_far(faults: Faults, totals: Totals, share: float, base: Model, reach: Reach) -> str | None:
+    """Why sums of updates of clients with this part of the mean cannot be those of honest training, or None."""
+    summed = {
+        slot: {key: Vector(ExactSum(total).vector()) for key, total in named.items()} for slot, named in totals.items()
+    }
+    part = {key: Vector(vector.data * np.float32(share)) for key, vector in base.items()}
+    whole = replace(reach, initial_norm=reach.initial_norm * share, moved=reach.moved * share)
+    limit = replace(faults, max_norm=faults.max_norm * share)
+    return too_far(limit, f"sums of clients with {share:.6g} of the mean", summed, part, whole)
+
+
+def _squares(numbers: Floats) -> float:
+    """The sum of squares, inf if it is more than a float32 holds."""
+    with np.errstate(over="ignore"):
+        return float(np.dot(numbers, numbers))
 
 
 def unchanged(server: Server, reply: Update, base: Model) -> Update:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from coordinator import scoring
 from coordinator.archive import Archive, Arrays
 from coordinator.budget import Budget, ClientLimits, Cost
-from coordinator.faults import BadUpdate, Faults, judge
+from coordinator.faults import BadUpdate, Faults, Reach, judge, sums_too_far, too_far, unusable
 from coordinator.ledger import FAILED, Ledger, RoundRow
 from coordinator.methods import Method
 from coordinator.methods.row import Options
@@ -33,7 +33,8 @@ from coordinator.visits import Visit
 from costmodel.work import Work, nominal_bytes, nominal_bytes_plain, nominal_flops
 from edge import messages, state, wire
 from edge.config import Description, Job, Plan
-from edge.payload import INPUT_GRADIENT, MODEL, Payload, Shapes, Vector, sha256, shapes
+from edge.exact import unfit
+from edge.payload import INPUT_GRADIENT, ITEM_NBYTES, MODEL, Payload, Shapes, Vector, sha256, shapes, vectors
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
     from costmodel.clock import Clock
@@ -235,10 +236,11 @@ class Federation:
             heard(reply)
 
         longest_first = sorted(visits, key=lambda visit: (-visit.work.flops, visit.client))
-        given = shares or {}
-        return self.workers.submit([self._task(visit, given.get(visit.client, 0.0)) for visit in longest_first], hear)
+        given, base = shares or {}, dict(self.server.model)
+        tasks = [self._task(visit, given.get(visit.client, 0.0), base) for visit in longest_first]
+        return self.workers.submit(tasks, hear)
 
-    def _task(self, visit: Visit, share: float) -> PoolTask:
+    def _task(self, visit: Visit, share: float, base: Model) -> PoolTask:
         dispatch = visit.dispatch
         message = messages.Train(visit.client, visit.turn, visit.lr, dispatch.choice, dispatch.payload)
         state_out = str(self.archive.state(visit.state_name)) if self.keeps else None
@@ -247,7 +249,44 @@ class Federation:
         up = self.up_shapes if self.faults.on_bad_update == "stop" else None
         may_fail = self.faults.on_bad_client == "skip"
         kept = None if self._keeps_slots else {MODEL: self.description.layout.shapes(self.job.keep)}
-        return PoolTask(message, self.kept(visit.client), state_out, turns, flops, share, up, kept, may_fail)
+        reach = self.reach(visit)
+        return PoolTask(
+            message,
+            self.kept(visit.client),
+            state_out,
+            turns,
+            flops,
+            share,
+            up,
+            kept,
+            reports=frozenset(self.job.reports),
+            unfit=lambda update, kept: self._unfit(update, kept, visit, base, reach),
+            unfit_sums=lambda totals, part: sums_too_far(self.faults, totals, part, base, reach),
+            may_fail=may_fail,
+        )
+
+    def reach(self, visit: Visit) -> Reach:
+        """How far this visit can lead."""
+        moved = visit.lr * self.job.train.step_sum(visit.plan.steps)
+        return Reach(self._initial_norm, self.description.layout.nbytes() // ITEM_NBYTES, moved)
+
+    @cached_property
+    def _initial_norm(self) -> float:
+        named = self.server.setup.initial[MODEL].values()
+        return math.sqrt(sum(float(np.square(vector.data.astype(np.float64)).sum()) for vector in named))
+
+    def _unfit(self, update: messages.Update, kept: Payload, visit: Visit, base: Model, reach: Reach) -> str | None:
+        """Why what another machine sends of a visit cannot be true or be used, or None."""
+        whose = f"client {visit.client}, {self.server.setup.turns} {visit.turn}"
+        for slot, key, vector in vectors(kept):
+            problem = unfit(vector.data, math.inf)
+            if problem is not None:
+                return f"{whose}: of what the client keeps, {slot}/{key} {problem}"
+        return (
+            unusable(self.faults, self.server, update, base, reach)
+            or too_far(self.faults, f"{whose}: what the client keeps", kept, base, reach)
+            or self._wrong_flops(update, visit)
+        )
 
     def train(self, visits: Sequence[Visit]) -> Training:
         """Have these visits really trained, and their replies folded into the server's next step."""
@@ -256,27 +295,35 @@ class Federation:
     def judge(self, reply: messages.Update, visit: Visit, base: Model) -> tuple[str, messages.Update]:
         """As `coordinator.faults.judge`. RunFailed where a fault ends the run."""
         try:
-            kind, judged = judge(self.faults, self.server, reply, visit, base)
+            kind, judged = judge(self.faults, self.server, reply, visit, base, self.reach(visit))
         except BadUpdate as error:
             raise RunFailed(f"update refused: {error}") from None
-        if kind != FAILED:
-            self._check_flops(reply, visit)
+        if kind != FAILED and (problem := self._wrong_flops(reply, visit)):
+            raise RunFailed(problem)
         return kind, judged
 
-    def _check_flops(self, reply: messages.Update, visit: Visit) -> None:
+    def _wrong_flops(self, reply: messages.Update, visit: Visit) -> str | None:
         counted, foreseen = reply.numbers["flops"], visit.work.flops
-        if not math.isclose(counted, foreseen, rel_tol=1e-9):
-            raise RunFailed(
-                f"client {reply.client}, {self.server.setup.turns} {reply.round}: executed {counted:.6g} FLOPs, but "
-                f"the row of {self.method.name} foresees {foreseen:.6g}"
-            )
+        if math.isclose(counted, foreseen, rel_tol=1e-9):
+            return None
+        whose = f"client {reply.client}, {self.server.setup.turns} {reply.round}"
+        return f"{whose}: executed {counted:.6g} FLOPs, but the row of {self.method.name} foresees {foreseen:.6g}"
 
-    def take(self, totals: messages.Totals) -> None:
-        """Hand the server what workers have added up; RunFailed if it cannot be used."""
-        problem = check_totals(self.server, totals)
+    def take(self, totals: messages.Totals, visits: Sequence[Visit]) -> None:
+        """Hand the server what workers have added up of these visits; RunFailed if it cannot be used."""
+        reach = max((self.reach(visit) for visit in visits), key=lambda each: each.scale)
+        problem = check_totals(self.server, totals) or sums_too_far(self.faults, totals, 1.0, self.server.model, reach)
         if problem is not None:
             raise RunFailed(f"updates refused: round {self.rounds}: {problem}")
         self.server.take(totals)
+
+    def step(self) -> None:
+        """The server's step. RunFailed if its model is not finite: such a one is never committed."""
+        self.server.step()
+        for key, vector in self.server.model.items():
+            problem = unfit(vector.data, math.inf)
+            if problem is not None:
+                raise RunFailed(f"round {self.rounds}: after the server's step, {MODEL}/{key} {problem}")
 
     def kept(self, client: int) -> str | None:
         """The file of what a client has kept; None if it has kept nothing yet."""

@@ -6,7 +6,7 @@ Here a message meets what is known of its sender. Whoever says what does not fit
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from coordinator.crew import Crew, Worker
@@ -16,7 +16,7 @@ from coordinator.leases import Leases
 from coordinator.luggage import check_ahead, store
 from coordinator.orders import Orders
 from coordinator.outbox import Outbox
-from coordinator.tasks import PoolError, Reply, check_answer, check_sums
+from coordinator.tasks import PoolError, Reply, check_answer, check_sums, doubt
 from edge import messages, wire
 from edge.config import Job
 from edge.messages import printable
@@ -24,6 +24,8 @@ from edge.state import StateError
 
 MOST_PER_TURN = 32
 """Messages handled before asking whether to stop, and whether what is waited for has come."""
+MOST_OFFENCES = 3
+"""Guests of one key that may be dismissed before it is let in no more."""
 MAX_REASON = 400
 """Characters of why a message was refused."""
 OUT_OF_MEMORY = "OutOfMemoryError"
@@ -44,10 +46,14 @@ class Hearing:
     """Has the pool do what the leases say."""
     event: Callable[[str, Worker | None, str], None]
     """Puts on record: kind, worker, detail."""
+    taken: Callable[[int, Sequence[memoryview]], None]
+    """Told of each message: the number of its connection, and its parts."""
     nbytes: int = field(default=0, init=False)
     """Bytes received."""
     refused: int = field(default=0, init=False)
     """Messages that did not follow the protocol, whoever sent them."""
+    _doubted: dict[int, list[Worker]] = field(default_factory=dict, init=False)
+    """task -> guests whose replies to it could not be used"""
     _logged_at: float = field(default=float("-inf"), init=False)
 
     def hear_some(self, door: Door) -> bool:
@@ -57,6 +63,7 @@ class Hearing:
             if came is None:
                 return True
             self.nbytes += sum(part.nbytes for part in came.parts)
+            self.taken(came.connection, came.parts)
             worker = self.crew.named(came.identity, came.key)
             try:
                 self._receive(worker or self._admitted(came), came.parts)
@@ -70,10 +77,16 @@ class Hearing:
         reason = printable(reason, MAX_REASON)
         if worker is not None and not worker.refused:
             worker.refused = True
-            self.outbox.dismiss(worker, f"its message was refused: {reason}")
+            self.offend(worker, f"its message was refused: {reason}")
         if time.monotonic() >= self._logged_at + 1.0:  # a flood of bad messages must not become a flood of records
             self._logged_at = time.monotonic()
             self.event("message_refused", worker, f"{reason} ({self.refused} refused so far)")
+
+    def offend(self, worker: Worker, reason: str) -> None:
+        """Dismiss a worker for what it has sent, or has not; a key whose guests do so again and again comes no more."""
+        if worker.key and not worker.dead:
+            self.crew.offences[worker.key] += 1
+        self.outbox.dismiss(worker, reason)
 
     def _admitted(self, came: Came) -> Worker | None:
         """A new guest, if this is its hello and nobody else has its name. WireError for what is no message at all."""
@@ -86,6 +99,10 @@ class Hearing:
         message = wire.decode(came.parts[1], (), messages.NO_RUN)
         if envelope.worker != came.identity or not isinstance(message, messages.Hello):
             return None
+        if self.crew.offences[came.key] >= MOST_OFFENCES:
+            why = f"guests of its key have been dismissed {MOST_OFFENCES} times in this run"
+            self.outbox.send(Worker(0, 0, came.identity, None, came.key), messages.Bye(why))
+            raise messages.WireError(f"key {came.key}: {why}")
         guest = self.crew.admit(self.leases.joined(came.key), came.identity, came.key)
         self.event("worker_joined", guest, f"a guest, key {guest.key}")
         return guest
@@ -111,7 +128,7 @@ class Hearing:
         elif isinstance(message, messages.Kept):
             self._came_ahead(worker, envelope.sequence, message)
         elif isinstance(message, messages.Hello):
-            self.outbox.send(worker, messages.Welcome(replace(self.job, seat=worker.seat)))
+            self.outbox.send(worker, messages.Welcome(self._job(worker)))
             worker.greeted = True
             self.outbox.send(worker, messages.Ping())
         elif isinstance(message, messages.Pong) and envelope.sequence == 0:
@@ -120,6 +137,7 @@ class Hearing:
         elif isinstance(message, messages.Pong):
             if self.orders.get(envelope.sequence) is not None:
                 raise messages.WireError(f"task {envelope.sequence} was given up, but nobody cancelled it")
+            worker.sent_at.pop(envelope.sequence, None)
             self.obey(self.leases.dropped(worker.number, envelope.sequence))
         elif isinstance(message, messages.Error):
             self._failed(worker, envelope.sequence, message)
@@ -128,9 +146,17 @@ class Hearing:
         else:
             raise messages.WireError(f"a coordinator has no use for a {type(message).__name__}")
 
+    def _job(self, worker: Worker) -> Job:
+        """What a worker is welcomed with. A guest is not told where files lie on this machine."""
+        if not worker.key:
+            return replace(self.job, seat=worker.seat)
+        return replace(self.job, seat=worker.seat, cache="", data=replace(self.job.data, root=None))
+
     def _failed(self, worker: Worker, sequence: int, error: messages.Error) -> None:
         """PoolError at once where this machine is to blame, and not the client: it must not count as a faulty one."""
         reason = f"{error.kind}: {error.text}"
+        if worker.key:  # whatever is written there, it becomes one line of records and terminals
+            reason = printable(reason, messages.MAX_ERROR_TEXT)
         if sequence == 0:  # its start failed, or it could not give its sums away
             worker.last_words = reason
             self.outbox.send(worker, messages.Bye(reason[: messages.MAX_ERROR_TEXT]))
@@ -138,6 +164,7 @@ class Hearing:
                 self.crew.end(worker, reason)
             return
         self._check_in_hand(worker, sequence)
+        worker.sent_at.pop(sequence, None)
         is_wanted = self.orders.get(sequence) is not None  # what a client kept is deleted once nobody needs it
         if error.kind == StateError.__name__ and not worker.key and is_wanted:
             raise PoolError(error.text)
@@ -165,7 +192,20 @@ class Hearing:
                 raise messages.WireError(f"{asked.task.name}: what its client keeps did not come ahead of the update")
         if envelope.note and not worker.noted:
             worker.noted = True
-            self.event("worker_memory", worker, f"worker {worker.number} on {envelope.note}")
+            self.event("worker_memory", worker, f"worker {worker.number} on {printable(envelope.note, MAX_REASON)}")
+        if worker.key:
+            seconds = min(seconds, time.monotonic() - worker.sent_at.pop(sequence, time.monotonic()))
+            if asked is not None:
+                problem = doubt(asked.task, reply, {} if kept is None else kept.payload)
+                if problem is not None and not self._is_confirmed(worker, sequence):
+                    self._repeat_elsewhere(worker, sequence, problem)
+                    return
+                if problem is None:
+                    self._convict(sequence)
+                if isinstance(reply, messages.Update):
+                    reply = replace(reply, by=f"worker {worker.number}, a guest, key {worker.key}")
+        elif asked is not None and sequence in self._doubted and doubt(asked.task, reply, {}) is None:
+            self._convict(sequence)
         deposited = asked is not None and asked.task.is_deposited(reply)
         verdict, *more = self.leases.answered(worker.number, sequence, seconds, deposited)
         self.obey(more)  # the worker is to have its next task before anybody looks at this reply
@@ -176,6 +216,24 @@ class Hearing:
             order.hear(sequence, task, reply)
         else:
             self.obey([verdict])
+
+    def _is_confirmed(self, guest: Worker, sequence: int) -> bool:
+        """Whether others had no better reply to a task, or there are no others: then it is the training's fault."""
+        before = {other.key for other in self._doubted.get(sequence, ())}
+        return bool(before - {guest.key}) or (bool(before) and self.leases.has_failed_everywhere(sequence))
+
+    def _repeat_elsewhere(self, guest: Worker, sequence: int, problem: str) -> None:
+        self._doubted = {number: by for number, by in self._doubted.items() if self.orders.get(number) is not None}
+        self._doubted.setdefault(sequence, []).append(guest)
+        reason = f"worker {guest.number}, a guest, key {guest.key}: {problem}"
+        self.event("task_failed", guest, reason)
+        self.obey(self.leases.doubted(guest.number, sequence, reason))
+
+    def _convict(self, sequence: int) -> None:
+        """A task has got a reply that can be used: guests whose reply to it could not be were wrong."""
+        for guest in self._doubted.pop(sequence, ()):
+            if not guest.dead:
+                self.offend(guest, "its reply could not be used, and another worker's to the same task could")
 
     def _check_in_hand(self, worker: Worker, sequence: int) -> None:
         """WireError if a worker answers what it was not asked, or answers it again."""
@@ -188,7 +246,7 @@ class Hearing:
         asked = self.leases.asked(worker.number)
         if asked is None:
             raise messages.WireError("sums that nobody asked for")
-        check_sums(sums, [self.orders[sequence].task for sequence in asked])
+        check_sums(sums, [self.orders[sequence].task for sequence in asked], is_guest=bool(worker.key))
         for verdict in self.leases.collected(worker.number):
             assert isinstance(verdict, Collected)
             closed = [self.orders.close(sequence) for sequence in verdict.sequences]

@@ -19,7 +19,9 @@ task goes to the front without a strike. Until it has ended nothing is handed ou
 more memory. Only the last worker's task gets strikes.
 
 *Guests* are workers on other machines, that come and go: nobody starts them, and nobody replaces them. When one is lost
-its link may be to blame, so that its task gets no strike.
+its link may be to blame, so that its task gets no strike. What a guest is at work on has a *term*: many times as long
+as it should take, by what its own tasks have taken before, or those of all workers. Nothing else bounds how long one
+may be at work whose process cannot be looked at.
 """
 
 from __future__ import annotations
@@ -52,6 +54,20 @@ HAND_SECONDS = 0.1
 """Foreseen work up to which a hand that is not empty is filled: many round trips long, and soon repeated."""
 MOST_IN_HAND = 64
 """Tasks in one hand, however short they are."""
+TERM_SECONDS = 120.0
+"""No term is shorter."""
+TERM_FACTOR = 20.0
+"""So many times as long as it should take may a guest be at work on a task, by its own pace."""
+OTHERS_TERM_FACTOR = 100.0
+"""And by the pace of all workers, as long as it has answered no task of which the work is known."""
+SLOWEST_FLOPS_PER_SECOND = 1e8
+"""The pace that is thought possible as long as nobody has answered such a task."""
+UNKNOWN_TERM_SECONDS = 3600.0
+"""Of a task of which the work is not known."""
+READY_SECONDS = 600.0
+"""For a guest to get ready: it may have data to decode."""
+GETTING_READY, GIVING_SUMS = 0, -1
+"""What a guest may be at, beside tasks, whose numbers are positive."""
 
 
 @dataclass
@@ -85,6 +101,7 @@ class Leases:
         self._failed_over: dict[int, set[int]] = {}  # worker -> tasks that it could not do since it did the last one
         self._dismissed: set[int] = set()  # workers that were told so, and have not ended yet
         self._flops = self._seconds = 0.0  # of the tasks that were answered and whose work was foreseen
+        self._paces: dict[int, tuple[float, float]] = {}  # guest -> (FLOPs, seconds) of those that it has answered
 
     def begin(self) -> list[Instruction]:
         """The pool opens."""
@@ -138,6 +155,9 @@ class Leases:
         if task.flops > 0.0:
             self._flops += task.flops
             self._seconds += seconds
+            if worker in self._guests:
+                flops_before, seconds_before = self._paces.get(worker, (0.0, 0.0))
+                self._paces[worker] = flops_before + task.flops, seconds_before + seconds
         return [Deliver(sequence), *vain, *self._hand_out([worker])]
 
     def seat(self, worker: int) -> int:
@@ -151,6 +171,36 @@ class Leases:
         hand = self._hands.get(worker)
         return hand[0] if hand else None
 
+    def term(self, worker: int) -> tuple[int, float] | None:
+        """What a guest is at (a task's number, `GETTING_READY`, `GIVING_SUMS`), and for how many seconds it may be."""
+        if worker in self._starting:
+            return GETTING_READY, READY_SECONDS
+        sequence = self.at_work_on(worker)
+        if sequence is not None:
+            task = self._tasks.get(sequence)
+            return sequence, TERM_SECONDS if task is None else max(TERM_SECONDS, self._longest(worker, task.flops))
+        return (GIVING_SUMS, TERM_SECONDS) if worker in self._asked else None
+
+    def _longest(self, worker: int, flops: float) -> float:
+        """Seconds that a guest may at most take over so much work."""
+        own_flops, own_seconds = self._paces.get(worker, (0.0, 0.0))
+        if flops == 0.0:
+            return UNKNOWN_TERM_SECONDS
+        if own_flops:
+            return TERM_FACTOR * flops / own_flops * own_seconds
+        if self._flops:
+            return OTHERS_TERM_FACTOR * flops / self._flops * self._seconds
+        return flops / SLOWEST_FLOPS_PER_SECOND
+
+    def lapsed(self, worker: int, sequence: int) -> None:
+        """A guest's term is over: others try this task first. It is to be ended next."""
+        if sequence in self._tasks:
+            self._tasks[sequence].failed_at.add(self._places[worker])
+
+    def has_failed_everywhere(self, sequence: int) -> bool:
+        """Whether there is no place left in which a task has not failed."""
+        return self._is_tried_out(self._tasks[sequence])
+
     def is_in_hand(self, worker: int, sequence: int) -> bool:
         """Whether a worker has been given a task, wanted or cancelled, that it has not answered or dropped."""
         return sequence in self._hands.get(worker, ())
@@ -158,6 +208,17 @@ class Leases:
     def asked(self, worker: int) -> tuple[int, ...] | None:
         """The wanted deposits in the sums that a worker was asked for; None if it was not."""
         return tuple(self._deposits.get(worker, ())) if worker in self._asked else None
+
+    def doubted(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
+        """A worker's reply to a task cannot be used, as it is: another is to do it, and nobody is to blame yet."""
+        if not self._take(worker, sequence):
+            return [Late(worker, sequence)]
+        instructions: list[Instruction] = []
+        if sequence in self._tasks:  # or it was cancelled
+            self._tasks[sequence].failed_at.add(self._places[worker])
+            self._queue.appendleft(sequence)
+            instructions.append(Repeat(worker, sequence, reason))
+        return [*instructions, *self._hand_out(self._hands)]
 
     def failed(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
         """A worker could not do a task, but lives on: unless it fails whatever it does, as on a GPU that is lost."""
@@ -195,16 +256,17 @@ class Leases:
             instructions.append(Retire(worker, reason))
         return [*instructions, *self._hand_out(self._hands)]
 
-    def died(self, worker: int, reason: str) -> list[Instruction]:
+    def died(self, worker: int, reason: str, is_blameless: bool = False) -> list[Instruction]:
         """A worker's process has ended: the task that it was at work on is to blame, those that waited are not.
 
-        Of a guest, all that is known is that it cannot be reached: nobody is to blame.
+        Of a guest, all that is known is that it cannot be reached: nobody is to blame. ``is_blameless``: nor are tasks
+        of a worker of ours that was ended from outside, and its start did not fail.
         """
         if worker in self._guests:
             return self._left(worker, reason)
         if worker in self._starting:
             self._starting.remove(worker)
-            self._deaths_before_ready += 1
+            self._deaths_before_ready += not is_blameless
             if self._deaths_before_ready >= TRIES:
                 return [GiveUp(worker, f"{TRIES} workers in a row ended before they were ready; the last: {reason}")]
             return [self._start(self._places.pop(worker))]
@@ -214,13 +276,16 @@ class Leases:
         was_dismissed = worker in self._dismissed
         place = self._forget(worker)
         lost: list[Instruction] = []
-        if hand and not is_leaving and not was_dismissed:
+        if hand and is_blameless:
+            lost += [Repeat(worker, sequence, reason) for sequence in hand if sequence in self._tasks]
+            self._give_back(hand)
+        elif hand and not is_leaving and not was_dismissed:
             first = hand.popleft()
             self._give_back(hand)
             lost += self._strike(worker, first, reason)
         else:
             self._give_back(hand)
-        lost += self._recall(worker, reason)
+        lost += self._recall(worker, reason, is_blameless)
         if is_leaving:
             self._end_leaving()
         else:
@@ -231,6 +296,7 @@ class Leases:
         """Nothing more will be heard of a worker; its place."""
         self._dismissed.discard(worker)
         self._failed_over.pop(worker, None)
+        self._paces.pop(worker, None)
         return self._places.pop(worker)
 
     def _end_leaving(self) -> None:
@@ -318,6 +384,9 @@ class Leases:
     def _may_try(self, worker: int, task: _Task) -> bool:
         if not task.failed_at or self._places[worker] not in task.failed_at:
             return True
+        return self._is_tried_out(task)
+
+    def _is_tried_out(self, task: _Task) -> bool:
         to_come = self._starting - self._guests  # a guest may never get ready
         return all(self._places[other] in task.failed_at for other in self._hands.keys() | to_come)
 
@@ -361,13 +430,13 @@ class Leases:
         """Tasks that waited in a hand go to the front, but for cancelled ones."""
         self._queue.extendleft(sequence for sequence in reversed(hand) if sequence in self._tasks)
 
-    def _recall(self, worker: int, reason: str) -> list[Instruction]:
+    def _recall(self, worker: int, reason: str, is_blameless: bool) -> list[Instruction]:
         lost = self._deposits.pop(worker, [])
         self._queue.extendleft(reversed(lost))
         recall: list[Instruction] = [Recall(worker, tuple(lost), reason)] if lost else []
         if worker in self._asked:
             self._asked.remove(worker)
-            self._deaths_while_asked += 1
+            self._deaths_while_asked += not is_blameless
             if self._deaths_while_asked >= TRIES:
                 ended = f"{TRIES} workers in a row ended before they had given their sums away; the last: {reason}"
                 recall.append(GiveUp(worker, ended))

@@ -24,6 +24,8 @@ ANSWER_SECONDS = 20.0
 """How long it may take to start or end a worker, before it must be thought stuck."""
 LOAD_SECONDS = 300.0
 """How long it may take to load what it preloads: torch, perhaps over a network."""
+RESTARTS = 3
+"""How often it is started again in one run, if it ends or is stuck."""
 WANTED_FILES = 1 << 16
 LOG_LINES = 8
 
@@ -39,7 +41,8 @@ set their number of threads themselves."""
 class Nursery:
     """The fork server (`edge.nursery`) as a context; several pools may use it in turn.
 
-    ``preload`` names the modules that are imported before the first fork.
+    ``preload`` names the modules that are imported before the first fork. Should it end, the kernel ends its workers
+    with it; it is started again, a few times, and what it was last asked is asked again.
     """
 
     def __init__(self, preload: Sequence[str] = ("edge.site",)) -> None:
@@ -48,11 +51,19 @@ class Nursery:
         self._asked: dict[str, float] = {}
         """worker -> when its start or its end was asked for, if that has not been answered"""
         self._living: set[str] = set()
+        self._folders: list[str] = []
         self._is_loaded = False
+        self._restarts_left = RESTARTS
+        self._hears: int | None = None
+        """Where answers come in: one descriptor, whichever process is at its other end"""
 
     def __enter__(self) -> Self:
         _raise_file_limit()
         self._complaints: IO[bytes] = tempfile.TemporaryFile()
+        self._start()
+        return self
+
+    def _start(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "edge.nursery", *self._preload],
             stdin=subprocess.PIPE,
@@ -61,13 +72,24 @@ class Nursery:
             env=environment(),
             start_new_session=True,  # a terminal's Ctrl-C is for the coordinator alone
         )
-        os.set_blocking(self.fileno(), False)
-        return self
+        assert self._process.stdout is not None
+        with self._process.stdout as answers:
+            if self._hears is None:
+                self._hears = os.dup(answers.fileno())
+            else:
+                os.dup2(answers.fileno(), self._hears, inheritable=False)
+        os.set_blocking(self._hears, False)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        self._stop()
+        self._complaints.close()
+        os.close(self.fileno())
+        self._hears = None
+
+    def _stop(self) -> None:
+        assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.close()
         try:
@@ -75,13 +97,11 @@ class Nursery:
         except subprocess.TimeoutExpired:
             self._process.kill()  # and the kernel kills its workers
             self._process.wait()
-        self._process.stdout.close()
-        self._complaints.close()
 
     def fileno(self) -> int:
         """Readable when there are answers."""
-        assert self._process.stdout is not None
-        return self._process.stdout.fileno()
+        assert self._hears is not None
+        return self._hears
 
     def spawn(self, name: str, argv: list[str], log: Path) -> None:
         """Ask for a worker."""
@@ -95,17 +115,22 @@ class Nursery:
         self._ask({"end": names})
 
     def adopt(self, folder: Path) -> None:
-        """Have a folder removed should the coordinator be killed."""
+        """Serve a pool: have its folder removed should the coordinator be killed."""
+        self._restarts_left = RESTARTS
+        self._folders.append(str(folder))
         self._ask({"folder": str(folder)})
 
     def answers(self) -> list[dict[str, Any]]:
-        """What has been answered since the last call; PoolError when the nursery has ended."""
+        """What has been answered since the last call. A nursery that has ended is started again.
+
+        The workers that it had, or was to start, are then ``exited`` and ``lost``. PoolError if it ends too often.
+        """
         try:
             received = os.read(self.fileno(), 1 << 16)
         except BlockingIOError:
             return []
         if not received:
-            raise self._ended()
+            return self._again()
         *lines, self._pending = (self._pending + received).split(b"\n")
         answers: list[dict[str, Any]] = [json.loads(line) for line in lines]
         for answer in answers:
@@ -124,26 +149,45 @@ class Nursery:
             self._living.discard(name)
             self._asked.pop(name, None)
 
+    def _again(self) -> list[dict[str, Any]]:
+        """Start it again; what has become of its workers. PoolError if it has been started often enough."""
+        status = self._process.wait()
+        end = f"the process that starts workers {how_ended(status)}"
+        is_broken = status >= 0 and not self._is_loaded  # as by an import that fails: it would again
+        if is_broken or not self._restarts_left:
+            self._complaints.seek(0)
+            raise PoolError(f"{end}{quote(self._complaints.read())}")
+        self._restarts_left -= 1
+        names = sorted(self._living | self._asked.keys())
+        lost = [{"exited": name, "status": -signal.SIGKILL, "lost": end} for name in names]
+        self._living.clear()
+        self._asked.clear()
+        self._pending, self._is_loaded = b"", False
+        self._stop()
+        self._start()
+        self._folders = [folder for folder in self._folders if Path(folder).exists()]
+        for folder in self._folders:
+            self._ask({"folder": folder})
+        return lost
+
     def check(self) -> None:
-        """PoolError if it has not done for too long what it was asked, as a process that is stopped."""
+        """End it if it has not done for too long what it was asked, as a process that is stopped.
+
+        PoolError if it cannot be started again.
+        """
         limit = ANSWER_SECONDS if self._is_loaded else LOAD_SECONDS
         whom = min(self._asked, key=self._asked.__getitem__, default=None)
         if whom is not None and time.monotonic() - self._asked[whom] > limit:
             stuck = f"the process that starts workers (pid {self._process.pid})"
-            raise PoolError(f"{stuck} has not answered for {limit:g} s, about {whom}")
+            if not self._restarts_left or not self._is_loaded:
+                raise PoolError(f"{stuck} has not answered for {limit:g} s, about {whom}")
+            self._process.kill()  # it ends, which is heard of next
 
     def _ask(self, request: dict[str, object]) -> None:
         assert self._process.stdin is not None
-        try:
+        with suppress(BrokenPipeError):  # that it has ended is heard of by `answers`
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
-        except BrokenPipeError:
-            raise self._ended() from None
-
-    def _ended(self) -> PoolError:
-        self._complaints.seek(0)
-        status = self._process.wait()
-        return PoolError(f"the process that starts workers {how_ended(status)}{quote(self._complaints.read())}")
 
 
 def environment() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -68,6 +69,7 @@ class Outbox:
             forget = []
         state_in, state_out = task.state_in, task.state_out
         if worker.key:
+            worker.sent_at[sequence] = time.monotonic()
             # a guest is told that there is something to read or to keep, and not where it lies on this machine
             state_in, state_out = [None if path is None else Path(path).name for path in (state_in, state_out)]
             kept = taken_along(task)

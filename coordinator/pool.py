@@ -36,7 +36,7 @@ from coordinator.instructions import (
     Send,
     Start,
 )
-from coordinator.leases import Leases
+from coordinator.leases import GETTING_READY, GIVING_SUMS, Leases
 from coordinator.ledger import HostEvent
 from coordinator.nursery import Nursery, quote
 from coordinator.orders import OpenTask, Orders, PoolOrder
@@ -84,6 +84,8 @@ class Pool:
     """A connection that is silent for four of them is lost."""
     gate: Gate | None = None
     """Where workers of other machines may join, beside the ``workers`` that are started here."""
+    most_nbytes: int = 1 << 30
+    """Of the largest message of such a worker, all of its parts together."""
 
     def __post_init__(self) -> None:
         assert self.workers >= (self.gate is None), self.workers
@@ -93,6 +95,8 @@ class Pool:
         self._news_by = float("inf")
         self._look_at = 0.0
         self._pulse = Pulse()
+        self._terms: dict[int, tuple[int, float]] = {}  # guest -> what it is at, and since when
+        self._terms_looked_at = float("-inf")
         self._nobody_since: float | None = None
 
     # --- for the caller -------------------------------------------------------------------------------------------
@@ -105,7 +109,7 @@ class Pool:
             folder = Path(tempfile.mkdtemp(prefix="fedbr-"))
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
             self.nursery.adopt(folder)
-            self._open(folder / "pool", stack)
+            self._open(folder, stack)
             stack.callback(self._crew.end_all, lambda worker: self._outbox.send(worker, messages.Bye()))
             stack.callback(self._orders.close_all)
             self._obey(self._leases.begin())
@@ -117,13 +121,19 @@ class Pool:
     ) -> None:
         self._exits.close()
 
-    def _open(self, socket: Path, stack: ExitStack) -> None:
-        self._entrance = Entrance(socket, self.gate, self.heartbeat_seconds, self.nursery.fileno(), stack)
+    def _open(self, folder: Path, stack: ExitStack) -> None:
+        self._entrance = Entrance(
+            folder, self.gate, self.most_nbytes, self.heartbeat_seconds, self.nursery.fileno(), stack
+        )
         self._crew = Crew(self.nursery, self.logs, self._argv)
         self._outbox = Outbox(self.job.run_id, self._entrance, self._crew)
         self._orders = Orders(self._outbox.parcels.release)
         job = replace(self.job, workers=self.workers)
-        self._hearing = Hearing(job, self._crew, self._leases, self._orders, self._outbox, self._obey, self._event)
+        listener = self._entrance.listener
+        taken = listener.taken if listener is not None else lambda connection, parts: None
+        self._hearing = Hearing(
+            job, self._crew, self._leases, self._orders, self._outbox, self._obey, self._event, taken
+        )
         self.gate = self._entrance.gate
         if self.gate is not None:
             self._event("listening", None, self.gate.endpoint)
@@ -202,6 +212,8 @@ class Pool:
         if happened.stranger is not None:
             self._hearing.refuse(None, f"from {happened.stranger}: not an allowed key")
         came = [self._hearing.hear_some(door) for door in happened.doors]
+        if self._entrance.listener is not None and (closed := self._entrance.listener.news()):
+            self._event("connections_closed", None, closed)
         if self._entrance.is_to_probe():
             self._probe()
         self._hear_news(happened.is_told, all(came))
@@ -231,6 +243,7 @@ class Pool:
             self.nursery.check()
         if self._pulse.look(now):
             self._end_stuck(now)
+        self._end_lapsed(now)
         if self._crew.is_loading or any(worker.greeted for worker in self._crew.alive):
             self._nobody_since = None
             return
@@ -256,14 +269,40 @@ class Pool:
             if is_visit and self._pulse.is_stuck(worker.pid, sequence, now):
                 self._crew.end(worker, f"it had done nothing for {STUCK_SECONDS:g} s")
 
+    def _end_lapsed(self, now: float) -> None:
+        """End guests whose terms are over. A pool that has not looked for long knows nothing of the time between."""
+        if now - self._terms_looked_at > 40 * LOOK_SECONDS:
+            self._terms.clear()
+        self._terms_looked_at = now
+        guests = [worker for worker in self._crew.alive if worker.key]
+        self._terms = {worker.number: self._terms[worker.number] for worker in guests if worker.number in self._terms}
+        for worker in guests:
+            term = self._leases.term(worker.number)
+            if term is None:
+                self._terms.pop(worker.number, None)
+                continue
+            what, seconds = term
+            begun_with, begun_at = self._terms.setdefault(worker.number, (what, now))
+            if begun_with != what:
+                self._terms[worker.number] = what, now
+            elif now - begun_at > seconds:
+                self._leases.lapsed(worker.number, what)
+                self._hearing.offend(worker, f"{self._waited_for(what)} did not come within {seconds:.0f} s")
+
+    def _waited_for(self, what: int) -> str:
+        if what in (GETTING_READY, GIVING_SUMS):
+            return "its sums" if what == GIVING_SUMS else "word that it is ready"
+        opened = self._orders.get(what)
+        return f"the reply to a cancelled task, {what}," if opened is None else f"the reply to {opened.task.name}"
+
     def _heed(self, news: News) -> None:
-        worker, detail, has_ended = news
+        worker, detail, has_ended, is_blameless = news
         if not has_ended:
             self._event("worker_started", worker, detail)
             return
         self._outbox.parcels.gone(worker.number)
         self._event("worker_died", worker, detail)
-        self._obey(self._leases.died(worker.number, detail))
+        self._obey(self._leases.died(worker.number, detail, is_blameless))
 
     def _probe(self) -> None:
         """Find whose connection was lost: a worker that is stopped or stuck has not ended, but cannot be reached."""

@@ -266,10 +266,10 @@ class _Round:
             kept |= {visit.client: visit.state_name for visit in counted if visit.kind == "train"}
         self.rows.kept = kept
         run.server.received(self.number, [visit.dispatch for visit in counted])
-        run.rounds += 1
         if replies:
-            run.server.step()
+            run.step()
             self.rows.choices += run.server.feedback(self.number, _outcomes(self.visits, replies, timeline))
+        run.rounds += 1
         self.stopped_by = self.stopped_by or run.budget.reached(run.rounds, None)
         changed = bool(replies) or (self.stopped_by is not None and not run.scored)
         scoring = run.score(kept, self.stopped_by is not None) if changed else None

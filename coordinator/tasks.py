@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -40,6 +41,12 @@ class PoolTask:
     """The vectors of the update; None: whichever come."""
     kept: Shapes | None = None
     """The vectors that its client keeps in ``state_out``; None: whichever come."""
+    reports: frozenset[str] | None = None
+    """Names of the numbers in the update; None: whichever come."""
+    unfit: Callable[[messages.Update, Payload], str | None] | None = None
+    """Why an update, and what its client keeps, cannot be true or be used, or None: what a guest sends is doubted."""
+    unfit_sums: Callable[[Totals, float], str | None] | None = None
+    """The same of sums that a guest has added up, of clients with such a part of the mean."""
     may_fail: bool = False
     """Whether the order goes on if three workers ended over it; it is then answered by `unanswered`. Only training."""
 
@@ -91,6 +98,8 @@ def check_answer(task: PoolTask, reply: Reply) -> None:
         fits = isinstance(reply, messages.Described)
     if not fits:
         raise messages.WireError(f"a {type(reply).__name__} that does not answer: {task.name}")
+    if isinstance(reply, messages.Update) and task.reports is not None and reply.numbers.keys() != task.reports:
+        raise messages.WireError(f"{task.name}: reports {sorted(reply.numbers)} instead of {sorted(task.reports)}")
     if isinstance(reply, messages.Update) and task.up is not None and not task.is_deposited(reply):
         got = shapes(reply.payload)
         if got != task.up:
@@ -99,8 +108,17 @@ def check_answer(task: PoolTask, reply: Reply) -> None:
             raise messages.WireError(f"{task.name}: an update that its worker was to add up")
 
 
-def check_sums(sums: messages.Sums, tasks: Sequence[PoolTask]) -> None:
-    """WireError for sums that are not those of these tasks, all of one round."""
+def doubt(task: PoolTask, reply: Reply, kept: Payload) -> str | None:
+    """Why a guest's reply, and what its client keeps, cannot be true or be used, or None."""
+    if isinstance(reply, messages.Score):
+        return None if math.isfinite(reply.loss_sum) else f"{task.name}: the sum of losses is {reply.loss_sum}"
+    if isinstance(reply, messages.Update) and task.unfit is not None:
+        return task.unfit(reply, kept)
+    return None
+
+
+def check_sums(sums: messages.Sums, tasks: Sequence[PoolTask], is_guest: bool) -> None:
+    """WireError for sums that are not those of these tasks, all of one round; a guest's must also be possible."""
     for task in tasks:
         asked = task.message
         assert isinstance(asked, messages.Train), task.name
@@ -110,6 +128,10 @@ def check_sums(sums: messages.Sums, tasks: Sequence[PoolTask]) -> None:
         got = sizes(sums.totals)
         if task.up is not None and got != task.up:
             raise messages.WireError(f"{task.name}: sums {got} instead of {task.up}")
+    if is_guest and tasks and tasks[0].unfit_sums is not None:
+        problem = tasks[0].unfit_sums(sums.totals, sum(task.share for task in tasks))
+        if problem is not None:
+            raise messages.WireError(problem)
 
 
 Heard = Callable[[PoolTask, Reply], None]

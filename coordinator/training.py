@@ -28,7 +28,7 @@ class Training:
     """The visits of one synchronous round, from the moment at which workers are asked to train them."""
 
     def __init__(self, run: Federation, visits: Sequence[Visit]) -> None:
-        self._run = run
+        self._run, self._visits = run, visits
         self._left = deque(sorted(visits, key=lambda visit: visit.client))
         self._replies: list[Update] = []
         self.faulty: dict[int, str] = {}
@@ -54,7 +54,7 @@ class Training:
             self._held.close()
         assert not self._left
         if self._in_workers and self._replies:
-            self._run.take(self._order.collect())
+            self._run.take(self._order.collect(), self._visits)
         return self._replies
 
     def cancel(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 import numpy as np
@@ -138,6 +138,8 @@ class Update:
     """What the visit measured, by name (losses, samples, steps)."""
     payload: Payload
     """Empty where the worker has added the vectors to its sums."""
+    by: str = field(default="", compare=False)
+    """Where it was trained, if that is not a worker of the run's own machine. It does not travel."""
 
     def __post_init__(self) -> None:
         require(self.client >= 0, "update: client", self.client)

@@ -15,12 +15,17 @@ from coordinator.optimisers import OPTIMISERS
 from coordinator.rules import Rules
 from coordinator.server import Server, Setup
 from costmodel.fleet import Fleet
+from edge import wire
 from edge.config import Description, HalfConfig, Job, ModelConfig, TrainConfig
 from edge.payload import INNER_GRADIENT, Layout, Payload
 from scenarios import fleets
 from scenarios.load import Loaded, ScenarioError, data_config
 
 RUN_ID_BYTES = 8
+HEADERS_NBYTES = 4 * wire.MAX_HEADER_NBYTES
+"""Envelope, header, and what sealing adds to each of a few thousand frames."""
+KEPT_MODELS = 4
+"""So many times the model's bytes may a client keep for one part of a method; its row does not say how many it does."""
 
 
 def on_device(loaded: Loaded, device: str) -> Loaded:
@@ -158,6 +163,15 @@ def server(loaded: Loaded, description: Description, initial: Payload) -> Server
         if correction.server
     ]
     return method.objective.server(setup, parts)
+
+
+def largest_message(loaded: Loaded, asked: Job, description: Description, half: Server) -> int:
+    """Bytes that one message of a worker can have at most, all of its parts together, but for headers: see `wire`."""
+    model = description.layout.nbytes()
+    up = wire.update_nbytes(asked.run_id, asked.reports, half.up_shapes())
+    keeps = sum(part.keeps for part in loaded.method.parts)
+    kept = description.layout.nbytes(asked.keep) + KEPT_MODELS * model * keeps
+    return max(2 * up, kept) + HEADERS_NBYTES  # sums have eight bytes where updates have four
 
 
 def _with_options(setup: Setup, loaded: Loaded, correction: Correction) -> Setup:

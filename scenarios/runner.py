@@ -185,13 +185,15 @@ def _run(
             asked = replace(asked, computes={} if host.gate.any_machine else computes(host.device))
         if again and (change := machine_change(folder, host.device)):
             ledger.event(HostEvent("machine_changed", "", change, time.time()))
-        with Pool(asked, host.workers, nursery, logs, ledger.event, stopped, gate=host.gate) as pool:
+        half = assembly.server(loaded, description, initial)
+        most = assembly.largest_message(loaded, asked, description, half)
+        with Pool(asked, host.workers, nursery, logs, ledger.event, stopped, gate=host.gate, most_nbytes=most) as pool:
             federation = Federation(
                 job=asked,
                 method=loaded.method,
                 options=loaded.options,
                 description=description,
-                server=assembly.server(loaded, description, initial),
+                server=half,
                 workers=pool,
                 clock=Clock(drawn),
                 budget=Budget(assembly.limits(loaded, stop_at_target)),

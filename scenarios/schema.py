@@ -142,6 +142,9 @@ class Faults(Section):
     that changed nothing."""
     max_norm: float | None = Field(default=None, gt=0)
     """How far an update may be from the model that the visit began with (L2); by default any distance."""
+    max_growth: float = Field(default=1000.0, gt=0)
+    """And how far in any case, as a multiple of the norm of the initial model plus that of the visit's steps along
+    gradients of which each number is 1: no honest training comes near to it, but finite rubbish does."""
     on_bad_client: Literal["stop", "skip"] = "stop"
     """A visit that ended three workers in a row: ends the run; or does not count."""
 

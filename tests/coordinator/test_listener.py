@@ -1,0 +1,327 @@
+"""What the port of remote workers bounds: connections, what is sent without a key, and how large one message is."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import zmq
+
+from coordinator import listener as listeners
+from coordinator.listener import Listener
+from coordinator.nursery import Nursery
+from coordinator.zmtp import Frame, Frames, Handshake, RefusedError, cost
+from edge import messages
+from edge.payload import Vector
+from tests.coordinator import test_guests
+from tests.coordinator.test_guests import ALICE, Host, Opener, Peer, answer, meanwhile
+from tests.coordinator.test_pool import sums, visit
+
+nursery, listening = test_guests.nursery, test_guests.listening
+
+MB = 1_000_000
+GREETING = b"\xff" + bytes(8) + b"\x7f" + bytes([3, 1]) + b"CURVE".ljust(20, b"\0") + bytes(32)
+"""ZMTP 3.1, section 2.3: signature, version, mechanism, as-server, filler"""
+
+
+def frame(flags: int, body: bytes) -> bytes:
+    if len(body) > 255:
+        return bytes([flags | 2]) + struct.pack(">Q", len(body)) + body
+    return bytes([flags, len(body)]) + body
+
+
+HELLO = frame(4, b"\x05HELLO" + bytes(194))
+INITIATE = frame(4, b"\x08INITIATE" + bytes(250))
+
+
+# --- lengths of frames ------------------------------------------------------------------------------------------------
+
+
+def test_frames_are_told_apart_by_their_lengths_however_their_bytes_come() -> None:
+    stream = GREETING + frame(4, b"\x05READY" + bytes(30)) + frame(0, b"") + frame(0, bytes(300)) + frame(1, b"abc")
+    known = [Frame(36, b"\x05READY"), Frame(0, b""), Frame(300, bytes(6)), Frame(3, b"abc")]
+    assert Frames().feed(stream) == known
+    one_by_one = Frames()
+    assert [found for byte in stream for found in one_by_one.feed(bytes([byte]))] == known
+
+
+def test_a_handshake_passes_command_by_command() -> None:
+    handshake = Handshake()
+    assert handshake.feed(GREETING[:5]) == b""  # it may be anything yet
+    assert handshake.feed(GREETING[5:11]) == GREETING[:11]
+    assert handshake.feed(GREETING[11:] + HELLO + INITIATE[:100]) == GREETING[11:]
+    assert handshake.feed(b"") == HELLO
+    assert handshake.feed(b"") == b""
+    assert not handshake.is_over
+    assert handshake.feed(INITIATE[100:]) == INITIATE
+    assert handshake.is_over
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (b"GET / HTTP/1.1\r\n", "it does not speak ZMTP"),
+        (b"\xff" + bytes(9), "it does not speak ZMTP"),
+        (GREETING + frame(0, b"a message"), "a message before its key is known"),
+        (GREETING + b"\x06" + struct.pack(">Q", 4097), "a command of 4097 bytes before its key is known"),
+        (GREETING + HELLO + INITIATE + b"\x04", "it goes on before its key is known"),
+    ],
+)
+def test_nothing_else_passes_before_a_key_is_known(sent: bytes, why: str) -> None:
+    handshake = Handshake()
+    with pytest.raises(RefusedError, match=why):
+        handshake.feed(sent)
+        while handshake.feed(b""):
+            pass
+
+
+def test_a_part_is_credited_as_it_was_counted() -> None:
+    # sealed: 33 bytes more; a frame's header: 2 bytes up to 255, then 9; 64 for libzmq's record
+    assert (cost(0), cost(222), cost(223)) == (33 + 2 + 64, 255 + 2 + 64, 256 + 9 + 64)
+
+
+# --- without a key ----------------------------------------------------------------------------------------------------
+
+
+def rss() -> int:
+    return int(psutil.Process().memory_info().rss)
+
+
+def connect(endpoint: str, source: str = "127.0.0.1") -> socket.socket:
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=5.0, source_address=(source, 0))
+
+
+def pour(connection: socket.socket, most: int) -> int:
+    """Send zeros until nobody takes them any more; how many were taken."""
+    sent, zeros = 0, bytes(MB)
+    with suppress(OSError):
+        while sent < most:
+            sent += connection.send(zeros)
+    return sent
+
+
+@pytest.mark.parametrize(
+    "ahead", [b"", GREETING, GREETING + HELLO, GREETING + HELLO + INITIATE], ids=["", "greeting", "hello", "initiate"]
+)
+def test_what_is_sent_without_a_key_costs_no_memory(listening: Opener, ahead: bytes) -> None:
+    host, before = listening(1), rss()
+    announced = b"\x06" + struct.pack(">Q", (1 << 32) - 1)
+    taken = []
+
+    def attack() -> None:
+        for _ in range(3):
+            with connect(host.endpoint) as connection:
+                connection.sendall(ahead + announced)
+                taken.append(pour(connection, 300 * MB))
+
+    with meanwhile(attack):
+        host.until(lambda: len(taken) == 3)
+    assert max(taken) < 10 * MB  # what fits into the system's buffers
+    assert rss() - before < 50 * MB
+    assert sums(host.pool, [visit(0)]) == {0: [0.0, 1.0]}
+
+
+def test_a_connection_has_ten_seconds_to_show_its_key(listening: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert listeners.HANDSHAKE_SECONDS == 10.0
+    monkeypatch.setattr(listeners, "HANDSHAKE_SECONDS", 0.5)
+    host = listening(1)
+    silent, greeted = connect(host.endpoint), connect(host.endpoint)
+    with silent, greeted:
+        greeted.sendall(GREETING[:20])
+        host.until(lambda: host.of("connections_closed"))
+        silent.settimeout(5.0)
+        assert silent.recv(1) == b""
+    assert host.of("connections_closed")[0].endswith("; the last: from 127.0.0.1: no handshake within 0.5 s")
+
+
+CROWD = """
+import socket, sys, time
+host, port, source, count = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+crowd = [socket.create_connection((host, port), source_address=(source, 0)) for _ in range(count)]
+time.sleep(0.5)
+open_still = 0
+for each in crowd:
+    each.setblocking(False)
+    try:
+        open_still += each.recv(1) != b""
+    except BlockingIOError:
+        open_still += 1
+    except ConnectionError:
+        pass
+print(open_still, flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def crowd(endpoint: str, source: str, count: int) -> Iterator[int]:
+    """So many silent connections from an address, in a process of their own; how many of them stay open."""
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    words = [sys.executable, "-c", CROWD, host, port, source, str(count)]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        yield int(process.stdout.readline())
+    finally:
+        process.stdin.close()
+        process.wait()
+        process.stdout.close()
+
+
+def test_silent_connections_are_capped_and_others_still_join(listening: Opener) -> None:
+    host = listening(1)
+    with ExitStack() as stack:
+        one = stack.enter_context(crowd(host.endpoint, "127.0.0.1", 400))
+        assert one == 64
+        others = [stack.enter_context(crowd(host.endpoint, f"127.0.0.{n}", 100)) for n in range(2, 5)]
+        assert others == [64, 64, 64]
+        assert stack.enter_context(crowd(host.endpoint, "127.0.0.9", 10)) == 0  # 256 in all
+        assert sums(host.pool, [visit(0)]) == {0: [0.0, 1.0]}
+    host.until(lambda: host.of("connections_closed"))
+    assert "connections" in host.of("connections_closed")[0]
+    with Peer(host.endpoint, ALICE) as alice, meanwhile(alice.join):
+        host.until(lambda: host.of("worker_joined"))
+
+
+LIMITED = """
+import resource, sys, tempfile, zmq
+resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
+from pathlib import Path
+from coordinator.nursery import Nursery
+from tests.coordinator.test_guests import Host
+from tests.coordinator.test_pool import sums, visit
+import time
+with Nursery(preload=("tests.coordinator.test_pool",)) as nursery:
+    host = Host(1, nursery, Path(sys.argv[1]))
+    with host.pool:
+        print(host.endpoint, flush=True)
+        until = time.monotonic() + 3.0
+        while time.monotonic() < until:
+            assert sums(host.pool, [visit(n) for n in range(4)]) == {n: [n, n + 1.0] for n in range(4)}
+        print(len(host.of("connections_closed")), flush=True)
+"""
+
+
+def test_four_hundred_silent_connections_do_not_end_a_run_that_may_open_three_hundred_files(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", LIMITED, str(tmp_path)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    endpoint = process.stdout.readline().strip()
+    with process.stdout, crowd(endpoint, "127.0.0.1", 200) as first, crowd(endpoint, "127.0.0.2", 200) as second:
+        assert 0 < first + second < 60
+        assert process.stdout.readline() == "1\n"
+        assert process.wait() == 0
+
+
+# --- with a key -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parts", "why"),
+    [
+        ([8 * MB] * 150, "a message of more than 16000000 bytes, the most that any has"),
+        ([100 * MB], "a frame of 100000033 bytes; the largest message has 16000000"),
+    ],
+    ids=["150 parts of 8 MB", "one part of 100 MB"],
+)
+def test_a_message_that_is_too_large_is_refused_as_it_comes(
+    nursery: Nursery, tmp_path: Path, parts: Sequence[int], why: str
+) -> None:
+    host = Host(1, nursery, tmp_path)
+    host.pool.most_nbytes = 16 * MB
+    with host.pool:
+        chunk, most = bytes(max(parts)), 0
+        before = rss()
+
+        def attack() -> None:
+            with Peer(host.endpoint, ALICE) as alice:
+                alice.join()
+                alice._socket.send_multipart([chunk] * len(parts), copy=False)
+                assert alice.failure() == zmq.EVENT_DISCONNECTED
+
+        with meanwhile(attack):
+            deadline = time.monotonic() + 20
+            while not host.of("worker_died"):
+                assert time.monotonic() < deadline
+                host.pool.submit([], lambda task, reply: None)
+                most = max(most, rss())
+                time.sleep(0.01)
+        # the sender is in this process too: it seals what it sends, one part at a time
+        assert most - before < 2 * max(parts) + 40 * MB
+        host.until(lambda: host.of("connections_closed"))
+        assert host.of("connections_closed") == [f"1 closed, 1 so far; the last: from 127.0.0.1: {why}"]
+        assert sums(host.pool, [visit(0)]) == {0: [0.0, 1.0]}
+
+
+def test_honest_messages_wait_for_a_busy_coordinator_however_many_they_are(nursery: Nursery, tmp_path: Path) -> None:
+    host = Host(0, nursery, tmp_path)
+    host.pool.most_nbytes = 3 * MB  # the vectors of a visit have 0.8 MB
+    with host.pool, Peer(host.endpoint, ALICE) as alice:
+        joined = threading.Event()
+
+        def work() -> None:
+            alice.join()
+            joined.set()
+            for _ in range(40):
+                sequence, task = alice.hear()
+                alice.say(answer(task), sequence)
+
+        with meanwhile(work):
+            host.until(joined.is_set)
+            order = host.pool.submit([visit(n) for n in range(40)], lambda task, reply: None)
+            time.sleep(2.5)  # longer than a connection may have sent too much when nothing is there to be taken
+            order.wait()
+        assert host.of("worker_died") == []
+        (connection,) = host.pool._entrance.listener._connections.values()  # type: ignore[union-attr]
+        assert connection.credited > 32 * MB
+        assert connection.sent - connection.credited < 20_000  # heartbeats alone
+
+
+def test_a_large_honest_model_passes(nursery: Nursery, tmp_path: Path) -> None:
+    host = Host(0, nursery, tmp_path)
+    vector = Vector(np.arange(30 * MB, dtype=np.float32))  # 120 MB
+    host.pool.most_nbytes = 121 * MB
+    got: list[messages.Update] = []
+    with host.pool, Peer(host.endpoint, ALICE) as alice:
+
+        def work() -> None:
+            alice.join()
+            sequence, task = alice.hear()
+            assert isinstance(task, messages.Train)
+            alice.say(messages.Update(task.client, task.round, {}, {"model": {"a": vector}}), sequence)
+
+        with meanwhile(work):
+            host.pool.submit([visit(0)], lambda task, reply: got.append(reply)).wait()  # type: ignore[arg-type]
+    assert np.array_equal(got[0].payload["model"]["a"].data, vector.data)
+
+
+def test_each_key_is_stamped_with_the_connection_that_showed_it(listening: Opener) -> None:
+    host = listening(0)
+    peers = [Peer(host.endpoint, test_guests.ALICE, f"guest-{n}") for n in range(8)]
+    with ExitStack() as stack:
+        for peer in peers:
+            stack.enter_context(peer)
+            # some leave in the middle of their handshakes
+            with connect(host.endpoint) as gone:
+                gone.sendall(GREETING + HELLO + INITIATE)
+        threads = [threading.Thread(target=peer.join) for peer in peers]
+        for thread in threads:
+            thread.start()
+        host.until(lambda: not any(thread.is_alive() for thread in threads))
+        listener = host.pool._entrance.listener
+        assert isinstance(listener, Listener)
+        sent = [each for each in listener._connections.values() if each.is_known]
+        assert len(sent) == 8
+        # each has sent a hello and a pong, and each was credited with its own
+        host.until(lambda: all(0 <= each.sent - each.credited < 5_000 and each.credited > 0 for each in sent))
