@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.faults import Faults
+from coordinator.faults import Faults, sums_too_far
 from coordinator.federation import Federation, RunFailed
+from coordinator.ledger import read
+from coordinator.optimisers import Replace
 from coordinator.resume import take_up
 from coordinator.rounds import POLICIES
+from coordinator.rules import Rules
 from coordinator.tasks import Heard, PoolTask, Reply, Stopped
 from edge.config import PartitionConfig, TrainConfig
 from edge.messages import Train, Update
@@ -90,6 +93,94 @@ def ended(run: Federation) -> Run:
 
 
 REJECT, ZERO = Faults("reject"), Faults("zero")
+
+
+def of_size(number: float) -> Callable[[Update], Update]:
+    def spoil(update: Update) -> Update:
+        named = update.payload[MODEL]
+        model = {key: Vector(np.full_like(vector.data, number)) for key, vector in named.items()}
+        return replace(update, payload={**update.payload, MODEL: model})
+
+    return spoil
+
+
+def reporting(loss: float) -> Callable[[Update], Update]:
+    return lambda update: replace(update, numbers={**update.numbers, "loss": loss})
+
+
+@pytest.mark.parametrize("number", [1e10, 1e38, 3.4e38])
+@pytest.mark.parametrize("policy", ["sync", "fedbuff"])
+def test_finite_poison_is_refused_before_it_is_in_any_model(number: float, policy: str, tmp_path: Path) -> None:
+    """And nothing of it is committed, so that the run can be gone on with."""
+    run = spoilt(tmp_path, of_size(number), Faults(), rules=Rules(policy, buffer=3))
+    with pytest.raises(RunFailed, match=r"client 1, \w+ \d: changes the model by a norm of .*faults.max_growth = 1000"):
+        ended(run)
+    assert run.committed.rounds == 0
+
+
+def test_the_bound_follows_from_the_models_own_norm_and_the_steps(tmp_path: Path) -> None:
+    run = federation(tmp_path, **HOW)
+    reach = run.reach(run.prepare(1, 0))
+    start = np.concatenate([vector.data for vector in run.server.model.values()]).astype(np.float64)
+    assert reach.initial_norm == pytest.approx(np.linalg.norm(start))
+    assert reach.parameters == start.size
+    assert reach.moved == pytest.approx(0.1 * 2)  # two steps of 0.1
+    assert reach.scale == pytest.approx(np.linalg.norm(start) + 0.2 * math.sqrt(start.size))
+    run.ledger.close()
+
+
+def test_a_training_that_is_far_from_good_is_still_far_from_the_bound(tmp_path: Path) -> None:
+    """A step size of 3 instead of 0.1: no model comes of it, but that is for the user to see."""
+    run = federation(tmp_path, **{**HOW, "train": replace(BRIEF, lr=3.0), "rounds": 4})
+    base = dict(run.server.model)
+    visit = run.prepare(1, 0)
+    heard: list[Update] = []
+    run.submit([visit], heard.append).wait()
+    moved = math.sqrt(sum(float(np.square(v.data - base[k].data).sum()) for k, v in heard[0].payload[MODEL].items()))
+    assert moved < 0.1 * 1000 * run.reach(visit).scale
+    assert ended(run).stopped_by == "rounds"
+
+
+@pytest.mark.parametrize("loss", [1e300, -1e300, 1.7e308])
+def test_numbers_that_no_training_reports_are_refused(loss: float, tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match=r"client 1, round 0: loss = .* is more than any training reports"):
+        ended(spoilt(tmp_path, reporting(loss), Faults()))
+
+
+def test_a_control_variate_has_a_bound_too(tmp_path: Path) -> None:
+    def spoil(update: Update) -> Update:
+        control = {key: Vector(np.full_like(v.data, 1e30)) for key, v in update.payload["control"].items()}
+        return replace(update, payload={**update.payload, "control": control})
+
+    with pytest.raises(RunFailed, match="client 1, round 0: the norm of control is"):
+        ended(spoilt(tmp_path, spoil, Faults(), "scaffold"))
+
+
+def test_sums_of_workers_are_bounded_as_updates_are(tmp_path: Path) -> None:
+    run = federation(tmp_path, **HOW, sum="fixed_point")
+    visits = [run.prepare(client, 0) for client in range(3)]
+    sizes = {key: vector.data.size for key, vector in run.server.model.items()}
+    honest = {key: np.rint(vector.data.astype(np.float64) * 2.0**46).astype(np.int64)
+              for key, vector in run.server.model.items()}  # fmt: skip
+    assert sums_too_far(run.faults, {MODEL: honest}, 1.0, run.server.model, run.reach(visits[0])) is None
+    poison = {key: np.full(size, 1 << 60, np.int64) for key, size in sizes.items()}  # 16384 each
+    with pytest.raises(RunFailed, match=r"updates refused: round 0: sums of clients with 1 of the mean: changes"):
+        run.take({MODEL: poison}, visits)
+    run.ledger.close()
+
+
+def test_a_model_that_is_not_finite_after_a_step_is_never_committed(tmp_path: Path) -> None:
+    class Overflowing(Replace):
+        def step(self, key: str, before: Any, average: Any) -> Any:
+            return np.full_like(before, np.inf)
+
+    run = federation(tmp_path, **HOW, optimiser=Overflowing())
+    with pytest.raises(RunFailed, match=r"round 0: after the server's step, model/\S+ is not finite"):
+        ended(run)
+    assert read(tmp_path / "ledger.sqlite", "SELECT COUNT(*) FROM rounds")[0][0] == 0
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+
+
 kinds = "SELECT round, client, kind FROM visits ORDER BY visit"
 
 

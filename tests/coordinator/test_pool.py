@@ -635,10 +635,16 @@ def test_a_nursery_that_cannot_import_says_why(tmp_path: Path) -> None:
         pool.describe()
 
 
-def test_a_killed_nursery_takes_its_workers_along(nursery: Nursery, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("nursery")  # for its path
+def test_what_starts_workers_may_die_three_times_in_a_run(tmp_path: Path) -> None:
     workers: list[psutil.Process] = []
+    died: list[str] = []
 
     def kill_its_parent(event: HostEvent) -> None:
+        if event.kind == "worker_died":
+            died.append(event.detail)
+        if event.kind != "worker_started":
+            return
         workers.append(psutil.Process(int(event.detail.removeprefix("pid "))))
         parent = workers[-1].parent()
         assert parent is not None
@@ -650,17 +656,38 @@ def test_a_killed_nursery_takes_its_workers_along(nursery: Nursery, tmp_path: Pa
         Pool(job(), 1, own, tmp_path, kill_its_parent, lambda: False, "test_pool:Site") as pool,
     ):
         sums(pool, [visit(0, SLEEP)])
+    assert len(workers) == 4
+    assert died == [f"worker {n} ended: the process that starts workers was ended by SIGKILL" for n in range(3)]
     assert all_end(workers)
 
 
-def test_a_nursery_that_is_stuck_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("nursery")  # for its path
+def test_the_death_of_what_starts_workers_is_nobodys_fault(tmp_path: Path) -> None:
+    """Tasks in hand are done by the next workers, and no task is given up for it: three at once were lost here."""
+    events: list[HostEvent] = []
+    with Nursery(preload=("test_pool",)) as own:
+        with Pool(job(), 3, own, tmp_path, events.append, lambda: False, "test_pool:Site") as pool:
+            assert sums(pool, [visit(n) for n in range(6)]) == {n: [n, n + 1.0] for n in range(6)}
+            for _ in range(3):
+                os.kill(own._process.pid, signal.SIGKILL)
+                assert sums(pool, [visit(n) for n in range(6)]) == {n: [n, n + 1.0] for n in range(6)}
+        with Pool(job(), 1, own, tmp_path, events.append, lambda: False, "test_pool:Site") as pool:
+            os.kill(own._process.pid, signal.SIGKILL)  # the next run has three again
+            assert sums(pool, [visit(0)]) == {0: [0.0, 1.0]}
+    assert len([event for event in events if event.kind == "worker_died"]) >= 3 * 3
+
+
+@pytest.mark.usefixtures("nursery")  # for its path
+def test_what_starts_workers_is_started_again_if_it_is_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nurseries, "ANSWER_SECONDS", 0.5)
+    stopped: list[int] = []
 
     def stop_its_parent(event: HostEvent) -> None:
-        if event.kind == "worker_started":
+        if event.kind == "worker_started" and len(stopped) < 4:
             worker = psutil.Process(int(event.detail.removeprefix("pid ")))
             parent = worker.parent()
             assert parent is not None
+            stopped.append(parent.pid)
             parent.suspend()
 
     stuck = r"the process that starts workers \(pid \d+\) has not answered for 0.5 s"
@@ -670,6 +697,7 @@ def test_a_nursery_that_is_stuck_ends_the_run(tmp_path: Path, monkeypatch: pytes
         Pool(job(), 1, own, tmp_path, stop_its_parent, lambda: False, "test_pool:Site", 0.25) as pool,
     ):
         sums(pool, [visit(0, KILL)])
+    assert len(set(stopped)) == 4
 
 
 def test_a_coordinator_that_was_busy_blames_nobody_for_answers_that_it_has_not_read(

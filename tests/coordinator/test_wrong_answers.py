@@ -1,0 +1,303 @@
+"""Remote workers that answer wrongly or never: each costs its own connection, and the run goes on with others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator import leases as leasing
+from coordinator.tasks import PoolTask, Reply
+from edge import messages, wire
+from edge.messages import Update
+from edge.payload import Payload
+from tests.coordinator import test_guests
+from tests.coordinator.test_guests import ALICE, BOB, Opener, Peer, answer, meanwhile
+from tests.coordinator.test_pool import sums, visit
+
+nursery, listening = test_guests.nursery, test_guests.listening
+
+
+def is_finite(update: Update, kept: Payload) -> str | None:
+    wrong = [name for name, number in update.numbers.items() if not math.isfinite(number)]
+    return f"client {update.client}: {wrong[0]} = {update.numbers[wrong[0]]}" if wrong else None
+
+
+def doubtful(client: int) -> PoolTask:
+    """A visit whose update is looked at before it counts."""
+    return replace(visit(client), unfit=is_finite)
+
+
+def reporting(client: int) -> PoolTask:
+    """A visit that is to report the number that `test_pool.Site` does."""
+    return replace(visit(client), reports=frozenset({"pid"}))
+
+
+def lie(task: messages.Message, **numbers: float) -> Update:
+    return replace(answer(task), numbers=numbers)
+
+
+def does(peer: Peer, act: Callable[[messages.Message], messages.Message], count: int) -> None:
+    """Join, and answer so many tasks like this; then wait to be sent away."""
+    peer.join()
+    for _ in range(count):
+        sequence, task = peer.hear()
+        if isinstance(task, messages.Bye):
+            return
+        peer.say(act(task), sequence)
+
+
+def test_an_update_without_its_numbers_costs_its_sender_the_connection(listening: Opener) -> None:
+    host = listening(1)
+    with Peer(host.endpoint, ALICE) as alice, meanwhile(lambda: does(alice, lambda task: lie(task, loss=0.5), 1)):
+        while not host.of("worker_died"):
+            assert sums(host.pool, [reporting(n) for n in range(4)]) == {n: [n, n + 1.0] for n in range(4)}
+    assert host.of("worker_died")[0].endswith("reports ['loss'] instead of ['pid']")
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_an_update_that_cannot_be_used_is_tried_elsewhere_and_its_sender_is_named(
+    listening: Opener, loss: float
+) -> None:
+    host = listening(1)
+    with Peer(host.endpoint, ALICE) as alice, meanwhile(lambda: does(alice, lambda task: lie(task, loss=loss), 1)):
+        while not host.of("worker_died"):
+            assert sums(host.pool, [doubtful(n) for n in range(4)]) == {n: [n, n + 1.0] for n in range(4)}
+    (failed,) = host.of("task_failed")
+    assert failed.startswith(f"worker 1, a guest, key {ALICE[0].decode()}: client ")
+    assert failed.endswith(f"loss = {loss}")
+    assert host.of("worker_died") == [
+        "worker 1, a guest, is gone: its reply could not be used, and another worker's to the same task could"
+    ]
+
+
+def test_what_two_guests_agree_on_is_the_trainings_fault_and_is_heard(listening: Opener) -> None:
+    host, heard = listening(0), []
+
+    def nan(task: messages.Message) -> Update:
+        return lie(task, loss=math.nan)
+
+    with Peer(host.endpoint, ALICE) as alice, Peer(host.endpoint, BOB, "guest-2") as bob:
+        with meanwhile(lambda: does(alice, nan, 1)), meanwhile(lambda: does(bob, nan, 1)):
+            host.until(lambda: len(host.of("worker_joined")) == 2)
+            order = host.pool.submit([doubtful(3)], lambda task, reply: heard.append(reply))
+            order.wait()
+        assert host.of("worker_died") == []
+    (update,) = heard
+    assert isinstance(update, Update)
+    assert math.isnan(update.numbers["loss"])
+    assert update.by.startswith("worker ") and ", a guest, key " in update.by
+
+
+def test_a_lone_guest_is_asked_twice(listening: Opener) -> None:
+    host, heard = listening(0), []
+    with Peer(host.endpoint, ALICE) as alice, meanwhile(lambda: does(alice, lambda task: lie(task, loss=math.nan), 2)):
+        host.pool.submit([doubtful(3)], lambda task, reply: heard.append(reply)).wait()
+    assert len(heard) == 1
+    assert len(host.of("task_failed")) == 1
+
+
+def test_a_score_that_is_no_number_is_tried_elsewhere(listening: Opener) -> None:
+    host = listening(1)
+    scores: list[Reply] = []
+
+    def score(task: messages.Message) -> messages.Score:
+        assert isinstance(task, messages.Evaluate)
+        return messages.Score(task.start, task.client, 0, task.stop - task.start, math.nan)
+
+    tasks = [PoolTask(messages.Evaluate(n, n + 1, messages.GLOBAL, visit(0).payload)) for n in range(4)]
+    with Peer(host.endpoint, ALICE) as alice, meanwhile(lambda: does(alice, score, 1)):
+        while not host.of("worker_died"):
+            host.pool.submit(tasks, lambda task, reply: scores.append(reply)).wait()
+    assert all(isinstance(each, messages.Score) and each.loss_sum == 0.5 for each in scores)
+    assert "the sum of losses is nan" in host.of("task_failed")[0]
+
+
+def test_a_task_that_is_taken_and_never_answered_is_done_elsewhere_when_its_term_is_over(
+    listening: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert leasing.TERM_SECONDS == 120.0
+    monkeypatch.setattr(leasing, "TERM_SECONDS", 1.0)
+    monkeypatch.setattr(leasing, "UNKNOWN_TERM_SECONDS", 1.0)
+    host, told = listening(1), []
+
+    def squat() -> None:
+        with Peer(host.endpoint, ALICE) as alice:
+            alice.join().hear()
+            while not isinstance(message := alice.hear()[1], messages.Bye):
+                pass
+            told.append(message.why)
+
+    with meanwhile(squat):
+        while not told:
+            assert sums(host.pool, [visit(n) for n in range(4)]) == {n: [n, n + 1.0] for n in range(4)}
+            host.pool.submit([], lambda task, reply: None)
+    assert told[0].startswith("the reply to client ")
+    assert told[0].endswith(", round 5, train did not come within 1 s")
+    assert host.of("worker_died") == [f"worker 1, a guest, is gone: {told[0]}"]
+
+
+def test_sums_that_are_asked_for_and_never_come_are_done_again_elsewhere(
+    listening: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leasing, "TERM_SECONDS", 1.0)
+    host = listening(0)
+
+    def squat() -> None:
+        with Peer(host.endpoint, ALICE) as alice:
+            alice.join()
+            sequence, task = alice.hear()
+            alice.say(replace(answer(task), payload={}), sequence)  # added up, it says
+            assert isinstance(alice.hear()[1], messages.Collect)
+            assert isinstance(message := alice.hear()[1], messages.Bye)
+            assert message.why == "its sums did not come within 1 s"
+
+    def honest() -> None:
+        with Peer(host.endpoint, BOB, "guest-2") as bob:
+            bob.join()
+            sequence, task = bob.hear()
+            bob.say(replace(answer(task), payload={}), sequence)
+            assert isinstance(bob.hear()[1], messages.Collect)
+            bob.say(messages.Sums(5, 1, {"model": {key: np.ones(100_000, np.int64) for key in "ab"}}))
+
+    with meanwhile(squat):
+        host.until(lambda: host.of("worker_joined"))
+        order = host.pool.submit([replace(visit(0), share=1.0)], lambda task, reply: None)
+        order.wait()
+        with meanwhile(honest):
+            totals = order.collect()
+    assert totals["model"]["a"][0] == 1
+
+
+def test_a_guest_that_never_gets_ready_is_not_waited_for(listening: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leasing, "READY_SECONDS", 1.0)
+    host = listening(1)
+
+    def dawdle() -> None:
+        with Peer(host.endpoint, ALICE) as alice:
+            alice.say(messages.Hello())
+            _, welcome = alice.hear()
+            assert isinstance(welcome, messages.Welcome)
+            alice.run_id = welcome.job.run_id
+            while not isinstance(alice.hear()[1], messages.Bye):
+                pass
+
+    with meanwhile(dawdle):
+        host.until(lambda: host.of("worker_died"))
+    assert host.of("worker_died") == ["worker 1, a guest, is gone: word that it is ready did not come within 1 s"]
+
+
+def test_a_key_whose_guests_were_dismissed_three_times_is_let_in_no_more(listening: Opener) -> None:
+    host, last = listening(1), []
+
+    def offend() -> None:
+        for number in range(3):
+            with Peer(host.endpoint, ALICE, f"guest-{number}") as alice:
+                alice.join()
+                alice.send([b"junk", b"junk"])
+                assert isinstance(alice.hear()[1], messages.Bye)
+        with Peer(host.endpoint, ALICE, "guest-3") as alice:
+            alice.say(messages.Hello())
+            last.append(alice.hear()[1])
+        with Peer(host.endpoint, BOB, "guest-4") as bob:
+            bob.join()
+
+    with meanwhile(offend):
+        host.until(lambda: len(host.of("worker_joined")) == 4)
+    assert last == [messages.Bye("guests of its key have been dismissed 3 times in this run")]
+    assert [text.removeprefix("a guest, key ") for text in host.of("worker_joined")] == [
+        *[ALICE[0].decode()] * 3,
+        BOB[0].decode(),
+    ]
+
+
+def test_what_a_guest_writes_is_one_line_without_control_characters(listening: Opener) -> None:
+    host = listening(1)
+
+    def write() -> None:
+        with Peer(host.endpoint, ALICE) as alice:
+            alice.join()
+            sequence, _ = alice.hear()
+            alice.say(messages.Error("ValueError", "\x1b]0;title\x07\nfedbr: all is well"), sequence)
+
+    with meanwhile(write):
+        while not host.of("task_failed"):
+            sums(host.pool, [visit(n) for n in range(4)])
+    assert host.of("task_failed") == [r"ValueError: \x1b]0;title\x07\nfedbr: all is well"]
+
+
+def test_a_guest_is_not_told_where_files_lie_on_the_machine_of_the_run(listening: Opener, tmp_path: Any) -> None:
+    host = listening(0)
+    asked = host.pool._hearing.job
+    host.pool._hearing.job = replace(asked, cache="/home/me/.cache", data=replace(asked.data, root="/home/me/data"))
+    told: list[messages.Message] = []
+
+    def join() -> None:
+        with Peer(host.endpoint, ALICE) as alice:
+            alice.say(messages.Hello())
+            told.append(alice.hear()[1])
+
+    with meanwhile(join):
+        host.until(lambda: told)
+    (welcome,) = told
+    assert isinstance(welcome, messages.Welcome)
+    assert (welcome.job.cache, welcome.job.data.root) == ("", None)
+    assert "/home" not in repr(welcome)
+
+
+# --- terms ------------------------------------------------------------------------------------------------------------
+
+
+def at_work(flops: float, seasoned: float | None = None, own: float | None = None) -> float:
+    """The term of a guest's task; ``seasoned``: what a worker of ours took over 100 FLOPs, ``own``: what it did."""
+    found = leasing.Leases(1)
+    found.begin()
+    found.ready(0)
+    if seasoned is not None:
+        found.submitted([(1, "task", 100.0)])
+        found.answered(0, 1, seasoned)
+    found.submitted([(2, "task", 0.0)])  # keeps the worker of ours busy
+    guest = found.joined("key")
+    found.ready(guest)
+    if own is not None:
+        found.submitted([(3, "task", 100.0)])
+        found.answered(guest, 3, own)
+    found.submitted([(4, "task", flops)])
+    assert found.at_work_on(guest) == 4
+    term = found.term(guest)
+    assert term is not None and term[0] == 4
+    return term[1]
+
+
+def test_a_term_is_many_times_what_a_task_should_take_and_at_least_two_minutes() -> None:
+    assert at_work(flops=100.0, seasoned=0.5) == 120.0
+    assert at_work(flops=1000.0, seasoned=0.5) == 500.0  # ten times the work, 0.5 s each, and a hundred times that
+    assert at_work(flops=1000.0, seasoned=0.5, own=3.0) == 600.0  # by its own pace, 30 s, and twenty times that
+    assert at_work(flops=1e12) == 10_000.0  # at 100 MFLOP/s, while nobody knows better
+    assert at_work(flops=0.0, seasoned=0.5) == 3600.0
+    found = leasing.Leases(0)
+    guest = found.joined("key")
+    assert found.term(guest) == (leasing.GETTING_READY, 600.0)
+    found.ready(guest)
+    assert found.term(guest) is None
+
+
+def test_a_guest_cannot_buy_time_by_saying_how_long_it_took(listening: Opener) -> None:
+    """The pace is what was measured here, whatever a reply says."""
+    host = listening(0)
+    with Peer(host.endpoint, ALICE) as alice:
+
+        def work() -> None:
+            alice.join()
+            sequence, task = alice.hear()
+            encoded = wire.encode(answer(task), alice.run_id)
+            envelope = wire.Envelope(alice.name, sequence, wall_seconds=9e7).pack()
+            alice.send([envelope, encoded.header, *encoded.frames])
+
+        with meanwhile(work):
+            sums(host.pool, [visit(0, flops=1e6)])
+        assert host.pool._leases._seconds < 60.0
