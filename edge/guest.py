@@ -2,7 +2,8 @@
 
 It serves as any other worker does (`edge.worker`), from data and a cache of its own. Beforehand it makes sure that it
 would compute what the others do: on the same type of device, and from the same data. The coordinator can neither start
-nor end it, so it ends by itself: with a bye, when the connection is lost or refused, or by Ctrl-C.
+nor end it, so it ends by itself: with a bye, when the connection is refused, when it is lost and does not come back, or
+by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import secrets
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +37,8 @@ GRACE_SECONDS = 1.0
 """From a lost connection to the end of what goes on here: a bye that has just come is better read in peace."""
 AGAIN_SECONDS = 5.0
 """Between two tries to end what goes on: one that falls into a finaliser is lost."""
+REJOIN_SECONDS = 0.5
+"""From a connection that was lost to the next."""
 
 
 class JoinError(ValueError):
@@ -60,49 +64,90 @@ def fitted(job: Job, device: str, root: str | None, cache: str) -> Job:
 def join(
     endpoint: str, credentials: Credentials, wait_seconds: float, device: str, root: str | None, cache: str
 ) -> int:
-    """Join, serve, and leave; the exit code of ``fedbr worker``."""
-    reasons: list[str] = []
+    """Join, serve, and leave; the exit code of ``fedbr worker``.
 
-    def lost(why: str) -> None:
-        reasons.append(why)
-        seconds = GRACE_SECONDS
-        while not has_ended.wait(seconds):
-            signal.pthread_kill(main_thread, signal.SIGUSR1)
-            seconds = AGAIN_SECONDS
-
-    main_thread, has_ended = threading.get_ident(), threading.Event()
-    signal.signal(signal.SIGUSR1, _raise_lost)
+    A run that was joined and is lost is tried again for ``wait_seconds``: it may have been stopped for a while, or be
+    taken up again.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    link = None
-    try:
-        link = Link(endpoint, f"guest-{secrets.token_hex(8)}", HEARTBEAT_MS, lost, credentials, wait_seconds)
-        why = _served(link, wait_seconds, lambda job: bench(job, fitted(job, device, root, cache)))
-        has_ended.set()
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # who has said goodbye closes the connection next
-    except zmq.ZMQError as error:
-        why = f"cannot connect: {error.strerror}"
-    except _Lost:
-        has_ended.set()
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-        # A run that ends says so just before it closes the connection, perhaps in the middle of a visit.
-        bye = link.last_bye() if link is not None else None
-        why = reasons[0] if bye is None else bye.why
-    except KeyboardInterrupt:
-        has_ended.set()
-        _say("stopped")
-        return STOPPED
+    until, patience, first_why = float("-inf"), wait_seconds, ""
+    while True:
+        visit = _Visit(endpoint, credentials, patience)
+        try:
+            why = visit.serve(lambda job: bench(job, fitted(job, device, root, cache)))
+        except KeyboardInterrupt:
+            _say("stopped")
+            return STOPPED
+        if not visit.is_lost:
+            first_why = ""
+            break
+        if visit.has_joined:
+            _say(f"{endpoint}: {why}; trying again for {wait_seconds:g} s")
+            until, first_why = time.monotonic() + wait_seconds, why
+        patience = until - time.monotonic() - REJOIN_SECONDS
+        if patience <= 0:
+            break
+        time.sleep(REJOIN_SECONDS)
+    why = first_why or why
     _say(f"{endpoint}: {why}" if why else "the run has ended")
     return FAILED if why else FINISHED
 
 
-def _served(link: Link, wait_seconds: float, prepare: Callable[[Job], Bench]) -> str:
-    """Serve a run until its end; empty, or what went wrong."""
-    try:
-        job = link.welcome()
-    except zmq.Again:
-        return f"no answer within {wait_seconds:g} s: the run has ended, or has not begun to listen"
-    _say(f"joined run {job.run_id}")
-    return serve(link, lambda: prepare(job))
+class _Visit:
+    """One connection to a run, from its beginning to its end."""
+
+    def __init__(self, endpoint: str, credentials: Credentials, wait_seconds: float) -> None:
+        self._endpoint, self._credentials, self._wait_seconds = endpoint, credentials, wait_seconds
+        self._main_thread, self._has_ended = threading.get_ident(), threading.Event()
+        self._reason = ""
+        self._link: Link | None = None
+        self.has_joined = False
+        """Whether the run has answered"""
+        self.is_lost = False
+        """Whether it ended because the connection was lost, or nobody answered"""
+
+    def serve(self, prepare: Callable[[Job], Bench]) -> str:
+        """Serve the run until its end; empty, or what went wrong."""
+        signal.signal(signal.SIGUSR1, _raise_lost)
+        try:
+            why = self._served(prepare)
+            self._end()  # who has said goodbye closes the connection next
+        except zmq.ZMQError as error:
+            why = f"cannot connect: {error.strerror}"
+        except _Lost:
+            self._end()
+            # A run that ends says so just before it closes the connection, perhaps in the middle of a visit.
+            bye = self._link.last_bye() if self._link is not None else None
+            why, self.is_lost = (self._reason, True) if bye is None else (bye.why, False)
+        finally:
+            self._end()
+            if self._link is not None:
+                self._link.close()
+        return why
+
+    def _served(self, prepare: Callable[[Job], Bench]) -> str:
+        identity = f"guest-{secrets.token_hex(8)}"
+        link = Link(self._endpoint, identity, HEARTBEAT_MS, self._lost, self._credentials, self._wait_seconds)
+        self._link = link
+        try:
+            job = link.welcome()
+        except zmq.Again:
+            self.is_lost = True
+            return f"no answer within {self._wait_seconds:g} s: the run has ended, or has not begun to listen"
+        self.has_joined = True
+        _say(f"joined run {job.run_id}")
+        return serve(link, lambda: prepare(job))
+
+    def _end(self) -> None:
+        self._has_ended.set()
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
+    def _lost(self, why: str) -> None:
+        self._reason = why
+        seconds = GRACE_SECONDS
+        while not self._has_ended.wait(seconds):
+            signal.pthread_kill(self._main_thread, signal.SIGUSR1)
+            seconds = AGAIN_SECONDS
 
 
 def bench(job: Job, here: Job) -> Bench:

@@ -150,6 +150,11 @@ class Link:
                 return envelope, message
             self._held.update((vector.version, vector) for vector in message.vectors)
 
+    def close(self) -> None:
+        """Close the connection; what has not been sent by now never is."""
+        self._socket.disable_monitor()
+        self._socket.close(0)
+
     def last_bye(self) -> messages.Bye | None:
         """The bye among all that has come, if there is one; of a connection that is lost, nothing else is of use."""
         with suppress(zmq.Again):

@@ -23,7 +23,7 @@ import pytest
 from coordinator.door import Gate
 from coordinator.federation import Federation, Progress
 from coordinator.instructions import Instruction, Send
-from coordinator.ledger import read
+from coordinator.ledger import has_rounds, read
 from coordinator.methods import Method
 from coordinator.nursery import Nursery
 from coordinator.pool import Pool
@@ -251,12 +251,36 @@ def test_a_worker_that_loses_its_run_or_finds_none_ends_with_3(folder: Path) -> 
         "0",
         "rounds.max=10000",
     ]
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL) as run, worker(folder, port) as alice:
+    with (
+        subprocess.Popen(words, stdout=subprocess.DEVNULL) as run,
+        worker(folder, port, "alice", "--wait", "12") as alice,
+    ):
         assert alice.stderr is not None
         joined = alice.stderr.readline()
         run.kill()
         assert joined.startswith("fedbr worker: joined run ")
-        assert ended(alice) == (3, [f"tcp://127.0.0.1:{port}: the coordinator is gone"])
+        gone = f"tcp://127.0.0.1:{port}: the coordinator is gone"
+        assert ended(alice) == (3, [f"{gone}; trying again for 12 s", gone])
+
+
+def test_a_worker_whose_run_is_killed_and_taken_up_again_joins_it_again(folder: Path) -> None:
+    port = free_port()
+    words = [*listening(folder, port, "again"), "--workers", "0", "rounds.max=40", "stop.target_accuracy=1.0"]
+    ledger = folder / "runs" / "digits" / "again" / "ledger.sqlite"
+    with worker(folder, port) as alice:
+        with subprocess.Popen([sys.executable, "-m", "scenarios.cli", *words], stdout=subprocess.DEVNULL) as run:
+            deadline = time.monotonic() + 60
+            while not (ledger.exists() and has_rounds(ledger)):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            run.kill()
+        resume = ["resume", str(ledger.parent), *words[words.index("--listen") : words.index("--out")], "--json"]
+        assert cli.guarded([*resume, "--workers", "0"]) == 0
+        status, said = ended(alice)
+    gone = f"tcp://127.0.0.1:{port}: the coordinator is gone; trying again for 60 s"
+    assert (status, said[1], said[3]) == (0, gone, "the run has ended")
+    assert said[0] == said[2]
+    assert said[0].startswith("joined run ")
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
