@@ -1,8 +1,9 @@
 """Runs under fire: workers and coordinators are killed and stopped at random moments, and the result must not change.
 
 ``python benchmarks/chaos.py`` plays each method once undisturbed, and once while faults strike: SIGKILL of a worker,
-SIGSTOP of a worker (which must be found out), SIGKILL of the coordinator followed by ``fedbr resume``. The moments are
-drawn from ``--seed``. At the end model and hash chain of both runs are compared. Exit code 1 if any differs.
+SIGSTOP of a worker (which must be found out), SIGKILL of the process that starts workers, SIGKILL of the coordinator
+followed by ``fedbr resume``, also after the last commit. The moments are drawn from ``--seed``. At the end model and
+hash chain of both runs are compared. Exit code 1 if any differs.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ METHODS = {
 }
 TWO = ("--quiet", "--workers", "2")
 KILL, STOP, COORDINATOR = "worker killed", "worker stopped", "coordinator killed"
+FORK_SERVER, AFTER = "fork server killed", "coordinator killed after its last commit"
+MOST_RESTARTS = 3
+"""Of the fork server in one process: it may die no more often."""
 PAUSE_SECONDS = (0.2, 4.0)
 """Between two faults; a run takes some two seconds to start."""
 STUCK_SECONDS = 120.0
@@ -64,13 +68,6 @@ def chain(folder: Path) -> list[str]:
     return []
 
 
-def has_ended(folder: Path) -> bool:
-    """Whether the run of a folder has been summed up."""
-    with contextlib.suppress(sqlite3.OperationalError):
-        return bool(read(folder / "ledger.sqlite", "SELECT 1 FROM meta WHERE key = 'summary'"))
-    return False
-
-
 def workers_of(process: psutil.Process) -> list[psutil.Process]:
     """Those that the run's nursery has started."""
     found = []
@@ -83,8 +80,11 @@ def workers_of(process: psutil.Process) -> list[psutil.Process]:
 class Drill:
     """One run under fire."""
 
-    def __init__(self, out: Path, name: str, overrides: Sequence[str], faults: int, rng: random.Random) -> None:
-        self.folder, self.left, self.rng = out / "digits" / name, faults, rng
+    def __init__(
+        self, out: Path, name: str, overrides: Sequence[str], rounds: int, faults: int, rng: random.Random
+    ) -> None:
+        self.folder, self.left, self.rng, self.rounds = out / "digits" / name, faults, rng, rounds
+        self.restarts = 0
         self.faults: Counter[str] = Counter()
         self._first = command(
             "run", *SCENARIO, *overrides, "--out", str(out), "--run-id", name, "--quiet", "--workers", "2"
@@ -97,8 +97,7 @@ class Drill:
         try:
             while (ended := self._strike(process)) is None:
                 if process.poll() is not None:
-                    if has_ended(self.folder):  # only its report was still to be drawn
-                        return
+                    self.restarts = 0
                     process = self._start(self._again if (self.folder / "scenario.toml").is_file() else self._first)
             if ended:
                 raise RuntimeError(f"{self.folder}: exit code {ended} after {dict(self.faults)}")
@@ -113,12 +112,14 @@ class Drill:
     def _strike(self, process: subprocess.Popen[bytes]) -> int | None:
         """Wait for a moment, then do harm; the exit code if the run has ended, None if it must be looked after."""
         if not self.left:
-            return process.wait(STUCK_SECONDS)
+            return self._strike_last(process)
         try:
             return process.wait(self.rng.uniform(*PAUSE_SECONDS))
         except subprocess.TimeoutExpired:
             pass
-        what = self.rng.choices((KILL, STOP, COORDINATOR), (5, 1, 4))[0]
+        what = self.rng.choices((KILL, STOP, FORK_SERVER, COORDINATOR), (5, 1, 2, 4))[0]
+        if what == FORK_SERVER and self.restarts == MOST_RESTARTS:
+            what = KILL
         with contextlib.suppress(psutil.Error):
             victims = workers_of(psutil.Process(process.pid))
             if what == COORDINATOR:
@@ -126,6 +127,9 @@ class Drill:
                 process.wait()
             elif not victims:
                 return None
+            elif what == FORK_SERVER:
+                self.restarts += 1
+                victims[0].parent().kill()
             else:
                 self.rng.choice(sorted(victims, key=lambda one: one.pid)).send_signal(
                     signal.SIGKILL if what == KILL else signal.SIGSTOP
@@ -133,6 +137,22 @@ class Drill:
             self.left -= 1
             self.faults[what] += 1
         return None
+
+    def _strike_last(self, process: subprocess.Popen[bytes]) -> int | None:
+        """Kill the coordinator once more when all rounds are committed, if it has not ended by then."""
+        deadline = time.monotonic() + STUCK_SECONDS
+        while process.poll() is None and not self.faults[AFTER]:
+            if len(chain(self.folder)) == self.rounds:
+                time.sleep(self.rng.uniform(0.0, 1.0))
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+                    self.faults[AFTER] += 1
+                    return None
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(process.args, STUCK_SECONDS)
+            time.sleep(0.01)
+        return process.wait(STUCK_SECONDS)
 
 
 def drill(method: str, rounds: int, faults: int, seed: int) -> Outcome:
@@ -142,7 +162,7 @@ def drill(method: str, rounds: int, faults: int, seed: int) -> Outcome:
         out = Path(scratch)
         calm = command("run", *SCENARIO, *overrides, "--out", str(out), "--run-id", "calm", *TWO)
         subprocess.run(calm, check=True, stdout=subprocess.DEVNULL)
-        fire = Drill(out, "fire", overrides, faults, random.Random(f"{seed} {method}"))
+        fire = Drill(out, "fire", overrides, rounds, faults, random.Random(f"{seed} {method}"))
         begun = time.monotonic()
         fire.play()
         expected, found = chain(out / "digits" / "calm"), chain(fire.folder)

@@ -1,21 +1,25 @@
 """Malformed messages against both sides of the protocol: ``python -m tests.fuzz --messages 100000 --seed 1``.
 
 The decoder alone; a pool with its ROUTER socket, which hears strangers and workers that misbehave, or guests that do;
-and a worker process, or a guest's, which hears a coordinator that does. Each is asked for honest work in between and
-must do it right; where there are guests, what clients keep travels with it.
+its port, to which anybody may send anything before a key is known; and a worker process, or a guest's, which hears a
+coordinator that does. Each is asked for honest work in between and must do it right; where there are guests, what
+clients keep travels with it.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import math
 import random
 import re
+import socket
+import struct
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from unittest.mock import patch
@@ -23,6 +27,7 @@ from unittest.mock import patch
 import psutil
 import zmq
 
+from coordinator import hearing
 from coordinator.crew import Worker
 from coordinator.pool import Pool
 from coordinator.tasks import PoolTask, Reply
@@ -31,6 +36,7 @@ from edge.exact import ExactSum
 from edge.payload import Vector
 from tests.edge.listener import SILENT_SECONDS, Listener
 from tests.edge.mutations import BYE, JOB, RUN, Parts, going_down, going_up, mutate, noise, pack, payload, run_of
+from tests.handshakes import GREETING, HELLO, INITIATE
 from tests.impostors import ImpostorGuests, Impostors, impostors_pool, keeps
 
 ROOT = Path(__file__).parent.parent
@@ -129,8 +135,8 @@ class CountingPool(Pool):
         assert time.monotonic() < self.deadline, "the pool has stalled"
         super()._turn(min(seconds, 0.001))
 
-    def _open(self, socket: Path, stack: ExitStack) -> None:
-        super()._open(socket, stack)
+    def _open(self, folder: Path, stack: ExitStack) -> None:
+        super()._open(folder, stack)
         refuse = self._hearing.refuse
 
         def tell(worker: Worker | None, reason: str) -> None:
@@ -216,7 +222,8 @@ def fuzz_pool(count: int, seed: int, kind: type[Misbehaving] = Misbehaving) -> O
 
 def fuzz_host(count: int, seed: int) -> Outcome:
     """A pool whose guests misbehave: what clients keep is written as an honest one brings it."""
-    return fuzz_pool(count, seed, MisbehavingGuests)
+    with patch.object(hearing, "MOST_OFFENCES", math.inf):  # they all have one key
+        return fuzz_pool(count, seed, MisbehavingGuests)
 
 
 def _one_pool(workers: Misbehaving, draw: random.Random, outcome: Outcome, count: int) -> None:
@@ -266,6 +273,53 @@ def _visit(pool: Pool, clients: Sequence[int], heard: list[int], share: float, f
     if share:
         total = ExactSum(order.collect()["model"]["a"]).vector()
         assert total.tolist() == [sum(clients) * share] * 3, (total, clients)
+
+
+# --- the port of a pool -------------------------------------------------------------------------------------------
+
+
+def fuzz_port(count: int, seed: int) -> Outcome:
+    """Handshakes that go wrong, from connections without a key: no guest is lost, and every visit is answered."""
+    draw, outcome, workers = random.Random(seed), Outcome(), ImpostorGuests()
+    with tempfile.TemporaryDirectory(prefix="f-") as logs, impostors_pool(workers, Path(logs), CountingPool) as opened:
+        pool, events = opened
+        listener = pool._entrance.listener
+        assert isinstance(pool, CountingPool) and listener is not None
+        host, _, port = listener.endpoint.removeprefix("tcp://").rpartition(":")
+        closed = lambda reason: outcome.refuse(reason.partition(": ")[2])  # noqa: E731
+        left: list[socket.socket] = []
+        with patch.object(listener, "_record", closed), measured(outcome, psutil.Process) as done:
+            while outcome.sent < count:
+                for _ in range(min(BATCH, count - outcome.sent)):
+                    left.append(socket.create_connection((host, int(port))))
+                    left[-1].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    with suppress(OSError):
+                        left[-1].sendall(handshake(draw))
+                    outcome.sent += 1
+                    if len(left) > 8:  # some stay for a while, in whatever they have begun
+                        left.pop(draw.randrange(len(left))).close()
+                pool.deadline = time.monotonic() + SILENT_SECONDS
+                heard: list[int] = []
+                _visit(pool, [draw.randrange(2, 1000)], heard, 0.0, Path(logs))
+                assert len(heard) == 1
+                done(outcome.sent / count)
+        for each in left:
+            each.close()
+        assert workers.lives == 1, events
+    return outcome
+
+
+def handshake(draw: random.Random) -> bytes:
+    """What a stranger sends: a greeting and commands in which something is wrong."""
+    parts = [GREETING, HELLO, INITIATE, draw.randbytes(draw.randrange(400))][: draw.randrange(1, 5)]
+    sent = bytearray(b"".join(parts))
+    for _ in range(draw.choice((0, 1, 1, 3, 30))):
+        place = draw.randrange(len(sent))
+        if draw.random() < 0.5:
+            sent[place] = draw.randrange(256)
+        else:
+            sent[place:place] = draw.randbytes(draw.randrange(1, 20))
+    return bytes(sent[: draw.randrange(1, len(sent) + 1)] if draw.random() < 0.3 else sent)
 
 
 # --- a worker -----------------------------------------------------------------------------------------------------
@@ -329,11 +383,12 @@ SIDES: dict[str, Callable[[int, int], Outcome]] = {
     "decoder": fuzz_decoder,
     "pool": fuzz_pool,
     "host": fuzz_host,
+    "port": fuzz_port,
     "worker": fuzz_worker,
     "guest": fuzz_guest,
 }
-LOCKED = ("host", "guest")
-"""Sides behind CURVE, where each refusal costs a new handshake: they get a tenth of the messages."""
+LOCKED = ("host", "port", "guest")
+"""Sides where each refusal costs a new connection: they get a tenth of the messages."""
 
 
 def show(name: str, outcome: Outcome) -> str:

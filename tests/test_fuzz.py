@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from edge import messages, wire
 from tests.edge.mutations import BOMBS, RUN, going_up, mutate, one_of_each, pack, run_of
-from tests.fuzz import Outcome, fuzz_decoder, fuzz_guest, fuzz_host, fuzz_pool, fuzz_worker, read
+from tests.fuzz import Outcome, fuzz_decoder, fuzz_guest, fuzz_host, fuzz_pool, fuzz_port, fuzz_worker, read
 
 MESSAGES = 2000
 MOST_GROWN_BYTES = 50_000_000
@@ -26,6 +26,14 @@ def test_malformed_messages_are_refused_and_honest_work_goes_on(fuzz: Callable[[
     assert outcome.refused > count / 2
     assert len(outcome.reasons) > 50
     assert outcome.lines <= outcome.seconds + 2 * (1 + outcome.sent // 1000)  # one a second, and the first of each pool
+    assert outcome.grown_bytes < MOST_GROWN_BYTES
+
+
+def test_handshakes_that_go_wrong_are_refused_and_honest_work_goes_on() -> None:
+    outcome = fuzz_port(MESSAGES, 5)
+    assert outcome.sent == MESSAGES
+    assert outcome.refused > MESSAGES / 4
+    assert len(outcome.reasons) == 4
     assert outcome.grown_bytes < MOST_GROWN_BYTES
 
 

@@ -26,22 +26,11 @@ from edge.payload import Vector
 from tests.coordinator import test_guests
 from tests.coordinator.test_guests import ALICE, Host, Opener, Peer, answer, meanwhile
 from tests.coordinator.test_pool import sums, visit
+from tests.handshakes import GREETING, HELLO, INITIATE, frame
 
 nursery, listening = test_guests.nursery, test_guests.listening
 
 MB = 1_000_000
-GREETING = b"\xff" + bytes(8) + b"\x7f" + bytes([3, 1]) + b"CURVE".ljust(20, b"\0") + bytes(32)
-"""ZMTP 3.1, section 2.3: signature, version, mechanism, as-server, filler"""
-
-
-def frame(flags: int, body: bytes) -> bytes:
-    if len(body) > 255:
-        return bytes([flags | 2]) + struct.pack(">Q", len(body)) + body
-    return bytes([flags, len(body)]) + body
-
-
-HELLO = frame(4, b"\x05HELLO" + bytes(194))
-INITIATE = frame(4, b"\x08INITIATE" + bytes(250))
 
 
 # --- lengths of frames ------------------------------------------------------------------------------------------------
@@ -201,6 +190,7 @@ from pathlib import Path
 from coordinator.nursery import Nursery
 from tests.coordinator.test_guests import Host
 from tests.coordinator.test_pool import sums, visit
+from tests.handshakes import GREETING, HELLO, INITIATE, frame
 import time
 with Nursery(preload=("tests.coordinator.test_pool",)) as nursery:
     host = Host(1, nursery, Path(sys.argv[1]))
