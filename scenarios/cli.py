@@ -130,16 +130,24 @@ def run(
 
 
 def _ended(loaded: Loaded, result: dict[str, Any], as_json: bool) -> NoReturn:
-    """Tell how a run has ended, and leave with its exit code."""
+    """Tell how a run has ended, draw its report if it has none of its end, and leave with its exit code."""
     from scenarios import report, tables
 
     stopped = result["stopped_by"] == "user"
-    folder, page = Path(result["run_dir"]), None
-    if not stopped:  # who stops a run waits for nothing; `fedbr report` draws it later
+    folder = Path(result["run_dir"])
+    page: Path | None = folder / "report.html"
+    if stopped:  # who stops a run waits for nothing; `fedbr report` draws it later
+        page = None
+    elif not _is_younger(folder / "report.html", folder / "ledger.sqlite"):
         title = f"{loaded.name}: {loaded.scenario.method}"
         page = drawn(lambda: report.build([folder], folder / "report.html", title))
     tell(result, as_json, lambda: tables.print_summary(result, page))
     raise typer.Exit(STOPPED if stopped else FINISHED)
+
+
+def _is_younger(page: Path, ledger: Path) -> bool:
+    """Whether a report is there, and was not drawn while its run was unfinished."""
+    return page.is_file() and page.stat().st_mtime >= ledger.stat().st_mtime
 
 
 @app.command()
@@ -154,12 +162,18 @@ def resume(
     allow: Allow = None,
     any_machine: AnyMachine = False,
 ) -> None:
-    """Go on with a run that was killed or stopped, from its last committed round, as if nothing had happened."""
+    """Go on with a run that was killed or stopped, from its last committed round, as if nothing had happened.
+
+    Of a run that has ended it prints the summary, and draws the report if that is missing.
+    """
     from scenarios import runner
     from scenarios.host import check_room
 
     gate = gate_of(listen, keys, allow, any_machine, workers)
     loaded, device = runner.begun(folder, device)
+    result = runner.ended(loaded, folder)
+    if result is not None:
+        _ended(loaded, result, as_json)
     check_room(folder)
 
     def work(host: Host, nursery: Any, interrupt: Interrupt) -> dict[str, Any]:

@@ -87,6 +87,11 @@ def device_of(folder: Path) -> str | None:
     return _recorded(folder).device
 
 
+def data_sha256(folder: Path) -> str:
+    """The hash of the data that a run began with; empty where nothing is known of them."""
+    return str(_recorded(folder).data.get("sha256", ""))
+
+
 def machine_change(folder: Path, device: str) -> str:
     """How this machine differs from the one that a run began on, in what decides about last bits; empty: not at all."""
     before = _recorded(folder).computes
@@ -98,6 +103,7 @@ class _Recorded(BaseModel, extra="ignore", strict=True):
 
     device: str | None = None
     computes: dict[str, str] = {}
+    data: dict[str, Any] = {}
     stops_at_target: bool = True
 
 

@@ -32,7 +32,7 @@ from scenarios.cache import cache_folder
 from scenarios.explain import known_keys
 from scenarios.host import Host, empty, fresh_folder, logging_to, the_only_one
 from scenarios.load import Loaded, ScenarioError, load
-from scenarios.record import device_of, environment, machine_change, stops_at_target, summary
+from scenarios.record import data_sha256, device_of, environment, machine_change, stops_at_target, summary
 from scenarios.schema import Scenario
 
 USERS_ERRORS = ("DataError", "PartitionError", "CacheError")
@@ -76,17 +76,29 @@ def run(
 def resume(loaded: Loaded, host: Host, folder: Path, nursery: Nursery, stopped: Callable[[], bool]) -> dict[str, Any]:
     """Go on with the run of a folder, from its last committed round, as if it had never been broken off.
 
-    ``loaded``: its scenario. The summary as of `run`. ScenarioError for a run that has ended, one that is at work, and
-    one whose data or scenario are not what they were; RunFailed for what goes wrong, or if no checkpoint can be used.
+    ``loaded``: its scenario. The summary as of `run`; of a run that has ended, the one that it left. ScenarioError for
+    a run that is at work, and one whose data or scenario are not what they were; RunFailed for what goes wrong, or if
+    no checkpoint can be used.
     """
     _check_device(folder, host.device)
     drawn = assembly.fleet(loaded)
     with the_only_one(folder), _told(folder):
-        begun = _is_begun(folder)
+        if (result := _outcome(loaded, folder)) is not None:
+            return result
+        begun = has_rounds(folder / "ledger.sqlite")
         if not begun:
             empty(folder)
         host.on_start(folder, loaded)
         return _run(loaded, drawn, host, folder, nursery, stopped, stops_at_target(folder), again=begun)
+
+
+def ended(loaded: Loaded, folder: Path) -> dict[str, Any] | None:
+    """The summary of a run that has ended; None for one that `resume` has to go on with. Nothing is started for it.
+
+    ScenarioError and RunFailed as of `resume`.
+    """
+    with the_only_one(folder), _named(folder):
+        return _outcome(loaded, folder)
 
 
 def begun(folder: Path, device: str) -> tuple[Loaded, str]:
@@ -109,25 +121,49 @@ def _check_device(folder: Path, device: str) -> None:
         raise ScenarioError(f"--device {device}: the run began on {before}, and would not be the same on {device}")
 
 
-def _is_begun(folder: Path) -> bool:
-    """Whether a round has been committed; ScenarioError if the run has ended."""
-    if not has_rounds(folder / "ledger.sqlite"):
-        return False
-    ended = read(folder / "ledger.sqlite", "SELECT value FROM meta WHERE key = 'summary'")
-    stopped_by = json.loads(ended[0]["value"])["stopped_by"] if ended else USER
-    if stopped_by != USER:
-        report = "" if (folder / "report.html").exists() else f"; to draw its report: fedbr report {folder}"
-        raise ScenarioError(f"{folder}: there is nothing to resume, since the run has ended: {stopped_by}{report}")
-    return True
+def _outcome(loaded: Loaded, folder: Path) -> dict[str, Any] | None:
+    """The summary of a run that has ended, and not because its user stopped it."""
+    path = folder / "ledger.sqlite"
+    meta = _meta(path)
+    result: dict[str, Any] = json.loads(meta.get("summary", "{}"))
+    if result.get("stopped_by", USER) == USER:
+        return None
+    if meta["genesis"] != genesis(assembly.identity(loaded), data_sha256(folder)):
+        raise _is_another(folder)
+    if path.with_name(f"{path.name}-wal").exists():  # killed before the ledger was closed
+        with contextlib.suppress(sqlite3.Error):
+            Ledger(path, None).close()
+    return result | {"run_dir": str(folder)}
+
+
+def _meta(ledger: Path) -> dict[str, str]:
+    """The ledger's own notes; none where it was broken off while it was made."""
+    try:
+        return {row["key"]: row["value"] for row in read(ledger, "SELECT key, value FROM meta")}
+    except sqlite3.OperationalError:
+        if has_rounds(ledger):  # or raises what is wrong with the file
+            raise
+        return {}
+
+
+def _is_another(folder: Path) -> ScenarioError:
+    return ScenarioError(f"{folder}: the data or the files that the scenario names are not what they were")
 
 
 @contextlib.contextmanager
 def _told(folder: Path) -> Iterator[None]:
-    """Keep the log of what happens in a run folder, and name the folder, and a file, in what ends the run."""
-    try:
+    """Keep the log of what happens in a run folder, and do as `_named` does."""
+    with _named(folder):
         (folder / "logs").mkdir(exist_ok=True)
         with logging_to(folder / "logs" / "coordinator.log"):
             yield
+
+
+@contextlib.contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    """Name the folder, and a file, in what ends the run."""
+    try:
+        yield
     except (PoolError, RunFailed, OSError, sqlite3.Error) as error:
         raise RunFailed(f"{_in_words(error, folder)}\nrun folder: {folder}") from error
 
@@ -178,7 +214,7 @@ def _run(
     ledger = Ledger(folder / "ledger.sqlite", None if again else chain)
     try:
         if ledger.genesis != chain:
-            raise ScenarioError(f"{folder}: the data or the files that the scenario names are not what they were")
+            raise _is_another(folder)
         asked = assembly.job(loaded, description, host.device, cache)
         if host.gate is not None:
             check_guests(loaded, asked)

@@ -5,6 +5,7 @@ Each is a real process that sends itself SIGKILL when one named function is call
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from coordinator.nursery import Nursery
 from scenarios import runner
 from scenarios.cli import guarded
 from scenarios.host import Host
-from scenarios.load import ScenarioError, load
+from scenarios.load import load
 
 TABLES = ("rounds", "visits", "transfers", "choices", "states", "checkpoints")
 MEDDLER = ("-m", "tests.scenarios.meddler")
@@ -41,9 +42,14 @@ IN_CHECKPOINT = ("os:fsync", "before", 5)
 """The files before it: a probe of the disk, scenario.toml, environment.json, and the first checkpoint."""
 IN_LEDGER = ("coordinator.ledger:Ledger._set", "before", 1)
 """Its tables are being made."""
+AFTER_LAST_COMMIT = ("coordinator.ledger:Ledger.commit", "after", 1)
+"""Of a run of one round."""
 BEFORE_SUMMARY = ("coordinator.ledger:Ledger.finish", "before", 1)
+BEFORE_CLOSING = ("coordinator.ledger:Ledger.finish", "after", 1)
+"""The summary is there, and the write-ahead log still lies beside the ledger."""
+BEFORE_REPORT = ("scenarios.report:build", "before", 1)
 IN_REPORT = ("os:fsync", "before", 5)
-"""The run has ended, and its report is not there yet."""
+"""The report is begun; the files before it are those of `IN_CHECKPOINT`."""
 
 
 @pytest.fixture(scope="module")
@@ -164,15 +170,30 @@ def test_a_run_that_is_killed_while_its_folder_is_made_can_be_begun_again(nurser
     assert sorted(path.name for path in (tmp_path / "digits").iterdir()) == ["cut", "whole"]
 
 
-def test_a_run_that_is_killed_while_its_report_is_written_has_ended(
-    nursery: Nursery, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("instant", "left"),
+    [
+        pytest.param(AFTER_LAST_COMMIT, "ledger.sqlite-wal", id="after the last commit"),
+        pytest.param(BEFORE_CLOSING, "ledger.sqlite-wal", id="after the summary"),
+        pytest.param(BEFORE_REPORT, "ledger.sqlite", id="before the report"),
+        pytest.param(IN_REPORT, "report.html.part", id="in the report"),
+    ],
+)
+def test_a_run_that_is_killed_after_its_last_round_is_resumed_to_its_end(
+    instant: Instant, left: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "digits" / "cut"
-    killed(IN_REPORT, begin(tmp_path, "method=fedavg", "rounds.max=1"))
+    folder, words = tmp_path / "digits" / "cut", begin(tmp_path, "method=fedavg", "rounds.max=1")
+    killed(instant, words)
+    assert (folder / left).exists()
     assert not (folder / "report.html").exists()
 
-    with pytest.raises(ScenarioError, match=f"the run has ended: rounds; to draw its report: fedbr report {folder}"):
-        resumed(folder, nursery)
-    assert guarded(["report", str(folder)]) == 0
-    assert capsys.readouterr().out == f"{folder / 'report.html'}\n"
-    assert files(folder)[-3:] == ["ledger.sqlite", "report.html", "scenario.toml"]
+    assert guarded([*go_on(folder), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["run_dir"], result["rounds"], result["stopped_by"]) == (str(folder), 1, "rounds")
+    assert guarded([*words[:-1], "whole", "--json"]) == 0
+    assert {**json.loads(capsys.readouterr().out), **HOST_KEYS} == {**result, **HOST_KEYS}
+    assert files(folder) == files(tmp_path / "digits" / "whole")
+
+
+HOST_KEYS = {"run_dir": "", "wall_seconds": 0.0}
+"""What of a summary may differ between two runs of one scenario."""

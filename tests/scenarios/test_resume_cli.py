@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import sqlite3
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 
 from coordinator.ledger import read
 from scenarios.cli import guarded
+from scenarios.host import the_only_one
 from scenarios.load import load
 from scenarios.resolved import toml_text
 
@@ -82,12 +84,60 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(
     assert everything(folder) == everything(tmp_path / "digits" / "whole")
 
     assert [row["detail"] for row in read(folder / "ledger.sqlite", MACHINE_CHANGED)] == [CHANGE]
-    assert guarded(["resume", str(folder)]) == 2
-    assert "there is nothing to resume, since the run has ended: rounds" in capsys.readouterr().err
+    assert guarded(["resume", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == resumed
     assert guarded(["verify", str(folder), "--workers", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
         "run_dir": str(folder), "rounds": 8, "verified": 8, "same": True, "difference": None, "machine_change": CHANGE
     }  # fmt: skip
+
+
+def test_a_run_that_has_ended_says_so_again_whenever_it_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert guarded([*DIGITS, "rounds.max=1", "--out", str(tmp_path / "runs"), "--run-id", "a", "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    folder = (tmp_path / "runs" / "digits").rename(tmp_path / "digits") / "a"
+    page = folder / "report.html"
+    ledger = (folder / "ledger.sqlite").read_bytes()
+    monkeypatch.setattr("coordinator.nursery.Nursery.__enter__", started_nothing)
+
+    page.write_text("mine")
+    assert guarded(["resume", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {**summary, "run_dir": str(folder)}
+    assert page.read_text() == "mine"
+    os.utime(page, (0, 0))  # as if it had been drawn before the last round
+    assert guarded(["resume", str(folder)]) == 0
+    assert capsys.readouterr().out.endswith(f"run folder: {folder}\nreport: {page}\n")
+    drawn = page.read_text()
+    assert drawn.startswith("<!DOCTYPE html>")
+    page.unlink()
+    assert guarded(["resume", str(folder)]) == 0
+    assert page.read_text() == drawn
+    assert (folder / "ledger.sqlite").read_bytes() == ledger
+
+    with the_only_one(folder):
+        assert guarded(["resume", str(folder)]) == 2
+    assert "another process is at work on this run" in capsys.readouterr().err
+    scenario = (folder / "scenario.toml").read_text()
+    (folder / "scenario.toml").write_text(scenario.replace("seed = 0", "seed = 1"))
+    assert guarded(["resume", str(folder)]) == 2
+    assert "the data or the files that the scenario names are not what they were" in capsys.readouterr().err
+
+
+def started_nothing(nursery: object) -> None:
+    raise AssertionError("a process was started for a run that has ended")
+
+
+def test_a_run_that_ended_before_its_first_round_has_ended_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert guarded([*DIGITS, "budget.bytes=1", "--out", str(tmp_path), "--run-id", "a", "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["rounds"], summary["stopped_by"]) == (0, "bytes")
+    monkeypatch.setattr("coordinator.nursery.Nursery.__enter__", started_nothing)
+    assert guarded(["resume", str(tmp_path / "digits" / "a"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == summary
 
 
 def test_a_run_that_was_killed_before_its_first_round_begins_anew(
