@@ -29,12 +29,21 @@ from scenarios.doctor import COLUMNS
 from scenarios.host import PACKAGES, Host, default_workers
 from scenarios.load import Loaded, ScenarioError
 from scenarios.schema import Scenario
+from scenarios.sources import SourceFile, change
 
 
 def environment(
-    loaded: Loaded, description: Description, host: Host, refused: Mapping[int, str], stop_at_target: bool
+    loaded: Loaded,
+    description: Description,
+    host: Host,
+    refused: Mapping[int, str],
+    stop_at_target: bool,
+    own: Mapping[str, SourceFile],
 ) -> dict[str, Any]:
-    """What the run was made on and of, for whoever reads the folder; ``refused``: client -> why it takes no part."""
+    """What the run was made on and of, for whoever reads the folder.
+
+    ``refused``: client -> why it takes no part. ``own``: module -> its file, of the user's own modules.
+    """
     layout = description.layout
     return {
         "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -74,6 +83,7 @@ def environment(
         "refused_clients": {str(client): why for client, why in refused.items()},
         "flops_plain_per_sample": float(description.flops.sum() - description.flops[0, INPUT_GRADIENT]),
         "stops_at_target": stop_at_target,
+        **({"sources": {module: asdict(source) for module, source in own.items()}} if own else {}),
     }
 
 
@@ -98,6 +108,11 @@ def machine_change(folder: Path, device: str) -> str:
     return differing(computes(device), before) if before else ""
 
 
+def source_change(folder: Path) -> str:
+    """How the user's own modules differ from those that a run began with, and where these lie; empty: not at all."""
+    return change(_recorded(folder).sources, folder)
+
+
 class _Recorded(BaseModel, extra="ignore", strict=True):
     """What of a run's environment matters to those who go on with it."""
 
@@ -105,6 +120,7 @@ class _Recorded(BaseModel, extra="ignore", strict=True):
     computes: dict[str, str] = {}
     data: dict[str, Any] = {}
     stops_at_target: bool = True
+    sources: dict[str, SourceFile] = {}
 
 
 def _recorded(folder: Path) -> _Recorded:

@@ -27,12 +27,20 @@ from costmodel.clock import Clock
 from costmodel.fleet import Fleet
 from edge.config import Job
 from edge.machine import computes
-from scenarios import assembly
+from scenarios import assembly, sources
 from scenarios.cache import cache_folder
 from scenarios.explain import known_keys
 from scenarios.host import Host, empty, fresh_folder, logging_to, the_only_one
 from scenarios.load import Loaded, ScenarioError, load
-from scenarios.record import data_sha256, device_of, environment, machine_change, stops_at_target, summary
+from scenarios.record import (
+    data_sha256,
+    device_of,
+    environment,
+    machine_change,
+    source_change,
+    stops_at_target,
+    summary,
+)
 from scenarios.schema import Scenario
 
 USERS_ERRORS = ("DataError", "PartitionError", "CacheError")
@@ -78,7 +86,7 @@ def resume(loaded: Loaded, host: Host, folder: Path, nursery: Nursery, stopped: 
 
     ``loaded``: its scenario. The summary as of `run`; of a run that has ended, the one that it left. ScenarioError for
     a run that is at work, and one whose data or scenario are not what they were; RunFailed for what goes wrong, or if
-    no checkpoint can be used.
+    no checkpoint can be used. Modules of the user's own must be those that it began with.
     """
     _check_device(folder, host.device)
     drawn = assembly.fleet(loaded)
@@ -112,7 +120,12 @@ def begun(folder: Path, device: str) -> tuple[Loaded, str]:
     if device == "auto":
         device = device_of(folder) or device
     _check_device(folder, device)
-    return replace(load(str(file)), name=folder.resolve().parent.name), device
+    try:
+        loaded = load(str(file))
+    except ScenarioError as error:
+        change = source_change(folder)  # which may be why
+        raise ScenarioError(f"{error}; {change}" if change else str(error)) from None
+    return replace(loaded, name=folder.resolve().parent.name), device
 
 
 def _check_device(folder: Path, device: str) -> None:
@@ -127,6 +140,8 @@ def _outcome(loaded: Loaded, folder: Path) -> dict[str, Any] | None:
     meta = _meta(path)
     result: dict[str, Any] = json.loads(meta.get("summary", "{}"))
     if result.get("stopped_by", USER) == USER:
+        if has_rounds(path) and (change := source_change(folder)):
+            raise ScenarioError(f"{folder}: {change}; to go on with this run, put back what it was, or begin a new one")
         return None
     if meta["genesis"] != genesis(assembly.identity(loaded), data_sha256(folder)):
         raise _is_another(folder)
@@ -204,12 +219,13 @@ def _run(
     again: bool = False,
 ) -> dict[str, Any]:
     wall_started, cache, logs = time.monotonic(), cache_folder(), folder / "logs"
+    own = {} if again else sources.find(sources.named(loaded))
     with scouting(loaded, host.device, nursery, logs, stopped) as scout:
         description, initial = scout.describe(True)
     out = assembly.refused(loaded, drawn, description)
     chain = genesis(assembly.identity(loaded), description.data_sha256)
     if not again:
-        known = environment(loaded, description, host, out, stop_at_target)
+        known = environment(loaded, description, host, out, stop_at_target, sources.keep(own, folder))
         write_text(folder / "environment.json", json.dumps(known, indent=1))
     ledger = Ledger(folder / "ledger.sqlite", None if again else chain)
     try:

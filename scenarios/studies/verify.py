@@ -15,7 +15,7 @@ from coordinator.nursery import Nursery
 from scenarios import runner
 from scenarios.host import Host
 from scenarios.load import Loaded, ScenarioError
-from scenarios.record import machine_change, stops_at_target
+from scenarios.record import machine_change, source_change, stops_at_target
 
 TABLES = {"rounds": "round", "visits": "visit", "transfers": "rowid", "choices": "rowid"}
 """What the chain runs over -> the order of its rows."""
@@ -51,7 +51,8 @@ def verify(loaded: Loaded, folder: Path, host: Host, nursery: Nursery, stopped: 
 
     Keys: run_dir, rounds (that the folder holds), verified (of these, how many are the same from the first on), same,
     difference (None, or in words), machine_change (what decides about last bits and is not what it was; empty:
-    nothing). ScenarioError for a folder without a round; other errors as of `runner.run`.
+    nothing), source_change (likewise, of the user's own modules). ScenarioError for a folder without a round; other
+    errors as of `runner.run`.
     """
     ledger = folder / "ledger.sqlite"
     try:
@@ -84,6 +85,7 @@ def verify(loaded: Loaded, folder: Path, host: Host, nursery: Nursery, stopped: 
         "same": verified == known,
         "difference": None if found is None else str(found),
         "machine_change": machine_change(folder, host.device),
+        "source_change": source_change(folder),
     }
 
 
@@ -128,3 +130,5 @@ def show(result: Mapping[str, Any]) -> None:
         print(f"the first {result['verified']} of {result['rounds']} rounds are the same, then {result['difference']}")
     if result["machine_change"]:
         print(f"this machine may give other last bits: {result['machine_change']}")
+    if result["source_change"]:
+        print(f"these are not the sources that the run began with: {result['source_change']}")

@@ -88,7 +88,8 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(
     assert json.loads(capsys.readouterr().out) == resumed
     assert guarded(["verify", str(folder), "--workers", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
-        "run_dir": str(folder), "rounds": 8, "verified": 8, "same": True, "difference": None, "machine_change": CHANGE
+        "run_dir": str(folder), "rounds": 8, "verified": 8, "same": True, "difference": None, "machine_change": CHANGE,
+        "source_change": "",
     }  # fmt: skip
 
 

@@ -1,0 +1,233 @@
+"""A run of the user's own modules goes on with those that it began with, or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scenarios import sources
+from scenarios.load import load
+
+ROOT = Path(__file__).parents[2]
+PLUG_IN = {
+    "my_pkg/__init__.py": "",
+    "my_pkg/my_method.py": """
+from coordinator.methods.row import Objective
+from my_pkg.options import SmoothOptions
+
+ROW = Objective(
+    name="smooth",
+    title="label smoothing",
+    source="a test",
+    options=SmoothOptions,
+    neutral="amount = 0",
+    client="my_client:Smooth",
+)
+""",
+    "my_pkg/options.py": """
+from coordinator.methods.row import Options
+
+
+class SmoothOptions(Options):
+    amount: float = 0.1
+""",
+    "my_client.py": """
+from my_helper import smooth_loss
+
+from edge.local import Local
+
+
+class Smooth(Local):
+    def loss(self, net, x, y):
+        loss, noted = smooth_loss(net.run(x), y, self.options["amount"])
+        self.note(noted)
+        return loss
+""",
+    "my_helper.py": """
+from torch.nn import functional as F
+
+
+def smooth_loss(logits, y, amount):
+    return F.cross_entropy(logits, y, label_smoothing=amount), F.cross_entropy(logits, y)
+""",
+    "unrelated.py": "",
+}
+FOUND = {"my_pkg", "my_pkg.my_method", "my_pkg.options", "my_client", "my_helper"}
+COPIES = ["my_client.py", "my_helper.py", "my_pkg/__init__.py", "my_pkg/my_method.py", "my_pkg/options.py"]
+RUN = ("run", "digits", "method=my_pkg.my_method:ROW", "rounds.max=2", "train.local_epochs=1")
+KILLED = ("tests.scenarios.meddler", "kill", "coordinator.ledger:Ledger.commit", "after", "1")
+CLI = ("scenarios.cli",)
+
+
+def written(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def fedbr(folder: Path, module: tuple[str, ...], *words: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(folder), str(ROOT)])
+    return subprocess.run(
+        [sys.executable, "-m", *module, *words],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_run_goes_on_only_with_the_sources_that_it_began_with(tmp_path: Path) -> None:
+    written(tmp_path, PLUG_IN)
+    where = ("--out", str(tmp_path), "--workers", "1", "--json")
+    whole = fedbr(tmp_path, CLI, *RUN, *where, "--run-id", "whole")
+    assert whole.returncode == 0, whole.stderr
+    assert fedbr(tmp_path, KILLED, *RUN, *where, "--run-id", "cut").returncode == -signal.SIGKILL
+    folder = tmp_path / "digits" / "cut"
+    resume = ("resume", str(folder), "--workers", "1", "--json")
+
+    copies = folder / "sources"
+    assert sorted(str(path.relative_to(copies)) for path in copies.rglob("*.py")) == COPIES
+    recorded = json.loads((folder / "environment.json").read_text())["sources"]
+    assert set(recorded) == FOUND
+    helper = tmp_path / "my_helper.py"
+    digest = hashlib.sha256(helper.read_bytes()).hexdigest()
+    assert recorded["my_helper"] == {"file": str(helper), "sha256": digest}
+    assert (copies / "my_helper.py").read_text() == PLUG_IN["my_helper.py"]
+
+    for name in ("my_pkg/my_method.py", "my_client.py", "my_helper.py"):
+        (tmp_path / name).write_text(f"{PLUG_IN[name]}# a comment\n")
+        refused = fedbr(tmp_path, CLI, *resume)
+        assert (refused.returncode, refused.stdout, refused.stderr) == (
+            2,
+            "",
+            f"fedbr: {folder}: {tmp_path / name} has changed (what it was: {copies / name}); to go on with this run, "
+            "put back what it was, or begin a new one\n",
+        )
+        (tmp_path / name).write_text(PLUG_IN[name])
+    (tmp_path / "my_pkg/options.py").unlink()  # so that the row cannot even be loaded
+    refused = fedbr(tmp_path, CLI, *resume)
+    assert refused.returncode == 2
+    assert refused.stderr.endswith(
+        f"; {tmp_path / 'my_pkg/options.py'} is missing (its copy: {copies / 'my_pkg/options.py'})\n"
+    )
+    written(tmp_path, PLUG_IN)
+
+    resumed = fedbr(tmp_path, CLI, *resume)
+    assert resumed.returncode == 0, resumed.stderr
+    assert json.loads(resumed.stdout)["model_sha256"] == json.loads(whole.stdout)["model_sha256"]
+
+    helper.write_text(f"{PLUG_IN['my_helper.py']}# a comment\n")
+    assert fedbr(tmp_path, CLI, *resume).stdout == resumed.stdout  # it has ended: nothing is trained any more
+    verified = json.loads(fedbr(tmp_path, CLI, "verify", str(folder), "--workers", "1", "--json").stdout)
+    assert (verified["same"], verified["source_change"]) == (
+        True,
+        f"{helper} has changed (what it was: {copies / 'my_helper.py'})",
+    )
+
+
+def test_client_halves_rows_and_readers_name_modules_of_the_users_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, {"named_row.py": PLUG_IN["my_pkg/my_method.py"].replace("my_pkg.options", "named_options")})
+    written(tmp_path, {"named_options.py": PLUG_IN["my_pkg/options.py"]})
+    monkeypatch.syspath_prepend(tmp_path)
+    loaded = load("digits", ["method=named_row:ROW + fedprox"])
+    assert sources.named(loaded) == {
+        "named_row", "my_client", "edge.corrections.prox", "edge.models.digits_cnn", "edge.data.digits"
+    }  # fmt: skip
+    assert set(sources.find(sources.named(loaded))) == {"named_row", "named_options"}
+    assert sources.find(sources.named(load("digits", ["method=fedmlb+scaffold"]))) == {}
+
+
+def test_imports_are_followed_without_executing_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(
+        tmp_path,
+        {
+            "space/deep/pkg/__init__.py": "from . import beside\nraise SystemExit('executed')",
+            "space/deep/pkg/method.py": "import json, numpy.linalg, edge.local\nfrom ..other import thing as it",
+            "space/deep/pkg/beside.py": "def later():\n    from .inner.last import *\nfrom ..... import nowhere",
+            "space/deep/pkg/inner/__init__.py": "import twin_of_ours",
+            "space/deep/pkg/inner/last.py": "this is no Python",
+            "space/deep/other/thing.py": "pattern = '\\d'",
+            "twin_of_ours.py": "import space.deep.pkg.method",
+            "space/deep/pkg/unused.py": "",
+        },
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    found = sources.find(["space.deep.pkg.method"])
+    assert {name: str(source.file.relative_to(tmp_path)) for name, source in found.items()} == {
+        "space.deep.pkg": "space/deep/pkg/__init__.py",
+        "space.deep.pkg.method": "space/deep/pkg/method.py",
+        "space.deep.pkg.beside": "space/deep/pkg/beside.py",
+        "space.deep.pkg.inner": "space/deep/pkg/inner/__init__.py",
+        "space.deep.pkg.inner.last": "space/deep/pkg/inner/last.py",
+        "space.deep.other.thing": "space/deep/other/thing.py",
+        "twin_of_ours": "twin_of_ours.py",
+    }
+
+
+def test_of_an_installed_plug_in_only_its_own_package_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site-packages"
+    written(site, {"bought/__init__.py": "import library", "bought/row.py": "from bought import more"})
+    written(site, {"bought/more.py": "", "library.py": ""})
+    monkeypatch.syspath_prepend(site)
+    assert set(sources.find(["bought.row"])) == {"bought", "bought.row", "bought.more"}
+
+
+def test_copies_take_the_place_of_those_of_a_start_that_was_broken_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    written(tmp_path, {"kept.py": "1\n", "run/sources/old.py": "", "elsewhere/kept.py": "precious"})
+    monkeypatch.syspath_prepend(tmp_path)
+    recorded = sources.keep(sources.find(["kept"]), run)
+    assert [path.name for path in (run / "sources").iterdir()] == ["kept.py"]
+    assert (run / "sources" / "kept.py").stat().st_mode & 0o777 == 0o644
+    assert recorded == {
+        "kept": sources.SourceFile(
+            str(tmp_path / "kept.py"), "4355a46b19d348dc2f57c046f8ef63d4538ebb936000f3c9ee954a27460dd865"
+        )
+    }
+
+    (run / "sources" / "kept.py").unlink()
+    (run / "sources").rmdir()
+    (run / "sources").symlink_to(elsewhere)
+    sources.keep(sources.find(["kept"]), run)
+    assert (run / "sources" / "kept.py").read_text() == "1\n"
+    assert (elsewhere / "kept.py").read_text() == "precious"
+
+
+def test_what_is_new_missing_or_other_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path, {"first.py": "import second, numpy", "second.py": "", "run/x": ""})
+    monkeypatch.syspath_prepend(tmp_path)
+    run = tmp_path / "run"
+    recorded = sources.keep(sources.find(["first"]), run)
+    assert sources.change(recorded, run) == ""
+
+    (tmp_path / "second.py").unlink()
+    written(tmp_path, {"first.py": "import second,  numpy", "numpy.py": ""})
+    assert sources.change(recorded, run) == (
+        f"{tmp_path}/first.py has changed (what it was: {run}/sources/first.py); "
+        f"{tmp_path}/numpy.py was not there before; "
+        f"{tmp_path}/second.py is missing (its copy: {run}/sources/second.py)"
+    )
+
+
+def test_the_same_sources_in_another_folder_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path / "old", {"moved.py": "1", "run/x": ""})
+    with monkeypatch.context() as at_first:
+        at_first.syspath_prepend(tmp_path / "old")
+        recorded = sources.keep(sources.find(["moved"]), tmp_path)
+    (tmp_path / "old").rename(tmp_path / "new")
+    monkeypatch.syspath_prepend(tmp_path / "new")
+    assert sources.change(recorded, tmp_path) == ""
