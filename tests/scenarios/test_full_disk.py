@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -135,13 +136,19 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_a_disk_without_room_is_refused_before_anything_is_started(
     disk: Path, nursery: Nursery, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = undisturbed(["rounds.max=1"], disk, nursery)
+    ended, folder = undisturbed(["rounds.max=1"], disk, nursery), disk / "digits" / "begun"
+    folder.mkdir()
+    shutil.copy(ended / "scenario.toml", folder)
     meddler.fill(disk)
     assert refused(capsys, "run", "digits", "--out", str(disk)) == (
         f"fedbr: --out: cannot write to {disk / 'digits'}: No space left on device\n"
     )
     assert refused(capsys, "resume", str(folder), "--json") == (
         f"fedbr: run folder {folder} cannot be written: No space left on device\n"
+    )
+    assert guarded(["resume", str(ended), "--json"]) == 0  # there is nothing that it needs room for
+    assert capsys.readouterr().err == (
+        f"fedbr: warning: there is no report: [Errno 28] No space left on device: '{ended / 'report.html'}'\n"
     )
     (disk / "filler").unlink()
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
@@ -151,7 +158,8 @@ def test_a_disk_without_room_is_refused_before_anything_is_started(
     assert refused(capsys, "resume", str(folder)) == (
         f"fedbr: run folder {folder} cannot be written: Read-only file system\n"
     )
-    assert [path.name for path in (disk / "digits").iterdir()] == ["whole"]
+    assert guarded(["resume", str(ended), "--json"]) == 0
+    assert sorted(path.name for path in (disk / "digits").iterdir()) == ["begun", "whole"]
 
 
 def test_a_cache_that_can_only_be_read_is_used_as_far_as_it_goes(
