@@ -36,7 +36,7 @@ from coordinator.tasks import PoolError
 from coordinator.zmtp import READY, Frames, Handshake, RefusedError, cost, frame_cost
 
 HANDSHAKE_SECONDS = 10.0
-"""Until the last command of a handshake must have come."""
+"""Until a key must have been shown; time in which others are asked about theirs does not count."""
 MOST_UNKNOWN = 256
 """Connections whose key is not known yet, in all; fewer where few files may be open."""
 MOST_UNKNOWN_PER_ADDRESS = 64
@@ -274,13 +274,14 @@ class Listener:
             self._accepts_at = None
             self._selector.register(self._server, selectors.EVENT_READ)
         for connection in list(self._connections.values()):
+            is_queued = connection is self._asked or bool(connection.key_command)
             if connection.full_since is not None:
                 if not self._is_full(connection, now):
                     connection.full_since = None
                     self._watch(connection)
                 elif self._drained_at > connection.full_since + TOO_LARGE_SECONDS:
                     self._refuse(connection, f"a message of more than {self.most_nbytes} bytes, the most that any has")
-            elif not connection.handshake.is_over and now > connection.since + HANDSHAKE_SECONDS:
+            elif not connection.is_known and not is_queued and now > connection.since + HANDSHAKE_SECONDS:
                 self._refuse(connection, f"no handshake within {HANDSHAKE_SECONDS:g} s")
 
     # --- bytes pass -----------------------------------------------------------------------------------------------
