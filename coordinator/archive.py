@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.files import write_vectors
 from coordinator.ledger import Commit, Ledger, RoundRow
 from coordinator.rows import Rows
+from edge.files import write_vectors
 
 Arrays = Mapping[str, NDArray[np.generic]]
 """By name, as a checkpoint holds them"""

@@ -1,20 +1,20 @@
 """What a client keeps between its visits: one safetensors file per (client, visit), named by the coordinator.
 
-A file is written beside its place, flushed to the disk and renamed, so that it is whole or absent.
+A file is whole or absent (`edge.files`), and neither read nor written through a link.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
+from safetensors.numpy import load_file
 
+from edge import files
 from edge.payload import Payload, Vector
 
 SEPARATOR = "|"
@@ -42,7 +42,8 @@ def read(path: str | None) -> Payload:
 
 def _loaded(path: str) -> dict[str, NDArray[np.generic]]:
     try:
-        return dict(load_file(path))
+        with files.opened(Path(path)):
+            return dict(load_file(path))
     except OSError as error:
         raise StateError(error.errno, error.strerror or str(error), path) from error
     except SafetensorError as error:
@@ -52,17 +53,7 @@ def _loaded(path: str) -> dict[str, NDArray[np.generic]]:
 def write(path: str, kept: Payload) -> None:
     """Keep these vectors under ``path``. Raises `StateError` if the disk refuses."""
     named = {f"{slot}{SEPARATOR}{key}": v.data for slot, some in kept.items() for key, v in some.items()}
-    target = Path(path)
-    part = target.with_suffix(f".{os.getpid()}.part")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as file:
-            file.write(save(named))
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(target)
+        files.write_vectors(Path(path), named, f".{os.getpid()}")  # a visit may be trained twice at the same time
     except OSError as error:
         raise StateError(error.errno, error.strerror, path) from error
-    finally:
-        with suppress(OSError):
-            part.unlink()

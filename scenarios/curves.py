@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.files import write_text
 from costmodel.units import BYTES, SECONDS, format_bytes, format_seconds
+from edge.files import write_text
 from scenarios.studies.trail import AMOUNTS, Trail
 
 Doubles = NDArray[np.float64]

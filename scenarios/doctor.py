@@ -28,7 +28,6 @@ from rich.console import Console
 from rich.table import Table
 
 from coordinator.entrance import MAX_SOCKET_PATH_NBYTES
-from coordinator.files import write_text
 from coordinator.nursery import MALLOC, THREADS, how_ended, quote
 from coordinator.tasks import PoolError
 from costmodel.device import Device, devices
@@ -36,6 +35,7 @@ from costmodel.units import format_bytes, format_flops, format_seconds
 from edge import machine
 from edge.data.find import ENVIRONMENT, find_data
 from edge.data.sets import DATASETS
+from edge.files import write_text
 from scenarios.cache import cache_folder
 from scenarios.host import PACKAGES, default_workers
 from scenarios.load import ScenarioError

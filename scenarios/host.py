@@ -24,8 +24,8 @@ from types import FrameType
 from coordinator.archive import PLACES
 from coordinator.door import Gate
 from coordinator.federation import Progress
-from coordinator.files import write_bytes, write_text
 from coordinator.ledger import read
+from edge.files import write_bytes, write_text
 from scenarios.load import Loaded, ScenarioError
 from scenarios.resolved import toml_text
 

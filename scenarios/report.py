@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator.files import write_text
 from coordinator.ledger import FAULTY
 from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
+from edge.files import write_text
 from scenarios import blame
 from scenarios.runs import Run, find, open_runs, rows
 

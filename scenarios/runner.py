@@ -16,7 +16,6 @@ from typing import Any
 from coordinator.budget import USER, Budget
 from coordinator.faults import Faults
 from coordinator.federation import Federation, RunFailed
-from coordinator.files import write_text
 from coordinator.ledger import HostEvent, Ledger, genesis, has_rounds, read
 from coordinator.nursery import Nursery
 from coordinator.pool import Pool
@@ -26,6 +25,7 @@ from coordinator.tasks import PoolError, Stopped
 from costmodel.clock import Clock
 from costmodel.fleet import Fleet
 from edge.config import Job
+from edge.files import write_text
 from edge.machine import computes
 from scenarios import assembly, sources
 from scenarios.cache import cache_folder

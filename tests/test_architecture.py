@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "coordinator": {"coordinator", "costmodel", "edge"},
     "scenarios": set(OURS),
 }
-TORCH_FREE_EDGE = {"payload", "messages", "wire", "config", "streams", "state", "exact"}
+TORCH_FREE_EDGE = {"payload", "messages", "wire", "config", "streams", "state", "exact", "files", "scratch"}
 """What the coordinator may import of edge."""
 ONLY_IN = {
     "torch": ("edge/",),

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coordinator.files import write_text
 from coordinator.nursery import Nursery
 from costmodel import units
+from edge.files import write_text
 from scenarios import curves
 from scenarios.host import Host
 from scenarios.load import ScenarioError

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.federation import RunFailed
-from coordinator.files import write_text
 from coordinator.ledger import read
 from coordinator.methods import resolve
 from coordinator.nursery import Nursery
 from coordinator.tasks import PoolError, Stopped
 from costmodel.units import nearest
+from edge.files import write_text
 from scenarios import report, runner
 from scenarios.host import Host, make_folder
 from scenarios.load import Loaded, ScenarioError, load

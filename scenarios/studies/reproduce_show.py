@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coordinator.files import write_text
 from costmodel.units import format_bytes, format_seconds
+from edge.files import write_text
 from scenarios import curves
 from scenarios.studies import reproduce_tables
 from scenarios.studies.papers import ACCURACY_AT, PAPER, TO_ACCURACY, Figure, Panel

@@ -18,10 +18,10 @@ from typing import Any
 
 from coordinator.budget import USER
 from coordinator.federation import Progress, RunFailed
-from coordinator.files import write_text
 from coordinator.ledger import has_rounds, read
 from coordinator.nursery import Nursery
 from coordinator.tasks import PoolError, Stopped
+from edge.files import write_text
 from scenarios import assembly, runner
 from scenarios.host import Host, check_folder, make_folder, the_only_one
 from scenarios.load import Loaded, ScenarioError

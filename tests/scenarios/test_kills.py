@@ -36,8 +36,8 @@ IN_EVALUATION = ("coordinator.scoring:Scoring.wait", "before", 2)
 """Workers score the model, and train for the next round."""
 AMONG_REPLIES = ("coordinator.federation:Federation.judge", "before", 3)
 """Two clients of the round have answered, and perhaps kept something; others are being trained."""
-IN_STATE_FILE = ("edge.state:save", "before", 1)
-"""The coordinator keeps for a client what it has sent it; the file is begun."""
+IN_STATE_FILE = ("os:fsync", "before", 4)
+"""The coordinator keeps for a client what it has sent it; a probe of the disk and two checkpoints came before."""
 IN_CHECKPOINT = ("os:fsync", "before", 5)
 """The files before it: a probe of the disk, scenario.toml, environment.json, and the first checkpoint."""
 IN_LEDGER = ("coordinator.ledger:Ledger._set", "before", 1)
