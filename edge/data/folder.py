@@ -6,6 +6,7 @@ A lock lets one process work while the others wait: sixty-four workers must not 
 from __future__ import annotations
 
 import fcntl
+import glob
 import os
 import shutil
 import sys
@@ -13,8 +14,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
+from edge import files
 from edge.data.sets import DataError
 
 
@@ -40,7 +41,7 @@ def text_once(final: Path, make: Callable[[], str]) -> str:
     """
     if not final.exists():
         try:
-            _once(final, lambda: _write(final, make()))
+            _once(final, lambda: files.write_text(final, make()))
         except CacheError as error:
             go_on_without(error)
             return make()
@@ -67,40 +68,41 @@ def _once(final: Path, work: Callable[[], None]) -> None:
 def _alone(path: Path) -> Iterator[None]:
     """Hold a lock file, which is removed again; the kernel frees it if its holder is killed."""
     while True:
-        with path.open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not _lies_at(lock, path):  # whom we have waited for has removed it
+        handle = _opened(path)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if not _lies_at(handle, path):  # whom we have waited for has removed it
                 continue
             try:
                 yield
             finally:
                 path.unlink(missing_ok=True)
             return
+        finally:
+            os.close(handle)
 
 
-def _lies_at(file: IO[str], path: Path) -> bool:
+def _opened(lock: Path) -> int:
     try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+        return files.opened_lock(lock)
+    except OSError as error:
+        raise OSError(error.errno, f"{lock.name}: {error.strerror}") from None
+
+
+def _lies_at(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.lstat())
     except FileNotFoundError:
         return False
 
 
 def _build(final: Path, fill: Callable[[Path], None]) -> None:
     prefix = f".{final.name}-"
-    for left in final.parent.glob(f"{prefix}*"):
-        # We hold the lock, so whoever began this one is dead.
-        shutil.rmtree(left, ignore_errors=True)
+    for left in final.parent.glob(f"{glob.escape(prefix)}*"):
+        if files.is_temporary(left, prefix):  # we hold the lock, so whoever began this one is dead
+            shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=final.parent, prefix=prefix) as folder:
         part = Path(folder) / "new"
         part.mkdir()
         fill(part)
         part.rename(final)
-
-
-def _write(final: Path, text: str) -> None:
-    part = final.with_name(f".{final.name}.part")  # whoever began one before us is dead, as in `_build`
-    try:
-        part.write_text(text)
-        part.replace(final)
-    finally:
-        part.unlink(missing_ok=True)
