@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import logging
 import resource
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -46,6 +44,7 @@ from coordinator.tasks import Heard, PoolError, PoolTask, Reply, Stopped
 from edge import messages, wire
 from edge.config import Description, Job
 from edge.payload import Payload
+from edge.scratch import scratch
 
 TURN_SECONDS = 0.1
 """The longest wait for messages before asking whether to stop."""
@@ -106,8 +105,7 @@ class Pool:
         if soft != resource.RLIM_INFINITY and self.workers > soft - SPARE_FILES:
             raise PoolError(f"{self.workers} workers need {self.workers + SPARE_FILES} open files, allowed are {soft}")
         with ExitStack() as stack:
-            folder = Path(tempfile.mkdtemp(prefix="fedbr-"))
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            folder = stack.enter_context(scratch())
             self.nursery.adopt(folder)
             self._open(folder, stack)
             stack.callback(self._crew.end_all, lambda worker: self._outbox.send(worker, messages.Bye()))

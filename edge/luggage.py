@@ -6,14 +6,13 @@ coordinator gives them say only whether there is something to read, or to keep: 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 from edge import state
 from edge.messages import Evaluate, Kept, Message, Train
+from edge.scratch import scratch
 from edge.wire import Envelope
 
 
@@ -36,8 +35,8 @@ def unpacked(envelope: Envelope, kept: Kept | None) -> Iterator[Envelope]:
     if kept is None and envelope.state_out is None:
         yield replace(envelope, state_in=None)
         return
-    with tempfile.TemporaryDirectory(prefix="fedbr-", ignore_cleanup_errors=True) as folder:
-        came, goes = Path(folder, "came.safetensors"), Path(folder, "goes.safetensors")
+    with scratch() as folder:
+        came, goes = folder / "came.safetensors", folder / "goes.safetensors"
         if kept is not None:
             state.write(str(came), kept.payload)
         yield replace(

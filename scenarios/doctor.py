@@ -41,7 +41,7 @@ from scenarios.host import PACKAGES, default_workers
 from scenarios.load import ScenarioError
 from scenarios.resolved import toml_text
 
-SOCKET_NAME_NBYTES = len("/fedbr-abcdefgh/pool")
+SOCKET_NAME_NBYTES = len("/fedbr-abcdefgh.scratch/pool")
 PROCESSOR = Path("/proc/cpuinfo")
 THIS_HOST = "this-host"
 LIKE = "laptop-cpu"

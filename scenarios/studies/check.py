@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +33,7 @@ from edge.payload import (
     Vector,
     shapes,
 )
+from edge.scratch import scratch
 from edge.streams import generator
 from scenarios import assembly, runner
 from scenarios.cache import cache_folder
@@ -80,10 +80,10 @@ def run_check(loaded: Loaded, out: Path) -> dict[str, Any]:
     interrupt = Interrupt()
     with (
         interrupt.watching(),
-        tempfile.TemporaryDirectory(prefix="fedbr-check-") as logs,
-        logging_to(Path(logs) / "coordinator.log"),
+        scratch() as logs,
+        logging_to(logs / "coordinator.log"),
         Nursery() as nursery,
-        runner.scouting(replace(loaded, scenario=at_home), DEVICE, nursery, Path(logs), interrupt) as pool,
+        runner.scouting(replace(loaded, scenario=at_home), DEVICE, nursery, logs, interrupt) as pool,
     ):
         description, _ = pool.describe(data=False)
         refuse_what_cannot_fit(loaded, description, out)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from coordinator.federation import Progress
 from coordinator.ledger import has_rounds, read
 from coordinator.nursery import Nursery
+from edge.scratch import scratch
 from scenarios import runner
 from scenarios.host import Host
 from scenarios.load import Loaded, ScenarioError
@@ -71,9 +71,9 @@ def verify(loaded: Loaded, folder: Path, host: Host, nursery: Nursery, stopped: 
     def is_enough() -> bool:
         return made >= known or stopped()
 
-    with tempfile.TemporaryDirectory(prefix="fedbr-verify-") as scratch:
-        nursery.adopt(Path(scratch))  # for a process that is killed removes nothing
-        elsewhere = replace(host, out=Path(scratch), run_id="again", on_round=on_round)
+    with scratch() as place:
+        nursery.adopt(place)  # for a process that is killed removes nothing
+        elsewhere = replace(host, out=place, run_id="again", on_round=on_round)
         result = runner.run(loaded, elsewhere, nursery, is_enough, stops_at_target(folder))
         again = Path(result["run_dir"])
         found = next(filter(None, (difference(folder, again, round) for round in range(min(made, known)))), None)
