@@ -1,27 +1,29 @@
 """The files of one run, committed with its ledger: checkpoints, and what clients keep between their visits.
 
 A file is written first and named by the ledger's next transaction; what no row names any more is deleted afterwards. So
-whenever the run is cut off, each file that the ledger names is there.
+whenever the run is cut off, each file that the ledger names is there. Files of other names than `coordinator.names`
+gives are left alone.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator import names
 from coordinator.ledger import Commit, Ledger, RoundRow
+from coordinator.names import CHECKPOINTS, PLACES, STATE
 from coordinator.rows import Rows
-from edge.files import write_vectors
+from edge.files import opened, write_vectors
 
 Arrays = Mapping[str, NDArray[np.generic]]
 """By name, as a checkpoint holds them"""
-STATE, CHECKPOINTS = PLACES = ("state", "checkpoints")
-"""Folders of a run whose files the ledger names."""
+CHUNK_NBYTES = 1 << 20
 
 
 class Archive:
@@ -55,29 +57,41 @@ class Archive:
         self.states.update(rows.kept)
         self.remove(obsolete)
 
-    def remove(self, names: Iterable[str]) -> None:
+    def remove(self, files: Iterable[str]) -> None:
         """Delete files of checkpoints and of what clients kept."""
-        for name in names:
+        for name in files:
             for place in PLACES:
-                (self._folder / place / name).unlink(missing_ok=True)
+                if names.is_given(place, name):
+                    (self._folder / place / name).unlink(missing_ok=True)
 
     def tidy(self) -> None:
         """Remove what was written for a round that was never committed."""
-        named = self._ledger.files()
-        for place in PLACES:
-            for path in (self._folder / place).iterdir():
-                if path.name not in named:
-                    path.unlink()
+        remove_all(self._folder, but=self._ledger.files())
 
     def _write(self, round: int, checkpoint: Arrays) -> tuple[str, str]:
         """(name, sha256) of a checkpoint."""
-        name = f"round-{round:06d}.safetensors"
+        name = names.of_checkpoint(round)
         path = self._folder / CHECKPOINTS / name
         write_vectors(path, {key: np.ascontiguousarray(array) for key, array in checkpoint.items()})
         return name, file_sha256(path)
 
 
-def file_sha256(path: Path) -> str:
-    """The hash of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def remove_all(folder: Path, but: Collection[str] = ()) -> None:
+    """Delete a run's checkpoints and what its clients kept, and beginnings of such files; what is no run's stays."""
+    for place in (folder / name for name in PLACES):
+        if place.is_symlink() or not place.is_dir():
+            continue
+        for path in place.iterdir():
+            is_folder = path.is_dir() and not path.is_symlink()
+            if names.is_ours(place.name, path.name) and path.name not in but and not is_folder:
+                path.unlink()
+
+
+def file_sha256(path: Path, heed: Callable[[], None] = lambda: None) -> str:
+    """The hash of an ordinary file's content; OSError for a link or a device. ``heed`` is asked now and then."""
+    digest = hashlib.sha256()
+    with opened(path) as file:
+        while chunk := file.read(CHUNK_NBYTES):
+            heed()
+            digest.update(chunk)
+    return digest.hexdigest()

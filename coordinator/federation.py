@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator import scoring
+from coordinator import names, scoring
 from coordinator.archive import Archive, Arrays
 from coordinator.budget import Budget, ClientLimits, Cost
 from coordinator.faults import BadUpdate, Faults, Reach, judge, sums_too_far, too_far, unusable
@@ -429,7 +429,7 @@ class Federation:
         sent, round = listeners[0].dispatch.payload[MODEL], listeners[0].turn
         whole: Payload = {MODEL: {key: sent[key] for key in self.job.keep}}
         if not self._keeps_slots:
-            name = f"global-{round}.safetensors"
+            name = names.of_listeners(round)
             state.write(str(self.archive.state(name)), whole)
             return {visit.client: name for visit in listeners}
         for visit in listeners:

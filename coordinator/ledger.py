@@ -182,6 +182,8 @@ SCHEMA = (
     "CREATE TABLE host_rounds (round INTEGER PRIMARY KEY, wall_s REAL)",
     "CREATE TABLE host_events (kind TEXT, worker TEXT, detail TEXT, wall_s REAL)",
 )
+TRUST_NOTHING = "PRAGMA trusted_schema=OFF"
+"""A ledger may come from others: what is in its schema may not do more than read and write its own tables."""
 FILES = "SELECT file FROM states UNION SELECT file FROM checkpoints"
 KEPT_CHECKPOINTS = 2
 """The newest, and one to go back to if that is damaged."""
@@ -192,6 +194,7 @@ class Ledger:
 
     def __init__(self, path: Path, genesis: str | None) -> None:
         """Create the ledger; ``genesis`` is the first hash of the chain. None: take up one that is there."""
+        self.path = path
         self._db = sqlite3.connect(path, isolation_level=None)
         try:
             self._open(genesis)
@@ -202,6 +205,7 @@ class Ledger:
         self.chain = self._last_chain()
 
     def _open(self, genesis: str | None) -> None:
+        self._db.execute(TRUST_NOTHING)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
         if genesis is not None:
@@ -260,6 +264,11 @@ class Ledger:
     def files(self) -> set[str]:
         """Names of all files that the run may still need."""
         return self._files(FILES)
+
+    def named(self) -> list[tuple[str, object]]:
+        """(table, name of a file) of all rows that name one, whatever they hold."""
+        query = "SELECT 'states', file FROM states UNION SELECT 'checkpoints', file FROM checkpoints"
+        return [(table, name) for table, name in self._db.execute(query)]
 
     def go_back(self, round: int) -> list[str]:
         """Forget what was committed after ``round``, as if it had not been; returns the names of files to be deleted.
@@ -381,6 +390,7 @@ def read(path: Path, query: str, arguments: Sequence[Any] = ()) -> list[sqlite3.
     """Rows of a ledger that may be in use by a run, opened read-only."""
     db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
     try:
+        db.execute(TRUST_NOTHING)
         db.row_factory = sqlite3.Row
         return db.execute(query, arguments).fetchall()
     finally:

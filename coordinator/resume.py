@@ -15,10 +15,12 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from coordinator import names
 from coordinator.archive import Arrays, file_sha256
 from coordinator.budget import ROUNDS, TARGET
 from coordinator.federation import PROGRESS, Committed, Federation, RunFailed
-from coordinator.ledger import HostEvent
+from coordinator.ledger import HostEvent, Ledger
+from coordinator.names import CHECKPOINTS, STATE
 from coordinator.rows import spent
 
 _log = logging.getLogger("fedbr.resume")
@@ -27,8 +29,10 @@ _log = logging.getLogger("fedbr.resume")
 def take_up(run: Federation) -> str | None:
     """Set a federation that was made afresh to the end of the last round that its ledger holds.
 
-    Returns the rule that has ended the run already, if one has. RunFailed if no checkpoint can be used.
+    Returns the rule that has ended the run already, if one has. RunFailed if no checkpoint can be used, and for a
+    ledger that no run has written; Stopped.
     """
+    _check_names(run.ledger)
     number, arrays = _usable(run)
     run.archive.remove(run.ledger.go_back(number))
     run.rounds, run.visits, scored = (int(n) for n in np.asarray(arrays[PROGRESS]))
@@ -51,33 +55,41 @@ def take_up(run: Federation) -> str | None:
     return reached if stored in (None, TARGET, ROUNDS) else stored
 
 
+def _check_names(ledger: Ledger) -> None:
+    """RunFailed for names of files that no run gives: they are paths here, and what no row names is deleted."""
+    places = {"states": STATE, "checkpoints": CHECKPOINTS}
+    for table, name in ledger.named():
+        if not names.is_given(places[table], name):
+            raise RunFailed(f"{ledger.path}: table {table} names the file {name!r}, which no run has written")
+
+
 def _usable(run: Federation) -> tuple[int, Arrays]:
     """The newest checkpoint that is whole, with all that clients had kept by then: (round, its arrays)."""
     problems: list[str] = []
     for number, name, digest in run.ledger.checkpoints():
         damaged = [
             file
-            for file, wanted in [(f"checkpoints/{name}", digest), *_kept(run, number)]
-            if not _is_whole(run.folder / file, wanted)
+            for file, wanted in [(f"{CHECKPOINTS}/{name}", digest), *_kept(run, number)]
+            if not _is_whole(run, file, wanted)
         ]
         if not damaged:
             for problem in problems:
                 detail = f"{problem}; going back to round {number}"
                 _log.warning(detail)
                 run.ledger.event(HostEvent("checkpoint_damaged", "", detail, time.time()))
-            return number, _arrays(run.folder / "checkpoints" / name)
+            return number, _arrays(run.folder / CHECKPOINTS / name)
         problems.append(f"round {number}: {', '.join(damaged)} is missing or not what was committed")
     raise RunFailed("no checkpoint can be used: " + ("; ".join(problems) or "there is none"))
 
 
 def _kept(run: Federation, number: int) -> list[tuple[str, str]]:
     """(file, sha256) of what clients had kept at the end of a round."""
-    return [(f"state/{name}", digest) for name, digest in sorted(set(run.ledger.kept(number).values()))]
+    return [(f"{STATE}/{name}", digest) for name, digest in sorted(set(run.ledger.kept(number).values()))]
 
 
-def _is_whole(path: Path, digest: str) -> bool:
+def _is_whole(run: Federation, file: str, digest: str) -> bool:
     try:
-        return file_sha256(path) == digest
+        return file_sha256(run.folder / file, run.heed) == digest
     except OSError:
         return False
 

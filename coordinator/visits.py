@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from coordinator import names
 from coordinator.budget import Cost
 from coordinator.server import Dispatch
 from costmodel.work import Work
@@ -49,4 +50,4 @@ class Visit:
     @property
     def state_name(self) -> str:
         """The file of what its client keeps after it."""
-        return f"{self.client}-{self.turn}.safetensors"
+        return names.of_visit(self.client, self.turn)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
@@ -59,6 +60,12 @@ def opened(path: Path) -> BinaryIO:
 def opened_lock(path: Path) -> int:
     """The descriptor of an ordinary file, made if there is none; what is in it stays. OSError as of `opened`."""
     return _ordinary(path, os.O_RDWR | os.O_CREAT)
+
+
+def is_temporary(path: Path, prefix: str, suffix: str = "") -> bool:
+    """Whether it is a folder, and no link, of a name that `tempfile` makes of these."""
+    made = re.escape(prefix) + "[a-z0-9_]{8}" + re.escape(suffix)
+    return re.fullmatch(made, path.name) is not None and not path.is_symlink() and path.is_dir()
 
 
 def _ordinary(path: Path, how: int) -> int:

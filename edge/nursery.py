@@ -84,7 +84,7 @@ class Nursery:
 
     def _spawn(self, name: str, argv: list[str], log: Path) -> None:
         try:
-            output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
         except OSError as error:
             _say({"failed": name, "reason": f"{log}: {error.strerror}"})
             return

@@ -7,8 +7,9 @@ first of its seeds ends, so that no seed leaves it on the way.
 from __future__ import annotations
 
 import csv
+import io
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,13 +72,19 @@ def _stepped(points: Trail, amounts: Doubles, grid: Doubles) -> Doubles:
 
 def write_csv(bands: Sequence[Band], path: Path) -> None:
     """One row per method, kind and amount; a mean that is not known yet is an empty cell."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["method", "kind", "amount", "mean", "deviation"])
-        for one in bands:
-            for amount, mean, deviation in zip(one.amounts, one.mean, one.deviation, strict=True):
-                known = ["", ""] if np.isnan(mean) else [float(mean), float(deviation)]
-                writer.writerow([one.method, one.kind, float(amount), *known])
+    rows: list[Sequence[object]] = [["method", "kind", "amount", "mean", "deviation"]]
+    for one in bands:
+        for amount, mean, deviation in zip(one.amounts, one.mean, one.deviation, strict=True):
+            known = ["", ""] if np.isnan(mean) else [float(mean), float(deviation)]
+            rows.append([one.method, one.kind, float(amount), *known])
+    write_rows(path, rows)
+
+
+def write_rows(path: Path, rows: Iterable[Sequence[object]]) -> None:
+    """A CSV file, whole or absent."""
+    text = io.StringIO()
+    csv.writer(text).writerows(rows)
+    write_text(path, text.getvalue())
 
 
 def draw(bands: Sequence[Band], budgets: Mapping[str, Sequence[float]], name: str = "bands") -> str:

@@ -21,11 +21,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
-from coordinator.archive import PLACES
 from coordinator.door import Gate
 from coordinator.federation import Progress
 from coordinator.ledger import read
-from edge.files import write_bytes, write_text
+from edge.files import is_temporary, write_bytes, write_text
+from scenarios import places
 from scenarios.load import Loaded, ScenarioError
 from scenarios.resolved import toml_text
 
@@ -152,7 +152,8 @@ def make_folder(name: str, host: Host, fill: Callable[[Path], None] = lambda fol
     with _writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         for left in folder.parent.glob(f"{glob.escape(prefix)}*"):  # by one who was killed, or is to be refused anyway
-            shutil.rmtree(left, ignore_errors=True)
+            if is_temporary(left, prefix):
+                shutil.rmtree(left, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent) as scratch:
             part = Path(scratch) / "new"
             part.mkdir()
@@ -165,7 +166,7 @@ def fresh_folder(loaded: Loaded, host: Host) -> Path:
     """A new run folder with its empty places and the resolved scenario."""
 
     def fill(folder: Path) -> None:
-        for name in (*PLACES, "logs"):
+        for name in places.FOLDERS:
             (folder / name).mkdir()
         write_text(folder / "scenario.toml", toml_text(loaded.scenario.model_dump()))
 
@@ -175,11 +176,7 @@ def fresh_folder(loaded: Loaded, host: Host) -> Path:
 def empty(folder: Path) -> None:
     """Make a run folder as `fresh_folder` leaves it; for a run that was broken off before its first round."""
     with _writing(folder):
-        for path in folder.glob("ledger.sqlite*"):
-            path.unlink()
-        for name in PLACES:
-            shutil.rmtree(folder / name, ignore_errors=True)
-            (folder / name).mkdir(exist_ok=True)
+        places.empty(folder)
 
 
 @contextlib.contextmanager

@@ -61,14 +61,23 @@ def from_folder(
         csv_table(runs, csv_path)
     if parquet_path is not None:
         parquet_table(runs, parquet_path)
-    # A run lies in <scenario>/<run id>, and so does a comparison.
-    return build(runs, output or folder / "report.html", f"{folder.resolve().parent.name}: {methods}", comparison)
+    title = f"{folder.resolve().parent.name}: {methods}"  # a run lies in <scenario>/<run id>, and so does a comparison
+    if output is None:
+        return build(runs, folder / "report.html", title, comparison)
+    return build(runs, output, title, comparison, follow=True)
 
 
-def build(runs: Sequence[Path], output: Path, title: str, comparison: Mapping[str, Any] | None = None) -> Path:
+def build(
+    runs: Sequence[Path],
+    output: Path,
+    title: str,
+    comparison: Mapping[str, Any] | None = None,
+    follow: bool = False,
+) -> Path:
     """Write the report of these run folders to ``output`` and return it.
 
     ``comparison`` is what `compare` found: ``target_accuracy``, ``at_common_bytes`` and ``at_common_seconds``.
+    ``follow``: write where ``output`` leads, be it a link, a pipe or a terminal; otherwise it is replaced.
     ReportError if a folder is no run.
     """
     import jinja2
@@ -107,10 +116,10 @@ def build(runs: Sequence[Path], output: Path, title: str, comparison: Mapping[st
         figures=drawn,
         colours=figures.colours(opened),
     )
-    if output.is_file() or not output.exists():
-        write_text(output.resolve(), page)
-    else:
+    if follow and output.exists() and not output.is_file():
         output.write_text(page, encoding="utf-8")  # a pipe or a terminal
+    else:
+        write_text(output.resolve() if follow else output, page)
     return output
 
 

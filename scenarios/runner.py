@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +26,7 @@ from costmodel.fleet import Fleet
 from edge.config import Job
 from edge.files import write_text
 from edge.machine import computes
-from scenarios import assembly, sources
+from scenarios import assembly, places, sources
 from scenarios.cache import cache_folder
 from scenarios.explain import known_keys
 from scenarios.host import Host, empty, fresh_folder, logging_to, the_only_one
@@ -77,7 +76,7 @@ def run(
         try:
             return _run(loaded, drawn, host, folder, nursery, stopped, stop_at_target)
         except (ScenarioError, Stopped):
-            shutil.rmtree(folder, ignore_errors=True)  # both come before the first round: there is nothing to keep
+            places.discard(folder)  # both come before the first round: there is nothing to keep
             raise
 
 
@@ -88,6 +87,7 @@ def resume(loaded: Loaded, host: Host, folder: Path, nursery: Nursery, stopped: 
     a run that is at work, and one whose data or scenario are not what they were; RunFailed for what goes wrong, or if
     no checkpoint can be used. Modules of the user's own must be those that it began with.
     """
+    places.check(folder)
     _check_device(folder, host.device)
     drawn = assembly.fleet(loaded)
     with the_only_one(folder), _told(folder):
@@ -117,6 +117,7 @@ def begun(folder: Path, device: str) -> tuple[Loaded, str]:
     file = folder / "scenario.toml"
     if not file.is_file():
         raise ScenarioError(f"{folder}: not a run folder: there is no scenario.toml in it")
+    places.check(folder)
     if device == "auto":
         device = device_of(folder) or device
     _check_device(folder, device)

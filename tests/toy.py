@@ -19,12 +19,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from coordinator.archive import PLACES
 from coordinator.asynchronous import stream
 from coordinator.budget import Budget, Limits
 from coordinator.federation import Federation, Progress
 from coordinator.ledger import Ledger, read
 from coordinator.methods import Method, resolve
+from coordinator.names import PLACES
 from coordinator.optimisers import OPTIMISERS, Replace
 from coordinator.rounds import POLICIES
 from coordinator.rules import Rules

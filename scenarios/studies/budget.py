@@ -7,7 +7,6 @@ that all budgets are read alike; `trail` says how. One folder holds a study: a r
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -120,10 +119,8 @@ def write(result: Mapping[str, Any], name: str, with_report: bool = True) -> Pat
     """Write the study's files beside its run folders; returns the report, or the folder without one."""
     folder = Path(result["folder"])
     write_text(folder / MARK, json.dumps({"study": KIND, **result}, indent=1))
-    with (folder / "table.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["method", "seed", "kind", "budget", "accuracy", "round", "used_up"])
-        writer.writerows(_table_rows(result))
+    header = ["method", "seed", "kind", "budget", "accuracy", "round", "used_up"]
+    curves.write_rows(folder / "table.csv", [header, *_table_rows(result)])
     amounts = {kind: [row["budget"] for row in result[kind]] for kind in PARSE}
     trails = by_method(result["runs"]).items()
     bands = [

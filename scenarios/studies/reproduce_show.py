@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -32,14 +31,13 @@ def write(made: Plan, result: Mapping[str, Any], with_report: bool = True) -> Pa
     """Write the files beside the run folders; returns the report, or the folder without one."""
     folder = Path(result["folder"])
     write_text(folder / MARK, json.dumps({"study": made.study.kind, **result}, indent=1))
-    with (folder / "table.csv").open("w", encoding="utf-8", newline="") as file:
-        keys = [key for key in result["cells"][0] if key not in ("ours", "nominal", "complete")]
-        writer = csv.writer(file)
-        writer.writerow([*keys, "mean", "deviation", "nominal_mean"])
-        for cell in result["cells"]:
-            ours, nominal = cell["ours"], cell["nominal"] or {}
-            texts = (" ".join(cell[key]) if isinstance(cell[key], list) else cell[key] for key in keys)
-            writer.writerow([*texts, ours["mean"], ours["deviation"], nominal.get("mean")])
+    keys = [key for key in result["cells"][0] if key not in ("ours", "nominal", "complete")]
+    rows: list[Sequence[object]] = [[*keys, "mean", "deviation", "nominal_mean"]]
+    for cell in result["cells"]:
+        ours, nominal = cell["ours"], cell["nominal"] or {}
+        texts = (" ".join(cell[key]) if isinstance(cell[key], list) else cell[key] for key in keys)
+        rows.append([*texts, ours["mean"], ours["deviation"], nominal.get("mean")])
+    curves.write_rows(folder / "table.csv", rows)
     if not with_report:
         return folder
     facts = {"figure": made.name, "scale": scale_text(made.scale), "seeds": ", ".join(map(str, result["seeds"]))}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import sqlite3
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +21,7 @@ from coordinator.ledger import has_rounds, read
 from coordinator.nursery import Nursery
 from coordinator.tasks import PoolError, Stopped
 from edge.files import write_text
-from scenarios import assembly, runner
+from scenarios import assembly, places, runner
 from scenarios.host import Host, check_folder, make_folder, the_only_one
 from scenarios.load import Loaded, ScenarioError
 from scenarios.resolved import toml_text
@@ -61,6 +60,9 @@ def pending(study: Study, out: Path, device: str) -> list[Part]:
     folder = _known(study, out)
     if folder is None:
         return list(study.parts)
+    for place in (folder / part.name for part in study.parts):
+        if place.is_symlink():
+            raise ScenarioError(f"{place} is a link: a study writes into folders of its own; choose another --run-id")
     return [part for part in study.parts if not _is_finished(folder / part.name, part, device)]
 
 
@@ -146,7 +148,8 @@ def _discard(folder: Path) -> None:
     """Remove a study's folder if nothing but its mark is in it."""
     if [path.name for path in folder.iterdir()] == [MARK]:
         with contextlib.suppress(OSError):
-            shutil.rmtree(folder)
+            (folder / MARK).unlink()
+            folder.rmdir()
 
 
 def _make(part: Part, place: Path, host: Host, nursery: Nursery, stopped: Callable[[], bool]) -> dict[str, Any]:
@@ -157,8 +160,16 @@ def _make(part: Part, place: Path, host: Host, nursery: Nursery, stopped: Callab
         until.remember(points)
         loaded = assembly.on_device(part.loaded, host.device)
         return _ended(part, place, runner.resume(loaded, inside, place, nursery, until))
-    shutil.rmtree(place, ignore_errors=True)
+    _clear(place)
     return _ended(part, place, runner.run(part.loaded, inside, nursery, until, stop_at_target=False))
+
+
+def _clear(place: Path) -> None:
+    """Remove what a run left that was broken off before its first round; ScenarioError if anything else is there."""
+    places.discard(place)
+    if place.exists():
+        left = next((path for path in sorted(place.rglob("*")) if path.is_symlink() or not path.is_dir()), place)
+        raise ScenarioError(f"{left} is no file of a run, so {place} cannot be made anew; choose another --run-id")
 
 
 def _ended(part: Part, place: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
