@@ -4,8 +4,9 @@ A round is committed whole: its rows, the model's checkpoint, the server's state
 lies. Tables ``rounds``, ``visits``, ``transfers``, ``choices``, ``states``, ``checkpoints`` and ``meta`` hold virtual
 facts, equal for any number of workers; ``host_rounds`` and ``host_events`` hold what this machine did.
 
-The hash chain runs over (previous hash, columns of the round's virtual rows, among them the model's hash) and starts
-from the resolved scenario and the data's hash.
+The hash chain runs over (previous hash, the round's virtual rows, among them the model's hash, and the hashes of the
+files that were committed with it) and starts from the resolved scenario and the data's hash. It can be computed again
+from what is stored (`coordinator.audit`).
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
@@ -162,6 +166,18 @@ class Commit:
     """The rule that ends the run with this round"""
 
 
+@dataclass(frozen=True)
+class Stored:
+    """One round as a ledger holds it."""
+
+    round: int
+    rows: Sequence[Sequence[Any]]
+    """What the chain runs over: the row of the round, and those of its visits, transfers and choices"""
+    files: str
+    """As of `committed_files`"""
+    chain: str
+
+
 Row = TypeVar("Row", RoundRow, VisitRow, ChoiceRow)
 _TYPES = {int: "INTEGER", float: "REAL", str: "TEXT", float | None: "REAL", int | None: "INTEGER"}
 
@@ -173,7 +189,7 @@ def _create(table: str, kind: type[NamedTuple], extra: str = "") -> str:
 
 SCHEMA = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT)",
-    _create("rounds", RoundRow, ", chain TEXT, PRIMARY KEY (round)"),
+    _create("rounds", RoundRow, ", chain TEXT, files TEXT, PRIMARY KEY (round)"),
     _create("visits", VisitRow, ", PRIMARY KEY (visit)"),
     _create("transfers", TransferRow),
     _create("choices", ChoiceRow),
@@ -216,9 +232,10 @@ class Ledger:
 
     def commit(self, done: Commit) -> list[str]:
         """Commit one round; returns the names of files that nothing refers to any more, to be deleted."""
-        chain = link(self.chain, done)
+        files = committed_files(done)
+        chain = link(self.chain, canonical(done), files)
         with self._transaction():
-            self._insert("rounds", [(*done.row, chain)])
+            self._insert("rounds", [(*done.row, chain, files)])
             for table, rows in (("visits", done.visits), ("transfers", done.transfers), ("choices", done.choices)):
                 self._insert(table, rows)
             self._insert("states", [(client, done.row.round, *file) for client, file in done.states.items()])
@@ -241,6 +258,22 @@ class Ledger:
     def choices(self) -> list[ChoiceRow]:
         """All choices, in the order in which they were learned from."""
         return self._rows(ChoiceRow, "choices", "rowid")
+
+    def stored(self) -> Iterator[Stored]:
+        """The rounds one after the other, each table read once; last, one without a chain if rows belong to no round.
+
+        The values are as they are stored, whatever these are.
+        """
+        tables = [
+            _ByRound(self._scan("visits", VisitRow, "round, visit"), VisitRow),
+            _ByRound(self._scan("transfers", TransferRow, "rowid"), TransferRow),
+            _ByRound(self._scan("choices", ChoiceRow, "rowid"), ChoiceRow),
+        ]
+        for *row, files, chain in self._scan("rounds", RoundRow, "round", ", files, chain"):
+            yield Stored(row[0], [row, *(each for table in tables for each in table.take(row[0]))], files, chain)
+        for table in tables:
+            if table.ahead is not None:
+                yield Stored(table.ahead, [], "", "")
 
     def checkpoints(self) -> list[tuple[int, str, str]]:
         """(round, file name, sha256) of those that are kept, newest first."""
@@ -332,8 +365,10 @@ class Ledger:
         return str(self._db.execute("SELECT value FROM meta WHERE key = 'genesis'").fetchone()[0])
 
     def _rows(self, kind: type[Row], table: str, order: str) -> list[Row]:
-        query = f"SELECT {', '.join(kind._fields)} FROM {table} ORDER BY {order}"
-        return [kind(*row) for row in self._db.execute(query)]
+        return [kind(*row) for row in self._scan(table, kind, order)]
+
+    def _scan(self, table: str, kind: type[NamedTuple], order: str, more: str = "") -> sqlite3.Cursor:
+        return self._db.execute(f"SELECT {', '.join(kind._fields)}{more} FROM {table} ORDER BY {order}")
 
     def _files(self, query: str) -> set[str]:
         return {str(row[0]) for row in self._db.execute(query)}
@@ -361,11 +396,63 @@ class _Transaction:
                     self.db.execute("ROLLBACK")
 
 
-def link(previous: str, done: Commit) -> str:
-    """The next hash of the chain: over the previous one and the round's virtual rows, the model's hash among them."""
-    rows = (done.row, *done.visits, *done.transfers, *done.choices)
-    text = json.dumps(rows, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(f"{previous}\n{text}".encode()).hexdigest()
+class _ByRound:
+    """Rows of one table that come in the order of their rounds, taken round by round."""
+
+    def __init__(self, rows: Iterator[tuple[Any, ...]], kind: type[NamedTuple]) -> None:
+        self._groups = groupby(rows, itemgetter(kind._fields.index("round")))
+        self._rows: Iterator[tuple[Any, ...]]
+        self.ahead: Any
+        """The round of the next rows; None if there are no more"""
+        self._next()
+
+    def take(self, round: int) -> list[tuple[Any, ...]]:
+        """The rows of a round; none if others come first."""
+        if self.ahead != round:
+            return []
+        rows = list(self._rows)
+        self._next()
+        return rows
+
+    def _next(self) -> None:
+        self.ahead, self._rows = next(self._groups, (None, iter(())))
+
+
+def canonical(done: Commit) -> list[tuple[Any, ...]]:
+    """The rows that the chain runs over, in the order and with the values that they are read back with."""
+    visits = sorted(done.visits, key=lambda row: row.visit)  # as the table is: its order of insertion is not stored
+    rows: list[NamedTuple] = [done.row, *visits, *done.transfers, *done.choices]
+    return [_as_stored(row) for row in rows]
+
+
+_STORED: Mapping[str, Callable[[Any], Any]] = {"INTEGER": int, "REAL": lambda value: float(value) + 0.0, "TEXT": str}
+"""How a value is read back: 2 as 2.0 and -0.0 as 0.0 from a column of floats."""
+
+
+def _as_stored(row: NamedTuple) -> tuple[Any, ...]:
+    return tuple(None if v is None else as_is(v) for v, as_is in zip(row, _columns(type(row)), strict=True))
+
+
+@cache
+def _columns(kind: type[Any]) -> tuple[Callable[[Any], Any], ...]:
+    return tuple(_STORED[_TYPES[of]] for of in get_type_hints(kind).values())
+
+
+def committed_files(done: Commit) -> str:
+    """The files that are committed with a round: [[name, sha256] of the checkpoint, [[client, name, sha256], ...]]."""
+    return _json([done.checkpoint, sorted((client, *file) for client, file in done.states.items())])
+
+
+def link(previous: str, rows: Sequence[Sequence[Any]], files: str) -> str:
+    """The next hash of the chain: over the previous one, the round's rows and its files, all as they are stored.
+
+    ValueError or TypeError for values that no run commits.
+    """
+    return hashlib.sha256(f"{previous}\n{_json(rows)}\n{files}".encode()).hexdigest()
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
 def genesis(scenario: Mapping[str, Any], data_sha256: str) -> str:

@@ -17,11 +17,14 @@ from safetensors.numpy import load_file
 
 from coordinator import names
 from coordinator.archive import Arrays, file_sha256
+from coordinator.audit import audit
 from coordinator.budget import ROUNDS, TARGET
 from coordinator.federation import PROGRESS, Committed, Federation, RunFailed
 from coordinator.ledger import HostEvent, Ledger
 from coordinator.names import CHECKPOINTS, STATE
 from coordinator.rows import spent
+from coordinator.server import Model
+from edge.payload import MODEL, Vector, sha256
 
 _log = logging.getLogger("fedbr.resume")
 
@@ -33,7 +36,9 @@ def take_up(run: Federation) -> str | None:
     ledger that no run has written; Stopped.
     """
     _check_names(run.ledger)
+    audit(run.ledger)
     number, arrays = _usable(run)
+    _check_model(run, number, arrays)
     run.archive.remove(run.ledger.go_back(number))
     run.rounds, run.visits, scored = (int(n) for n in np.asarray(arrays[PROGRESS]))
     run.scored = bool(scored)
@@ -92,6 +97,21 @@ def _is_whole(run: Federation, file: str, digest: str) -> bool:
         return file_sha256(run.folder / file, run.heed) == digest
     except OSError:
         return False
+
+
+def _check_model(run: Federation, number: int, arrays: Arrays) -> None:
+    """RunFailed for a checkpoint of another model than the run's, or of another than its round ended with."""
+    file = run.folder / CHECKPOINTS / names.of_checkpoint(number)
+    model: Model = {}
+    for key, vector in run.server.model.items():
+        found = arrays.get(f"model|{key}")
+        if found is None or (found.shape, found.dtype) != (vector.data.shape, vector.data.dtype):
+            has = "nothing" if found is None else f"{found.dtype} {found.shape}"
+            raise RunFailed(f"{file}: block {key}: holds {has} instead of {vector.data.dtype} {vector.data.shape}")
+        model[key] = Vector(np.asarray(found, np.float32))
+    (row,) = (row for row in run.ledger.rounds() if row.round == number)
+    if sha256({MODEL: model}) != row.model_sha256:
+        raise RunFailed(f"{file}: round {number}: its model is not the one that {run.ledger.path} names")
 
 
 def _arrays(path: Path) -> Arrays:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from scenarios.record import machine_change, source_change, stops_at_target
 
 TABLES = {"rounds": "round", "visits": "visit", "transfers": "rowid", "choices": "rowid"}
 """What the chain runs over -> the order of its rows."""
+CHAINED = ("chain", "files")
+"""Columns of the table ``rounds`` that stand for all the others, and for files."""
 Row = Mapping[str, Any]
 
 
@@ -90,15 +94,25 @@ def verify(loaded: Loaded, folder: Path, host: Host, nursery: Nursery, stopped: 
 
 
 def difference(folder: Path, again: Path, round: int) -> Difference | None:
-    """The first row, in the order of the chain, in which a round of two run folders is not the same; or the hash."""
+    """The first row, in the order of the chain, in which a round of two run folders differs; or file; or the hash."""
     for table in TABLES:
         before, after = _rows(folder, table, round), _rows(again, table, round)
         for index in range(max(len(before), len(after))):
             one, other = before[index : index + 1], after[index : index + 1]
             if one != other:
                 return _differing(table, round, index, one, other)
-    was, now = _chain(folder)[round], _chain(again)[round]
-    return None if was == now else Difference(round, "rounds", 0, ("chain",), (was,), (now,))
+    (was,), (now,) = (_rows(at, "rounds", round, all_columns=True) for at in (folder, again))
+    for index, (one, other) in enumerate(zip_longest(_files(was), _files(now))):
+        if one != other:
+            return Difference(round, "files", index, ("name, sha256",), (one,), (other,))
+    same = was["chain"] == now["chain"]
+    return None if same else Difference(round, "rounds", 0, ("chain",), (was["chain"],), (now["chain"],))
+
+
+def _files(row: Row) -> list[Any]:
+    """The files that were committed with a round: the checkpoint, then what each client kept."""
+    checkpoint, states = json.loads(row.get("files", "[null, []]"))
+    return [checkpoint, *states]
 
 
 def _differing(table: str, round: int, index: int, one: Sequence[Row], other: Sequence[Row]) -> Difference:
@@ -114,10 +128,10 @@ def _chain(folder: Path) -> list[str]:
     return [row["chain"] for row in read(folder / "ledger.sqlite", "SELECT chain FROM rounds ORDER BY round")]
 
 
-def _rows(folder: Path, table: str, round: int) -> list[Row]:
+def _rows(folder: Path, table: str, round: int, all_columns: bool = False) -> list[Row]:
     query = f"SELECT * FROM {table} WHERE round = ? ORDER BY {TABLES[table]}"
     rows = [dict(row) for row in read(folder / "ledger.sqlite", query, (round,))]
-    return [{name: value for name, value in row.items() if name != "chain"} for row in rows]
+    return [{name: value for name, value in row.items() if all_columns or name not in CHAINED} for row in rows]
 
 
 def show(result: Mapping[str, Any]) -> None:

@@ -59,7 +59,7 @@ def counts(path: Path) -> list[int]:
 def test_a_round_is_read_back_as_it_was_written_while_the_ledger_is_in_use(ledger: Ledger, path: Path) -> None:
     ledger.commit(done(states={7: ("7-0", "aa")}, wall_seconds=0.5))
     row = read(path, "SELECT * FROM rounds")[0]
-    assert tuple(row)[:-1] == (
+    assert tuple(row)[:-2] == (
         0, 0.0, 2.5, 1, 0.5, 1.25, 2.0, 100, 80, 400.0, 1e6, 2e6, 3.5, 2.5, 0.0, 0, 0.0, 7, "own link", "ab12"
     )  # fmt: skip
     assert [tuple(r) for r in read(path, "SELECT * FROM states WHERE client = ?", (7,))] == [(7, 0, "7-0", "aa")]
@@ -96,18 +96,25 @@ def test_a_disk_without_room_is_told_as_that_and_what_is_committed_stays(ledger:
 
 
 def test_the_chain_by_hand(ledger: Ledger, path: Path) -> None:
-    ledger.commit(done(wall_seconds=123.0, states={7: ("7-0", "aa")}))
+    later = VISIT._replace(visit=1, start_s=-0.0, joules=4)  # as from a column of integers, in another order
+    ledger.commit(done(visits=[later, VISIT], wall_seconds=123.0, states={7: ("7-0", "aa"), 3: ("3-0", "bb")}))
     rows = [
         [0, 0.0, 2.5, 1, 0.5, 1.25, 2.0, 100, 80, 400.0, 1e6, 2e6, 3.5, 2.5, 0.0, 0, 0.0, 7, "own link", "ab12"],
         [0, 0, 7, "phone-mid", "lte", "train", 0, 0.0, 1.0, 2.0, 2.5, 0.25, 0.0, 100, 80, 400.0, 1e6, 2e6, 3.5, 32, 1,
          2.0],
+        [1, 0, 7, "phone-mid", "lte", "train", 0, 0.0, 1.0, 2.0, 2.5, 0.25, 0.0, 100, 80, 400.0, 1e6, 2e6, 4.0, 32, 1,
+         2.0],
         [0, 0, 7, "down", "model", "head", 100],
         [0, 7, 2, 1, 0.0, 0.5, 0.25, 1.0, 1.0, 0.0169],
     ]  # fmt: skip
+    files = '[["round-0","c0"],[[3,"3-0","bb"],[7,"7-0","aa"]]]'
     text = json.dumps(rows, separators=(",", ":"))
-    expected = hashlib.sha256(f"start\n{text}".encode()).hexdigest()
-    # The host's seconds and the names of files are no part of it.
-    assert ledger.chain == expected == read(path, "SELECT chain FROM rounds")[0][0]
+    expected = hashlib.sha256(f"start\n{text}\n{files}".encode()).hexdigest()
+    # The host's seconds are no part of it.
+    assert ledger.chain == expected
+    assert [tuple(row) for row in read(path, "SELECT chain, files FROM rounds")] == [(expected, files)]
+    (stored,) = ledger.stored()
+    assert [list(row) for row in stored.rows] == rows
     ledger.close()
 
 
@@ -130,6 +137,9 @@ def test_a_change_in_any_virtual_number_changes_the_chain(tmp_path: Path) -> Non
         done(visits=[VISIT._replace(staleness=1)]),
         done(transfers=[TRANSFER._replace(nbytes=99)]),
         done(choices=[CHOICE._replace(alpha=3)]),
+        done(checkpoint=("round-0", "c1")),
+        done(states={7: ("7-0", "aa")}),
+        done(states={7: ("7-0", "ab")}),
     ]
     for index, commit in enumerate(changed):
         ledger = Ledger(tmp_path / f"{index}.sqlite", "start")

@@ -1,0 +1,185 @@
+"""A run goes on only from what it committed: a ledger that was changed is refused, and the round is named."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+
+from coordinator.archive import file_sha256
+from coordinator.audit import audit
+from coordinator.federation import RunFailed
+from coordinator.ledger import Ledger, link
+from coordinator.resume import take_up
+from coordinator.rounds import POLICIES
+from tests.toy import federation, play, unsteady_world
+
+POLICY = pytest.mark.parametrize("policy", POLICIES)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run of four rounds for each policy."""
+    folders = {policy: tmp_path_factory.mktemp(policy) for policy in POLICIES}
+    for policy, folder in folders.items():
+        play(folder, "fedbr", **unsteady_world(policy))
+    return folders
+
+
+def edited(folder: Path, *statements: str) -> None:
+    with contextlib.closing(sqlite3.connect(folder / "ledger.sqlite")) as db:
+        for statement in statements:
+            assert db.execute(statement).rowcount > 0, statement
+        db.commit()
+
+
+def why_not(folder: Path, policy: str = "sync", **how: Any) -> str:
+    """Why a run is not gone on with, without the ledger's path."""
+    run = federation(folder, "fedbr", again=True, **{**unsteady_world(policy), **how})
+    before = [tuple(row) for row in run.ledger._db.execute("SELECT * FROM rounds")]
+    with contextlib.closing(run.ledger), pytest.raises(RunFailed) as failed:
+        take_up(run)
+    with contextlib.closing(sqlite3.connect(folder / "ledger.sqlite")) as db:
+        assert [tuple(row) for row in db.execute("SELECT * FROM rounds")] == before
+    return str(failed.value).replace(f"{folder}/", "")
+
+
+ROWS = "ledger.sqlite: round {}: its rows are not what was committed, so the run is not gone on with"
+
+
+@POLICY
+def test_what_a_run_has_committed_is_what_its_chain_says(policy: str, made: dict[str, Path]) -> None:
+    with contextlib.closing(sqlite3.connect(made[policy] / "ledger.sqlite")) as db:
+        ended = [round for (round,) in db.execute("SELECT round FROM visits ORDER BY visit")]
+    assert (ended == sorted(ended)) == (policy not in ("fedasync", "fedbuff"))  # there, rounds overlap
+    ledger = Ledger(made[policy] / "ledger.sqlite", None)
+    audit(ledger)
+    ledger.close()
+
+
+@POLICY
+@pytest.mark.parametrize(
+    ("statement", "round"),
+    [
+        ("UPDATE rounds SET accuracy = accuracy + 0.01 WHERE round = 1", 1),
+        ("UPDATE rounds SET model_sha256 = 'ab' WHERE round = 3", 3),
+        ("UPDATE visits SET steps = 77 WHERE visit = (SELECT MAX(visit) FROM visits WHERE round = 2)", 2),
+        ("UPDATE visits SET loss = x'00' WHERE visit = (SELECT MIN(visit) FROM visits WHERE round = 2)", 2),
+        ("UPDATE visits SET joules = 9e999 WHERE visit = (SELECT MIN(visit) FROM visits WHERE round = 2)", 2),
+        ("UPDATE transfers SET nbytes = nbytes + 1 WHERE rowid = (SELECT MIN(rowid) FROM transfers)", 0),
+        ("DELETE FROM transfers WHERE rowid = (SELECT MAX(rowid) FROM transfers)", 3),
+        ("INSERT INTO transfers SELECT visit, 9, client, direction, slot, key, nbytes FROM transfers LIMIT 1", 9),
+        ("UPDATE choices SET reward = 1e6 WHERE rowid = (SELECT MAX(rowid) FROM choices WHERE round = 1)", 1),
+        ("UPDATE rounds SET files = '[]' WHERE round = 2", 2),
+        ("DELETE FROM rounds WHERE round = 0", 1),
+        ("UPDATE rounds SET chain = 'ab' WHERE round = 0", 0),
+    ],
+)
+def test_the_first_round_that_was_changed_is_named(
+    statement: str, round: int, policy: str, made: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(made[policy], tmp_path / "run"))
+    edited(folder, statement)
+    assert why_not(folder, policy) == ROWS.format(round)
+
+
+def test_a_row_that_is_changed_together_with_its_checkpoint_is_named(made: dict[str, Path], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(made["sync"], tmp_path / "run"))
+    digest = swapped(folder, lambda arrays: {name: array + array.dtype.type(1) for name, array in arrays.items()})
+    edited(folder, f"UPDATE checkpoints SET sha256 = '{digest}' WHERE round = 3")
+    assert why_not(folder) == (
+        "ledger.sqlite: round 3: its row in the table checkpoints is not what was committed, so the run is not gone on "
+        "with"
+    )
+    edited(folder, "UPDATE rounds SET model_sha256 = 'ab' WHERE round = 3")
+    assert why_not(folder) == ROWS.format(3)
+
+
+@pytest.mark.parametrize(
+    ("statement", "client"),
+    [
+        ("UPDATE states SET sha256 = 'ab' WHERE client = 1", 1),
+        ("UPDATE states SET file = '1-77.safetensors' WHERE client = 1", 1),
+        ("DELETE FROM states WHERE client = 1", 1),
+        ("INSERT INTO states SELECT 77, round, file, sha256 FROM states WHERE client = 1", 77),
+    ],
+)
+def test_what_a_client_keeps_must_be_what_it_kept(
+    statement: str, client: int, made: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(made["sync"], tmp_path / "run"))
+    edited(folder, statement)
+    why = why_not(folder)
+    assert why.startswith("ledger.sqlite: round ")
+    assert f": the rows in the table states of client {client} until then are not what was committed" in why
+
+
+def swapped(folder: Path, change: Any) -> str:
+    """Change the arrays of the newest checkpoint; returns the hash of the file."""
+    path = folder / "checkpoints" / "round-000003.safetensors"
+    save_file(change(load_file(path)), path)
+    return file_sha256(path)
+
+
+def forge(folder: Path, digest: str) -> None:
+    """Name another newest checkpoint, and compute the whole chain again: it has no key."""
+    ledger = Ledger(folder / "ledger.sqlite", None)
+    last = list(ledger.stored())[-1]
+    files = json.dumps([["round-000003.safetensors", digest], json.loads(last.files)[1]], separators=(",", ":"))
+    before = list(ledger.stored())[-2].chain
+    ledger.close()
+    edited(
+        folder,
+        f"UPDATE checkpoints SET sha256 = '{digest}' WHERE round = 3",
+        f"UPDATE rounds SET files = '{files}', chain = '{link(before, last.rows, files)}' WHERE round = 3",
+    )
+
+
+Arrays = dict[str, NDArray[Any]]
+
+
+@POLICY
+def test_a_model_must_be_the_one_of_its_round_even_if_the_chain_says_otherwise(
+    policy: str, made: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(made[policy], tmp_path / "run"))
+
+    def moved(arrays: Arrays) -> Arrays:
+        return {name: -array if name.startswith("model|") else array for name, array in arrays.items()}
+
+    forge(folder, swapped(folder, moved))
+    assert why_not(folder, policy) == (
+        "checkpoints/round-000003.safetensors: round 3: its model is not the one that ledger.sqlite names"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "has"),
+    [
+        (lambda array: array[:-1], "float32 (329,)"),
+        (lambda array: array.reshape(2, -1), "float32 (2, 165)"),
+        (lambda array: array.astype(np.int64), "int64 (330,)"),
+        (None, "nothing"),
+    ],
+)
+def test_a_model_of_another_shape_is_told_in_words(
+    change: Any, has: str, made: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(made["sync"], tmp_path / "run"))
+
+    def reshaped(arrays: Arrays) -> Arrays:
+        head = arrays.pop("model|head")
+        return arrays if change is None else arrays | {"model|head": np.ascontiguousarray(change(head))}
+
+    forge(folder, swapped(folder, reshaped))
+    assert why_not(folder) == (
+        f"checkpoints/round-000003.safetensors: block head: holds {has} instead of float32 (330,)"
+    )
