@@ -47,7 +47,7 @@ def check(folder: Path) -> None:
 def _refuse_unless(path: Path, is_right: Callable[[int], bool], otherwise: str) -> None:
     try:
         mode = path.lstat().st_mode
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     if not is_right(mode):
         why = "is a link" if stat.S_ISLNK(mode) else otherwise
@@ -59,7 +59,7 @@ def _names_another(journal: Path) -> bool:
         with opened(journal) as file:
             file.seek(-min(len(SUPER_JOURNAL), file.seek(0, os.SEEK_END)), os.SEEK_END)
             return file.read() == SUPER_JOURNAL
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 

@@ -63,6 +63,7 @@ def pending(study: Study, out: Path, device: str) -> list[Part]:
     for place in (folder / part.name for part in study.parts):
         if place.is_symlink():
             raise ScenarioError(f"{place} is a link: a study writes into folders of its own; choose another --run-id")
+        places.check(place)
     return [part for part in study.parts if not _is_finished(folder / part.name, part, device)]
 
 

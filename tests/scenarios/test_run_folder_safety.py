@@ -230,7 +230,7 @@ def test_a_run_that_is_discarded_leaves_no_folder_but_for_what_is_not_its_own(fo
 # --- studies ----------------------------------------------------------------------------------------------------------
 
 
-def study(out: Path, place: Callable[[Path], None]) -> Study:
+def study(out: Path, place: Callable[[Path], object]) -> Study:
     """One run of its own, in a folder that was begun; ``place`` makes the run's."""
     made = Study("budget", "digits", [Part("one", load("digits", DIGITS), {"rounds": 2})], "a")
     folder = out / "digits" / "a"
@@ -245,6 +245,26 @@ def test_a_run_of_a_study_that_is_a_link_is_refused(stopped: Path, precious: Pat
     with pytest.raises(ScenarioError, match=r"digits/a/one is a link"):
         pending(made, tmp_path, "cpu")
     assert precious.exists()
+
+
+def test_a_run_of_a_study_with_a_link_in_it_is_refused(stopped: Path, precious: Path, tmp_path: Path) -> None:
+    def place(folder: Path) -> None:
+        shutil.copytree(stopped, folder)
+        shutil.copy(folder / "ledger.sqlite", precious)
+        (folder / "ledger.sqlite").unlink()
+        (folder / "ledger.sqlite").symlink_to(precious)
+
+    made = study(tmp_path, place)
+    with pytest.raises(ScenarioError, match=r"one/ledger.sqlite is a link"):
+        pending(made, tmp_path, "cpu")
+    assert [path.name for path in precious.parent.iterdir()] == ["thesis.tex"]
+
+
+def test_a_run_of_a_study_is_not_made_anew_over_a_file(tmp_path: Path, nursery: Nursery) -> None:
+    made = study(tmp_path, lambda place: place.write_text("years of work"))
+    with pytest.raises(ScenarioError, match=r"one is no file of a run"):
+        run_all(made, Host(tmp_path, 2, "cpu"), nursery, never)
+    assert (tmp_path / "digits" / "a" / "one").read_text() == "years of work"
 
 
 def test_a_run_of_a_study_is_not_made_anew_over_a_strangers_file(tmp_path: Path, nursery: Nursery) -> None:
@@ -285,6 +305,19 @@ def test_only_what_the_cache_has_begun_is_removed_from_it(precious: Path, tmp_pa
     build_once(cache / "a", lambda folder: None)
     assert sorted(path.name for path in cache.iterdir()) == [".a-abcd_123", ".a-thesis", "a"]
     assert precious.exists()
+
+
+# --- what was committed -----------------------------------------------------------------------------------------------
+
+
+def test_a_row_that_was_edited_is_named_and_the_run_is_not_gone_on_with(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edited(folder, "UPDATE visits SET steps = 77 WHERE visit = (SELECT MIN(visit) FROM visits WHERE round = 1)")
+    assert guarded(["resume", str(folder), "--workers", "1", "--quiet"]) == 3
+    assert capsys.readouterr().err.startswith(
+        f"fedbr: {folder / 'ledger.sqlite'}: round 1: its rows are not what was committed"
+    )
 
 
 # --- checkpoints that are none ----------------------------------------------------------------------------------------
