@@ -6,6 +6,7 @@ The chain has no key, so whoever computes it anew can still change a ledger; `fe
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 from coordinator.federation import RunFailed
 from coordinator.ledger import Ledger, link
@@ -14,14 +15,15 @@ Kept = dict[int, tuple[str, str]]
 """client -> (name, sha256) of what it keeps"""
 
 
-def audit(ledger: Ledger) -> None:
+def audit(ledger: Ledger, heed: Callable[[], None] = lambda: None) -> None:
     """RunFailed that names the first round whose rows, or whose files as far as they are needed, are not the run's.
 
-    Takes time in proportion to the rows, and memory for one round.
+    Takes time in proportion to the rows, and memory for one round; ``heed`` is asked before each.
     """
     chain, kept = ledger.genesis, Kept()
     needed = {round: (name, digest) for round, name, digest in ledger.checkpoints()}
     for stored in ledger.stored():
+        heed()
         try:
             chain = link(chain, stored.rows, stored.files)
             checkpoint, states = json.loads(stored.files)

@@ -36,7 +36,7 @@ def take_up(run: Federation) -> str | None:
     ledger that no run has written; Stopped.
     """
     _check_names(run.ledger)
-    audit(run.ledger)
+    audit(run.ledger, run.heed)
     number, arrays = _usable(run)
     _check_model(run, number, arrays)
     run.archive.remove(run.ledger.go_back(number))

@@ -20,6 +20,7 @@ from coordinator.federation import RunFailed
 from coordinator.ledger import Ledger, link
 from coordinator.resume import take_up
 from coordinator.rounds import POLICIES
+from coordinator.tasks import Stopped
 from tests.toy import federation, play, unsteady_world
 
 POLICY = pytest.mark.parametrize("policy", POLICIES)
@@ -63,6 +64,15 @@ def test_what_a_run_has_committed_is_what_its_chain_says(policy: str, made: dict
     ledger = Ledger(made[policy] / "ledger.sqlite", None)
     audit(ledger)
     ledger.close()
+
+
+def test_who_asks_for_an_end_meanwhile_is_heard(made: dict[str, Path]) -> None:
+    run = federation(made["sync"], "fedbr", again=True, **unsteady_world("sync"))
+    asked = iter([False, False, True])
+    run.is_stopped = lambda: next(asked)
+    with contextlib.closing(run.ledger), pytest.raises(Stopped):
+        take_up(run)
+    assert list(asked) == []
 
 
 @POLICY
