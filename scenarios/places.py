@@ -16,6 +16,7 @@ from pathlib import Path
 from coordinator.archive import remove_all
 from coordinator.names import PLACES
 from edge.files import opened
+from scenarios import sources
 from scenarios.errors import ScenarioError
 
 LOGS = "logs"
@@ -37,6 +38,10 @@ def check(folder: Path) -> None:
     """ScenarioError for a run folder in which not all is what a run has made: links above all."""
     for name in FOLDERS:
         _refuse_unless(folder / name, stat.S_ISDIR, "is no folder")
+    _refuse_unless(folder / sources.FOLDER, stat.S_ISDIR, "is no folder")
+    for place, inner, _ in os.walk(folder / sources.FOLDER):
+        for name in inner:
+            _refuse_unless(Path(place, name), stat.S_ISDIR, "is no folder")
     logs = (f"{LOGS}/{path.name}" for path in _of_name(folder / LOGS, _LOG))
     for name in (*FILES, *logs):
         _refuse_unless(folder / name, stat.S_ISREG, "is no ordinary file")
@@ -76,6 +81,7 @@ def discard(folder: Path) -> None:
     """Remove a run, and its folder if nothing else is in it; what cannot be removed, or is no run's, stays."""
     if folder.is_symlink():
         return
+    sources.remove(folder)
     with contextlib.suppress(OSError):
         remove_all(folder)
     for path in (*_of_name(folder / LOGS, _LOG), *(folder / name for name in _OURS), *_of_name(folder, _PASSING)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
-import shutil
+import json
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
-from coordinator.files import write_bytes
+from edge.files import write_bytes
 from scenarios.load import Loaded
 
 FOLDER = "sources"
@@ -88,16 +88,33 @@ def find(modules: Iterable[str]) -> dict[str, Source]:
 
 
 def keep(found: Mapping[str, Source], folder: Path) -> dict[str, SourceFile]:
-    """Copy them into a run folder, in place of what a start that was broken off has left; returns what to record."""
-    place = folder / FOLDER
-    if place.is_symlink():
-        place.unlink()
-    shutil.rmtree(place, ignore_errors=True)
+    """Copy them into a run folder that has been checked (`scenarios.places`); returns what to record."""
     for module, source in found.items():
         copy = _copy(folder, module, source.file)
         write_bytes(copy, source.content)
         copy.chmod(MODE)
     return {module: SourceFile(str(found[module].file), found[module].sha256) for module in sorted(found)}
+
+
+def remove(folder: Path) -> None:
+    """Remove the copies that a run folder's environment names, and the folders that are empty without them."""
+    try:
+        recorded = dict(json.loads((folder / "environment.json").read_bytes())["sources"])
+        copies = [_copy(folder, module, Path(known["file"])) for module, known in recorded.items() if _is_name(module)]
+    except (OSError, ValueError, KeyError, TypeError):  # there are none, or the file is not what a run has written
+        return
+    for copy in copies:
+        within = [parent for parent in copy.parents if parent.is_relative_to(folder / FOLDER)]
+        if any(parent.is_symlink() for parent in within):
+            continue
+        with suppress(OSError):
+            copy.unlink()
+            for parent in within:
+                parent.rmdir()
+
+
+def _is_name(module: str) -> bool:
+    return all(part.isidentifier() for part in module.split("."))
 
 
 def change(before: Mapping[str, SourceFile], folder: Path) -> str:

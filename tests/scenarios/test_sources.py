@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from scenarios import sources
+from scenarios import places, sources
+from scenarios.errors import ScenarioError
 from scenarios.load import load
 
 ROOT = Path(__file__).parents[2]
@@ -184,14 +185,17 @@ def test_of_an_installed_plug_in_only_its_own_package_is_followed(
     assert set(sources.find(["bought.row"])) == {"bought", "bought.row", "bought.more"}
 
 
-def test_copies_take_the_place_of_those_of_a_start_that_was_broken_off(
+def test_copies_take_the_place_of_those_of_a_start_that_was_broken_off_and_of_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
-    written(tmp_path, {"kept.py": "1\n", "run/sources/old.py": "", "elsewhere/kept.py": "precious"})
+    written(
+        tmp_path,
+        {"kept.py": "1\n", "run/sources/kept.py": "0\n", "run/sources/mine.py": "", "elsewhere/kept.py": "precious"},
+    )
     monkeypatch.syspath_prepend(tmp_path)
     recorded = sources.keep(sources.find(["kept"]), run)
-    assert [path.name for path in (run / "sources").iterdir()] == ["kept.py"]
+    assert (run / "sources" / "kept.py").read_text() == "1\n"
     assert (run / "sources" / "kept.py").stat().st_mode & 0o777 == 0o644
     assert recorded == {
         "kept": sources.SourceFile(
@@ -199,12 +203,14 @@ def test_copies_take_the_place_of_those_of_a_start_that_was_broken_off(
         )
     }
 
-    (run / "sources" / "kept.py").unlink()
+    (run / "environment.json").write_text(json.dumps({"sources": {"kept": {"file": "kept.py"}, "../mine": {}}}))
+    places.discard(run)
+    assert [path.name for path in (run / "sources").iterdir()] == ["mine.py"]
+    (run / "sources" / "mine.py").unlink()
     (run / "sources").rmdir()
     (run / "sources").symlink_to(elsewhere)
-    sources.keep(sources.find(["kept"]), run)
-    assert (run / "sources" / "kept.py").read_text() == "1\n"
-    assert (elsewhere / "kept.py").read_text() == "precious"
+    with pytest.raises(ScenarioError, match=f"{run / 'sources'} is a link"):
+        places.check(run)
 
 
 def test_what_is_new_missing_or_other_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
