@@ -141,12 +141,12 @@ def calibrate(name: str = THIS_HOST, quick: bool = False, quiet: bool = False) -
         raise ScenarioError(f"--name {name!r}: must be letters, digits, - and _ only, and at most 64 of them")
     if name in devices():
         raise ScenarioError(f"--name {name}: a device of that name ships; choose another")
+    path = cache_folder() / "devices" / f"{name}.toml"
     if not quiet:
         print(f"fedbr: {QUICK_NOTICE if quick else NOTICE}", file=sys.stderr, flush=True)
     with _terminated_as_interrupted():
         measured = _measure(quick)
     made = profile(measured, devices()[LIKE])
-    path = cache_folder() / "devices" / f"{name}.toml"
     result = {
         "device": name,
         "file": str(path),
