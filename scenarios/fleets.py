@@ -97,10 +97,13 @@ def own_rows(scenario: schema.Scenario) -> tuple[dict[str, Device], dict[str, Ne
     chosen = scenario.fleet
     own = _read(scenario, "fleet.device_file", chosen.device_file, own_devices) or {}
     links = _read(scenario, "fleet.network_file", chosen.network_file, own_networks) or {}
-    for name in chosen.devices:
+    for name in dict.fromkeys(chosen.devices):  # there may be a million names of few devices
+        if name in devices() or name in own:
+            continue
         path = calibrated(name)
-        if path is not None and name not in devices() and name not in own:
-            own |= _read(scenario, "fleet.devices", str(path), own_devices) or {}
+        if path is None:
+            break  # nobody knows this device: whoever checks the names stops there too
+        own |= _read(scenario, "fleet.devices", str(path), own_devices) or {}
     return own, links
 
 
@@ -129,12 +132,13 @@ def find(scenario: schema.Scenario, key: str, name: str) -> Path:
         as_named = Path(name).expanduser()
     except RuntimeError as error:
         raise ScenarioError(f"{key} = {name!r}: {error}") from None
-    below = (place.folder / name for place in places(scenario.data.root, cache_folder()))
-    tried = dict.fromkeys([as_named, *below])
-    for path in tried:
+    if is_file(as_named):
+        return as_named
+    below = dict.fromkeys(place.folder / name for place in places(scenario.data.root, cache_folder()))
+    for path in below:
         if is_file(path):
             return path
-    raise ScenarioError(f"{key} = {name!r}: no such file; looked for {', '.join(map(str, tried))}")
+    raise ScenarioError(f"{key} = {name!r}: no such file; looked for {', '.join(map(str, {as_named: '', **below}))}")
 
 
 def _read(scenario: schema.Scenario, key: str, name: str | None, read: Callable[[Path], T]) -> T | None:

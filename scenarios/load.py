@@ -148,7 +148,7 @@ def _resolve(name: str, raw: dict[str, Any], origin: Origin) -> Loaded:
 def _refuse_numbers(raw: Mapping[str, Any], origin: Origin) -> None:
     """Refuse, before anything computes with it or writes it out, a number that is larger than any use for it."""
     for key, value in leaves(raw):
-        for number in _items(value):
+        for number in _numbers(value):
             if isinstance(number, int) and abs(number) > LARGEST_INTEGER:
                 raise origin.error(key, f"{key}: an integer must lie within -2^53 .. 2^53")
             if isinstance(number, float) and LARGEST < abs(number) < math.inf:
@@ -157,19 +157,21 @@ def _refuse_numbers(raw: Mapping[str, Any], origin: Origin) -> None:
 
 def _refuse_flags(raw: Mapping[str, Any], resolved: Mapping[str, Any], origin: Origin) -> None:
     """Pydantic reads true as 1: a flag where a number is due is refused here."""
-    flags = {key for key, value in leaves(resolved) if any(isinstance(item, bool) for item in _items(value))}
+    flags = {key for key, value in leaves(resolved) if any(isinstance(item, bool) for item in _numbers(value))}
     for key, value in leaves(raw):
-        for item in _items(value):
+        for item in _numbers(value):
             if isinstance(item, bool) and key not in flags:
                 raise origin.error(key, f"{key} = {str(item).lower()}: must not be true or false")
 
 
-def _items(value: Any) -> Iterator[Any]:
-    """What is no list or table, of lists in lists and tables in lists too."""
+def _numbers(value: Any) -> Iterator[int | float]:
+    """The numbers and flags of a value, of lists in lists and tables in lists too."""
     if isinstance(value, list | tuple | Mapping):
-        for inner in value.values() if isinstance(value, Mapping) else value:
-            yield from _items(inner)
-    else:
+        inner = value.values() if isinstance(value, Mapping) else value
+        if set(map(type, inner)) != {str}:  # there may be a million names
+            for each in inner:
+                yield from _numbers(each)
+    elif isinstance(value, int | float):
         yield value
 
 

@@ -21,6 +21,8 @@ LARGEST_NBYTES = 32_000_000
 """Of a file; one that names a device for each of a million clients is smaller."""
 MOST_DOTS = 1000
 """In one key; no key of a scenario has more than two."""
+MOST_SIGNS = {"=": 100_000, "[": 100_000, ",": 3_000_000}
+"""In one file, of what keys, tables and items of lists take one each; a million clients are named in two lists."""
 BETWEEN_KEYS = re.compile(r"[=,{\n]")
 LONGEST_CHAIN = 32
 """Files that extend each other."""
@@ -81,7 +83,10 @@ def _tables(path: Path) -> dict[str, Any]:
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """ValueError also for a key of very many parts, over which the standard library's parser would sit for hours."""
+    """ValueError also for more than any scenario says, before the parser sits over it: for hours over one long key."""
+    for sign, most in MOST_SIGNS.items():
+        if text.count(sign) > most:
+            raise ValueError(f"more than {most:,} times {sign!r}")
     if text.count(".") > MOST_DOTS and max(part.count(".") for part in BETWEEN_KEYS.split(text)) > MOST_DOTS:
         raise ValueError(f"more than {MOST_DOTS} dots in one key")
     return tomllib.loads(text)

@@ -201,10 +201,10 @@ def to_target(rows: list[sqlite3.Row], target: float | None, rounds: int) -> dic
 def calibrations(scenario: Scenario) -> dict[str, list[list[str]]]:
     """Device -> `calibration_of` its file, for the fleet's devices that ``fedbr doctor --calibrate`` made."""
     own, found = fleets.own_rows(scenario)[0], {}
-    for name in scenario.fleet.devices:
+    for name in own.keys() & set(scenario.fleet.devices):
         path = fleets.calibrated(name)
         # A file that the scenario names may have a device of the same name, which then is the fleet's.
-        if name in own and path is not None and own_devices(path).get(name) == own[name]:
+        if path is not None and own_devices(path).get(name) == own[name]:
             found[name] = calibration_of(path)
     return {name: lines for name, lines in found.items() if lines}
 

@@ -23,6 +23,8 @@ Flops = Annotated[float, BeforeValidator(units.flops), Field(gt=0)]
 Joules = Annotated[float, BeforeValidator(units.joules), Field(gt=0)]
 Share = Annotated[float, Field(gt=0)]
 Sigma = Annotated[float, Field(ge=0, le=5)]
+Names = Annotated[list[str], Field(fail_fast=True)]
+"""Perhaps a million: what is wrong with each of them would fill gigabytes."""
 
 
 class Section(BaseModel):
@@ -295,9 +297,9 @@ class Availability(Section):
 class Fleet(Section):
     """Devices and networks of the clients (``fedbr list devices``, ``fedbr list networks``)."""
 
-    devices: dict[str, Share] | list[str] = {"raspberry-pi-4": 1.0}
+    devices: dict[str, Share] | Names = {"raspberry-pi-4": 1.0}
     """Shares by name, or one name per client."""
-    networks: dict[str, Share] | list[str] = {"wifi-4": 1.0}
+    networks: dict[str, Share] | Names = {"wifi-4": 1.0}
     """Likewise."""
     compute_spread: float = Field(default=1.0, ge=1, le=1e6)
     """Each client's device is slower by a fixed factor, log-uniform in 1 .. compute_spread."""

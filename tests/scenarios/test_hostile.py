@@ -10,16 +10,20 @@ import random
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
+from scenarios import fleets
 from scenarios.errors import LONGEST
 from scenarios.load import Loaded, ScenarioError, load
 from scenarios.resolved import toml_text
+from scenarios.schema import Scenario
 from tests.scenarios.hostile import FIELDS, METHODS, deep, fits, fitting, hostile, keys, scenario, texts, toml
 
 steady = settings(
@@ -174,6 +178,39 @@ def test_a_key_of_very_many_parts_is_refused_before_it_is_parsed(folder: Path) -
     assert (
         ending(folder, scenario({}), f"seed={{{endless} = 1}}") == "command line: seed: more than 1000 dots in one key"
     )
+
+
+def test_more_keys_tables_or_items_than_any_scenario_has_are_refused_before_they_are_parsed(folder: Path) -> None:
+    shares = "\n".join(f"unknown-{number} = 1" for number in range(100_000))
+    for text, said in (
+        (f"[fleet.devices]\n{shares}\nlast = 1\n", "100,000 times '='"),
+        ("[a]\n" * 100_001, "100,000 times '['"),
+        (f"[fleet]\ndevices = [{'1,' * 3_000_001}]", "3,000,000 times ','"),
+    ):
+        assert ending(folder, text) == f"mine.toml: not valid TOML: more than {said}"
+
+
+def test_a_million_names_are_looked_up_once_each(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(fleets, "calibrated", asked.append)  # which finds nothing
+    devices = '"raspberry-pi-4", "raspberry-pi-5", ' * 500_000
+    began = time.process_time()
+    mine = folder / "mine.toml"
+    mine.write_text(f"[data]\nclients = 1000000\n[fleet]\ndevices = [{devices}]\n[rounds]\nparticipants = 1\n")
+    assert len(load(str(mine)).scenario.fleet.devices) == 1_000_000
+    assert asked == []
+
+    mine.write_text(f"[fleet]\ndevices = [{', '.join(f'{number!r}' for number in map(str, range(1_000_000)))}]\n")
+    with pytest.raises(ScenarioError, match=r"^mine\.toml: fleet\.devices: '0': choose from raspberry-pi-4, "):
+        load(str(mine))
+    assert asked == ["0"]
+    assert time.process_time() - began < 30  # a tenth of it where nobody else computes
+
+
+def test_a_list_of_what_are_no_names_is_refused_at_its_first_item() -> None:
+    with pytest.raises(ValidationError) as caught:
+        Scenario.model_validate({"fleet": {"devices": [1] * 1000}})
+    assert [error["loc"][-1] for error in caught.value.errors()] == ["dict[str,constrained-float]", 0]
 
 
 def test_a_module_of_ones_own_that_fails_is_told_in_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
