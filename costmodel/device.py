@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from costmodel.files import parse_toml, read_bytes
 from costmodel.units import nearest
 
 __all__ = ["Device", "Network", "devices", "figures", "nearest", "networks", "own_devices", "own_networks", "read_rows"]
@@ -103,6 +103,8 @@ class Network:
     """Keys of the figures that were read in no source, as `figures` names them and in its order."""
 
 
+LARGEST_NBYTES = 4_000_000
+"""Of a file of rows; the one that ships is a hundredth of it."""
 Row = TypeVar("Row", Device, Network)
 
 FAMILIES_OF_ALL = ("conv", "depthwise")
@@ -165,10 +167,9 @@ def _own(path: Path, kind: type[Row], shipped: Mapping[str, Row]) -> dict[str, R
 
 def read_rows(path: Path, kind: type[Row]) -> dict[str, Row]:
     """The rows of a TOML file, one table per row; ValueError names file, row and key of the first that is wrong."""
+    raw = read_bytes(path, LARGEST_NBYTES)
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
+        tables = parse_toml(raw.decode())
     except (ValueError, RecursionError) as error:  # also no UTF-8, numbers of thousands of digits, lists without end
         raise ValueError(f"{path.name}: not a TOML file: {error}") from None
     return {name: _row(kind, f"{path.name}: row {name!r}", name, table) for name, table in tables.items()}

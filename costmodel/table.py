@@ -12,9 +12,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.files import read_bytes
+
 Doubles = NDArray[np.float64]
 LARGEST = 1e18
 """More of any unit than there is use for"""
+LARGEST_NBYTES = 64_000_000
+"""Of a file; the largest that we know has 265 kB, and three figures of each of a million clients take half of it."""
+MOST_CELLS = 10_000_000
+"""Empty ones take a byte of the file and a hundred of memory."""
 
 
 @dataclass(frozen=True)
@@ -73,21 +79,29 @@ class Table:
 
 def read_table(path: Path) -> Table:
     """The file's cells, each row as long as the header; ValueError for what cannot be read as such."""
-    reader = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
-    lines, rows = [], []
+    raw = read_bytes(path, LARGEST_NBYTES)
+    reader = csv.reader(io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8-sig", newline=""), strict=True)
+    lines, rows, count = [], [], 0
     try:
         for cells in reader:
+            count += len(cells)
+            if count > MOST_CELLS:
+                raise ValueError(f"{path}, line {reader.line_num}: more than {MOST_CELLS:,} cells")
             if cells:
                 lines.append(reader.line_num)
                 rows.append(cells)
     except csv.Error as error:
         raise ValueError(f"{path}, line {reader.line_num}: not CSV: {error}") from None
+    except UnicodeDecodeError:  # of a part of the file, which does not say where it lies
+        raise ValueError(f"{path}, line {_line_of_bad_text(raw)}: not UTF-8 text") from None
     if not rows:
         raise ValueError(f"{path}: the file is empty")
     header = [name.strip() for name in rows[0]]
+    seen = set[str]()
     for name in header:
-        if header.count(name) > 1:
+        if name in seen:
             raise ValueError(f"{path}, line {lines[0]}: column {name!r} stands there twice")
+        seen.add(name)
     for line, cells in zip(lines, rows, strict=True):
         if len(cells) != len(header):
             raise ValueError(f"{path}, line {line}: {len(cells)} cells below a header of {len(header)}")
@@ -96,12 +110,9 @@ def read_table(path: Path) -> Table:
     return Table(path, {name: place for place, name in enumerate(header)}, lines[1:], rows[1:])
 
 
-def _text(path: Path) -> str:
+def _line_of_bad_text(raw: bytes) -> int:
     try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
-    try:
-        return raw.decode("utf-8-sig")
+        raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}, line {raw[: error.start].count(10) + 1}: not UTF-8 text") from None
+        return raw[: error.start].count(10) + 1
+    raise AssertionError("all of it is UTF-8")

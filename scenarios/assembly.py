@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.archive import file_sha256
 from coordinator.asynchronous import POLICIES as ASYNCHRONOUS
 from coordinator.budget import ClientLimits, Limits
 from coordinator.ledger import genesis
@@ -14,9 +14,12 @@ from coordinator.methods.row import Correction
 from coordinator.optimisers import OPTIMISERS
 from coordinator.rules import Rules
 from coordinator.server import Server, Setup
+from costmodel.files import read_bytes
 from costmodel.fleet import Fleet
+from costmodel.table import LARGEST_NBYTES
 from edge import wire
 from edge.config import Description, HalfConfig, Job, ModelConfig, TrainConfig
+from edge.data.indexfile import MOST_NBYTES
 from edge.payload import INNER_GRADIENT, Layout, Payload
 from scenarios import fleets
 from scenarios.load import Loaded, ScenarioError, data_config
@@ -57,10 +60,18 @@ def identity(loaded: Loaded) -> dict[str, Any]:
     data = {key: value for key, value in scenario["data"].items() if key not in ("root", "download")}
     file = data["partition"]["file"]
     if file is not None and Path(file).is_file():
-        data["partition"] = {**data["partition"], "file": file_sha256(Path(file))}
-    files = {key: file_sha256(path) for key, path in fleets.named_files(loaded.scenario).items()}
+        data["partition"] = {**data["partition"], "file": _sha256("data.partition.file", Path(file), MOST_NBYTES)}
+    files = {key: _sha256(key, path, LARGEST_NBYTES) for key, path in fleets.named_files(loaded.scenario).items()}
     own = [asdict(row) for rows in fleets.own_rows(loaded.scenario) for row in rows.values()]
     return {**scenario, "data": data, "files": files, "own": own}
+
+
+def _sha256(key: str, path: Path, most_nbytes: int) -> str:
+    """The hash of a file that a reader takes up to so many bytes of; ScenarioError naming the key and the file."""
+    try:
+        return hashlib.sha256(read_bytes(path, most_nbytes)).hexdigest()
+    except ValueError as error:
+        raise ScenarioError(f"{key}: {error}") from None
 
 
 def job(loaded: Loaded, known: Description | None, device: str, cache: Path) -> Job:

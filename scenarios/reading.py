@@ -5,12 +5,12 @@ What a key means is not known here. ScenarioError names the file or override.
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from costmodel.files import parse_toml, read_bytes
 from costmodel.units import nearest
 from edge.data.find import is_file
 from scenarios.errors import ScenarioError
@@ -19,11 +19,6 @@ FILES = Path(__file__).parent / "files"
 COMMAND_LINE = "command line"
 LARGEST_NBYTES = 32_000_000
 """Of a file; one that names a device for each of a million clients is smaller."""
-MOST_DOTS = 1000
-"""In one key; no key of a scenario has more than two."""
-MOST_SIGNS = {"=": 100_000, "[": 100_000, ",": 3_000_000}
-"""In one file, of what keys, tables and items of lists take one each; a million clients are named in two lists."""
-BETWEEN_KEYS = re.compile(r"[=,{\n]")
 LONGEST_CHAIN = 32
 """Files that extend each other."""
 WHOLE = ("fleet.devices", "fleet.networks", "method_options", "server_options")
@@ -69,27 +64,13 @@ def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 def _tables(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            raw = file.read(LARGEST_NBYTES + 1)
-        if len(raw) > LARGEST_NBYTES:
-            raise ScenarioError(f"{path.name}: is larger than {LARGEST_NBYTES:,} bytes")
-        return _parsed(raw.decode())
-    except OSError as error:
-        raise ScenarioError(f"{path}: {error.strerror}") from None
-    except ScenarioError:
-        raise
+        raw = read_bytes(path, LARGEST_NBYTES)
+    except ValueError as error:
+        raise ScenarioError(str(error)) from None
+    try:
+        return parse_toml(raw.decode())
     except ValueError as error:  # also text that is not UTF-8, and an integer of thousands of digits
         raise ScenarioError(f"{path.name}: not valid TOML: {error}") from None
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    """ValueError also for more than any scenario says, before the parser sits over it: for hours over one long key."""
-    for sign, most in MOST_SIGNS.items():
-        if text.count(sign) > most:
-            raise ValueError(f"more than {most:,} times {sign!r}")
-    if text.count(".") > MOST_DOTS and max(part.count(".") for part in BETWEEN_KEYS.split(text)) > MOST_DOTS:
-        raise ValueError(f"more than {MOST_DOTS} dots in one key")
-    return tomllib.loads(text)
 
 
 def _merge(base: dict[str, Any], over: Mapping[str, Any], at: str = "") -> dict[str, Any]:
@@ -106,7 +87,7 @@ def parse(override: str) -> tuple[str, Any]:
     if not equals or not key.strip():
         raise ScenarioError(f"{override!r}: an override reads KEY=VALUE, for example train.lr=0.05")
     try:
-        tables = _parsed(f"value = {text}")
+        tables = parse_toml(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return key.strip(), text.strip()
     except (ValueError, RecursionError) as error:  # an integer of thousands of digits; lists in lists without end

@@ -11,6 +11,9 @@ import numpy as np
 from edge.data.partition import Indices
 from edge.data.sets import PartitionError
 
+MOST_NBYTES = 16_000_000
+"""Of a file; one that deals out a million examples to a hundred thousand clients is smaller."""
+
 
 def read_indices(file: Path, clients: int, count: int) -> list[Indices]:
     """The indices of each of ``clients`` clients, sorted, each in ``0 .. count - 1`` and held once.
@@ -27,13 +30,25 @@ def read_indices(file: Path, clients: int, count: int) -> list[Indices]:
     return shares
 
 
+def content(file: Path) -> bytes:
+    """What the file holds; PartitionError naming it if it cannot be read, or is longer than any partition."""
+    try:
+        with file.open("rb") as handle:
+            raw = handle.read(MOST_NBYTES + 1)  # a file of the system may hold more than it says
+    except OSError as error:
+        raise PartitionError(f"data.partition.file: cannot read {file}: {error.strerror}") from None
+    if len(raw) > MOST_NBYTES:
+        raise PartitionError(f"data.partition.file: {file} is larger than {MOST_NBYTES:,} bytes")
+    return raw
+
+
 def _named(file: Path, clients: int) -> list[Any]:
     """What the file says of client 0, 1, ... in order."""
     try:
-        named = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=lambda pairs: _unique(file, pairs))
+        named = json.loads(content(file), object_pairs_hook=lambda pairs: _unique(file, pairs))
     except PartitionError:
         raise
-    except (OSError, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise PartitionError(f"data.partition.file: cannot read {file}: {error}") from error
     if not isinstance(named, dict):
         raise PartitionError(f"{file}: must be one JSON object {{client: [indices]}}")

@@ -18,7 +18,7 @@ from edge.config import DataConfig, PartitionConfig
 from edge.data import epsilon, partition
 from edge.data.find import is_file
 from edge.data.folder import CacheError, build_once, go_on_without
-from edge.data.indexfile import read_indices
+from edge.data.indexfile import content, read_indices
 from edge.data.partition import Indices
 from edge.data.sets import Data, DataError, DataSet, PartitionError
 from edge.streams import generator
@@ -157,10 +157,7 @@ def _nothing(clients: int) -> list[Indices]:
 def _key(config: DataConfig, data: Data) -> str:
     rule = asdict(config.partition)
     if config.partition.kind == "file" and config.partition.file is not None:
-        try:
-            rule["file"] = hashlib.sha256(Path(config.partition.file).read_bytes()).hexdigest()
-        except OSError as error:
-            raise PartitionError(f"data.partition.file: {error}") from error
+        rule["file"] = hashlib.sha256(content(Path(config.partition.file))).hexdigest()
     # numpy may change a distribution's stream between versions; a partition must not depend on the cache's age.
     text = json.dumps([data.sha256, config.clients, rule, np.__version__], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -14,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.availability import Windows
+from costmodel.device import own_devices
 from costmodel.traces import Capacities, Cases, Machines, Series, Users, WindowTrace, read
+from tests.peak import refusal
 
 CAPACITIES = "client_id,computation_ms_per_sample,communication_kbps\n"
 USERS = "down_kbps_mean,down_kbps_std,up_kbps_mean,up_kbps_std\n"
@@ -324,3 +326,56 @@ def test_the_710_phones_of_flash_are_ready_as_long_as_their_table_says() -> None
     assert (len(shares), sum(len(row) for row in trace.windows)) == (710, 13_295)
     assert 100 * np.quantile(shares, [0.05, 0.5, 0.95]) == pytest.approx([0.02, 5.5, 32.4], abs=0.05)
     assert sum(shares * trace.period) == pytest.approx(27_302_673.0)
+
+
+# --- files that are no traces -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "nbytes", "said"),
+    [
+        (b"", 300_000_000, "{file}: is larger than 64,000,000 bytes"),
+        (b"\0", 60_000_000, "{file}, line 1: not CSV: field larger than field limit (131072)"),
+        (b",,,,,,,,,,,,,,,,,,,\n", 20_000_000, "{file}, line 500001: more than 10,000,000 cells"),
+    ],
+)
+def test_a_file_that_is_no_trace_costs_little(tmp_path: Path, content: bytes, nbytes: int, said: str) -> None:
+    file = write(tmp_path, content * (nbytes // len(content)) if content else b"")
+    os.truncate(file, nbytes)
+
+    complaint, grown_mb = refusal("from costmodel.traces import read", "read(path)", file)
+
+    assert complaint == said.format(file=file)
+    assert grown_mb < 300
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("/dev/zero", "is a device or a pipe, not a file"),
+        ("pipe", "is a device or a pipe, not a file"),  # to open it would wait for somebody who writes
+        ("/proc/self/mem", "cannot be read: Input/output error"),
+    ],
+)
+def test_what_is_no_file_is_refused_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    for reader in (read, own_devices):
+        with pytest.raises(ValueError, match=f"^{name}: {said}$"):
+            reader(Path(name))
+
+
+def test_a_header_of_very_many_columns_is_refused_in_one_pass(tmp_path: Path) -> None:
+    """To count each name among all would take hours."""
+    names = ",".join(map(str, range(300_000)))
+    with pytest.raises(ValueError, match=r"line 1: column '7' stands there twice$"):
+        read(write(tmp_path, f"{names},7\n"))
+
+
+def test_a_device_file_beyond_all_use_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"is larger than 4,000,000 bytes$"):
+        own_devices(write(tmp_path, b"#" * 4_000_001))
+    with pytest.raises(ValueError, match=r"not a TOML file: more than 1000 dots in one key$"):
+        own_devices(write(tmp_path, "a." * 1_000_000 + "a = 1"))

@@ -255,6 +255,18 @@ def test_a_partition_of_very_many_clients_is_read_in_one_pass(tmp_path: Path) ->
         read_indices(file, clients, clients - 1)
 
 
+def test_a_partition_that_is_longer_than_any_is_refused_and_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "shares.json"
+    file.touch()
+    os.truncate(file, 10**12)
+    with pytest.raises(PartitionError) as caught:
+        read_indices(file, 2, 10)
+    assert str(caught.value) == f"data.partition.file: {file} is larger than 16,000,000 bytes"
+    with pytest.raises(PartitionError) as caught:
+        read_indices(Path("/proc/self/mem"), 2, 10)
+    assert str(caught.value) == "data.partition.file: cannot read /proc/self/mem: Input/output error"
+
+
 # --- the command ------------------------------------------------------------------------------------------------------
 
 SETTING = ["data.name=mnist", "model.name=cnn", "method=fedavg", "method_options={}", "data.clients=2"]

@@ -535,6 +535,27 @@ def test_a_run_is_another_one_when_its_calibrated_device_is_measured_again() -> 
     assert assembly.identity(load("digits", ["fleet.devices={my-board=1}"])) != known
 
 
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        ("fleet.trace", "seed=0"),
+        ("fleet.availability.file", "fleet.availability.kind=trace"),
+        ("fleet.bandwidth.file", "fleet.bandwidth.kind=trace"),
+        ("data.partition.file", "data.partition.kind=file"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named_before_a_run_begins(home: Path, key: str, kind: str) -> None:
+    loaded = load("digits", [kind, f"{key}=/proc/self/mem"])
+    with pytest.raises(ScenarioError, match=rf"^{key}: /proc/self/mem: cannot be read: Input/output error$"):
+        assembly.identity(loaded)
+
+    (home / "long").touch()
+    os.truncate(home / "long", 10**12)
+    loaded = load("digits", [kind, f"{key}=long"])
+    with pytest.raises(ScenarioError, match=rf"^{key}: long: is larger than (16|64),000,000 bytes$"):
+        assembly.identity(loaded)
+
+
 # --- recorded traces --------------------------------------------------------------------------------------------------
 
 
