@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from zipfile import ZipFile
+from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
 import numpy as np
 
@@ -50,11 +50,14 @@ def _text(archive: ZipFile, name: str) -> str:
 
 
 def _bytes(archive: ZipFile, name: str) -> bytes:
-    """A member, unless it would unpack to far more than any of the set's."""
-    nbytes = archive.getinfo(name).file_size
-    if nbytes > MOST_NBYTES:
-        raise DataError(f"{archive.filename}, {name}: is {nbytes:,} bytes long; the most is {MOST_NBYTES:,}")
-    return archive.read(name)
+    """A member, unless it would unpack to far more than any of the set's; its header may lie about that."""
+    member = archive.getinfo(name)
+    if member.compress_type not in (ZIP_STORED, ZIP_DEFLATED):  # those that cannot be unpacked bit by bit
+        raise DataError(f"{archive.filename}, {name}: must be stored or deflated, as {ROOT}.zip's members are")
+    if member.file_size > MOST_NBYTES:
+        raise DataError(f"{archive.filename}, {name}: is {member.file_size:,} bytes long; the most is {MOST_NBYTES:,}")
+    with archive.open(member) as file:
+        return file.read(MOST_NBYTES + 1)  # cut at the length that the header says, which the checksum must fit
 
 
 def _validation(file: Path, archive: ZipFile) -> list[Member]:

@@ -12,7 +12,7 @@ import zlib
 from io import BytesIO
 from pathlib import Path
 from typing import Any
-from zipfile import ZIP_DEFLATED, ZipFile
+from zipfile import ZIP_BZIP2, ZIP_DEFLATED, ZIP_LZMA, ZipFile
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,6 +25,7 @@ from edge.data.indexfile import read_indices
 from edge.data.sets import DATASETS, DataError, PartitionError
 from edge.data.store import open_data
 from edge.data.tinyimagenet import read as read_tiny
+from tests import peak
 from tests.edge.test_data_images import COLOUR, GREY, RAMP, WRITERS, png, write
 from tests.edge.test_data_store import write_idx, write_parquet
 from tests.edge.test_tinyimagenet import MEMBERS, ROW
@@ -216,6 +217,25 @@ def test_a_member_that_would_unpack_without_end_is_not_unpacked(tmp_path: Path) 
     assert str(caught.value) == (
         f"{file}, tiny-imagenet-200/val/images/val_1.JPEG: is 20,000,000 bytes long; the most is 10,000,000"
     )
+
+
+@pytest.mark.parametrize("how", [ZIP_DEFLATED, ZIP_BZIP2, ZIP_LZMA])
+def test_a_member_whose_header_lies_about_its_length_is_not_unpacked_either(tmp_path: Path, how: int) -> None:
+    file, name = tmp_path / "tiny-imagenet-200.zip", "tiny-imagenet-200/wnids.txt"
+    with ZipFile(file, "w", how) as archive:
+        archive.writestr(name, bytes(300_000_000))
+        archive.getinfo(name).file_size = 100
+    imports = "from edge.data.tinyimagenet import read; from edge.data.sets import DATASETS"
+
+    complaint, grown_mb = peak.refusal(imports, "read(DATASETS['tinyimagenet'], [path])", file)
+
+    assert file.stat().st_size < 400_000
+    assert complaint == (
+        f"{file}: not Tiny-ImageNet's archive, or damaged: Bad CRC-32 for file {name!r}"
+        if how == ZIP_DEFLATED
+        else f"{file}, {name}: must be stored or deflated, as tiny-imagenet-200.zip's members are"
+    )
+    assert grown_mb < 100
 
 
 def test_a_line_of_the_archives_table_that_lacks_a_class_is_named(tmp_path: Path) -> None:
