@@ -6,6 +6,7 @@ Everything that is slow to import is imported by the command that needs it, so t
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,7 +50,8 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Entry point."""
+    """Entry point. Whatever the user's umask is: what is made here, only the user changes."""
+    os.umask(os.umask(0o022) | 0o022)
     sys.exit(guarded(sys.argv[1:]))
 
 

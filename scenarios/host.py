@@ -34,6 +34,9 @@ KILLED = 128 + signal.SIGINT
 PROBE_NBYTES = 4096
 """A disk that is full still takes names of files."""
 
+SCRATCH_NAME_NBYTES = len("..new-12345678")
+"""More than its name, while a run folder is made"""
+
 
 @dataclass(frozen=True)
 class Host:
@@ -114,12 +117,17 @@ def alarm(seconds: float) -> Iterator[None]:
 
 def check_folder(name: str, host: Host) -> None:
     """Refuse a place that cannot take the run folder, before anything is started."""
-    if host.run_id is not None and Path(host.run_id).name != host.run_id:
-        raise ScenarioError(f"--run-id {host.run_id!r}: must be the name of a folder, without slashes")
+    if host.run_id is not None and (Path(host.run_id).name != host.run_id or not host.run_id.isprintable()):
+        raise ScenarioError(
+            f"--run-id {host.run_id!r}: must be the name of a folder, without slashes and control characters"
+        )
     place = host.out / name
     with _writing(place):
         place.mkdir(parents=True, exist_ok=True)
         _probe(place)
+        longest = os.pathconf(place, "PC_NAME_MAX") - SCRATCH_NAME_NBYTES
+    if host.run_id is not None and len(os.fsencode(host.run_id)) > longest:
+        raise ScenarioError(f"--run-id {host.run_id!r}: must not be longer than {longest} bytes")
     if host.run_id is not None:
         with _writing(place / host.run_id):  # the system may refuse even to look it up
             _refuse_existing(place / host.run_id)

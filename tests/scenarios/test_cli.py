@@ -17,7 +17,7 @@ from coordinator.federation import Progress
 from coordinator.ledger import read
 from coordinator.nursery import Nursery
 from scenarios import cli, report, tables
-from scenarios.host import Host, Interrupt
+from scenarios.host import Host, Interrupt, check_folder, make_folder
 from scenarios.load import load
 from scenarios.runner import run
 
@@ -124,8 +124,31 @@ def test_a_place_that_cannot_take_the_run_folder_is_refused(tmp_path: Path, caps
         f"run folder {tmp_path / 'digits' / 'a'} exists already; choose another --run-id"
     )
     assert refused(capsys, "run", "digits", "--run-id", "a/b") == (
-        "--run-id 'a/b': must be the name of a folder, without slashes"
+        "--run-id 'a/b': must be the name of a folder, without slashes and control characters"
     )
+    assert refused(capsys, "run", "digits", "--out", str(tmp_path), "--run-id", "a\nb") == (
+        r"--run-id 'a\nb': must be the name of a folder, without slashes and control characters"
+    )
+    assert refused(capsys, "run", "digits", "--out", str(tmp_path), "--run-id", "ü" * 121) == (
+        f"--run-id '{'ü' * 121}': must not be longer than 241 bytes"
+    )
+    assert [path.name for path in (tmp_path / "digits").iterdir()] == ["a"]
+
+
+def test_a_run_folder_has_a_name_of_any_length_that_the_system_takes(tmp_path: Path) -> None:
+    host = Host(tmp_path, 1, "cpu", "x" * 241)
+    check_folder("digits", host)
+    assert make_folder("digits", host) == tmp_path / "digits" / ("x" * 241)
+
+
+@pytest.mark.parametrize(("umask", "folder", "file"), [(0o000, 0o755, 0o644), (0o077, 0o700, 0o600)])
+def test_what_a_command_makes_only_its_user_changes(tmp_path: Path, umask: int, folder: int, file: int) -> None:
+    for words in (["run", *TINY, "--out", str(tmp_path), "--quiet"], ["keys", "mine", "--out", str(tmp_path)]):
+        subprocess.run(command(*words), check=True, umask=umask, capture_output=True)
+    modes = {path: path.lstat().st_mode & 0o777 for path in (tmp_path / "digits").rglob("*")}
+    assert {mode for path, mode in modes.items() if path.is_dir()} == {folder}
+    assert {mode for path, mode in modes.items() if path.is_file()} == {file}
+    assert (tmp_path / "mine.key").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_fleet_that_cannot_be_is_refused_before_anything_is_begun(
