@@ -26,7 +26,9 @@ from edge.bench import Bench, open_site
 from edge.config import Job
 from edge.keys import read_pair, read_public
 from edge.link import Credentials, Link
+from edge.log import log
 from edge.machine import computes, differing
+from edge.messages import MAX_ERROR_TEXT, printable
 from edge.worker import serve
 
 FINISHED, FAILED, STOPPED = 0, 3, 4
@@ -173,7 +175,7 @@ def _raise_lost(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _say(text: str) -> None:
-    print(f"fedbr worker: {text}", file=sys.stderr, flush=True)
+    log(f"fedbr worker: {printable(text, MAX_ERROR_TEXT)}")
 
 
 def main(argv: Sequence[str]) -> int:

@@ -6,11 +6,17 @@ import sys
 import traceback
 from contextlib import suppress
 
+from edge.messages import MAX_ERROR_TEXT, printable
+
 
 def log(text: str) -> None:
-    """One line of this worker's log; on a full disk it is not written, which must not hide what it tells of."""
+    """A line or more of this worker's log, without control characters that others may have sent.
+
+    On a full disk it is not written, which must not hide what it tells of.
+    """
+    lines = (printable(line, MAX_ERROR_TEXT) for line in text.split("\n"))
     with suppress(OSError):
-        print(text, file=sys.stderr, flush=True)
+        print("\n".join(lines), file=sys.stderr, flush=True)
 
 
 def log_error() -> None:

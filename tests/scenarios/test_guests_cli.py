@@ -19,6 +19,7 @@ from typing import Literal
 
 import psutil
 import pytest
+import zmq
 
 from coordinator.door import Gate
 from coordinator.federation import Federation, Progress
@@ -28,6 +29,7 @@ from coordinator.methods import Method
 from coordinator.nursery import Nursery
 from coordinator.pool import Pool
 from coordinator.rounds import synchronous
+from edge import messages, wire
 from edge.config import DataConfig, HalfConfig, Job, ModelConfig, TrainConfig
 from edge.guest import JoinError, bench, fitted
 from edge.keys import make, read_pair, read_public
@@ -281,6 +283,38 @@ def test_a_worker_whose_run_is_killed_and_taken_up_again_joins_it_again(folder: 
     assert (status, said[1], said[3]) == (0, gone, "the run has ended")
     assert said[0] == said[2]
     assert said[0].startswith("joined run ")
+
+
+def test_what_a_run_on_another_machine_says_does_not_reach_the_terminal_as_control_characters(folder: Path) -> None:
+    pair, port = read_pair(folder / "run.key"), free_port()
+    with (
+        zmq.Context() as context,
+        context.socket(zmq.ROUTER) as router,
+        worker(folder, port, "alice", "--device", "cpu") as alice,
+    ):
+        router.setsockopt(zmq.LINGER, 0)
+        router.setsockopt(zmq.CURVE_SERVER, True)
+        router.setsockopt(zmq.CURVE_SECRETKEY, pair.secret)
+        router.bind(f"tcp://127.0.0.1:{port}")
+        identity = router.recv_multipart()[0]
+
+        def say(message: messages.Message, run_id: str) -> None:
+            encoded = wire.encode(message, run_id)
+            envelope = wire.Envelope(identity.decode()).pack()
+            router.send_multipart([identity, envelope, encoded.header, *encoded.frames])
+
+        say(messages.Welcome(job(device="\x1b]0;a title\x07")), messages.NO_RUN)
+        router.recv_multipart()  # its refusal
+        say(messages.Bye(), "run-1")
+
+        assert ended(alice) == (
+            3,
+            [
+                "joined run run-1",
+                f"tcp://127.0.0.1:{port}: --device cpu: the run computes on \\x1b]0;a title\\x07, and other devices "
+                "give other last bits",
+            ],
+        )
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
