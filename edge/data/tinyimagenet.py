@@ -14,15 +14,13 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
 import numpy as np
 
-from edge.data.images import pixels
+from edge.data.images import MOST_NBYTES, pixels
 from edge.data.sets import DataError, DataSet, Decoded, Split
 
 ROOT = "tiny-imagenet-200"
 TRAINING = re.compile(rf"{ROOT}/train/(\w+)/images/[^/]+\.JPEG")
 
 ANNOTATIONS = "val/val_annotations.txt"
-MOST_NBYTES = 10_000_000
-"""Of a member once unpacked; the set's are images of 64x64 pixels, and tables of less than 3 MB."""
 
 Member = tuple[str, str]
 """Name in the archive, and WordNet id of its class."""

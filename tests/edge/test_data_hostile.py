@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZIP_BZIP2, ZIP_DEFLATED, ZIP_LZMA, ZipFile
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -120,6 +121,67 @@ def test_ids_that_cannot_name_a_client_are_refused(tmp_path: Path) -> None:
     file = write(tmp_path / "a.parquet", [png(RAMP)] * 2, [0, 1], writer_id=[["a"], ["b", "c"]])
     with pytest.raises(DataError, match=r"a\.parquet: the column of clients' ids must hold integers or text, not list"):
         read_split(WRITERS, file)
+
+
+READ = "from edge.data.images import read_split; from tests.edge.test_data_images import GREY, WRITERS"
+ROWS, LONG_NBYTES = 500, 1 << 18
+PLAIN, DICTIONARY = {"use_dictionary": False}, {"dictionary_pagesize_limit": 1 << 30}
+DELTA = {**PLAIN, "column_encoding": {"image.bytes": "DELTA_BYTE_ARRAY"}}
+ID_DELTA = {**PLAIN, "column_encoding": {"writer_id": "DELTA_BYTE_ARRAY"}}
+
+
+def write_long(file: Path, how: dict[str, Any], image: bytes = b"", rows: int = ROWS, **more: str) -> Path:
+    """A file of little for a table of 131 MB."""
+    struct = {"bytes": image or bytes(LONG_NBYTES)} | ({"path": more.pop("path")} if "path" in more else {})
+    columns = {"image": [struct] * rows, **{name: [text] * rows for name, text in more.items()}}
+    pq.write_table(pa.table({**columns, "label": [0] * rows}), file, compression="zstd", **how)
+    assert file.stat().st_size < 100_000
+    return file
+
+
+@pytest.mark.parametrize(
+    ("how", "more", "said"),
+    [
+        (PLAIN, {"image": bytes(1 << 27), "rows": 1}, ": column image.bytes would unpack from 4,"),
+        (PLAIN, {}, ": column image.bytes would unpack from 10,"),
+        (DICTIONARY, {}, ", row 0: not a readable image"),
+        (DELTA, {}, ", row 0: not a readable image"),
+        (DICTIONARY, {"image": png(RAMP), "writer_id": "x" * LONG_NBYTES}, ", row 0: the client's id is 262,144 bytes"),
+        (ID_DELTA, {"image": png(RAMP), "writer_id": "x" * LONG_NBYTES}, ", row 0: the client's id is 262,144 bytes"),
+    ],
+)
+def test_a_column_that_would_unpack_to_far_more_than_its_file_costs_little(
+    tmp_path: Path, how: dict[str, Any], more: dict[str, Any], said: str
+) -> None:
+    file = write_long(tmp_path / "train.parquet", how, **more)
+    complaint, grown_mb = peak.refusal(READ, f"read_split({'WRITERS' if 'writer_id' in more else 'GREY'}, path)", file)
+    assert complaint.startswith(f"{file}{said}")
+    assert grown_mb < 80
+
+
+def test_what_lies_beside_the_image_is_not_read(tmp_path: Path) -> None:
+    file = write_long(tmp_path / "train.parquet", PLAIN, png(RAMP), path="x" * LONG_NBYTES)
+    complaint, grown_mb = peak.refusal(READ, "read_split(GREY, path)", file)
+    assert complaint == "nothing was refused"
+    assert grown_mb < 80
+
+
+def test_one_image_in_more_rows_than_its_file_can_hold_is_refused_unread(tmp_path: Path) -> None:
+    file = write_long(tmp_path / "train.parquet", {}, png(RAMP), rows=400_000)
+    with pytest.raises(DataError) as caught:
+        read_split(DATASETS["mnist"], file)
+    assert str(caught.value) == f"{file}: 400,000 images cannot be in a file of {file.stat().st_size:,} bytes"
+
+
+def test_an_image_longer_than_any_is_refused_by_its_row(tmp_path: Path) -> None:
+    long = np.random.default_rng(1).bytes(10_000_001)
+    for dictionary in (True, False):
+        file = tmp_path / "train.parquet"
+        table = pa.table({"image": [{"bytes": png(RAMP)}, {"bytes": None}, {"bytes": long}], "label": [0, 1, 2]})
+        pq.write_table(table, file, use_dictionary=dictionary)
+        with pytest.raises(DataError) as caught:
+            read_split(GREY, file)
+        assert str(caught.value) == f"{file}, row 2: the image is 10,000,001 bytes long; the most is 10,000,000"
 
 
 def test_a_set_with_no_examples_is_refused_and_nothing_is_kept(tmp_path: Path) -> None:
