@@ -6,10 +6,8 @@ first of its seeds ends, so that no seed leaves it on the way.
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from numpy.typing import NDArray
 
 from costmodel.units import BYTES, SECONDS, format_bytes, format_seconds
 from edge.files import write_text
+from scenarios import cells
 from scenarios.studies.trail import AMOUNTS, Trail
 
 Doubles = NDArray[np.float64]
@@ -72,19 +71,12 @@ def _stepped(points: Trail, amounts: Doubles, grid: Doubles) -> Doubles:
 
 def write_csv(bands: Sequence[Band], path: Path) -> None:
     """One row per method, kind and amount; a mean that is not known yet is an empty cell."""
-    rows: list[Sequence[object]] = [["method", "kind", "amount", "mean", "deviation"]]
-    for one in bands:
-        for amount, mean, deviation in zip(one.amounts, one.mean, one.deviation, strict=True):
-            known = ["", ""] if np.isnan(mean) else [float(mean), float(deviation)]
-            rows.append([one.method, one.kind, float(amount), *known])
-    write_rows(path, rows)
-
-
-def write_rows(path: Path, rows: Iterable[Sequence[object]]) -> None:
-    """A CSV file, whole or absent."""
-    text = io.StringIO()
-    csv.writer(text).writerows(rows)
-    write_text(path, text.getvalue())
+    rows = (
+        [one.method, one.kind, float(amount), *((None, None) if np.isnan(mean) else (float(mean), float(deviation)))]
+        for one in bands
+        for amount, mean, deviation in zip(one.amounts, one.mean, one.deviation, strict=True)
+    )
+    cells.write_csv(path, ["method", "kind", "amount", "mean", "deviation"], rows)
 
 
 def draw(bands: Sequence[Band], budgets: Mapping[str, Sequence[float]], name: str = "bands") -> str:

@@ -6,7 +6,6 @@ matplotlib and jinja2 are imported by the functions that use them, so that the c
 
 from __future__ import annotations
 
-import csv
 import math
 import sqlite3
 from collections import Counter
@@ -19,6 +18,7 @@ from coordinator.ledger import FAULTY
 from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
 from edge.files import write_text
 from scenarios import blame
+from scenarios.cells import csv_text
 from scenarios.runs import Run, find, open_runs, rows
 
 MAX_EVENTS = 200
@@ -34,10 +34,9 @@ def csv_table(runs: Sequence[Path], path: Path) -> Path:
     """Write `runs.rows` of these run folders as CSV; an accuracy or loss that was not measured is an empty cell."""
     table = rows(open_runs(runs))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(table[0]) if table else ["run", "method", "seed", "round"])
-        writer.writeheader()
-        writer.writerows(table)
+    head = list(table[0]) if table else ["run", "method", "seed", "round"]
+    with path.open("w", encoding="utf-8", newline="") as file:  # where the user wants it, which may be a pipe
+        file.write(csv_text(head, (row.values() for row in table)))
     return path
 
 

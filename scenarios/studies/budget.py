@@ -16,6 +16,7 @@ from coordinator.nursery import Nursery
 from costmodel import units
 from edge.files import write_text
 from scenarios import curves
+from scenarios.cells import write_csv
 from scenarios.host import Host
 from scenarios.load import ScenarioError
 from scenarios.studies.compare import variants
@@ -119,8 +120,8 @@ def write(result: Mapping[str, Any], name: str, with_report: bool = True) -> Pat
     """Write the study's files beside its run folders; returns the report, or the folder without one."""
     folder = Path(result["folder"])
     write_text(folder / MARK, json.dumps({"study": KIND, **result}, indent=1))
-    header = ["method", "seed", "kind", "budget", "accuracy", "round", "used_up"]
-    curves.write_rows(folder / "table.csv", [header, *_table_rows(result)])
+    head = ["method", "seed", "kind", "budget", "accuracy", "round", "used_up"]
+    write_csv(folder / "table.csv", head, _table_rows(result))
     amounts = {kind: [row["budget"] for row in result[kind]] for kind in PARSE}
     trails = by_method(result["runs"]).items()
     bands = [

@@ -10,6 +10,7 @@ from typing import Any
 from costmodel.units import format_bytes, format_seconds
 from edge.files import write_text
 from scenarios import curves
+from scenarios.cells import write_csv
 from scenarios.studies import reproduce_tables
 from scenarios.studies.papers import ACCURACY_AT, PAPER, TO_ACCURACY, Figure, Panel
 from scenarios.studies.reproduce import FIGURES
@@ -32,12 +33,8 @@ def write(made: Plan, result: Mapping[str, Any], with_report: bool = True) -> Pa
     folder = Path(result["folder"])
     write_text(folder / MARK, json.dumps({"study": made.study.kind, **result}, indent=1))
     keys = [key for key in result["cells"][0] if key not in ("ours", "nominal", "complete")]
-    rows: list[Sequence[object]] = [[*keys, "mean", "deviation", "nominal_mean"]]
-    for cell in result["cells"]:
-        ours, nominal = cell["ours"], cell["nominal"] or {}
-        texts = (" ".join(cell[key]) if isinstance(cell[key], list) else cell[key] for key in keys)
-        rows.append([*texts, ours["mean"], ours["deviation"], nominal.get("mean")])
-    curves.write_rows(folder / "table.csv", rows)
+    head = [*keys, "mean", "deviation", "nominal_mean"]
+    write_csv(folder / "table.csv", head, (_csv_row(cell, keys) for cell in result["cells"]))
     if not with_report:
         return folder
     facts = {"figure": made.name, "scale": scale_text(made.scale), "seeds": ", ".join(map(str, result["seeds"]))}
@@ -49,6 +46,12 @@ def write(made: Plan, result: Mapping[str, Any], with_report: bool = True) -> Pa
         _drawn(made, result["runs"]),
         _tables(made, result),
     )
+
+
+def _csv_row(cell: Mapping[str, Any], keys: Sequence[str]) -> list[Any]:
+    ours, nominal = cell["ours"], cell["nominal"] or {}
+    texts = (" ".join(cell[key]) if isinstance(cell[key], list) else cell[key] for key in keys)
+    return [*texts, ours["mean"], ours["deviation"], nominal.get("mean")]
 
 
 def _drawn(made: Plan, runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:

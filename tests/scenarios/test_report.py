@@ -449,6 +449,15 @@ def test_the_csv_holds_one_row_per_run_and_round(runs: list[Path], tmp_path: Pat
     assert (rows[-1]["bytes_down"], rows[-1]["bytes_so_far"], rows[-1]["test_loss"]) == ("1000000", "6000000", "")
 
 
+def test_a_run_whose_name_is_a_formula_is_text_in_the_csv(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "=cmd|x!A0", "fedbr", fedbr_rounds())
+    with report.csv_table([run], tmp_path / "rounds.csv").open(newline="") as file:
+        assert [(row["run"], row["round"]) for row in csv.DictReader(file)] == [
+            ("'=cmd|x!A0", "0"),
+            ("'=cmd|x!A0", "1"),
+        ]
+
+
 def test_parquet_holds_the_same_rows(runs: list[Path], tmp_path: Path) -> None:
     table = pyarrow.parquet.read_table(report.parquet_table(runs, tmp_path / "rounds.parquet"))
     assert table.column("bytes_so_far").to_pylist() == [4_000_000, 8_000_000, 12_000_000, 3_000_000, 6_000_000]
