@@ -89,6 +89,7 @@ def _finite(value: Any) -> Any:
 
 
 def say(text: str, code: int) -> int:
-    """One message on stderr; returns the exit code that it goes with."""
-    print(f"fedbr: {text}", file=sys.stderr)
+    """One message on stderr; returns the exit code that it goes with. It may quote what a file or a worker says."""
+    plain = "".join(letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1] for letter in text)
+    print(f"fedbr: {plain}", file=sys.stderr)
     return code
