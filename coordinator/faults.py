@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -106,11 +107,11 @@ def too_far(faults: Faults, whose: str, payload: Payload, base: Model, reach: Re
     for slot, named in payload.items():
         if slot != MODEL:  # such as gradients, which are changes over what was moved
             other = bound / min(1.0, reach.moved) if reach.moved > 0 else bound
-            norm = math.sqrt(sum(_squares(vector.data) for vector in named.values()))
+            norm = _norm([vector.data for vector in named.values()])
             if not norm <= other:
                 return f"{whose}: the norm of {slot} is {norm:.6g}, more than {other:.6g} ({_why(faults, reach)})"
             continue
-        norm = math.sqrt(sum(_squares(vector.data - base[key].data) for key, vector in named.items()))
+        norm = _norm([vector.data - base[key].data for key, vector in named.items()])
         if not norm <= faults.max_norm:
             return (
                 f"{whose}: changes the model by a norm of {norm:.6g}, more than faults.max_norm = {faults.max_norm:g}"
@@ -135,10 +136,13 @@ def sums_too_far(faults: Faults, totals: Totals, share: float, base: Model, reac
     return too_far(limit, f"sums of clients with {share:.6g} of the mean", summed, part, whole)
 
 
-def _squares(numbers: Floats) -> float:
-    """The sum of squares, inf if it is more than a float32 holds."""
+def _norm(vectors: Sequence[Floats]) -> float:
+    """The L2 norm of all numbers together."""
     with np.errstate(over="ignore"):
-        return float(np.dot(numbers, numbers))
+        squares = sum(float(np.dot(numbers, numbers)) for numbers in vectors)
+    if math.isinf(squares):  # in float32, which ends at the square of 1.8e19
+        squares = sum(float(np.square(numbers, dtype=np.float64).sum()) for numbers in vectors)
+    return math.sqrt(squares)
 
 
 def unchanged(server: Server, reply: Update, base: Model) -> Update:

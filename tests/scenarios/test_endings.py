@@ -149,11 +149,34 @@ def test_a_verification_that_is_killed_in_the_run_that_it_makes_elsewhere(watch:
     run.check_folder()
 
 
-def test_a_run_whose_workers_are_killed_with_the_process_that_starts_them(watch: Watch, tmp_path: Path) -> None:
+def kill_what_starts_workers(run: Started, killed: list[int]) -> None:
+    """Once there is one that has workers, beside those that were ``killed`` before."""
+    while True:
+        for child in psutil.Process(run.process.pid).children():
+            with contextlib.suppress(psutil.Error):
+                if child.pid not in killed and child.children():
+                    child.kill()
+                    killed.append(child.pid)
+                    return
+        time.sleep(0.01)
+
+
+def test_a_run_goes_on_when_the_process_that_starts_workers_is_killed(watch: Watch, tmp_path: Path) -> None:
+    run = Started(watch, tmp_path, PLAIN, ("rounds.max=12", "stop.target_accuracy=1.0"))
+    run.await_first_round()
+    kill_what_starts_workers(run, [])
+
+    code, output, errors = run.ended()
+    assert (code, json.loads(output)["rounds"], errors) == (0, 12, "")
+    run.check_folder()
+
+
+def test_a_run_ends_when_the_process_that_starts_workers_is_killed_four_times(watch: Watch, tmp_path: Path) -> None:
     run = Started(watch, tmp_path, PLAIN, LONG)
     run.await_first_round()
-    (nursery,) = psutil.Process(run.process.pid).children()
-    nursery.kill()
+    killed: list[int] = []
+    for _ in range(4):
+        kill_what_starts_workers(run, killed)
 
     assert run.ended() == (
         3, "", f"fedbr: the process that starts workers was ended by SIGKILL\nrun folder: {run.folder}\n"

@@ -46,7 +46,7 @@ DROPOUTS = (
 class InThisProcess(toy.Direct):
     """Stands where a run's pool of workers stands."""
 
-    def __init__(self, job: Job, *_: Any, gate: None = None) -> None:
+    def __init__(self, job: Job, *_: Any, **__: Any) -> None:
         super().__init__(Site(job))
 
     def __enter__(self) -> InThisProcess:
