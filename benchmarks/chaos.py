@@ -25,7 +25,7 @@ from pathlib import Path
 
 import psutil
 
-from coordinator.ledger import read
+from coordinator.records.store import read
 
 SCENARIO = ("digits", "stop.target_accuracy=1.0", "train.local_epochs=2")
 METHODS = {
@@ -58,7 +58,7 @@ class Outcome:
 
 def command(*words: str) -> list[str]:
     """``fedbr`` in a process of its own."""
-    return [sys.executable, "-m", "scenarios.cli", *words]
+    return [sys.executable, "-m", "scenarios.cli.main", *words]
 
 
 def chain(folder: Path) -> list[str]:

@@ -32,17 +32,17 @@ from rich.table import Table
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from costmodel.availability import Always, Renewal  # noqa: E402
-from costmodel.bandwidth import Constant, OrnsteinUhlenbeck  # noqa: E402
-from costmodel.behaviour import Behaviour  # noqa: E402
 from costmodel.clock import Clock  # noqa: E402
-from costmodel.conditions import Conditions  # noqa: E402
-from costmodel.fleet import Change, Fleet, Spread  # noqa: E402
-from costmodel.share import share  # noqa: E402
-from costmodel.timeline import Links, Timeline  # noqa: E402
-from costmodel.work import Work  # noqa: E402
-from edge.streams import generator  # noqa: E402
-from scenarios import doctor  # noqa: E402
+from costmodel.fleet.availability import Always, Renewal  # noqa: E402
+from costmodel.fleet.conditions import Conditions  # noqa: E402
+from costmodel.fleet.dynamics import Behaviour  # noqa: E402
+from costmodel.fleet.fleet import Change, Fleet, Spread  # noqa: E402
+from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck  # noqa: E402
+from costmodel.network.transfers import share  # noqa: E402
+from costmodel.visits.timeline import Links, Timeline  # noqa: E402
+from costmodel.visits.work import Work  # noqa: E402
+from edge.protocol.rng import generator  # noqa: E402
+from scenarios.studies import doctor  # noqa: E402
 from scenarios.studies.stress import stress  # noqa: E402
 from tests.costmodel.oracle import random_case, replanned  # noqa: E402
 
@@ -54,7 +54,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 BUSY = "import time\nend = time.monotonic() + 120\nwhile time.monotonic() < end: pass"
 STEPS = """
 import json, time, torch
-from edge.calibrate import measure
+from edge.profile.calibrate import measure
 from edge.models import MODELS
 torch.set_num_threads(1)
 row = min(MODELS.values(), key=lambda row: row.shape)
@@ -250,7 +250,7 @@ def workers(_: int) -> Iterator[Line]:
         for number in (1, 8):
             words = ["run", "digits", "rounds.max=5", "--workers", str(number), "--json", "--out", folder]
             done = subprocess.run(
-                [sys.executable, "-m", "scenarios.cli", *words],
+                [sys.executable, "-m", "scenarios.cli.main", *words],
                 cwd=ROOT,
                 check=False,
                 capture_output=True,

@@ -42,7 +42,7 @@ from typing import Any
 from unittest import mock
 
 ROOT = Path(__file__).parent.parent
-FEDBR = (sys.executable, "-m", "scenarios.cli")
+FEDBR = (sys.executable, "-m", "scenarios.cli.main")
 SHORT = ("train.local_epochs=1", "stop.target_accuracy=1.0")
 TABLES = {"rounds": "round", "visits": "visit", "transfers": "rowid", "choices": "rowid"}
 """Tables with virtual columns -> the order of their rows."""

@@ -32,11 +32,11 @@ import psutil
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from coordinator.archive import Archive  # noqa: E402
-from coordinator.ledger import Ledger, read  # noqa: E402
-from coordinator.outbox import Outbox  # noqa: E402
+from coordinator.records.checkpoints import Archive  # noqa: E402
+from coordinator.records.store import Ledger, read  # noqa: E402
+from coordinator.workers.message_sender import Outbox  # noqa: E402
 from scenarios import runner  # noqa: E402
-from scenarios.cli import guarded  # noqa: E402
+from scenarios.cli.main import guarded  # noqa: E402
 
 MOST_COST, MOST_WORKER_SECONDS, MOST_RESUME_SECONDS = 1.03, 3.0, 5.0
 REPEATS = 3
@@ -143,7 +143,7 @@ def resume(out: Path) -> tuple[float, str]:
     found = []
     for number in range(REPEATS):
         folder = out / "digits" / f"resume-{number}"
-        fedbr = [sys.executable, "-m", "scenarios.cli"]
+        fedbr = [sys.executable, "-m", "scenarios.cli.main"]
         words = ["run", "digits", "stop.target_accuracy=1.0", "--quiet", "--out", str(out), "--run-id", folder.name]
         with subprocess.Popen([*fedbr, *words], stdout=subprocess.DEVNULL) as process:
             _until(lambda: _rounds(folder) >= 5)  # noqa: B023 - used at once

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import psutil
 
-from coordinator.ledger import read
+from coordinator.records.store import read
 
 POLL_SECONDS = 0.25
 MOST_GROWTH = 1.10
@@ -74,7 +74,7 @@ def remains() -> set[str]:
     found |= {str(path) for path in SHARED_MEMORY.iterdir()} if SHARED_MEMORY.is_dir() else set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if "edge.nursery" in process.cmdline():
+            if "edge.runtime.fork_server" in process.cmdline():
                 found.add(f"process {process.pid}")
     return found
 
@@ -82,7 +82,7 @@ def remains() -> set[str]:
 def play(words: Sequence[str], folder: Path) -> list[Sample]:
     """The samples of one run, in order. CalledProcessError if it fails."""
     samples: list[Sample] = []
-    with subprocess.Popen([sys.executable, "-m", "scenarios.cli", *words], stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen([sys.executable, "-m", "scenarios.cli.main", *words], stdout=subprocess.DEVNULL) as process:
         watched = psutil.Process(process.pid)
         while process.poll() is None:
             sample = take(watched, folder)

@@ -5,8 +5,8 @@ the same links and with the same arithmetic, equal to the bit. SimPy moves the c
 reckoned, never to a time recomputed from a delay. Nothing here reads the host's clock.
 
 At one instant, things happen in this order: flows end, visits pass from one part to the next, visits are broken off,
-rates change, `next` gives what is due, flows begin (of each kind the lowest order first). `costmodel.share` does the
-same for a batch.
+rates change, `next` gives what is due, flows begin (of each kind the lowest order first). `costmodel.network.transfers`
+does the same for a batch.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ import simpy
 from numpy.typing import ArrayLike, NDArray
 from simpy.events import URGENT, Event, EventPriority
 
-from costmodel.availability import Always, first_available
-from costmodel.bandwidth import DOWN, UP
-from costmodel.conditions import Conditions
-from costmodel.fleet import Fleet
-from costmodel.flight import Flight
-from costmodel.play import DUE, Lane, Play
-from costmodel.timeline import Timeline, solve
-from costmodel.work import Work, Works
+from costmodel.fleet.availability import Always, first_available
+from costmodel.fleet.conditions import Conditions
+from costmodel.fleet.fleet import Fleet
+from costmodel.network.bandwidth import DOWN, UP
+from costmodel.visits.event_driver import DUE, Lane, Play
+from costmodel.visits.live_visit import Flight
+from costmodel.visits.timeline import Timeline, solve
+from costmodel.visits.work import Work, Works
 
 Doubles = NDArray[np.float64]
 ORDERS = 1 << 40

@@ -21,13 +21,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
-from coordinator.door import Gate
-from coordinator.federation import Progress
-from coordinator.ledger import read
-from edge.files import is_temporary, write_bytes, write_text
-from scenarios import places
-from scenarios.load import Loaded, ScenarioError
-from scenarios.resolved import toml_text
+from coordinator.records.store import read
+from coordinator.rounds.run import Progress
+from coordinator.workers.door import Gate
+from edge.protocol.files import is_temporary, write_bytes, write_text
+from scenarios import run_folder
+from scenarios.config.load import Loaded, ScenarioError
+from scenarios.config.toml_writer import toml_text
 
 PACKAGES = ("torch", "torchvision", "numpy", "simpy", "pyzmq", "msgpack", "pydantic", "safetensors", "scikit-learn")
 KILLED = 128 + signal.SIGINT
@@ -174,7 +174,7 @@ def fresh_folder(loaded: Loaded, host: Host) -> Path:
     """A new run folder with its empty places and the resolved scenario."""
 
     def fill(folder: Path) -> None:
-        for name in places.FOLDERS:
+        for name in run_folder.FOLDERS:
             (folder / name).mkdir()
         write_text(folder / "scenario.toml", toml_text(loaded.scenario.model_dump()))
 
@@ -184,7 +184,7 @@ def fresh_folder(loaded: Loaded, host: Host) -> Path:
 def empty(folder: Path) -> None:
     """Make a run folder as `fresh_folder` leaves it; for a run that was broken off before its first round."""
     with _writing(folder):
-        places.empty(folder)
+        run_folder.empty(folder)
 
 
 @contextlib.contextmanager

@@ -12,26 +12,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.budget import USER, Budget
-from coordinator.faults import Faults
-from coordinator.federation import Federation, RunFailed
-from coordinator.ledger import HostEvent, Ledger, genesis, has_rounds, read
-from coordinator.nursery import Nursery
-from coordinator.pool import Pool
-from coordinator.resume import take_up
-from coordinator.rounds import POLICIES
-from coordinator.tasks import PoolError, Stopped
+from coordinator.aggregation.update_checks import Faults
+from coordinator.records.resume import take_up
+from coordinator.records.store import HostEvent, Ledger, genesis, has_rounds, read
+from coordinator.rounds.budget import USER, Budget
+from coordinator.rounds.run import Federation, RunFailed
+from coordinator.rounds.synchronous import POLICIES
+from coordinator.workers.launcher import Nursery
+from coordinator.workers.pool import Pool
+from coordinator.workers.task import PoolError, Stopped
 from costmodel.clock import Clock
-from costmodel.fleet import Fleet
-from edge.config import Job
-from edge.files import write_text
-from edge.machine import computes
-from scenarios import assembly, places, sources
+from costmodel.fleet.fleet import Fleet
+from edge.protocol.config import Job
+from edge.protocol.files import write_text
+from edge.runtime.numerics import computes
+from scenarios import builder, plugin_sources, run_folder
 from scenarios.cache import cache_folder
-from scenarios.explain import known_keys
+from scenarios.config.error_messages import known_keys
+from scenarios.config.load import Loaded, ScenarioError, load
+from scenarios.config.schema import Scenario
 from scenarios.host import Host, empty, fresh_folder, logging_to, the_only_one
-from scenarios.load import Loaded, ScenarioError, load
-from scenarios.record import (
+from scenarios.report.metadata import (
     data_sha256,
     device_of,
     environment,
@@ -40,7 +41,6 @@ from scenarios.record import (
     stops_at_target,
     summary,
 )
-from scenarios.schema import Scenario
 
 USERS_ERRORS = ("DataError", "PartitionError", "CacheError")
 
@@ -54,7 +54,7 @@ def check_guests(loaded: Loaded, asked: Job) -> None:
 @contextlib.contextmanager
 def scouting(loaded: Loaded, device: str, nursery: Nursery, logs: Path, stopped: Callable[[], bool]) -> Iterator[Pool]:
     """One worker that can be asked to describe, before or instead of a run. Errors as of `run`."""
-    asked = assembly.job(loaded, None, device, cache_folder())
+    asked = builder.job(loaded, None, device, cache_folder())
     refuse = users_errors(loaded)
     with Pool(asked, 1, nursery, logs, refuse, stopped) as pool:
         yield pool
@@ -68,15 +68,15 @@ def run(
     ScenarioError for what the user can mend and Stopped before the first round, both without leaving a run folder;
     RunFailed with the run folder for what went wrong.
     """
-    loaded = assembly.on_device(loaded, host.device)
-    drawn = assembly.fleet(loaded)
+    loaded = builder.on_device(loaded, host.device)
+    drawn = builder.fleet(loaded)
     folder = fresh_folder(loaded, host)
     with the_only_one(folder), _told(folder):
         host.on_start(folder, loaded)
         try:
             return _run(loaded, drawn, host, folder, nursery, stopped, stop_at_target)
         except (ScenarioError, Stopped):
-            places.discard(folder)  # both come before the first round: there is nothing to keep
+            run_folder.discard(folder)  # both come before the first round: there is nothing to keep
             raise
 
 
@@ -87,9 +87,9 @@ def resume(loaded: Loaded, host: Host, folder: Path, nursery: Nursery, stopped: 
     a run that is at work, and one whose data or scenario are not what they were; RunFailed for what goes wrong, or if
     no checkpoint can be used. Modules of the user's own must be those that it began with.
     """
-    places.check(folder)
+    run_folder.check(folder)
     _check_device(folder, host.device)
-    drawn = assembly.fleet(loaded)
+    drawn = builder.fleet(loaded)
     with the_only_one(folder), _told(folder):
         if (result := _outcome(loaded, folder)) is not None:
             return result
@@ -117,7 +117,7 @@ def begun(folder: Path, device: str) -> tuple[Loaded, str]:
     file = folder / "scenario.toml"
     if not file.is_file():
         raise ScenarioError(f"{folder}: not a run folder: there is no scenario.toml in it")
-    places.check(folder)
+    run_folder.check(folder)
     if device == "auto":
         device = device_of(folder) or device
     _check_device(folder, device)
@@ -144,7 +144,7 @@ def _outcome(loaded: Loaded, folder: Path) -> dict[str, Any] | None:
         if has_rounds(path) and (change := source_change(folder)):
             raise ScenarioError(f"{folder}: {change}; to go on with this run, put back what it was, or begin a new one")
         return None
-    if meta["genesis"] != genesis(assembly.identity(loaded), data_sha256(folder)):
+    if meta["genesis"] != genesis(builder.identity(loaded), data_sha256(folder)):
         raise _is_another(folder)
     if path.with_name(f"{path.name}-wal").exists():  # killed before the ledger was closed
         with contextlib.suppress(sqlite3.Error):
@@ -220,26 +220,26 @@ def _run(
     again: bool = False,
 ) -> dict[str, Any]:
     wall_started, cache, logs = time.monotonic(), cache_folder(), folder / "logs"
-    own = {} if again else sources.find(sources.named(loaded))
+    own = {} if again else plugin_sources.find(plugin_sources.named(loaded))
     with scouting(loaded, host.device, nursery, logs, stopped) as scout:
         description, initial = scout.describe(True)
-    out = assembly.refused(loaded, drawn, description)
-    chain = genesis(assembly.identity(loaded), description.data_sha256)
+    out = builder.refused(loaded, drawn, description)
+    chain = genesis(builder.identity(loaded), description.data_sha256)
     if not again:
-        known = environment(loaded, description, host, out, stop_at_target, sources.keep(own, folder))
+        known = environment(loaded, description, host, out, stop_at_target, plugin_sources.keep(own, folder))
         write_text(folder / "environment.json", json.dumps(known, indent=1))
     ledger = Ledger(folder / "ledger.sqlite", None if again else chain)
     try:
         if ledger.genesis != chain:
             raise _is_another(folder)
-        asked = assembly.job(loaded, description, host.device, cache)
+        asked = builder.job(loaded, description, host.device, cache)
         if host.gate is not None:
             check_guests(loaded, asked)
             asked = replace(asked, computes={} if host.gate.any_machine else computes(host.device))
         if again and (change := machine_change(folder, host.device)):
             ledger.event(HostEvent("machine_changed", "", change, time.time()))
-        half = assembly.server(loaded, description, initial)
-        most = assembly.largest_message(loaded, asked, description, half)
+        half = builder.server(loaded, description, initial)
+        most = builder.largest_message(loaded, asked, description, half)
         with Pool(asked, host.workers, nursery, logs, ledger.event, stopped, gate=host.gate, most_nbytes=most) as pool:
             federation = Federation(
                 job=asked,
@@ -249,10 +249,10 @@ def _run(
                 server=half,
                 workers=pool,
                 clock=Clock(drawn),
-                budget=Budget(assembly.limits(loaded, stop_at_target)),
+                budget=Budget(builder.limits(loaded, stop_at_target)),
                 ledger=ledger,
                 folder=folder,
-                rules=assembly.rules(loaded),
+                rules=builder.rules(loaded),
                 eval_every=loaded.scenario.eval.every,
                 on_round=host.on_round,
                 is_stopped=stopped,

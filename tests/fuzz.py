@@ -27,13 +27,13 @@ from unittest.mock import patch
 import psutil
 import zmq
 
-from coordinator import hearing
-from coordinator.crew import Worker
-from coordinator.pool import Pool
-from coordinator.tasks import PoolTask, Reply
-from edge import messages, state, wire
-from edge.exact import ExactSum
-from edge.payload import Vector
+from coordinator.workers import message_handler
+from coordinator.workers.pool import Pool
+from coordinator.workers.registry import Worker
+from coordinator.workers.task import PoolTask, Reply
+from edge.protocol import client_state, codec, messages
+from edge.protocol.fixed_point import ExactSum
+from edge.protocol.payload import Vector
 from tests.edge.listener import SILENT_SECONDS, Listener
 from tests.edge.mutations import BYE, JOB, RUN, Parts, going_down, going_up, mutate, noise, pack, payload, run_of
 from tests.handshakes import GREETING, HELLO, INITIATE
@@ -116,10 +116,10 @@ def read(parts: Parts, held: dict[bytes, Vector] | None, run_id: str = RUN) -> N
     """Decode a message, and check that it is one."""
     if len(parts) < 2:
         raise messages.WireError(f"{len(parts)} parts")
-    wire.Envelope.parse(parts[0]).pack()
-    message = wire.decode(parts[1], parts[2:], run_id, held)
-    again = wire.encode(message, run_id)
-    assert type(wire.decode(again.header, again.frames, run_id)) is type(message)
+    codec.Envelope.parse(parts[0]).pack()
+    message = codec.decode(parts[1], parts[2:], run_id, held)
+    again = codec.encode(message, run_id)
+    assert type(codec.decode(again.header, again.frames, run_id)) is type(message)
 
 
 # --- a pool -------------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class Misbehaving(Impostors):
             super().say(identity, message, sequence)
             return
         self.left -= 1
-        run_id, envelope = run_of(message), wire.Envelope(identity, sequence)
+        run_id, envelope = run_of(message), codec.Envelope(identity, sequence)
         valid = [pack(other, envelope, run_id=run_id) for other in (message, *going_up())]
         self._outcome.sent += 1
         self.send(identity, malformed(self._draw, valid))
@@ -222,7 +222,7 @@ def fuzz_pool(count: int, seed: int, kind: type[Misbehaving] = Misbehaving) -> O
 
 def fuzz_host(count: int, seed: int) -> Outcome:
     """A pool whose guests misbehave: what clients keep is written as an honest one brings it."""
-    with patch.object(hearing, "MOST_OFFENCES", math.inf):  # they all have one key
+    with patch.object(message_handler, "MOST_OFFENCES", math.inf):  # they all have one key
         return fuzz_pool(count, seed, MisbehavingGuests)
 
 
@@ -259,7 +259,7 @@ def _visit(pool: Pool, clients: Sequence[int], heard: list[int], share: float, f
     tasks = [PoolTask(message, share=share, up=up) for message in asked]
     if pool.gate is not None:
         before = str(folder / "before")
-        state.write(before, keeps(1).payload)
+        client_state.write(before, keeps(1).payload)
         tasks = [
             replace(task, state_in=before, state_out=str(folder / f"after-{number}"), kept={"model": {"a": 3}})
             for number, task in enumerate(tasks)
@@ -268,7 +268,7 @@ def _visit(pool: Pool, clients: Sequence[int], heard: list[int], share: float, f
     order.wait()
     for task, client in zip(tasks, clients, strict=True):
         if task.state_out is not None:
-            assert state.read(task.state_out)["model"]["a"].data.tolist() == [client] * 3
+            assert client_state.read(task.state_out)["model"]["a"].data.tolist() == [client] * 3
             Path(task.state_out).unlink()
     if share:
         total = ExactSum(order.collect()["model"]["a"]).vector()
@@ -341,10 +341,10 @@ def fuzz_worker(count: int, seed: int, is_guest: bool = False) -> Outcome:
             kept.append(message)
 
     with tempfile.TemporaryDirectory(prefix="f-") as folder:
-        listener = Listener(Path(folder), "tests.edge.listener:guest" if is_guest else "edge.worker:main")
+        listener = Listener(Path(folder), "tests.edge.listener:guest" if is_guest else "edge.runtime.worker:main")
         assert isinstance(listener.hear()[1], messages.Hello)
         files = ("before", "after") if is_guest else (None, None)
-        envelope = wire.Envelope(listener.identity, 7, *files)
+        envelope = codec.Envelope(listener.identity, 7, *files)
         down = [(message, isinstance(message, messages.Blocks | messages.Kept)) for message in going_down()]
         late = [pack(message, envelope, frames, RUN) for message, frames in down]
         early = [
@@ -357,7 +357,7 @@ def fuzz_worker(count: int, seed: int, is_guest: bool = False) -> Outcome:
             for _ in range(min(BATCH, count)):
                 listener.send(malformed(draw, early))
                 outcome.sent += 1
-            listener.send(pack(messages.Welcome(JOB), wire.Envelope(listener.identity)))
+            listener.send(pack(messages.Welcome(JOB), codec.Envelope(listener.identity)))
             while outcome.sent < count:
                 for _ in range(min(BATCH, count - outcome.sent)):
                     if is_guest and draw.random() < 0.5:  # whatever comes next may need it, or not

@@ -13,12 +13,12 @@ import msgpack
 import numpy as np
 import zmq
 
-from coordinator.door import Gate
-from coordinator.ledger import HostEvent
-from coordinator.pool import Pool
-from edge import messages, wire
-from edge.exact import ExactSums
-from edge.payload import Vector
+from coordinator.records.store import HostEvent
+from coordinator.workers.door import Gate
+from coordinator.workers.pool import Pool
+from edge.protocol import codec, messages
+from edge.protocol.fixed_point import ExactSums
+from edge.protocol.payload import Vector
 from tests.edge.mutations import JOB, pack, payload
 
 
@@ -41,7 +41,7 @@ class Impostors:
         self.gate: Gate | None = None
         """By which they come then"""
 
-    # --- as coordinator.nursery.Nursery ---
+    # --- as coordinator.workers.launcher.Nursery ---
 
     def fileno(self) -> int:
         return self._read_end
@@ -84,7 +84,7 @@ class Impostors:
 
     def say(self, identity: str, message: messages.Message, sequence: int = 0) -> None:
         """Send what an honest worker would."""
-        self.send(identity, pack(message, wire.Envelope(identity, sequence)))
+        self.send(identity, pack(message, codec.Envelope(identity, sequence)))
 
     def send(self, identity: str, parts: Sequence[bytes]) -> None:
         """Send anything, as this worker, if it has not been ended meanwhile."""
@@ -101,7 +101,7 @@ class Impostors:
         for identity, socket in list(self.sockets.items()):
             while identity in self.sockets and socket.poll(0):
                 envelope, header, *frames = socket.recv_multipart()
-                self._heed(identity, wire.Envelope.parse(envelope), header, frames)
+                self._heed(identity, codec.Envelope.parse(envelope), header, frames)
 
     def _connect(self, identity: str) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.DEALER)
@@ -118,7 +118,7 @@ class Impostors:
         self._answers.append(answer)
         os.write(self._write_end, b".")
 
-    def _heed(self, identity: str, envelope: wire.Envelope, header: bytes, frames: Sequence[bytes]) -> None:
+    def _heed(self, identity: str, envelope: codec.Envelope, header: bytes, frames: Sequence[bytes]) -> None:
         name = name_of(header)
         if name == "bye":
             self.end([identity])

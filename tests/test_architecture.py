@@ -18,21 +18,11 @@ MAY_IMPORT = {
     "coordinator": {"coordinator", "costmodel", "edge"},
     "scenarios": set(OURS),
 }
-TORCH_FREE_EDGE = {"payload", "messages", "wire", "config", "streams", "state", "exact", "files", "scratch"}
-"""What the coordinator may import of edge."""
 ONLY_IN = {
     "torch": ("edge/",),
     "torchvision": ("edge/",),
     "simpy": ("costmodel/",),
-    "zmq": (
-        "edge/link.py",
-        "edge/worker.py",
-        "edge/guest.py",
-        "edge/keys.py",
-        "coordinator/door.py",
-        "coordinator/entrance.py",
-        "coordinator/outbox.py",
-    ),
+    "zmq": ("edge/runtime/", "coordinator/workers/"),
 }
 
 
@@ -59,8 +49,10 @@ def test_a_file_imports_only_what_its_room_may(name: str, tree: ast.Module) -> N
         top = imported.split(".")[0]
         if top in OURS:
             assert top in MAY_IMPORT[room], f"{name} imports {imported}"
-        if room == "coordinator" and top == "edge":
-            assert imported.split(".")[1] in TORCH_FREE_EDGE, f"{name} imports {imported}"
+        if (room == "coordinator" or name.startswith("edge/protocol/")) and top == "edge":
+            assert imported.startswith("edge.protocol"), f"{name} imports {imported}"
+        if name.startswith("coordinator/workers/"):
+            assert not imported.startswith(("coordinator.methods", "coordinator.rounds")), f"{name} imports {imported}"
         if top in ONLY_IN:
             assert name.startswith(ONLY_IN[top]), f"{name} imports {imported}"
 
@@ -110,12 +102,12 @@ def test_plain_ways_of_reading_are_no_danger() -> None:
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
-        ("coordinator.pool", ("torch", "simpy")),
-        ("coordinator.nursery, coordinator.tasks", ("torch", "zmq")),
-        ("coordinator.rounds, coordinator.federation, coordinator.methods", ("torch", "simpy", "zmq")),
-        ("scenarios.cli", ("torch", "simpy", "matplotlib")),
-        ("scenarios.load", ("torch",)),
-        ("edge.messages, edge.wire", ("torch", "zmq")),
+        ("coordinator.workers.pool", ("torch", "simpy")),
+        ("coordinator.workers.launcher, coordinator.workers.task", ("torch", "zmq")),
+        ("coordinator.rounds.synchronous, coordinator.rounds.run, coordinator.methods", ("torch", "simpy", "zmq")),
+        ("scenarios.cli.main", ("torch", "simpy", "matplotlib")),
+        ("scenarios.config.load", ("torch",)),
+        ("edge.protocol.messages, edge.protocol.codec", ("torch", "zmq")),
         ("costmodel.clock", ("torch", "zmq")),
     ],
 )

@@ -20,7 +20,7 @@ def test_the_tutorials_own_method_runs(tmp_path: Path) -> None:
     (command,) = re.findall(r"```sh\nPYTHONPATH=\. fedbr (.*)\n```", text)
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
     done = subprocess.run(
-        [sys.executable, "-m", "scenarios.cli", *shlex.split(command), "--workers", "1"],
+        [sys.executable, "-m", "scenarios.cli.main", *shlex.split(command), "--workers", "1"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
@@ -31,9 +31,10 @@ def test_the_tutorials_own_method_runs(tmp_path: Path) -> None:
     assert "my_method:ROW 2/2" in done.stderr
 
 
-def test_the_map_of_the_code_names_every_file() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text()
-    rooms = {room: text.partition(f"**{room}/**")[2].partition("\n**")[0] for room in ROOMS}
-    for room, described in rooms.items():
-        files = {str(path.relative_to(ROOT / room)) for path in (ROOT / room).rglob("*.py") if path.stat().st_size}
-        assert files == set(re.findall(r"^\| `([^`*]+\.py)` \|", described, re.MULTILINE)), room
+def test_the_map_of_the_code_names_every_folder_and_files_that_are_there() -> None:
+    described = (ROOT / "CONTRIBUTING.md").read_text().partition("## The map")[2].partition("## Checklists")[0]
+    named = set(re.findall(r"^\| `([^`*]+)` \|", described, re.MULTILINE))
+    folders = {f"{path.parent.relative_to(ROOT)}/" for room in ROOMS for path in (ROOT / room).rglob("__init__.py")}
+    assert folders - {f"{room}/" for room in ROOMS} == {name for name in named if name.endswith("/")}
+    assert [name for name in named if not (ROOT / name).exists()] == []
+    assert len([name for name in named if name.endswith(".py")]) == 20

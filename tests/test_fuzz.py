@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge import messages, wire
+from edge.protocol import codec, messages
 from tests.edge.mutations import BOMBS, RUN, going_up, mutate, one_of_each, pack, run_of
 from tests.fuzz import Outcome, fuzz_decoder, fuzz_guest, fuzz_host, fuzz_pool, fuzz_port, fuzz_worker, read
 
@@ -71,4 +71,4 @@ def test_a_bomb_is_no_message_wherever_it_stands(bomb: bytes) -> None:
             with pytest.raises(messages.WireError):
                 read(changed, None)
     with pytest.raises(messages.WireError):
-        wire.Envelope.parse(bomb)
+        codec.Envelope.parse(bomb)

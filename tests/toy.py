@@ -19,32 +19,32 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from coordinator.asynchronous import stream
-from coordinator.budget import Budget, Limits
-from coordinator.federation import Federation, Progress
-from coordinator.ledger import Ledger, read
-from coordinator.methods import Method, resolve
-from coordinator.names import PLACES
-from coordinator.optimisers import OPTIMISERS, Replace
-from coordinator.rounds import POLICIES
-from coordinator.rules import Rules
-from coordinator.server import Setup
-from coordinator.tasks import Heard, PoolTask, Reply
-from costmodel.availability import Renewal
-from costmodel.behaviour import Behaviour
+from coordinator.aggregation.optimizers import OPTIMISERS, Replace
+from coordinator.aggregation.server import Setup
+from coordinator.methods.registry import Method, resolve
+from coordinator.records.names import PLACES
+from coordinator.records.store import Ledger, read
+from coordinator.rounds.asynchronous import stream
+from coordinator.rounds.budget import Budget, Limits
+from coordinator.rounds.policy import Rules
+from coordinator.rounds.run import Federation, Progress
+from coordinator.rounds.synchronous import POLICIES
+from coordinator.workers.task import Heard, PoolTask, Reply
 from costmodel.clock import Clock
-from costmodel.device import devices, networks
-from costmodel.fleet import Change, Fleet, Spread
-from costmodel.timeline import Links
-from costmodel.transport import wire_bits
-from edge import messages, wire
-from edge.blocks import Block, Net
-from edge.config import DataConfig, Description, HalfConfig, Job, ModelConfig, PartitionConfig, TrainConfig
-from edge.exact import ExactSums
-from edge.local import Local, Visit
-from edge.payload import MODEL, Payload, Vector
-from edge.site import Site
-from edge.streams import generator
+from costmodel.fleet.availability import Renewal
+from costmodel.fleet.devices import devices, networks
+from costmodel.fleet.dynamics import Behaviour
+from costmodel.fleet.fleet import Change, Fleet, Spread
+from costmodel.network.tcp import wire_bits
+from costmodel.visits.timeline import Links
+from edge.protocol import codec, messages
+from edge.protocol.config import DataConfig, Description, HalfConfig, Job, ModelConfig, PartitionConfig, TrainConfig
+from edge.protocol.fixed_point import ExactSums
+from edge.protocol.payload import MODEL, Payload, Vector
+from edge.protocol.rng import generator
+from edge.training.block_model import Block, Net
+from edge.training.client_update import Local, Visit
+from edge.training.trainer import Site
 
 RUN_ID = "0123456789abcdef"
 CPU = torch.device("cpu")
@@ -69,9 +69,9 @@ def cache_folder() -> str:
 @functools.cache
 def described(model: ModelConfig, data: DataConfig, seed: int) -> tuple[Description, Payload]:
     """What a worker says before round 0, asked once for all runs that share these."""
-    return Site(Job(RUN_ID, seed, "cpu", cache_folder(), model, data, TRAIN, HalfConfig("edge.local:Local"))).describe(
-        True
-    )
+    return Site(
+        Job(RUN_ID, seed, "cpu", cache_folder(), model, data, TRAIN, HalfConfig("edge.training.client_update:Local"))
+    ).describe(True)
 
 
 @dataclass
@@ -138,11 +138,11 @@ class Direct:
         assert isinstance(message, messages.Train)
         sites = (self.site, *self.others)
         site = sites[len(self.trained) % len(sites)]
-        sent = wire.encode(site.train(message, task.state_in, task.state_out), RUN_ID)
+        sent = codec.encode(site.train(message, task.state_in, task.state_out), RUN_ID)
         # The worker's own vectors change with the next task.
-        reply = wire.decode(sent.header, [bytes(frame) for frame in sent.frames], RUN_ID)
+        reply = codec.decode(sent.header, [bytes(frame) for frame in sent.frames], RUN_ID)
         assert isinstance(reply, messages.Update)
-        down, up = wire.encode(message, RUN_ID).nbytes, sent.nbytes
+        down, up = codec.encode(message, RUN_ID).nbytes, sent.nbytes
         self.bytes_down += down
         self.bytes_up += up
         self.trained.append((message.round, message.client))

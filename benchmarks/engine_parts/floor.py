@@ -23,14 +23,14 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.engine_parts import images, plain
-from edge.data.shares import cached_shares
-from edge.data.store import open_data
-from edge.payload import MODEL, Floats
-from edge.site import Site
-from edge.streams import generator
-from scenarios.assembly import job
+from edge.data.decoded_cache import open_data
+from edge.data.partitioning import cached_shares
+from edge.protocol.payload import MODEL, Floats
+from edge.protocol.rng import generator
+from edge.training.trainer import Site
+from scenarios.builder import job
 from scenarios.cache import cache_folder
-from scenarios.load import data_config, load
+from scenarios.config.load import data_config, load
 
 PROCESSES = 2
 SEED_STREAM = "batches"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edge.data.sets import DataSet, Decoded, Split
+from edge.data.registry import DataSet, Decoded, Split
 
 CLASSES = 10
 SHAPE = (3, 32, 32)

@@ -23,9 +23,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from benchmarks.engine_parts.steps import Product
-from edge.batches import LocalBatches
-from edge.messages import Train
-from edge.sgd import Sgd
+from edge.protocol.messages import Train
+from edge.training.batches import LocalBatches
+from edge.training.sgd import Sgd
 
 BATCHES = (10, 20, 40)
 CLIENTS = 50

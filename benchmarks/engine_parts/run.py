@@ -23,13 +23,13 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from benchmarks.engine_parts.sampler import FOLDER_VARIABLE, KINDS, Sampler, sum_of
-from coordinator.federation import Progress
-from coordinator.ledger import read
-from coordinator.nursery import Nursery
-from coordinator.pool import Pool
+from coordinator.records.store import read
+from coordinator.rounds.run import Progress
+from coordinator.workers.launcher import Nursery
+from coordinator.workers.pool import Pool
 from scenarios import runner
+from scenarios.config.load import Loaded, load
 from scenarios.host import Host
-from scenarios.load import Loaded, load
 
 SITE = "benchmarks.engine_parts.site"
 
@@ -88,7 +88,7 @@ def main(text: str) -> None:
         os.environ[FOLDER_VARIABLE] = name
         sampler = Sampler(np.zeros((2, len(KINDS)))) if request.sample else None
         watch = Watch(request, sampler, folder)
-        preload = ("edge.site", SITE) if request.sample else ("edge.site",)
+        preload = ("edge.training.trainer", SITE) if request.sample else ("edge.training.trainer",)
         pool = partial(Pool, site=f"{SITE}:SampledSite") if request.sample else Pool
         host = Host(folder / "runs", request.workers, "cpu", None, watch.on_start, watch.on_round)
         loaded = load(request.toml, request.overrides)

@@ -1,4 +1,4 @@
-"""The product's own `edge.site.Site`, in a worker that is sampled while it works (`sampler`)."""
+"""The product's own `edge.training.trainer.Site`, in a worker that is sampled while it works (`sampler`)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from benchmarks.engine_parts.sampler import FOLDER_VARIABLE, Sampler, shared_array
-from edge.config import Job
-from edge.site import Site
+from edge.protocol.config import Job
+from edge.training.trainer import Site
 
 
 class SampledSite(Site):

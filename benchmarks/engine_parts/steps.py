@@ -1,8 +1,8 @@
 """Single steps of the product and of the plain formulation, in turns: ``-m benchmarks.engine_parts.steps REQUEST``.
 
-The request is the JSON of `Request`. A step of the product is `edge.sgd.Sgd` called within a visit of one step, as a
-worker does it; the batch, the download and the upload around it are not timed, nor are they for the plain step. One
-process, one thread.
+The request is the JSON of `Request`. A step of the product is `edge.training.sgd.Sgd` called within a visit of one
+step, as a worker does it; the batch, the download and the upload around it are not timed, nor are they for the plain
+step. One process, one thread.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from torch import nn
 
 from benchmarks.engine_parts import images
 from benchmarks.engine_parts.plain import LAYOUTS, Images, Plain, blocks_of, flat, in_layout, load
-from edge.messages import Train
-from edge.payload import MODEL, Floats
-from edge.sgd import Sgd
-from edge.site import Site
-from edge.streams import generator
-from scenarios.assembly import job
+from edge.protocol.messages import Train
+from edge.protocol.payload import MODEL, Floats
+from edge.protocol.rng import generator
+from edge.training.sgd import Sgd
+from edge.training.trainer import Site
+from scenarios.builder import job
 from scenarios.cache import cache_folder
-from scenarios.load import load as load_scenario
+from scenarios.config.load import load as load_scenario
 
 WARM_UP = 1
 CHECKED_STEPS = 3

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from benchmarks.engine_parts import images
 from benchmarks.engine_parts.run import Request
-from coordinator.nursery import MALLOC, THREADS
+from coordinator.workers.launcher import MALLOC, THREADS
 
 ROOT = Path(__file__).parent.parent.parent
 CORES = len(os.sched_getaffinity(0))
@@ -172,7 +172,7 @@ class Helper:
 
 def why_no_bf16(toml: Path) -> str | None:
     """Why bf16 is not measured, or None."""
-    from scenarios.load import ScenarioError, load
+    from scenarios.config.load import ScenarioError, load
 
     try:
         load(str(toml), [BF16])

@@ -30,7 +30,7 @@ from benchmarks.engine_parts.tools import (
     request,
     why_no_bf16,
 )
-from coordinator.nursery import THREADS
+from coordinator.workers.launcher import THREADS
 
 LAYOUTS = ("contiguous", "channels_last")
 WORKERS = 2

@@ -11,9 +11,9 @@ import time
 from typing import Any
 from unittest import mock
 
-from coordinator.leases import Leases
-from coordinator.ledger import Ledger
-from scenarios.cli import guarded
+from coordinator.records.store import Ledger
+from coordinator.workers.scheduler import Leases
+from scenarios.cli.main import guarded
 
 
 def main(words: list[str]) -> int:

@@ -6,7 +6,7 @@ https://arxiv.org/abs/1602.05629
 
 from __future__ import annotations
 
-from coordinator.methods.row import Objective, Options
+from coordinator.methods.spec import Objective, Options
 
 
 class FedAvgOptions(Options):

@@ -1,7 +1,7 @@
 """FedAvg+FitNet: outputs of local blocks are drawn to those of the received model's. The server is FedAvg's.
 
 The baseline of Kim, Kim and Han, ICML 2022, https://arxiv.org/abs/2207.06936, Table 2, which prints neither weight, nor
-layers, nor reduction. The client half is `edge.objectives.fedavg_fitnet`.
+layers, nor reduction. The client half is `edge.methods.fedavg_fitnet`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from coordinator.methods.row import Chosen, Objective, Options, Passes, check_inner, taught_passes
+from coordinator.methods.spec import Chosen, Objective, Options, Passes, check_inner, taught_passes
 
 
 class FedAvgFitNetOptions(Options):
@@ -40,6 +40,6 @@ ROW = Objective(
     source="Romero et al., ICLR 2015; as a baseline Kim, Kim and Han, ICML 2022",
     options=FedAvgFitNetOptions,
     neutral="weight = 0, or layers = []",
-    client="edge.objectives.fedavg_fitnet:FedAvgFitNet",
+    client="edge.methods.fedavg_fitnet:FedAvgFitNet",
     passes=passes,
 )

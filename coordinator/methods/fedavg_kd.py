@@ -1,7 +1,7 @@
 """FedAvg+KD: the received model teaches local training. The server is FedAvg's.
 
 The baseline of Kim, Kim and Han, ICML 2022, https://arxiv.org/abs/2207.06936, Table 2, which prints neither weight nor
-temperature; the defaults are those of Flower's reproduction of FedMLB. The client half is `edge.objectives.fedavg_kd`.
+temperature; the defaults are those of Flower's reproduction of FedMLB. The client half is `edge.methods.fedavg_kd`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from coordinator.methods.row import Objective, Options, taught_passes
+from coordinator.methods.spec import Objective, Options, taught_passes
 
 
 class FedAvgKDOptions(Options):
@@ -37,6 +37,6 @@ ROW = Objective(
     source="Hinton, Vinyals and Dean, 2015; as a baseline Kim, Kim and Han, ICML 2022",
     options=FedAvgKDOptions,
     neutral="weight = 0",
-    client="edge.objectives.fedavg_kd:FedAvgKD",
+    client="edge.methods.fedavg_kd:FedAvgKD",
     passes=lambda blocks, options, choice: taught_passes(blocks, blocks if options.weight else 0),
 )

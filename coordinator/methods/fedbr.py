@@ -1,8 +1,8 @@
 """FedBR: only the last alpha global blocks go down, and a bandit picks alpha per client (GMBS).
 
 Zeng, Liu, Xu, Wang, Xu and Zhao, Enhanced Federated Learning with Adaptive Block-wise Regularization and Knowledge
-Distillation. The client half is `edge.objectives.fedbr`, the bandit `coordinator.gmbs`. What the paper leaves open is
-an option here; the default comes first and the alternatives after it.
+Distillation. The client half is `edge.methods.fedbr`, the bandit `coordinator.methods.gmbs`. What the paper leaves open
+is an option here; the default comes first and the alternatives after it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from coordinator.gmbs import Bonus, Gmbs, Normalise, normalise, reward
-from coordinator.ledger import ChoiceRow
-from coordinator.methods.row import Chosen, Objective, Options, Passes, add_frozen_suffix, plain_passes
-from coordinator.server import Dispatch, Model, Outcome, Part, Server, Setup, State
-from edge.messages import Update
-from edge.payload import FORWARD, KINDS, MODEL, Layout, Vector
-from edge.streams import generator
+from coordinator.aggregation.server import Dispatch, Model, Outcome, Part, Server, Setup, State
+from coordinator.methods.gmbs import Bonus, Gmbs, Normalise, normalise, reward
+from coordinator.methods.spec import Chosen, Objective, Options, Passes, add_frozen_suffix, plain_passes
+from coordinator.records.store import ChoiceRow
+from edge.protocol.messages import Update
+from edge.protocol.payload import FORWARD, KINDS, MODEL, Layout, Vector
+from edge.protocol.rng import generator
 
 
 class FedBROptions(Options):
@@ -296,7 +296,7 @@ ROW = Objective(
     source="Zeng et al.",
     options=FedBROptions,
     neutral="period = 0 and lambda1 = lambda2 = 0, against FedAvg with uniform weights",
-    client="edge.objectives.fedbr:FedBR",
+    client="edge.methods.fedbr:FedBR",
     server=FedBRServer,
     down=None,
     keep=kept,

@@ -1,7 +1,7 @@
 """FedDyn: dynamic regularisation, whose fixed point is the global optimum. A client's very first step is plain.
 
 Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, https://arxiv.org/abs/2111.04263. The client
-half is `edge.corrections.feddyn`, which keeps λ_i; nothing travels beside the model.
+half is `edge.methods.feddyn`, which keeps λ_i; nothing travels beside the model.
 
 The server keeps h, 0 at first: h ← h − (α/N) Σ (θ_i − θ) over those that took part, N being all clients; so h is the
 mean of all λ_i at any time. Then θ ← (the clients' mean) − h/α. The paper's mean is plain; ``aggregate.weights`` says
@@ -15,11 +15,11 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from coordinator.methods.row import Correction, Options
-from coordinator.server import Model, Part, Setup, State
-from coordinator.sums import Sum
-from edge.messages import Update
-from edge.payload import BUFFERS, MODEL, Vector
+from coordinator.aggregation.server import Model, Part, Setup, State
+from coordinator.aggregation.weighted_sum import Sum
+from coordinator.methods.spec import Correction, Options
+from edge.protocol.messages import Update
+from edge.protocol.payload import BUFFERS, MODEL, Vector
 
 
 class FedDynOptions(Options):
@@ -82,7 +82,7 @@ ROW = Correction(
     source="Acar et al., ICLR 2021",
     options=FedDynOptions,
     neutral="none; a client's very first step is the objective's alone",
-    client="edge.corrections.feddyn:Dyn",
+    client="edge.methods.feddyn:Dyn",
     server=FedDynPart,
     keeps=True,
     single_replies=True,

@@ -1,7 +1,7 @@
 """FedGKD: the mean of the last global models teaches local training.
 
 Yao, Pan, Dai, Wan, Ding, Jin, Xu and Sun, Local-Global Knowledge Distillation in Heterogeneous Federated Learning with
-Non-IID Data, 2021, https://arxiv.org/abs/2107.00051. The client half is `edge.objectives.fedgkd`.
+Non-IID Data, 2021, https://arxiv.org/abs/2107.00051. The client half is `edge.methods.fedgkd`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from coordinator.methods.row import Chosen, Objective, Options, Passes, taught_passes
-from coordinator.server import Dispatch, Model, Part, Server, Setup, State
-from coordinator.sums import Sum
-from edge.payload import TEACHER, Vector
+from coordinator.aggregation.server import Dispatch, Model, Part, Server, Setup, State
+from coordinator.aggregation.weighted_sum import Sum
+from coordinator.methods.spec import Chosen, Objective, Options, Passes, taught_passes
+from edge.protocol.payload import TEACHER, Vector
 
 
 class FedGKDOptions(Options):
@@ -106,7 +106,7 @@ ROW = Objective(
     source="Yao, Pan, Dai, Wan, Ding, Jin, Xu and Sun, 2021",
     options=FedGKDOptions,
     neutral="weight = 0",
-    client="edge.objectives.fedgkd:FedGKD",
+    client="edge.methods.fedgkd:FedGKD",
     server=FedGKDServer,
     choices=("distil",),
     passes=passes,

@@ -1,7 +1,7 @@
 """FedMLB: hybrid pathways of local and frozen global blocks regularise local training. The server is FedAvg's.
 
 Kim, Kim and Han, Multi-Level Branched Regularization for Federated Learning, ICML 2022,
-https://arxiv.org/abs/2207.06936. The client half is `edge.objectives.fedmlb`.
+https://arxiv.org/abs/2207.06936. The client half is `edge.methods.fedmlb`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from coordinator.methods.row import Chosen, Objective, Options, Passes, add_frozen_suffix, check_inner, plain_passes
-from edge.payload import FORWARD, INPUT_GRADIENT
+from coordinator.methods.spec import Chosen, Objective, Options, Passes, add_frozen_suffix, check_inner, plain_passes
+from edge.protocol.payload import FORWARD, INPUT_GRADIENT
 
 
 class FedMLBOptions(Options):
@@ -65,7 +65,7 @@ ROW = Objective(
     source="Kim, Kim and Han, ICML 2022",
     options=FedMLBOptions,
     neutral="lambda1 = lambda2 = 0, or pathways = []",
-    client="edge.objectives.fedmlb:FedMLB",
+    client="edge.methods.fedmlb:FedMLB",
     passes=passes,
     nominal_alpha=lambda blocks, options, choice: blocks - 1,
 )

@@ -1,7 +1,7 @@
 """FedNova: clients' changes are normalised by how many steps they are the sum of, before they are averaged.
 
 Wang, Liu, Liang, Joshi and Poor, Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization,
-NeurIPS 2020, https://arxiv.org/abs/2007.07481. The client half, which counts the steps, is `edge.objectives.fednova`.
+NeurIPS 2020, https://arxiv.org/abs/2007.07481. The client half, which counts the steps, is `edge.methods.fednova`.
 
 θ ← θ − τ_eff Σ p_i d_i with d_i = (θ − θ_i)/a_i is a step from θ to the mean of the θ_i by weights p_i/a_i, that is
 τ_eff Σ p_i/a_i times as long. The server optimiser takes it from there.
@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from coordinator.methods.row import Objective, Options
-from coordinator.optimisers import Replace
-from coordinator.server import Part, Server, Setup
-from edge.messages import Update
-from edge.payload import BUFFERS, Floats
+from coordinator.aggregation.optimizers import Replace
+from coordinator.aggregation.server import Part, Server, Setup
+from coordinator.methods.spec import Objective, Options
+from edge.protocol.messages import Update
+from edge.protocol.payload import BUFFERS, Floats
 
 
 class FedNovaOptions(Options):
@@ -99,7 +99,7 @@ ROW = Objective(
     source="Wang, Liu, Liang, Joshi and Poor, NeurIPS 2020",
     options=FedNovaOptions,
     neutral="the same number of steps at every client (train.local_steps)",
-    client="edge.objectives.fednova:FedNova",
+    client="edge.methods.fednova:FedNova",
     server=FedNovaServer,
     reports=("normaliser",),
     reads=("mu", "half"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from coordinator.methods.row import Correction, Options
+from coordinator.methods.spec import Correction, Options
 
 
 class FedProxOptions(Options):
@@ -25,5 +25,5 @@ ROW = Correction(
     source="Li et al., MLSys 2020",
     options=FedProxOptions,
     neutral="mu = 0",
-    client="edge.corrections.prox:Prox",
+    client="edge.methods.fedprox:Prox",
 )

@@ -1,7 +1,7 @@
 """SCAFFOLD: control variates take the clients' drift out of their gradients. The first round is the objective's alone.
 
 Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020,
-https://arxiv.org/abs/1910.06378. The client half is `edge.corrections.scaffold`.
+https://arxiv.org/abs/1910.06378. The client half is `edge.methods.scaffold`.
 
 The server keeps c, 0 at first, which goes down beside the model; Δc_i comes up, and c ← c + (1/N) Σ Δc_i over those
 that took part, N being all clients. So c is the mean of all c_i at any time, however the model's own mean is weighted.
@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from coordinator.methods.row import Correction, Options
-from coordinator.server import Model, Part, Setup, State
-from coordinator.sums import Sum
-from edge.messages import Update
-from edge.payload import BUFFERS, CONTROL, MODEL, Payload, Vector
+from coordinator.aggregation.server import Model, Part, Setup, State
+from coordinator.aggregation.weighted_sum import Sum
+from coordinator.methods.spec import Correction, Options
+from edge.protocol.messages import Update
+from edge.protocol.payload import BUFFERS, CONTROL, MODEL, Payload, Vector
 
 
 class ScaffoldOptions(Options):
@@ -115,7 +115,7 @@ ROW = Correction(
     source="Karimireddy et al., ICML 2020",
     options=ScaffoldOptions,
     neutral="none; the first round is the objective alone",
-    client="edge.corrections.scaffold:Scaffold",
+    client="edge.methods.scaffold:Scaffold",
     server=ScaffoldPart,
     keeps=True,
     single_replies=True,

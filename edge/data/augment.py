@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from edge.data.sets import DataError, DataSet
+from edge.data.registry import DataError, DataSet
 
 _Numbers = NDArray[np.float32]
 FAR = 1e6

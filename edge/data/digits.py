@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edge.data.sets import DataError, DataSet, Decoded, Split
+from edge.data.registry import DataError, DataSet, Decoded, Split
 
 COMES_WITH = "scikit-learn"
 """Where the set always is, so that no folder is searched for it."""

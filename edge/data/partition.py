@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edge.data.sets import PartitionError
+from edge.data.registry import PartitionError
 
 Indices = NDArray[np.int64]
 

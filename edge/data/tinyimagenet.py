@@ -14,8 +14,8 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
 import numpy as np
 
-from edge.data.images import MOST_NBYTES, pixels
-from edge.data.sets import DataError, DataSet, Decoded, Split
+from edge.data.parquet_images import MOST_NBYTES, pixels
+from edge.data.registry import DataError, DataSet, Decoded, Split
 
 ROOT = "tiny-imagenet-200"
 TRAINING = re.compile(rf"{ROOT}/train/(\w+)/images/[^/]+\.JPEG")

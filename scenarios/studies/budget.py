@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coordinator.nursery import Nursery
+from coordinator.workers.launcher import Nursery
 from costmodel import units
-from edge.files import write_text
-from scenarios import curves
-from scenarios.cells import write_csv
+from edge.protocol.files import write_text
+from scenarios.config.load import ScenarioError
 from scenarios.host import Host
-from scenarios.load import ScenarioError
+from scenarios.report import bands as curves
+from scenarios.report.csv_files import write_csv
+from scenarios.report.progress import Trail, at_budget, spread, trail
 from scenarios.studies.compare import variants
-from scenarios.studies.series import MARK, Part, Study, lacks, run_all
-from scenarios.studies.trail import Trail, at_budget, spread, trail
+from scenarios.studies.sweep import MARK, Part, Study, lacks, run_all
 
 KIND = "budget"
 PARSE: dict[str, Callable[[str], float]] = {"bytes": units.nbytes, "time": units.seconds}

@@ -14,17 +14,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.federation import RunFailed
-from coordinator.ledger import read
-from coordinator.methods import resolve
-from coordinator.nursery import Nursery
-from coordinator.tasks import PoolError, Stopped
+from coordinator.methods.registry import resolve
+from coordinator.records.store import read
+from coordinator.rounds.run import RunFailed
+from coordinator.workers.launcher import Nursery
+from coordinator.workers.task import PoolError, Stopped
 from costmodel.units import nearest
-from edge.files import write_text
-from scenarios import report, runner
+from edge.protocol.files import write_text
+from scenarios import runner
+from scenarios.config.load import Loaded, ScenarioError, load
+from scenarios.config.toml_source import COMMAND_LINE, parse
 from scenarios.host import Host, make_folder
-from scenarios.load import Loaded, ScenarioError, load
-from scenarios.reading import COMMAND_LINE, parse
+from scenarios.report import html
 
 OPTIONS = "method_options"
 
@@ -125,7 +126,7 @@ def write(result: dict[str, Any], name: str, with_report: bool = True) -> Path:
     if not with_report:
         return folder
     methods = ", ".join(run["method"] for run in result["runs"])
-    return report.build(folders, folder / "report.html", f"{name}: {methods}", result)
+    return html.build(folders, folder / "report.html", f"{name}: {methods}", result)
 
 
 def in_common(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:

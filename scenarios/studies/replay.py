@@ -17,17 +17,17 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from coordinator.asynchronous import POLICIES as ASYNCHRONOUS
-from coordinator.ledger import BOTTLENECKS, RoundRow
+from coordinator.records.store import BOTTLENECKS, RoundRow
+from coordinator.rounds.asynchronous import POLICIES as ASYNCHRONOUS
 from costmodel.clock import Clock
 from costmodel.units import format_bytes, format_joules, format_seconds
-from edge.config import Description
-from edge.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, KINDS, WEIGHT_GRADIENT, BlockShape, Layout
-from scenarios import assembly
-from scenarios.load import Loaded, ScenarioError, load
-from scenarios.reading import COMMAND_LINE, parse
-from scenarios.runs import open_runs
-from scenarios.studies.replayed import Record, Replay
+from edge.protocol.config import Description
+from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, KINDS, WEIGHT_GRADIENT, BlockShape, Layout
+from scenarios import builder
+from scenarios.config.load import Loaded, ScenarioError, load
+from scenarios.config.toml_source import COMMAND_LINE, parse
+from scenarios.report.run_reader import open_runs
+from scenarios.studies.replayed_run import Record, Replay
 
 TABLES = ("fleet", "budget", "stop")
 KEYS = ("rounds.policy", "rounds.over_select", "rounds.deadline", "rounds.min_fraction")
@@ -81,8 +81,8 @@ def replayed(folder: Path, overrides: Sequence[str] = ()) -> Replay:
                 f"to train anew: {fresh}"
             )
     description = described(run.environment, was)
-    drawn = assembly.fleet(loaded)
-    out = assembly.refused(loaded, drawn, description)
+    drawn = builder.fleet(loaded)
+    out = builder.refused(loaded, drawn, description)
     new = Replay(record, loaded, was.scenario.stop.target_accuracy, description, Clock(drawn), out, fresh)
     new.play()
     return new

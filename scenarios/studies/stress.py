@@ -23,16 +23,16 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from coordinator import cohort as cohorts
-from coordinator.rows import bottleneck
-from coordinator.rules import Rules
+from coordinator.records.round_record import bottleneck
+from coordinator.rounds import selection as cohorts
+from coordinator.rounds.policy import Rules
 from costmodel.clock import Clock
-from costmodel.conditions import Conditions
-from costmodel.fleet import Change, Fleet, Spread
-from costmodel.timeline import Links, Timeline
+from costmodel.fleet.conditions import Conditions
+from costmodel.fleet.fleet import Change, Fleet, Spread
 from costmodel.units import format_bytes, format_flops, format_rate, format_seconds, nearest
-from costmodel.work import Work, Works
-from edge.streams import generator
+from costmodel.visits.timeline import Links, Timeline
+from costmodel.visits.work import Work, Works
+from edge.protocol.rng import generator
 from scenarios.errors import ScenarioError
 
 Doubles = NDArray[np.float64]

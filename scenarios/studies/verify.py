@@ -10,14 +10,14 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from coordinator.federation import Progress
-from coordinator.ledger import has_rounds, read
-from coordinator.nursery import Nursery
-from edge.scratch import scratch
+from coordinator.records.store import has_rounds, read
+from coordinator.rounds.run import Progress
+from coordinator.workers.launcher import Nursery
+from edge.protocol.scratch import scratch
 from scenarios import runner
+from scenarios.config.load import Loaded, ScenarioError
 from scenarios.host import Host
-from scenarios.load import Loaded, ScenarioError
-from scenarios.record import machine_change, source_change, stops_at_target
+from scenarios.report.metadata import machine_change, source_change, stops_at_target
 
 TABLES = {"rounds": "round", "visits": "visit", "transfers": "rowid", "choices": "rowid"}
 """What the chain runs over -> the order of its rows."""

@@ -15,31 +15,32 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from coordinator.archive import file_sha256
-from coordinator.budget import BYTES, CLIENTS, JOULES, ROUNDS, SECONDS, Cost, Limits
-from coordinator.federation import Federation, RunFailed
-from coordinator.held import Held
-from coordinator.ledger import read
-from coordinator.methods import Method
+from coordinator.aggregation.optimizers import Replace
+from coordinator.aggregation.server import Model, Part, State
 from coordinator.methods.fedavg import ROW as FEDAVG
 from coordinator.methods.fedbr import ROW as FEDBR
-from coordinator.methods.row import Correction, Options
-from coordinator.optimisers import Replace
-from coordinator.rounds import POLICIES
-from coordinator.rules import Rules
-from coordinator.server import Model, Part, State
-from coordinator.tasks import Heard, Order, PoolTask, Stopped, Workers
-from coordinator.visits import Visit
-from costmodel.availability import Windows
-from costmodel.behaviour import Behaviour
-from costmodel.fleet import Change, Spread
-from costmodel.timeline import Links
-from costmodel.transport import wire_bits
-from edge import local, state
-from edge.blocks import Net
-from edge.config import PartitionConfig, TrainConfig
-from edge.messages import Update
-from edge.payload import MODEL, Floats, Payload, Vector
+from coordinator.methods.registry import Method
+from coordinator.methods.spec import Correction, Options
+from coordinator.records.checkpoints import file_sha256
+from coordinator.records.store import read
+from coordinator.rounds.budget import BYTES, CLIENTS, JOULES, ROUNDS, SECONDS, Cost, Limits
+from coordinator.rounds.policy import Rules
+from coordinator.rounds.reorder_buffer import Held
+from coordinator.rounds.run import Federation, RunFailed
+from coordinator.rounds.synchronous import POLICIES
+from coordinator.rounds.visit import Visit
+from coordinator.workers.task import Heard, Order, PoolTask, Stopped, Workers
+from costmodel.fleet.availability import Windows
+from costmodel.fleet.dynamics import Behaviour
+from costmodel.fleet.fleet import Change, Spread
+from costmodel.network.tcp import wire_bits
+from costmodel.visits.timeline import Links
+from edge.protocol import client_state
+from edge.protocol.config import PartitionConfig, TrainConfig
+from edge.protocol.messages import Update
+from edge.protocol.payload import MODEL, Floats, Payload, Vector
+from edge.training import client_update
+from edge.training.block_model import Net
 from tests.toy import Run, federation, play
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
@@ -327,14 +328,14 @@ def test_joules_are_never_overspent(policy: str, tmp_path: Path) -> None:
 # --- what clients keep, and corrections -------------------------------------------------------------------------------
 
 
-class Tally(local.Correction):
+class Tally(client_update.Correction):
     """Keeps how often its client was visited, and sends 1 each time; the server's count comes down."""
 
-    def begin(self, net: Net, down: Payload, state: Payload, visit: local.Visit) -> None:
+    def begin(self, net: Net, down: Payload, state: Payload, visit: client_update.Visit) -> None:
         self.visits = float(state["tally"]["visits"].data[0]) if "tally" in state else 0.0
         self.heard = float(down["tally"]["all"].data[0])
 
-    def end(self, net: Net, visit: local.Visit) -> tuple[Payload, Payload, dict[str, float]]:
+    def end(self, net: Net, visit: client_update.Visit) -> tuple[Payload, Payload, dict[str, float]]:
         one, own = (Vector(np.array([n], np.float32)) for n in (1.0, self.visits + 1))
         heard = Vector(np.array([self.heard], np.float32))
         return {"tally": {"one": one, "own": own, "heard": heard}}, {"tally": {"visits": own}}, {}
@@ -381,7 +382,7 @@ def test_the_next_visit_of_a_client_sees_what_its_last_one_kept(policy: str, obj
     assert max(seen.values()) > 2
     for client, visits in seen.items():
         if visits:
-            assert float(state.read(run.federation.kept(client))["tally"]["visits"].data[0]) == visits
+            assert float(client_state.read(run.federation.kept(client))["tally"]["visits"].data[0]) == visits
     assert float(run.federation.server.state()["part0/used"]) == len(trained)
 
 
@@ -446,7 +447,7 @@ def test_every_client_keeps_its_own_first_blocks_between_visits(tmp_path: Path) 
     last = dict(run.rows("SELECT client, MAX(visit) FROM visits WHERE kind = 'train' GROUP BY client"))
     assert run.federation.archive.states == {client: f"{client}-{visit}.safetensors" for client, visit in last.items()}
     for client, visit in last.items():
-        kept = state.read(run.federation.kept(client))[MODEL]
+        kept = client_state.read(run.federation.kept(client))[MODEL]
         sent = run.workers.replies[visit].payload[MODEL]
         assert {key: vector.version for key, vector in kept.items()} == {key: sent[key].version for key in kept}
         assert list(kept) == ["conv1", "conv2", "conv3"]
@@ -523,7 +524,7 @@ def test_what_was_trained_in_vain_is_not_held_any_more(
             left.append([client for client in range(4) if client in self])
             super().close()
 
-    monkeypatch.setattr("coordinator.asynchronous.Held", Closed)
+    monkeypatch.setattr("coordinator.rounds.asynchronous.Held", Closed)
     # All four are trained together at 4 s. Client 3 is lost at 9 s, begins again at 10 s, and would send until 26 s.
     behaviour = Behaviour(Windows([[EVER], [EVER], [EVER], [(0, 9), (10, 1e6)]], None))
     for seconds, third in ((30.0, [(0, "lost"), (10, "train"), (26, "cut")]), (25.0, [(0, "lost"), (10, "cut")])):

@@ -14,13 +14,13 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from coordinator.archive import file_sha256
-from coordinator.audit import audit
-from coordinator.federation import RunFailed
-from coordinator.ledger import Ledger, link
-from coordinator.resume import take_up
-from coordinator.rounds import POLICIES
-from coordinator.tasks import Stopped
+from coordinator.records.audit import audit
+from coordinator.records.checkpoints import file_sha256
+from coordinator.records.resume import take_up
+from coordinator.records.store import Ledger, link
+from coordinator.rounds.run import RunFailed
+from coordinator.rounds.synchronous import POLICIES
+from coordinator.workers.task import Stopped
 from tests.toy import federation, play, unsteady_world
 
 POLICY = pytest.mark.parametrize("policy", POLICIES)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.budget import (
+from coordinator.rounds.budget import (
     BYTES,
     BYTES_DOWN,
     BYTES_UP,
@@ -22,8 +22,8 @@ from coordinator.budget import (
     Cost,
     Limits,
 )
-from coordinator.rounds import _Round
-from edge.config import PartitionConfig, TrainConfig
+from coordinator.rounds.synchronous import _Round
+from edge.protocol.config import PartitionConfig, TrainConfig
 from tests.toy import Run, federation, play
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)

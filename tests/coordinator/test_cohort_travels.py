@@ -8,9 +8,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from coordinator.cohort import Idle, draw
-from coordinator.travels import keys
-from edge.payload import BlockShape, Layout
+from coordinator.aggregation.block_exchange import keys
+from coordinator.rounds.selection import Idle, draw
+from edge.protocol.payload import BlockShape, Layout
 
 LAYOUT = Layout((BlockShape("stem", 4), BlockShape("body", 6, 2), BlockShape("head", 3)))
 

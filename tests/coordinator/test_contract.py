@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.archive import file_sha256
-from coordinator.federation import Progress, RunFailed
-from coordinator.methods import CORRECTIONS, OBJECTIVES, resolve
-from coordinator.optimisers import OPTIMISERS
-from coordinator.resume import take_up
-from coordinator.rounds import synchronous
-from coordinator.tasks import Heard, Order, PoolTask, Workers
-from edge import messages
-from edge.config import PartitionConfig, TrainConfig
-from edge.payload import MODEL, Vector
+from coordinator.aggregation.optimizers import OPTIMISERS
+from coordinator.methods.registry import CORRECTIONS, OBJECTIVES, resolve
+from coordinator.records.checkpoints import file_sha256
+from coordinator.records.resume import take_up
+from coordinator.rounds.run import Progress, RunFailed
+from coordinator.rounds.synchronous import synchronous
+from coordinator.workers.task import Heard, Order, PoolTask, Workers
+from edge.protocol import messages
+from edge.protocol.config import PartitionConfig, TrainConfig
+from edge.protocol.payload import MODEL, Vector
 from tests.toy import Run, federation, play
 
 IID = PartitionConfig("iid")
@@ -337,7 +337,7 @@ def test_a_method_has_one_name_however_it_is_spelled() -> None:
         (f"feddyn+{__name__}:STEPPING", "feddyn and stepping each make a server step of their own; only one can"),
         (f"fedprox+{__name__}:ALSO_MU", "fedprox and also-mu both have an option 'half'"),
         ("nowhere.at_all:ROW", "cannot be loaded"),
-        ("coordinator.cohort:draw", "is not a method row"),
+        ("coordinator.rounds.selection:draw", "is not a method row"),
     ],
 )
 def test_names_that_make_no_method_say_why(name: str, reason: str) -> None:

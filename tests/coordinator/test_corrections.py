@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 from torch import Tensor, nn
 
-from coordinator.federation import Federation
-from coordinator.methods import resolve
-from coordinator.rules import Rules
-from coordinator.server import Server, Setup
-from edge import state
-from edge.blocks import Net, load_dotted
-from edge.config import PartitionConfig, TrainConfig
-from edge.messages import Update
-from edge.payload import CONTROL, MODEL, Layout, Payload
-from edge.sgd import Sgd
+from coordinator.aggregation.server import Server, Setup
+from coordinator.methods.registry import resolve
+from coordinator.rounds.policy import Rules
+from coordinator.rounds.run import Federation
+from edge.protocol import client_state
+from edge.protocol.config import PartitionConfig, TrainConfig
+from edge.protocol.messages import Update
+from edge.protocol.payload import CONTROL, MODEL, Layout, Payload
+from edge.training.block_model import Net, load_dotted
+from edge.training.sgd import Sgd
 from tests.toy import CPU, batch, play, vector, visit
 
 IID = PartitionConfig("iid")
@@ -333,7 +333,7 @@ def test_the_means_weights_do_not_change_what_feddyn_remembers() -> None:
 
 def own(run: Federation, slot: str) -> list[np.ndarray[Any, np.dtype[np.float32]]]:
     """What each client remembers, all blocks in one vector; 0 for those that were never visited."""
-    kept = [state.read(run.kept(client)).get(slot, {}) for client in range(len(run.description.samples))]
+    kept = [client_state.read(run.kept(client)).get(slot, {}) for client in range(len(run.description.samples))]
     sizes = {key: size for key, size in run.description.layout.sizes.items() if not key.endswith(".buffers")}
     return [
         np.concatenate([named[key].data if key in named else np.zeros(size, np.float32) for key, size in sizes.items()])
@@ -404,7 +404,7 @@ def test_scaffold_covers_the_blocks_that_go_up(tmp_path: Path) -> None:
     body = ["conv1", "conv2", "conv3"]
     keys = run.rows("SELECT DISTINCT direction, key FROM transfers WHERE slot = 'control' ORDER BY direction, key")
     assert keys == [(way, key) for way in ("down", "up") for key in body]
-    kept = state.read(run.federation.kept(0))
+    kept = client_state.read(run.federation.kept(0))
     assert {slot: list(named) for slot, named in kept.items()} == {CONTROL: body, MODEL: ["head"]}
 
 

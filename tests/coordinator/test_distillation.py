@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.federation import Progress
+from coordinator.aggregation.server import Setup
 from coordinator.methods.fedgkd import FedGKDOptions, FedGKDServer
-from coordinator.rounds import POLICIES
-from coordinator.rules import Rules
-from coordinator.server import Setup
-from edge.config import TrainConfig
-from edge.messages import Update
-from edge.payload import MODEL, TEACHER, BlockShape, Layout, Payload
+from coordinator.rounds.policy import Rules
+from coordinator.rounds.run import Progress
+from coordinator.rounds.synchronous import POLICIES
+from edge.protocol.config import TrainConfig
+from edge.protocol.messages import Update
+from edge.protocol.payload import MODEL, TEACHER, BlockShape, Layout, Payload
 from tests.toy import Run, federation, play, vector
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=3)

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.faults import Faults, sums_too_far
-from coordinator.federation import Federation, RunFailed
-from coordinator.ledger import read
-from coordinator.optimisers import Replace
-from coordinator.resume import take_up
-from coordinator.rounds import POLICIES
-from coordinator.rules import Rules
-from coordinator.tasks import Heard, PoolTask, Reply, Stopped
-from edge.config import PartitionConfig, TrainConfig
-from edge.messages import Train, Update
-from edge.payload import MODEL, Shapes, Vector
+from coordinator.aggregation.optimizers import Replace
+from coordinator.aggregation.update_checks import Faults, sums_too_far
+from coordinator.records.resume import take_up
+from coordinator.records.store import read
+from coordinator.rounds.policy import Rules
+from coordinator.rounds.run import Federation, RunFailed
+from coordinator.rounds.synchronous import POLICIES
+from coordinator.workers.task import Heard, PoolTask, Reply, Stopped
+from edge.protocol.config import PartitionConfig, TrainConfig
+from edge.protocol.messages import Train, Update
+from edge.protocol.payload import MODEL, Shapes, Vector
 from tests.toy import Direct, Later, Run, federation, play, unsteady_world
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)

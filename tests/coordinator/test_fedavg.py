@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional as F
 
-from coordinator.server import Server, Setup
-from coordinator.sums import Sum
-from edge.batches import LocalBatches
-from edge.blocks import build
-from edge.config import PartitionConfig, TrainConfig
-from edge.messages import Update
-from edge.payload import MODEL, BlockShape, Floats, Layout
+from coordinator.aggregation.server import Server, Setup
+from coordinator.aggregation.weighted_sum import Sum
+from edge.protocol.config import PartitionConfig, TrainConfig
+from edge.protocol.messages import Update
+from edge.protocol.payload import MODEL, BlockShape, Floats, Layout
+from edge.training.batches import LocalBatches
+from edge.training.block_model import build
 from tests.toy import Run, play, vector
 
 IID = PartitionConfig("iid")

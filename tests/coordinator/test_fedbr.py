@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from edge import state
-from edge.config import PartitionConfig, TrainConfig
-from edge.messages import Update
-from edge.payload import MODEL
+from edge.protocol import client_state
+from edge.protocol.config import PartitionConfig, TrainConfig
+from edge.protocol.messages import Update
+from edge.protocol.payload import MODEL
 from tests.toy import Run, federation, play
 
 CLIPPED = TrainConfig(lr=0.1, batch=64, clip=0.5, weight_decay=1e-3)
@@ -42,7 +42,7 @@ def test_without_training_every_client_keeps_the_global_model(tmp_path: Path) ->
     before = {key: vector.version for key, vector in start.server.model.items()}
     assert {key: vector.version for key, vector in run.federation.server.model.items()} == before
     for client in (0, 1):
-        kept = state.read(run.federation.kept(client))[MODEL]
+        kept = client_state.read(run.federation.kept(client))[MODEL]
         assert {key: vector.version for key, vector in kept.items()} == {
             k: before[k] for k in ("conv1", "conv2", "conv3")
         }
@@ -84,7 +84,7 @@ def test_the_bandit_has_counted_every_visit(tmp_path: Path) -> None:
 
 def test_a_partial_round_starts_from_the_clients_own_first_blocks(tmp_path: Path) -> None:
     run = play(tmp_path, "fedbr", clients=2, rounds=1, alpha=1, train=CLIPPED).federation
-    kept = {client: state.read(run.kept(client))[MODEL] for client in (0, 1)}
+    kept = {client: client_state.read(run.kept(client))[MODEL] for client in (0, 1)}
     # Without a step size, what a client uploads is what it started from.
     run.job = replace(run.job, train=replace(CLIPPED, lr=0.0))
     replies: list[Update] = []
@@ -109,7 +109,7 @@ def test_with_broadcast_to_everyone_listeners_keep_the_model_that_was_sent(tmp_p
     assert sorted(kinds) == [0, 1, 2, 3]
     assert len(listeners) == 2
     for client in listeners:
-        kept = state.read(run.federation.kept(client))[MODEL]
+        kept = client_state.read(run.federation.kept(client))[MODEL]
         assert [kept[k].version for k in kept] == [start.server.model[k].version for k in ("conv1", "conv2", "conv3")]
         assert run.rows(f"SELECT bytes_up, flops, samples FROM visits WHERE client = {client}") == [(0, 0.0, 0)]
         assert downloads(run)[0, client] == BLOCK_NBYTES

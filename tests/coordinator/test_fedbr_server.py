@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.ledger import ChoiceRow
+from coordinator.aggregation.server import Dispatch, Outcome, Setup
 from coordinator.methods.fedbr import FedBROptions, FedBRServer, label_deviation, model_distance
-from coordinator.server import Dispatch, Outcome, Setup
-from edge.messages import Update
-from edge.payload import MODEL, BlockShape, Layout, Payload, Vector, sha256
+from coordinator.records.store import ChoiceRow
+from edge.protocol.messages import Update
+from edge.protocol.payload import MODEL, BlockShape, Layout, Payload, Vector, sha256
 
 LAYOUT = Layout(tuple(BlockShape(name, size) for size, name in enumerate(("a", "b", "c", "d"), start=1)))
 HISTOGRAM = np.array([[8, 0], [4, 4], [0, 8]])

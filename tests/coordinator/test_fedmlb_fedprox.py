@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from edge.blocks import Net
-from edge.config import TrainConfig
-from edge.corrections.prox import Prox
-from edge.sgd import Sgd
+from edge.methods.fedprox import Prox
+from edge.protocol.config import TrainConfig
+from edge.training.block_model import Net
+from edge.training.sgd import Sgd
 from tests.toy import batch, play, tower, visit, whole
 
 CLIPPED = TrainConfig(lr=0.1, batch=64, clip=0.5, weight_decay=1e-3)

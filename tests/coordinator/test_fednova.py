@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.methods import resolve
+from coordinator.aggregation.optimizers import Replace
+from coordinator.aggregation.server import Setup, State
 from coordinator.methods.fednova import FedNovaOptions, FedNovaServer
-from coordinator.optimisers import Replace
-from coordinator.rounds import synchronous
-from coordinator.rules import Rules
-from coordinator.server import Setup, State
-from edge.config import PartitionConfig, TrainConfig
-from edge.messages import Update
-from edge.payload import MODEL, BlockShape, Floats, Layout
+from coordinator.methods.registry import resolve
+from coordinator.rounds.policy import Rules
+from coordinator.rounds.synchronous import synchronous
+from edge.protocol.config import PartitionConfig, TrainConfig
+from edge.protocol.messages import Update
+from edge.protocol.payload import MODEL, BlockShape, Floats, Layout
 from tests.toy import federation, play, vector
 
 UNEVEN = PartitionConfig("dirichlet-unbalanced", alpha=0.5, min_samples=1)

@@ -15,22 +15,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.federation import Federation, RunFailed
-from coordinator.ledger import HostEvent, read
-from coordinator.methods import CORRECTIONS, OBJECTIVES, Method, resolve
-from coordinator.nursery import Nursery
-from coordinator.pool import Pool
-from coordinator.rounds import synchronous
-from coordinator.rules import Rules
-from coordinator.server import Part, Server
-from coordinator.tasks import Heard, Order, PoolError, PoolTask, Reply
-from edge import messages
-from edge.config import DataConfig, Description, HalfConfig, Job, ModelConfig, PartitionConfig, TrainConfig
-from edge.exact import ExactSum
-from edge.messages import Totals, Update
-from edge.payload import MODEL, Payload, Vector
+from coordinator.aggregation.server import Part, Server
+from coordinator.methods.registry import CORRECTIONS, OBJECTIVES, Method, resolve
+from coordinator.records.store import HostEvent, read
+from coordinator.rounds.policy import Rules
+from coordinator.rounds.run import Federation, RunFailed
+from coordinator.rounds.synchronous import synchronous
+from coordinator.workers.launcher import Nursery
+from coordinator.workers.pool import Pool
+from coordinator.workers.task import Heard, Order, PoolError, PoolTask, Reply
+from edge.protocol import messages
+from edge.protocol.config import DataConfig, Description, HalfConfig, Job, ModelConfig, PartitionConfig, TrainConfig
+from edge.protocol.fixed_point import ExactSum
+from edge.protocol.messages import Totals, Update
+from edge.protocol.payload import MODEL, Payload, Vector
+from scenarios.config.load import ScenarioError, load
 from scenarios.host import Host
-from scenarios.load import ScenarioError, load
 from scenarios.runner import run as run_scenario
 from tests.toy import Direct, federation, play
 
@@ -247,7 +247,7 @@ def digits(folder: Path, **how: Any) -> Federation:
 def on_real_workers(nursery: Nursery, folder: Path, workers: int, kill_after: int = -1) -> tuple[str, Crowd]:
     """(model hash, what happened) of a run."""
     run = digits(folder)
-    opened = Crowd(run.job, workers, nursery, folder, "edge.site:Site")
+    opened = Crowd(run.job, workers, nursery, folder, "edge.training.trainer:Site")
     try:
         with opened.pool:
             run.workers = Killing(opened, kill_after)
@@ -424,7 +424,7 @@ def test_sums_of_other_shapes_than_the_model_are_refused(tmp_path: Path) -> None
 
 def test_real_workers_are_not_asked_again_for_an_update_that_diverged(nursery: Nursery, tmp_path: Path) -> None:
     run = federation(tmp_path, rounds=1, train=TrainConfig(lr=1e30, batch=32, local_steps=4), sum="fixed_point")
-    opened = Crowd(run.job, 2, nursery, tmp_path, "edge.site:Site")
+    opened = Crowd(run.job, 2, nursery, tmp_path, "edge.training.trainer:Site")
     with opened.pool:
         run.workers = opened.pool
         assert failure(run).startswith("update refused: client 0, round 0: ")
@@ -454,7 +454,7 @@ def test_what_needs_single_updates_is_refused_by_name(overrides: tuple[str, ...]
 
 
 def test_it_is_a_users_error() -> None:
-    words = [sys.executable, "-m", "scenarios.cli", "run", "digits", "aggregate.sum=fixed_point"]
+    words = [sys.executable, "-m", "scenarios.cli.main", "run", "digits", "aggregate.sum=fixed_point"]
     ended = subprocess.run([*words, "rounds.policy=fedbuff"], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == (

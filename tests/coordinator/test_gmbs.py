@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from coordinator.gmbs import Gmbs, normalise, reward
+from coordinator.methods.gmbs import Gmbs, normalise, reward
 
 
 def test_eq_5_rewards_a_falling_loss_and_short_times() -> None:

@@ -18,14 +18,14 @@ import pytest
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from coordinator import pool as pools
-from coordinator.door import Came, Gate
-from coordinator.ledger import HostEvent
-from coordinator.nursery import Nursery
-from coordinator.pool import Pool
-from coordinator.tasks import PoolError, PoolTask, Reply
-from edge import messages, wire
-from edge.payload import Vector
+from coordinator.records.store import HostEvent
+from coordinator.workers import pool as pools
+from coordinator.workers.door import Came, Gate
+from coordinator.workers.launcher import Nursery
+from coordinator.workers.pool import Pool
+from coordinator.workers.task import PoolError, PoolTask, Reply
+from edge.protocol import codec, messages
+from edge.protocol.payload import Vector
 from tests.coordinator.test_pool import job, sums, visit
 
 SITE = "tests.coordinator.test_pool:Site"
@@ -90,7 +90,7 @@ class Peer:
         self, endpoint: str, keys: tuple[bytes, bytes] | None, name: str = "guest-1", server: bytes = RUN[0]
     ) -> None:
         self.name, self.run_id = name, messages.NO_RUN
-        self.envelope = wire.Envelope(name)
+        self.envelope = codec.Envelope(name)
         """Of what was heard last."""
         self._held: dict[bytes, Vector] = {}
         self._context = zmq.Context[Any]()
@@ -114,8 +114,8 @@ class Peer:
         self._context.term()
 
     def say(self, message: messages.Message, sequence: int = 0, envelope_name: str = "") -> None:
-        encoded = wire.encode(message, self.run_id)
-        envelope = wire.Envelope(envelope_name or self.name, sequence).pack()
+        encoded = codec.encode(message, self.run_id)
+        envelope = codec.Envelope(envelope_name or self.name, sequence).pack()
         self.send([envelope, encoded.header, *encoded.frames])
 
     def send(self, parts: Sequence[bytes | memoryview]) -> None:
@@ -125,8 +125,8 @@ class Peer:
         """(sequence, message), blocks aside."""
         while True:
             first, header, *frames = self._socket.recv_multipart()
-            self.envelope = wire.Envelope.parse(first)
-            message = wire.decode(header, frames, self.run_id, self._held)
+            self.envelope = codec.Envelope.parse(first)
+            message = codec.decode(header, frames, self.run_id, self._held)
             if not isinstance(message, messages.Blocks):
                 return self.envelope.sequence, message
             self._held |= {vector.version: vector for vector in message.vectors}

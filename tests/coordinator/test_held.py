@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.held import Held
-from edge.messages import Update
-from edge.payload import MODEL, Vector, sha256
+from coordinator.rounds.reorder_buffer import Held
+from edge.protocol.messages import Update
+from edge.protocol.payload import MODEL, Vector, sha256
 
 
 def reply(client: int, size: int = 1000) -> Update:

@@ -17,23 +17,24 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from coordinator.budget import ROUNDS
-from coordinator.federation import Federation
-from coordinator.methods import Method
+from coordinator.aggregation.optimizers import Replace
+from coordinator.aggregation.server import Dispatch, Model, Part, Server, Setup, State
+from coordinator.aggregation.weighted_sum import Sum
 from coordinator.methods.fedavg import FedAvgOptions
-from coordinator.methods.row import Correction, Objective, Options, plain_passes
-from coordinator.optimisers import Replace
-from coordinator.rounds import synchronous
-from coordinator.server import Dispatch, Model, Part, Server, Setup, State
-from coordinator.sums import Sum
-from coordinator.tasks import Heard, Order, PoolTask, Workers
-from edge import local, state
-from edge.blocks import Net
-from edge.config import ModelConfig, PartitionConfig, TrainConfig
-from edge.local import Batches, Local, Step
-from edge.messages import Update
-from edge.models import ModelRow
-from edge.payload import FORWARD, KINDS, MODEL, Floats, Payload, Vector, sha256
+from coordinator.methods.registry import Method
+from coordinator.methods.spec import Correction, Objective, Options, plain_passes
+from coordinator.rounds.budget import ROUNDS
+from coordinator.rounds.run import Federation
+from coordinator.rounds.synchronous import synchronous
+from coordinator.workers.task import Heard, Order, PoolTask, Workers
+from edge.models.registry import ModelRow
+from edge.protocol import client_state
+from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
+from edge.protocol.messages import Update
+from edge.protocol.payload import FORWARD, KINDS, MODEL, Floats, Payload, Vector, sha256
+from edge.training import client_update
+from edge.training.block_model import Net
+from edge.training.client_update import Batches, Local, Step
 from tests.toy import federation, play
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=4)
@@ -43,7 +44,7 @@ BODY = ("conv1", "conv2", "conv3")
 
 def objective(name: str, client: str | None = None, **fields: Any) -> Method:
     """A method of this file."""
-    half = "edge.local:Local" if client is None else f"{__name__}:{client}"
+    half = "edge.training.client_update:Local" if client is None else f"{__name__}:{client}"
     fields = {"options": FedAvgOptions, "client": half, **fields}
     return Method(name, Objective(name=name, title=name, source="a test", neutral="", **fields), ())
 
@@ -54,7 +55,7 @@ def objective(name: str, client: str | None = None, **fields: Any) -> Method:
 class Clusters(Local):
     """Trains whichever of the models that came down has the lower loss on the local data."""
 
-    def begin(self, net: Net, down: Payload, state: Payload, visit: local.Visit) -> None:
+    def begin(self, net: Net, down: Payload, state: Payload, visit: client_update.Visit) -> None:
         losses = []
         for slot in (MODEL, "second"):
             net.load(down[slot])
@@ -62,11 +63,11 @@ class Clusters(Local):
         self.chosen = int(np.argmin(losses))
         super().begin(net, {MODEL: down[(MODEL, "second")[self.chosen]]}, state, visit)
 
-    def _loss(self, net: Net, visit: local.Visit) -> float:
+    def _loss(self, net: Net, visit: client_update.Visit) -> float:
         with torch.no_grad():
             return sum(float(F.cross_entropy(net.run(x), y, reduction="sum")) for x, y in visit.local())
 
-    def end(self, net: Net, visit: local.Visit) -> tuple[Payload, Payload, dict[str, float]]:
+    def end(self, net: Net, visit: client_update.Visit) -> tuple[Payload, Payload, dict[str, float]]:
         up, kept, numbers = super().end(net, visit)
         return up, kept, {**numbers, "cluster": float(self.chosen)}
 
@@ -208,7 +209,7 @@ def test_corrections_act_on_parameters_and_buffers_are_averaged(method: str, tmp
     assert list(run.server.parts[0].state()) == ["body", "middle", "head"]
     last = [reply.payload[MODEL]["body.buffers"].data for reply in replies[-3:]]
     assert np.allclose(run.server.model["body.buffers"].data, np.mean(last, axis=0), rtol=0, atol=1e-6)
-    kept = state.read(run.kept(0))
+    kept = client_state.read(run.kept(0))
     assert sorted(key for named in kept.values() for key in named) == ["body", "head", "middle"]
 
 
@@ -220,7 +221,7 @@ FEDPER = objective("fedper", down="without:head", up="without:head", evaluated="
 def test_a_private_head_never_travels_and_is_kept(tmp_path: Path) -> None:
     run = play(tmp_path, FEDPER, rounds=3, train=BRIEF)
     assert run.rows("SELECT DISTINCT key FROM transfers WHERE slot = 'model' ORDER BY key") == [(key,) for key in BODY]
-    heads = [state.read(run.federation.kept(client))[MODEL] for client in range(4)]
+    heads = [client_state.read(run.federation.kept(client))[MODEL] for client in range(4)]
     assert [list(head) for head in heads] == [["head"]] * 4
     assert len({head["head"].version for head in heads}) == 4
 
@@ -230,7 +231,7 @@ def test_each_client_is_scored_with_its_own_head_on_its_own_test_examples(tmp_pa
     site, scores = run.workers.site, []
     for client in range(4):
         site.net.load({key: run.federation.server.model[key] for key in BODY})
-        site.net.load(state.read(run.federation.kept(client))[MODEL])
+        site.net.load(client_state.read(run.federation.kept(client))[MODEL])
         x, y = site.test_set.fetch(site.shares.test[client])
         with torch.no_grad():
             scores.append(float((site.net.run(x).argmax(1) == y).double().mean()))
@@ -250,7 +251,7 @@ def test_a_client_that_was_never_visited_has_its_head_as_it_was_initialised(tmp_
 class Phases(Local):
     """First the body learns under a fixed head, then the head on a fixed body; keeps how often it was visited."""
 
-    def begin(self, net: Net, down: Payload, state: Payload, visit: local.Visit) -> None:
+    def begin(self, net: Net, down: Payload, state: Payload, visit: client_update.Visit) -> None:
         super().begin(net, down, state, visit)
         self.visits = float(state["branch"]["visits"].data[0]) if "branch" in state else 0.0
 
@@ -267,7 +268,7 @@ class Phases(Local):
         half = len(self.seen) // 2
         assert any(not torch.equal(a, b) for a, b in zip(self.seen[:half], self.seen[half:], strict=True))
 
-    def end(self, net: Net, visit: local.Visit) -> tuple[Payload, Payload, dict[str, float]]:
+    def end(self, net: Net, visit: client_update.Visit) -> tuple[Payload, Payload, dict[str, float]]:
         up, kept, numbers = super().end(net, visit)
         visits = Vector(np.array([self.visits + 1], dtype=np.float32))
         return up, {**kept, "branch": {"visits": visits}}, numbers
@@ -285,7 +286,7 @@ PFEDMB = objective("pfedmb", "Phases", passes=phases_passes, keeps=True)
 def test_local_training_in_two_phases(tmp_path: Path) -> None:
     run = play(tmp_path, PFEDMB, rounds=3, train=dataclasses.replace(BRIEF, momentum=0.5, clip=1.0, weight_decay=0.01))
     assert run.stopped_by == ROUNDS
-    kept = [state.read(run.federation.kept(client)) for client in range(4)]
+    kept = [client_state.read(run.federation.kept(client)) for client in range(4)]
     assert [{slot: list(named) for slot, named in one.items()} for one in kept] == [{"branch": ["visits"]}] * 4
     assert [float(one["branch"]["visits"].data[0]) for one in kept] == [3, 3, 3, 3]
 
@@ -317,7 +318,7 @@ def test_what_a_correction_keeps_outlives_a_broadcast_to_everyone(tmp_path: Path
     listeners = [client for client, kind in visits if kind == "listen" and client in trained]
     assert listeners
     for client in listeners:
-        kept = state.read(run.federation.kept(client))
+        kept = client_state.read(run.federation.kept(client))
         assert list(kept[MODEL]) == list(BODY)
         assert max(np.abs(vector.data).max() for vector in kept["control"].values()) > 0
 
@@ -325,7 +326,7 @@ def test_what_a_correction_keeps_outlives_a_broadcast_to_everyone(tmp_path: Path
 # --- a correction that has the last word on the global model: FedDyn --------------------------------------------------
 
 
-class Idle(local.Correction):
+class Idle(client_update.Correction):
     """Corrects nothing."""
 
 

@@ -1,6 +1,6 @@
 """The state machine that hands out tasks, told as stories of events and instructions."""
 
-from coordinator.instructions import (
+from coordinator.workers.instructions import (
     Cancel,
     Collect,
     Collected,
@@ -15,7 +15,7 @@ from coordinator.instructions import (
     Send,
     Start,
 )
-from coordinator.leases import MOST_IN_HAND, Leases
+from coordinator.workers.scheduler import MOST_IN_HAND, Leases
 
 
 def crew(workers: int) -> Leases:

@@ -13,12 +13,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.archive import file_sha256
-from coordinator.federation import RunFailed
-from coordinator.ledger import ChoiceRow, Commit, HostEvent, Ledger, RoundRow, TransferRow, VisitRow, genesis, read
-from coordinator.resume import take_up
-from coordinator.rounds import synchronous
-from edge.config import TrainConfig
+from coordinator.records.checkpoints import file_sha256
+from coordinator.records.resume import take_up
+from coordinator.records.store import (
+    ChoiceRow,
+    Commit,
+    HostEvent,
+    Ledger,
+    RoundRow,
+    TransferRow,
+    VisitRow,
+    genesis,
+    read,
+)
+from coordinator.rounds.run import RunFailed
+from coordinator.rounds.synchronous import synchronous
+from edge.protocol.config import TrainConfig
 from tests.toy import federation, play
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)

@@ -17,12 +17,12 @@ import psutil
 import pytest
 import zmq
 
-from coordinator import listener as listeners
-from coordinator.listener import Listener
-from coordinator.nursery import Nursery
-from coordinator.zmtp import Frame, Frames, Handshake, RefusedError, cost
-from edge import messages
-from edge.payload import Vector
+from coordinator.workers import listener as listeners
+from coordinator.workers.launcher import Nursery
+from coordinator.workers.listener import Listener
+from coordinator.workers.zmtp import Frame, Frames, Handshake, RefusedError, cost
+from edge.protocol import messages
+from edge.protocol.payload import Vector
 from tests.coordinator import test_guests
 from tests.coordinator.test_guests import ALICE, Host, Opener, Peer, answer, meanwhile
 from tests.coordinator.test_pool import sums, visit
@@ -187,7 +187,7 @@ LIMITED = """
 import resource, sys, tempfile, zmq
 resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
 from pathlib import Path
-from coordinator.nursery import Nursery
+from coordinator.workers.launcher import Nursery
 from tests.coordinator.test_guests import Host
 from tests.coordinator.test_pool import sums, visit
 from tests.handshakes import GREETING, HELLO, INITIATE, frame

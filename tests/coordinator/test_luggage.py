@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.tasks import PoolError, PoolTask, Reply
-from edge import messages, state, wire
-from edge.payload import Payload, Vector
+from coordinator.workers.task import PoolError, PoolTask, Reply
+from edge.protocol import client_state, codec, messages
+from edge.protocol.payload import Payload, Vector
 from tests.coordinator import test_guests
 from tests.coordinator.test_guests import ALICE, Opener, Peer, answer, meanwhile
 from tests.coordinator.test_pool import model, visit
@@ -30,7 +30,7 @@ DOWN: Payload = {"model": {"a": Vector(np.zeros(2, np.float32))}}
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Of files that clients keep; client 7 has one."""
-    state.write(str(tmp_path / "state" / "before"), BEFORE)
+    client_state.write(str(tmp_path / "state" / "before"), BEFORE)
     return tmp_path / "state"
 
 
@@ -79,7 +79,7 @@ def test_it_goes_ahead_of_the_visit_and_is_written_before_the_update_is_heard(li
             host.pool.submit([keeping(folder)], hear).wait()
         named = (alice.envelope.state_in, alice.envelope.state_out)
     assert named == ("before", "after")  # and not where they lie
-    state.write(str(folder / "as a worker of ours writes it"), AFTER)
+    client_state.write(str(folder / "as a worker of ours writes it"), AFTER)
     assert found == [(folder / "as a worker of ours writes it").read_bytes()]
     assert files(folder) == ["after", "as a worker of ours writes it", "before"]
 
@@ -167,7 +167,7 @@ def test_what_does_not_fit_is_refused_and_written_nowhere_and_the_visit_is_done_
 
 
 def test_a_frame_that_was_damaged_cut_or_swapped_for_a_longer_one_is_refused(listening: Opener, folder: Path) -> None:
-    encoded = wire.encode(KEPT, "run-1")
+    encoded = codec.encode(KEPT, "run-1")
     damaged, longer = bytearray(encoded.frames[0]), bytes(encoded.frames[0]) + bytes(4)
     damaged[3] ^= 1
     wrong = {
@@ -180,7 +180,7 @@ def test_a_frame_that_was_damaged_cut_or_swapped_for_a_longer_one_is_refused(lis
         (folder / "after").unlink(missing_ok=True)
 
         def act(eve: Guest, update: messages.Update, n: int, parts: list[bytes] = parts) -> None:
-            eve.send([wire.Envelope(eve.name, n).pack(), *parts])
+            eve.send([codec.Envelope(eve.name, n).pack(), *parts])
 
         _refused_then_done(listening, folder, reason, act)
 
@@ -203,7 +203,7 @@ def _refused_then_done(
 
     with meanwhile(serve):
         host.pool.submit([keeping(folder)], lambda task, reply: done.append(reply)).wait()
-    assert plain(state.read(str(folder / "after"))) == plain(AFTER)
+    assert plain(client_state.read(str(folder / "after"))) == plain(AFTER)
     assert len(host.of("task_repeated")) == 1
     host.pool.__exit__(None, None, None)
 
@@ -243,7 +243,7 @@ def test_what_a_guest_brought_before_it_was_lost_does_not_count(listening: Opene
 
     with meanwhile(serve):
         host.pool.submit([keeping(folder)], lambda task, reply: None).wait()
-    assert plain(state.read(str(folder / "after"))) == plain(AFTER)
+    assert plain(client_state.read(str(folder / "after"))) == plain(AFTER)
 
 
 def test_what_comes_back_from_a_visit_that_was_cancelled_is_written_nowhere(listening: Opener, folder: Path) -> None:
@@ -285,7 +285,7 @@ def test_an_update_that_was_added_up_leaves_what_its_client_keeps_all_the_same(l
     with meanwhile(serve):
         order = host.pool.submit([replace(keeping(folder), share=1.0)], lambda task, reply: None)
         order.wait()
-        assert plain(state.read(str(folder / "after"))) == plain(AFTER)
+        assert plain(client_state.read(str(folder / "after"))) == plain(AFTER)
         order.collect()
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from coordinator.optimisers import OPTIMISERS, Replace
-from coordinator.rules import Rules
-from coordinator.server import Server, Setup
-from edge.config import TrainConfig
-from edge.messages import Update
-from edge.payload import MODEL, BlockShape, Layout
+from coordinator.aggregation.optimizers import OPTIMISERS, Replace
+from coordinator.aggregation.server import Server, Setup
+from coordinator.rounds.policy import Rules
+from edge.protocol.config import TrainConfig
+from edge.protocol.messages import Update
+from edge.protocol.payload import MODEL, BlockShape, Layout
 from tests.toy import play, vector
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=3)

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.budget import TARGET, Limits
-from coordinator.federation import Federation, Progress, RunFailed
-from coordinator.ledger import read
-from coordinator.rounds import synchronous
-from coordinator.tasks import Heard, PoolError, PoolTask, Stopped
-from coordinator.training import SPARE_REPLIES, Training
-from edge.config import PartitionConfig, TrainConfig
-from edge.messages import Evaluate, Totals, Train, Update
-from edge.payload import MODEL, Vector
-from edge.streams import generator
+from coordinator.records.store import read
+from coordinator.rounds.budget import TARGET, Limits
+from coordinator.rounds.cohort_training import SPARE_REPLIES, Training
+from coordinator.rounds.run import Federation, Progress, RunFailed
+from coordinator.rounds.synchronous import synchronous
+from coordinator.workers.task import Heard, PoolError, PoolTask, Stopped
+from edge.protocol.config import PartitionConfig, TrainConfig
+from edge.protocol.messages import Evaluate, Totals, Train, Update
+from edge.protocol.payload import MODEL, Vector
+from edge.protocol.rng import generator
 from tests.toy import Direct, Later, federation, play
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from coordinator.parcels import Parcels, Shelves
-from edge import messages, wire
-from edge.payload import Payload, Vector
+from coordinator.workers.block_cache import Parcels, Shelves
+from edge.protocol import codec, messages
+from edge.protocol.payload import Payload, Vector
 
 A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
 
@@ -107,4 +107,4 @@ def test_the_entries_of_a_parcel_make_the_header_of_each_task() -> None:
     parcel = Parcels(lambda version: None).take(payload)
     for client in (1, 2**40):
         task = messages.Train(client, 3, 0.1, {"alpha": 2}, payload)
-        assert wire.encode_header(task, "run-1", parcel.entries) == wire.encode(task, "run-1").header
+        assert codec.encode_header(task, "run-1", parcel.entries) == codec.encode(task, "run-1").header

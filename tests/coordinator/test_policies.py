@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.budget import BYTES, BYTES_UP, CLIENTS, JOULES, ROUNDS, SECONDS, TARGET, ClientLimits, Limits
-from coordinator.rounds import POLICIES
-from coordinator.rules import Rules
-from costmodel.availability import Windows
-from costmodel.behaviour import PAUSE, Behaviour
+from coordinator.rounds.budget import BYTES, BYTES_UP, CLIENTS, JOULES, ROUNDS, SECONDS, TARGET, ClientLimits, Limits
+from coordinator.rounds.policy import Rules
+from coordinator.rounds.synchronous import POLICIES
 from costmodel.clock import Clock
-from costmodel.fleet import Change
-from costmodel.timeline import Links
-from costmodel.transport import wire_bits
-from edge.config import PartitionConfig, TrainConfig
-from edge.streams import generator
+from costmodel.fleet.availability import Windows
+from costmodel.fleet.dynamics import PAUSE, Behaviour
+from costmodel.fleet.fleet import Change
+from costmodel.network.tcp import wire_bits
+from costmodel.visits.timeline import Links
+from edge.protocol.config import PartitionConfig, TrainConfig
+from edge.protocol.rng import generator
 from tests.toy import Run, federation, play, unsteady_world
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
@@ -329,8 +329,8 @@ def test_a_crumb_in_a_battery_is_as_good_as_nothing(
     )[0]
     how["fleet"] = {"radio_energy": "rate", "battery_joules": joules + 0.001}
     visits = iter(range(50))
-    monkeypatch.setattr("coordinator.federation.Federation.alone", counted(visits, "alone"))
-    monkeypatch.setattr("coordinator.rounds._Round._costs", counted(visits, "_costs"))
+    monkeypatch.setattr("coordinator.rounds.run.Federation.alone", counted(visits, "alone"))
+    monkeypatch.setattr("coordinator.rounds.synchronous._Round._costs", counted(visits, "_costs"))
     run = ran(tmp_path / "run", Rules(policy, over_select=1.0, buffer=2), **how)
     assert run.stopped_by == CLIENTS
     assert run.rows("SELECT COUNT(*) FROM visits WHERE up_end_s = start_s") == [(2,)]
@@ -338,8 +338,8 @@ def test_a_crumb_in_a_battery_is_as_good_as_nothing(
 
 def counted(calls: Any, name: str) -> Any:
     """A method of a policy, which fails if it is called too often."""
-    from coordinator.federation import Federation
-    from coordinator.rounds import _Round
+    from coordinator.rounds.run import Federation
+    from coordinator.rounds.synchronous import _Round
 
     before: Any = getattr(Federation if name == "alone" else _Round, name)
 
@@ -567,7 +567,7 @@ def test_the_wall_seconds_of_rounds_add_up_to_those_of_the_run(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = iter([10.0, 11.0, 13.0, 16.0])  # when the run is put together, and at each commit
-    monkeypatch.setattr("coordinator.archive.time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    monkeypatch.setattr("coordinator.records.checkpoints.time", SimpleNamespace(monotonic=lambda: next(ticks)))
     run = ran(tmp_path, Rules(policy, over_select=1.0, deadline=100.0, buffer=2), rounds=3)
     assert run.rows("SELECT round, wall_s FROM host_rounds ORDER BY round") == [(0, 1), (1, 2), (2, 3)]
 

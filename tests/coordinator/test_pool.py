@@ -17,18 +17,18 @@ import psutil
 import pytest
 import zmq
 
-from coordinator import nursery as nurseries
-from coordinator import pool as pool_module
-from coordinator import pulse
-from coordinator.hearing import MOST_PER_TURN
-from coordinator.leases import MOST_IN_HAND
-from coordinator.ledger import HostEvent
-from coordinator.nursery import MALLOC, Nursery
-from coordinator.pool import Pool
-from coordinator.tasks import Order, PoolError, PoolTask, Reply, Stopped
-from edge import messages, wire
-from edge.config import DataConfig, Description, HalfConfig, Job, ModelConfig, TrainConfig
-from edge.payload import BlockShape, Layout, Payload, Vector
+from coordinator.records.store import HostEvent
+from coordinator.workers import launcher as nurseries
+from coordinator.workers import pool as pool_module
+from coordinator.workers import stall_detector
+from coordinator.workers.launcher import MALLOC, Nursery
+from coordinator.workers.message_handler import MOST_PER_TURN
+from coordinator.workers.pool import Pool
+from coordinator.workers.scheduler import MOST_IN_HAND
+from coordinator.workers.task import Order, PoolError, PoolTask, Reply, Stopped
+from edge.protocol import codec, messages
+from edge.protocol.config import DataConfig, Description, HalfConfig, Job, ModelConfig, TrainConfig
+from edge.protocol.payload import BlockShape, Layout, Payload, Vector
 from tests.edge import mutations
 
 HERE = Path(__file__)
@@ -360,8 +360,8 @@ def test_a_stranger_is_refused_and_the_run_goes_on(pools: Pools) -> None:
         stranger.setsockopt(zmq.LINGER, 0)
         (socket,) = pools.folder.glob("fedbr-*/pool")
         stranger.connect(f"ipc://{socket}")
-        envelope = wire.Envelope("stranger").pack()
-        for parts in ([b"\xff"], [b"", b""], [envelope, wire.encode(messages.Hello(), "run-1").header]):
+        envelope = codec.Envelope("stranger").pack()
+        for parts in ([b"\xff"], [b"", b""], [envelope, codec.encode(messages.Hello(), "run-1").header]):
             stranger.send_multipart(parts)
         while not pools.of("message_refused"):
             sums(pool, [visit(1)])
@@ -585,8 +585,8 @@ def test_a_worker_that_is_suspended_loses_its_task(pools: Pools, tmp_path: Path)
 def test_a_worker_that_hangs_is_replaced_though_its_connection_lives(
     pools: Pools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulse, "LOOK_SECONDS", 0.2)
-    for module in (pulse, pool_module):
+    monkeypatch.setattr(stall_detector, "LOOK_SECONDS", 0.2)
+    for module in (stall_detector, pool_module):
         monkeypatch.setattr(module, "STUCK_SECONDS", 0.6)
     named = r"client 0, round 5, train: given up after 3 workers; the last: worker 2 was ended by SIGTERM: it had done "
     with pytest.raises(PoolError, match=named + "nothing for 0.6 s"), pools(1) as pool:
@@ -595,7 +595,7 @@ def test_a_worker_that_hangs_is_replaced_though_its_connection_lives(
 
 
 def test_who_has_not_looked_for_long_takes_nobody_for_stuck() -> None:
-    looks = pulse.Pulse()
+    looks = stall_detector.Pulse()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as idle:
         time.sleep(0.5)
         assert looks.look(0.0)
@@ -614,7 +614,7 @@ def test_who_has_not_looked_for_long_takes_nobody_for_stuck() -> None:
         assert looks.look(630.0)
         assert looks.is_stuck(idle.pid, 2, 630.0)
         idle.kill()
-    assert pulse.cpu_ticks(idle.pid) is None
+    assert stall_detector.cpu_ticks(idle.pid) is None
 
 
 def test_a_temporary_folder_too_deep_for_a_socket_is_named(pools: Pools) -> None:
@@ -733,8 +733,8 @@ def test_a_killed_coordinator_leaves_nothing_behind(tmp_path: Path) -> None:
         [
             "import sys, test_pool",
             "from pathlib import Path",
-            "from coordinator.nursery import Nursery",
-            "from coordinator.pool import Pool",
+            "from coordinator.workers.launcher import Nursery",
+            "from coordinator.workers.pool import Pool",
             "say = lambda event: print(event.detail.removeprefix('pid '), flush=True)",
             "with Nursery(('test_pool',)) as nursery:",
             "    job, logs = test_pool.job(), Path(sys.argv[1])",

@@ -12,11 +12,11 @@ import pytest
 import zmq
 from numpy.typing import NDArray
 
-from coordinator.hearing import MOST_PER_TURN
-from coordinator.tasks import PoolTask, Reply
-from edge import messages, wire
-from edge.exact import ExactSum
-from edge.payload import Payload, Vector
+from coordinator.workers.message_handler import MOST_PER_TURN
+from coordinator.workers.task import PoolTask, Reply
+from edge.protocol import codec, messages
+from edge.protocol.fixed_point import ExactSum
+from edge.protocol.payload import Payload, Vector
 from tests.edge.mutations import RUN, pack, payload
 from tests.impostors import Impostors, answer, impostors_pool
 
@@ -124,9 +124,9 @@ def test_a_worker_greets_first_and_once(tmp_path: Path) -> None:
     class Rude(Impostors):
         def say(self, identity: str, message: messages.Message, sequence: int = 0) -> None:
             if self.lives == 1 and isinstance(message, messages.Hello):
-                self.send(identity, pack(messages.Pong(), wire.Envelope(identity), run_id=messages.NO_RUN))
+                self.send(identity, pack(messages.Pong(), codec.Envelope(identity), run_id=messages.NO_RUN))
             elif self.lives == 2 and isinstance(message, messages.Pong):
-                self.send(identity, pack(messages.Hello(), wire.Envelope(identity), run_id=RUN))
+                self.send(identity, pack(messages.Hello(), codec.Envelope(identity), run_id=RUN))
             else:
                 super().say(identity, message, sequence)
 

@@ -9,14 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from coordinator.federation import RunFailed
-from coordinator.rounds import POLICIES
-from coordinator.rules import Rules
-from coordinator.server import check_reply
-from coordinator.tasks import Heard, Order, PoolTask, Stopped
-from edge.config import TrainConfig
-from edge.messages import Update
-from edge.payload import MODEL, Vector
+from coordinator.aggregation.server import check_reply
+from coordinator.rounds.policy import Rules
+from coordinator.rounds.run import RunFailed
+from coordinator.rounds.synchronous import POLICIES
+from coordinator.workers.task import Heard, Order, PoolTask, Stopped
+from edge.protocol.config import TrainConfig
+from edge.protocol.messages import Update
+from edge.protocol.payload import MODEL, Vector
 from tests.toy import federation, play
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.budget import ClientLimits, Limits
-from coordinator.federation import Progress
-from coordinator.ledger import read
-from coordinator.resume import take_up
-from coordinator.rounds import POLICIES
-from edge.config import TrainConfig
+from coordinator.records.resume import take_up
+from coordinator.records.store import read
+from coordinator.rounds.budget import ClientLimits, Limits
+from coordinator.rounds.run import Progress
+from coordinator.rounds.synchronous import POLICIES
+from edge.protocol.config import TrainConfig
 from tests.toy import Run, federation, play, unsteady_world
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)

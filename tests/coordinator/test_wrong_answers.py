@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator import leases as leasing
-from coordinator.tasks import PoolTask, Reply
-from edge import messages, wire
-from edge.messages import Update
-from edge.payload import Payload
+from coordinator.workers import scheduler as leasing
+from coordinator.workers.task import PoolTask, Reply
+from edge.protocol import codec, messages
+from edge.protocol.messages import Update
+from edge.protocol.payload import Payload
 from tests.coordinator import test_guests
 from tests.coordinator.test_guests import ALICE, BOB, Opener, Peer, answer, meanwhile
 from tests.coordinator.test_pool import sums, visit
@@ -294,8 +294,8 @@ def test_a_guest_cannot_buy_time_by_saying_how_long_it_took(listening: Opener) -
         def work() -> None:
             alice.join()
             sequence, task = alice.hear()
-            encoded = wire.encode(answer(task), alice.run_id)
-            envelope = wire.Envelope(alice.name, sequence, wall_seconds=9e7).pack()
+            encoded = codec.encode(answer(task), alice.run_id)
+            envelope = codec.Envelope(alice.name, sequence, wall_seconds=9e7).pack()
             alice.send([envelope, encoded.header, *encoded.frames])
 
         with meanwhile(work):

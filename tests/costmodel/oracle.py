@@ -1,6 +1,7 @@
 """Max-min sharing the plain way: every rate planned anew at every event. For tests and benchmarks of the fluid link.
 
-It shares no code and no idea with `costmodel.link` but the definition of max-min fairness: O(n) and more per event.
+It shares no code and no idea with `costmodel.network.fair_link` but the definition of max-min fairness: O(n) and more
+per event.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.share import Shared, share
+from costmodel.network.transfers import Shared, share
 
 Doubles = NDArray[np.float64]
 Steps = tuple[tuple[float, float], ...]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.availability import (
+from costmodel.fleet.availability import (
     Always,
     Availability,
     Diurnal,
@@ -21,7 +21,7 @@ from costmodel.availability import (
     available_seconds_end,
     first_available,
 )
-from costmodel.windows import folded, merged
+from costmodel.fleet.windows import folded, merged
 
 INF = math.inf
 HOUR = 3600.0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from costmodel.bandwidth import DOWN, UP, Constant, OrnsteinUhlenbeck, Samples, Variation, sigma_of_cv
+from costmodel.network.bandwidth import DOWN, UP, Constant, OrnsteinUhlenbeck, Samples, Variation, sigma_of_cv
 
 INF = math.inf
 RECORDED = np.array([0.0, 2.0, 5.0])

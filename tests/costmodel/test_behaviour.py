@@ -7,13 +7,13 @@ import math
 import numpy as np
 import pytest
 
-from costmodel.availability import Windows
-from costmodel.bandwidth import DOWN, UP, Samples
-from costmodel.behaviour import ABORT, PAUSE, Behaviour
-from costmodel.conditions import Conditions
-from costmodel.fleet import Change, Fleet
-from costmodel.timeline import Links, Timeline, solve
-from costmodel.work import Work, Works
+from costmodel.fleet.availability import Windows
+from costmodel.fleet.conditions import Conditions
+from costmodel.fleet.dynamics import ABORT, PAUSE, Behaviour
+from costmodel.fleet.fleet import Change, Fleet
+from costmodel.network.bandwidth import DOWN, UP, Samples
+from costmodel.visits.timeline import Links, Timeline, solve
+from costmodel.visits.work import Work, Works
 from tests.costmodel.worlds import INF, LATER_ENDS, VISIT, conditions, connected, ends, random_world, streams
 
 # A visit over an open connection: download until 1.1 s, computing for 3.2 s until 4.3 s, upload until 5.4 s.

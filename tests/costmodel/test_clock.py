@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.availability import Windows
-from costmodel.behaviour import Behaviour
 from costmodel.clock import Clock, Ended
-from costmodel.device import devices, networks
-from costmodel.fleet import Fleet
-from costmodel.timeline import Links
-from costmodel.work import Work
+from costmodel.fleet.availability import Windows
+from costmodel.fleet.devices import devices, networks
+from costmodel.fleet.dynamics import Behaviour
+from costmodel.fleet.fleet import Fleet
+from costmodel.visits.timeline import Links
+from costmodel.visits.work import Work
 from tests.costmodel.worlds import FIRST_ENDS, INF, VISIT, conditions, connected, ends, random_world, streams
 
 

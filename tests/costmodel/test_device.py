@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.device import Device, Network, devices, figures, networks, own_devices, own_networks, read_rows
+from costmodel.fleet.devices import Device, Network, devices, figures, networks, own_devices, own_networks, read_rows
 
 ROW = {
     "flops_per_second": "{ conv = 1e9, depthwise = 2e8 }",

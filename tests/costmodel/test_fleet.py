@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from costmodel.conditions import Conditions
-from costmodel.device import devices, networks
-from costmodel.fleet import Change, Fleet, Spread
-from costmodel.kinds import counts
-from costmodel.timeline import Links
-from costmodel.traces import Capacities, Cases, Machines, Users
-from costmodel.transport import WIRE_FACTOR
+from costmodel.fleet.conditions import Conditions
+from costmodel.fleet.devices import devices, networks
+from costmodel.fleet.fleet import Change, Fleet, Spread
+from costmodel.fleet.profile_assignment import counts
+from costmodel.fleet.traces import Capacities, Cases, Machines, Users
+from costmodel.network.tcp import WIRE_FACTOR
+from costmodel.visits.timeline import Links
 from tests.costmodel.worlds import INF, streams
 
 Doubles = NDArray[np.float64]

@@ -7,12 +7,12 @@ import math
 import numpy as np
 import pytest
 
-from costmodel.behaviour import Behaviour
 from costmodel.clock import Clock, Ended
-from costmodel.flight import COMPUTE, DOWNLOAD, OVER, UPLOAD, Flight
-from costmodel.link import Served
-from costmodel.timeline import Links
-from costmodel.work import Work
+from costmodel.fleet.dynamics import Behaviour
+from costmodel.network.fair_link import Served
+from costmodel.visits.live_visit import COMPUTE, DOWNLOAD, OVER, UPLOAD, Flight
+from costmodel.visits.timeline import Links
+from costmodel.visits.work import Work
 from tests.costmodel.worlds import FIRST_ENDS, INF, VISIT, conditions, differences, ends, joined, random_world
 
 WORLDS = 384

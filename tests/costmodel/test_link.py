@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.level import Site
-from costmodel.link import Link, Served
-from costmodel.share import Shared, share
+from costmodel.network.fair_link import Link, Served
+from costmodel.network.transfers import Shared, share
+from costmodel.network.water_filling import Site
 from tests.costmodel.oracle import exact_finish, fair_rates, random_case, replanned
 
 Flow = tuple[int, int, int]

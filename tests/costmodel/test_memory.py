@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from costmodel.memory import fits, sum_text, training_nbytes
+from costmodel.fleet.memory import fits, sum_text, training_nbytes
 
 RESNET18 = 11_220_132
 ACTIVATIONS = 1_175_120

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.link import Served
-from costmodel.sending import Sending
-from costmodel.share import share
-from costmodel.transport import INITIAL_WINDOW_BITS, slow_start_seconds
+from costmodel.network.fair_link import Served
+from costmodel.network.sending import Sending
+from costmodel.network.tcp import INITIAL_WINDOW_BITS, slow_start_seconds
+from costmodel.network.transfers import share
 
 W = INITIAL_WINDOW_BITS
 

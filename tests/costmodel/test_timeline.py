@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.conditions import Conditions
-from costmodel.timeline import Links, Timeline, solve
-from costmodel.transport import Transport
-from costmodel.work import Work, Works
+from costmodel.fleet.conditions import Conditions
+from costmodel.network.tcp import Transport
+from costmodel.visits.timeline import Links, Timeline, solve
+from costmodel.visits.work import Work, Works
 from tests.costmodel.worlds import (
     DOWN_RATE,
     FIRST_ENDS,

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.availability import Windows
-from costmodel.device import own_devices
-from costmodel.traces import Capacities, Cases, Machines, Series, Users, WindowTrace, read
+from costmodel.fleet.availability import Windows
+from costmodel.fleet.devices import own_devices
+from costmodel.fleet.traces import Capacities, Cases, Machines, Series, Users, WindowTrace, read
 from tests.peak import refusal
 
 CAPACITIES = "client_id,computation_ms_per_sample,communication_kbps\n"
@@ -343,7 +343,7 @@ def test_a_file_that_is_no_trace_costs_little(tmp_path: Path, content: bytes, nb
     file = write(tmp_path, content * (nbytes // len(content)) if content else b"")
     os.truncate(file, nbytes)
 
-    complaint, grown_mb = refusal("from costmodel.traces import read", "read(path)", file)
+    complaint, grown_mb = refusal("from costmodel.fleet.traces import read", "read(path)", file)
 
     assert complaint == said.format(file=file)
     assert grown_mb < 300

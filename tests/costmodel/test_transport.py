@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodel.transport import (
+from costmodel.network.tcp import (
     INITIAL_WINDOW_BITS,
     Transport,
     is_idle,

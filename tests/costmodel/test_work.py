@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from costmodel.work import Work, Works, nominal_bytes, nominal_bytes_plain, nominal_flops
+from costmodel.visits.work import Work, Works, nominal_bytes, nominal_bytes_plain, nominal_flops
 
 
 def test_visits_become_columns_in_their_order() -> None:

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.availability import Always, Availability, Renewal
-from costmodel.bandwidth import Constant, OrnsteinUhlenbeck, Variation
-from costmodel.behaviour import ABORT, PAUSE, Behaviour
-from costmodel.conditions import Conditions
-from costmodel.fleet import Change, Fleet, Spread
-from costmodel.timeline import Links, Timeline
-from costmodel.work import Work
+from costmodel.fleet.availability import Always, Availability, Renewal
+from costmodel.fleet.conditions import Conditions
+from costmodel.fleet.dynamics import ABORT, PAUSE, Behaviour
+from costmodel.fleet.fleet import Change, Fleet, Spread
+from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Variation
+from costmodel.visits.timeline import Links, Timeline
+from costmodel.visits.work import Work
 
 INF = math.inf
 

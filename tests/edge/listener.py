@@ -14,11 +14,11 @@ import msgpack
 import numpy as np
 import zmq
 
-from edge import messages, state, wire
-from edge.bench import Bench
-from edge.link import Link
-from edge.payload import Payload, Vector
-from edge.worker import LOST, serve
+from edge.protocol import client_state, codec, messages
+from edge.protocol.payload import Payload, Vector
+from edge.runtime.connection import Link
+from edge.runtime.task_runner import Bench
+from edge.runtime.worker import LOST, serve
 from tests.edge.mutations import DESCRIPTION, RUN, Parts, pack, payload
 
 ROOT = Path(__file__).parent.parent.parent
@@ -48,8 +48,8 @@ class KeepingSite(Site):
 
     def train(self, task: messages.Train, state_in: str | None, state_out: str | None) -> messages.Update:
         if state_out is not None:
-            before = state.read(state_in)["model"]["a"].data if state_in is not None else np.zeros(3, np.float32)
-            state.write(state_out, {"model": {"a": Vector(before + np.float32(task.client))}})
+            before = client_state.read(state_in)["model"]["a"].data if state_in is not None else np.zeros(3, np.float32)
+            client_state.write(state_out, {"model": {"a": Vector(before + np.float32(task.client))}})
         return super().train(task, None, None)
 
 
@@ -64,7 +64,7 @@ def guest(argv: Sequence[str]) -> int:
 class Listener:
     """The coordinator: it hears and says what the test wants."""
 
-    def __init__(self, folder: Path, main: str = "edge.worker:main") -> None:
+    def __init__(self, folder: Path, main: str = "edge.runtime.worker:main") -> None:
         """``main``: what the worker process runs; its temporary files lie in ``folder / "tmp"``."""
         self.log, self.identity = folder / "worker.log", "worker-0-00ff"
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -92,7 +92,7 @@ class Listener:
         _, envelope, header, *frames = self._router.recv_multipart()
         if msgpack.unpackb(header)[2] == RUN:  # it has got its welcome, and names the run from now on
             self._run_id = RUN
-        return wire.Envelope.parse(envelope).sequence, wire.decode(header, frames, self._run_id)
+        return codec.Envelope.parse(envelope).sequence, codec.decode(header, frames, self._run_id)
 
     def visit(
         self,
@@ -110,8 +110,8 @@ class Listener:
         task = messages.Train(client, 5, 0.1, {"act": 0}, payload(float(self.sent)))
         vectors = tuple(task.payload["model"].values())
         gone = tuple(vector.version for vector in payload(float(self.sent - 1))["model"].values())
-        self.send(pack(messages.Blocks(vectors), wire.Envelope(self.identity, forget=gone)))
-        mine = wire.Envelope(self.identity, sequence, None if kept is None else "before", out)
+        self.send(pack(messages.Blocks(vectors), codec.Envelope(self.identity, forget=gone)))
+        mine = codec.Envelope(self.identity, sequence, None if kept is None else "before", out)
         if kept is not None:
             self.send(pack(messages.Kept(client, kept), mine))
         self.send(pack(task, mine, frames=False))
@@ -123,7 +123,7 @@ class Listener:
 
     def close(self) -> int:
         """How the worker ends after a bye."""
-        self.send(pack(messages.Bye(), wire.Envelope(self.identity)))
+        self.send(pack(messages.Bye(), codec.Envelope(self.identity)))
         try:
             return self.process.wait(SILENT_SECONDS)
         finally:

@@ -15,9 +15,9 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from edge import messages, wire
-from edge.config import DataConfig, Description, HalfConfig, Job, ModelConfig, TrainConfig
-from edge.payload import BlockShape, Layout, Payload, Vector
+from edge.protocol import codec, messages
+from edge.protocol.config import DataConfig, Description, HalfConfig, Job, ModelConfig, TrainConfig
+from edge.protocol.payload import BlockShape, Layout, Payload, Vector
 
 RUN = "run-1"
 WORKER = "worker-0-00ff"
@@ -100,11 +100,11 @@ def run_of(message: messages.Message) -> str:
 
 
 def pack(
-    message: messages.Message, envelope: wire.Envelope | None = None, frames: bool = True, run_id: str | None = None
+    message: messages.Message, envelope: codec.Envelope | None = None, frames: bool = True, run_id: str | None = None
 ) -> Parts:
     """A message as its parts; without ``frames``, as a task whose vectors went ahead; or with the wrong ``run_id``."""
-    encoded = wire.encode(message, run_of(message) if run_id is None else run_id)
-    envelope = envelope or wire.Envelope(WORKER, 3, "state/1", None, (b"v" * 16,), 0.5, 0.25, (1,), "")
+    encoded = codec.encode(message, run_of(message) if run_id is None else run_id)
+    envelope = envelope or codec.Envelope(WORKER, 3, "state/1", None, (b"v" * 16,), 0.5, 0.25, (1,), "")
     return [envelope.pack(), encoded.header, *map(bytes, encoded.frames if frames else ())]
 
 

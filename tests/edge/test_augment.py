@@ -9,9 +9,9 @@ import pytest
 import torch
 from torchvision.transforms import functional as TF
 
-from edge.batches import Loader
 from edge.data.augment import PROFILES, Draws, Profile, draw, move, prepare, profile_for
-from edge.data.sets import DATASETS, DataError, Split
+from edge.data.registry import DATASETS, DataError, Split
+from edge.training.batches import Loader
 
 
 def pictures(batch: int = 6, channels: int = 3, side: int = 32) -> torch.Tensor:

@@ -14,17 +14,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coordinator.methods import resolve
 from coordinator.methods.fedbr import FedBROptions
 from coordinator.methods.fedmlb import FedMLBOptions
-from edge.blocks import Block, Net, build, load_dotted
-from edge.config import ModelConfig, TrainConfig
-from edge.describe import Flops, flops_per_example
-from edge.models import MODELS, mobilenetv2, model, shufflenet, squeezenet, vgg9
-from edge.objectives.fedbr import FedBR
-from edge.objectives.fedmlb import FedMLB
-from edge.pathways import Form
-from edge.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, WEIGHT_GRADIENT
+from coordinator.methods.registry import resolve
+from edge.methods.fedbr import FedBR
+from edge.methods.fedmlb import FedMLB
+from edge.models import mobilenetv2, shufflenet, squeezenet, vgg9
+from edge.models.registry import MODELS, model
+from edge.profile.describe import Flops, flops_per_example
+from edge.protocol.config import ModelConfig, TrainConfig
+from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, WEIGHT_GRADIENT
+from edge.training.block_model import Block, Net, build, load_dotted
+from edge.training.pathways import Form
 from tests.toy import CPU, gradient, play, shifted, visit, whole
 
 # Per block, with 100 classes and 32x32 images.

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from edge.blocks import Block, Net
-from edge.payload import Vector
+from edge.protocol.payload import Vector
+from edge.training.block_model import Block, Net
 from tests.toy import CPU, batch, tower, vector
 
 

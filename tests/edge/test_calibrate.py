@@ -11,10 +11,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.optimize import lsq_linear
 
-from edge.blocks import Net, build
-from edge.calibrate import Measurement, fit, fitting, measure, measure_all, random_images, result, step_seconds
-from edge.config import CPU, ModelConfig, TrainConfig
-from edge.models import MODELS
+from edge.models.registry import MODELS
+from edge.profile.calibrate import Measurement, fit, fitting, measure, measure_all, random_images, result, step_seconds
+from edge.protocol.config import CPU, ModelConfig, TrainConfig
+from edge.training.block_model import Net, build
 
 
 def took(model: str, flops: float, seconds: float, *, family: str = "conv", own_width: bool = True) -> Measurement:
@@ -123,7 +123,7 @@ class ProcessorTime:
 
 
 def test_the_work_of_a_step_is_that_of_a_visit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge.calibrate.time.process_time", ProcessorTime(0.25))
+    monkeypatch.setattr("edge.profile.calibrate.time.process_time", ProcessorTime(0.25))
     measured = list(measure(MODELS["digits-cnn"], 16, (8, 32), range(5, 7)))
 
     # MACs of one 8x8 image: 64*9*16 + 64*9*16*32 + 16*9*32*32 + 128*10 = 452,864, of which the first layer has 9,216.
@@ -137,7 +137,7 @@ def test_the_work_of_a_step_is_that_of_a_visit(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_steps_at_another_width_than_the_models_own_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge.calibrate.time.process_time", ProcessorTime(0.25))
+    monkeypatch.setattr("edge.profile.calibrate.time.process_time", ProcessorTime(0.25))
     (narrow,) = measure(MODELS["digits-cnn"], 4, (8,), range(5, 6))
     (only,) = measure(MODELS["cnn"], None, (8,), range(5, 6))
 
@@ -146,7 +146,7 @@ def test_steps_at_another_width_than_the_models_own_are_marked(monkeypatch: pyte
 
 
 def test_every_model_is_measured_at_a_narrow_width_that_it_can_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge.calibrate.measure", lambda row, width, batches: [(row, width)])
+    monkeypatch.setattr("edge.profile.calibrate.measure", lambda row, width, batches: [(row, width)])
     asked: list[Any] = list(measure_all())
 
     for row, width in asked:
@@ -166,7 +166,7 @@ def test_every_model_is_measured_at_a_narrow_width_that_it_can_have(monkeypatch:
     ],
 )
 def test_steps_are_taken_until_enough_is_known(monkeypatch: pytest.MonkeyPatch, each: float, steps: int) -> None:
-    monkeypatch.setattr("edge.calibrate.time.process_time", ProcessorTime(each))
+    monkeypatch.setattr("edge.profile.calibrate.time.process_time", ProcessorTime(each))
     row = MODELS["digits-cnn"]
     images = fitting(row)
     net = Net(lambda: build(ModelConfig("digits-cnn", 4), images.classes, images.shape[0]), torch.device(CPU))

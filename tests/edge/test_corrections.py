@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from edge.blocks import Block, Net
-from edge.config import TrainConfig
-from edge.corrections.feddyn import KEPT, Dyn
-from edge.corrections.scaffold import Scaffold
-from edge.local import Correction
-from edge.payload import CONTROL, MODEL, Payload, Vector
-from edge.sgd import Sgd
+from edge.methods.feddyn import KEPT, Dyn
+from edge.methods.scaffold import Scaffold
+from edge.protocol.config import TrainConfig
+from edge.protocol.payload import CONTROL, MODEL, Payload, Vector
+from edge.training.block_model import Block, Net
+from edge.training.client_update import Correction
+from edge.training.sgd import Sgd
 from tests.toy import CPU, batch, shifted, tower, visit, whole
 
 FORMATS = [torch.contiguous_format, torch.channels_last]

@@ -20,12 +20,12 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from edge.config import DataConfig
-from edge.data.images import read_split
-from edge.data.indexfile import read_indices
-from edge.data.sets import DATASETS, DataError, PartitionError
-from edge.data.store import open_data
+from edge.data.decoded_cache import open_data
+from edge.data.json_partition import read_indices
+from edge.data.parquet_images import read_split
+from edge.data.registry import DATASETS, DataError, PartitionError
 from edge.data.tinyimagenet import read as read_tiny
+from edge.protocol.config import DataConfig
 from tests import peak
 from tests.edge.test_data_images import COLOUR, GREY, RAMP, WRITERS, png, write
 from tests.edge.test_data_store import write_idx, write_parquet
@@ -123,7 +123,7 @@ def test_ids_that_cannot_name_a_client_are_refused(tmp_path: Path) -> None:
         read_split(WRITERS, file)
 
 
-READ = "from edge.data.images import read_split; from tests.edge.test_data_images import GREY, WRITERS"
+READ = "from edge.data.parquet_images import read_split; from tests.edge.test_data_images import GREY, WRITERS"
 ROWS, LONG_NBYTES = 500, 1 << 18
 PLAIN, DICTIONARY = {"use_dictionary": False}, {"dictionary_pagesize_limit": 1 << 30}
 DELTA = {**PLAIN, "column_encoding": {"image.bytes": "DELTA_BYTE_ARRAY"}}
@@ -211,7 +211,7 @@ def test_a_flipped_bit_is_refused_by_the_files_name_or_changes_pixels_alone(tmp_
 
 def test_a_source_that_goes_while_it_is_looked_at_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_parquet(tmp_path)
-    monkeypatch.setattr("edge.data.find.is_file", lambda path: "parquet" in path.name)
+    monkeypatch.setattr("edge.data.locate.is_file", lambda path: "parquet" in path.name)
     (tmp_path / "mnist/train.parquet").unlink()
     assert refusal(tmp_path) == f"{tmp_path}/mnist/train.parquet: cannot be read: No such file or directory"
 
@@ -287,7 +287,7 @@ def test_a_member_whose_header_lies_about_its_length_is_not_unpacked_either(tmp_
     with ZipFile(file, "w", how) as archive:
         archive.writestr(name, bytes(300_000_000))
         archive.getinfo(name).file_size = 100
-    imports = "from edge.data.tinyimagenet import read; from edge.data.sets import DATASETS"
+    imports = "from edge.data.tinyimagenet import read; from edge.data.registry import DATASETS"
 
     complaint, grown_mb = peak.refusal(imports, "read(DATASETS['tinyimagenet'], [path])", file)
 
@@ -367,7 +367,7 @@ def test_the_command_ends_with_2_and_one_line(tmp_path: Path, damage: str) -> No
         file.write_bytes(file.read_bytes()[:-1])
         said = f"{file}: announces 6 x 28 x 28 bytes, but 4703 follow"
     words = ["check", "digits", *SETTING, "rounds.participants=1", f"data.root={tmp_path}"]
-    command = [sys.executable, "-m", "scenarios.cli", *words]
+    command = [sys.executable, "-m", "scenarios.cli.main", *words]
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 

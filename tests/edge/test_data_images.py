@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from edge.data.images import read, read_split
-from edge.data.sets import DataError, DataSet
+from edge.data.parquet_images import read, read_split
+from edge.data.registry import DataError, DataSet
 
 GREY = DataSet("grey", "Grey 3x2", 4, (1, 2, 3), (1, 2, 3), "plain", "made up")
 COLOUR = DataSet("colour", "Colour 3x2", 4, (3, 2, 3), (3, 2, 3), "plain", "made up")

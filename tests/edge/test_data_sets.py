@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from edge.data.find import check_root, find_data, locate, missing, places
-from edge.data.sets import DATASETS, DataError, DataSet, dataset
+from edge.data.locate import check_root, find_data, locate, missing, places
+from edge.data.registry import DATASETS, DataError, DataSet, dataset
 
 OWN_ROW = DataSet("own", "A user's own", 2, (1, 4, 4), (1, 4, 4), "plain", "made up")
 
@@ -100,7 +100,7 @@ def test_a_missing_set_says_where_it_was_looked_for_and_how_to_get_it(tmp_path: 
 
 def test_looking_for_data_loads_no_heavy_library() -> None:
     code = (
-        "import sys; from edge.data.find import find_data; find_data('digits'); find_data('mnist', '/nowhere'); "
+        "import sys; from edge.data.locate import find_data; find_data('digits'); find_data('mnist', '/nowhere'); "
         "print([name for name in ('torch', 'torchvision', 'sklearn', 'pyarrow') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

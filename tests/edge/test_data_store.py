@@ -17,10 +17,10 @@ import torchvision.datasets
 from numpy.typing import NDArray
 from PIL import Image
 
-from edge.config import DataConfig
-from edge.data import images, store
-from edge.data.sets import Data, DataError
-from edge.data.store import open_data
+from edge.data import decoded_cache, parquet_images
+from edge.data.decoded_cache import open_data
+from edge.data.registry import Data, DataError
+from edge.protocol.config import DataConfig
 
 RNG = np.random.default_rng(5)
 PIXELS = {
@@ -124,7 +124,7 @@ def test_writers_are_numbered_in_sorted_order_over_both_splits(tmp_path: Path) -
 def test_the_second_opening_reads_no_source_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = write_parquet(tmp_path / "data")
     first = mnist(root, tmp_path / "cache")
-    for module, name in ((images, "read"), (store, "_key")):
+    for module, name in ((parquet_images, "read"), (decoded_cache, "_key")):
         monkeypatch.setattr(module, name, None)  # calling it would fail
     again = mnist(root, tmp_path / "cache")
     assert again.sha256 == first.sha256
@@ -133,7 +133,7 @@ def test_the_second_opening_reads_no_source_file(tmp_path: Path, monkeypatch: py
 
 def test_a_copy_elsewhere_shares_the_decoded_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mnist(write_parquet(tmp_path / "here"), tmp_path / "cache")
-    monkeypatch.setattr(images, "read", None)
+    monkeypatch.setattr(parquet_images, "read", None)
     assert mnist(write_parquet(tmp_path / "there"), tmp_path / "cache").train.y.tolist() == [3, 1, 4, 1, 5, 9]
 
 

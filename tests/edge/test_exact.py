@@ -8,10 +8,10 @@ import msgpack
 import numpy as np
 import pytest
 
-from edge import messages, wire
-from edge.exact import CHUNK, FRACTION_BITS, LIMIT, ExactSum, ExactSums, unfit
-from edge.messages import Sums, Totals, Update
-from edge.payload import Floats, Payload, Vector
+from edge.protocol import codec, messages
+from edge.protocol.fixed_point import CHUNK, FRACTION_BITS, LIMIT, ExactSum, ExactSums, unfit
+from edge.protocol.messages import Sums, Totals, Update
+from edge.protocol.payload import Floats, Payload, Vector
 
 ONE = 2**46
 BELOW = float(np.nextafter(np.float32(2**15), np.float32(0)))
@@ -159,20 +159,20 @@ SUMS = Sums(
 
 def refusal(message: messages.Message, edit: tuple[int | str, ...], value: object) -> str:
     """What decode says of a message whose header has another value at this place."""
-    encoded = wire.encode(message, RUN)
+    encoded = codec.encode(message, RUN)
     header = inner = msgpack.unpackb(encoded.header)
     for step in edit[:-1]:
         inner = inner[step]
     inner[edit[-1]] = value
     with pytest.raises(messages.WireError) as refused:
-        wire.decode(msgpack.packb(header), encoded.frames, RUN)
+        codec.decode(msgpack.packb(header), encoded.frames, RUN)
     return str(refused.value)
 
 
 def test_sums_come_back_as_64_bit_integers() -> None:
-    encoded = wire.encode(SUMS, RUN)
+    encoded = codec.encode(SUMS, RUN)
     assert sum(frame.nbytes for frame in encoded.frames) == 3 * 8
-    back = wire.decode(encoded.header, encoded.frames, RUN)
+    back = codec.decode(encoded.header, encoded.frames, RUN)
     assert isinstance(back, Sums)
     assert (back.round, back.clients) == (5, 2)
     assert {slot: {key: t.tolist() for key, t in named.items()} for slot, named in back.totals.items()} == {
@@ -194,19 +194,19 @@ def test_sums_that_do_not_follow_the_protocol_are_refused() -> None:
 
 def test_an_update_does_not_bring_integers() -> None:
     two = update(1, 1.0, 2.0)
-    header = msgpack.unpackb(wire.encode(two, RUN).header)
+    header = msgpack.unpackb(codec.encode(two, RUN).header)
     header[4][0][3:6] = ["<i8", [(1).to_bytes(8, "big")], (8).to_bytes(8, "big")]
     with pytest.raises(messages.WireError, match=r"vector model/head: \(dtype\('int64'\), \(1,\)\)"):
-        wire.decode(msgpack.packb(header), wire.encode(two, RUN).frames, RUN)
+        codec.decode(msgpack.packb(header), codec.encode(two, RUN).frames, RUN)
 
 
 @pytest.mark.parametrize("share", [0.0, 1 / 3, 1.0])
 def test_a_share_rides_in_the_envelope(share: float) -> None:
-    envelope = wire.Envelope("worker-1-00ff", 9, share=share)
-    assert wire.Envelope.parse(envelope.pack()) == envelope
+    envelope = codec.Envelope("worker-1-00ff", 9, share=share)
+    assert codec.Envelope.parse(envelope.pack()) == envelope
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan"), float("inf"), 1])
 def test_a_share_that_is_no_part_of_a_whole_is_refused(share: float) -> None:
     with pytest.raises(messages.WireError, match="envelope: share"):
-        wire.Envelope.parse(wire.Envelope("worker-1-00ff", 9, share=share).pack())
+        codec.Envelope.parse(codec.Envelope("worker-1-00ff", 9, share=share).pack())

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from edge import state
-from edge.files import opened, opened_lock, write_bytes, write_text
+from edge.protocol import client_state
+from edge.protocol.files import opened, opened_lock, write_bytes, write_text
 from tests.toy import vector
 
 
@@ -77,12 +77,12 @@ def test_a_file_that_is_locked_keeps_what_is_in_it(precious: Path, tmp_path: Pat
 def test_what_a_client_keeps_is_neither_read_nor_written_through_a_link(precious: Path, tmp_path: Path) -> None:
     kept = {"model": {"body": vector(1.0)}}
     real, link = tmp_path / "3-0.safetensors", tmp_path / "3-1.safetensors"
-    state.write(str(real), kept)
+    client_state.write(str(real), kept)
     link.symlink_to(real)
-    with pytest.raises(state.StateError, match=r"3-1.safetensors: is a link"):
-        state.read(str(link))
+    with pytest.raises(client_state.StateError, match=r"3-1.safetensors: is a link"):
+        client_state.read(str(link))
     link.unlink()
     link.symlink_to(precious)
-    state.write(str(link), kept)
+    client_state.write(str(link), kept)
     assert precious.read_text() == "years of work"
-    assert state.read(str(link))["model"]["body"].data.tolist() == [1.0]
+    assert client_state.read(str(link))["model"]["body"].data.tolist() == [1.0]

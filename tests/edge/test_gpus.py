@@ -9,18 +9,19 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from coordinator.hearing import OUT_OF_MEMORY
-from edge import gpus, messages, wire
-from edge.bench import Bench
-from edge.config import DataConfig, Description, HalfConfig, Job, ModelConfig, TrainConfig
-from edge.gpus import MIB, Gpu, placed, process_nbytes, sharers
-from edge.payload import Payload
+from coordinator.workers.message_handler import OUT_OF_MEMORY
+from edge.protocol import codec, messages
+from edge.protocol.config import DataConfig, Description, HalfConfig, Job, ModelConfig, TrainConfig
+from edge.protocol.payload import Payload
+from edge.runtime import gpu_share
+from edge.runtime.gpu_share import MIB, Gpu, placed, process_nbytes, sharers
+from edge.runtime.task_runner import Bench
 
 GIB = 1024 * MIB
 
 
 def job(device: str = "cuda", seat: int = 0, workers: int = 1) -> Job:
-    model, half = ModelConfig("cnn"), HalfConfig("edge.local:Local")
+    model, half = ModelConfig("cnn"), HalfConfig("edge.training.client_update:Local")
     return Job("run", 0, device, "", model, DataConfig("digits"), TrainConfig(), half, seat=seat, workers=workers)
 
 
@@ -107,7 +108,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     monkeypatch.setattr(
         torch.cuda, "set_per_process_memory_fraction", lambda share, name: driver.fractions.append((name, share))
     )
-    monkeypatch.setattr(gpus, "_ask_driver", lambda: driver.table)
+    monkeypatch.setattr(gpu_share, "_ask_driver", lambda: driver.table)
     return driver
 
 
@@ -141,7 +142,7 @@ def test_a_worker_hears_before_each_task_who_has_left_and_tells_after_its_first_
     failing, visit = messages.Train(1, 0, 0.1, {}, {}), messages.Train(0, 0, 0.1, {}, {})
     notes = []
     for task, left in ((failing, ()), (visit, ()), (visit, (2,))):
-        notes.append(bench.note(task, bench.perform(task, wire.Envelope("worker-0-00ff", 1, left=left))[0]))
+        notes.append(bench.note(task, bench.perform(task, codec.Envelope("worker-0-00ff", 1, left=left))[0]))
     assert notes == ["", "cuda:0: 0 MiB reserved, 1536 MiB context, share 0.50", ""]
     assert driver.fractions == [("cuda:0", 0.5), ("cuda:0", pytest.approx(0.35)), ("cuda:0", pytest.approx(0.85))]
 
@@ -155,6 +156,6 @@ def test_a_context_beyond_the_share_leaves_no_room(driver: Driver) -> None:
 
 def test_torchs_own_error_reaches_the_coordinator_by_the_name_that_it_knows() -> None:
     task = messages.Train(1, 0, 0.1, {}, {})
-    assert Bench(Visited(), None).perform(task, wire.Envelope("worker-0-00ff", 1))[0] == messages.Error(
+    assert Bench(Visited(), None).perform(task, codec.Envelope("worker-0-00ff", 1))[0] == messages.Error(
         OUT_OF_MEMORY, "too little"
     )

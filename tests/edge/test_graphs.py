@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coordinator.rounds import POLICIES
-from edge.blocks import Net
-from edge.config import TrainConfig
-from edge.corrections.prox import Prox
-from edge.graphs import WARM_UP_STEPS, Replayed, Stepper
-from edge.local import Correction, Local
-from edge.sgd import Sgd
+from coordinator.rounds.synchronous import POLICIES
+from edge.methods.fedprox import Prox
+from edge.protocol.config import TrainConfig
+from edge.training.block_model import Net
+from edge.training.client_update import Correction, Local
+from edge.training.cuda_graphs import WARM_UP_STEPS, Replayed, Stepper
+from edge.training.sgd import Sgd
 from tests.toy import Direct, Run, batch, federation, play, tower, visit, whole
 
 TRAIN = TrainConfig(lr=0.1, lr_decay=0.5, batch=32, local_epochs=2, momentum=0.9, weight_decay=1e-3, clip=1.0)

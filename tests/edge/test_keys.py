@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from edge.keys import KeyFileError, make, read_pair, read_public
+from edge.runtime.keys import KeyFileError, make, read_pair, read_public
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge.log import log, log_error
+from edge.runtime.log import log, log_error
 
 
 def test_control_characters_are_written_out_and_lines_stay(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge import luggage, messages, state, wire
-from edge.payload import Payload, Vector
+from edge.protocol import client_state, codec, messages
+from edge.protocol.payload import Payload, Vector
+from edge.runtime import client_state_transfer
 from tests.edge.listener import Listener
 from tests.edge.mutations import JOB, pack
 
@@ -25,7 +26,7 @@ def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listener]:
     """That has been welcomed, and leaves no file behind."""
     opened = Listener(tmp_path_factory.mktemp("g"), "tests.edge.listener:guest")
     assert opened.hear() == (0, messages.Hello())
-    opened.send(pack(messages.Welcome(JOB), wire.Envelope(opened.identity)))
+    opened.send(pack(messages.Welcome(JOB), codec.Envelope(opened.identity)))
     yield opened
     assert opened.close() == 0
     assert list(opened.temporary.iterdir()) == []
@@ -54,8 +55,8 @@ def test_a_guest_starts_from_what_came_and_gives_back_what_is_kept_whatever_the_
 
 
 def test_no_name_that_came_is_a_path(guest: Listener, tmp_path: Path) -> None:
-    state.write(str(tmp_path / "secret"), kept(9.0))
-    mine = wire.Envelope(guest.identity, 7, str(tmp_path / "secret"), str(tmp_path / "after"))
+    client_state.write(str(tmp_path / "secret"), kept(9.0))
+    mine = codec.Envelope(guest.identity, 7, str(tmp_path / "secret"), str(tmp_path / "after"))
     guest.send(pack(messages.Kept(2, kept(1.0)), mine))
     guest.send(pack(TASK, mine, frames=False))
     assert three(guest.hear()[1]) == [3.0, 3.0, 3.0]
@@ -65,14 +66,14 @@ def test_no_name_that_came_is_a_path(guest: Listener, tmp_path: Path) -> None:
 
 def test_a_task_and_what_came_ahead_of_it_must_belong_together(guest: Listener) -> None:
     """Whatever is refused fails as a task, and the next is served from what came with it."""
-    asked, plain = wire.Envelope(guest.identity, 7, "before"), wire.Envelope(guest.identity, 7)
+    asked, plain = codec.Envelope(guest.identity, 7, "before"), codec.Envelope(guest.identity, 7)
     lacking, other = "what its client has kept did not come ahead of it", "has kept came ahead of another task"
     ahead = messages.Kept(2, kept(1.0))
-    wrong: list[tuple[str, list[tuple[messages.Message, wire.Envelope]]]] = [
+    wrong: list[tuple[str, list[tuple[messages.Message, codec.Envelope]]]] = [
         (lacking, [(TASK, asked)]),
         (lacking, [(ahead, asked), (messages.Cancel(), plain), (TASK, asked)]),
         (f"what client 3 {other}", [(messages.Kept(3, kept(1.0)), asked), (TASK, asked)]),
-        (f"what client 2 {other}", [(ahead, wire.Envelope(guest.identity, 6)), (TASK, asked)]),
+        (f"what client 2 {other}", [(ahead, codec.Envelope(guest.identity, 6)), (TASK, asked)]),
         (f"what client 2 {other}", [(ahead, asked), (TASK, plain)]),
         (f"what client 2 {other}", [(ahead, asked), (messages.Describe(True), plain)]),
     ]
@@ -85,7 +86,7 @@ def test_a_task_and_what_came_ahead_of_it_must_belong_together(guest: Listener) 
 
 
 def test_what_is_damaged_is_refused_and_its_task_not_done_without_it(guest: Listener) -> None:
-    asked = wire.Envelope(guest.identity, 7, "before")
+    asked = codec.Envelope(guest.identity, 7, "before")
     envelope, header, frame = pack(messages.Kept(2, kept(1.0)), asked)
     guest.send([envelope, header, frame[:-1] + b"\x01"])
     guest.send(pack(TASK, asked, frames=False))
@@ -97,7 +98,7 @@ def test_what_is_damaged_is_refused_and_its_task_not_done_without_it(guest: List
 
 
 def test_a_visit_that_fails_brings_back_its_error_alone(guest: Listener) -> None:
-    mine = wire.Envelope(guest.identity, 7, "before", "after")
+    mine = codec.Envelope(guest.identity, 7, "before", "after")
     guest.send(pack(messages.Kept(2, {"other": kept(1.0)["model"]}), mine))
     guest.send(pack(TASK, mine, frames=False))
     assert guest.hear() == (7, messages.Error("KeyError", "'model'"))
@@ -106,14 +107,14 @@ def test_a_visit_that_fails_brings_back_its_error_alone(guest: Listener) -> None
 
 def test_files_of_a_task_are_there_while_it_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    asked = wire.Envelope("guest-1", 7, "before", "after", share=0.5)
-    with luggage.unpacked(asked, messages.Kept(2, kept(1.0))) as here:
+    asked = codec.Envelope("guest-1", 7, "before", "after", share=0.5)
+    with client_state_transfer.unpacked(asked, messages.Kept(2, kept(1.0))) as here:
         assert here.state_in is not None and here.state_out is not None
         assert Path(here.state_in).parent == Path(here.state_out).parent
         assert Path(here.state_in).parents[1] == tmp_path
-        assert state.read(here.state_in)["model"]["a"].data.tolist() == [1.0, 1.0, 1.0]
+        assert client_state.read(here.state_in)["model"]["a"].data.tolist() == [1.0, 1.0, 1.0]
         assert (here.sequence, here.share) == (7, 0.5)
-        state.write(here.state_out, kept(2.0))
-        back = luggage.packed(TASK, here)
+        client_state.write(here.state_out, kept(2.0))
+        back = client_state_transfer.packed(TASK, here)
     assert back is not None and three(back) == [2.0, 2.0, 2.0]
     assert list(tmp_path.iterdir()) == []

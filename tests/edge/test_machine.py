@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from edge import machine
-from edge.machine import computes, differing
+from edge.runtime import numerics
+from edge.runtime.numerics import computes, differing
 
 
 def test_a_processor_is_told_by_its_maker_and_the_instructions_that_kernels_choose_by(
@@ -17,7 +17,7 @@ def test_a_processor_is_told_by_its_maker_and_the_instructions_that_kernels_choo
 ) -> None:
     told = tmp_path / "cpuinfo"
     told.write_text("processor\t: 0\nvendor_id\t: Somebody\nflags\t\t: fpu amx_tile avx2 sse2 avx\n\nprocessor\t: 1\n")
-    monkeypatch.setattr(machine, "PROCESSOR", told)
+    monkeypatch.setattr(numerics, "PROCESSOR", told)
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     assert computes("cpu")["processor"] == "x86_64 Somebody avx avx2 amx_tile"
 
@@ -43,7 +43,7 @@ def test_gpus_are_told_by_their_models(tmp_path: Path, monkeypatch: pytest.Monke
         folder = tmp_path / f"0000:0{number}:00.0"
         folder.mkdir()
         (folder / "information").write_text("Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 40\n")
-    monkeypatch.setattr(machine, "GPUS", tmp_path)
-    assert machine.gpus() == ["NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3"]
+    monkeypatch.setattr(numerics, "GPUS", tmp_path)
+    assert numerics.gpus() == ["NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3"]
     assert computes("cuda")["GPU"] == "NVIDIA H100 80GB HBM3"
     assert "GPU" not in computes("cpu")

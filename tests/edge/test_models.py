@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from edge.blocks import Block, Net, balanced_cuts, build
-from edge.config import ModelConfig
-from edge.describe import flops_per_example
-from edge.models import MODELS, Defaults, model, resnet18
-from edge.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, WEIGHT_GRADIENT
+from edge.models import resnet18
+from edge.models.registry import MODELS, Defaults, model
+from edge.profile.describe import flops_per_example
+from edge.protocol.config import ModelConfig
+from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, WEIGHT_GRADIENT
+from edge.training.block_model import Block, Net, balanced_cuts, build
 from tests.toy import CPU
 
 RESNET_PARAMS = [1_856, 147_968, 525_568, 2_099_712, 8_393_728, 51_300]

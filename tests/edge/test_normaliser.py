@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from edge.blocks import Net
-from edge.config import Plan, TrainConfig
-from edge.corrections.prox import Prox
-from edge.local import Local
-from edge.objectives.fednova import FedNova, normaliser
-from edge.sgd import Sgd
+from edge.methods.fednova import FedNova, normaliser
+from edge.methods.fedprox import Prox
+from edge.protocol.config import Plan, TrainConfig
+from edge.training.block_model import Net
+from edge.training.client_update import Local
+from edge.training.sgd import Sgd
 from tests.toy import batch, gradient, tower, visit, whole
 
 

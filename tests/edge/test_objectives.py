@@ -15,13 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from coordinator.methods import resolve
-from edge.blocks import Net, build, load_dotted
-from edge.config import ModelConfig, TrainConfig
-from edge.local import Local
-from edge.objectives.teacher import Taught
-from edge.payload import MODEL, TEACHER
-from edge.sgd import Sgd
+from coordinator.methods.registry import resolve
+from edge.methods.distillation import Taught
+from edge.protocol.config import ModelConfig, TrainConfig
+from edge.protocol.payload import MODEL, TEACHER
+from edge.training.block_model import Net, build, load_dotted
+from edge.training.client_update import Local
+from edge.training.sgd import Sgd
 from tests.toy import CPU, batch, gradient, shifted, tower, visit, whole
 
 NAMES = ("fedavg-kd", "fedavg-fitnet", "fedntd", "fedgkd")
@@ -298,7 +298,7 @@ def test_extreme_logits_give_finite_losses_and_gradients() -> None:
 
 
 def not_true(local: Tensor, teacher: Tensor, y: Tensor) -> Tensor:
-    half = load_dotted("edge.objectives.fedntd:FedNTD")(
+    half = load_dotted("edge.methods.fedntd:FedNTD")(
         {"weight": 1.0, "ce_weight": 1.0, "temperature": 1.0, "kl_t2": True}
     )
     distance: Tensor = half.divergence(half.seen(teacher, y), half.seen(local, y))
@@ -306,7 +306,7 @@ def not_true(local: Tensor, teacher: Tensor, y: Tensor) -> Tensor:
 
 
 def test_the_true_class_is_left_out_and_the_others_keep_their_order() -> None:
-    half = load_dotted("edge.objectives.fedntd:FedNTD")(resolve("fedntd").options().model_dump())
+    half = load_dotted("edge.methods.fedntd:FedNTD")(resolve("fedntd").options().model_dump())
     logits = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]])
     assert half.seen(logits, torch.tensor([0, 1, 2])).tolist() == [[2, 3], [4, 6], [7, 8]]
 

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge.config import DataConfig, PartitionConfig
 from edge.data import partition
-from edge.data import shares as sharing
-from edge.data.epsilon import deal, mixes, whole_counts
-from edge.data.indexfile import read_indices
+from edge.data import partitioning as sharing
+from edge.data.epsilon_partition import deal, mixes, whole_counts
+from edge.data.json_partition import read_indices
 from edge.data.partition import dirichlet, dirichlet_unbalanced, draw_by_weight, histogram, iid, mirror
-from edge.data.sets import DATASETS, Data, PartitionError, Split
-from edge.data.shares import cached_shares, check_partition, share_out
+from edge.data.partitioning import cached_shares, check_partition, share_out
+from edge.data.registry import DATASETS, Data, PartitionError, Split
+from edge.protocol.config import DataConfig, PartitionConfig
 
 
 def rng(seed: int = 0) -> np.random.Generator:

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from coordinator.methods import resolve
 from coordinator.methods.fedbr import FedBROptions
-from edge.blocks import Block, Net, build, load_dotted
-from edge.config import DataConfig, ModelConfig
-from edge.data.sets import dataset
-from edge.describe import activations_per_example, cached_counts, flops_per_example
-from edge.local import first_last
+from coordinator.methods.registry import resolve
+from edge.data.registry import dataset
+from edge.profile.describe import activations_per_example, cached_counts, flops_per_example
+from edge.protocol.config import DataConfig, ModelConfig
+from edge.training.block_model import Block, Net, build, load_dotted
+from edge.training.client_update import first_last
 from tests.toy import CPU, DIGITS_CNN, batch, described, shifted, tower, tower_blocks, visit, whole
 
 CASES: list[tuple[str, dict[str, Any], dict[str, int]]] = [

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from coordinator.methods.fedbr import FedBROptions
 from coordinator.methods.fedmlb import FedMLBOptions
-from edge.blocks import Block, Net
-from edge.config import TrainConfig
-from edge.local import Local
-from edge.objectives.fedbr import FedBR
-from edge.objectives.fedmlb import FedMLB
-from edge.pathways import Form, PathwayLoss
-from edge.sgd import Sgd
+from edge.methods.fedbr import FedBR
+from edge.methods.fedmlb import FedMLB
+from edge.protocol.config import TrainConfig
+from edge.training.block_model import Block, Net
+from edge.training.client_update import Local
+from edge.training.pathways import Form, PathwayLoss
+from edge.training.sgd import Sgd
 from tests.toy import CPU, batch, gradient, shifted, tower, tower_blocks, visit, whole
 
 BLOCKS = 4

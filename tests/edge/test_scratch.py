@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from edge.scratch import YOUNG_SECONDS, scratch
+from edge.protocol.scratch import YOUNG_SECONDS, scratch
 
 OWNER = """
 import subprocess, sys, time
-from edge.scratch import scratch
+from edge.protocol.scratch import scratch
 
 with scratch() as folder:
     (folder / "pool").write_text("x")

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from edge.blocks import Net
-from edge.config import TrainConfig
-from edge.sgd import Sgd, clip
+from edge.protocol.config import TrainConfig
+from edge.training.block_model import Net
+from edge.training.sgd import Sgd, clip
 from tests.toy import CPU, batch, tower
 
 

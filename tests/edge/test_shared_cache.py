@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from edge.config import DataConfig, PartitionConfig
-from edge.data.folder import text_once
-from edge.data.shares import cached_shares, share_out
-from edge.data.store import open_data
+from edge.data.atomic_cache import text_once
+from edge.data.decoded_cache import open_data
+from edge.data.partitioning import cached_shares, share_out
+from edge.protocol.config import DataConfig, PartitionConfig
 
 DESCRIBER = """
 import sys, time
@@ -20,9 +20,9 @@ from pathlib import Path
 
 from edge import describe
 from edge.data import digits, shares
-from edge.site import Site
-from scenarios.load import load
-from scenarios.assembly import job
+from edge.training.trainer import Site
+from scenarios.config.load import load
+from scenarios.builder import job
 
 cache, log, stuck = sys.argv[1:]
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edge.config import DataConfig
-from edge.data.find import find_data, missing, places
-from edge.data.sets import DATASETS, DataError, dataset
-from edge.data.store import open_data
+from edge.data.decoded_cache import open_data
+from edge.data.locate import find_data, missing, places
+from edge.data.registry import DATASETS, DataError, dataset
 from edge.data.tinyimagenet import read
+from edge.protocol.config import DataConfig
 
 ROW = replace(DATASETS["tinyimagenet"], classes=2, counts=(4, 2))
 VALIDATION = "val_0.JPEG\tn02\t0\t0\t9\t9\nval_1.JPEG\tn01\t0\t0\t9\t9\n"

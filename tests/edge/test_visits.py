@@ -13,16 +13,16 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from edge import state
-from edge.batches import Loader, LocalBatches
-from edge.config import ModelConfig, Plan, TrainConfig
-from edge.corrections.prox import Prox
 from edge.data.augment import Profile
-from edge.data.sets import Split
-from edge.messages import GLOBAL, Evaluate, Train
-from edge.payload import MODEL, Vector, sha256
-from edge.sgd import Sgd
-from edge.site import Site
+from edge.data.registry import Split
+from edge.methods.fedprox import Prox
+from edge.protocol import client_state
+from edge.protocol.config import ModelConfig, Plan, TrainConfig
+from edge.protocol.messages import GLOBAL, Evaluate, Train
+from edge.protocol.payload import MODEL, Vector, sha256
+from edge.training.batches import Loader, LocalBatches
+from edge.training.sgd import Sgd
+from edge.training.trainer import Site
 from tests.toy import batch, federation, tower, vector, visit
 
 
@@ -161,8 +161,8 @@ def test_what_a_client_keeps_comes_back_to_the_bit(tmp_path: Path) -> None:
         "control": {"c": vector(-0.0, np.inf)},
     }
     path = tmp_path / "state" / "3-0.safetensors"
-    state.write(str(path), kept)
-    back = state.read(str(path))
+    client_state.write(str(path), kept)
+    back = client_state.read(str(path))
     assert {slot: sorted(named) for slot, named in back.items()} == {
         "model": ["body", "body.buffers"],
         "control": ["c"],
@@ -173,7 +173,7 @@ def test_what_a_client_keeps_comes_back_to_the_bit(tmp_path: Path) -> None:
 
 
 def test_a_client_that_has_kept_nothing_has_no_slots() -> None:
-    assert state.read(None) == {}
+    assert client_state.read(None) == {}
 
 
 # --- examples that are used again -------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def test_examples_prepared_once_a_visit_are_those_prepared_batch_by_batch(
     assert once._prepared is not None
     assert batches(moving)._prepared is None
     assert batches(still, replace(train, local_epochs=1))._prepared is None  # nothing is used again
-    monkeypatch.setattr("edge.batches.MOST_PREPARED_NBYTES", 0)
+    monkeypatch.setattr("edge.training.batches.MOST_PREPARED_NBYTES", 0)
     anew = batches(still)
     assert anew._prepared is None
     pairs = list(zip(once(), anew(), strict=True))

@@ -9,9 +9,9 @@ import msgpack
 import numpy as np
 import pytest
 
-from edge import messages, wire
-from edge.config import DataConfig, Description, HalfConfig, Job, ModelConfig, TrainConfig
-from edge.payload import BlockShape, Layout, Payload, Vector, shapes
+from edge.protocol import codec, messages
+from edge.protocol.config import DataConfig, Description, HalfConfig, Job, ModelConfig, TrainConfig
+from edge.protocol.payload import BlockShape, Layout, Payload, Vector, shapes
 
 RUN = "20250102T030405-abcd"
 JOB = Job(
@@ -22,7 +22,7 @@ JOB = Job(
     model=ModelConfig("cnn"),
     data=DataConfig("digits", clients=3),
     train=TrainConfig(lr=0.05, local_steps=4),
-    objective=HalfConfig("edge.objectives.fedbr:Local", {"lambda1": 0.5, "pathways": [1, 2], "detach": True}),
+    objective=HalfConfig("edge.methods.fedbr:Local", {"lambda1": 0.5, "pathways": [1, 2], "detach": True}),
     up=("stem", "head"),
 )
 DESCRIPTION = Description(
@@ -66,18 +66,18 @@ def plain(payload: Payload) -> dict[str, dict[str, list[float]]]:
 
 
 def there_and_back(message: messages.Message) -> messages.Message:
-    encoded = wire.encode(message, RUN)
-    return wire.decode(encoded.header, encoded.frames, RUN)
+    encoded = codec.encode(message, RUN)
+    return codec.decode(encoded.header, encoded.frames, RUN)
 
 
 def refusal(message: messages.Message, edit: object = None, frames: list[bytes] | None = None) -> str:
     """Encode, edit the unpacked header, and return what decode says about it."""
-    encoded = wire.encode(message, RUN)
+    encoded = codec.encode(message, RUN)
     unpacked = msgpack.unpackb(encoded.header)
     if callable(edit):
         edit(unpacked)
     with pytest.raises(messages.WireError) as refused:
-        wire.decode(msgpack.packb(unpacked), encoded.frames if frames is None else frames, RUN)
+        codec.decode(msgpack.packb(unpacked), encoded.frames if frames is None else frames, RUN)
     return str(refused.value)
 
 
@@ -128,7 +128,7 @@ def test_what_a_client_keeps_comes_back_and_always_has_checksums() -> None:
     kept = there_and_back(sent)
     assert isinstance(kept, messages.Kept)
     assert (kept.client, plain(kept.payload)) == (7, plain(model()))
-    crcs = [int.from_bytes(entry[6], "big") for entry in msgpack.unpackb(wire.encode(sent, RUN).header)[4]]
+    crcs = [int.from_bytes(entry[6], "big") for entry in msgpack.unpackb(codec.encode(sent, RUN).header)[4]]
     assert crcs == [zlib.crc32(vector.data.tobytes()) for named in sent.payload.values() for vector in named.values()]
 
 
@@ -191,7 +191,7 @@ def test_blocks_are_found_again_by_version() -> None:
     assert isinstance(back, messages.Blocks)
     held = {vector.version: vector for vector in back.vectors}
     held |= {vector.version: vector for vector in model()["teacher"].values()}
-    task = wire.decode(wire.encode(train(), RUN).header, [], RUN, held)
+    task = codec.decode(codec.encode(train(), RUN).header, [], RUN, held)
     assert isinstance(task, messages.Train)
     assert plain(task.payload) == plain(model())
     stem = task.payload["model"]["stem"]
@@ -200,55 +200,55 @@ def test_blocks_are_found_again_by_version() -> None:
 
 def test_a_block_that_is_not_held_is_named() -> None:
     with pytest.raises(messages.WireError, match=r"model/stem: version .* is not held"):
-        wire.decode(wire.encode(train(), RUN).header, [], RUN, {})
+        codec.decode(codec.encode(train(), RUN).header, [], RUN, {})
 
 
 def test_vectors_are_views_of_the_received_frame() -> None:
     numbers = np.arange(100_000, dtype=np.float32)
-    encoded = wire.encode(messages.Update(0, 0, {}, {"model": {"b": Vector(numbers)}}), RUN)
-    back = wire.decode(encoded.header, encoded.frames, RUN)
+    encoded = codec.encode(messages.Update(0, 0, {}, {"model": {"b": Vector(numbers)}}), RUN)
+    back = codec.decode(encoded.header, encoded.frames, RUN)
     assert isinstance(back, messages.Update)
     assert np.shares_memory(back.payload["model"]["b"].data, numbers)
 
 
 def test_an_unaligned_frame_is_copied_into_place() -> None:
-    encoded = wire.encode(messages.Update(0, 0, {}, {"model": {"b": Vector(np.array([1.0], np.float32))}}), RUN)
+    encoded = codec.encode(messages.Update(0, 0, {}, {"model": {"b": Vector(np.array([1.0], np.float32))}}), RUN)
     shifted = memoryview(b"x" + bytes(encoded.frames[0]))[1:]
-    back = wire.decode(encoded.header, [shifted], RUN)
+    back = codec.decode(encoded.header, [shifted], RUN)
     assert isinstance(back, messages.Update)
     assert back.payload["model"]["b"].data.flags.aligned
     assert back.payload["model"]["b"].data.tolist() == [1.0]
 
 
 def test_length_does_not_depend_on_values() -> None:
-    small = wire.encode(train(client=0, round=0, lr=0.0, choice={"alpha": 0}), RUN)
-    large = wire.encode(train(client=2**62, round=2**62, lr=1e300, choice={"alpha": -(2**62)}), RUN)
+    small = codec.encode(train(client=0, round=0, lr=0.0, choice={"alpha": 0}), RUN)
+    large = codec.encode(train(client=2**62, round=2**62, lr=1e300, choice={"alpha": -(2**62)}), RUN)
     assert small.nbytes == large.nbytes
 
 
 def test_length_is_known_before_the_message() -> None:
     sent = train()
-    encoded = wire.encode(sent, RUN)
-    assert wire.train_nbytes(RUN, ["alpha"], shapes(sent.payload)) == encoded.nbytes
+    encoded = codec.encode(sent, RUN)
+    assert codec.train_nbytes(RUN, ["alpha"], shapes(sent.payload)) == encoded.nbytes
     assert encoded.nbytes == len(encoded.header) + 4 * (3 + 0 + 1 + 1)
     answer = messages.Update(7, 3, {"loss": 1.0, "steps": 2.0}, sent.payload)
-    assert wire.update_nbytes(RUN, ["loss", "steps"], shapes(sent.payload)) == wire.encode(answer, RUN).nbytes
+    assert codec.update_nbytes(RUN, ["loss", "steps"], shapes(sent.payload)) == codec.encode(answer, RUN).nbytes
 
 
 def test_length_counted_by_hand() -> None:
     # array of 5: 1; protocol: 1; "train": 6; "r": 2; fields 71; entries 63; frame 8
     #   fields: map 1; "client" 7 + bin 10; "round" 6 + 10; "lr" 3 + 10; "choice" 7 + map 1 + "alpha" 6 + 10 = 71
     #   entries: array 1; entry array 1; "model" 6; "b" 2; bin of 16: 18; "<f4" 4; shape 1 + 10; nbytes 10; crc 10 = 63
-    assert wire.train_nbytes("r", ["alpha"], {"model": {"b": 2}}) == 1 + 1 + 6 + 2 + 71 + 63 + 8
+    assert codec.train_nbytes("r", ["alpha"], {"model": {"b": 2}}) == 1 + 1 + 6 + 2 + 71 + 63 + 8
 
 
 def test_checksum_is_verified_when_there_is_one() -> None:
-    encoded = wire.encode(messages.Update(0, 0, {}, {"model": {"b": Vector(np.array([1.0], np.float32))}}), RUN, True)
+    encoded = codec.encode(messages.Update(0, 0, {}, {"model": {"b": Vector(np.array([1.0], np.float32))}}), RUN, True)
     entry = msgpack.unpackb(encoded.header)[4][0]
     assert int.from_bytes(entry[6], "big") == zlib.crc32(np.float32(1.0).tobytes())
-    wire.decode(encoded.header, encoded.frames, RUN)
+    codec.decode(encoded.header, encoded.frames, RUN)
     with pytest.raises(messages.WireError, match="checksum"):
-        wire.decode(encoded.header, [np.float32(2.0).tobytes()], RUN)
+        codec.decode(encoded.header, [np.float32(2.0).tobytes()], RUN)
 
 
 def test_refusals_say_what_does_not_fit() -> None:
@@ -284,20 +284,20 @@ def test_refusals_say_what_does_not_fit() -> None:
 
 
 def test_what_is_too_large_or_not_msgpack_is_refused() -> None:
-    for raw in (b"", b"\xc1", b"\x95", b"\xff" * 40, b"\x91" * 5000, bytes(wire.MAX_HEADER_NBYTES + 1)):
+    for raw in (b"", b"\xc1", b"\x95", b"\xff" * 40, b"\x91" * 5000, bytes(codec.MAX_HEADER_NBYTES + 1)):
         with pytest.raises(messages.WireError):
-            wire.decode(raw, [], RUN)
+            codec.decode(raw, [], RUN)
         with pytest.raises(messages.WireError):
-            wire.Envelope.parse(raw)
+            codec.Envelope.parse(raw)
 
 
 def test_envelope_comes_back() -> None:
-    envelope = wire.Envelope("worker-1-00ff", 9, "state/1", None, (b"v" * 16,), 0.5, 0.25, (3, 0), "cuda:0: 1 MiB")
-    assert wire.Envelope.parse(envelope.pack()) == envelope
+    envelope = codec.Envelope("worker-1-00ff", 9, "state/1", None, (b"v" * 16,), 0.5, 0.25, (3, 0), "cuda:0: 1 MiB")
+    assert codec.Envelope.parse(envelope.pack()) == envelope
     wrong = {"sequence": -1, "state_in": 5, "forget": (b"short",), "wall_seconds": -1.0, "left": (-1,), "note": None}
     for name, value in wrong.items():
         with pytest.raises(messages.WireError, match=f"envelope: {name}"):
-            wire.Envelope.parse(replace(envelope, **{name: value}).pack())  # type: ignore[arg-type]
+            codec.Envelope.parse(replace(envelope, **{name: value}).pack())  # type: ignore[arg-type]
 
 
 def test_mutated_messages_are_refused_or_still_well_formed() -> None:
@@ -311,7 +311,7 @@ def test_mutated_messages_are_refused_or_still_well_formed() -> None:
         messages.Sums(3, 2, {"model": {"stem": np.array([1, -(2**40)])}}),
     ]
     for number in range(600):
-        encoded = wire.encode(sent[number % len(sent)], RUN)
+        encoded = codec.encode(sent[number % len(sent)], RUN)
         raw, frames = bytearray(encoded.header), [bytes(frame) for frame in encoded.frames]
         for _ in range(draw.randint(1, 4)):
             where = draw.randrange(len(raw))
@@ -325,8 +325,8 @@ def test_mutated_messages_are_refused_or_still_well_formed() -> None:
                 case _ if frames:
                     frames[draw.randrange(len(frames))] = draw.randbytes(draw.randint(0, 20))
         try:
-            wire.decode(raw, frames, RUN)
-            wire.Envelope.parse(raw)
+            codec.decode(raw, frames, RUN)
+            codec.Envelope.parse(raw)
         except messages.WireError:
             refused += 1
     assert refused == 600  # no header is an envelope
@@ -348,10 +348,10 @@ def test_a_bomb_is_refused_before_it_is_built(bomb: bytes) -> None:
     start = b"\x95" + msgpack.packb(1) + msgpack.packb("update") + msgpack.packb(RUN)
     tracemalloc.start()
     for read, raw in (
-        (wire.Envelope.parse, bomb),
-        (lambda header: wire.decode(header, [], RUN), start + bomb + b"\x90"),
-        (lambda header: wire.decode(header, [], RUN), start + msgpack.packb({}) + bomb),
-        (lambda header: wire.decode(header, [], RUN), bomb),
+        (codec.Envelope.parse, bomb),
+        (lambda header: codec.decode(header, [], RUN), start + bomb + b"\x90"),
+        (lambda header: codec.decode(header, [], RUN), start + msgpack.packb({}) + bomb),
+        (lambda header: codec.decode(header, [], RUN), bomb),
     ):
         tracemalloc.reset_peak()
         before, _ = tracemalloc.get_traced_memory()
@@ -364,11 +364,11 @@ def test_a_bomb_is_refused_before_it_is_built(bomb: bytes) -> None:
 def test_what_announces_more_than_there_is_says_so() -> None:
     long = b"x" * 600
     with pytest.raises(messages.WireError, match="65535 announced, but there are 606 bytes in all"):
-        wire.Envelope.parse(b"\xdc\xff\xff\xda\x02\x58" + long)
+        codec.Envelope.parse(b"\xdc\xff\xff\xda\x02\x58" + long)
     with pytest.raises(messages.WireError, match="more than 16 levels"):
-        wire.Envelope.parse(b"\x91" * 600 + b"\xc0")
+        codec.Envelope.parse(b"\x91" * 600 + b"\xc0")
     with pytest.raises(messages.WireError, match=r"a name stands twice in one map"):
-        wire.Envelope.parse(b"\x82\xa1a\x01\xa1a\x02")
+        codec.Envelope.parse(b"\x82\xa1a\x01\xa1a\x02")
 
 
 def test_a_version_stands_where_vectors_go_down_and_nowhere_else() -> None:
@@ -389,7 +389,7 @@ def test_a_version_stands_where_vectors_go_down_and_nowhere_else() -> None:
 def test_what_took_for_ever_and_notes_without_end_are_refused() -> None:
     for name, value in (("wall_seconds", float("inf")), ("wall_seconds", float("nan")), ("note", "x" * 1001)):
         with pytest.raises(messages.WireError, match=f"envelope: {name}"):
-            wire.Envelope.parse(replace(wire.Envelope("worker-0-00ff"), **{name: value}).pack())  # type: ignore[arg-type]
+            codec.Envelope.parse(replace(codec.Envelope("worker-0-00ff"), **{name: value}).pack())  # type: ignore[arg-type]
 
 
 def test_an_error_is_no_longer_than_a_record_may_be() -> None:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel import transport
-from costmodel.conditions import Conditions
-from costmodel.share import share
-from costmodel.timeline import Links, Timeline, solve
-from costmodel.work import Work, Works
+from costmodel.fleet.conditions import Conditions
+from costmodel.network import tcp
+from costmodel.network.transfers import share
+from costmodel.visits.timeline import Links, Timeline, solve
+from costmodel.visits.work import Work, Works
 
 Doubles = NDArray[np.float64]
 MODEL = "model"
@@ -68,11 +68,11 @@ class Model:
 
     def bits(self, nbytes: int) -> float:
         """Bits on the wire."""
-        return 8.0 * nbytes if self.name == BARE else transport.wire_bits(nbytes)
+        return 8.0 * nbytes if self.name == BARE else tcp.wire_bits(nbytes)
 
     def idle(self, rtt: float, bits_per_second: float, bits: float) -> float:
         """Seconds lost to slow start."""
-        return 0.0 if self.name == ABRUPT else transport.slow_start_seconds(rtt, bits_per_second, bits)
+        return 0.0 if self.name == ABRUPT else tcp.slow_start_seconds(rtt, bits_per_second, bits)
 
     def single(self, nbytes: int, bits_per_second: float, rtt: float) -> float:
         """Seconds from handing one message over to its complete receipt, over an idle connection."""

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from edge.keys import make
+from edge.runtime.keys import make
 from tests.network.lab import Lab
 from tests.network.peer import SERVER
 
@@ -18,7 +18,7 @@ SCENARIO = ["digits", "method=fedavg", "train.local_epochs=1", "rounds.max=2"]
 def test_a_worker_joins_from_another_network_namespace(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
     for name in ("run", "alice"):
         make(name, tmp_path)
-    fedbr = [sys.executable, "-m", "scenarios.cli"]
+    fedbr = [sys.executable, "-m", "scenarios.cli.main"]
     run = [*fedbr, "run", *SCENARIO, "--out", str(tmp_path), "--json"]
     gate = ["--listen", ENDPOINT, "--keys", str(tmp_path / "run.key"), "--allow", str(tmp_path / "alice.pub")]
     keys = ["--keys", str(tmp_path / "alice.key"), "--server", str(tmp_path / "run.pub")]

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from costmodel.timeline import Links
-from costmodel.work import Work
+from costmodel.visits.timeline import Links
+from costmodel.visits.work import Work
 from tests.network.lab import Lab
 from tests.network.measure import Sent, error_percent, whole_round
 from tests.network.predict import ABRUPT, ALONE, MODEL, Model, clock

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from costmodel import transport
+from costmodel.network import tcp
 from tests.network.lab import Lab
 from tests.network.measure import download, error_percent, upload
 from tests.network.peer import SERVER
@@ -26,7 +26,7 @@ def test_the_interface_counts_what_the_model_charges(
         nbytes = send(lab, [PAYLOAD_NBYTES]).nbytes[0]
         lab.settle()
         counted = lab.sent_nbytes(sender) - before
-    predicted = transport.wire_bits(float(nbytes)) / 8
+    predicted = tcp.wire_bits(float(nbytes)) / 8
     bare, full = error_percent(nbytes, counted), error_percent(predicted, counted)
     show(
         f"\n{way}: {nbytes} bytes charged, {counted} on the wire: model {full:+.2f} %, without the header {bare:+.2f} %"

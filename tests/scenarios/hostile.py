@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
-from coordinator.methods import CORRECTIONS, OBJECTIVES
-from coordinator.methods.row import Correction, Objective
-from coordinator.optimisers import OPTIMISERS
+from coordinator.aggregation.optimizers import OPTIMISERS
+from coordinator.methods.registry import CORRECTIONS, OBJECTIVES
+from coordinator.methods.spec import Correction, Objective
 from costmodel import units
-from costmodel.device import devices, networks
-from edge.data.sets import DATASETS
-from edge.models import MODELS
-from scenarios.resolved import toml_text
-from scenarios.schema import Scenario, Section
+from costmodel.fleet.devices import devices, networks
+from edge.data.registry import DATASETS
+from edge.models.registry import MODELS
+from scenarios.config.schema import Scenario, Section
+from scenarios.config.toml_writer import toml_text
 
 METHODS: list[Objective | Correction] = [*OBJECTIVES.values(), *CORRECTIONS.values()]
 NAMES = {

@@ -60,7 +60,7 @@ def meddle(what: str, named: str, when: str, number: int) -> None:
 
 
 if __name__ == "__main__":
-    from scenarios.cli import main
+    from scenarios.cli.main import main
 
     what, named, when, number, *words = sys.argv[1:]
     meddle(what, named, when, int(number))

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scenarios import cli, curves
-from scenarios.load import ScenarioError
+from scenarios.cli import main
+from scenarios.config.load import ScenarioError
+from scenarios.report import bands
+from scenarios.report.progress import Point, Trail, at_budget, spread, suffices, to_target, trail
 from scenarios.studies import budget
-from scenarios.studies.trail import Point, Trail, at_budget, spread, suffices, to_target, trail
 
 # Three rounds of 100 bytes, of which the second was not evaluated and the third fell back.
 RUN: Trail = (
@@ -72,7 +73,7 @@ def test_a_mean_is_over_all_seeds_or_none() -> None:
 
 def test_a_band_steps_from_evaluation_to_evaluation_and_ends_with_its_shortest_run() -> None:
     shorter: Trail = (Point(1, 2.0, 100, 90.0, 0.8, 0.8), Point(2, 4.0, 200, 160.0, 0.9, 0.9))
-    drawn = curves.band("fedavg", "bytes", [RUN, shorter])
+    drawn = bands.band("fedavg", "bytes", [RUN, shorter])
 
     assert drawn.amounts[[0, -1]].tolist() == [0.0, 200.0]
     assert np.isnan(drawn.mean[:100]).all()  # up to 99 bytes
@@ -80,8 +81,8 @@ def test_a_band_steps_from_evaluation_to_evaluation_and_ends_with_its_shortest_r
     assert drawn.mean[199] == pytest.approx(0.7)
     assert drawn.mean[200] == pytest.approx(0.75)
     assert drawn.deviation[200] == pytest.approx(0.3 / 2**0.5)
-    assert curves.band("fedavg", "bytes", [RUN], 150.0).amounts[-1] == 150.0
-    assert curves.band("fedavg", "time", [RUN]).deviation[-1] == 0.0
+    assert bands.band("fedavg", "bytes", [RUN], 150.0).amounts[-1] == 150.0
+    assert bands.band("fedavg", "time", [RUN]).deviation[-1] == 0.0
 
 
 # --- the words --------------------------------------------------------------------------------------------------------
@@ -116,7 +117,7 @@ WORDS = ["digits", "--methods", "fedavg,fedbr", "--bytes", "700 kB,1.5 MB", "--s
 
 
 def study(out: Path, *more: str) -> int:
-    return cli.guarded(["study", "budget", *WORDS, "--out", str(out), "--run-id", "a", *more])
+    return main.guarded(["study", "budget", *WORDS, "--out", str(out), "--run-id", "a", *more])
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +225,7 @@ def test_other_scenarios_and_other_folders_are_not_taken_up(made: Path, capsys: 
 
 def test_a_budget_that_the_run_does_not_reach_is_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["study", "budget", "digits", "rounds.max=1", "--methods", "fedavg", "--time", "1 us,1 h", "--seeds", "1"]
-    assert cli.guarded([*words, "--out", str(tmp_path), "--workers", "1", "--quiet"]) == 0
+    assert main.guarded([*words, "--out", str(tmp_path), "--workers", "1", "--quiet"]) == 0
     lines = capsys.readouterr().out.splitlines()
 
     assert next(line for line in lines if line.startswith("1 us")).split()[2:] == ["-"]
@@ -236,7 +237,7 @@ def test_a_method_that_fails_costs_the_others_nothing_and_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["digits", "method_options.lambda1=1e29", "--methods", "fedmlb,fedavg", "--bytes", "1 B", "--seeds", "1"]
-    assert cli.guarded(["study", "budget", *words, "--out", str(tmp_path), "--workers", "1", "--quiet"]) == 3
+    assert main.guarded(["study", "budget", *words, "--out", str(tmp_path), "--workers", "1", "--quiet"]) == 3
     captured = capsys.readouterr()
 
     assert captured.err.startswith("fedbr: fedmlb-seed0 failed: ")

@@ -9,14 +9,15 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from edge.config import PartitionConfig
-from scenarios import catalogue, cli, doctor
-from scenarios.load import ScenarioError
-from scenarios.schema import Partition
+from edge.protocol.config import PartitionConfig
+from scenarios.cli import listing, main
+from scenarios.config.load import ScenarioError
+from scenarios.config.schema import Partition
+from scenarios.studies import doctor
 
 
-def named(what: str, name: str) -> catalogue.Row:
-    return next(row for row in catalogue.rows(what) if row["name"] == name)
+def named(what: str, name: str) -> listing.Row:
+    return next(row for row in listing.rows(what) if row["name"] == name)
 
 
 def test_a_method_is_listed_with_its_options_defaults_and_meanings() -> None:
@@ -33,7 +34,7 @@ def test_a_method_is_listed_with_its_options_defaults_and_meanings() -> None:
 
 
 def test_every_option_of_every_method_says_what_it_means() -> None:
-    for row in catalogue.rows("methods"):
+    for row in listing.rows("methods"):
         assert all(option["meaning"] for option in row["options"]), row["name"]
 
 
@@ -60,25 +61,25 @@ def test_a_correction_says_what_it_joins() -> None:
 
 
 def test_a_server_optimiser_is_listed_with_its_options() -> None:
-    assert [row["name"] for row in catalogue.rows("servers")] == ["plain", "fedavgm", "fedadam", "fedyogi"]
+    assert [row["name"] for row in listing.rows("servers")] == ["plain", "fedavgm", "fedadam", "fedyogi"]
     row = named("servers", "fedavgm")
     assert (row["neutral"], row["options"][1]) == (
         "momentum = 0 and lr = 1",
         {"name": "lr", "symbol": "η_g", "default": 1.0, "meaning": "Size of a server step."},
     )
-    assert all(option["meaning"] for row in catalogue.rows("servers") for option in row["options"])
+    assert all(option["meaning"] for row in listing.rows("servers") for option in row["options"])
 
 
 def test_every_kind_of_partition_is_listed() -> None:
     kinds = get_args(Partition.model_fields["kind"].annotation)
 
-    assert [row["name"] for row in catalogue.rows("partitions")] == list(kinds)
+    assert [row["name"] for row in listing.rows("partitions")] == list(kinds)
     assert kinds == get_args(get_type_hints(PartitionConfig)["kind"])
-    for row in catalogue.rows("partitions"):
+    for row in listing.rows("partitions"):
         assert {key.rpartition(".")[2] for key in row["options"]} <= set(Partition.model_fields)
 
 
-GUESSED: catalogue.Row = {
+GUESSED: listing.Row = {
     "name": "guessed",
     "flops_per_second": {"conv": 2.5e9, "vit": 1e9},
     "modes": (1.0, 0.5),
@@ -92,15 +93,15 @@ GUESSED: catalogue.Row = {
 
 def test_assumed_keeps_the_rows_that_assume_a_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     table = [{"name": "measured", "assumed": ()}, GUESSED]
-    monkeypatch.setattr(catalogue, "KINDS", {**catalogue.KINDS, "devices": lambda: table})
+    monkeypatch.setattr(listing, "KINDS", {**listing.KINDS, "devices": lambda: table})
 
-    assert catalogue.rows("devices") == table
-    assert catalogue.rows("devices", assumed=True) == [GUESSED], "and all their fields, for --json"
+    assert listing.rows("devices") == table
+    assert listing.rows("devices", assumed=True) == [GUESSED], "and all their fields, for --json"
 
 
 def test_assumed_shows_the_assumed_figures_and_the_source_alone() -> None:
     stream = io.StringIO()
-    catalogue.show("devices", [GUESSED], stream, assumed=True)
+    listing.show("devices", [GUESSED], stream, assumed=True)
 
     assert stream.getvalue().splitlines() == [
         "guessed",
@@ -114,15 +115,15 @@ def test_assumed_shows_the_assumed_figures_and_the_source_alone() -> None:
 @pytest.mark.parametrize("what", ["devices", "networks"])
 def test_every_assumption_that_ships_can_be_shown_with_its_value(what: str) -> None:
     stream = io.StringIO()
-    found = catalogue.rows(what, assumed=True)
-    catalogue.show(what, found, stream, assumed=True)
+    found = listing.rows(what, assumed=True)
+    listing.show(what, found, stream, assumed=True)
 
     assert stream.getvalue().count(" = ") == sum(len(row["assumed"]) for row in found) > 0
 
 
 def shown(what: str, name: str) -> list[str]:
     """What people see below a name, each text on one line."""
-    return catalogue.DETAILS[what](named(what, name))
+    return listing.DETAILS[what](named(what, name))
 
 
 def test_a_device_is_shown_with_its_speed_by_family_and_its_power_modes() -> None:
@@ -154,7 +155,7 @@ def test_a_model_is_shown_with_its_widths_and_its_family() -> None:
 
 
 def test_a_row_without_assumptions_says_so() -> None:
-    assert catalogue._origin(GUESSED | {"assumed": ()}) == ["assumed: nothing", "source (2024): a bench"]
+    assert listing._origin(GUESSED | {"assumed": ()}) == ["assumed: nothing", "source (2024): a bench"]
 
 
 def test_a_network_is_shown_with_what_its_rates_mean_and_what_its_radio_draws() -> None:
@@ -171,15 +172,15 @@ def test_a_network_is_shown_with_what_its_rates_mean_and_what_its_radio_draws() 
 
 def test_an_unknown_word_names_the_nearest() -> None:
     with pytest.raises(ScenarioError, match="list 'device': did you mean 'devices'"):
-        catalogue.rows("device")
+        listing.rows("device")
 
 
-@pytest.mark.parametrize("what", catalogue.KINDS)
+@pytest.mark.parametrize("what", listing.KINDS)
 def test_each_list_is_shown_to_people_and_as_json(what: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.guarded(["list", what, "--json"]) == 0
+    assert main.guarded(["list", what, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     stream = io.StringIO()
-    catalogue.show(what, catalogue.rows(what), stream)
+    listing.show(what, listing.rows(what), stream)
     lines = stream.getvalue().splitlines()
 
     assert [row["name"] for row in rows] == [line.split("  ")[0] for line in lines if line and line[0] != " "]
@@ -187,7 +188,7 @@ def test_each_list_is_shown_to_people_and_as_json(what: str, capsys: pytest.Capt
 
 
 def test_the_doctor_says_what_a_run_needs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.guarded(["doctor", "--json"]) == 0
+    assert main.guarded(["doctor", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
 
     assert found["cores"] >= 1

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scenarios import curves
-from scenarios.cells import write_csv
+from scenarios.report import bands
+from scenarios.report.csv_files import write_csv
 
 
 @pytest.mark.parametrize("text", ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(1)", "\tx", "\r=1"])
@@ -20,8 +20,8 @@ def test_text_that_a_spreadsheet_would_run_is_marked_as_text(tmp_path: Path, tex
 
 
 def test_a_band_of_a_method_with_such_a_name_is_written_so_too(tmp_path: Path) -> None:
-    band = curves.Band("=x", "bytes", np.array([0.0, 1.0]), np.array([np.nan, 0.5]), np.array([np.nan, 0.0]))
-    curves.write_csv([band], tmp_path / "curves.csv")
+    band = bands.Band("=x", "bytes", np.array([0.0, 1.0]), np.array([np.nan, 0.5]), np.array([np.nan, 0.0]))
+    bands.write_csv([band], tmp_path / "curves.csv")
     assert (tmp_path / "curves.csv").read_text().splitlines() == [
         "method,kind,amount,mean,deviation",
         "'=x,bytes,0.0,,",

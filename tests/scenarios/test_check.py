@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.methods.row import Correction, Options
-from coordinator.server import Part
-from edge.config import Description
-from edge.payload import BlockShape, Layout, Payload, Vector
-from scenarios import cli, tables
-from scenarios.load import ScenarioError, load
-from scenarios.studies import check
+from coordinator.aggregation.server import Part
+from coordinator.methods.spec import Correction, Options
+from edge.protocol.config import Description
+from edge.protocol.payload import BlockShape, Layout, Payload, Vector
+from scenarios.cli import main
+from scenarios.config.load import ScenarioError, load
+from scenarios.report import terminal
+from scenarios.studies import estimate as check
 
 
 def described(samples: int = 0) -> Description:
@@ -85,7 +86,7 @@ def test_a_missing_data_set_is_a_warning_and_leaves_out_what_depends_on_it(cifar
 
 def test_the_printed_check_fits_80_columns_and_cuts_no_number(cifar100: dict[str, Any]) -> None:
     stream = io.StringIO()
-    tables.print_check(cifar100, stream)
+    terminal.print_check(cifar100, stream)
     lines = stream.getvalue().splitlines()
 
     assert 'name = "cifar100"' in lines
@@ -99,7 +100,7 @@ def test_the_printed_check_fits_80_columns_and_cuts_no_number(cifar100: dict[str
 def test_clients_whose_devices_are_too_small_are_told(cifar100: dict[str, Any]) -> None:
     refused = [{"clients": 3, "why": "board: 4 B x ..."}]
     stream = io.StringIO()
-    tables.print_check(cifar100 | {"estimate": cifar100["estimate"] | {"refused_clients": refused}}, stream)
+    terminal.print_check(cifar100 | {"estimate": cifar100["estimate"] | {"refused_clients": refused}}, stream)
 
     assert stream.getvalue().splitlines()[-1] == "warning: 3 clients can take no part: board: 4 B x ..."
 
@@ -178,7 +179,7 @@ def test_a_round_that_takes_too_long_to_reckon_is_left_out_and_told(monkeypatch:
     assert (estimate["virtual_seconds"], estimate["joules"]) == (None, None)
     assert estimate["flops"] == 40 * 5 * 10**12 * 32 * 2600
     assert estimate["untimed"] == "not reckoned within 0.2 s: a round has too many events"
-    assert ("virtual time", f"{tables.UNKNOWN} {estimate['untimed']}") in list(tables.estimate_rows(estimate))
+    assert ("virtual time", f"{terminal.UNKNOWN} {estimate['untimed']}") in list(terminal.estimate_rows(estimate))
 
 
 class Control(Part):
@@ -193,7 +194,7 @@ class Control(Part):
 
 def test_what_a_correction_sends_and_keeps_is_priced_too() -> None:
     loaded = load("digits", ["method=fedavg", "method_options={}"])
-    row = Correction("control", "", "", Options, "", "edge.corrections.prox:Prox", server=Control, keeps=True)
+    row = Correction("control", "", "", Options, "", "edge.methods.fedprox:Prox", server=Control, keeps=True)
     estimate = check.estimate(replace(loaded, method=replace(loaded.method, corrections=(row,))), described(samples=32))
 
     assert estimate["payload_down_nbytes"] == [1600 + 1600] * 2
@@ -215,7 +216,7 @@ def test_kept_state_that_the_disk_cannot_hold_is_refused_with_the_sum(
 
 
 def test_check_as_json_has_exactly_these_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.guarded(["check", "digits", "--json"]) == 0
+    assert main.guarded(["check", "digits", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
 
     assert set(result) == {"scenario", "blocks", "alphas", "estimate"}

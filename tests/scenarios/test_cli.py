@@ -13,12 +13,13 @@ from typing import Any
 import psutil
 import pytest
 
-from coordinator.federation import Progress
-from coordinator.ledger import read
-from coordinator.nursery import Nursery
-from scenarios import cli, report, tables
+from coordinator.records.store import read
+from coordinator.rounds.run import Progress
+from coordinator.workers.launcher import Nursery
+from scenarios.cli import main
+from scenarios.config.load import load
 from scenarios.host import Host, Interrupt, check_folder, make_folder
-from scenarios.load import load
+from scenarios.report import html, terminal
 from scenarios.runner import run
 
 TINY = ["digits", "train.local_epochs=1", "rounds.max=2", "--workers", "1"]
@@ -32,7 +33,7 @@ RUN_KEYS = {
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """The message of a command line that must be refused, without its ``fedbr:``."""
-    assert cli.guarded(words) == 2
+    assert main.guarded(words) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "Traceback" not in captured.err
@@ -41,13 +42,13 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "scenarios.cli", *words]
+    return [sys.executable, "-m", "scenarios.cli.main", *words]
 
 
 def test_a_run_as_json_is_one_object_with_exactly_the_promised_keys(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.guarded(["run", *TINY, "--out", str(tmp_path), "--run-id", "a", "--seed", "3", "--json"]) == 0
+    assert main.guarded(["run", *TINY, "--out", str(tmp_path), "--run-id", "a", "--seed", "3", "--json"]) == 0
     captured = capsys.readouterr()
     result = json.loads(captured.out)
 
@@ -71,10 +72,10 @@ def test_the_final_tables_say_what_was_wasted_and_what_held_rounds_up() -> None:
     known |= {"bytes_up": 2_000_000, "bottlenecks": {"own link": 12, "waiting": 0, "compute": 2}}
     wasteful, thrifty = known | {"wasted_bytes": 1_000_000}, known | {"bottlenecks": {"own link": 0}}
 
-    alone = dict(tables.run_rows([wasteful], {}))
+    alone = dict(terminal.run_rows([wasteful], {}))
     assert alone["waste"] == ["1 MB, 12.50 %"]
     assert alone["bottleneck"] == ["own link 12, compute 2"]
-    beside = dict(tables.run_rows([wasteful, thrifty], {}))
+    beside = dict(terminal.run_rows([wasteful, thrifty], {}))
     assert beside["waste"] == ["1 MB,\n12.50 %", "0 B"]
     assert beside["bottleneck"] == ["own link 12,\ncompute 2", "none"]
 
@@ -102,7 +103,7 @@ WORDS = ["run", "compare", "check", "report", "list", "doctor", "study budget", 
 
 @pytest.mark.parametrize("word", WORDS)
 def test_every_command_explains_itself(word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.guarded([*word.split(), "--help"]) == 0
+    assert main.guarded([*word.split(), "--help"]) == 0
     assert f"fedbr {word}" in capsys.readouterr().out
 
 
@@ -195,7 +196,7 @@ CUT = ["digits", "budget.virtual_seconds=1 ms", "--workers", "1", "--run-id", "a
 
 
 def test_a_run_that_is_cut_in_its_first_round_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.guarded(["run", *CUT, "--out", str(tmp_path)]) == 0
+    assert main.guarded(["run", *CUT, "--out", str(tmp_path)]) == 0
     captured = capsys.readouterr()
 
     assert captured.err.splitlines()[1].startswith("fedbr 1/40 cut  accuracy -  virtual 1 ms")
@@ -208,8 +209,8 @@ def test_a_report_that_cannot_be_written_does_not_lose_the_run(
     def full(*_: object) -> Path:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(report, "build", full)
-    assert cli.guarded(["run", *CUT, "--out", str(tmp_path), "--json"]) == 0
+    monkeypatch.setattr(html, "build", full)
+    assert main.guarded(["run", *CUT, "--out", str(tmp_path), "--json"]) == 0
     captured = capsys.readouterr()
 
     assert json.loads(captured.out)["stopped_by"] == "virtual_seconds"
@@ -239,7 +240,7 @@ def test_ctrl_c_where_nothing_is_kept_ends_with_4_too(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("scenarios.studies.stress.stress", interrupted)
-    assert cli.guarded(["stress", "--clients", "10"]) == 4
+    assert main.guarded(["stress", "--clients", "10"]) == 4
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "fedbr: stopped\n")
 

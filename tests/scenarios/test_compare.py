@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from scenarios import cli, tables
-from scenarios.load import ScenarioError
+from scenarios.cli import main
+from scenarios.config.load import ScenarioError
+from scenarios.report import terminal
 from scenarios.studies.compare import accuracy_at, variants
 
 CURVE = [(1.0, 100.0, 0.2), (2.0, 200.0, 0.6), (3.0, 300.0, 0.5)]
@@ -67,7 +68,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a comparison of two methods over two rounds."""
     out = tmp_path_factory.mktemp("runs")
     words = ["rounds.max=2", "stop.target_accuracy=0.05", "--out", str(out), "--run-id", "both", "--json"]
-    assert cli.guarded(["compare", "digits", "--methods", "fedavg,fedbr", "--workers", "1", *words]) == 0
+    assert main.guarded(["compare", "digits", "--methods", "fedavg,fedbr", "--workers", "1", *words]) == 0
     return out / "digits" / "both"
 
 
@@ -100,7 +101,7 @@ def test_runs_are_read_at_what_all_have_in_common(compared: Path) -> None:
 
 
 def test_the_final_table_has_a_column_per_method(compared: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tables.print_comparison(result_of(compared), compared / "report.html")
+    terminal.print_comparison(result_of(compared), compared / "report.html")
     lines = capsys.readouterr().out.splitlines()
     cells = {line.split("│")[0].strip(): [cell.strip() for cell in line.split("│")[1:]] for line in lines}
 
@@ -116,14 +117,14 @@ def test_the_final_table_has_a_column_per_method(compared: Path, capsys: pytest.
 def test_a_comparison_can_be_reported_again(compared: Path, tmp_path: Path) -> None:
     words = ["-o", str(tmp_path / "again.html"), "--csv", str(tmp_path / "rounds.csv")]
 
-    assert cli.guarded(["report", str(compared), *words]) == 0
+    assert main.guarded(["report", str(compared), *words]) == 0
     assert "fedbr" in (tmp_path / "again.html").read_text()
     assert len((tmp_path / "rounds.csv").read_text().splitlines()) == 1 + 2 * 2
 
 
 def test_a_method_that_fails_costs_the_others_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["rounds.max=1", "method_options.lambda1=1e29", "--out", str(tmp_path), "--run-id", "a", "--workers", "1"]
-    assert cli.guarded(["compare", "digits", "--methods", "fedmlb,fedavg", *words, "--json"]) == 3
+    assert main.guarded(["compare", "digits", "--methods", "fedmlb,fedavg", *words, "--json"]) == 3
     captured = capsys.readouterr()
     result = json.loads(captured.out)
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.ledger import read
-from coordinator.nursery import Nursery
+from coordinator.records.store import read
+from coordinator.workers.launcher import Nursery
+from scenarios.config.load import load
 from scenarios.host import Host
-from scenarios.load import load
 from scenarios.runner import run
 
 

@@ -16,10 +16,10 @@ from typing import Any
 import psutil
 import pytest
 
-from coordinator.tasks import PoolError
-from costmodel.device import Device, devices, figures, own_devices
-from scenarios import doctor
-from scenarios.load import ScenarioError
+from coordinator.workers.task import PoolError
+from costmodel.fleet.devices import Device, devices, figures, own_devices
+from scenarios.config.load import ScenarioError
+from scenarios.studies import doctor
 
 MEASURED: dict[str, Any] = {
     "step_seconds": 0.00123611,
@@ -222,7 +222,11 @@ def test_it_runs_as_workers_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     answer = '{"words": "%s", "threads": %s, "mmap": %s}'
     python_is(tmp_path, monkeypatch, f"printf '{answer}' \"$*\" $OMP_NUM_THREADS $MALLOC_MMAP_THRESHOLD_")
 
-    assert doctor._measure(quick=True) == {"words": "-P -m edge.calibrate --quick", "threads": 1, "mmap": 1 << 30}
+    assert doctor._measure(quick=True) == {
+        "words": "-P -m edge.profile.calibrate --quick",
+        "threads": 1,
+        "mmap": 1 << 30,
+    }
 
 
 def test_its_failure_is_told_with_its_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scenarios.studies.ema import CORRECTED, FIRST, Smoothing, ema, smoothed
-from scenarios.studies.trail import Point
+from scenarios.papers.moving_average import CORRECTED, FIRST, Smoothing, ema, smoothed
+from scenarios.report.progress import Point
 
 
 def test_a_corrected_average_weighs_the_rounds_so_far_and_nothing_before_them() -> None:

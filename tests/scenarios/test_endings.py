@@ -18,11 +18,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from coordinator.ledger import read
+from coordinator.records.store import read
 from tests.remains import Watch
 
-PLAIN = ("-m", "scenarios.cli")
-IN_CLEANING_UP = ("-m", "tests.scenarios.meddler", "interrupt", "coordinator.crew:Crew.end_all", "before", "2")
+PLAIN = ("-m", "scenarios.cli.main")
+IN_CLEANING_UP = (
+    "-m",
+    "tests.scenarios.meddler",
+    "interrupt",
+    "coordinator.workers.registry:Crew.end_all",
+    "before",
+    "2",
+)
 """The second pool of a run is being left; the first has only described."""
 LONG = ("rounds.max=1000", "stop.target_accuracy=1.0")
 
@@ -140,7 +147,7 @@ def test_a_run_that_is_killed(watch: Watch, tmp_path: Path) -> None:
 def test_a_verification_that_is_killed_in_the_run_that_it_makes_elsewhere(watch: Watch, tmp_path: Path) -> None:
     run = Started(watch, tmp_path, PLAIN, ("rounds.max=1",))
     assert run.ended()[0] == 0
-    in_commit = ("tests.scenarios.meddler", "kill", "coordinator.ledger:Ledger.commit", "after", "1")
+    in_commit = ("tests.scenarios.meddler", "kill", "coordinator.records.store:Ledger.commit", "after", "1")
     words = [sys.executable, "-m", *in_commit, "verify", str(run.folder)]
     killed = subprocess.run(words, capture_output=True, check=False, env=watch.environment)
 

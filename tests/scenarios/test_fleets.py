@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.availability import Always, Diurnal, Renewal, Windows
-from costmodel.bandwidth import Constant, OrnsteinUhlenbeck, Samples, sigma_of_cv
-from costmodel.device import devices, networks
-from costmodel.fleet import Change, Fleet, Spread
-from edge.config import Description
-from edge.payload import BlockShape, Layout
-from scenarios import assembly, fleets
+from costmodel.fleet.availability import Always, Diurnal, Renewal, Windows
+from costmodel.fleet.devices import devices, networks
+from costmodel.fleet.fleet import Change, Fleet, Spread
+from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Samples, sigma_of_cv
+from edge.protocol.config import Description
+from edge.protocol.payload import BlockShape, Layout
+from scenarios import builder, fleet_builder
 from scenarios.cache import cache_folder
-from scenarios.load import ScenarioError, load
+from scenarios.config.load import ScenarioError, load
 
 HOUR, DAY = 3600.0, 86400.0
 CAPACITIES = "client_id,computation_ms_per_sample,communication_kbps\n1,100,1000\n2,200,2000\n3,400,4000\n"
@@ -48,7 +48,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def drawn(*overrides: str) -> Fleet:
-    return assembly.fleet(load("digits", overrides))
+    return builder.fleet(load("digits", overrides))
 
 
 def refusal(*overrides: str) -> str:
@@ -65,12 +65,12 @@ def test_a_file_is_found_as_it_is_named_then_below_the_data_root_then_in_the_cac
 ) -> None:
     scenario = load("digits").scenario
     in_cache = write(cache_folder() / "t.csv", "")
-    assert fleets.find(scenario, "fleet.trace", "t.csv") == in_cache
+    assert fleet_builder.find(scenario, "fleet.trace", "t.csv") == in_cache
     monkeypatch.setenv("FEDBR_DATA", str(home / "data"))
     below = write(home / "data" / "t.csv", "")
-    assert fleets.find(scenario, "fleet.trace", "t.csv") == below
+    assert fleet_builder.find(scenario, "fleet.trace", "t.csv") == below
     write(home / "t.csv", "")
-    assert fleets.find(scenario, "fleet.trace", "t.csv") == Path("t.csv")
+    assert fleet_builder.find(scenario, "fleet.trace", "t.csv") == Path("t.csv")
 
 
 def test_a_data_root_that_is_named_is_the_only_one(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ def test_a_data_root_that_is_named_is_the_only_one(home: Path, monkeypatch: pyte
     scenario = load("mnist-cnn", [f"data.root={home / 'root'}"]).scenario
 
     with pytest.raises(ScenarioError) as caught:
-        fleets.find(scenario, "fleet.trace", "t.csv")
+        fleet_builder.find(scenario, "fleet.trace", "t.csv")
     assert str(caught.value) == f"fleet.trace = 't.csv': no such file; looked for t.csv, {home / 'root' / 't.csv'}"
 
 
@@ -476,13 +476,13 @@ def test_a_device_that_is_too_small_is_refused_with_the_sum_and_the_others_take_
     scenario = load("digits", HALF_SMALL).scenario
     fleet = drawn(*HALF_SMALL)
 
-    out = fleets.refused(scenario, fleet, described(60, 5.0), np.ones(1))
+    out = fleet_builder.refused(scenario, fleet, described(60, 5.0), np.ones(1))
     assert out == {k: SUM for k in range(10) if fleet.device_name(k) == "board"}
     assert len(out) == 5
     # 55 parameters take 4 (165 + 10) = 700 bytes, which is just the limit.
-    assert fleets.refused(scenario, fleet, described(55, 5.0), np.ones(1)) == {}
+    assert fleet_builder.refused(scenario, fleet, described(55, 5.0), np.ones(1)) == {}
     # Pathways keep what they need for their way back: so many passes, so many activations.
-    assert len(fleets.refused(scenario, fleet, described(55, 5.0), np.array([2.0]))) == 5
+    assert len(fleet_builder.refused(scenario, fleet, described(55, 5.0), np.array([2.0]))) == 5
 
 
 @pytest.mark.parametrize(("method", "count"), [("fedavg", 0), ("fedavg-kd", 0), ("fedmlb", 5)])
@@ -491,14 +491,14 @@ def test_a_pathway_keeps_its_activations_and_a_teacher_does_not(home: Path, meth
     layout = Layout((BlockShape("body", 50), BlockShape("head", 5)))
     two = replace(described(55, 5.0), layout=layout, activations=np.array([0.0, 5.0]))
     loaded = load("digits", [*HALF_SMALL, f"method={method}"])
-    assert len(assembly.refused(loaded, assembly.fleet(loaded), two)) == count
+    assert len(builder.refused(loaded, builder.fleet(loaded), two)) == count
 
 
 def test_a_model_that_no_device_holds_is_refused(home: Path) -> None:
     write(home / "d.toml", DEVICE.format(name="board"))
     alone = [HALF_SMALL[0], "fleet.devices={board=1}", HALF_SMALL[2]]
     with pytest.raises(ScenarioError) as caught:
-        fleets.refused(load("digits", alone).scenario, drawn(*alone), described(60, 5.0), np.ones(1))
+        fleet_builder.refused(load("digits", alone).scenario, drawn(*alone), described(60, 5.0), np.ones(1))
     assert str(caught.value) == f"fleet.devices: the model fits none of them; {SUM}"
 
 
@@ -520,19 +520,19 @@ def test_a_run_is_another_one_when_a_file_that_it_names_says_something_else(
 ) -> None:
     write(home / "file", before)
     loaded = load("digits", [kind, f"{key}=file"])
-    known = assembly.identity(loaded)
+    known = builder.identity(loaded)
     assert list(known["files"]) == [key]
-    assert assembly.identity(load("digits", [kind, f"{key}=file"])) == known
+    assert builder.identity(load("digits", [kind, f"{key}=file"])) == known
     write(home / "file", after)
-    assert assembly.identity(load("digits", [kind, f"{key}=file"]))["files"] != known["files"]
+    assert builder.identity(load("digits", [kind, f"{key}=file"]))["files"] != known["files"]
 
 
 def test_a_run_is_another_one_when_its_calibrated_device_is_measured_again() -> None:
     file = cache_folder() / "devices" / "my-board.toml"
     write(file, DEVICE.format(name="my-board"))
-    known = assembly.identity(load("digits", ["fleet.devices={my-board=1}"]))
+    known = builder.identity(load("digits", ["fleet.devices={my-board=1}"]))
     write(file, DEVICE.format(name="my-board").replace("conv = 1e9", "conv = 2e9"))
-    assert assembly.identity(load("digits", ["fleet.devices={my-board=1}"])) != known
+    assert builder.identity(load("digits", ["fleet.devices={my-board=1}"])) != known
 
 
 @pytest.mark.parametrize(
@@ -547,13 +547,13 @@ def test_a_run_is_another_one_when_its_calibrated_device_is_measured_again() -> 
 def test_a_file_that_cannot_be_read_is_named_before_a_run_begins(home: Path, key: str, kind: str) -> None:
     loaded = load("digits", [kind, f"{key}=/proc/self/mem"])
     with pytest.raises(ScenarioError, match=rf"^{key}: /proc/self/mem: cannot be read: Input/output error$"):
-        assembly.identity(loaded)
+        builder.identity(loaded)
 
     (home / "long").touch()
     os.truncate(home / "long", 10**12)
     loaded = load("digits", [kind, f"{key}=long"])
     with pytest.raises(ScenarioError, match=rf"^{key}: long: is larger than (16|64),000,000 bytes$"):
-        assembly.identity(loaded)
+        builder.identity(loaded)
 
 
 # --- recorded traces --------------------------------------------------------------------------------------------------
@@ -570,9 +570,9 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_shipped_scenario_finds_its_traces_below_the_data_folder(recorded: Path) -> None:
     loaded = load("fedscale-trace")
-    fleet = assembly.fleet(loaded)
+    fleet = builder.fleet(loaded)
 
-    assert list(fleets.named_files(loaded.scenario).values()) == [
+    assert list(fleet_builder.named_files(loaded.scenario).values()) == [
         recorded / "devices" / "fedscale_client_capacity_595.csv",
         recorded / "devices" / "availability_windows.csv",
     ]

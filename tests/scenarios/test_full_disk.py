@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from coordinator.ledger import read
-from coordinator.nursery import Nursery
+from coordinator.records.store import read
+from coordinator.workers.launcher import Nursery
 from scenarios import runner
-from scenarios.cli import guarded
+from scenarios.cli.main import guarded
+from scenarios.config.load import ScenarioError, load
 from scenarios.host import Host, logging_to
-from scenarios.load import ScenarioError, load
 from tests.remains import Watch
 from tests.scenarios import meddler
 
@@ -67,10 +67,10 @@ def committed(folder: Path) -> int:
     return int(read(folder / "ledger.sqlite", "SELECT COUNT(*) FROM rounds")[0][0])
 
 
-COMMIT = ("coordinator.ledger:Ledger.commit", "before", "2")
-CHECKPOINT = ("coordinator.archive:write_vectors", "before", "2")
-TRAINING = ("coordinator.federation:Federation.submit", "before", "1")
-SUMMARY = ("coordinator.ledger:Ledger.finish", "before", "1")
+COMMIT = ("coordinator.records.store:Ledger.commit", "before", "2")
+CHECKPOINT = ("coordinator.records.checkpoints:write_vectors", "before", "2")
+TRAINING = ("coordinator.rounds.run:Federation.submit", "before", "1")
+SUMMARY = ("coordinator.records.store:Ledger.finish", "before", "1")
 
 
 PLAIN = ["method=fedavg"]
@@ -188,7 +188,7 @@ def test_a_report_for_which_there_is_no_room_leaves_no_half_of_itself(
 ) -> None:
     folder = disk / "digits" / "a"
     words = ["run", "digits", "rounds.max=1", "--workers", "1", "--out", str(disk), "--run-id", "a", "--json"]
-    meddled = [sys.executable, *MEDDLER, f"fill={disk}", "scenarios.report:write_text", "before", "1", *words]
+    meddled = [sys.executable, *MEDDLER, f"fill={disk}", "scenarios.report.html:write_text", "before", "1", *words]
     ended = subprocess.run(meddled, capture_output=True, text=True, check=False, env=watch.environment)
 
     assert (ended.returncode, json.loads(ended.stdout)["stopped_by"]) == (0, "rounds")

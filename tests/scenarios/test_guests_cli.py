@@ -21,30 +21,30 @@ import psutil
 import pytest
 import zmq
 
-from coordinator.door import Gate
-from coordinator.federation import Federation, Progress
-from coordinator.instructions import Instruction, Send
-from coordinator.ledger import has_rounds, read
-from coordinator.methods import Method
-from coordinator.nursery import Nursery
-from coordinator.pool import Pool
-from coordinator.rounds import synchronous
-from edge import messages, wire
-from edge.config import DataConfig, HalfConfig, Job, ModelConfig, TrainConfig
-from edge.guest import JoinError, bench, fitted
-from edge.keys import make, read_pair, read_public
-from edge.machine import computes
-from scenarios import cli
+from coordinator.methods.registry import Method
+from coordinator.records.store import has_rounds, read
+from coordinator.rounds.run import Federation, Progress
+from coordinator.rounds.synchronous import synchronous
+from coordinator.workers.door import Gate
+from coordinator.workers.instructions import Instruction, Send
+from coordinator.workers.launcher import Nursery
+from coordinator.workers.pool import Pool
+from edge.protocol import codec, messages
+from edge.protocol.config import DataConfig, HalfConfig, Job, ModelConfig, TrainConfig
+from edge.runtime.keys import make, read_pair, read_public
+from edge.runtime.numerics import computes
+from edge.runtime.remote_worker import JoinError, bench, fitted
+from scenarios.cli import main
 from tests.coordinator.test_interfaces import objective
 from tests.toy import federation
 
 TINY = ["digits", "method=fedavg", "train.local_epochs=1", "rounds.max=2"]
-HALF = HalfConfig("edge.local:Local")
+HALF = HalfConfig("edge.training.client_update:Local")
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """The message of a command line that must be refused, without its ``fedbr:``."""
-    assert cli.guarded(words) == 2
+    assert main.guarded(words) == 2
     captured = capsys.readouterr()
     assert (captured.out, psutil.Process().children(recursive=True)) == ("", [])
     return captured.err.splitlines()[-1].removeprefix("fedbr: ")
@@ -67,7 +67,7 @@ def folder(tmp_path: Path) -> Path:
 def worker(folder: Path, port: int, name: str = "alice", *more: str) -> Iterator[subprocess.Popen[str]]:
     """``fedbr worker`` with this name's key."""
     keys = ["--keys", str(folder / f"{name}.key"), "--server", str(folder / "run.pub")]
-    words = [sys.executable, "-m", "scenarios.cli", "worker", "--connect", f"tcp://127.0.0.1:{port}", *keys, *more]
+    words = [sys.executable, "-m", "scenarios.cli.main", "worker", "--connect", f"tcp://127.0.0.1:{port}", *keys, *more]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -89,7 +89,7 @@ def listening(folder: Path, port: int, run_id: str) -> list[str]:
 
 
 def model_sha256(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
-    assert cli.guarded(words) == 0
+    assert main.guarded(words) == 0
     return str(json.loads(capsys.readouterr().out)["model_sha256"])
 
 
@@ -247,7 +247,7 @@ def test_a_worker_that_loses_its_run_or_finds_none_ends_with_3(folder: Path) -> 
     words = [
         sys.executable,
         "-m",
-        "scenarios.cli",
+        "scenarios.cli.main",
         *listening(folder, port, "lost"),
         "--workers",
         "0",
@@ -270,14 +270,14 @@ def test_a_worker_whose_run_is_killed_and_taken_up_again_joins_it_again(folder: 
     words = [*listening(folder, port, "again"), "--workers", "0", "rounds.max=40", "stop.target_accuracy=1.0"]
     ledger = folder / "runs" / "digits" / "again" / "ledger.sqlite"
     with worker(folder, port) as alice:
-        with subprocess.Popen([sys.executable, "-m", "scenarios.cli", *words], stdout=subprocess.DEVNULL) as run:
+        with subprocess.Popen([sys.executable, "-m", "scenarios.cli.main", *words], stdout=subprocess.DEVNULL) as run:
             deadline = time.monotonic() + 60
             while not (ledger.exists() and has_rounds(ledger)):
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
             run.kill()
         resume = ["resume", str(ledger.parent), *words[words.index("--listen") : words.index("--out")], "--json"]
-        assert cli.guarded([*resume, "--workers", "0"]) == 0
+        assert main.guarded([*resume, "--workers", "0"]) == 0
         status, said = ended(alice)
     gone = f"tcp://127.0.0.1:{port}: the coordinator is gone; trying again for 60 s"
     assert (status, said[1], said[3]) == (0, gone, "the run has ended")
@@ -299,8 +299,8 @@ def test_what_a_run_on_another_machine_says_does_not_reach_the_terminal_as_contr
         identity = router.recv_multipart()[0]
 
         def say(message: messages.Message, run_id: str) -> None:
-            encoded = wire.encode(message, run_id)
-            envelope = wire.Envelope(identity.decode()).pack()
+            encoded = codec.encode(message, run_id)
+            envelope = codec.Envelope(identity.decode()).pack()
             router.send_multipart([identity, envelope, encoded.header, *encoded.frames])
 
         say(messages.Welcome(job(device="\x1b]0;a title\x07")), messages.NO_RUN)
@@ -322,7 +322,9 @@ def test_a_worker_that_is_stopped_ends_with_4(folder: Path, how: signal.Signals)
     with worker(folder, free_port()) as alice:
         status = psutil.Process(alice.pid)
         deadline = time.monotonic() + 30
-        while "edge.guest" not in status.cmdline() or status.num_threads() < 3:  # until it has begun to wait
+        while (
+            "edge.runtime.remote_worker" not in status.cmdline() or status.num_threads() < 3
+        ):  # until it has begun to wait
             assert time.monotonic() < deadline
             time.sleep(0.05)
         time.sleep(0.5)
@@ -347,7 +349,7 @@ def test_a_listening_run_without_keys_or_a_list_is_refused(folder: Path, capsys:
 
 
 def test_the_command_keys_makes_a_pair_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.guarded(["keys", "alice", "--out", str(tmp_path)]) == 0
+    assert main.guarded(["keys", "alice", "--out", str(tmp_path)]) == 0
     assert capsys.readouterr().out.splitlines()[0] == f"{tmp_path / 'alice.key'}  yours alone"
     assert (tmp_path / "alice.key").stat().st_mode & 0o777 == 0o600
     before = (tmp_path / "alice.key").read_bytes()

@@ -19,11 +19,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from scenarios import fleets
+from scenarios import fleet_builder
+from scenarios.config.load import Loaded, ScenarioError, load
+from scenarios.config.schema import Scenario
+from scenarios.config.toml_writer import toml_text
 from scenarios.errors import LONGEST
-from scenarios.load import Loaded, ScenarioError, load
-from scenarios.resolved import toml_text
-from scenarios.schema import Scenario
 from tests.scenarios.hostile import FIELDS, METHODS, deep, fits, fitting, hostile, keys, scenario, texts, toml
 
 steady = settings(
@@ -192,7 +192,7 @@ def test_more_keys_tables_or_items_than_any_scenario_has_are_refused_before_they
 
 def test_a_million_names_are_looked_up_once_each(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(fleets, "calibrated", asked.append)  # which finds nothing
+    monkeypatch.setattr(fleet_builder, "calibrated", asked.append)  # which finds nothing
     devices = '"raspberry-pi-4", "raspberry-pi-5", ' * 500_000
     began = time.process_time()
     mine = folder / "mine.toml"
@@ -257,7 +257,7 @@ def test_the_command_ends_with_2_and_one_line(
         path.mkdir()
     else:
         path.write_bytes(written)
-    command = [sys.executable, "-m", "scenarios.cli", "check", str(path), *words]
+    command = [sys.executable, "-m", "scenarios.cli.main", "check", str(path), *words]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)

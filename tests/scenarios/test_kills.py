@@ -15,39 +15,39 @@ from typing import Any
 
 import pytest
 
-from coordinator.ledger import read
-from coordinator.nursery import Nursery
+from coordinator.records.store import read
+from coordinator.workers.launcher import Nursery
 from scenarios import runner
-from scenarios.cli import guarded
+from scenarios.cli.main import guarded
+from scenarios.config.load import load
 from scenarios.host import Host
-from scenarios.load import load
 
 TABLES = ("rounds", "visits", "transfers", "choices", "states", "checkpoints")
 MEDDLER = ("-m", "tests.scenarios.meddler")
 Instant = tuple[str, str, int]
 """What is called, whether the kill comes before or after it, and at which call."""
-BEFORE_COMMIT = ("coordinator.ledger:Ledger.commit", "before", 2)
+BEFORE_COMMIT = ("coordinator.records.store:Ledger.commit", "before", 2)
 """The checkpoint is written, and the ledger does not know of it."""
-BEFORE_PRUNING = ("coordinator.ledger:Ledger.commit", "after", 2)
+BEFORE_PRUNING = ("coordinator.records.store:Ledger.commit", "after", 2)
 """The round is committed, and what it made obsolete still lies there."""
-IN_TRANSACTION = ("coordinator.ledger:Ledger._drop_checkpoints", "before", 1)
+IN_TRANSACTION = ("coordinator.records.store:Ledger._drop_checkpoints", "before", 1)
 """All rows of the round are in, and the transaction is open."""
-IN_EVALUATION = ("coordinator.scoring:Scoring.wait", "before", 2)
+IN_EVALUATION = ("coordinator.rounds.evaluation:Scoring.wait", "before", 2)
 """Workers score the model, and train for the next round."""
-AMONG_REPLIES = ("coordinator.federation:Federation.judge", "before", 3)
+AMONG_REPLIES = ("coordinator.rounds.run:Federation.judge", "before", 3)
 """Two clients of the round have answered, and perhaps kept something; others are being trained."""
 IN_STATE_FILE = ("os:fsync", "before", 4)
 """The coordinator keeps for a client what it has sent it; a probe of the disk and two checkpoints came before."""
 IN_CHECKPOINT = ("os:fsync", "before", 5)
 """The files before it: a probe of the disk, scenario.toml, environment.json, and the first checkpoint."""
-IN_LEDGER = ("coordinator.ledger:Ledger._set", "before", 1)
+IN_LEDGER = ("coordinator.records.store:Ledger._set", "before", 1)
 """Its tables are being made."""
-AFTER_LAST_COMMIT = ("coordinator.ledger:Ledger.commit", "after", 1)
+AFTER_LAST_COMMIT = ("coordinator.records.store:Ledger.commit", "after", 1)
 """Of a run of one round."""
-BEFORE_SUMMARY = ("coordinator.ledger:Ledger.finish", "before", 1)
-BEFORE_CLOSING = ("coordinator.ledger:Ledger.finish", "after", 1)
+BEFORE_SUMMARY = ("coordinator.records.store:Ledger.finish", "before", 1)
+BEFORE_CLOSING = ("coordinator.records.store:Ledger.finish", "after", 1)
 """The summary is there, and the write-ahead log still lies beside the ledger."""
-BEFORE_REPORT = ("scenarios.report:build", "before", 1)
+BEFORE_REPORT = ("scenarios.report.html:build", "before", 1)
 IN_REPORT = ("os:fsync", "before", 5)
 """The report is begun; the files before it are those of `IN_CHECKPOINT`."""
 

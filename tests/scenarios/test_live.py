@@ -8,10 +8,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from coordinator.federation import Progress
-from coordinator.ledger import RoundRow
-from scenarios.live import Show, alphas, spark
-from scenarios.load import load
+from coordinator.records.store import RoundRow
+from coordinator.rounds.run import Progress
+from scenarios.config.load import load
+from scenarios.report.live import Show, alphas, spark
 
 FOLDER = Path("runs/digits/x")
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.methods.fedavg import ROW as FEDAVG
-from scenarios.load import ScenarioError, load
-from scenarios.reading import shipped
-from scenarios.resolved import toml_text
+from scenarios.config.load import ScenarioError, load
+from scenarios.config.toml_source import shipped
+from scenarios.config.toml_writer import toml_text
 
 
 def refusal(*overrides: str, name: str = "digits") -> str:

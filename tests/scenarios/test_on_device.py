@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from scenarios import cli
-from scenarios.assembly import on_device
-from scenarios.load import ScenarioError, load
+from scenarios.builder import on_device
+from scenarios.cli import main
+from scenarios.config.load import ScenarioError, load
 
 WIDE = ["model.name=resnet18", "model.width=64", "data.name=cifar10"]
 NARROW = [*WIDE, "model.width=16"]
@@ -61,7 +61,7 @@ def test_a_precision_that_there_is_not_is_refused_with_the_nearest() -> None:
 def test_check_shows_what_a_run_here_would_do(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scenarios.studies.check.choose_device", lambda asked: "cpu")
-    assert cli.guarded(["check", "digits", "train.precision=bf16", "--json"]) == 0
+    monkeypatch.setattr("scenarios.studies.estimate.choose_device", lambda asked: "cpu")
+    assert main.guarded(["check", "digits", "train.precision=bf16", "--json"]) == 0
     train = json.loads(capsys.readouterr().out)["scenario"]["train"]
     assert (train["memory_format"], train["precision"], train["pathways"]) == ("channels_last", "bf16", "sweep")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edge.blocks import build
-from edge.config import ModelConfig
-from edge.describe import flops_per_example
-from scenarios.overheads import CLASSES, LAYOUT, MACS, overhead
+from edge.profile.describe import flops_per_example
+from edge.protocol.config import ModelConfig
+from edge.training.block_model import build
+from scenarios.studies.method_costs import CLASSES, LAYOUT, MACS, overhead
 
 MODEL_NBYTES = 44_880_528
 

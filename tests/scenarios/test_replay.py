@@ -18,17 +18,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.ledger import RoundRow, VisitRow, read
-from coordinator.nursery import Nursery
-from costmodel import device
-from edge.config import Description, Job
-from edge.payload import Payload
-from edge.site import Site
-from scenarios import assembly, cli, runner
+from coordinator.records.store import RoundRow, VisitRow, read
+from coordinator.workers.launcher import Nursery
+from costmodel.fleet import devices as device
+from edge.protocol.config import Description, Job
+from edge.protocol.payload import Payload
+from edge.training.trainer import Site
+from scenarios import builder, runner
 from scenarios.cache import cache_folder
+from scenarios.cli import main
+from scenarios.config.load import ScenarioError, load
 from scenarios.host import Host
-from scenarios.load import ScenarioError, load
-from scenarios.runs import ReportError
+from scenarios.report.run_reader import ReportError
 from scenarios.studies import replay as study
 from scenarios.studies.replay import described, replay, replayed
 from tests import toy
@@ -214,7 +215,7 @@ def test_nothing_is_written_into_the_run_folder(plain: Path) -> None:
 
 def test_the_environment_says_all_that_a_visit_is_reckoned_from(plain: Path) -> None:
     loaded = load(str(plain / "scenario.toml"))
-    known, _ = Site(assembly.job(loaded, None, "cpu", cache_folder())).describe(True)
+    known, _ = Site(builder.job(loaded, None, "cpu", cache_folder())).describe(True)
     found = described(json.loads((plain / "environment.json").read_text()), loaded)
 
     assert found.layout == known.layout
@@ -343,12 +344,12 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_command_prints_one_object(plain: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.guarded(["replay", str(plain), *SLOW_LINK, "--json"]) == 0
+    assert main.guarded(["replay", str(plain), *SLOW_LINK, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == replay(plain, SLOW_LINK)
 
 
 def test_a_refusal_ends_with_code_2(plain: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.guarded(["replay", str(plain), "rounds.policy=over_select"]) == 2
+    assert main.guarded(["replay", str(plain), "rounds.policy=over_select"]) == 2
     assert capsys.readouterr().err.startswith("fedbr: round 0: client 1 would take part")
 
 

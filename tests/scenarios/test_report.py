@@ -17,9 +17,10 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from coordinator.ledger import ChoiceRow, Commit, HostEvent, Ledger, RoundRow, TransferRow, VisitRow
-from scenarios import blame, canvas, doctor, figures, record, report
-from scenarios.runs import BlockTraffic, ReportError, find, open_runs
+from coordinator.records.store import ChoiceRow, Commit, HostEvent, Ledger, RoundRow, TransferRow, VisitRow
+from scenarios.report import bottlenecks, figures, html, metadata, plot_style
+from scenarios.report.run_reader import BlockTraffic, ReportError, find, open_runs
+from scenarios.studies import doctor
 
 BLOCKS = [
     {"name": "stem", "params": 98, "buffers": 2, "nbytes": 400, "flops_forward": 3e6},
@@ -162,7 +163,7 @@ def runs(tmp_path: Path) -> list[Path]:
 
 @pytest.fixture
 def page(runs: list[Path], tmp_path: Path) -> Page:
-    return Page(report.build(runs, tmp_path / "out" / "report.html", "Two methods", COMPARISON).read_text())
+    return Page(html.build(runs, tmp_path / "out" / "report.html", "Two methods", COMPARISON).read_text())
 
 
 def test_the_headline_says_what_each_method_reached_and_what_it_cost(page: Page) -> None:
@@ -187,7 +188,7 @@ def test_the_page_says_of_what_data_its_figures_are(runs: list[Path], tmp_path: 
     file = runs[0] / "environment.json"
     environment = json.loads(file.read_text()) | {"data": {"name": "tinyimagenet", "source": source}}
     file.write_text(json.dumps(environment))
-    page = report.build(runs[:1], tmp_path / "report.html", "A subset").read_text()
+    page = html.build(runs[:1], tmp_path / "report.html", "A subset").read_text()
     head = page.partition("</header>")[0]
     assert f"<dt>data from</dt><dd>{source}</dd>" in head
 
@@ -225,13 +226,13 @@ def test_the_page_is_one_file_that_refers_to_nothing_outside_itself(page: Page, 
 
 
 def test_the_same_runs_give_the_same_bytes(runs: list[Path], tmp_path: Path) -> None:
-    first, second = (report.build(runs, tmp_path / name, "Twice").read_bytes() for name in ("1.html", "2.html"))
+    first, second = (html.build(runs, tmp_path / name, "Twice").read_bytes() for name in ("1.html", "2.html"))
     assert first == second
 
 
 def test_what_the_run_wrote_is_left_alone(runs: list[Path], tmp_path: Path) -> None:
     before = {file: file.read_bytes() for run in runs for file in run.iterdir()}
-    report.build(runs, tmp_path / "report.html", "Read only")
+    html.build(runs, tmp_path / "report.html", "Read only")
     assert {file: file.read_bytes() for file in before} == before
 
 
@@ -291,26 +292,26 @@ def test_a_round_in_which_nobody_counted_is_a_round_and_one_that_was_cut_is_none
 
 def test_rounds_and_their_seconds_are_put_down_to_what_held_them_up(troubled: Path) -> None:
     # The rounds take 10, 9 and 8 s; the first and the last were held up by computing.
-    held = blame.bottlenecks(open_runs([troubled])[0].query)
+    held = bottlenecks.bottlenecks(open_runs([troubled])[0].query)
     assert held == {
-        "own link": blame.Bottleneck(0, 0.0),
-        "server link": blame.Bottleneck(0, 0.0),
-        "compute": blame.Bottleneck(2, 18.0),
-        "waiting": blame.Bottleneck(1, 9.0),
+        "own link": bottlenecks.Bottleneck(0, 0.0),
+        "server link": bottlenecks.Bottleneck(0, 0.0),
+        "compute": bottlenecks.Bottleneck(2, 18.0),
+        "waiting": bottlenecks.Bottleneck(1, 9.0),
     }
 
 
 def test_the_clients_that_were_waited_for_most_often_are_named_with_what_they_run_on(
     troubled: Path, tmp_path: Path
 ) -> None:
-    page = Page(report.build([troubled], tmp_path / "report.html", "Trouble").read_text())
+    page = Page(html.build([troubled], tmp_path / "report.html", "Trouble").read_text())
     assert page.row("client 1") == ["client 1", "pi", "lte", "2", "3", "18 s", "compute 2"]
     assert page.row("client 0") == ["client 0", "pi", "lte", "1", "3", "9 s", "waiting 1"]
-    assert [one.client for one in blame.critical_clients(open_runs([troubled])[0].query, 1)] == [1]
+    assert [one.client for one in bottlenecks.critical_clients(open_runs([troubled])[0].query, 1)] == [1]
 
 
 def test_what_was_spent_in_vain_stands_beside_all_that_was_spent(troubled: Path, tmp_path: Path) -> None:
-    page = Page(report.build([troubled], tmp_path / "report.html", "Trouble").read_text())
+    page = Page(html.build([troubled], tmp_path / "report.html", "Trouble").read_text())
     row = next(row for row in page.rows if row[:1] == ["fedavg"] and len(row) == 9)
     assert row[1:6] == ["1", "0", "1", "2", "2"]
     assert row[6:] == ["42 s of 48 s87.50 %", "9 MB of 12 MB75.00 %", "120 J of 150 J80.00 %"]
@@ -327,7 +328,7 @@ def test_clients_whose_updates_could_not_be_used_are_named_and_counted(troubled:
         for n in range(2)
     ]
     folder = make_run(tmp_path / "bad", "fedprox", bad)
-    page = Page(report.build([troubled, folder], tmp_path / "report.html", "Two").read_text())
+    page = Page(html.build([troubled, folder], tmp_path / "report.html", "Two").read_text())
     assert ["fedprox", "1", "refused", "2"] in page.rows
     assert ["fedprox", "2", "zeroed", "2"] in page.rows
     row = next(row for row in page.rows if row[:1] == ["fedprox"] and len(row) == 11)
@@ -342,10 +343,10 @@ def test_only_runs_that_wait_for_nobody_show_how_stale_updates_were(runs: list[P
     streamed = make_run(tmp_path / "stream", "fedprox", rounds)
     with (streamed / "scenario.toml").open("a") as file:
         file.write('[rounds]\npolicy = "fedbuff"\n')
-    page = Page(report.build([*runs, streamed], tmp_path / "report.html", "Three").read_text())
-    alone = Page(report.build([streamed], tmp_path / "alone.html", "One").read_text())
+    page = Page(html.build([*runs, streamed], tmp_path / "report.html", "Three").read_text())
+    alone = Page(html.build([streamed], tmp_path / "alone.html", "One").read_text())
 
-    assert blame.staleness(open_runs([streamed])[0].query) == {0: 2, 1: 2, 2: 2}
+    assert bottlenecks.staleness(open_runs([streamed])[0].query) == {0: 2, 1: 2, 2: 2}
     assert "staleness" in page.ids
     assert "fedprox: mean 1.0" in page.text
     assert "fedavg: mean" not in page.text
@@ -357,8 +358,8 @@ def test_a_score_after_the_last_round_stands_at_that_round(tmp_path: Path) -> No
     rounds = [*fedavg_rounds()[:2], Commit(late)]
     (run,) = open_runs([make_run(tmp_path / "run", "fedavg", rounds, {"stopped_by": "bytes", "rounds": 2})])
     assert (run.completed, run.final()) == (2, 0.8)
-    assert blame.bottlenecks(run.query)["own link"].rounds == 2
-    with matplotlib.rc_context(canvas.STYLE):
+    assert bottlenecks.bottlenecks(run.query)["own link"].rounds == 2
+    with matplotlib.rc_context(plot_style.STYLE):
         drawn = figures.curves([run], None)
     assert drawn is not None
     assert np.array_equal(drawn.axes[0].lines[0].get_xdata(), [1, 2, 2])
@@ -369,7 +370,7 @@ def test_a_calibrated_device_is_shown_as_it_predicts_beside_what_was_measured(tm
     environment = json.loads((run / "environment.json").read_text())
     lines = [["model", "batch", "error"], ["digits-cnn", "8", "+3.1%"]]
     (run / "environment.json").write_text(json.dumps(environment | {"calibrations": {"my-board": lines}}))
-    page = Page(report.build([run], tmp_path / "report.html", "Calibrated").read_text())
+    page = Page(html.build([run], tmp_path / "report.html", "Calibrated").read_text())
 
     assert page.row("my-board: model") == ["my-board: model", "batch", "error"]
     assert page.row("digits-cnn") == ["digits-cnn", "8", "+3.1%"]
@@ -392,12 +393,12 @@ def test_the_table_in_a_calibrated_devices_file_is_read_back(tmp_path: Path) -> 
     (tmp_path / "my-board.toml").write_text(CALIBRATED)
     (tmp_path / "other.toml").write_text("# a file of the user's own\n[my-board]\n")
 
-    assert record.calibration_of(tmp_path / "my-board.toml") == [
+    assert metadata.calibration_of(tmp_path / "my-board.toml") == [
         ["model", "batch", "work", "CPU time", "predicted", "error"],
         ["resnet18, width 16", "8", "1.25 GFLOP", "20 ms", "21 ms", "+5.0%"],
         ["digits-cnn (not fitted)", "32", "10 MFLOP", "1 ms", "900 us", "-10.0%"],
     ]
-    assert record.calibration_of(tmp_path / "other.toml") == []
+    assert metadata.calibration_of(tmp_path / "other.toml") == []
 
 
 def test_the_table_is_as_doctor_writes_it(tmp_path: Path) -> None:
@@ -405,13 +406,13 @@ def test_the_table_is_as_doctor_writes_it(tmp_path: Path) -> None:
     result = {"measurements": [{**one, "predicted_seconds": 1.1e-3, "relative_error": 0.1}]}
     (tmp_path / "here.toml").write_text(doctor._header(result))
 
-    (head, line) = record.calibration_of(tmp_path / "here.toml")
+    (head, line) = metadata.calibration_of(tmp_path / "here.toml")
     assert head == list(doctor.COLUMNS)
     assert (line[0], line[1], line[-1]) == ("digits-cnn", "8", "+10.0%")
 
 
 def test_a_run_that_has_not_finished_a_round_still_has_a_report(tmp_path: Path) -> None:
-    path = report.build([make_run(tmp_path / "run", "fedbr", [])], tmp_path / "report.html", "Just begun")
+    path = html.build([make_run(tmp_path / "run", "fedbr", [])], tmp_path / "report.html", "Just begun")
     page = Page(path.read_text())
     assert page.row("fedbr")[1:7] == ["–", "–", "0", "not reached", "not reached", "not reached"]
     assert "No run has reached 50 %." in page.text
@@ -426,18 +427,18 @@ def test_runs_of_one_method_are_told_apart(tmp_path: Path) -> None:
 
 def test_a_large_partition_is_cut_and_says_so(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", "fedavg", [], clients=101)
-    page = Page(report.build([run], tmp_path / "report.html", "Many clients").read_text())
+    page = Page(html.build([run], tmp_path / "report.html", "Many clients").read_text())
     assert "the first 100 of 101 clients are shown" in page.text
 
 
 def test_names_from_outside_are_text_and_never_markup(runs: list[Path], tmp_path: Path) -> None:
-    page = Page(report.build(runs, tmp_path / "report.html", "<script>alert(1)</script>").read_text())
+    page = Page(html.build(runs, tmp_path / "report.html", "<script>alert(1)</script>").read_text())
     assert "<script>alert(1)</script>" in page.text  # as characters: a real tag would not be in the text
     assert page.row("worker died") == ["worker died", "worker-1", "signal 9 <killed>", "2.50"]
 
 
 def test_the_csv_holds_one_row_per_run_and_round(runs: list[Path], tmp_path: Path) -> None:
-    with report.csv_table(runs, tmp_path / "rounds.csv").open(newline="") as file:
+    with html.csv_table(runs, tmp_path / "rounds.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(row["run"], row["method"], row["round"], row["accuracy"]) for row in rows] == [
         ("a", "fedavg", "0", "0.4"),
@@ -451,7 +452,7 @@ def test_the_csv_holds_one_row_per_run_and_round(runs: list[Path], tmp_path: Pat
 
 def test_a_run_whose_name_is_a_formula_is_text_in_the_csv(tmp_path: Path) -> None:
     run = make_run(tmp_path / "=cmd|x!A0", "fedbr", fedbr_rounds())
-    with report.csv_table([run], tmp_path / "rounds.csv").open(newline="") as file:
+    with html.csv_table([run], tmp_path / "rounds.csv").open(newline="") as file:
         assert [(row["run"], row["round"]) for row in csv.DictReader(file)] == [
             ("'=cmd|x!A0", "0"),
             ("'=cmd|x!A0", "1"),
@@ -459,7 +460,7 @@ def test_a_run_whose_name_is_a_formula_is_text_in_the_csv(tmp_path: Path) -> Non
 
 
 def test_parquet_holds_the_same_rows(runs: list[Path], tmp_path: Path) -> None:
-    table = pyarrow.parquet.read_table(report.parquet_table(runs, tmp_path / "rounds.parquet"))
+    table = pyarrow.parquet.read_table(html.parquet_table(runs, tmp_path / "rounds.parquet"))
     assert table.column("bytes_so_far").to_pylist() == [4_000_000, 8_000_000, 12_000_000, 3_000_000, 6_000_000]
 
 
@@ -475,7 +476,7 @@ def test_a_compare_folder_is_reported_whole_and_into_itself(tmp_path: Path) -> N
     study = tmp_path / "digits" / "20260105-1"
     runs = [make_run(study / "fedavg", "fedavg", fedavg_rounds()), make_run(study / "fedbr", "fedbr", fedbr_rounds())]
     (study / "compare.json").write_text(json.dumps(COMPARISON | {"runs": [{"run_dir": str(run)} for run in runs]}))
-    path = report.from_folder(study, None, tmp_path / "rounds.csv", tmp_path / "rounds.parquet")
+    path = html.from_folder(study, None, tmp_path / "rounds.csv", tmp_path / "rounds.parquet")
     assert path == study / "report.html"
     page = Page(path.read_text())
     assert page.text.startswith("digits: fedavg, fedbr ")
@@ -489,7 +490,7 @@ def test_a_folder_that_is_no_run_is_refused_with_what_it_lacks(name: str, tmp_pa
     run = make_run(tmp_path / "run", "fedavg", [])
     (run / name).unlink()
     with pytest.raises(ReportError, match=rf"run is not a run folder: it has no {name}$"):
-        report.build([run], tmp_path / "report.html", "Not a run")
+        html.build([run], tmp_path / "report.html", "Not a run")
 
 
 @pytest.mark.parametrize("name", ["scenario.toml", "environment.json", "ledger.sqlite"])
@@ -511,6 +512,8 @@ def test_nothing_to_report_is_an_error(tmp_path: Path) -> None:
 
 
 def test_the_command_line_can_import_the_report_without_paying_for_figures() -> None:
-    code = "import sys, scenarios.report; print([m for m in ('matplotlib', 'jinja2', 'pyarrow') if m in sys.modules])"
+    code = (
+        "import sys, scenarios.report.html; print([m for m in ('matplotlib', 'jinja2', 'pyarrow') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

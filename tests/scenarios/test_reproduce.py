@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from scenarios import cli
-from scenarios.load import ScenarioError
-from scenarios.studies import reproduce, reproduce_show
-from scenarios.studies.papers import ACCURACY_AT, PAPER, SCALES, TO_ACCURACY, Figure, Panel, Row, Setting
-from scenarios.studies.reproduce_cells import measured
-from scenarios.studies.trail import Point, Trail
+from scenarios.cli import main
+from scenarios.config.load import ScenarioError
+from scenarios.papers import reproduce, show
+from scenarios.papers.cells import measured
+from scenarios.papers.spec import ACCURACY_AT, PAPER, SCALES, TO_ACCURACY, Figure, Panel, Row, Setting
+from scenarios.report.progress import Point, Trail
 
 SLOW: Trail = (Point(1, 10.0, 100, 80.0, 0.4, 0.4), Point(2, 20.0, 200, 160.0, 0.6, 0.6))
 FAST: Trail = (Point(1, 6.0, 100, 80.0, 0.5, 0.5), Point(2, 12.0, 200, 160.0, 0.7, 0.7))
@@ -106,18 +106,18 @@ def test_panels_with_one_scenario_share_its_runs() -> None:
 
 
 def test_the_list_tells_cells_settings_and_what_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.guarded(["reproduce", "fedbr:fig4", "--list"]) == 0
+    assert main.guarded(["reproduce", "fedbr:fig4", "--list"]) == 0
     text = capsys.readouterr().out
 
     assert "published  1,104 s  1,189 s  1,245 s  954 s" in text
     assert "105.4 GB" in text
     assert "not printed" in text
     assert "paper: fedbr-cifar100" in text
-    assert cli.guarded(["reproduce", "--list", "--json"]) == 0
+    assert main.guarded(["reproduce", "--list", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == sum(
         len(figure.panels) * len(figure.rows) for figure in reproduce.FIGURES.values()
     )
-    assert cli.guarded(["reproduce"]) == 2
+    assert main.guarded(["reproduce"]) == 2
 
 
 def test_rows_may_carry_overrides_that_win_over_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +185,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two cells of Fig. 3, cut short after two rounds."""
     out = tmp_path_factory.mktemp("runs")
     words = ["fedbr:fig3", "rounds.max=2", "--cells", "c,FedAvg,FedBR", "--workers", "1", "--json"]
-    assert cli.guarded(["reproduce", *words, "--out", str(out), "--run-id", "a"]) == 0
+    assert main.guarded(["reproduce", *words, "--out", str(out), "--run-id", "a"]) == 0
     return out / "fedbr-fig3-tiny" / "a"
 
 
@@ -209,7 +209,7 @@ def test_every_number_says_that_it_is_scaled_and_what_was_changed(folder: Path) 
 
 def test_the_printed_table_puts_published_values_beside_ours(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = reproduce.plan("fedbr:fig3", "tiny", "c,FedAvg,FedBR", ["rounds.max=2"], seeds=1)
-    reproduce_show.show(made, result_of(folder), folder / "report.html")
+    show.show(made, result_of(folder), folder / "report.html")
     lines = capsys.readouterr().out.splitlines()
     fedavg = next(line for line in lines if line.startswith("FedAvg"))
 
@@ -235,6 +235,6 @@ def test_the_page_and_the_table_are_left_beside_the_runs(folder: Path) -> None:
 def test_a_figure_that_is_made_again_keeps_its_runs(folder: Path) -> None:
     before = [path.stat().st_mtime_ns for path in sorted(folder.glob("*/ledger.sqlite"))]
     words = ["fedbr:fig3", "rounds.max=2", "--cells", "c,FedAvg,FedBR", "--workers", "1", "--quiet"]
-    assert cli.guarded(["reproduce", *words, "--out", str(folder.parent.parent), "--run-id", "a"]) == 0
+    assert main.guarded(["reproduce", *words, "--out", str(folder.parent.parent), "--run-id", "a"]) == 0
 
     assert before == [path.stat().st_mtime_ns for path in sorted(folder.glob("*/ledger.sqlite"))]

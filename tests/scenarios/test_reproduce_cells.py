@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from coordinator.ledger import read
-from scenarios import cli
-from scenarios.load import ScenarioError
-from scenarios.studies import reproduce, reproduce_cells, reproduce_tables, sources
-from scenarios.studies.ema import FIRST, Smoothing, smoothed
-from scenarios.studies.reproduce_cells import Plan, measured, measured_row
-from scenarios.studies.trail import Point, Trail
+from coordinator.records.store import read
+from scenarios.cli import main
+from scenarios.config.load import ScenarioError
+from scenarios.papers import cells as reproduce_cells
+from scenarios.papers import data_provenance, reproduce, tables
+from scenarios.papers.cells import Plan, measured, measured_row
+from scenarios.papers.moving_average import FIRST, Smoothing, smoothed
+from scenarios.report.progress import Point, Trail
 
 
 def planned(cells: str | None, scale: str = "tiny", ema: str | None = None) -> Plan:
@@ -48,7 +49,7 @@ def test_a_missed_target_is_shown_as_the_paper_does() -> None:
     made = planned("cifar100-dir0.3-100@48%,FedAvg", "paper")
     (cell,) = reproduce_cells.read_off(made, {"runs": []})["cells"]
     never = measured([learning(*[0.3] * 1000)], "rounds to accuracy", 0.48)
-    table = reproduce_tables.tables(made, {"cells": [{**cell, **never}]})[0]
+    table = tables.tables(made, {"cells": [{**cell, **never}]})[0]
 
     assert (table.header, table.rows) == (["", "paper, 48 %", "ours, 48 %"], [["FedAvg", "1000+", "1000+"]])
     assert any(note.startswith("+ at least") for note in table.notes)
@@ -97,20 +98,20 @@ def environment(folder: Path, name: str, source: str, shares: list[int], test: i
 
 def test_data_that_are_the_papers_bear_no_mark(tmp_path: Path) -> None:
     lossless = "Parquet (lossless images) in /data/cifar100"
-    assert sources.differences(environment(tmp_path, "cifar100", lossless, [500] * 100, 10_000)) == []
+    assert data_provenance.differences(environment(tmp_path, "cifar100", lossless, [500] * 100, 10_000)) == []
     # Equal shares for 300 clients leave 200 images to nobody.
-    assert sources.differences(environment(tmp_path, "cifar100", lossless, [166] * 300, 10_000)) == []
+    assert data_provenance.differences(environment(tmp_path, "cifar100", lossless, [166] * 300, 10_000)) == []
     jpegs = "Parquet (JPEG images) in /data/tinyimagenet"  # as its authors published them
-    assert sources.differences(environment(tmp_path, "tinyimagenet", jpegs, [1000] * 100, 10_000)) == []
-    assert sources.differences(environment(tmp_path, "digits", "scikit-learn", [70] * 20, 360)) == []
+    assert data_provenance.differences(environment(tmp_path, "tinyimagenet", jpegs, [1000] * 100, 10_000)) == []
+    assert data_provenance.differences(environment(tmp_path, "digits", "scikit-learn", [70] * 20, 360)) == []
 
 
 def test_other_copies_and_parts_of_a_set_say_what_they_are(tmp_path: Path) -> None:
     jpegs = "Parquet (JPEG images) in /data/"
-    assert sources.differences(environment(tmp_path, "cifar100", jpegs, [500] * 100, 10_000)) == [
+    assert data_provenance.differences(environment(tmp_path, "cifar100", jpegs, [500] * 100, 10_000)) == [
         "data: images compressed again as JPEG"
     ]
-    assert sources.differences(environment(tmp_path, "tinyimagenet", jpegs, [100] * 100, 2_400)) == [
+    assert data_provenance.differences(environment(tmp_path, "tinyimagenet", jpegs, [100] * 100, 2_400)) == [
         "data: 10,000 of 100,000 training images, 2,400 of 10,000 test images"
     ]
 
@@ -120,7 +121,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """One row of Table 8 on two seeds, cut short after two rounds of one step."""
     out = tmp_path_factory.mktemp("runs")
     words = ["fedmlb:8", "rounds.max=2", "train.local_steps=1", "--cells", "tau=1.5,cifar100-dir0.3-100"]
-    assert cli.guarded(["reproduce", *words, "--seeds", "2", "--quiet", "--out", str(out), "--run-id", "a"]) == 0
+    assert main.guarded(["reproduce", *words, "--seeds", "2", "--quiet", "--out", str(out), "--run-id", "a"]) == 0
     return dict(json.loads((out / "fedmlb-8-tiny" / "a" / "study.json").read_text()))
 
 
@@ -163,7 +164,7 @@ def test_real_images_that_were_compressed_again_bear_a_mark_at_the_papers_scale(
         pytest.skip("FEDBR_DATA names no folder with data sets")
     short = ["rounds.max=1", "train.local_steps=1", "train.batch=2", "model.width=2", "eval.subset=10"]
     words = ["fedmlb:4", *short, "--scale", "paper", "--cells", "FedAvg,cifar100-dir0.3-100@1000R", "--quiet"]
-    assert cli.guarded(["reproduce", *words, "--out", str(tmp_path), "--run-id", "a"]) == 0
+    assert main.guarded(["reproduce", *words, "--out", str(tmp_path), "--run-id", "a"]) == 0
     (cell,) = json.loads((tmp_path / "fedmlb-4-paper" / "a" / "study.json").read_text())["cells"]
 
     assert cell["marks"] == ["data", "asked"]

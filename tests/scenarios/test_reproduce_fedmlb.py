@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from scenarios import cli
-from scenarios.load import ScenarioError
-from scenarios.studies import published, reproduce, reproduce_cells, reproduce_fedmlb, reproduce_tables
-from scenarios.studies.papers import Row
-from scenarios.studies.reproduce_cells import Plan
+from scenarios.cli import main
+from scenarios.config.load import ScenarioError
+from scenarios.papers import cells as reproduce_cells
+from scenarios.papers import fedmlb, published, reproduce, tables
+from scenarios.papers.cells import Plan
+from scenarios.papers.spec import Row
 
 VALUES = {
     "1a": 64, "1b": 64, "2": 56, "3": 56, "4": 24, "5": 9, "6": 5, "7": 16, "8": 12, "9": 20,
@@ -197,7 +198,7 @@ def test_inferred_settings_say_so() -> None:
 def test_rows_whose_setting_is_lost_are_not_run_and_say_so() -> None:
     made = planned("5", "tiny", None)
     cells = reproduce_cells.read_off(made, {"runs": []})["cells"]
-    (table,) = reproduce_tables.tables(made, {"cells": cells})
+    (table,) = tables.tables(made, {"cells": cells})
 
     assert len(made.study.parts) == 5
     assert [cell["method"] for cell in cells] == ["fedmlb"] * 5 + [None] * 4
@@ -212,7 +213,7 @@ def test_rows_whose_setting_is_lost_are_not_run_and_say_so() -> None:
 
 
 def test_the_list_prints_the_papers_table_and_what_stands_for_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.guarded(["reproduce", "fedmlb:2", "--list"]) == 0
+    assert main.guarded(["reproduce", "fedmlb:2", "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
 
     assert "CIFAR-100, Dir(0.3) 100 clients 5% (cifar100-dir0.3-100)" in lines
@@ -224,5 +225,5 @@ def test_the_list_prints_the_papers_table_and_what_stands_for_it(capsys: pytest.
 
 
 def test_rows_of_the_file_are_rows_of_the_tables() -> None:
-    for table, (_, rows, _) in reproduce_fedmlb.TABLES.items():
+    for table, (_, rows, _) in fedmlb.TABLES.items():
         assert {value.row for value in published.printed("fedmlb", table)} == set(rows)

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from coordinator.ledger import read
-from scenarios.cli import guarded
+from coordinator.records.store import read
+from scenarios.cli.main import guarded
+from scenarios.config.load import load
+from scenarios.config.toml_writer import toml_text
 from scenarios.host import the_only_one
-from scenarios.load import load
-from scenarios.resolved import toml_text
 
 TABLES = ("rounds", "visits", "transfers", "choices", "states", "checkpoints")
 DIGITS = ("run", "digits", "rounds.max=8", "stop.target_accuracy=1.0", "train.local_epochs=1", "--workers", "2")
@@ -31,7 +31,7 @@ MACHINE_CHANGED = "SELECT detail FROM host_events WHERE kind = 'machine_changed'
 
 
 def fedbr(*words: str) -> list[str]:
-    return [sys.executable, "-m", "scenarios.cli", *words]
+    return [sys.executable, "-m", "scenarios.cli.main", *words]
 
 
 def everything(folder: Path) -> dict[str, list[tuple[Any, ...]]]:
@@ -101,7 +101,7 @@ def test_a_run_that_has_ended_says_so_again_whenever_it_is_resumed(
     folder = (tmp_path / "runs" / "digits").rename(tmp_path / "digits") / "a"
     page = folder / "report.html"
     ledger = (folder / "ledger.sqlite").read_bytes()
-    monkeypatch.setattr("coordinator.nursery.Nursery.__enter__", started_nothing)
+    monkeypatch.setattr("coordinator.workers.launcher.Nursery.__enter__", started_nothing)
 
     page.write_text("mine")
     assert guarded(["resume", str(folder), "--json"]) == 0
@@ -136,7 +136,7 @@ def test_a_run_that_ended_before_its_first_round_has_ended_too(
     assert guarded([*DIGITS, "budget.bytes=1", "--out", str(tmp_path), "--run-id", "a", "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert (summary["rounds"], summary["stopped_by"]) == (0, "bytes")
-    monkeypatch.setattr("coordinator.nursery.Nursery.__enter__", started_nothing)
+    monkeypatch.setattr("coordinator.workers.launcher.Nursery.__enter__", started_nothing)
     assert guarded(["resume", str(tmp_path / "digits" / "a"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == summary
 

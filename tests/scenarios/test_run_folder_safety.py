@@ -19,16 +19,17 @@ from typing import Any
 
 import pytest
 
-from coordinator.federation import Progress, RunFailed
-from coordinator.ledger import read
-from coordinator.nursery import Nursery
-from edge.data.folder import CacheError, build_once, text_once
-from scenarios import places, report, runner
-from scenarios.cli import guarded
+from coordinator.records.store import read
+from coordinator.rounds.run import Progress, RunFailed
+from coordinator.workers.launcher import Nursery
+from edge.data.atomic_cache import CacheError, build_once, text_once
+from scenarios import run_folder, runner
+from scenarios.cli.main import guarded
+from scenarios.config.load import ScenarioError, load
 from scenarios.host import Host
-from scenarios.load import ScenarioError, load
-from scenarios.places import SUPER_JOURNAL
-from scenarios.studies.series import MARK, Part, Study, pending, run_all
+from scenarios.report import html
+from scenarios.run_folder import SUPER_JOURNAL
+from scenarios.studies.sweep import MARK, Part, Study, pending, run_all
 
 DIGITS = ("rounds.max=3", "stop.target_accuracy=1.0", "train.local_epochs=1", "method=fedbr")
 NEWEST = "checkpoints/round-000001.safetensors"
@@ -159,12 +160,12 @@ def test_a_report_replaces_a_link_but_follows_one_that_the_user_names(
     folder: Path, precious: Path, tmp_path: Path
 ) -> None:
     (folder / "report.html").symlink_to(precious)
-    assert report.from_folder(folder) == folder / "report.html"
+    assert html.from_folder(folder) == folder / "report.html"
     assert not (folder / "report.html").is_symlink()
     assert precious.read_text() == "years of work"
 
     (tmp_path / "mine.html").symlink_to(tmp_path / "elsewhere" / "report.html")
-    assert report.from_folder(folder, tmp_path / "mine.html") == tmp_path / "mine.html"
+    assert html.from_folder(folder, tmp_path / "mine.html") == tmp_path / "mine.html"
     assert (tmp_path / "mine.html").is_symlink()
     assert (tmp_path / "elsewhere" / "report.html").read_text() == (folder / "report.html").read_text()
 
@@ -216,13 +217,13 @@ def test_a_run_that_begins_anew_keeps_a_strangers_files(folder: Path, nursery: N
 
 def test_a_run_that_is_discarded_leaves_no_folder_but_for_what_is_not_its_own(folder: Path, precious: Path) -> None:
     other = Path(shutil.copytree(folder, folder.parent / "other"))
-    places.discard(other)
+    run_folder.discard(other)
     assert not other.exists()
 
     shutil.rmtree(folder / "checkpoints")
     (folder / "checkpoints").symlink_to(precious.parent)
     (folder / "logs" / "notes").write_text("mine")
-    places.discard(folder)
+    run_folder.discard(folder)
     assert precious.exists()
     assert sorted(path.name for path in folder.rglob("*")) == ["checkpoints", "logs", "notes"]
 
@@ -334,7 +335,7 @@ def test_a_checkpoint_that_is_a_link_to_a_device_is_damaged(folder: Path, nurser
 
 def test_one_sigterm_ends_the_reading_of_a_huge_checkpoint(folder: Path) -> None:
     os.truncate(folder / NEWEST, 1 << 42)
-    words = [sys.executable, "-m", "scenarios.cli", "resume", str(folder), "--workers", "1", "--quiet"]
+    words = [sys.executable, "-m", "scenarios.cli.main", "resume", str(folder), "--workers", "1", "--quiet"]
     process = subprocess.Popen(words)
     try:
         limit = time.monotonic() + 60

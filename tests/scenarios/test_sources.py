@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from scenarios import places, sources
+from scenarios import plugin_sources, run_folder
+from scenarios.config.load import load
 from scenarios.errors import ScenarioError
-from scenarios.load import load
 
 ROOT = Path(__file__).parents[2]
 PLUG_IN = {
     "my_pkg/__init__.py": "",
     "my_pkg/my_method.py": """
-from coordinator.methods.row import Objective
+from coordinator.methods.spec import Objective
 from my_pkg.options import SmoothOptions
 
 ROW = Objective(
@@ -33,7 +33,7 @@ ROW = Objective(
 )
 """,
     "my_pkg/options.py": """
-from coordinator.methods.row import Options
+from coordinator.methods.spec import Options
 
 
 class SmoothOptions(Options):
@@ -42,7 +42,7 @@ class SmoothOptions(Options):
     "my_client.py": """
 from my_helper import smooth_loss
 
-from edge.local import Local
+from edge.training.client_update import Local
 
 
 class Smooth(Local):
@@ -63,8 +63,8 @@ def smooth_loss(logits, y, amount):
 FOUND = {"my_pkg", "my_pkg.my_method", "my_pkg.options", "my_client", "my_helper"}
 COPIES = ["my_client.py", "my_helper.py", "my_pkg/__init__.py", "my_pkg/my_method.py", "my_pkg/options.py"]
 RUN = ("run", "digits", "method=my_pkg.my_method:ROW", "rounds.max=2", "train.local_epochs=1")
-KILLED = ("tests.scenarios.meddler", "kill", "coordinator.ledger:Ledger.commit", "after", "1")
-CLI = ("scenarios.cli",)
+KILLED = ("tests.scenarios.meddler", "kill", "coordinator.records.store:Ledger.commit", "after", "1")
+CLI = ("scenarios.cli.main",)
 
 
 def written(folder: Path, files: dict[str, str]) -> None:
@@ -141,11 +141,11 @@ def test_client_halves_rows_and_readers_name_modules_of_the_users_own(
     written(tmp_path, {"named_options.py": PLUG_IN["my_pkg/options.py"]})
     monkeypatch.syspath_prepend(tmp_path)
     loaded = load("digits", ["method=named_row:ROW + fedprox"])
-    assert sources.named(loaded) == {
-        "named_row", "my_client", "edge.corrections.prox", "edge.models.digits_cnn", "edge.data.digits"
+    assert plugin_sources.named(loaded) == {
+        "named_row", "my_client", "edge.methods.fedprox", "edge.models.digits_cnn", "edge.data.digits"
     }  # fmt: skip
-    assert set(sources.find(sources.named(loaded))) == {"named_row", "named_options"}
-    assert sources.find(sources.named(load("digits", ["method=fedmlb+scaffold"]))) == {}
+    assert set(plugin_sources.find(plugin_sources.named(loaded))) == {"named_row", "named_options"}
+    assert plugin_sources.find(plugin_sources.named(load("digits", ["method=fedmlb+scaffold"]))) == {}
 
 
 def test_imports_are_followed_without_executing_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ def test_imports_are_followed_without_executing_anything(tmp_path: Path, monkeyp
         tmp_path,
         {
             "space/deep/pkg/__init__.py": "from . import beside\nraise SystemExit('executed')",
-            "space/deep/pkg/method.py": "import json, numpy.linalg, edge.local\nfrom ..other import thing as it",
+            "space/deep/pkg/method.py": "import json, numpy.linalg, edge.protocol\nfrom ..other import thing as it",
             "space/deep/pkg/beside.py": "def later():\n    from .inner.last import *\nfrom ..... import nowhere",
             "space/deep/pkg/inner/__init__.py": "import twin_of_ours",
             "space/deep/pkg/inner/last.py": "this is no Python",
@@ -163,7 +163,7 @@ def test_imports_are_followed_without_executing_anything(tmp_path: Path, monkeyp
         },
     )
     monkeypatch.syspath_prepend(tmp_path)
-    found = sources.find(["space.deep.pkg.method"])
+    found = plugin_sources.find(["space.deep.pkg.method"])
     assert {name: str(source.file.relative_to(tmp_path)) for name, source in found.items()} == {
         "space.deep.pkg": "space/deep/pkg/__init__.py",
         "space.deep.pkg.method": "space/deep/pkg/method.py",
@@ -182,7 +182,7 @@ def test_of_an_installed_plug_in_only_its_own_package_is_followed(
     written(site, {"bought/__init__.py": "import library", "bought/row.py": "from bought import more"})
     written(site, {"bought/more.py": "", "library.py": ""})
     monkeypatch.syspath_prepend(site)
-    assert set(sources.find(["bought.row"])) == {"bought", "bought.row", "bought.more"}
+    assert set(plugin_sources.find(["bought.row"])) == {"bought", "bought.row", "bought.more"}
 
 
 def test_copies_take_the_place_of_those_of_a_start_that_was_broken_off_and_of_nothing_else(
@@ -194,35 +194,35 @@ def test_copies_take_the_place_of_those_of_a_start_that_was_broken_off_and_of_no
         {"kept.py": "1\n", "run/sources/kept.py": "0\n", "run/sources/mine.py": "", "elsewhere/kept.py": "precious"},
     )
     monkeypatch.syspath_prepend(tmp_path)
-    recorded = sources.keep(sources.find(["kept"]), run)
+    recorded = plugin_sources.keep(plugin_sources.find(["kept"]), run)
     assert (run / "sources" / "kept.py").read_text() == "1\n"
     assert (run / "sources" / "kept.py").stat().st_mode & 0o777 == 0o644
     assert recorded == {
-        "kept": sources.SourceFile(
+        "kept": plugin_sources.SourceFile(
             str(tmp_path / "kept.py"), "4355a46b19d348dc2f57c046f8ef63d4538ebb936000f3c9ee954a27460dd865"
         )
     }
 
     (run / "environment.json").write_text(json.dumps({"sources": {"kept": {"file": "kept.py"}, "../mine": {}}}))
-    places.discard(run)
+    run_folder.discard(run)
     assert [path.name for path in (run / "sources").iterdir()] == ["mine.py"]
     (run / "sources" / "mine.py").unlink()
     (run / "sources").rmdir()
     (run / "sources").symlink_to(elsewhere)
     with pytest.raises(ScenarioError, match=f"{run / 'sources'} is a link"):
-        places.check(run)
+        run_folder.check(run)
 
 
 def test_what_is_new_missing_or_other_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path, {"first.py": "import second, numpy", "second.py": "", "run/x": ""})
     monkeypatch.syspath_prepend(tmp_path)
     run = tmp_path / "run"
-    recorded = sources.keep(sources.find(["first"]), run)
-    assert sources.change(recorded, run) == ""
+    recorded = plugin_sources.keep(plugin_sources.find(["first"]), run)
+    assert plugin_sources.change(recorded, run) == ""
 
     (tmp_path / "second.py").unlink()
     written(tmp_path, {"first.py": "import second,  numpy", "numpy.py": ""})
-    assert sources.change(recorded, run) == (
+    assert plugin_sources.change(recorded, run) == (
         f"{tmp_path}/first.py has changed (what it was: {run}/sources/first.py); "
         f"{tmp_path}/numpy.py was not there before; "
         f"{tmp_path}/second.py is missing (its copy: {run}/sources/second.py)"
@@ -233,7 +233,7 @@ def test_the_same_sources_in_another_folder_are_the_same(tmp_path: Path, monkeyp
     written(tmp_path / "old", {"moved.py": "1", "run/x": ""})
     with monkeypatch.context() as at_first:
         at_first.syspath_prepend(tmp_path / "old")
-        recorded = sources.keep(sources.find(["moved"]), tmp_path)
+        recorded = plugin_sources.keep(plugin_sources.find(["moved"]), tmp_path)
     (tmp_path / "old").rename(tmp_path / "new")
     monkeypatch.syspath_prepend(tmp_path / "new")
-    assert sources.change(recorded, tmp_path) == ""
+    assert plugin_sources.change(recorded, tmp_path) == ""

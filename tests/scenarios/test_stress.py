@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from coordinator import rounds
-from coordinator.rules import Rules
+from coordinator.rounds import synchronous
+from coordinator.rounds.policy import Rules
 from costmodel.clock import Clock
-from costmodel.transport import slow_start_seconds
+from costmodel.network.tcp import slow_start_seconds
 from scenarios.errors import ScenarioError
 from scenarios.studies import stress as study
 from scenarios.studies.stress import closing, stress
@@ -52,7 +52,7 @@ def test_what_is_virtual_follows_from_the_arguments_alone(policy: str, contended
 
 
 def test_the_policies_are_those_of_runs() -> None:
-    assert tuple(rounds.POLICIES) == study.SYNCHRONOUS + study.ASYNCHRONOUS
+    assert tuple(synchronous.POLICIES) == study.SYNCHRONOUS + study.ASYNCHRONOUS
 
 
 # --- synchronous rounds -----------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def test_a_round_closes_when_that_of_a_run_would(rules: Rules) -> None:
     conditions = clock.conditions(range(rules.cohort), 0)
     timeline = clock.solve(np.full(rules.cohort, 3.0), study._works(rules.cohort), conditions)
     visits: list[Any] = [type("Visit", (), {"kind": "train", "client": k})() for k in range(rules.cohort)]
-    counts, end = rounds.accepted(rules, visits, timeline, 3.0)
+    counts, end = synchronous.accepted(rules, visits, timeline, 3.0)
 
     assert closing(rules, timeline.end, 3.0) == end
     assert (timeline.up_end <= end).sum() == counts.sum()

@@ -1,0 +1,190 @@
+"""Server optimisers: from the clients' mean to the next global model. They act on parameters; buffers are averaged.
+
+What the server steps along is Δ = (the clients' mean) − θ, block by block, in float32. A run names one as ``server``
+and gives its hyperparameters as ``server_options``; it works with every objective and correction that makes no server
+step of its own, in every round policy.
+
+``fedavgm``: Hsu, Qi and Brown, Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+Classification, 2019, https://arxiv.org/abs/1909.06335. ``fedadam`` and ``fedyogi``: Reddi et al., Adaptive Federated
+Optimization, ICLR 2021, https://arxiv.org/abs/2003.00295, Algorithm 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from edge.protocol.payload import Floats
+
+
+class ServerOptions(BaseModel):
+    """Hyperparameters of a server optimiser; subclasses add fields, each with its symbol, range and meaning of 0."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Replace:
+    """FedAvg's server step: the mean is the next model. Base of all others.
+
+    Subclasses can customise by overriding ``step``, and ``state`` and ``restore`` for what they remember.
+    """
+
+    def step(self, key: str, current: Floats, mean: Floats) -> Floats:
+        """The next vector of one block, from the current one and the mean of what came up."""
+        return mean
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """What the optimiser remembers between rounds."""
+        return {}
+
+    def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
+        """Inverse of `state`."""
+
+
+class MomentumOptions(ServerOptions):
+    """m ← momentum·m + Δ; θ ← θ + lr·m; m starts at 0."""
+
+    momentum: float = Field(default=0.4, ge=0, lt=1, title="β")
+    """Share of the last step that goes on. FedMLB's authors choose from {0.4, 0.6, 0.8}; 0 forgets."""
+    lr: float = Field(default=1.0, gt=0, title="η_g")
+    """Size of a server step."""
+
+
+class Momentum(Replace):
+    """FedAvgM: the server's steps gather momentum."""
+
+    def __init__(self, options: MomentumOptions) -> None:
+        self.options = options
+        self.m: dict[str, Floats] = {}
+
+    def step(self, key: str, current: Floats, mean: Floats) -> Floats:
+        """θ + lr·m; the mean itself where that is what it means, since θ + (mean − θ) would be rounded twice."""
+        momentum, lr = self.options.momentum, self.options.lr
+        if momentum == 0 and lr == 1:
+            return mean
+        change = mean - current
+        self.m[key] = momentum * self.m[key] + change if key in self.m else change
+        return current + lr * self.m[key]
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """m, by key."""
+        return dict(self.m)
+
+    def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
+        """Inverse of `state`."""
+        self.m = {key: np.asarray(vector, dtype=np.float32) for key, vector in state.items()}
+
+
+class AdaptiveOptions(ServerOptions):
+    """θ ← θ + lr·m/(√v + tau), with m ← beta1·m + (1 − beta1)·Δ.
+
+    fedadam: v ← beta2·v + (1 − beta2)·Δ². fedyogi: v ← v − (1 − beta2)·Δ²·sign(v − Δ²). m starts at 0 and v at tau²;
+    nothing is corrected for that. FedMLB's tables have FedADAM with a local learning rate of 0.01: that is
+    ``train.lr``, which is left as the scenario says.
+    """
+
+    lr: float = Field(default=0.01, gt=0, title="η_g")
+    """The most that a parameter moves in a round, about."""
+    beta1: float = Field(default=0.9, ge=0, lt=1, title="β1")
+    """What m remembers; 0 is Δ alone."""
+    beta2: float = Field(default=0.99, ge=0, lt=1, title="β2")
+    """What v remembers; 0 is Δ² alone."""
+    tau: float = Field(default=0.001, gt=0, title="τ")
+    """How small a change must be for its parameter's step to be small too; v starts at tau²."""
+
+
+class Adam(Replace):
+    """FedADAM: every parameter has a step size of its own."""
+
+    def __init__(self, options: AdaptiveOptions) -> None:
+        self.options = options
+        self.m: dict[str, Floats] = {}
+        self.v: dict[str, Floats] = {}
+
+    def step(self, key: str, current: Floats, mean: Floats) -> Floats:
+        """θ + lr·m/(√v + tau)."""
+        lr, beta1, tau = self.options.lr, self.options.beta1, self.options.tau
+        change = mean - current
+        m, v = self.m.get(key, np.zeros_like(change)), self.v.get(key, np.full_like(change, tau**2))
+        self.m[key] = m = np.float32(beta1) * m + np.float32(1 - beta1) * change
+        self.v[key] = v = self.second_moment(v, np.square(change))
+        step: Floats = np.divide(np.float32(lr) * m, np.sqrt(v) + np.float32(tau))
+        return current + step
+
+    def second_moment(self, v: Floats, square: Floats) -> Floats:
+        """The next v, from the last one and Δ²."""
+        beta2 = self.options.beta2
+        return np.float32(beta2) * v + np.float32(1 - beta2) * square
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """m and v, by key."""
+        moments = {"m": self.m, "v": self.v}
+        return {f"{name}/{key}": vector for name, moment in moments.items() for key, vector in moment.items()}
+
+    def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
+        """Inverse of `state`."""
+        for name, moment in (("m/", self.m), ("v/", self.v)):
+            moment.clear()
+            for key, vector in state.items():
+                if key.startswith(name):
+                    moment[key.removeprefix(name)] = np.asarray(vector, dtype=np.float32)
+
+
+class Yogi(Adam):
+    """FedYogi: as FedADAM, but v changes by no more than a share of Δ², so that it forgets a large one slowly."""
+
+    def second_moment(self, v: Floats, square: Floats) -> Floats:
+        """The next v, from the last one and Δ²."""
+        change: Floats = square * np.sign(v - square)
+        return v - np.float32(1 - self.options.beta2) * change
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """One server optimiser, as a scenario names it."""
+
+    name: str
+    title: str
+    source: str
+    options: type[ServerOptions]
+    neutral: str
+    """Which options give FedAvg."""
+    make: Callable[[Any], Replace]
+    """From its options."""
+
+
+OPTIMISERS: dict[str, Optimiser] = {
+    row.name: row
+    for row in (
+        Optimiser(
+            "plain",
+            "the clients' mean is the next model",
+            "McMahan et al., AISTATS 2017",
+            ServerOptions,
+            "is FedAvg",
+            lambda options: Replace(),
+        ),
+        Optimiser(
+            "fedavgm",
+            "server momentum",
+            "Hsu, Qi and Brown, 2019",
+            MomentumOptions,
+            "momentum = 0 and lr = 1",
+            Momentum,
+        ),
+        Optimiser(
+            "fedadam",
+            "Adam on the server; FedMLB's tables have it with train.lr = 0.01",
+            "Reddi et al., ICLR 2021",
+            AdaptiveOptions,
+            "none",
+            Adam,
+        ),
+        Optimiser("fedyogi", "Yogi on the server", "Reddi et al., ICLR 2021", AdaptiveOptions, "none", Yogi),
+    )
+}

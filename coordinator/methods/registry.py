@@ -1,0 +1,209 @@
+"""All methods, one row each; names join with ``+`` (``fedmlb+fedprox``).
+
+A method of your own needs no entry here: name it ``my_package.my_method:ROW`` in a scenario.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import create_model
+
+from coordinator.aggregation.block_exchange import keys
+from coordinator.aggregation.server import Part, Server
+from coordinator.methods import (
+    fedavg,
+    fedavg_fitnet,
+    fedavg_kd,
+    fedbr,
+    feddyn,
+    fedgkd,
+    fedmlb,
+    fednova,
+    fedntd,
+    fedprox,
+    scaffold,
+)
+from coordinator.methods.spec import Correction, Objective, Options
+from edge.protocol.payload import Layout
+
+OBJECTIVES: dict[str, Objective] = {
+    row.name: row
+    for row in (
+        fedavg.ROW,
+        fedmlb.ROW,
+        fedbr.ROW,
+        fedavg_kd.ROW,
+        fedavg_fitnet.ROW,
+        fedntd.ROW,
+        fedgkd.ROW,
+        fednova.ROW,
+    )
+}
+CORRECTIONS: dict[str, Correction] = {row.name: row for row in (fedprox.ROW, scaffold.ROW, feddyn.ROW)}
+
+
+@dataclass(frozen=True)
+class Method:
+    """An objective with the corrections that join it."""
+
+    name: str
+    """The same however a scenario spells it, and understood by `resolve`."""
+    objective: Objective
+    corrections: tuple[Correction, ...]
+
+    @property
+    def parts(self) -> tuple[Objective | Correction, ...]:
+        """The objective, then the corrections."""
+        return (self.objective, *self.corrections)
+
+    @property
+    def options(self) -> type[Options]:
+        """One record with the options of all parts."""
+        parts = [part.options for part in self.parts]
+        return parts[0] if len(parts) == 1 else create_model("MethodOptions", __base__=tuple(parts))
+
+    def check(self, options: Options, blocks: int) -> None:
+        """Raise ValueError, naming the key, for options that a model of so many blocks does not allow."""
+        for part in self.parts:
+            part.options.check(options, blocks)
+
+    def check_asynchronous(self, options: Options) -> None:
+        """Raise ValueError, naming the key, for options that asynchronous rounds do not allow."""
+        for part in self.parts:
+            part.options.check_asynchronous(options)
+
+    def looks_into_single_replies(self, options: Options) -> str | None:
+        """Which part of it looks into single updates, beyond their weighted mean, and the option that makes it."""
+        row = self.objective
+        if _folds_by_itself(row.server):
+            return row.name
+        if row.single_replies(options):
+            return row.name + _why_single(row, options)
+        parts = [one for one in self.corrections if one.single_replies or _folds_by_itself(one.server)]
+        return parts[0].name if parts else None
+
+    def share(self, options: Options, part: Objective | Correction) -> dict[str, Any]:
+        """The options that belong to one part, and those of others that it reads."""
+        everything = options.model_dump()
+        names = [*part.options.model_fields, *(part.reads if isinstance(part, Objective) else ())]
+        return {name: everything[name] for name in names if name in everything}
+
+    def travels(self, layout: Layout, down: str | None, up: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """(keys down, keys up) as the method says, or as the scenario overrides it. ValueError names the key."""
+        if down is not None and self.objective.down is None:
+            raise ValueError(f"travels.down = {down!r}: {self.name} chooses what goes down for each visit")
+        return (
+            _keys("travels.down", down or self.objective.down or "everything", layout),
+            _keys("travels.up", up or self.objective.up, layout),
+        )
+
+    def check_whole(self, options: Options, layout: Layout, down: str | None, up: str | None) -> None:
+        """Raise ValueError where the model travels in parts, and a correction needs the whole of it."""
+        reasons = [why for why in (correction.whole(options) for correction in self.corrections) if why is not None]
+        if not reasons:
+            return
+        if self.objective.down is None:
+            raise ValueError(f"method = {self.name!r}: {reasons[0]}; {self.objective.name} may send a part of it")
+        for way, travelling in zip(("down", "up"), self.travels(layout, down, up), strict=True):
+            lacking = [name for name in layout.names if name not in travelling]
+            if lacking:
+                raise ValueError(f"method = {self.name!r}: {reasons[0]}; {', '.join(lacking)} does not go {way}")
+
+    @property
+    def reports(self) -> tuple[str, ...]:
+        """Names of the numbers that ride up."""
+        own = [name for part in self.parts for name in part.reports]
+        return ("loss", "samples", "steps", "flops", *own)
+
+
+def _folds_by_itself(half: type[Server] | type[Part] | None) -> bool:
+    """Whether a server half has its own way with replies, whatever its row says."""
+    if half is None:
+        return False
+    if issubclass(half, Part):
+        return half.fold is not Part.fold
+    return half.fold is not Server.fold or half.weight is not Server.weight
+
+
+def _why_single(row: Objective, options: Options) -> str:
+    """The option without which a method would not look into single updates; nothing if there is none."""
+    for name, field in row.options.model_fields.items():
+        if not row.single_replies(options.model_copy(update={name: field.default})):
+            return f" with {name} = {json.dumps(getattr(options, name))}"
+    return ""
+
+
+def _keys(key: str, text: str, layout: Layout) -> tuple[str, ...]:
+    try:
+        return keys(text, layout)
+    except ValueError as error:
+        raise ValueError(f"{key} = {error}") from None
+
+
+def resolve(name: str) -> Method:
+    """The method that a scenario names. ValueError with the nearest known name."""
+    spelled = [part.strip() for part in name.split("+")]
+    parts = [_part(part) for part in spelled]
+    objectives = [part for part in parts if isinstance(part, Objective)]
+    corrections = tuple(part for part in parts if isinstance(part, Correction))
+    if len(objectives) > 1:
+        raise ValueError(
+            f"{name!r} joins two objectives, {objectives[0].name} and {objectives[1].name}; only one can lead"
+        )
+    if len({correction.name for correction in corrections}) < len(corrections):
+        raise ValueError(f"{name!r} names a correction twice")
+    _refuse_what_makes_no_sense(name, parts)
+    return Method(_canonical(spelled, parts), objectives[0] if objectives else fedavg.ROW, corrections)
+
+
+def _refuse_what_makes_no_sense(name: str, parts: Sequence[Objective | Correction]) -> None:
+    for one, other in itertools.permutations(parts, 2):
+        if isinstance(one, Correction) and other.name in one.never_with:
+            raise ValueError(f"{name!r}: {one.never_with[other.name]}")
+    stepping = [part.name for part in parts if part.optimisers is not None]
+    if len(stepping) > 1:
+        raise ValueError(f"{name!r}: {' and '.join(stepping)} each make a server step of their own; only one can")
+    for one, other in itertools.combinations(parts, 2):
+        shared = sorted(set(one.options.model_fields) & set(other.options.model_fields))
+        if shared:
+            raise ValueError(f"{name!r}: {one.name} and {other.name} both have an option {shared[0]!r}")
+
+
+def _canonical(spelled: Sequence[str], parts: Sequence[Objective | Correction]) -> str:
+    """One name per method: the objective, then the corrections as given; FedAvg goes without saying beside these."""
+    names = {
+        part.name if part in (OBJECTIVES | CORRECTIONS).values() else text: part
+        for text, part in zip(spelled, parts, strict=True)
+    }
+    leading = [name for name, part in names.items() if isinstance(part, Objective)]
+    joining = [name for name, part in names.items() if isinstance(part, Correction)]
+    return "+".join(joining if joining and leading == ["fedavg"] else leading + joining)
+
+
+def _part(name: str) -> Objective | Correction:
+    if ":" in name:
+        return _own_module(name)
+    known: Mapping[str, Objective | Correction] = {**OBJECTIVES, **CORRECTIONS}
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+        hint = f"; did you mean {near[0]}" if near else ""
+        raise ValueError(f"no method {name!r}{hint} (known: {', '.join(known)})")
+    return known[name]
+
+
+def _own_module(name: str) -> Objective | Correction:
+    module, _, attribute = name.partition(":")
+    try:
+        row = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # a module of the user's own may raise anything
+        raise ValueError(f"{name!r} cannot be loaded: {type(error).__name__}: {error}") from None
+    if not isinstance(row, Objective | Correction):
+        raise ValueError(f"{name!r} is not a method row")
+    return row

@@ -1,0 +1,121 @@
+"""A run taken up again where its ledger stands, as if it had never been broken off.
+
+What a federation is between two rounds is in its last checkpoint (the model, and what server half, optimiser and clock
+remember), in its ledger (what was spent, what clients kept) and nowhere else. A checkpoint that is damaged is not used:
+the run goes back to the one before.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from coordinator.aggregation.server import Model
+from coordinator.records import names
+from coordinator.records.audit import audit
+from coordinator.records.checkpoints import Arrays, file_sha256
+from coordinator.records.names import CHECKPOINTS, STATE
+from coordinator.records.round_record import spent
+from coordinator.records.store import HostEvent, Ledger
+from coordinator.rounds.budget import ROUNDS, TARGET
+from coordinator.rounds.run import PROGRESS, Committed, Federation, RunFailed
+from edge.protocol.payload import MODEL, Vector, sha256
+
+_log = logging.getLogger("fedbr.resume")
+
+
+def take_up(run: Federation) -> str | None:
+    """Set a federation that was made afresh to the end of the last round that its ledger holds.
+
+    Returns the rule that has ended the run already, if one has. RunFailed if no checkpoint can be used, and for a
+    ledger that no run has written; Stopped.
+    """
+    _check_names(run.ledger)
+    audit(run.ledger, run.heed)
+    number, arrays = _usable(run)
+    _check_model(run, number, arrays)
+    run.archive.remove(run.ledger.go_back(number))
+    run.rounds, run.visits, scored = (int(n) for n in np.asarray(arrays[PROGRESS]))
+    run.scored = bool(scored)
+    rounds = run.ledger.rounds()
+    last = rounds[-1]
+    if run.is_asynchronous:
+        run.taken_up = arrays
+    else:
+        run.restore(arrays)
+        run.clock.restore(last.end_s, run.remembers(arrays))
+        for visit in run.ledger.visits():
+            run.budget.settle(visit.client, spent(visit))
+    run.archive.states = {client: name for client, (name, _) in run.ledger.kept(number).items()}
+    down, up = sum(row.bytes_down for row in rounds), sum(row.bytes_up for row in rounds)
+    run.committed = Committed(run.rounds, last.end_s, down, up, last.model_sha256)
+    run.archive.tidy()
+    stored, reached = run.ledger.stopped_by(number), run.budget.reached(run.rounds, last.accuracy)
+    # What was refused for a budget is not known any more; a goal and a number of rounds are seen again.
+    return reached if stored in (None, TARGET, ROUNDS) else stored
+
+
+def _check_names(ledger: Ledger) -> None:
+    """RunFailed for names of files that no run gives: they are paths here, and what no row names is deleted."""
+    places = {"states": STATE, "checkpoints": CHECKPOINTS}
+    for table, name in ledger.named():
+        if not names.is_given(places[table], name):
+            raise RunFailed(f"{ledger.path}: table {table} names the file {name!r}, which no run has written")
+
+
+def _usable(run: Federation) -> tuple[int, Arrays]:
+    """The newest checkpoint that is whole, with all that clients had kept by then: (round, its arrays)."""
+    problems: list[str] = []
+    for number, name, digest in run.ledger.checkpoints():
+        damaged = [
+            file
+            for file, wanted in [(f"{CHECKPOINTS}/{name}", digest), *_kept(run, number)]
+            if not _is_whole(run, file, wanted)
+        ]
+        if not damaged:
+            for problem in problems:
+                detail = f"{problem}; going back to round {number}"
+                _log.warning(detail)
+                run.ledger.event(HostEvent("checkpoint_damaged", "", detail, time.time()))
+            return number, _arrays(run.folder / CHECKPOINTS / name)
+        problems.append(f"round {number}: {', '.join(damaged)} is missing or not what was committed")
+    raise RunFailed("no checkpoint can be used: " + ("; ".join(problems) or "there is none"))
+
+
+def _kept(run: Federation, number: int) -> list[tuple[str, str]]:
+    """(file, sha256) of what clients had kept at the end of a round."""
+    return [(f"{STATE}/{name}", digest) for name, digest in sorted(set(run.ledger.kept(number).values()))]
+
+
+def _is_whole(run: Federation, file: str, digest: str) -> bool:
+    try:
+        return file_sha256(run.folder / file, run.heed) == digest
+    except OSError:
+        return False
+
+
+def _check_model(run: Federation, number: int, arrays: Arrays) -> None:
+    """RunFailed for a checkpoint of another model than the run's, or of another than its round ended with."""
+    file = run.folder / CHECKPOINTS / names.of_checkpoint(number)
+    model: Model = {}
+    for key, vector in run.server.model.items():
+        found = arrays.get(f"model|{key}")
+        if found is None or (found.shape, found.dtype) != (vector.data.shape, vector.data.dtype):
+            has = "nothing" if found is None else f"{found.dtype} {found.shape}"
+            raise RunFailed(f"{file}: block {key}: holds {has} instead of {vector.data.dtype} {vector.data.shape}")
+        model[key] = Vector(np.asarray(found, np.float32))
+    (row,) = (row for row in run.ledger.rounds() if row.round == number)
+    if sha256({MODEL: model}) != row.model_sha256:
+        raise RunFailed(f"{file}: round {number}: its model is not the one that {run.ledger.path} names")
+
+
+def _arrays(path: Path) -> Arrays:
+    try:
+        return dict(load_file(path))
+    except SafetensorError as error:  # as it was written: its hash is the ledger's
+        raise RunFailed(f"{path}: {error}") from None

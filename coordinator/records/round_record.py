@@ -1,0 +1,220 @@
+"""Rows of the ledger from visits that have taken place, and who was to blame for a round's length.
+
+Every policy writes its rows here, so that they mean the same in all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.aggregation.server import Outcome
+from coordinator.records.store import (
+    BOTTLENECKS,
+    COMPUTE,
+    COUNTED,
+    OWN_LINK,
+    SERVER_LINK,
+    TRAINED,
+    WAITING,
+    ChoiceRow,
+    RoundRow,
+    TransferRow,
+    VisitRow,
+)
+from coordinator.rounds.budget import Cost
+from coordinator.rounds.visit import Visit
+from edge.protocol.messages import Update
+from edge.protocol.payload import ITEM_NBYTES, Shapes, shapes
+
+if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
+    from costmodel.fleet.fleet import Fleet
+    from costmodel.visits.timeline import Timeline
+
+Scored = tuple[float | None, float | None]
+"""(accuracy, mean loss)"""
+NOT_SCORED: Scored = (None, None)
+
+
+@dataclass
+class Rows:
+    """All rows of one round, as they come."""
+
+    round: int
+    start: float
+    """When the round began, absolute virtual seconds"""
+    visits: list[VisitRow] = field(default_factory=list)
+    transfers: list[TransferRow] = field(default_factory=list)
+    choices: list[ChoiceRow] = field(default_factory=list)
+    kept: dict[int, str] = field(default_factory=dict)
+    """client -> file of what it kept in this round"""
+    critical: int | None = None
+    bottleneck: str = ""
+
+    def blame(
+        self,
+        visits: Sequence[Visit],
+        timeline: Timeline,
+        end: float,
+        awaited: NDArray[np.bool_] | None = None,
+        waited: float = 0.0,
+    ) -> None:
+        """The round ended when the last of these visits did: name its client, and what took most of the time.
+
+        ``awaited``: those that the round did not end without, by default all. ``waited``: seconds before the visits
+        began, in which no client was there.
+        """
+        ends = np.minimum(timeline.end, end)
+        if awaited is not None:
+            ends = np.where(awaited, ends, -math.inf)
+        last = int(np.argmax(ends))
+        self.critical = visits[last].client
+        self.bottleneck = bottleneck(timeline, last, float(ends[last]), waited)
+
+    def add(
+        self,
+        visit: Visit,
+        fleet: Fleet,
+        timeline: Timeline,
+        index: int,
+        kind: str,
+        until: float,
+        waiting_joules: float = 0.0,
+        staleness: int = 0,
+        loss: float | None = None,
+        up: Shapes | None = None,
+    ) -> Cost:
+        """A visit has ended, or was broken off at ``until``; returns what it spent."""
+        row = _visit_row(visit, self.round, fleet, timeline, index, kind, until, waiting_joules, staleness, loss)
+        self.visits.append(row)
+        self.transfers += _transfers(visit, row, up or {})
+        return spent(row)
+
+    def round_row(self, end: float, scored: Scored, model_sha256: str) -> RoundRow:
+        """The round as a whole."""
+        rows = sorted(self.visits, key=lambda row: row.visit)
+        wasted = [row for row in rows if row.kind not in COUNTED]
+        losses = [row.loss for row in rows if row.loss is not None]
+        return RoundRow(
+            round=self.round,
+            start_s=self.start,
+            end_s=end,
+            participants=sum(row.kind in TRAINED for row in rows),
+            accuracy=scored[0],
+            test_loss=scored[1] if scored[1] is not None and math.isfinite(scored[1]) else None,
+            train_loss=float(np.mean(losses)) if losses else None,
+            bytes_down=sum(row.bytes_down for row in rows),
+            bytes_up=sum(row.bytes_up for row in rows),
+            nominal_bytes=sum(row.nominal_bytes for row in rows),
+            flops=sum(row.flops for row in rows),
+            nominal_flops=sum(row.nominal_flops for row in rows),
+            joules=sum(row.joules for row in rows),
+            busy_s=sum(seconds(row) for row in rows),
+            wasted_s=sum(seconds(row) for row in wasted),
+            wasted_bytes=sum(row.bytes_down + row.bytes_up for row in wasted),
+            wasted_joules=sum(row.joules for row in wasted),
+            critical=self.critical,
+            bottleneck=self.bottleneck,
+            model_sha256=model_sha256,
+        )
+
+
+def seconds(row: VisitRow) -> float:
+    """From the beginning of a visit to its end."""
+    return row.up_end_s - row.start_s
+
+
+def spent(row: VisitRow) -> Cost:
+    """What a visit has spent."""
+    return Cost(row.bytes_down, row.bytes_up, row.flops, row.joules, max(seconds(row), 0.0))
+
+
+def bottleneck(timeline: Timeline, index: int, end: float, waited: float) -> str:
+    """What a visit, or the wait of ``waited`` seconds for it, took most of; the first of `BOTTLENECKS` if equal."""
+    whole = end - float(timeline.start[index])
+    shared, paused, computed = (
+        float(column[index]) for column in (timeline.shared, timeline.paused, timeline.computed)
+    )
+    parts = {
+        OWN_LINK: whole - shared - paused - computed,
+        SERVER_LINK: shared,
+        COMPUTE: computed,
+        WAITING: waited + paused,
+    }
+    return max(BOTTLENECKS, key=lambda name: parts[name])
+
+
+def _visit_row(
+    visit: Visit,
+    round: int,
+    fleet: Fleet,
+    timeline: Timeline,
+    index: int,
+    kind: str,
+    until: float,
+    waiting_joules: float,
+    staleness: int,
+    loss: float | None,
+) -> VisitRow:
+    counted = kind in COUNTED
+    end = min(float(timeline.end[index]), until)
+    down_end, compute_end, up_end = (
+        min(float(times[index]), end) for times in (timeline.down_end, timeline.compute_end, timeline.up_end)
+    )
+    return VisitRow(
+        visit=visit.number,
+        round=round,
+        client=visit.client,
+        device=fleet.device_name(visit.client),
+        network=fleet.network_name(visit.client),
+        kind=kind,
+        staleness=staleness,
+        start_s=float(timeline.start[index]),
+        down_end_s=down_end,
+        compute_end_s=compute_end,
+        up_end_s=up_end,
+        shared_s=float(timeline.shared[index]),
+        paused_s=float(timeline.paused[index]),
+        bytes_down=int(timeline.bytes_down[index]),
+        bytes_up=int(timeline.bytes_up[index]),
+        nominal_bytes=visit.nominal_bytes if counted else 0.0,
+        flops=float(timeline.flops[index]),
+        nominal_flops=visit.nominal_flops if counted else 0.0,
+        joules=float(timeline.joules_spent[index]) + waiting_joules,
+        samples=visit.plan.samples,
+        steps=visit.plan.steps,
+        loss=loss,
+    )
+
+
+def _transfers(visit: Visit, row: VisitRow, up: Shapes) -> list[TransferRow]:
+    if row.kind not in COUNTED:
+        return [
+            TransferRow(row.visit, row.round, row.client, direction, "", "cut", nbytes)
+            for direction, nbytes in (("down", row.bytes_down), ("up", row.bytes_up))
+        ]
+    rows = _by_block(row, "down", shapes(visit.dispatch.payload), row.bytes_down)
+    return rows + (_by_block(row, "up", up, row.bytes_up) if row.bytes_up else [])
+
+
+def _by_block(row: VisitRow, direction: str, sizes: Shapes, nbytes: int) -> list[TransferRow]:
+    blocks = [
+        TransferRow(row.visit, row.round, row.client, direction, slot, key, ITEM_NBYTES * size)
+        for slot, named in sizes.items()
+        for key, size in named.items()
+    ]
+    header = nbytes - sum(block.nbytes for block in blocks)
+    return [TransferRow(row.visit, row.round, row.client, direction, "", "header", header), *blocks]
+
+
+def outcome(visit: Visit, reply: Update, timeline: Timeline, index: int) -> Outcome:
+    """What the server half may learn of a visit that counted."""
+    start, down, compute, up = (
+        float(times[index]) for times in (timeline.start, timeline.down_end, timeline.compute_end, timeline.up_end)
+    )
+    return Outcome(visit.dispatch, reply, compute - down, (down - start) + (up - compute))

@@ -1,0 +1,85 @@
+"""Visits under training whose replies are used in client order, however they come.
+
+Workers get the longest visits first; replies are checked and folded into the server's sums as soon as their turn has
+come, while other visits are still being trained. Where workers add the updates up, replies bring numbers alone, and the
+server takes the sums at the end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from coordinator.records.store import TRAIN, TRAINED
+from coordinator.rounds.reorder_buffer import Held
+from coordinator.rounds.visit import Visit
+from edge.protocol.messages import Update
+
+if TYPE_CHECKING:
+    from coordinator.rounds.run import Federation
+
+SPARE_REPLIES = 2
+"""So many more replies than workers may wait in memory for their turn."""
+
+
+class Training:
+    """The visits of one synchronous round, from the moment at which workers are asked to train them."""
+
+    def __init__(self, run: Federation, visits: Sequence[Visit]) -> None:
+        self._run, self._visits = run, visits
+        self._left = deque(sorted(visits, key=lambda visit: visit.client))
+        self._replies: list[Update] = []
+        self.faulty: dict[int, str] = {}
+        """client -> kind of its visit, where its update could not be used"""
+        self._held = Held(run.workers.size + SPARE_REPLIES, run.folder)
+        self._in_workers = run.server.setup.sum == "fixed_point"
+        clients = [visit.client for visit in visits]
+        shares = run.server.shares(clients) if self._in_workers else {}
+        try:
+            self._order = run.submit(visits, self._heard, shares)
+        except BaseException:
+            self._held.close()
+            raise
+
+    def wait(self) -> list[Update]:
+        """The replies that count, in client order, without their vectors, which the server has folded or taken.
+
+        RunFailed for a reply that cannot be used; PoolError, Stopped.
+        """
+        try:
+            self._order.wait()
+        finally:
+            self._held.close()
+        assert not self._left
+        if self._in_workers and self._replies:
+            self._run.take(self._order.collect(), self._visits)
+        return self._replies
+
+    def cancel(self) -> None:
+        """Nobody wants it any more; what was folded is for the caller to forget."""
+        self._order.cancel()
+        self._held.close()
+
+    def _heard(self, reply: Update) -> None:
+        if self._is_next(reply.client):
+            self._use(reply)
+        else:
+            self._held.put(reply)
+        while self._left and self._left[0].client in self._held:
+            self._use(self._held.take(self._left[0].client))
+
+    def _is_next(self, client: int) -> bool:
+        return bool(self._left) and self._left[0].client == client
+
+    def _use(self, reply: Update) -> None:
+        kind, reply = self._run.judge(reply, self._left.popleft(), self._run.server.model)
+        if kind != TRAIN:
+            self.faulty[reply.client] = kind
+        if kind not in TRAINED:
+            return
+        if not self._in_workers:
+            self._run.server.note(reply)
+            self._run.server.fold(reply)
+        self._replies.append(replace(reply, payload={}))

@@ -1,0 +1,435 @@
+"""The TCP port of remote workers: a thread that passes bytes between their connections and the ROUTER socket behind it.
+
+libzmq bounds neither how many connections it accepts, nor what a peer may send before CURVE knows it, nor the parts of
+a message together. So it listens in a folder of this user alone, and the world comes by here.
+
+Before the handshake is over nobody is known. A connection may then send a greeting and two short commands, and has
+`HANDSHAKE_SECONDS` for that. Connections that are not known are bounded per address and in all: one too many is closed
+at once, and counted. The commands that bring a key are passed on one by one, so that libzmq's question about a key is
+known to be about this connection (`Listener.asked`).
+
+Afterwards the bytes of a connection are counted as they pass, and credited when its messages are taken from the ROUTER
+socket. One that has sent as much as the largest message of the run waits until something was taken; where nothing is
+there to be taken, its message is too large, and it is closed. So is one with a frame that announces more.
+
+Bytes are passed on as they are: what is in them is encrypted, and not for this thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import selectors
+import socket
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from coordinator.workers.task import PoolError
+from coordinator.workers.zmtp import READY, Frames, Handshake, RefusedError, cost, frame_cost
+
+HANDSHAKE_SECONDS = 10.0
+"""Until a key must have been shown; time in which others are asked about theirs does not count."""
+MOST_UNKNOWN = 256
+"""Connections whose key is not known yet, in all; fewer where few files may be open."""
+MOST_UNKNOWN_PER_ADDRESS = 64
+"""And from one address, but never more than half of those."""
+MOST_CONNECTIONS = 4096
+"""In all; fewer where few files may be open."""
+FILES_PER_CONNECTION = 3
+"""Both of its ends here, and libzmq's."""
+SPARE_FILES = 64
+"""For what else a run opens: workers of its own beyond those that are there, ledger, checkpoints, logs."""
+CHUNK_NBYTES = 1 << 18
+TICK_SECONDS = 0.25
+TOO_LARGE_SECONDS = 1.0
+"""How long a connection waits that has sent a whole message's bytes while there is no message to be taken."""
+NEWS_SECONDS = 10.0
+"""Between two records of connections that were closed."""
+LAST_BYTES_SECONDS = 1.0
+"""For what is still to be passed on when the pool closes."""
+HEARTBEAT_NBYTES = 1024
+"""Allowed per heartbeat: pings and pongs pass that nobody takes."""
+NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+@dataclass(eq=False)
+class Connection:
+    """One connection of a remote worker. The listener's thread alone changes it, but for `credited`."""
+
+    number: int
+    address: str
+    worker: socket.socket
+    since: float
+    router: socket.socket | None = None
+    """The way to the ROUTER socket; None before the worker has begun to greet."""
+    handshake: Handshake = field(default_factory=Handshake)
+    key_command: bytes = b""
+    """The command that brings its key, while it waits for its turn."""
+    is_known: bool = False
+    """Whether its key is an allowed one."""
+    is_left: bool = False
+    """Whether the worker is gone, and only libzmq's word about its key is waited for."""
+    from_worker: Frames = field(default_factory=Frames)
+    from_router: Frames = field(default_factory=Frames)
+    to_worker: bytearray = field(default_factory=bytearray)
+    to_router: bytearray = field(default_factory=bytearray)
+    sent: int = 0
+    """Cost of all frames of messages that the worker has sent."""
+    credited: int = 0
+    """Of these, of messages that were taken."""
+    full_since: float | None = None
+    """Since when nothing more is read from it."""
+
+
+class Listener:
+    """Accepts remote workers, and stands between them and a ROUTER socket; until ``exits`` are."""
+
+    def __init__(
+        self, endpoint: str, router: Path, most_nbytes: int, heartbeat_seconds: float, exits: ExitStack
+    ) -> None:
+        """``endpoint``: tcp://HOST:PORT; ``router``: the file of the ROUTER's socket, which may be bound later.
+
+        ``most_nbytes``: of the largest message's parts together. PoolError where it cannot listen.
+        """
+        self._router = str(router)
+        self.most_nbytes = most_nbytes
+        self._heartbeat_rate = HEARTBEAT_NBYTES / heartbeat_seconds
+        self._most, self._most_unknown, self._most_per_address = _room()
+        self._server = exits.enter_context(_listening(endpoint))
+        self.endpoint = _as_endpoint(self._server)
+        self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        exits.callback(os.close, self._woken)
+        exits.callback(os.close, self._wake)
+        self._selector = selectors.DefaultSelector()
+        exits.callback(self._selector.close)
+        self._selector.register(self._server, selectors.EVENT_READ)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._connections: dict[int, Connection] = {}
+        self._numbers = 0
+        self._unknown = Counter[str]()  # address -> connections that are not known
+        self._queue: deque[Connection] = deque()  # those whose keys wait for their turn
+        self._asked: Connection | None = None
+        self._closed, self._told, self._told_at, self._last_closed = 0, 0, float("-inf"), ""
+        self._drained_at = float("-inf")
+        self._accepts_at: float | None = None  # when accepting is tried again
+        self._is_ending = False
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
+        exits.callback(self._end)
+
+    def start(self) -> None:
+        """Begin to accept: the ROUTER socket is there."""
+        self._thread.start()
+
+    # --- for the pool, in its own thread --------------------------------------------------------------------------
+
+    @property
+    def asked(self) -> tuple[int, str]:
+        """(number, address) of the connection about whose key libzmq asks now."""
+        asked = self._asked
+        return (0, "") if asked is None else (asked.number, asked.address)
+
+    def taken(self, number: int, parts: Sequence[memoryview]) -> None:
+        """A message of this connection was taken from the ROUTER socket."""
+        connection = self._connections.get(number)
+        if connection is not None:
+            connection.credited += sum(cost(part.nbytes) for part in parts)
+            if connection.full_since is not None:
+                self._rouse()
+
+    def drained(self) -> None:
+        """There is no message to be taken. Raises what has ended the thread, if anything has."""
+        self._drained_at = time.monotonic()
+        if self._failure is not None:
+            raise self._failure
+
+    def news(self) -> str:
+        """How many connections were closed for a reason, and the last one's; '' for no news, or too soon."""
+        now, closed = time.monotonic(), self._closed
+        if closed == self._told or now < self._told_at + NEWS_SECONDS:
+            return ""
+        more, self._told, self._told_at = closed - self._told, closed, now
+        return f"{more} closed, {closed} so far; the last: {self._last_closed}"
+
+    def _rouse(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake, b".")
+
+    def _end(self) -> None:
+        """The ROUTER socket is gone: what it has sent before is still passed on."""
+        self._is_ending = True
+        self._rouse()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    # --- connections come and go ----------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except Exception as error:  # or nobody would hear of it
+            self._failure = error
+        finally:
+            for connection in list(self._connections.values()):
+                self._asked = None
+                self._drop(connection)
+
+    def _serve(self) -> None:
+        ends_at = float("inf")
+        while True:
+            for key, events in self._selector.select(TICK_SECONDS):
+                if key.fileobj is self._server:
+                    self._accept()
+                elif key.fileobj == self._woken:
+                    os.read(self._woken, 4096)
+                else:
+                    self._handle(key.data, key.fileobj, events)
+            now = time.monotonic()
+            if self._is_ending:
+                ends_at = min(ends_at, now + LAST_BYTES_SECONDS)
+                if now >= ends_at or not any(each.is_known for each in self._connections.values()):
+                    return
+            self._look_after(now)
+
+    def _accept(self) -> None:
+        try:
+            worker, (address, *_) = self._server.accept()
+        except OSError as error:
+            if error.errno in NO_FILES:  # asking again at once would only ask again
+                self._selector.unregister(self._server)
+                self._accepts_at = time.monotonic() + 1.0
+            return
+        problem = self._too_many(address)
+        if problem:
+            worker.close()
+            self._record(f"from {address}: {problem}")
+            return
+        worker.setblocking(False)
+        worker.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._numbers += 1
+        connection = Connection(self._numbers, address, worker, time.monotonic())
+        self._connections[connection.number] = connection
+        self._unknown[address] += 1
+        self._selector.register(worker, selectors.EVENT_READ, connection)
+
+    def _too_many(self, address: str) -> str:
+        """Why one more connection from this address is one too many; '' if it is not."""
+        if self._unknown[address] >= self._most_per_address:
+            return f"{self._unknown[address]} connections from there have shown no key yet"
+        if self._unknown.total() >= self._most_unknown:
+            return f"{self._unknown.total()} connections have shown no key yet"
+        return f"{self._most} connections are open" if len(self._connections) >= self._most else ""
+
+    def _record(self, reason: str) -> None:
+        self._last_closed = reason
+        self._closed += 1
+
+    def _refuse(self, connection: Connection, reason: str) -> None:
+        self._record(f"from {connection.address}: {reason}")
+        self._leave(connection)
+
+    def _leave(self, connection: Connection) -> None:
+        """The worker is gone, or is to go. What libzmq was asked about its key, it is to answer about nobody else."""
+        if connection is not self._asked:
+            self._drop(connection)
+        elif not connection.is_left:
+            connection.is_left = True
+            connection.to_worker.clear()
+            self._close(connection.worker)
+
+    def _drop(self, connection: Connection) -> None:
+        if self._connections.pop(connection.number, None) is None:
+            return
+        if not connection.is_known:
+            self._forget_unknown(connection)
+        if not connection.is_left:
+            self._close(connection.worker)
+        if connection.router is not None:
+            self._close(connection.router)
+        if connection is self._asked:
+            self._ask_next()
+        elif connection in self._queue:
+            self._queue.remove(connection)
+
+    def _forget_unknown(self, connection: Connection) -> None:
+        self._unknown[connection.address] -= 1
+        if not self._unknown[connection.address]:
+            del self._unknown[connection.address]
+
+    def _close(self, end: socket.socket) -> None:
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(end)
+        end.close()
+
+    def _look_after(self, now: float) -> None:
+        if self._accepts_at is not None and now >= self._accepts_at:
+            self._accepts_at = None
+            self._selector.register(self._server, selectors.EVENT_READ)
+        for connection in list(self._connections.values()):
+            is_queued = connection is self._asked or bool(connection.key_command)
+            if connection.full_since is not None:
+                if not self._is_full(connection, now):
+                    connection.full_since = None
+                    self._watch(connection)
+                elif self._drained_at > connection.full_since + TOO_LARGE_SECONDS:
+                    self._refuse(connection, f"a message of more than {self.most_nbytes} bytes, the most that any has")
+            elif not connection.is_known and not is_queued and now > connection.since + HANDSHAKE_SECONDS:
+                self._refuse(connection, f"no handshake within {HANDSHAKE_SECONDS:g} s")
+
+    # --- bytes pass -----------------------------------------------------------------------------------------------
+
+    def _handle(self, connection: Connection, end: object, events: int) -> None:
+        """Read from an end of a connection, or write to it, as it is ready to."""
+        if connection.number not in self._connections:
+            return  # closed since it was selected
+        is_worker = end is connection.worker
+        try:
+            if events & selectors.EVENT_WRITE:
+                self._flush(connection)
+            if events & selectors.EVENT_READ:
+                if is_worker:
+                    self._from_worker(connection, _received(connection.worker))
+                else:
+                    assert connection.router is not None
+                    self._from_router(connection, _received(connection.router))
+                self._flush(connection)
+        except BlockingIOError:
+            pass
+        except RefusedError as error:
+            self._refuse(connection, str(error))
+        except OSError:
+            if is_worker:
+                self._leave(connection)
+            else:
+                self._drop(connection)
+        self._watch(connection)
+
+    def _from_worker(self, connection: Connection, data: bytes) -> None:
+        if connection.is_known:
+            for frame in connection.from_worker.feed(data):
+                if frame.nbytes > self.most_nbytes:
+                    raise RefusedError(f"a frame of {frame.nbytes} bytes; the largest message has {self.most_nbytes}")
+                connection.sent += frame_cost(frame.nbytes)
+            connection.to_router += data
+            if self._is_full(connection, time.monotonic()):
+                connection.full_since = time.monotonic()
+            return
+        passing = connection.handshake.feed(data)
+        while passing:
+            connection.from_worker.feed(passing)
+            if connection.handshake.is_over:
+                connection.key_command = passing
+                self._queue.append(connection)
+                self._ask_next()
+            else:
+                self._dial(connection)
+                connection.to_router += passing
+            passing = connection.handshake.feed(b"")
+
+    def _dial(self, connection: Connection) -> None:
+        if connection.router is None:
+            connection.router = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.router.setblocking(False)
+            connection.router.connect(self._router)
+            self._selector.register(connection.router, selectors.EVENT_READ, connection)
+
+    def _ask_next(self) -> None:
+        """Let libzmq see the next key, if it has answered about the one before."""
+        if self._asked is not None and self._asked.number in self._connections:
+            return
+        self._asked = self._queue.popleft() if self._queue else None
+        if self._asked is not None:
+            self._asked.to_router += self._asked.key_command
+            self._asked.key_command = b""
+            self._watch(self._asked)
+
+    def _from_router(self, connection: Connection, data: bytes) -> None:
+        frames = connection.from_router.feed(data)
+        connection.to_worker += b"" if connection.is_left else data
+        if connection is not self._asked or not frames:
+            return
+        # libzmq has answered: the key is an allowed one, or it is not
+        self._asked = None
+        if frames[0].head == READY and not connection.is_left:
+            connection.is_known = True
+            self._forget_unknown(connection)
+        elif connection.is_left:
+            self._drop(connection)
+        self._ask_next()
+
+    def _is_full(self, connection: Connection, now: float) -> bool:
+        allowed = self.most_nbytes + self._heartbeat_rate * (now - connection.since)
+        return connection.sent - connection.credited >= allowed
+
+    def _flush(self, connection: Connection) -> None:
+        """Pass on what can be passed on now. An end that is closed is found so when it is read."""
+        for end, data in ((connection.worker, connection.to_worker), (connection.router, connection.to_router)):
+            if data and end is not None:
+                with contextlib.suppress(BlockingIOError, ConnectionError):
+                    del data[: end.send(data)]
+
+    def _watch(self, connection: Connection) -> None:
+        """Hear of an end what can be used: bytes that can be passed on, and room for those that wait."""
+        if connection.number not in self._connections:
+            return
+        room = not connection.to_router and connection.full_since is None
+        ends = [(connection.worker, room, connection.to_worker)] if not connection.is_left else []
+        if connection.router is not None:
+            ends.append((connection.router, not connection.to_worker, connection.to_router))
+        for end, reads, data in ends:
+            events = (selectors.EVENT_READ if reads else 0) | (selectors.EVENT_WRITE if data else 0)
+            self._select(end, events, connection)
+
+    def _select(self, end: socket.socket, events: int, connection: Connection) -> None:
+        is_there = end in self._selector.get_map()
+        if not events and is_there:
+            self._selector.unregister(end)
+        elif events and is_there:
+            self._selector.modify(end, events, connection)
+        elif events:
+            self._selector.register(end, events, connection)
+
+
+def _received(end: socket.socket) -> bytes:
+    data = end.recv(CHUNK_NBYTES)
+    if not data:
+        raise ConnectionResetError
+    return data
+
+
+def _room() -> tuple[int, int, int]:
+    """(connections in all, unknown ones in all, and from one address) that the files which may be open allow."""
+    process = psutil.Process()
+    soft, _ = process.rlimit(psutil.RLIMIT_NOFILE)
+    free = MOST_CONNECTIONS * FILES_PER_CONNECTION if soft < 0 else soft - process.num_fds() - SPARE_FILES
+    most = max(2, min(MOST_CONNECTIONS, free // FILES_PER_CONNECTION))
+    unknown = max(2, min(MOST_UNKNOWN, most // 2))
+    return most, unknown, min(MOST_UNKNOWN_PER_ADDRESS, max(1, unknown // 2))
+
+
+def _listening(endpoint: str) -> socket.socket:
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    host = host.strip("[]")
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            None if host == "*" else host, 0 if port == "*" else int(port),
+            type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE,
+        )[0]  # fmt: skip
+        server = socket.create_server(address[:2], family=family, backlog=MOST_UNKNOWN)
+    except (OSError, UnicodeError) as error:
+        raise PoolError(f"cannot listen on {endpoint}: {getattr(error, 'strerror', None) or error}") from None
+    server.setblocking(False)
+    return server
+
+
+def _as_endpoint(server: socket.socket) -> str:
+    host, port = server.getsockname()[:2]
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"

@@ -1,0 +1,454 @@
+"""Who works on what: a state machine, events in and instructions out. Never a socket, a process or a clock.
+
+`Leases` follows tasks and workers. Tasks are handed out in the order in which they were submitted; a task whose worker
+dies or fails goes back to the front. Each worker that is started has a new number, so that whatever a dead one left
+behind can be told from its replacement's; its *place* (a GPU, perhaps) is the same. A task is tried again where it has
+failed only if it has failed everywhere, and who fails over three different tasks in a row is *dismissed*.
+
+A worker holds a *hand* of tasks: it is at work on the first, and the others wait in the worker, so that short tasks do
+not cost a round trip each. An empty hand gets a task whenever one waits; further ones only as far as `HAND_SECONDS` of
+foreseen work, and fewer and fewer of them as the queue empties (guided self-scheduling: Polychronopoulos and Kuck, IEEE
+Transactions on Computers C-36(12), 1987), so that at the end no task waits in one hand while another is empty.
+
+An update may be *deposited* with the worker that made it: it is in the worker's sums, and counts when these have come.
+A worker that dies takes them with it, so its deposits go back to the front as well, and nobody is to blame for them. A
+dead worker's sums never count: nothing is counted twice.
+
+Workers of one GPU share its memory. One that has too little for a task *leaves*: it is ended and not replaced, and its
+task goes to the front without a strike. Until it has ended nothing is handed out; what is handed out afterwards has
+more memory. Only the last worker's task gets strikes.
+
+*Guests* are workers on other machines, that come and go: nobody starts them, and nobody replaces them. When one is lost
+its link may be to blame, so that its task gets no strike. What a guest is at work on has a *term*: many times as long
+as it should take, by what its own tasks have taken before, or those of all workers. Nothing else bounds how long one
+may be at work whose process cannot be looked at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from coordinator.workers.instructions import (
+    Cancel,
+    Collect,
+    Collected,
+    Deliver,
+    Dismiss,
+    GiveUp,
+    Instruction,
+    Late,
+    Recall,
+    Repeat,
+    Retire,
+    Send,
+    Start,
+)
+
+TRIES = 3
+"""Workers that may die or fail over one task, and workers in a row that may die before they are ready, or before they
+have given their sums away."""
+HAND_SECONDS = 0.1
+"""Foreseen work up to which a hand that is not empty is filled: many round trips long, and soon repeated."""
+MOST_IN_HAND = 64
+"""Tasks in one hand, however short they are."""
+TERM_SECONDS = 120.0
+"""No term is shorter."""
+TERM_FACTOR = 20.0
+"""So many times as long as it should take may a guest be at work on a task, by its own pace."""
+OTHERS_TERM_FACTOR = 100.0
+"""And by the pace of all workers, as long as it has answered no task of which the work is known."""
+SLOWEST_FLOPS_PER_SECOND = 1e8
+"""The pace that is thought possible as long as nobody has answered such a task."""
+UNKNOWN_TERM_SECONDS = 3600.0
+"""Of a task of which the work is not known."""
+READY_SECONDS = 600.0
+"""For a guest to get ready: it may have data to decode."""
+GETTING_READY, GIVING_SUMS = 0, -1
+"""What a guest may be at, beside tasks, whose numbers are positive."""
+
+
+@dataclass
+class _Task:
+    name: str
+    flops: float
+    strikes: int = 0
+    holders: set[int] = field(default_factory=set)
+    """All workers that it was ever sent to."""
+    failed_at: set[int | str] = field(default_factory=set)
+    """Places where it could not be done."""
+
+
+class Leases:
+    """Tasks and the workers that hold them. Every event returns instructions, to be obeyed in order."""
+
+    def __init__(self, workers: int) -> None:
+        self._tasks: dict[int, _Task] = {}
+        self._queue: deque[int] = deque()
+        self._starting: set[int] = set()
+        self._hands: dict[int, deque[int]] = {}  # ready worker -> its tasks, cancelled ones until they are dropped
+        self._deposits: dict[int, list[int]] = {}  # ready worker -> tasks whose updates it has added up
+        self._asked: set[int] = set()  # workers whose sums are on their way
+        self._leaving: int | None = None  # a worker that was told to retire, and has not ended yet
+        self._crowded: set[int] = set()  # tasks that were handed out before the last one that retired had ended
+        self._deaths_before_ready = self._deaths_while_asked = 0
+        self._started = 0
+        self._workers = workers
+        self._guests: set[int] = set()
+        self._places: dict[int, int | str] = {}  # worker -> the seat of one of ours, or the key of a guest
+        self._failed_over: dict[int, set[int]] = {}  # worker -> tasks that it could not do since it did the last one
+        self._dismissed: set[int] = set()  # workers that were told so, and have not ended yet
+        self._flops = self._seconds = 0.0  # of the tasks that were answered and whose work was foreseen
+        self._paces: dict[int, tuple[float, float]] = {}  # guest -> (FLOPs, seconds) of those that it has answered
+
+    def begin(self) -> list[Instruction]:
+        """The pool opens."""
+        return [self._start(seat) for seat in range(self._workers)]
+
+    def joined(self, key: str) -> int:
+        """A guest has come, and gets this number; it counts among the workers when it is ready."""
+        worker = self._number(key)
+        self._guests.add(worker)
+        return worker
+
+    def submitted(self, tasks: Iterable[tuple[int, str, float]]) -> list[Instruction]:
+        """New tasks: (sequence, what an error calls it, FLOPs that it will take or 0 if that is unknown)."""
+        for sequence, name, flops in tasks:
+            assert sequence not in self._tasks, sequence
+            assert flops >= 0.0, flops
+            self._tasks[sequence] = _Task(name, flops)
+            self._queue.append(sequence)
+        return self._hand_out(self._hands)
+
+    def ready(self, worker: int) -> list[Instruction]:
+        """A worker that was starting waits for its first task; from any other this says nothing new."""
+        if worker in self._starting:
+            self._starting.remove(worker)
+            self._deaths_before_ready = 0
+            self._hands[worker] = deque()
+            self._workers += worker in self._guests
+        return self._hand_out([worker])
+
+    def dropped(self, worker: int, sequence: int) -> list[Instruction]:
+        """A worker has nothing more to do with a cancelled task."""
+        self._take(worker, sequence)
+        return self._hand_out([worker])
+
+    def answered(self, worker: int, sequence: int, seconds: float = 0.0, deposited: bool = False) -> list[Instruction]:
+        """A worker's reply to a task has come, over which it was ``seconds``; of a deposit it keeps the update."""
+        was_in_hand = self._take(worker, sequence)
+        task = self._tasks.get(sequence)
+        if task is None or worker not in task.holders or (deposited and not was_in_hand):
+            return [Late(worker, sequence), *self._hand_out([worker])]
+        if deposited:
+            self._deposits.setdefault(worker, []).append(sequence)
+        else:
+            del self._tasks[sequence]
+        vain: list[Instruction] = []
+        if not was_in_hand and sequence in self._queue:
+            self._queue.remove(sequence)
+        elif not was_in_hand:
+            vain = [Cancel(other, sequence) for other, hand in self._hands.items() if sequence in hand]
+        self._failed_over.pop(worker, None)
+        if task.flops > 0.0:
+            self._flops += task.flops
+            self._seconds += seconds
+            if worker in self._guests:
+                flops_before, seconds_before = self._paces.get(worker, (0.0, 0.0))
+                self._paces[worker] = flops_before + task.flops, seconds_before + seconds
+        return [Deliver(sequence), *vain, *self._hand_out([worker])]
+
+    def seat(self, worker: int) -> int:
+        """Of a worker of ours; the one that replaces it takes it over."""
+        place = self._places[worker]
+        assert isinstance(place, int), place
+        return place
+
+    def at_work_on(self, worker: int) -> int | None:
+        """The task that a worker is at work on, wanted or cancelled; None if its hand is empty."""
+        hand = self._hands.get(worker)
+        return hand[0] if hand else None
+
+    def term(self, worker: int) -> tuple[int, float] | None:
+        """What a guest is at (a task's number, `GETTING_READY`, `GIVING_SUMS`), and for how many seconds it may be."""
+        if worker in self._starting:
+            return GETTING_READY, READY_SECONDS
+        sequence = self.at_work_on(worker)
+        if sequence is not None:
+            task = self._tasks.get(sequence)
+            return sequence, TERM_SECONDS if task is None else max(TERM_SECONDS, self._longest(worker, task.flops))
+        return (GIVING_SUMS, TERM_SECONDS) if worker in self._asked else None
+
+    def _longest(self, worker: int, flops: float) -> float:
+        """Seconds that a guest may at most take over so much work."""
+        own_flops, own_seconds = self._paces.get(worker, (0.0, 0.0))
+        if flops == 0.0:
+            return UNKNOWN_TERM_SECONDS
+        if own_flops:
+            return TERM_FACTOR * flops / own_flops * own_seconds
+        if self._flops:
+            return OTHERS_TERM_FACTOR * flops / self._flops * self._seconds
+        return flops / SLOWEST_FLOPS_PER_SECOND
+
+    def lapsed(self, worker: int, sequence: int) -> None:
+        """A guest's term is over: others try this task first. It is to be ended next."""
+        if sequence in self._tasks:
+            self._tasks[sequence].failed_at.add(self._places[worker])
+
+    def has_failed_everywhere(self, sequence: int) -> bool:
+        """Whether there is no place left in which a task has not failed."""
+        return self._is_tried_out(self._tasks[sequence])
+
+    def is_in_hand(self, worker: int, sequence: int) -> bool:
+        """Whether a worker has been given a task, wanted or cancelled, that it has not answered or dropped."""
+        return sequence in self._hands.get(worker, ())
+
+    def asked(self, worker: int) -> tuple[int, ...] | None:
+        """The wanted deposits in the sums that a worker was asked for; None if it was not."""
+        return tuple(self._deposits.get(worker, ())) if worker in self._asked else None
+
+    def doubted(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
+        """A worker's reply to a task cannot be used, as it is: another is to do it, and nobody is to blame yet."""
+        if not self._take(worker, sequence):
+            return [Late(worker, sequence)]
+        instructions: list[Instruction] = []
+        if sequence in self._tasks:  # or it was cancelled
+            self._tasks[sequence].failed_at.add(self._places[worker])
+            self._queue.appendleft(sequence)
+            instructions.append(Repeat(worker, sequence, reason))
+        return [*instructions, *self._hand_out(self._hands)]
+
+    def failed(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
+        """A worker could not do a task, but lives on: unless it fails whatever it does, as on a GPU that is lost."""
+        if not self._take(worker, sequence):
+            return [Late(worker, sequence)]
+        if sequence in self._tasks:  # or it was cancelled
+            self._tasks[sequence].failed_at.add(self._places[worker])
+        instructions = self._strike(worker, sequence, reason)
+        failed_over = self._failed_over.setdefault(worker, set())
+        failed_over.add(sequence)
+        if len(failed_over) >= TRIES and worker not in self._dismissed:
+            self._dismissed.add(worker)
+            instructions.append(Dismiss(worker, f"it failed over {TRIES} tasks in a row; the last: {reason}"))
+        return [*instructions, *self._hand_out(self._hands)]
+
+    def lacked_memory(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
+        """A worker lacked the memory for a task, but lives on: it leaves, unless it is the last or one has just left.
+
+        All that work at once may find that they are too many. So one leaves at a time, and a task that was handed out
+        before it had ended shows nothing about the memory that there is now.
+        """
+        if not self._take(worker, sequence):
+            return [Late(worker, sequence)]
+        is_news = self._leaving is None and sequence not in self._crowded
+        self._crowded.discard(sequence)
+        if is_news and self._workers == 1:
+            return [*self._strike(worker, sequence, reason), *self._hand_out(self._hands)]
+        instructions: list[Instruction] = []
+        if sequence in self._tasks:  # or it was cancelled
+            self._queue.appendleft(sequence)
+            instructions.append(Repeat(worker, sequence, reason))
+        if is_news:
+            self._leaving = worker
+            self._workers -= 1
+            instructions.append(Retire(worker, reason))
+        return [*instructions, *self._hand_out(self._hands)]
+
+    def died(self, worker: int, reason: str, is_blameless: bool = False) -> list[Instruction]:
+        """A worker's process has ended: the task that it was at work on is to blame, those that waited are not.
+
+        Of a guest, all that is known is that it cannot be reached: nobody is to blame. ``is_blameless``: nor are tasks
+        of a worker of ours that was ended from outside, and its start did not fail.
+        """
+        if worker in self._guests:
+            return self._left(worker, reason)
+        if worker in self._starting:
+            self._starting.remove(worker)
+            self._deaths_before_ready += not is_blameless
+            if self._deaths_before_ready >= TRIES:
+                return [GiveUp(worker, f"{TRIES} workers in a row ended before they were ready; the last: {reason}")]
+            return [self._start(self._places.pop(worker))]
+        if worker not in self._hands:
+            return []
+        hand, is_leaving = self._hands.pop(worker), worker == self._leaving
+        was_dismissed = worker in self._dismissed
+        place = self._forget(worker)
+        lost: list[Instruction] = []
+        if hand and is_blameless:
+            lost += [Repeat(worker, sequence, reason) for sequence in hand if sequence in self._tasks]
+            self._give_back(hand)
+        elif hand and not is_leaving and not was_dismissed:
+            first = hand.popleft()
+            self._give_back(hand)
+            lost += self._strike(worker, first, reason)
+        else:
+            self._give_back(hand)
+        lost += self._recall(worker, reason, is_blameless)
+        if is_leaving:
+            self._end_leaving()
+        else:
+            lost.append(self._start(place))
+        return [*lost, *self._hand_out(self._hands)]
+
+    def _forget(self, worker: int) -> int | str:
+        """Nothing more will be heard of a worker; its place."""
+        self._dismissed.discard(worker)
+        self._failed_over.pop(worker, None)
+        self._paces.pop(worker, None)
+        return self._places.pop(worker)
+
+    def _end_leaving(self) -> None:
+        self._leaving = None
+        self._crowded = {sequence for others in self._hands.values() for sequence in others}
+
+    def _left(self, worker: int, reason: str) -> list[Instruction]:
+        """A guest is gone: what it held goes to the front."""
+        self._guests.remove(worker)
+        self._starting.discard(worker)
+        self._forget(worker)
+        if worker == self._leaving:  # then it has been counted out already
+            self._end_leaving()
+        else:
+            self._workers -= worker in self._hands
+        hand = [sequence for sequence in self._hands.pop(worker, ()) if sequence in self._tasks]
+        deposits = tuple(self._deposits.pop(worker, ()))
+        self._asked.discard(worker)
+        self._queue.extendleft(reversed([*hand, *deposits]))
+        lost: list[Instruction] = [Repeat(worker, sequence, reason) for sequence in hand]
+        if deposits:
+            lost.append(Recall(worker, deposits, reason))
+        return [*lost, *self._hand_out(self._hands)]
+
+    def collect(self, sequences: Iterable[int]) -> list[Instruction]:
+        """The sums with these tasks in them are wanted; workers that have been asked already are not asked again."""
+        wanted = set(sequences)
+        holders = {
+            worker: held[0]
+            for worker, held in self._deposits.items()
+            if worker not in self._asked and not wanted.isdisjoint(held)
+        }
+        self._asked.update(holders)
+        return [Collect(worker, sequence) for worker, sequence in holders.items()]
+
+    def collected(self, worker: int) -> list[Instruction]:
+        """A worker's sums have come, with all of its deposits in them; those of a dead one do not count."""
+        if worker not in self._asked:
+            return []
+        self._asked.remove(worker)
+        self._deaths_while_asked = 0
+        over = tuple(self._deposits.pop(worker, ()))
+        for sequence in over:
+            del self._tasks[sequence]
+        return [Collected(worker, over)]
+
+    def cancelled(self, sequences: Iterable[int]) -> list[Instruction]:
+        """These tasks are not wanted any more."""
+        over = {sequence for sequence in sequences if self._tasks.pop(sequence, None) is not None}
+        self._queue = deque(sequence for sequence in self._queue if sequence not in over)
+        for worker, held in self._deposits.items():
+            self._deposits[worker] = [sequence for sequence in held if sequence not in over]
+        return [
+            Cancel(worker, sequence) for worker, hand in self._hands.items() for sequence in hand if sequence in over
+        ]
+
+    def _start(self, place: int | str) -> Start:
+        return Start(self._number(place))
+
+    def _number(self, place: int | str) -> int:
+        """The number of a worker that is not ready yet."""
+        worker = self._started
+        self._places[worker] = place
+        self._started += 1
+        self._starting.add(worker)
+        return worker
+
+    def _hand_out(self, workers: Iterable[int]) -> list[Instruction]:
+        """Give these workers what they may have by now, empty hands first."""
+        if self._leaving is not None:
+            return []
+        hands = [(worker, self._hands[worker]) for worker in workers if worker in self._hands.keys() - self._dismissed]
+        sent: list[Instruction] = []
+        for worker, hand in hands:
+            if not hand and (sequence := self._next_for(worker)) is not None:
+                sent.append(self._give(worker, hand, sequence))
+        for worker, hand in hands:
+            sent += self._fill(worker, hand)
+        return sent
+
+    def _next_for(self, worker: int) -> int | None:
+        """The first task that this worker may try: not one that has failed in its place, if it has not in another."""
+        return next((sequence for sequence in self._queue if self._may_try(worker, self._tasks[sequence])), None)
+
+    def _may_try(self, worker: int, task: _Task) -> bool:
+        if not task.failed_at or self._places[worker] not in task.failed_at:
+            return True
+        return self._is_tried_out(task)
+
+    def _is_tried_out(self, task: _Task) -> bool:
+        to_come = self._starting - self._guests  # a guest may never get ready
+        return all(self._places[other] in task.failed_at for other in self._hands.keys() | to_come)
+
+    def _fill(self, worker: int, hand: deque[int]) -> list[Instruction]:
+        """Further tasks for a hand that is not empty."""
+        sent: list[Instruction] = []
+        seconds = sum(map(self._foreseen, hand)) if self._has_room(hand) else math.inf
+        while self._has_room(hand) and (sequence := self._next_for(worker)) is not None:
+            seconds += self._foreseen(sequence)
+            if seconds > HAND_SECONDS:
+                break
+            sent.append(self._give(worker, hand, sequence))
+        return sent
+
+    def _has_room(self, hand: deque[int]) -> bool:
+        """Whether a further task may wait in this hand, if it is short."""
+        return 0 < len(hand) <= min(len(self._queue) // (2 * self._workers), MOST_IN_HAND - 1)
+
+    def _foreseen(self, sequence: int) -> float:
+        """Seconds that a task will take at the pace seen so far; inf if that is unknown, or the task cancelled."""
+        task = self._tasks.get(sequence)
+        if task is None or task.flops == 0.0 or self._flops == 0.0:
+            return math.inf
+        return task.flops / self._flops * self._seconds
+
+    def _give(self, worker: int, hand: deque[int], sequence: int) -> Send:
+        self._queue.remove(sequence)  # among the first
+        hand.append(sequence)
+        self._tasks[sequence].holders.add(worker)
+        return Send(worker, sequence)
+
+    def _take(self, worker: int, sequence: int) -> bool:
+        """Take a task from a hand; whether it was there."""
+        hand = self._hands.get(worker)
+        if hand is None or sequence not in hand:
+            return False
+        hand.remove(sequence)
+        return True
+
+    def _give_back(self, hand: deque[int]) -> None:
+        """Tasks that waited in a hand go to the front, but for cancelled ones."""
+        self._queue.extendleft(sequence for sequence in reversed(hand) if sequence in self._tasks)
+
+    def _recall(self, worker: int, reason: str, is_blameless: bool) -> list[Instruction]:
+        lost = self._deposits.pop(worker, [])
+        self._queue.extendleft(reversed(lost))
+        recall: list[Instruction] = [Recall(worker, tuple(lost), reason)] if lost else []
+        if worker in self._asked:
+            self._asked.remove(worker)
+            self._deaths_while_asked += not is_blameless
+            if self._deaths_while_asked >= TRIES:
+                ended = f"{TRIES} workers in a row ended before they had given their sums away; the last: {reason}"
+                recall.append(GiveUp(worker, ended))
+        return recall
+
+    def _strike(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
+        task = self._tasks.get(sequence)
+        if task is None:  # cancelled, or answered by a worker thought dead
+            return []
+        task.strikes += 1
+        if task.strikes >= TRIES:
+            del self._tasks[sequence]
+            return [GiveUp(worker, f"{task.name}: given up after {TRIES} workers; the last: {reason}", sequence)]
+        self._queue.appendleft(sequence)
+        return [Repeat(worker, sequence, reason)]

@@ -1,0 +1,242 @@
+"""When clients can take part: a phone on its charger at night, a robot that comes and goes, a recorded trace.
+
+Every answer is a pure function of client and time: asking twice, in another order or about others never changes it.
+Only clients that are asked about are computed. Nothing here knows what a visit is or what happens to it when its
+client leaves.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+
+from costmodel.fleet.availability_interval import CACHED, Spell, Spells
+from costmodel.fleet.windows import Windows
+
+__all__ = ["Always", "Availability", "Diurnal", "Renewal", "Windows", "available_seconds_end", "first_available"]
+
+Streams = Callable[[str, int, int], np.random.Generator]
+"""(purpose, index, client) -> a generator; the same key always gives the same draws."""
+
+PURPOSE = "availability"
+HOUR_SECONDS = 3600.0
+DAY_SECONDS = 86400.0
+
+
+class Availability(Protocol):
+    """When each client is there. Times are seconds since the start of the run, >= 0; inf stands for never."""
+
+    def spell(self, client: int, t: float) -> tuple[bool, float]:
+        """(whether the client is available at t, absolute time > t at which that changes; inf if never)."""
+
+    def since(self, client: int, t: float) -> float:
+        """When the spell at t began: absolute time <= t, -inf if it has always been so."""
+
+    def gone(self, client: int) -> float:
+        """From when on the client never is available again: inf if it always comes back, -inf if it never was."""
+
+
+class Always(Spells):
+    """Nobody ever leaves."""
+
+    def at(self, client: int, t: float) -> Spell:
+        """One spell for all time."""
+        return Spell(True, -math.inf, math.inf)
+
+
+class Renewal(Spells):
+    """Lognormal spells in turn; the process is stationary, so that any time of it looks like any other.
+
+    Which spell t = 0 falls into is drawn in proportion to the time that such spells take: available with the share
+    on / (on + off), of a length from the length-biased law (lognormal with ln-mean larger by sigma^2), and anywhere
+    within it. Asking about t draws all spells from 0 to t once.
+    """
+
+    SPELLS = 64
+    """Drawn at a time; even, so that each chunk begins in the same state."""
+    LEAST_SECONDS = 1e-3
+    """No spell is shorter, so that no two changes fall on the same instant."""
+
+    def __init__(self, on_seconds: float, off_seconds: float, sigma: float, streams: Streams) -> None:
+        """Medians of the spells, and the standard deviation of the logarithm of their lengths; ValueError if unfit."""
+        _positive(on_seconds=on_seconds, off_seconds=off_seconds)
+        _not_negative(sigma=sigma)
+        self._median = {True: on_seconds, False: off_seconds}
+        self._sigma = sigma
+        self._streams = streams
+        self._known: dict[int, tuple[Spell, list[float]]] = {}
+        self._chunk = lru_cache(CACHED // self.SPELLS * 4)(self._draw)
+
+    def at(self, client: int, t: float) -> Spell:
+        """The spell at t."""
+        if client not in self._known:
+            first = self._first(client)
+            self._known[client] = first, [first.end]
+        first, starts = self._known[client]
+        if t < first.end:
+            return first
+        while starts[-1] <= t:
+            starts.append(self._chunk(client, len(starts) - 1)[-1])
+        chunk = bisect_right(starts, t) - 1
+        bounds = self._chunk(client, chunk)
+        place = bisect_right(bounds, t) - 1
+        return Spell(first.available == (place % 2 == 1), bounds[place], bounds[place + 1])
+
+    def _first(self, client: int) -> Spell:
+        """The spell at t = 0."""
+        rng = self._streams(PURPOSE, 0, client)
+        available = bool(rng.random() < self._median[True] / (self._median[True] + self._median[False]))
+        seconds = self._median[available] * math.exp(self._sigma * (self._sigma + rng.standard_normal()))
+        seconds = max(seconds, self.LEAST_SECONDS)
+        left = seconds * (1.0 - rng.random())
+        return Spell(available, left - seconds, left)
+
+    def _draw(self, client: int, chunk: int) -> list[float]:
+        """(SPELLS + 1,) times between which the spells of a chunk lie; its start has to be known."""
+        first, starts = self._known[client]
+        normal = self._streams(PURPOSE, chunk + 1, client).standard_normal(self.SPELLS)
+        medians = np.array([self._median[not first.available], self._median[first.available]] * (self.SPELLS // 2))
+        seconds = np.maximum(medians * np.exp(self._sigma * normal), self.LEAST_SECONDS)
+        bounds: list[float] = np.cumsum(np.concatenate(([starts[chunk]], seconds))).tolist()
+        return bounds
+
+
+class Diurnal(Spells):
+    """One window a day around an hour that each client keeps, such as charging at night.
+
+    With all of ``spread_hours``, ``jitter_hours`` and ``length_sigma`` 0, every client is available for exactly
+    ``hours`` from ``hour`` on, every day. Windows may cross midnight; those that meet are one. The present spell may
+    have begun before t = 0, but no window earlier than a week before it is looked at.
+    """
+
+    WEEK = 7
+    REACH_HOURS = 12.0
+    """A day's window begins no further than this from the client's hour."""
+
+    def __init__(
+        self,
+        hour: float,
+        hours: float,
+        streams: Streams,
+        *,
+        spread_hours: float = 0.0,
+        jitter_hours: float = 0.0,
+        length_sigma: float = 0.0,
+        start_hour: float = 0.0,
+    ) -> None:
+        """Available from ``hour`` of the day on for ``hours`` (median); ValueError if a figure is out of its range.
+
+        ``spread_hours`` is the standard deviation across clients of their hour, ``jitter_hours`` from day to day of
+        one client, ``length_sigma`` that of the logarithm of the length (no window is longer than a day), and
+        ``start_hour`` the hour of the day at t = 0.
+        """
+        for name, value in (("hour", hour), ("start_hour", start_hour)):
+            if not 0 <= value < 24:
+                raise ValueError(f"{name} must be at least 0 and less than 24, not {value!r}")
+        # An hour has to be left, or the windows of all days could be one without an end.
+        if not 0 < hours <= 23:
+            raise ValueError(f"hours must be more than 0 and at most 23, not {hours!r}")
+        _not_negative(spread_hours=spread_hours, jitter_hours=jitter_hours, length_sigma=length_sigma)
+        self._hour, self._hours, self._streams = hour - start_hour, hours, streams
+        self._spread, self._jitter, self._sigma = spread_hours, jitter_hours, length_sigma
+        self._offset = lru_cache(CACHED)(self._personal)
+        self._week = lru_cache(CACHED)(self._draw)
+
+    def at(self, client: int, t: float) -> Spell:
+        """The spell at t."""
+        end = self._last_end(client, t)
+        if end > t:
+            return Spell(True, self._first_begin(client, t), end)
+        near = self._near(client, t)
+        return Spell(
+            False,
+            max((end for _, end in near if end <= t), default=-math.inf),
+            min(begin for begin, _ in near if begin > t),
+        )
+
+    def _last_end(self, client: int, t: float) -> float:
+        """Until when windows that meet cover t; t itself if none does."""
+        while True:
+            end = max((end for begin, end in self._near(client, t) if begin <= t), default=t)
+            if end <= t:
+                return t
+            t = end
+
+    def _first_begin(self, client: int, t: float) -> float:
+        """From when on windows that meet cover t, which one has to."""
+        while True:
+            begin = min(begin for begin, end in self._near(client, t) if begin <= t <= end)
+            if begin == t:
+                return t
+            t = begin
+
+    def _near(self, client: int, t: float) -> list[tuple[float, float]]:
+        """The windows that can decide about t.
+
+        The window of day d lies within d - 12 h and d + 36 h from the client's hour. So that of three days before may
+        still be the last one to end before t, and that of two days later begins after t for certain.
+        """
+        today = math.floor((t - self._offset(client)) / DAY_SECONDS)
+        days = range(max(today - 3, -self.WEEK), today + 3)
+        return [self._week(client, day // self.WEEK)[day % self.WEEK] for day in days]
+
+    def _personal(self, client: int) -> float:
+        """Seconds from t = 0 to the first time that it is the client's hour, less than a day."""
+        shift = self._spread * self._streams(PURPOSE, 0, client).standard_normal()
+        return float((self._hour + shift) % 24.0 * HOUR_SECONDS)
+
+    def _draw(self, client: int, week: int) -> list[tuple[float, float]]:
+        """(begin, end) of the windows of the days 7 week to 7 week + 6."""
+        normal = self._streams(PURPOSE, week + 2, client).standard_normal((2, self.WEEK))
+        days = np.arange(self.WEEK) + self.WEEK * week
+        late = np.clip(self._jitter * normal[0], -self.REACH_HOURS, self.REACH_HOURS)
+        begin = days * DAY_SECONDS + self._offset(client) + late * HOUR_SECONDS
+        end = begin + np.minimum(self._hours * np.exp(self._sigma * normal[1]), 24.0) * HOUR_SECONDS
+        return list(zip(begin.tolist(), end.tolist(), strict=True))
+
+
+def first_available(availability: Availability, clients: Iterable[int], t: float) -> float:
+    """The earliest time >= t at which any of the clients is available; inf if none ever is."""
+    earliest = math.inf
+    for client in clients:
+        available, change = availability.spell(client, t)
+        if available:
+            return t
+        earliest = min(earliest, change)
+    return earliest
+
+
+def available_seconds_end(availability: Availability, client: int, t: float, seconds: float) -> float:
+    """By when the client has been available for so many seconds since t, absolute; inf if it never will have been.
+
+    This is when work ends that pauses while the client is away. No seconds have passed at once, even if it is away.
+    """
+    if seconds <= 0:
+        return t
+    if math.isinf(seconds):
+        return math.inf
+    while t < math.inf:
+        available, change = availability.spell(client, t)
+        if available:
+            if t + seconds <= change:
+                return t + seconds
+            seconds -= change - t
+        t = change
+    return t
+
+
+def _positive(**figures: float) -> None:
+    for name, value in figures.items():
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} must be a positive number, not {value!r}")
+
+
+def _not_negative(**figures: float) -> None:
+    for name, value in figures.items():
+        if not 0 <= value < math.inf:
+            raise ValueError(f"{name} must be a number of at least 0, not {value!r}")

@@ -1,0 +1,68 @@
+"""What a recorded trace says of the clients of a fleet, in place of what their kinds of device and network say.
+
+Each client follows a row of the trace, drawn once; each row comes once before any comes twice. Nothing here reads a
+file: that is `costmodel.fleet.traces`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.fleet.traces import Capacities, Cases, Machines, Users
+from costmodel.network.tcp import WIRE_FACTOR
+
+Doubles = NDArray[np.float64]
+Streams = Callable[[str, int, int], np.random.Generator]
+"""(purpose, index, client) -> generator, always the same one for the same key"""
+ClientTrace = Capacities | Users | Cases | Machines
+"""The traces that say what clients are like; others say what happens to them over time."""
+
+
+class Traced:
+    """The columns of a trace, row by row; each method gives those of the clients, or what else it was given."""
+
+    def __init__(self, trace: ClientTrace | None, case: int, clients: int, streams: Streams) -> None:
+        """``case`` is the population to take of `Cases`; ValueError if there is none of that number."""
+        self._speed: Doubles | None = None
+        self._flops: Doubles | None = None
+        self._rates: list[Doubles | None] = [None, None]
+        self._rtt: Doubles | None = None
+        self._cv: list[Doubles] | None = None
+        if isinstance(trace, Capacities):
+            self._speed = float(np.median(trace.compute_seconds)) / trace.compute_seconds
+            self._rates = [trace.bits_per_second] * 2
+        elif isinstance(trace, Users):
+            self._rates, self._cv = [trace.down, trace.up], [trace.down_cv, trace.up_cv]
+        elif isinstance(trace, Cases):
+            if case not in trace.cases:
+                raise ValueError(
+                    f"there is no case {case} in the trace: choose from {', '.join(map(str, trace.cases))}"
+                )
+            mean, cv = trace.cases[case]
+            self._rates, self._cv = [mean, None], [cv, cv]
+        elif isinstance(trace, Machines):
+            self._flops, self._rates, self._rtt = trace.flops_per_second, [trace.down, trace.up], trace.rtt_seconds
+        rows = next((column.size for column in self._rates if column is not None), 1)
+        self._rows = streams("trace", 0, 0).permutation(rows)[np.arange(clients) % rows]
+
+    def speed(self, otherwise: Doubles) -> Doubles:
+        """FLOP/s: of the trace, or as many times that of the kinds as the trace's median row is slower."""
+        if self._flops is not None:
+            return self._flops[self._rows]
+        return otherwise if self._speed is None else otherwise * self._speed[self._rows]
+
+    def rate(self, direction: int, otherwise: Doubles) -> Doubles:
+        """bit/s on the wire: traces tell what a measurement of throughput sees, so headers come on top."""
+        column = self._rates[direction]
+        return otherwise if column is None else WIRE_FACTOR * column[self._rows]
+
+    def rtt(self, otherwise: Doubles) -> Doubles:
+        """Seconds."""
+        return otherwise if self._rtt is None else self._rtt[self._rows]
+
+    def cv(self) -> Doubles | None:
+        """(clients, 2) standard deviation over mean of the rates down and up; None: the trace does not say."""
+        return None if self._cv is None else np.stack(self._cv, axis=1)[self._rows]

@@ -1,0 +1,230 @@
+"""Recorded traces in CSV files: what kind a file is, its figures in SI units, and what is wrong with it.
+
+A file is recognised by the columns of its first row; columns that its kind does not know are ignored. Every figure of a
+known column is checked. Nothing here draws a client or reads any file but the one named and, for windows, the one
+beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.fleet.csv_table import Table, read_table
+
+Doubles = NDArray[np.float64]
+DAY_SECONDS = 86400.0
+
+
+@dataclass(frozen=True)
+class Capacities:
+    """Clients as in FedScale's device capacities (Lai et al., ICML 2022); (rows,) each."""
+
+    compute_seconds: Doubles
+    """To compute on one example"""
+    bits_per_second: Doubles
+    """Of the client's link in either direction"""
+
+
+@dataclass(frozen=True)
+class Users:
+    """Repeated measurements of users' links, as in FLASH (Yang et al., WWW 2021); (rows,) each."""
+
+    down: Doubles
+    """Mean, bit/s"""
+    up: Doubles
+    """Mean, bit/s"""
+    down_cv: Doubles
+    """Standard deviation of one user's measurements over their mean"""
+    up_cv: Doubles
+
+
+@dataclass(frozen=True)
+class Cases:
+    """Populations of links by number, as in FLHetBench (CVPR 2024): case -> (mean bit/s, cv), (slots,) each."""
+
+    cases: Mapping[int, tuple[Doubles, Doubles]]
+
+
+@dataclass(frozen=True)
+class WindowTrace:
+    """When each device was available, for `costmodel.fleet.availability.Windows`.
+
+    t = 0 is a midnight of the recording's clock, and each device's trace starts within the day that follows.
+    """
+
+    devices: tuple[str, ...]
+    windows: tuple[tuple[tuple[float, float], ...], ...]
+    """Of each device in order: (start, end) in seconds, from its trace's start to its end"""
+    trace_start: Doubles
+    """(devices,) seconds, less than a day"""
+    trace_end: Doubles
+    """(devices,) seconds, whole days after the start: repeated from there, a trace keeps the time of day"""
+
+    @property
+    def period(self) -> Doubles:
+        """(devices,) Seconds after which a device's windows repeat, whole days."""
+        return self.trace_end - self.trace_start
+
+
+@dataclass(frozen=True)
+class Machines:
+    """What each client computes and transfers; (rows,) each."""
+
+    client: tuple[str, ...]
+    flops_per_second: Doubles
+    down: Doubles
+    """bit/s"""
+    up: Doubles
+    """bit/s"""
+    rtt_seconds: Doubles | None
+    """None: the file does not say"""
+
+
+@dataclass(frozen=True)
+class Series:
+    """Factors on a nominal rate over time, one series per client, for `costmodel.network.bandwidth.Samples`."""
+
+    client: tuple[str, ...]
+    seconds: tuple[Doubles, ...]
+    """Of each client: (samples,) from 0 on, increasing"""
+    factor: tuple[Doubles, ...]
+    """Of each client: (samples,) > 0"""
+
+
+Trace = Capacities | Users | Cases | WindowTrace | Machines | Series
+
+
+def read(path: Path) -> Trace:
+    """The trace in a file; ValueError that names file, line and column of the first thing that is wrong."""
+    cells = read_table(path)
+    for kind in KINDS:
+        if all(column in cells.column for column in kind.columns):
+            return kind.build(cells)
+    raise ValueError(f"{path}, line 1: {_unknown(list(cells.column))}")
+
+
+def _unknown(found: list[str]) -> str:
+    """What to say of a header that belongs to no kind."""
+    known = "; ".join(f"{kind.name} ({', '.join(kind.columns)})" for kind in KINDS)
+    nearest = max(KINDS, key=lambda kind: sum(column in found for column in kind.columns) / len(kind.columns))
+    lacks = [column for column in nearest.columns if column not in found]
+    hint = f"the nearest is {nearest.name}, without {', '.join(lacks)}; " if len(lacks) < len(nearest.columns) else ""
+    return f"no known trace has the columns {', '.join(found)}; {hint}known are {known}"
+
+
+def _capacities(table: Table) -> Capacities:
+    return Capacities(
+        compute_seconds=table.numbers("computation_ms_per_sample", positive=True) / 1e3,
+        bits_per_second=table.numbers("communication_kbps", positive=True) * 1e3,
+    )
+
+
+def _users(table: Table) -> Users:
+    down, up = table.numbers("down_kbps_mean", positive=True), table.numbers("up_kbps_mean", positive=True)
+    down_cv, up_cv = table.numbers("down_kbps_std") / down, table.numbers("up_kbps_std") / up
+    return Users(down * 1e3, up * 1e3, down_cv, up_cv)
+
+
+def _cases(table: Table) -> Cases:
+    numbers, mean = table.numbers("case"), table.numbers("kbps_mean", positive=True)
+    cv = table.numbers("kbps_std") / mean
+    for row, number in enumerate(numbers.tolist()):
+        if not number.is_integer():
+            raise table.error(row, "case", f"{number:g} is not a whole number")
+    return Cases({int(case): (mean[numbers == case] * 1e3, cv[numbers == case]) for case in np.unique(numbers)})
+
+
+def _windows(table: Table) -> WindowTrace:
+    begins, ends = table.numbers("start_s").tolist(), table.numbers("end_s").tolist()
+    for row, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        if end < begin:
+            raise table.error(row, "end_s", f"the window ends at {end:g} before it starts at {begin:g}")
+    labels, spans = _spans(table, math.ceil(max(ends) / DAY_SECONDS) * DAY_SECONDS)
+    windows: dict[str, list[tuple[float, float]]] = {label: [] for label in spans}
+    for row, (label, begin, end) in enumerate(zip(labels, begins, ends, strict=True)):
+        first, last = spans[label]
+        if begin < first or end > last:
+            column = "start_s" if begin < first else "end_s"
+            raise table.error(row, column, f"the trace of device {label} lasts from {first:g} to {last:g}")
+        midnight = first // DAY_SECONDS * DAY_SECONDS
+        windows[label].append((begin - midnight, end - midnight))
+    start = np.array([first % DAY_SECONDS for first, _ in spans.values()])
+    days = np.array([max(math.ceil((last - first) / DAY_SECONDS), 1) for first, last in spans.values()])
+    return WindowTrace(tuple(spans), tuple(tuple(row) for row in windows.values()), start, start + days * DAY_SECONDS)
+
+
+def _spans(table: Table, last: float) -> tuple[list[str], dict[str, tuple[float, float]]]:
+    """(device of each window, (start, end) of each device's trace).
+
+    The file beside the windows says when each trace started and ended, also of devices without any window. If there is
+    none, all started at 0 and ended at ``last``.
+    """
+    labels = table.texts("device")
+    beside = table.path.with_name(table.path.name.replace("_windows", "_devices"))
+    if beside == table.path or not beside.exists():
+        return labels, dict.fromkeys(labels, (0.0, last))
+    devices = read_table(beside)
+    for column in ("device", "trace_start_s", "trace_end_s"):
+        if column not in devices.column:
+            raise ValueError(f"{beside}, line 1: column {column} is missing")
+    starts, ends = devices.numbers("trace_start_s").tolist(), devices.numbers("trace_end_s").tolist()
+    names = devices.distinct("device")
+    for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        if end <= start:
+            raise devices.error(row, "trace_end_s", f"the trace ends at {end:g}, not after its start at {start:g}")
+    spans = dict(zip(names, zip(starts, ends, strict=True), strict=True))
+    for row, label in enumerate(labels):
+        if label not in spans:
+            raise table.error(row, "device", f"{label!r} is not in {beside.name}")
+    return labels, spans
+
+
+def _machines(table: Table) -> Machines:
+    return Machines(
+        client=tuple(table.distinct("client")),
+        flops_per_second=table.numbers("flops_per_second", positive=True),
+        down=table.numbers("down_bits_per_second", positive=True),
+        up=table.numbers("up_bits_per_second", positive=True),
+        rtt_seconds=table.numbers("rtt_seconds") if "rtt_seconds" in table.column else None,
+    )
+
+
+def _series(table: Table) -> Series:
+    seconds, factor = table.numbers("seconds"), table.numbers("factor", positive=True)
+    labels = table.texts("client") if "client" in table.column else ["all"] * seconds.size
+    rows: dict[str, list[int]] = {}
+    for row, label in enumerate(labels):
+        before = rows.setdefault(label, [])
+        if before and seconds[row] <= seconds[before[-1]]:
+            raise table.error(row, "seconds", f"{seconds[row]:g} does not come after {seconds[before[-1]]:g}")
+        before.append(row)
+    places = rows.values()
+    return Series(
+        tuple(rows), tuple(seconds[row] - seconds[row[0]] for row in places), tuple(factor[row] for row in places)
+    )
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file."""
+
+    name: str
+    columns: tuple[str, ...]
+    """All that it needs"""
+    build: Callable[[Table], Trace]
+
+
+KINDS = (
+    Kind("client capacities", ("client_id", "computation_ms_per_sample", "communication_kbps"), _capacities),
+    Kind("network users", ("down_kbps_mean", "down_kbps_std", "up_kbps_mean", "up_kbps_std"), _users),
+    Kind("network cases", ("case", "kbps_mean", "kbps_std"), _cases),
+    Kind("availability windows", ("device", "start_s", "end_s"), _windows),
+    Kind("machines", ("client", "flops_per_second", "down_bits_per_second", "up_bits_per_second"), _machines),
+    Kind("bandwidth series", ("seconds", "factor"), _series),
+)

@@ -1,0 +1,223 @@
+"""What visits spent, from how their parts fared: bytes, FLOPs, joules, and seconds lost to others or to absence.
+
+A visit that is cut or lost is charged what it had spent by then. Nothing here knows why a part ended when it did.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.fleet.conditions import Conditions
+from costmodel.fleet.dynamics import Behaviour
+from costmodel.network.bandwidth import DOWN, UP
+from costmodel.visits.work import Works
+
+Doubles = NDArray[np.float64]
+WHOLE_BITS = 1e-6
+"""Of the bits of a message: what rounding may take away from it."""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Arrays of shape (visits,). Times are absolute seconds.
+
+    Times are inf where that is past the end of the visit; a visit that is cut or lost is charged what it spent.
+    """
+
+    start: Doubles
+    down_end: Doubles
+    compute_end: Doubles
+    up_end: Doubles
+    lost: Doubles
+    """When the visit lost its client; inf: it did not, or not by ``until``."""
+    bytes_down: NDArray[np.int64]
+    """Sent in whole bytes."""
+    bytes_up: NDArray[np.int64]
+    flops: Doubles
+    joules_spent: Doubles
+    """Of computing and radio."""
+    shared: Doubles
+    """Seconds lost because others used the same links."""
+    paused: Doubles
+    """Seconds in which the client was away."""
+    computed: Doubles
+    """Seconds of computing."""
+
+    def __len__(self) -> int:
+        return self.start.size
+
+    @property
+    def end(self) -> Doubles:
+        """When the server heard the last of each visit; inf if it still goes on."""
+        return np.minimum(self.up_end, self.lost)
+
+    @property
+    def joules(self) -> Doubles:
+        """Of computing and radio for the whole visit; inf for a visit that is cut."""
+        return np.where(np.isfinite(self.end), self.joules_spent, math.inf)
+
+    def waiting_joules(self, end: float, conditions: Conditions) -> Doubles:
+        """Of idling from the end of each visit to ``end`` (absolute seconds); a visit that is cut does not wait."""
+        return conditions.idle_watts * np.maximum(end - self.up_end, 0.0)
+
+    def seconds(self, until: float) -> Doubles:
+        """How long each visit lasted, as far as it lies before ``until``."""
+        return np.maximum(np.minimum(self.end, until) - self.start, 0.0)
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """How one message of each visit fared; arrays of shape (visits,)."""
+
+    begin: Doubles
+    cut: Doubles
+    """When the visit is broken off, if it has not passed this message by then"""
+    end: Doubles
+    """When the last byte has arrived; inf if it has not by ``cut``"""
+    bits: Doubles
+    """Of the whole message"""
+    sent: Doubles
+    """Bits by ``cut``"""
+    held: Doubles
+    paused: Doubles
+
+
+@dataclass(frozen=True)
+class Computing:
+    """Likewise for the computing between two messages."""
+
+    begin: Doubles
+    cut: Doubles
+    end: Doubles
+    seconds: Doubles
+    """Of being at work that it takes"""
+
+
+def account(
+    start: Doubles,
+    down: Transfer,
+    computing: Computing,
+    up: Transfer,
+    works: Works,
+    conditions: Conditions,
+    behaviour: Behaviour,
+    until: float,
+) -> Timeline:
+    """What visits spent, from how their parts fared."""
+    if np.isfinite(up.end).all():
+        return _account_of_done(start, down, computing, up, works, conditions, behaviour.pauses)
+    spells = _spell(down), _spell(computing), _spell(up)
+    spell = spells[1]
+    done = np.isfinite(computing.end)
+    worked = np.where(done, computing.seconds, spell)
+    if behaviour.pauses:
+        worked = np.where(done, computing.seconds, np.minimum(_present(computing, conditions, behaviour), spell))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share_done = np.where(done | (computing.seconds == 0), 1.0, np.minimum(worked / computing.seconds, 1.0))
+    begun = np.isfinite(computing.begin) & (computing.begin <= computing.cut)
+    cut = np.where(np.isfinite(down.end), np.where(done, up.cut, computing.cut), down.cut)
+    is_lost = ~np.isfinite(up.end) & (cut < until)
+    computed = np.where(begun, worked, 0.0)
+    return Timeline(
+        start,
+        down.end,
+        computing.end,
+        up.end,
+        lost=np.where(is_lost, cut, math.inf),
+        bytes_down=_whole_bytes(works.bytes_down, down),
+        bytes_up=_whole_bytes(works.bytes_up, up),
+        flops=np.where(done, works.flops, np.where(begun, works.flops * share_done, 0.0)),
+        joules_spent=_joules(down, up, spells, computed, works, conditions),
+        shared=down.held + up.held,
+        paused=down.paused + up.paused + (np.where(begun, spell - worked, 0.0) if behaviour.pauses else 0.0),
+        computed=computed,
+    )
+
+
+def _account_of_done(
+    start: Doubles,
+    down: Transfer,
+    computing: Computing,
+    up: Transfer,
+    works: Works,
+    conditions: Conditions,
+    pauses: bool,
+) -> Timeline:
+    """`account` where every visit got to its end: without the cases that cannot be, several times faster."""
+    # An end is never past its cut, so spells need not be clipped.
+    spell, seconds = computing.end - computing.begin, computing.seconds
+    spells = down.end - down.begin, spell, up.end - up.begin
+    return Timeline(
+        start,
+        down.end,
+        computing.end,
+        up.end,
+        lost=np.full(start.size, math.inf),
+        bytes_down=works.bytes_down,
+        bytes_up=works.bytes_up,
+        flops=works.flops,
+        joules_spent=_joules(down, up, spells, seconds, works, conditions),
+        shared=down.held + up.held,
+        paused=down.paused + up.paused + (spell - seconds if pauses else 0.0),
+        computed=seconds,
+    )
+
+
+def radio_joules(direction: int, transfer: Transfer, conditions: Conditions) -> Doubles:
+    """What a transfer takes of the battery until it ends or is cut; the tail comes after it."""
+    return _radio_joules(direction, transfer, _spell(transfer), conditions)
+
+
+def _radio_joules(direction: int, transfer: Transfer, spell: Doubles, conditions: Conditions) -> Doubles:
+    watts, joules_per_bit = conditions.radio(direction)
+    return watts * np.maximum(spell - transfer.paused, 0.0) + joules_per_bit * transfer.sent
+
+
+def _joules(
+    down: Transfer,
+    up: Transfer,
+    spells: tuple[Doubles, Doubles, Doubles],
+    computed: Doubles,
+    works: Works,
+    conditions: Conditions,
+) -> Doubles:
+    """Of radio, computing and the radio's tails; ``spells``: seconds that the parts lasted.
+
+    The radio stays awake after a message until the next one of the visit, or as long as it does. What follows the
+    visit is not looked at: the tail after its last message is charged in full, even if the next visit begins within it.
+    """
+    between = np.where(works.bytes_up > 0, spells[1], math.inf)
+    after_down = np.where(
+        np.isfinite(down.end) & (works.bytes_down > 0), np.minimum(conditions.tail_seconds, between), 0.0
+    )
+    after_up = np.where(np.isfinite(up.end) & (works.bytes_up > 0), conditions.tail_seconds, 0.0)
+    transfers = ((DOWN, down, spells[0]), (UP, up, spells[2]))
+    messages = [_radio_joules(way, each, spell, conditions) for way, each, spell in transfers]
+    tails = conditions.tail_watts * (after_down + after_up)
+    joules: Doubles = messages[0] + conditions.train_watts * computed + messages[1] + tails
+    return joules
+
+
+def _present(computing: Computing, conditions: Conditions, behaviour: Behaviour) -> Doubles:
+    """Seconds at work of computing that was cut: only what lies within the client's presence."""
+    begun = np.isfinite(computing.begin) & ~np.isfinite(computing.end)
+    spells = zip(conditions.clients.tolist(), computing.begin.tolist(), computing.cut.tolist(), begun, strict=True)
+    return np.array(
+        [behaviour.present_seconds(client, begin, cut) if was else 0.0 for client, begin, cut, was in spells]
+    )
+
+
+def _whole_bytes(nbytes: NDArray[np.int64], transfer: Transfer) -> NDArray[np.int64]:
+    share_sent = np.divide(transfer.sent, transfer.bits, out=np.zeros_like(transfer.bits), where=transfer.bits > 0)
+    part = np.floor(np.minimum(share_sent, 1.0) * nbytes + WHOLE_BITS).astype(np.int64)
+    return np.where(np.isfinite(transfer.end), nbytes, part)
+
+
+def _spell(part: Transfer | Computing) -> Doubles:
+    """Seconds that it lasted, as far as they lie before its cut; 0 if it never began."""
+    begun = np.isfinite(part.begin) & (part.begin <= part.cut)
+    return np.where(begun, np.minimum(part.end, part.cut) - np.where(begun, part.begin, 0.0), 0.0)

@@ -1,0 +1,171 @@
+"""One visit under way, part by part: a download, computing, an upload. Events in, the next time out; never SimPy.
+
+The arithmetic is that of `costmodel.visits.timeline`, in the same order on the same numbers, so both agree to the bit.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from costmodel.fleet.conditions import Conditions
+from costmodel.fleet.dynamics import Behaviour
+from costmodel.network.bandwidth import DOWN, UP
+from costmodel.network.fair_link import Served
+from costmodel.network.sending import Sending
+from costmodel.network.tcp import is_idle, wire_bits
+from costmodel.visits.accounting import Computing, Timeline, Transfer, account
+from costmodel.visits.timeline import Links
+from costmodel.visits.work import Work, Works
+
+DOWNLOAD, COMPUTE, UPLOAD, OVER = range(4)
+
+
+class Flight:
+    """A visit from ``start``; `begin` and `go_on` say when its next part is to flow or to end."""
+
+    def __init__(self, work: Work, conditions: Conditions, links: Links, behaviour: Behaviour, start: float) -> None:
+        assert len(conditions) == 1, len(conditions)
+        self.work, self.conditions = work, conditions
+        self._links, self._behaviour = links, behaviour
+        self.start, self.part = start, DOWNLOAD
+        self.client, self.site = int(conditions.clients[0]), int(conditions.site[0])
+        self._rtt = float(conditions.rtt[0])
+        self._charge = float(conditions.charge[0])
+        self._lost = float(behaviour.losses(conditions, np.array([start]))[0])
+        self._seconds = float(conditions.compute_seconds(np.array([work.flops]), np.array([work.steps]))[0])
+        self._ends = [math.inf] * 3
+        self._begins = [start, math.inf, math.inf]
+        self._cuts = [math.inf] * 3
+        self._bits = [0.0, 0.0]
+        self._messages = [Sending(0.0, 0.0), Sending(0.0, 0.0)]
+        self._nominal = (float(conditions.down[0]), float(conditions.up[0]))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the visit has ended or was broken off."""
+        return self.part == OVER
+
+    @property
+    def direction(self) -> int:
+        """Of the message under way, or of the last one."""
+        return UP if self.part >= UPLOAD else DOWN
+
+    @property
+    def flows(self) -> bool:
+        """Whether this part is a message."""
+        return self.part != COMPUTE
+
+    @property
+    def cut(self) -> float:
+        """When this part will be broken off."""
+        return self._cuts[self.part]
+
+    def rate(self, t: float) -> tuple[float, float]:
+        """(bit/s of the client's own link from ``t`` on, when that changes)"""
+        nominal = self._nominal[self.direction]
+        return self._behaviour.rate(self.client, self.direction, nominal, t) if self._behaviour.varies else (
+            nominal, math.inf,
+        )  # fmt: skip
+
+    def begin(self) -> tuple[float, float]:
+        """The first part: (when it is to flow or to end, when it is to be broken off)."""
+        return self._message(self.start)
+
+    def go_on(self, now: float) -> tuple[float, float]:
+        """This part has ended; likewise for the next. After the last: (now, inf), and `is_over`."""
+        self._ends[self.part] = now
+        if self.part == DOWNLOAD:
+            self._drain_radio(DOWN, now)
+            return self._compute(now)
+        if self.part == COMPUTE:
+            self._charge = self._charge - float(self.conditions.train_watts[0]) * self._seconds
+            self.part = UPLOAD
+            return self._message(now)
+        self.part = OVER
+        return now, math.inf
+
+    def broken(self, now: float) -> float:
+        """This part is broken off, and the visit with it."""
+        self.part = OVER
+        return now
+
+    @property
+    def message(self) -> Sending:
+        """The one under way, or the last one."""
+        return self._messages[self.direction]
+
+    def part_sent(self, served: Served) -> tuple[float, bool]:
+        """(when the next part of the message may begin, False), or (when its last byte arrives, True)."""
+        resume = self.message.part_sent(served)
+        return (served.finish + self._rtt / 2, True) if resume is None else (resume, False)
+
+    def _message(self, now: float) -> tuple[float, float]:
+        part, direction = self.part, self.direction
+        nbytes = self.work.bytes_up if direction == UP else self.work.bytes_down
+        watts, joules_per_bit = (float(each[0]) for each in self.conditions.radio(direction))
+        self._begins[part] = now
+        self._bits[direction] = bits = wire_bits(float(nbytes)) * float(self.conditions.noise[0, direction])
+        self._cuts[part] = min(self._lost, self._flat(now, self._charge - joules_per_bit * bits, watts))
+        if nbytes == 0:
+            return self.go_on(now) if now <= self._cuts[part] else (math.inf, self._cuts[part])
+        handshake, rtt = self._opening(now)
+        self._messages[direction] = Sending(bits, rtt)
+        return now + handshake, self._cuts[part]
+
+    def _compute(self, now: float) -> tuple[float, float]:
+        self.part = COMPUTE
+        self._begins[COMPUTE] = now
+        self._cuts[COMPUTE] = min(self._lost, self._flat(now, self._charge, float(self.conditions.train_watts[0])))
+        return self._behaviour.end(self.client, now, self._seconds), self._cuts[COMPUTE]
+
+    def _opening(self, now: float) -> tuple[float, float]:
+        """(seconds until the connection stands, the round trip at which its window grows or 0 if it is wide already)"""
+        direction, conditions, transport = self.direction, self.conditions, self._links.transport
+        since = float(self._behaviour.since(conditions, np.array([now]))[0])
+        is_new = float(conditions.last_down[0]) <= since
+        handshake = transport.connect_round_trips * self._rtt if is_new and direction == DOWN else 0.0
+        slowly = is_new or is_idle(now, float(conditions.last_used(direction)[0]), self._rtt)
+        return handshake, self._rtt if slowly and transport.slow_start else 0.0
+
+    def _flat(self, begin: float, charge: float, watts: float) -> float:
+        """When the battery is empty."""
+        if charge == math.inf:
+            return math.inf
+        seconds = max(charge, 0.0) / watts if watts > 0 else (0.0 if charge < 0 else math.inf)
+        return self._behaviour.end(self.client, begin, seconds)
+
+    def _drain_radio(self, direction: int, end: float) -> None:
+        message = self._messages[direction]
+        watts, joules_per_bit = (float(each[0]) for each in self.conditions.radio(direction))
+        at_work = max(end - self._begins[self.part] - message.paused, 0.0)
+        self._charge = self._charge - (watts * at_work + joules_per_bit * message.sent)
+
+    def timeline(self, until: float = math.inf) -> Timeline:
+        """Of this one visit; of one under way, as far as it got by ``until``, when its flow was cut."""
+        down, up = (self._transfer(direction, until) for direction in (DOWN, UP))
+        computing = Computing(
+            _one(self._begins[COMPUTE]),
+            _one(min(self._cuts[COMPUTE], until)),
+            _one(self._ends[COMPUTE]),
+            _one(self._seconds),
+        )
+        works = Works.of([self.work])
+        return account(_one(self.start), down, computing, up, works, self.conditions, self._behaviour, until)
+
+    def _transfer(self, direction: int, until: float) -> Transfer:
+        part, message = (DOWNLOAD, UPLOAD)[direction], self._messages[direction]
+        return Transfer(
+            _one(self._begins[part]),
+            _one(min(self._cuts[part], until)),
+            _one(self._ends[part]),
+            _one(self._bits[direction]),
+            _one(message.sent),
+            _one(message.held),
+            _one(message.paused),
+        )
+
+
+def _one(value: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return np.array([value], np.float64)

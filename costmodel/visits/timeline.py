@@ -1,0 +1,141 @@
+"""When the visits of a batch do what, and what they spend: a download, then computing, then an upload.
+
+The visits of a batch are solved together in numpy, link by link: what is downloaded, what is computed and what is
+uploaded never wait for each other but within a visit. `costmodel.clock` plays the same visits one by one and agrees to
+the bit. Nothing here reads the host's clock.
+
+A message begins to flow when its connection stands (`costmodel.network.tcp`), at once or window by window
+(`costmodel.network.sending`), takes its share of the links (`costmodel.network.transfers`), and then half a round-trip
+time. A message of no bytes takes no time at all. It is the download that opens a connection: a visit without one
+uploads over a connection taken to be open.
+
+A battery holds computing and both messages, not the radio's tails and idling, which are charged when the visit is over.
+What a message takes by the bit is set aside before it begins: one that the battery cannot pay for never begins.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from costmodel.fleet.conditions import Conditions
+from costmodel.fleet.dynamics import Behaviour
+from costmodel.network.bandwidth import DOWN, UP
+from costmodel.network.tcp import Transport, is_idle, wire_bits
+from costmodel.network.transfers import share
+from costmodel.visits.accounting import Computing, Timeline, Transfer, account, radio_joules
+from costmodel.visits.work import Works
+
+__all__ = ["Links", "Timeline", "solve"]
+
+Doubles = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Links:
+    """The links that clients share. Rates in bit/s on the wire; inf: never a bottleneck."""
+
+    down: float = math.inf
+    """From the server to all clients together"""
+    up: float = math.inf
+    """From all clients together to the server"""
+    site_down: tuple[float, ...] = ()
+    """Likewise for the clients of each site; none: clients reach the server's link directly"""
+    site_up: tuple[float, ...] = ()
+    aggregate_bytes_per_second: float = math.inf
+    """How fast the server adds updates up"""
+    transport: Transport = field(default_factory=Transport)
+
+    def __post_init__(self) -> None:
+        assert len(self.site_down) == len(self.site_up), (self.site_down, self.site_up)
+
+    def capacity(self, direction: int) -> float:
+        """Of the server's link."""
+        return self.up if direction == UP else self.down
+
+    def site_capacity(self, direction: int) -> tuple[float, ...]:
+        """Of the sites' links."""
+        return self.site_up if direction == UP else self.site_down
+
+
+def solve(
+    starts: ArrayLike,
+    works: Works,
+    conditions: Conditions,
+    links: Links,
+    behaviour: Behaviour | None = None,
+    until: float = math.inf,
+) -> Timeline:
+    """The timeline of a batch of visits; what happens after ``until`` is not looked at."""
+    behaviour = behaviour or Behaviour()
+    start = np.asarray(starts, np.float64)
+    assert start.shape == (len(works),) == (len(conditions),), (start.shape, len(works), len(conditions))
+    assert np.isfinite(start).all(), start
+    lost = behaviour.losses(conditions, start)
+    down = _transfer(DOWN, start, works.bytes_down, np.minimum(lost, until), conditions, links, behaviour)
+    seconds = conditions.compute_seconds(works.flops, works.steps)
+    charge = conditions.charge - radio_joules(DOWN, down, conditions)
+    cut = np.minimum(np.minimum(lost, until), _flat(down.end, charge, conditions.train_watts, conditions, behaviour))
+    compute_end = behaviour.after(conditions, down.end, seconds)
+    computing = Computing(down.end, cut, _by(cut, compute_end), seconds)
+    charge = charge - conditions.train_watts * seconds
+    up = _transfer(UP, computing.end, works.bytes_up, np.minimum(lost, until), conditions, links, behaviour, charge)
+    return account(start, down, computing, up, works, conditions, behaviour, until)
+
+
+def _transfer(
+    direction: int,
+    begin: Doubles,
+    nbytes: NDArray[np.int64],
+    cut: Doubles,
+    conditions: Conditions,
+    links: Links,
+    behaviour: Behaviour,
+    charge: Doubles | None = None,
+) -> Transfer:
+    bits = wire_bits(nbytes.astype(np.float64)) * conditions.noise[:, direction]
+    watts, joules_per_bit = conditions.radio(direction)
+    charge = (conditions.charge if charge is None else charge) - joules_per_bit * bits
+    cut = np.minimum(cut, _flat(begin, charge, watts, conditions, behaviour))
+    sites = links.site_capacity(direction)
+    handshake, rtt = _opening(direction, begin, conditions, links, behaviour)
+    shared = share(
+        begin + handshake,
+        bits,
+        conditions.rate(direction),
+        links.capacity(direction),
+        cut,
+        rtt=rtt,
+        site=conditions.site if sites else None,
+        site_capacity=sites,
+        varying=behaviour.varying(conditions, direction),
+    )
+    end = np.where(nbytes > 0, shared.finish + conditions.rtt / 2, begin)
+    return Transfer(begin, cut, _by(cut, end), bits, shared.sent, shared.held, shared.paused)
+
+
+def _opening(
+    direction: int, begin: Doubles, conditions: Conditions, links: Links, behaviour: Behaviour
+) -> tuple[Doubles, Doubles]:
+    """(seconds until the connection stands, the round trip at which its window grows or 0 if it is wide already)"""
+    rtt, transport = conditions.rtt, links.transport
+    is_new = conditions.last_down <= behaviour.since(conditions, begin)
+    handshake = np.where(is_new & (direction == DOWN), transport.connect_round_trips * rtt, 0.0)
+    slowly = (is_new | is_idle(begin, conditions.last_used(direction), rtt)) & transport.slow_start
+    return handshake, np.where(slowly, rtt, 0.0)
+
+
+def _flat(begin: Doubles, charge: Doubles, watts: Doubles, conditions: Conditions, behaviour: Behaviour) -> Doubles:
+    """When the battery is empty if so much is drawn from ``begin`` on: at once if it cannot pay; inf on mains."""
+    if not np.isfinite(charge).any():
+        return np.full(len(conditions), math.inf)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        seconds = np.where(watts > 0, np.maximum(charge, 0.0) / watts, np.where(charge < 0, 0.0, math.inf))
+    return behaviour.after(conditions, begin, seconds)
+
+
+def _by(cut: Doubles, times: Doubles) -> Doubles:
+    return np.where(times <= cut, times, math.inf)

@@ -1,0 +1,159 @@
+"""`open_data`: a data set as memory-mapped uint8 arrays, decoded once for all processes and all runs.
+
+    CACHE/data/v1/KEY/      train_x.npy, train_y.npy, test_x.npy ..., meta.json; KEY follows from the sources' bytes
+    CACHE/data/v1/index/    one small file per set of source files seen: their stamp -> KEY
+    CACHE/NAME/             what torchvision downloaded
+
+KEY does not depend on paths, so copies share one decoded set. Hashing 50 MB at every start of every worker would cost
+more than the start itself, so the index remembers KEY for files of this path, length and time of change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge.data.atomic_cache import build_once, text_once
+from edge.data.locate import Found, described, locate, missing, places
+from edge.data.registry import Data, DataError, DataSet, Decoded, Split, dataset
+from edge.protocol.config import DataConfig
+
+VERSION = "v1"
+
+
+def open_data(config: DataConfig, cache: Path, fetch: bool = True) -> Data:
+    """Find, decode if need be, and map a data set.
+
+    ``fetch = False`` forbids a download whatever the configuration says.
+    DataError if the set is missing, damaged, or the cache cannot be written.
+    """
+    row = dataset(config.name)
+    searched = places(config.root, cache)
+    found = locate(row, searched)
+    if found is None:
+        refusal = _why_no_download(row, config, fetch)
+        if refusal is not None:
+            raise missing(row, searched, refusal)
+        found = _downloaded(row, cache)
+    folder = _decoded_folder(row, found, cache / "data" / VERSION)
+    return _map(row, found, folder)
+
+
+def content_sha256(arrays: Mapping[str, NDArray[Any]]) -> str:
+    """One hash over the decoded arrays: names, types, shapes and raw little-endian numbers, in order."""
+    digest = hashlib.sha256()
+    for name, array in arrays.items():
+        digest.update(f"{name}:{array.dtype.str}:{array.shape};".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def _why_no_download(row: DataSet, config: DataConfig, fetch: bool) -> str | None:
+    if config.root is not None:
+        return "data.root is named, so nothing else is tried"
+    if row.torchvision is None:
+        return f"torchvision does not offer {row.name}"
+    if not config.download:
+        return "data.download is false"
+    return None if fetch else "this command fetches nothing"
+
+
+def _downloaded(row: DataSet, cache: Path) -> Found:
+    from edge.data import torchvision_files
+
+    torchvision_files.download(row, cache)
+    searched = places(None, cache)
+    found = locate(row, searched)
+    if found is None:
+        raise missing(row, searched, f"{cache / row.name} exists but is not complete; remove it and try again")
+    return found
+
+
+def _decoded_folder(row: DataSet, found: Found, base: Path) -> Path:
+    index = base / "index" / _stamp(row, found)
+    key = index.read_text(errors="replace") if index.is_file() else None
+    if key and key.startswith(f"{row.name}-") and (base / key).is_dir():
+        return base / key
+    folder = build_once(base / _key(row, found), lambda folder: _write(_read(row, found), folder))
+    if key not in (None, folder.name):  # half of it was lost when the power was
+        with suppress(OSError):
+            index.unlink()
+    text_once(index, lambda: folder.name)
+    return folder
+
+
+def _stamp(row: DataSet, found: Found) -> str:
+    """Changes whenever a source file is replaced, without reading it."""
+    digest = hashlib.sha256(repr(row).encode())
+    for file in found.files:
+        try:
+            stat = file.stat()
+        except OSError as error:
+            raise DataError(f"{file}: cannot be read: {error.strerror}") from error
+        digest.update(f"{file.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{stat.st_ino};".encode())
+    return digest.hexdigest()[:32]
+
+
+def _key(row: DataSet, found: Found) -> str:
+    digest = hashlib.sha256(f"{found.kind}|{row!r}".encode())
+    for file in found.files:
+        try:
+            with file.open("rb") as handle:
+                digest.update(f"{file.name}|{hashlib.file_digest(handle, 'sha256').hexdigest()};".encode())
+        except OSError as error:
+            raise DataError(f"{file}: cannot be read: {error}") from error
+    return f"{row.name}-{digest.hexdigest()[:32]}"
+
+
+def _read(row: DataSet, found: Found) -> Decoded:
+    # Each reader brings a heavy library that a filled cache makes superfluous.
+    if found.kind == "official":
+        from edge.data import torchvision_files
+
+        return torchvision_files.read(row, found.folder)
+    reader = "edge.data.parquet_images" if found.kind == "parquet" else row.reader
+    assert reader is not None, found
+    decoded: Decoded = importlib.import_module(reader).read(row, found.files)
+    return decoded
+
+
+def _write(decoded: Decoded, folder: Path) -> None:
+    arrays: dict[str, NDArray[Any]] = {}
+    ids = _numbered(decoded)
+    for name, split in (("train", decoded.train), ("test", decoded.test)):
+        arrays[f"{name}_x"], arrays[f"{name}_y"] = split.x, split.y
+        if ids is not None:
+            arrays[f"{name}_ids"] = ids[name]
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array, allow_pickle=False)
+    meta = {"sha256": content_sha256(arrays), "form": decoded.form, "arrays": list(arrays)}
+    (folder / "meta.json").write_text(json.dumps(meta))
+
+
+def _numbered(decoded: Decoded) -> dict[str, NDArray[np.int64]] | None:
+    """Natural ids as 0, 1, 2 ... in sorted order, the same number in both splits."""
+    if decoded.train.ids is None or decoded.test.ids is None:
+        return None
+    names = np.unique(np.concatenate([decoded.train.ids, decoded.test.ids]))
+    splits = {"train": decoded.train.ids, "test": decoded.test.ids}
+    return {split: np.searchsorted(names, ids).astype(np.int64) for split, ids in splits.items()}
+
+
+def _map(row: DataSet, found: Found, folder: Path) -> Data:
+    try:
+        meta = json.loads((folder / "meta.json").read_text())
+        # As plain arrays over the mapped file: indexing np.memmap itself costs more per batch.
+        arrays = {name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in meta["arrays"]}
+        train, test = (Split(arrays[f"{s}_x"], arrays[f"{s}_y"], arrays.get(f"{s}_ids")) for s in ("train", "test"))
+        form = "; ".join(part for part in (meta["form"], row.lacking(len(train.y), len(test.y))) if part)
+        return Data(row, train, test, meta["sha256"], described(row, found, form))
+    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        raise DataError(f"{folder}: the decoded set is damaged ({error}); remove this folder and run again") from error

@@ -1,0 +1,147 @@
+"""Where a data set is. Looks at file names only: never decodes, never downloads, never imports torch.
+
+Order: ``data.root`` if it is named (and then nowhere else), ``$FEDBR_DATA``, the user cache. Below each place a set may
+lie as torchvision's own files or its makers' archive, in the place or in a folder of the set's name, or as
+``NAME/train.parquet`` with ``NAME/test.parquet`` or ``NAME/val.parquet``. A download is the caller's last resort.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from edge.data.registry import DataError, DataSet, dataset
+
+ENVIRONMENT = "FEDBR_DATA"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder that may hold data sets."""
+
+    label: str
+    """Which setting named it."""
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Found:
+    """The files of a set, and who can read them."""
+
+    kind: Literal["official", "archive", "parquet", "reader"]
+    files: tuple[Path, ...]
+    folder: Path
+    """Root for torchvision's class, or the folder of the files."""
+
+
+def places(root: str | None, cache: Path | None) -> list[Place]:
+    """The folders to search, in order; DataError for a home folder that there is not."""
+    if root is not None:
+        return [_place("data.root", root)]
+    found = []
+    if os.environ.get(ENVIRONMENT):
+        found.append(_place(f"${ENVIRONMENT}", os.environ[ENVIRONMENT]))
+    if cache is not None:
+        found.append(Place("the user cache", cache))
+    return found
+
+
+def _place(label: str, folder: str) -> Place:
+    try:
+        return Place(label, Path(folder).expanduser())
+    except RuntimeError as error:
+        raise DataError(f"{label} = {folder!r}: {error}") from None
+
+
+def check_root(row: DataSet, root: str | None) -> None:
+    """Refuse a ``data.root`` that can never hold the set; DataError naming the key."""
+    if root is None:
+        return
+    places(root, None)
+    comes_with = row.reader and getattr(importlib.import_module(row.reader), "COMES_WITH", None)
+    if comes_with:
+        raise DataError(f"data.root = {root!r}: {row.name} comes with {comes_with}; leave data.root out")
+
+
+def locate(row: DataSet, searched: Sequence[Place]) -> Found | None:
+    """The set's files in the first place that has them all, or None."""
+    folders = [place.folder for place in searched]
+    if row.reader is not None and row.archive is None:
+        files = importlib.import_module(row.reader).files(folders)
+        return Found("reader", files, files[0].parent) if files else None
+    for folder in folders:
+        # The authors' own files first, which nobody has compressed again.
+        found = _official(row, folder) or _archive(row, folder) or _parquet(row, folder / row.name)
+        if found is not None:
+            return found
+    return None
+
+
+def find_data(name: str, root: str | None = None, cache: Path | None = None) -> str | None:
+    """Where the set is, for people, or None; DataError as of `dataset` and `places`. Nothing is opened or fetched."""
+    row = dataset(name)
+    found = locate(row, places(root, cache))
+    return None if found is None else described(row, found)
+
+
+def described(row: DataSet, found: Found, form: str = "") -> str:
+    """``found`` in words; ``form`` says how its reader found the examples kept."""
+    kinds = {
+        "official": f"torchvision's {row.torchvision} files",
+        "archive": str(row.archive),
+        "parquet": "Parquet",
+        "reader": row.source,
+    }
+    return f"{kinds[found.kind]}{form and f' ({form})'} in {found.folder}"
+
+
+def missing(row: DataSet, searched: Sequence[Place], why_no_download: str) -> DataError:
+    """The error that says where the set was looked for and how to get it."""
+    looked = [f"{place.label} ({place.folder})" for place in searched]
+    if not any(place.label in ("data.root", f"${ENVIRONMENT}") for place in searched):
+        looked.append(f"${ENVIRONMENT} is not set")
+    layout = f"{row.name}/train.parquet and {row.name}/test.parquet"
+    if row.files:
+        layout += f", or torchvision's files ({row.files[0].split('/')[0]}/)"
+    if row.archive:
+        layout += f", or {row.archive} as it is,"
+    return DataError(
+        f"data set {row.name} not found. Looked in: {', '.join(looked)}. "
+        f"To get it: put {layout} below a folder and name that folder as data.root or in ${ENVIRONMENT}. "
+        f"Not downloaded: {why_no_download}."
+    )
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; a name that the system cannot even look up, as a very long one, is none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def _official(row: DataSet, root: Path) -> Found | None:
+    for folder in (root, root / row.name):
+        files = tuple(folder / file for file in row.files)
+        if files and all(is_file(file) for file in files):
+            return Found("official", files, folder)
+    return None
+
+
+def _archive(row: DataSet, root: Path) -> Found | None:
+    for folder in (root, root / row.name):
+        if row.archive is not None and is_file(folder / row.archive):
+            return Found("archive", (folder / row.archive,), folder)
+    return None
+
+
+def _parquet(row: DataSet, folder: Path) -> Found | None:
+    train = folder / "train.parquet"
+    for test in (folder / "test.parquet", folder / "val.parquet"):
+        if is_file(train) and is_file(test):
+            return Found("parquet", (train, test), folder)
+    return None

@@ -1,0 +1,234 @@
+"""Hugging Face style Parquet: one row per example, with the encoded image, the class and perhaps the client's id.
+
+The image is ``img`` or ``image``, a struct with ``bytes``; the class is ``label`` or ``fine_label``. Whatever does not
+fit the set's row is refused with the file and the row's number, counted from 0.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from PIL import Image
+
+from edge.data.registry import DataError, DataSet, Decoded, Split
+
+IMAGE_COLUMNS = ("img", "image")
+LABEL_COLUMNS = ("label", "fine_label")
+BATCH_ROWS = 2000
+MOST_NBYTES = 10_000_000
+"""Of an encoded image, or any other file within a set's"""
+MOST_ID_NBYTES = 1000
+FREE_NBYTES, MOST_TIMES = 16_000_000, 20
+"""What a column may unpack to in any case, and else how many times its bytes in the file: images hardly shrink again"""
+FREE_PIXELS, MOST_PIXELS_PER_BYTE = 256_000_000, 100
+"""Likewise of decoded images; those of the sets that are known have 1 to 4 per byte of their files"""
+FORMATS = ("PNG", "JPEG", "BMP", "GIF")
+GREY_MODES = ("L", "1", "P")
+COLOUR_MODES = ("RGB", "L", "1", "P", "CMYK", "YCbCr")
+"""What loses nothing that a set's 8 bits per channel can hold: no transparency, no 16 bits, no colours made grey."""
+
+
+def read(row: DataSet, files: Sequence[Path]) -> Decoded:
+    """Decode both splits; DataError naming file and row if anything does not fit ``row``."""
+    train, test = files
+    form = ", ".join(sorted({_form(row, train), _form(row, test)}))
+    return Decoded(read_split(row, train), read_split(row, test), form)
+
+
+def read_split(row: DataSet, file: Path) -> Split:
+    """Decode one file: x (examples, channels, height, width) uint8, y int64, ids as the file has them."""
+    xs, ys, ids = [], [], []
+    start = 0
+    for table in _tables(row, file, row.id_column):
+        xs.append(np.stack([pixels(row, where, image) for where, image in _encoded(file, table, start)]))
+        ys.append(_labels(row, file, table, start))
+        if row.id_column is not None:
+            ids.append(_ids(file, table.column(row.id_column), start))
+        start += len(table)
+    if start == 0:
+        raise DataError(f"{file}: no examples")
+    return Split(np.concatenate(xs), np.concatenate(ys), np.concatenate(ids) if ids else None)
+
+
+def _tables(row: DataSet, file: Path, id_column: str | None) -> Iterator[pa.Table]:
+    """The needed columns, some rows at a time, so that the encoded file is never held whole.
+
+    Images and ids come as Arrow dictionaries: what many rows share takes the memory of one.
+    """
+    start = 0
+    try:
+        with pq.ParquetFile(file) as parquet:
+            metadata, schema = parquet.metadata, parquet.schema_arrow
+        names = set(schema.names)
+        columns = [_image_bytes(file, schema), _column(file, names, LABEL_COLUMNS)]
+        if id_column is not None:
+            columns.append(_id_column(file, schema, id_column))
+        chunks = [chunk for chunk in _chunks(metadata) if chunk.path_in_schema in columns]
+        _refuse_bomb(row, file, metadata, chunks)
+        # What is stored as its difference from the row before cannot come as a dictionary, but row by row.
+        by_row = any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in chunks)
+        shared = [] if by_row else [column for column in columns if column not in LABEL_COLUMNS]
+        with pq.ParquetFile(file, metadata=metadata, read_dictionary=shared) as parquet:
+            for batch in parquet.iter_batches(batch_size=1 if by_row else BATCH_ROWS, columns=columns):
+                yield pa.Table.from_batches([batch])
+                start += len(batch)
+    except DataError:
+        raise
+    except Exception as error:  # by where the damage is, Arrow's errors, or Python's of what Arrow made of it
+        where = f"{file}, row {start} or after" if start else f"{file}"
+        raise DataError(f"{where}: not a readable Parquet file: {error}") from error
+
+
+def _chunks(metadata: pq.FileMetaData) -> Iterator[Any]:
+    """The columns of all row groups."""
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        yield from map(group.column, range(group.num_columns))
+
+
+def _refuse_bomb(row: DataSet, file: Path, metadata: pq.FileMetaData, chunks: Sequence[Any]) -> None:
+    """Refuse what is far larger than its file, by the file's own table of contents, before any of it is unpacked."""
+    file_nbytes = file.stat().st_size
+    for chunk in chunks:
+        packed, unpacked = min(chunk.total_compressed_size, file_nbytes), chunk.total_uncompressed_size
+        if unpacked > max(FREE_NBYTES, MOST_TIMES * packed):
+            raise DataError(
+                f"{file}: column {chunk.path_in_schema} would unpack from {packed:,} to {unpacked:,} bytes; "
+                f"the most is {MOST_TIMES} times as many"
+            )
+    rows = sum(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
+    if rows * math.prod(row.stored) > max(FREE_PIXELS, MOST_PIXELS_PER_BYTE * file_nbytes):
+        raise DataError(f"{file}: {rows:,} images cannot be in a file of {file_nbytes:,} bytes")
+
+
+def _column(file: Path, names: set[str], wanted: Sequence[str]) -> str:
+    for name in wanted:
+        if name in names:
+            return name
+    raise DataError(f"{file}: no column {' or '.join(wanted)}; it has {', '.join(sorted(names))}")
+
+
+def _image_bytes(file: Path, schema: pa.Schema) -> str:
+    """The path of the encoded images in the file: what lies beside them, as file names, is not read."""
+    name = _column(file, set(schema.names), IMAGE_COLUMNS)
+    kind = schema.field(name).type
+    if not (pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 and _is_bytes(kind.field("bytes").type)):
+        raise DataError(f"{file}: column {name} must be a struct with binary `bytes`, not {kind}")
+    return f"{name}.bytes"
+
+
+def _encoded(file: Path, table: pa.Table, start: int) -> Iterator[tuple[str, bytes | None]]:
+    """(where it is, encoded image) one by one; DataError, before the first, for one that is longer than any."""
+    column = pc.struct_field(table.column(_column(file, set(table.column_names), IMAGE_COLUMNS)), "bytes")
+    _refuse_long(file, column, start, "the image", MOST_NBYTES)
+    for place, image in enumerate(column, start):
+        yield f"{file}, row {place}", image.as_py()
+
+
+def _refuse_long(file: Path, column: pa.ChunkedArray, start: int, what: str, most: int) -> None:
+    """Refuse a column of texts or bytes by the first that is too long, before any becomes an object of Python."""
+    for chunk in column.chunks:
+        shared = isinstance(chunk, pa.DictionaryArray)
+        lengths = pc.binary_length(chunk.dictionary if shared else chunk)
+        if (pc.max(lengths).as_py() or 0) > most:
+            by_row = pc.fill_null(lengths.take(chunk.indices) if shared else lengths, 0).to_numpy()
+            for place in np.flatnonzero(by_row > most)[:1].tolist():
+                raise DataError(
+                    f"{file}, row {start + place}: {what} is {by_row[place]:,} bytes long; the most is {most:,}"
+                )
+        start += len(chunk)
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def pixels(row: DataSet, where: str, encoded: bytes | None) -> NDArray[np.uint8]:
+    """An encoded image as (channels, height, width); DataError, naming ``where`` it is, if it does not fit ``row``."""
+    if not encoded:
+        raise DataError(f"{where}: the image is empty")
+    channels, height, width = row.stored
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # of sizes that are refused in any case
+            image = Image.open(BytesIO(encoded), formats=FORMATS)  # reads no more than the size and the mode
+        with image:
+            unfit = _unfit(row, image)
+            array = None if unfit else np.asarray(image.convert("L" if channels == 1 else "RGB"))
+    except Exception as error:  # damaged bytes raise every kind of error in Pillow's decoders
+        raise DataError(f"{where}: not a readable image: {_plain(error)}") from error
+    if array is None:
+        raise DataError(f"{where}: the image is {unfit}")
+    return array.reshape(height, width, channels).transpose(2, 0, 1)
+
+
+def _unfit(row: DataSet, image: Image.Image) -> str:
+    """What is wrong with an image that has not been decoded yet, '' if nothing is."""
+    channels, height, width = row.stored
+    if image.size != (width, height):
+        return f"{image.size[0]}x{image.size[1]}, {row.name} has {width}x{height}"
+    modes = GREY_MODES if channels == 1 else COLOUR_MODES
+    if image.mode not in modes:
+        return f"of mode {image.mode}, {row.name} takes {', '.join(modes)}"
+    return ""
+
+
+def _plain(error: Exception) -> str:
+    """An error's text without the place in memory that Pillow adds to it."""
+    return str(error).partition(" <_io.")[0] or type(error).__name__
+
+
+def _labels(row: DataSet, file: Path, table: pa.Table, start: int) -> NDArray[np.int64]:
+    name = _column(file, set(table.column_names), LABEL_COLUMNS)
+    column = table.column(name)
+    if not pa.types.is_integer(column.type):
+        raise DataError(f"{file}: column {name} must hold integers, not {column.type}")
+    _refuse_null(file, column, name, start)
+    labels: NDArray[np.int64] = column.to_numpy()
+    wrong = np.flatnonzero((labels < 0) | (labels >= row.classes))
+    if wrong.size:
+        first = int(wrong[0])
+        raise DataError(f"{file}, row {start + first}: {name} is {labels[first]}, {row.name} has 0..{row.classes - 1}")
+    return labels.astype(np.int64)
+
+
+def _id_column(file: Path, schema: pa.Schema, name: str) -> str:
+    kind = schema.field(_column(file, set(schema.names), (name,))).type
+    if not (pa.types.is_integer(kind) or _is_text(kind)):
+        raise DataError(f"{file}: the column of clients' ids must hold integers or text, not {kind}")
+    return name
+
+
+def _ids(file: Path, column: pa.ChunkedArray, start: int) -> NDArray[Any]:
+    _refuse_null(file, column, "the client's id", start)
+    if not pa.types.is_integer(column.type):
+        _refuse_long(file, column, start, "the client's id", MOST_ID_NBYTES)
+    return np.array(column.to_pylist())
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _refuse_null(file: Path, column: pa.ChunkedArray, name: str, start: int) -> None:
+    if column.null_count:
+        first = column.is_null().to_pylist().index(True)
+        raise DataError(f"{file}, row {start + first}: {name} is missing")
+
+
+def _form(row: DataSet, file: Path) -> str:
+    """How the first image of a file is encoded: a lossy copy of a set must say so."""
+    for table in _tables(row, file, None):
+        first = next(_encoded(file, table, 0))[1]
+        if first:
+            return "JPEG images" if first.startswith(b"\xff\xd8") else "lossless images"
+    return "no images"

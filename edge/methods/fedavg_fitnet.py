@@ -1,0 +1,50 @@
+"""FedAvg+FitNet, client half: the outputs of local blocks are drawn to those of the received model's.
+
+Romero et al., FitNets: Hints for Thin Deep Nets, ICLR 2015, https://arxiv.org/abs/1412.6550; the baseline of Kim, Kim
+and Han, ICML 2022, https://arxiv.org/abs/2207.06936, Table 2. Both models have one shape, so no regressor is needed.
+
+CE(z_L, y) + β/|H| Σ_{m in H} mean((f_L^m − f_G^m)²), f^m being the output of block m and H any of 1..M-1, by default
+all. β = 0 or no layers is FedAvg.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from edge.methods.distillation import Taught
+from edge.protocol.payload import Payload
+from edge.training.block_model import Net
+from edge.training.client_update import Visit
+
+
+class FedAvgFitNet(Taught):
+    """One visit under FedAvg+FitNet; the state between rounds is empty."""
+
+    capturable = True
+
+    def begin(self, net: Net, down: Payload, state: Payload, visit: Visit) -> None:
+        """Freeze the received model, if there are outputs to compare."""
+        wanted = self.options["layers"]
+        self.layers = list(range(1, len(net))) if wanted is None else sorted(wanted)
+        if not self.layers:
+            self.weight = 0.0
+        super().begin(net, down, state, visit)
+
+    def compared(self, net: Net, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Cross-entropy, and the mean over layers of the squared differences."""
+        features = net.features(x)
+        gaps, taught = [], x
+        for block in range(max(self.layers)):
+            with torch.no_grad():
+                taught = self.teacher.run(taught, block, block + 1)
+            if block + 1 in self.layers:
+                gaps.append(self._gap(features[block], taught))
+        return F.cross_entropy(features[-1], y), torch.stack(gaps).mean()
+
+    def _gap(self, local: Tensor, taught: Tensor) -> Tensor:
+        """Of two outputs (batch, ..): the mean over all numbers, or the sum over those of an example."""
+        # In float32, whatever the blocks compute in: differences are small.
+        mean = F.mse_loss(local.float(), taught.float())
+        return mean if self.options["reduction"] == "mean" else mean * local[0].numel()

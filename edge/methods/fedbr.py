@@ -1,0 +1,83 @@
+"""FedBR, client half: block-wise regularisation with the blocks that arrived.
+
+Zeng, Liu, Xu, Wang, Xu and Zhao, Enhanced Federated Learning with Adaptive Block-wise Regularization and Knowledge
+Distillation (FedBR).
+
+Round t sends client k the last alpha of M global blocks, and now and then the whole model. The client puts them after
+the first M - alpha blocks of its own last model, and trains with the pathways {M - alpha, .., M - 1}: exactly alpha of
+them, which need exactly the last alpha global blocks. lambda1 = lambda2 = 0 with a full broadcast every
+round is FedAvg; with all pathways it is FedMLB.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from edge.protocol.payload import MODEL, Payload
+from edge.training.block_model import Net
+from edge.training.client_update import Local, Visit, first_last
+from edge.training.pathways import PathwayLoss, local_to_global
+
+
+class FedBR(Local):
+    """One visit under FedBR; the client keeps its last local model."""
+
+    capturable = True
+    """All that makes one visit's step another is ``alpha``, a choice of the visit. The frozen model stays in its place;
+    the losses of ``drop = "exact"`` are computed outside of steps."""
+
+    def begin(self, net: Net, down: Payload, state: Payload, visit: Visit) -> None:
+        """Combine the kept first blocks with the received last blocks; freeze what was received."""
+        super().begin(net, down, state, visit)
+        blocks, alpha = len(net), visit.choice["alpha"]
+        self.frozen = net.frozen()
+        self.frozen.load({key: down[MODEL][key] for key in net.layout.last(alpha)})
+        self.pathways = range(blocks - alpha, blocks)
+        divisors = {"used": None, "all": float(blocks - 1), "none": 1.0}
+        self.objective = PathwayLoss(
+            lambda1=self.options["lambda1"],
+            lambda2=self.options["lambda2"],
+            temperature=self.options["temperature"],
+            divisor=divisors[self.options["norm"]],
+            kl=self.options["kl"],
+            detach=self.options["detach"],
+            kl_t2=self.options["kl_t2"],
+            hybrid_ce=self.options["hybrid_ce"],
+        )
+        # Pathways that nothing learns from need no backward pass.
+        self.pathways_learn = self.options["hybrid_ce"] or not self.options["detach"]
+        self.exact = self.options["drop"] == "exact"
+        self.before = full_loss(net, visit) if self.exact else 0.0
+
+    def loss(self, net: Net, x: Tensor, y: Tensor) -> Tensor:
+        """The main path and alpha hybrid pathways on the same batch."""
+        features = net.features(x)
+        with torch.set_grad_enabled(self.pathways_learn):
+            hybrids = local_to_global(self.frozen, features, self.pathways, self.visit.pathways)
+        loss, cross_entropy = self.objective(features[-1], hybrids, y)
+        self.note(cross_entropy)
+        return loss
+
+    def end(self, net: Net, visit: Visit) -> tuple[Payload, Payload, dict[str, float]]:
+        """Report, beside the model, how far the local loss fell (the Δζ_L of Eq. 5; negative when it rose)."""
+        up, kept, numbers = super().end(net, visit)
+        if self.exact:
+            first, last = self.before, full_loss(net, visit)
+        else:
+            first, last = first_last(self.losses, visit.plan.epoch_steps)
+        drop = first - last
+        return up, kept, {**numbers, "drop": abs(drop) if self.options["drop"] == "absolute" else drop}
+
+
+def full_loss(net: Net, visit: Visit) -> float:
+    """Mean cross-entropy of the model over all local training examples; changes no batch statistics."""
+    total, count = 0.0, 0
+    net.train_mode(False)
+    with torch.no_grad():
+        for x, y in visit.local():
+            total += float(F.cross_entropy(net.run(x), y, reduction="sum"))
+            count += len(y)
+    net.train_mode(True)
+    return total / max(count, 1)

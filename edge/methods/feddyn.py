@@ -1,0 +1,57 @@
+"""FedDyn, client half: a linear and a quadratic term make every client's optimum agree with the global one.
+
+Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, https://arxiv.org/abs/2111.04263
+
+The local objective is f_i(w) − ⟨λ_i, w⟩ + (α/2)‖w − θ‖², θ being the model that came down and α the option
+``coefficient``. After training λ_i ← λ_i − α(θ_i − θ), which the client keeps; it is 0 before its first visit. A client
+that solves its problem exactly keeps the gradient of f_i at θ_i. The authors' own code keeps −λ_i/α instead.
+
+By default both terms are inside the clipped gradient. In the authors' code, α‖w‖²/2 is added to weight decay and so is
+never clipped, while the rest of the square, −α⟨θ, w⟩, is clipped with the loss: ``clipped = "ce+linear"``.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from edge.protocol.payload import Payload
+from edge.training.block_model import Net
+from edge.training.client_update import Correction, Visit
+
+KEPT = "feddyn"
+"""Slot of λ_i."""
+
+
+class Dyn(Correction):
+    """Adds −λ_i + α(w − θ) to every gradient."""
+
+    capturable = True
+    """All vectors are scratch, and the rest is options."""
+
+    def begin(self, net: Net, down: Payload, state: Payload, visit: Visit) -> None:
+        """Take λ_i from the last visit; remember θ."""
+        self.start = net.scratch("feddyn: start").copy_(net.flat)
+        self.moved = net.scratch("feddyn: moved")
+        self.linear = net.scratch("feddyn: lambda").zero_()
+        net.load(state.get(KEPT, {}), into=self.linear)
+        self.weight = float(self.options["coefficient"])
+        self.all_clipped = self.options["clipped"] == "everything"
+
+    def correct(self, net: Net) -> None:
+        """Add what is inside the clipped gradient."""
+        if self.all_clipped:
+            # w − θ is exactly 0 in the first step, which α·w − α·θ would not be.
+            net.grad.add_(torch.sub(net.flat, self.start, out=self.moved), alpha=self.weight)
+        else:
+            net.grad.sub_(self.start, alpha=self.weight)
+        net.grad.sub_(self.linear)
+
+    def correct_unclipped(self, net: Net) -> None:
+        """Add α·w where it is not to be clipped."""
+        if not self.all_clipped:
+            net.grad.add_(net.flat, alpha=self.weight)
+
+    def end(self, net: Net, visit: Visit) -> tuple[Payload, Payload, dict[str, float]]:
+        """Keep λ_i − α(θ_i − θ); nothing more goes up, since the server has θ and gets θ_i."""
+        self.linear.sub_(torch.sub(net.flat, self.start, out=self.moved), alpha=self.weight)
+        return {}, {KEPT: net.views(net.layout.names, of=self.linear)}, {}

@@ -1,0 +1,31 @@
+"""FedGKD, client half: distillation from the mean of the server's last models.
+
+Yao, Pan, Dai, Wan, Ding, Jin, Xu and Sun, Local-Global Knowledge Distillation in Heterogeneous Federated Learning with
+Non-IID Data, 2021, https://arxiv.org/abs/2107.00051
+
+CE(z_L, y) + w·T²·KL(σ_T(z_G) ‖ σ_T(z_L)), z_G being the teacher's logits. The teacher comes down in a slot of its own;
+where the server keeps one model it is the received model itself, which is FedAvg+KD in its additive form. w = 0 is
+FedAvg.
+"""
+
+from __future__ import annotations
+
+from edge.methods.distillation import Taught
+from edge.protocol.payload import TEACHER, Payload
+from edge.training.block_model import Net
+from edge.training.client_update import Visit
+
+
+class FedGKD(Taught):
+    """One visit under FedGKD; the state between rounds is empty."""
+
+    capturable = True
+    """Whether a visit has a teacher is a choice of the visit."""
+
+    def begin(self, net: Net, down: Payload, state: Payload, visit: Visit) -> None:
+        """Freeze what came down as the teacher, on top of the model where the visit starts."""
+        if not visit.choice.get("distil", 1):
+            self.weight = 0.0
+        super().begin(net, down, state, visit)
+        if self.weight:
+            self.teacher.load(down.get(TEACHER, {}))

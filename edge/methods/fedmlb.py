@@ -1,0 +1,60 @@
+"""FedMLB, client half: multi-level branched regularisation.
+
+Kim, Kim and Han, Multi-Level Branched Regularization for Federated Learning, ICML 2022,
+https://arxiv.org/abs/2207.06936
+
+The local objective adds, to the cross-entropy of the main path, cross-entropy and KL terms of hybrid pathways that run
+local blocks first and blocks of the frozen received model after them (see `edge.training.pathways`). lambda1 = lambda2
+= 0 or no pathways is FedAvg.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from edge.protocol.payload import Payload
+from edge.training.block_model import Net
+from edge.training.client_update import Local, Visit
+from edge.training.pathways import PathwayLoss, global_to_local, local_to_global
+
+
+class FedMLB(Local):
+    """One visit under FedMLB; the state between rounds is empty."""
+
+    capturable = True
+    """The frozen model stays in its place, and all else that a step needs are options."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__(options)
+        self.local_first = options["order"] == "LG"
+
+    def begin(self, net: Net, down: Payload, state: Payload, visit: Visit) -> None:
+        """Start from the received model and freeze a copy of it, parts that never travel among it."""
+        super().begin(net, down, state, visit)
+        self.frozen = net.freeze()
+        blocks = len(net)
+        wanted = self.options["pathways"]
+        self.pathways = list(range(1, blocks)) if wanted is None else sorted(wanted)
+        self.objective = PathwayLoss(
+            lambda1=self.options["lambda1"],
+            lambda2=self.options["lambda2"],
+            temperature=self.options["temperature"],
+            divisor=float(blocks - 1) if self.options["norm"] == "all" else None,
+            detach=self.options["detach_hybrid_target"],
+            kl_t2=self.options["kl_t2"],
+        )
+
+    def loss(self, net: Net, x: Tensor, y: Tensor) -> Tensor:
+        """All pathways on the same batch, the local prefix computed once."""
+        features = net.features(x)
+        main, form = features[-1], self.visit.pathways
+        if self.local_first:
+            hybrids = local_to_global(self.frozen, features, self.pathways, form)
+        else:
+            hybrids = global_to_local(net, self.frozen, x, main, self.pathways, form)
+        loss, cross_entropy = self.objective(main, hybrids, y)
+        self.note(cross_entropy)
+        return loss

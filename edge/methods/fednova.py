@@ -1,0 +1,53 @@
+"""FedNova, client half: local training is FedAvg's, and how much it could move is reported.
+
+Wang, Liu, Liang, Joshi and Poor, Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization,
+NeurIPS 2020, https://arxiv.org/abs/2007.07481
+
+The local change is θ − θ_i = η Σ_k a_ik g_k over the gradients g_k of K_i steps, and the normaliser is a_i = Σ_k a_ik:
+K_i for plain SGD, (K_i − ρ(1 − ρ^K_i)/(1 − ρ))/(1 − ρ) with momentum ρ, Σ_{k<K_i} (1 − ημ)^k with a proximal term.
+"""
+
+from __future__ import annotations
+
+import math
+
+from edge.protocol.config import TrainConfig
+from edge.protocol.payload import Payload
+from edge.training.block_model import Net
+from edge.training.client_update import Local, Visit
+
+
+class FedNova(Local):
+    """One visit under FedNova; the state between rounds is empty."""
+
+    capturable = True
+
+    def begin(self, net: Net, down: Payload, state: Payload, visit: Visit) -> None:
+        """Also foresee the normaliser: steps, step size and what corrects gradients are known."""
+        super().begin(net, down, state, visit)
+        mu = self.options.get("mu", 0.0) * (1.0 if self.options.get("half", True) else 2.0)
+        self.normaliser = normaliser(visit.plan.steps, visit.train, visit.lr * mu)
+        if visit.plan.steps and not 0 < self.normaliser < math.inf:
+            raise ValueError(
+                f"train.lr = {visit.lr:g}: with the proximal term's mu = {mu:g} the normaliser of {visit.plan.steps} "
+                f"steps is {self.normaliser:g}; lr times mu must be below 1"
+            )
+
+    def end(self, net: Net, visit: Visit) -> tuple[Payload, Payload, dict[str, float]]:
+        """One number more goes up."""
+        up, kept, numbers = super().end(net, visit)
+        return up, kept, {**numbers, "normaliser": self.normaliser}
+
+
+def normaliser(steps: int, config: TrainConfig, pull: float = 0.0) -> float:
+    """a_i: how far so many steps lead, in units of the step size, if every gradient of the loss is 1.
+
+    ``pull``: ημ, the share of the way so far that a proximal term takes back with each gradient. It goes through the
+    momentum as gradients do. 0 without a step.
+    """
+    way = momentum = 0.0
+    for _ in range(steps):
+        gradient = 1.0 - pull * way
+        momentum = config.momentum * momentum + gradient
+        way += gradient + config.momentum * momentum if config.nesterov else momentum
+    return way

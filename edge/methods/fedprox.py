@@ -1,0 +1,34 @@
+"""FedProx's proximal term, for any objective.
+
+Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, https://arxiv.org/abs/1812.06127
+
+The local objective gains (mu/2)·‖θ_i − θ‖² over trainable parameters, θ being where the visit starts; its gradient is
+mu·(θ_i − θ). ``half = false`` leaves the ½ out. mu = 0 is the objective alone.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from edge.protocol.payload import Payload
+from edge.training.block_model import Net
+from edge.training.client_update import Correction, Visit
+
+
+class Prox(Correction):
+    """Pulls the local model towards its starting point."""
+
+    capturable = True
+    """Both vectors are scratch, and mu is an option."""
+
+    def begin(self, net: Net, down: Payload, state: Payload, visit: Visit) -> None:
+        """Remember the starting point."""
+        self.start = net.scratch("prox: start").copy_(net.flat)
+        self.moved = net.scratch("prox: moved")
+        self.weight = self.options["mu"] * (1.0 if self.options["half"] else 2.0)
+
+    def correct(self, net: Net) -> None:
+        """Add mu·(θ_i − θ) to the gradient."""
+        if self.weight:
+            torch.sub(net.flat, self.start, out=self.moved)
+            net.grad.add_(self.moved, alpha=self.weight)

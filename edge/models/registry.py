@@ -1,0 +1,158 @@
+"""The models, one row each. Adding one = one file that returns its stages + one row here. No torch in this table.
+
+A model is a sequence of *stages*, each a list of *units* (the finest places where it can be cut).
+`edge.training.block_model` turns them into M named blocks. The last stage is called ``head`` in every model.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from edge.protocol.config import CPU
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What changes the last bits of a result, and is left to the model and the type of device where a scenario does not
+    say. Measurements fill these tables, never a run.
+
+    The figures below are times of a training step of 20 images on one core of an Intel Xeon with AVX512-BF16 and AMX
+    (torch 2.15). Nothing is measured on CUDA, where each is what torch does by itself.
+    """
+
+    memory_format: str = "contiguous"
+    """channels_last takes 0.85 of the time of contiguous for cnn, 0.89 for resnet18 of width 16, 0.93 of width 32; in
+    bf16 0.86, 0.93 and 0.80, and 0.86 of width 64. In fp32 0.91 for vgg9, 0.92 for mobilenetv2, 0.67 for shufflenet and
+    0.81 for squeezenet, and for the four of width 8, 8, 12 and 24: 0.77, 0.79, 0.72, 0.69."""
+    precision: str = "fp32"
+    """fp32 everywhere; bf16 is for the user to choose. It takes 1.06 of the time for cnn, 0.75-0.82 for resnet18 of
+    width 16, 0.48 of width 32, 0.45 of width 64."""
+    pathways: str = "each"
+    """With five pathways, sweep takes 0.93 of the time of each for resnet18 of width 16 and 0.97 of width 64 (0.86 in
+    bf16), and 0.98 for cnn with four. With all pathways it takes 0.95 for vgg9, 0.93 for mobilenetv2, 0.96 for
+    shufflenet and 0.97 for squeezenet."""
+    contiguous_from: int | None = None
+    """Width from which on images lie contiguous in fp32; None is never. channels_last takes 1.03-1.07 of the time of
+    contiguous for resnet18 of width 64, and 1.08 with FedMLB's pathways."""
+
+
+@dataclass(frozen=True)
+class ModelRow:
+    """One model."""
+
+    name: str
+    title: str
+    family: str
+    """Kind of arithmetic that dominates; devices differ in how well they run each family."""
+    stages: str
+    """``module:function`` of (classes, channels, width) -> list of (stage name, list of torch modules)."""
+    shape: tuple[int, int]
+    """Height and width of the images it is made for."""
+    width: int | None
+    """Channels of the first stage, with which all others scale; None if the model has no width."""
+    flexible: bool
+    """Whether images of other sizes run through it."""
+    blocks: tuple[str, ...]
+    """Names of its stages."""
+    units: int
+    """Number of places where ``balanced:M`` may cut, plus one."""
+    width_multiple: int = 1
+    """Whatever width is asked for must be a multiple of it, so that all channels and groups are whole."""
+    defaults: Mapping[str, Defaults] = field(default_factory=lambda: {CPU: Defaults("channels_last", pathways="sweep")})
+    """By type of device; `Defaults()` for the types that are not named."""
+
+    def on(self, device_type: str, width: int | None = None, precision: str | None = None) -> Defaults:
+        """What holds on a type of device (``cpu``, ``cuda``) for this width and precision, or for those by default."""
+        defaults = self.defaults.get(device_type, Defaults())
+        width, precision = width or self.width or 0, precision or defaults.precision
+        most = defaults.contiguous_from
+        is_wide = precision == "fp32" and most is not None and width >= most
+        return replace(defaults, precision=precision, memory_format="contiguous" if is_wide else defaults.memory_format)
+
+    def check_width(self, width: int | None) -> None:
+        """Refuse a ``model.width`` that the model cannot have; ValueError naming the key, with the nearest width."""
+        if width is None:
+            return
+        if self.width is None:
+            raise ValueError(f"model.width = {width}: {self.name} has no width")
+        if width % self.width_multiple:
+            step = self.width_multiple
+            nearest = max(1, round(width / step)) * step
+            raise ValueError(f"model.width = {width}: {self.name} needs a multiple of {step}; the nearest is {nearest}")
+
+    def block_count(self, cut: str) -> int:
+        """M under ``model.blocks = cut``. ValueError naming the key for a cut that it does not allow."""
+        form, _, count = cut.partition(":")
+        if cut == "stages":
+            return len(self.blocks)
+        if form == "balanced" and count in map(str, range(2, self.units + 1)):
+            return int(count)
+        raise ValueError(
+            f"model.blocks = {cut!r}: {self.name} takes 'stages' or 'balanced:2' .. 'balanced:{self.units}'"
+        )
+
+
+_LENET = "conv1 conv2 fc1 fc2 head"
+_DIGITS = "conv1 conv2 conv3 head"
+_RESNET = "stem stage1 stage2 stage3 stage4 head"
+_VGG = "conv1 conv2 conv3 conv4 conv5 conv6 head"
+_MOBILENET = "stem stage1 stage2 stage3 stage4 stage5 stage6 head"
+_SHUFFLENET = "stem stage1 stage2 stage3 head"
+_SQUEEZENET = "stem fire2 fire3 fire4 fire5 fire6 fire7 fire8 head"
+_TO_64 = {CPU: Defaults("channels_last", pathways="sweep", contiguous_from=64)}
+
+
+def _row(
+    name: str,
+    title: str,
+    side: int,
+    width: int | None,
+    units: int,
+    blocks: str,
+    family: str = "conv",
+    flexible: bool = True,
+    **more: Any,
+) -> ModelRow:
+    """A model in the file of its name, made for square images; ``blocks``: its stages, separated by spaces."""
+    stages = f"edge.models.{name.replace('-', '_')}:stages"
+    return ModelRow(name, title, family, stages, (side, side), width, flexible, tuple(blocks.split()), units, **more)
+
+
+_ROWS = (
+    _row("cnn", "LeNet-like CNN of pFedMB", 32, None, 5, _LENET, flexible=False),
+    _row("digits-cnn", "CNN for 8x8", 8, 16, 4, _DIGITS, flexible=False),
+    _row("resnet18", "ResNet-18, GroupNorm", 32, 64, 10, _RESNET, width_multiple=2, defaults=_TO_64),
+    _row("vgg9", "VGG-9, GroupNorm", 32, 32, 9, _VGG, width_multiple=2),
+    _row("mobilenetv2", "MobileNetV2, GroupNorm", 32, 32, 20, _MOBILENET, "depthwise", width_multiple=8),
+    _row("shufflenet", "ShuffleNet V1, g = 3, GroupNorm", 32, 24, 18, _SHUFFLENET, "depthwise", width_multiple=12),
+    _row("squeezenet", "SqueezeNet, GroupNorm", 32, 96, 10, _SQUEEZENET, width_multiple=12),
+)
+MODELS: dict[str, ModelRow] = {row.name: row for row in _ROWS}
+
+
+def model(name: str) -> ModelRow:
+    """The row of a model, by name or as ``module:ROW``; ValueError naming the key, with the nearest name."""
+    if name in MODELS:
+        return MODELS[name]
+    if ":" in name:
+        row = load_row(name)
+        if isinstance(row, ModelRow):
+            return row
+        raise ValueError(f"model.name = {name!r} is not a model row")
+    near = difflib.get_close_matches(name, MODELS, n=1)
+    raise ValueError(
+        f"model.name = {name!r}: " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(MODELS)}")
+    )
+
+
+def load_row(name: str) -> object:
+    """The object that ``module:ROW`` names; ValueError if it cannot be loaded."""
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # a module of the user's own may raise anything
+        raise ValueError(f"model.name: cannot load {name!r}: {type(error).__name__}: {error}") from None

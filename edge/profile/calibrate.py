@@ -1,0 +1,222 @@
+"""The CPU time of a training step on this host, and the device that it makes: ``python -m edge.profile.calibrate
+[--quick]``.
+
+Prints one JSON object. Each shipped model takes the steps that a visit takes (a batch gathered and augmented, forward,
+backward, SGD) on random images, on one thread. Only CPU time is read, never a clock on the wall, so what else runs here
+makes the calibration longer and hardly changes its figures. No file is written, and no data set is opened.
+
+A throughput belongs to a model at its own width. One for a whole family would not do: on one core, the small nets
+reach 0.3 (cnn) and 0.6 (digits-cnn) of resnet18's. Another width is measured only to show how far off it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from edge.data.augment import profile_for
+from edge.data.registry import DATASETS, DataSet, Split
+from edge.models.registry import MODELS, ModelRow
+from edge.profile.describe import flops_per_example, seeded
+from edge.protocol.config import CPU, ModelConfig, TrainConfig
+from edge.protocol.rng import generator
+from edge.training.batches import Loader, LocalBatches
+from edge.training.block_model import Block, Net, build
+from edge.training.client_update import Local
+from edge.training.sgd import Sgd
+from edge.training.trainer import MEMORY_FORMATS
+
+BATCHES = (8, 16, 32)
+NARROW = 16
+"""Channels of the first stage that a model with a width is measured at, beside its own, or the next fewer that it can
+have; these steps are not fitted."""
+EXAMPLES = 4 * max(BATCHES)
+WARM_UP_STEPS = 3
+STEPS = range(5, 301)
+"""How many steps of one kind are measured: the more, the shorter they are (`ENOUGH_SECONDS`)."""
+FEW_STEPS = range(5, 6)
+ENOUGH_SECONDS = 0.5
+ALIKE = 1e-12
+"""Share of the squared inverse times below which overhead and work cannot be told apart."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Steps of one model at one batch size."""
+
+    model: str
+    width: int | None
+    own_width: bool
+    """Whether it is the model's own, or the model has none."""
+    family: str
+    batch: int
+    flops: float
+    """Of one step, as a visit counts them; 1 MAC = 2 FLOPs."""
+    seconds: float
+    """CPU time of one step: the median of several."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """seconds = step_seconds + flops / flops_per_second[model]."""
+
+    step_seconds: float
+    flops_per_second: dict[str, float]
+    """By family, then by model."""
+
+    def seconds(self, measured: Measurement) -> float:
+        """How long a measured step takes by this fit."""
+        return self.step_seconds + measured.flops / self.flops_per_second[measured.model]
+
+
+def fit(measurements: Sequence[Measurement]) -> Fit:
+    """The throughput of each model and one overhead per step, with the least sum of squared relative errors.
+
+    The overhead lies between 0 and the shortest step. Where it cannot be told from the work, because no model was
+    measured at two numbers of FLOPs, it is 0. A family's throughput, for models that were not measured, is the
+    geometric mean of its models', where twice too fast weighs as much as twice too slow. Fitted to all steps together,
+    it would be near the fastest model's, as a time far too short is a smaller relative error than one far too long.
+
+    ValueError without measurements, or where the steps of a model leave nothing to its work beside the overhead.
+    """
+    if not measurements:
+        raise ValueError("there is nothing to fit: no step was measured")
+    seconds = np.array([measured.seconds for measured in measurements])
+    # Divided by its measured seconds, a step reads 1 = overhead * inverse + cost * work, with cost = 1 / throughput.
+    inverse = 1 / seconds
+    work = np.array([measured.flops for measured in measurements]) * inverse
+    names = np.array([measured.model for measured in measurements])
+    models = {name: names == name for name in dict.fromkeys(names.tolist())}
+    overhead = _overhead(inverse, work, list(models.values()))
+    costs = {name: _share(work[chosen], 1 - overhead * inverse[chosen]) for name, chosen in models.items()}
+    for name, cost in costs.items():
+        if cost <= 0:
+            raise ValueError(f"the steps of model {name!r} take no longer than the overhead of any step")
+    throughputs = {name: 1 / cost for name, cost in costs.items()}
+    return Fit(overhead, _family_means(measurements, throughputs) | throughputs)
+
+
+def _family_means(measurements: Sequence[Measurement], throughputs: Mapping[str, float]) -> dict[str, float]:
+    """The geometric mean of the throughputs of each family's models, FLOP/s."""
+    family_of = {measured.model: measured.family for measured in measurements}
+    assert not family_of.keys() & set(family_of.values()), "a model named as a family would take its place"
+    logs: dict[str, list[float]] = {}
+    for model, family in family_of.items():
+        logs.setdefault(family, []).append(math.log(throughputs[model]))
+    return {family: math.exp(math.fsum(of) / len(of)) for family, of in logs.items()}
+
+
+def _overhead(inverse: NDArray[np.float64], work: NDArray[np.float64], models: list[NDArray[np.bool_]]) -> float:
+    """Seconds: what one equation per step says of it, once each model's work has taken its part of both sides."""
+    left, right = np.ones_like(inverse), inverse.copy()
+    for chosen in models:
+        for side in (left, right):
+            side[chosen] -= _share(work[chosen], side[chosen]) * work[chosen]
+    if right @ right <= ALIKE * (inverse @ inverse):
+        return 0.0
+    return float(np.clip(_share(right, left), 0.0, 1 / inverse.max()))
+
+
+def _share(direction: NDArray[np.float64], vector: NDArray[np.float64]) -> float:
+    """The factor that brings ``direction`` nearest to ``vector``."""
+    return float(direction @ vector / (direction @ direction))
+
+
+def measure(row: ModelRow, width: int | None, batches: Sequence[int], steps: range = STEPS) -> Iterator[Measurement]:
+    """The steps of one model at each batch size, on random images in the form of a data set that it is made for.
+
+    Of each kind at least ``steps.start`` steps are measured, and fewer than ``steps.stop``.
+    """
+    images = fitting(row)
+
+    def make() -> list[Block]:
+        return build(ModelConfig(row.name, width), images.classes, images.shape[0])
+
+    memory_format = row.on(CPU, width).memory_format
+    net = Net(seeded(0, make), torch.device(CPU), MEMORY_FORMATS[memory_format])
+    net.train_mode(True)
+    loader = random_images(images, memory_format)
+    per_example = flops_per_example(make, images.shape)
+    for batch in batches:
+        train = TrainConfig(batch=batch, local_steps=WARM_UP_STEPS + steps.stop - 1)
+        net.executed[:] = 0
+        taken = step_seconds(net, loader, train, steps.start)
+        flops = float((net.executed * per_example).sum()) / len(taken)
+        seconds = float(np.median(taken[WARM_UP_STEPS:]))
+        yield Measurement(row.name, width, width == row.width, row.family, batch, flops, seconds)
+
+
+def step_seconds(net: Net, loader: Loader, train: TrainConfig, fewest: int) -> list[float]:
+    """CPU seconds of each step of a visit, warm-up included, which is left once enough is known."""
+    objective, step, taken = Local({}), Sgd(net, train, train.lr), list[float]()
+    start = time.process_time()
+    for x, y in LocalBatches(loader, np.arange(EXAMPLES), train, (0, 0, 0))():
+        step(objective.loss, x, y)
+        now = time.process_time()
+        taken.append(now - start)
+        if len(taken) >= WARM_UP_STEPS + fewest and sum(taken[WARM_UP_STEPS:]) >= ENOUGH_SECONDS:
+            break
+        start = now
+    return taken
+
+
+def fitting(row: ModelRow) -> DataSet:
+    """The first data set with images of the size that a model is made for."""
+    return next(images for images in DATASETS.values() if images.shape[1:] == row.shape)
+
+
+def random_images(images: DataSet, memory_format: str) -> Loader:
+    """Examples in the form of a data set, with its own augmentation."""
+    rng = generator(0, "calibrate")
+    pixels = rng.integers(0, images.pixel_max + 1, (EXAMPLES, *images.stored), dtype=np.uint8)
+    split = Split(pixels, rng.integers(0, images.classes, EXAMPLES))
+    return Loader(split, profile_for(images, "default"), torch.device(CPU), MEMORY_FORMATS[memory_format])
+
+
+def measure_all() -> Iterator[Measurement]:
+    """Every shipped model at its widths and all batch sizes."""
+    for row in MODELS.values():
+        narrow = NARROW // row.width_multiple * row.width_multiple
+        widths = [None] if row.width is None else list(dict.fromkeys([narrow, row.width]))
+        for width in widths:
+            yield from measure(row, width, BATCHES)
+
+
+def measure_little() -> Iterator[Measurement]:
+    """The model for the smallest images, at two batch sizes and few steps: for a trial of the whole way."""
+    row = min(MODELS.values(), key=lambda row: row.shape)
+    return measure(row, row.width, (BATCHES[0], BATCHES[-1]), FEW_STEPS)
+
+
+def result(measurements: Sequence[Measurement]) -> dict[str, Any]:
+    """What is printed: the fit of the models' own widths, and each measurement beside what the fit says of it."""
+    fitted = fit([measured for measured in measurements if measured.own_width])
+    rows = []
+    for measured in measurements:
+        predicted = fitted.seconds(measured)
+        rows.append(
+            asdict(measured) | {"predicted_seconds": predicted, "relative_error": predicted / measured.seconds - 1}
+        )
+    return {**asdict(fitted), "torch": torch.__version__, "measurements": rows}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure, fit, print."""
+    parser = argparse.ArgumentParser(prog="edge.profile.calibrate")
+    parser.add_argument("--quick", action="store_true", help="one model, few steps")
+    quick = parser.parse_args(argv).quick
+    torch.set_num_threads(1)
+    print(json.dumps(result(list(measure_little() if quick else measure_all()))))
+
+
+if __name__ == "__main__":
+    main()

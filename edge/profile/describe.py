@@ -1,0 +1,190 @@
+"""What the coordinator must know before round 0: blocks, initial vectors, FLOPs and activations per block.
+
+Nothing is measured here: both are counted on tensors without memory, so they are the same on every machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from edge.data.atomic_cache import text_once
+from edge.data.registry import DataSet
+from edge.models.registry import model
+from edge.protocol.config import ModelConfig
+from edge.protocol.payload import (
+    FORWARD,
+    INNER_GRADIENT,
+    INPUT_GRADIENT,
+    ITEM_NBYTES,
+    KINDS,
+    MODEL,
+    WEIGHT_GRADIENT,
+    Payload,
+)
+from edge.protocol.rng import generator
+from edge.training.block_model import Block, Net
+
+Flops = NDArray[np.float64]
+Activations = NDArray[np.float64]
+Shape = Sequence[int]
+
+EXAMPLES = 2  # batch statistics need more than one
+
+
+def seeded(seed: int, make: Callable[[], list[Block]]) -> Callable[[], list[Block]]:
+    """``make`` with torch's random state set from (seed, init), and put back afterwards.
+
+    Torch's default initialisation draws from the global state; this is the only place that sets it.
+    """
+
+    def build() -> list[Block]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(generator(seed, "init").integers(2**62)))
+            return make()
+
+    return build
+
+
+def initial(net: Net) -> Payload:
+    """All vectors of a freshly made net."""
+    return {MODEL: net.dump(net.layout.sizes)}
+
+
+def flops_per_example(make: Callable[[], list[Block]], shape: tuple[int, int, int]) -> Flops:
+    """FLOPs per example of each block: (blocks, 4), a column per kind of pass (`edge.protocol.payload`).
+
+    ``shape`` is (channels, height, width). Counted on tensors without memory; convolutions and matrix products are
+    counted, element-wise work and normalisation are not. 1 MAC = 2 FLOPs.
+    """
+    with torch.device("meta"):
+        modules = [module for _, module in make()]
+        x = torch.empty((EXAMPLES, *shape))
+    flops = np.zeros((len(modules), KINDS))
+    for row, module in zip(flops, modules, strict=True):
+        row[FORWARD] = count_flops(lambda m=module, v=x: m(v))  # type: ignore[misc]
+        both = _backward(module, x, weights=True, inputs=True)
+        frozen = _backward(module, x, weights=False, inputs=True)
+        branch = _backward(module, x, weights=True, inputs=False)
+        row[WEIGHT_GRADIENT], row[INPUT_GRADIENT] = both - frozen, both - branch
+        row[INNER_GRADIENT] = frozen + branch - both
+        x = module(x).detach()
+    return flops / EXAMPLES
+
+
+def _backward(module: nn.Module, x: torch.Tensor, weights: bool, inputs: bool) -> int:
+    module.requires_grad_(weights)
+    y = module(x.detach().requires_grad_(inputs))
+    return count_flops(lambda: torch.autograd.backward(y, torch.empty_like(y))) if y.requires_grad else 0
+
+
+def count_flops(work: Callable[[], object]) -> int:
+    """FLOPs of convolutions, matrix products and their gradients, while ``work`` runs."""
+    from torch.utils.flop_counter import FlopCounterMode  # half a second, and cached answers do not need it
+
+    own = {torch.ops.aten.convolution_backward: _convolution_gradients}
+    with FlopCounterMode(display=False, custom_mapping=own) as counter:
+        work()
+    return int(counter.get_total_flops())
+
+
+def _convolution_gradients(grad: Shape, images: Shape, weight: Shape, *more: Any, **_: Any) -> int:
+    """FLOPs of a convolution's gradients, each of which takes what the forward pass takes.
+
+    Torch's own count (2.15) of a weight gradient is larger by the number of groups, so by that of the channels in a
+    depthwise convolution. The arguments are those of ``aten::convolution_backward``, with shapes for tensors.
+    """
+    *_others, transposed, _output_padding, _groups, (for_images, for_weights, _for_bias) = more
+    places = math.prod((images if transposed else grad)[2:])
+    return 2 * grad[0] * places * math.prod(weight) * (int(for_images) + int(for_weights))
+
+
+def activations_per_example(make: Callable[[], list[Block]], shape: tuple[int, int, int]) -> Activations:
+    """Floats per example that each block keeps for its backward pass while the whole model trains: (blocks,).
+
+    ``shape`` is (channels, height, width). Counted by what autograd saves, in units of 4 bytes, parameters and buffers
+    left out. What several blocks keep counts once, with the last of them; so the sum over the last blocks is also what
+    training those alone keeps. What does not grow with the batch (batch statistics) is counted as if it did; the loss
+    and the libraries' workspaces are not counted.
+    """
+    with torch.device("meta"):
+        modules = [module for _, module in make()]
+        x = torch.empty((EXAMPLES, *shape))
+    kept = []
+    for module in modules:
+        x, storages = _saved(module, x)
+        kept.append(storages)
+    floats, counted = np.zeros(len(modules)), set[torch.UntypedStorage]()
+    for index in reversed(range(len(modules))):
+        floats[index] = sum(storage.nbytes() for storage in kept[index] - counted) / ITEM_NBYTES
+        counted |= kept[index]
+    return floats / EXAMPLES
+
+
+def _saved(module: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, set[torch.UntypedStorage]]:
+    own = {tensor.untyped_storage() for tensor in (*module.parameters(), *module.buffers())}
+    storages: set[torch.UntypedStorage] = set()
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        # A view keeps all that it looks into alive, and torch gives one storage object per storage.
+        storages.add(tensor.untyped_storage())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        y = module(x)
+    return y, storages - own
+
+
+def cached_counts(
+    config: ModelConfig, make: Callable[[], list[Block]], dataset: DataSet, cache: Path
+) -> tuple[Flops, Activations]:
+    """`flops_per_example` and `activations_per_example` of a model on images of a data set, kept in the cache.
+
+    Kept by content: the model's configuration, the source of its module and of those beside it that it takes something
+    from, the images' shape, classes, torch's version.
+    """
+    facts = [
+        asdict(config),
+        _sources(sys.modules[make_module(config)]),
+        dataset.shape,
+        dataset.classes,
+        torch.__version__,
+    ]
+    name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+    path = cache / "flops" / "v4" / f"{name}.json"
+
+    def counted() -> str:
+        return json.dumps(
+            [count(make, dataset.shape).tolist() for count in (flops_per_example, activations_per_example)]
+        )
+
+    flops, activations = json.loads(text_once(path, counted))
+    return np.array(flops), np.array(activations)
+
+
+def _sources(module: ModuleType) -> list[str]:
+    """The source of a module, and of those in its package that it takes functions or classes from."""
+    taken = {str(getattr(value, "__module__", "")) for value in vars(module).values()}
+    beside = {name for name in taken if module.__package__ and name.rpartition(".")[0] == module.__package__}
+    return [inspect.getsource(sys.modules[name]) for name in sorted(beside | {module.__name__})]
+
+
+def make_module(config: ModelConfig) -> str:
+    """Name of the module that builds a model, imported."""
+    name = model(config.name).stages.partition(":")[0]
+    importlib.import_module(name)
+    return name

@@ -1,0 +1,170 @@
+"""The table of message types: which fields each has, and how a field is packed and read."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from edge.protocol import config
+from edge.protocol.config import Job
+from edge.protocol.messages import (
+    Blocks,
+    Bye,
+    Cancel,
+    Collect,
+    Describe,
+    Described,
+    Error,
+    Evaluate,
+    Hello,
+    Kept,
+    Ping,
+    Pong,
+    Score,
+    Sums,
+    Train,
+    Update,
+    Welcome,
+    WireError,
+    refuse,
+    require,
+)
+from edge.protocol.payload import VERSION_NBYTES, Layout
+
+PROTOCOL = 1
+MAX_COMPLAINT = 500
+"""Characters of what is wrong with a record."""
+
+
+def is_version(value: object) -> bool:
+    """Whether it can name a version of a vector."""
+    return isinstance(value, bytes) and len(value) == VERSION_NBYTES
+
+
+def as_list(value: object, length: int, what: str) -> list[Any]:
+    """A list of this length; WireError for anything else, as for all that read here."""
+    if not isinstance(value, list) or len(value) != length:
+        refuse(f"{what}, a list of {length}", value)
+    return value
+
+
+def pack_int(value: int) -> bytes:
+    """8 bytes, big-endian, whatever the value."""
+    return struct.pack(">q", value)
+
+
+def unpack_int(value: object, what: str) -> int:
+    """Inverse of `pack_int`."""
+    if not isinstance(value, bytes) or len(value) != 8:
+        refuse(what, value)
+    return int(struct.unpack(">q", value)[0])
+
+
+def _pack_float(value: float) -> bytes:
+    return struct.pack(">d", value)
+
+
+def _unpack_float(value: object, what: str) -> float:
+    if not isinstance(value, bytes) or len(value) != 8:
+        refuse(what, value)
+    return float(struct.unpack(">d", value)[0])
+
+
+def unpack_text(value: object, what: str) -> str:
+    """A text as it came."""
+    if not isinstance(value, str):
+        refuse(what, value)
+    return value
+
+
+def _unpack_flag(value: object, what: str) -> bool:
+    if not isinstance(value, bool):
+        refuse(what, value)
+    return value
+
+
+def _unpack_named(unpack: Callable[[object, str], Any]) -> Callable[[object, str], dict[str, Any]]:
+    def unpack_all(value: object, what: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            refuse(what, value)
+        return {unpack_text(name, what): unpack(item, f"{what}: {name}") for name, item in value.items()}
+
+    return unpack_all
+
+
+def _unpack_record(kind: Any) -> Callable[[object, str], Any]:
+    def unpack(value: object, what: str) -> Any:
+        try:
+            return config.parse(kind, value)
+        except ValueError as error:  # pydantic's
+            raise WireError(f"{what}: {str(error)[:MAX_COMPLAINT]}") from error
+
+    return unpack
+
+
+_unpack_blocks = _unpack_record(list[tuple[str, int, int]])
+
+
+def _unpack_layout(value: object, what: str) -> Layout:
+    blocks = _unpack_blocks(value, what)
+    for name, params, buffers in blocks:
+        require(min(params, buffers) >= 0, f"{what}: {name}", (params, buffers))
+    require(
+        len({name for name, _, _ in blocks}) == len(blocks), f"{what}: a block twice", [name for name, _, _ in blocks]
+    )
+    return Layout.parse(blocks)
+
+
+class _Codec(NamedTuple):
+    pack: Callable[[Any], object]
+    unpack: Callable[[object, str], Any]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+_INT = _Codec(pack_int, unpack_int)
+_FLOAT = _Codec(_pack_float, _unpack_float)
+_INTS = _Codec(lambda named: {name: pack_int(value) for name, value in named.items()}, _unpack_named(unpack_int))
+_FLOATS = _Codec(
+    lambda named: {name: _pack_float(value) for name, value in named.items()}, _unpack_named(_unpack_float)
+)
+_TEXT = _Codec(_same, unpack_text)
+_FLAG = _Codec(_same, _unpack_flag)
+_JOB = _Codec(config.plain, _unpack_record(Job))
+_LAYOUT = _Codec(Layout.plain, _unpack_layout)
+
+ARRAYS = {"flops": "<f8", "activations": "<f8", "samples": "<i8", "histogram": "<i8", "test_samples": "<i8"}
+"""The arrays of a `Description`, which travel as frames of slot `DESCRIPTION`, and their types."""
+DESCRIPTION = "(description)"
+_DESCRIPTION_FIELDS = {
+    "layout": _LAYOUT,
+    "family": _TEXT,
+    "data_sha256": _TEXT,
+    "data_source": _TEXT,
+    "classes": _INT,
+    "test_count": _INT,
+}
+
+TYPES: dict[str, tuple[type, dict[str, _Codec]]] = {
+    "hello": (Hello, {}),
+    "welcome": (Welcome, {"job": _JOB}),
+    "ping": (Ping, {}),
+    "pong": (Pong, {}),
+    "describe": (Describe, {"data": _FLAG}),
+    "described": (Described, _DESCRIPTION_FIELDS),
+    "blocks": (Blocks, {}),
+    "kept": (Kept, {"client": _INT}),
+    "train": (Train, {"client": _INT, "round": _INT, "lr": _FLOAT, "choice": _INTS}),
+    "update": (Update, {"client": _INT, "round": _INT, "numbers": _FLOATS}),
+    "collect": (Collect, {"round": _INT}),
+    "sums": (Sums, {"round": _INT, "clients": _INT}),
+    "evaluate": (Evaluate, {"start": _INT, "stop": _INT, "client": _INT}),
+    "score": (Score, {"start": _INT, "client": _INT, "correct": _INT, "count": _INT, "loss_sum": _FLOAT}),
+    "cancel": (Cancel, {}),
+    "error": (Error, {"kind": _TEXT, "text": _TEXT}),
+    "bye": (Bye, {"why": _TEXT}),
+}
+NAMES = {kind: name for name, (kind, _) in TYPES.items()}

@@ -1,0 +1,252 @@
+"""What worker and coordinator say to each other, and which values each message may hold. Never how it is encoded.
+
+Who says what when, and how it travels, stands in `edge.protocol.codec`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge.protocol.client_state import SEPARATOR
+from edge.protocol.config import Description, Job
+from edge.protocol.payload import Payload, Vector
+
+Totals = dict[str, dict[str, NDArray[np.int64]]]
+"""slot -> key -> sum of clients' vectors, in the units of `edge.protocol.fixed_point`"""
+
+NO_RUN = ""
+"""The run id of a hello and of the welcome that answers it: until then a worker may not know which run it joins."""
+MAX_ERROR_TEXT = 4000
+"""Characters of an `Error`, and of why a `Bye` is said: each becomes a line of the record, here or there."""
+GLOBAL = -1
+"""The client number of an `Evaluate` on the global test set."""
+
+
+class WireError(ValueError):
+    """A message that does not follow the protocol; the text says how."""
+
+
+def refuse(what: str, value: object) -> NoReturn:
+    """WireError that names the value."""
+    raise WireError(f"{what}: {repr(value)[:100]} does not fit")
+
+
+def printable(text: str, most: int) -> str:
+    """At most so many characters of what a stranger may have written, on one line and without control characters."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text[:most])
+
+
+def require(fits: bool, what: str, value: object) -> None:
+    """WireError unless it fits."""
+    if not fits:
+        refuse(what, value)
+
+
+@dataclass(frozen=True)
+class Hello:
+    """A worker has connected."""
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """What the worker is to serve."""
+
+    job: Job
+
+
+@dataclass(frozen=True)
+class Ping:
+    """Asks for a `Pong` from the worker's main loop."""
+
+
+@dataclass(frozen=True)
+class Pong:
+    """The answer to a ping, with sequence 0; or to a cancel, with its sequence: that task is not in hand any more."""
+
+
+@dataclass(frozen=True)
+class Describe:
+    """Asks for `Described`."""
+
+    data: bool
+    """Whether to open the data set, or describe the model alone."""
+
+
+@dataclass(frozen=True)
+class Described:
+    """The description and the initial vectors."""
+
+    description: Description
+    payload: Payload
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Vectors for the worker to hold, by version, until an envelope says to forget them."""
+
+    vectors: tuple[Vector, ...]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a client keeps between its visits, where a worker does not reach the files that hold it. Not charged.
+
+    It goes right ahead of the task that needs it, and comes right ahead of the update of the visit that left it, each
+    time with that task's sequence.
+    """
+
+    client: int
+    payload: Payload
+    """The vectors of one file of `edge.protocol.client_state`."""
+
+    def __post_init__(self) -> None:
+        require(self.client >= 0, "kept: client", self.client)
+        for slot in self.payload:
+            require(SEPARATOR not in slot, "kept: slot", slot)
+
+
+@dataclass(frozen=True)
+class Train:
+    """One visit to one client. Charged."""
+
+    client: int
+    round: int
+    lr: float
+    choice: Mapping[str, int]
+    """What the server chose for this visit, by name (FedBR: ``alpha``)."""
+    payload: Payload
+
+    def __post_init__(self) -> None:
+        require(self.client >= 0, "train: client", self.client)
+        require(self.round >= 0, "train: round", self.round)
+        require(math.isfinite(self.lr) and self.lr >= 0, "train: lr", self.lr)
+
+
+@dataclass(frozen=True)
+class Update:
+    """The answer to `Train`. Charged as if its vectors came with it, also where the worker has added them up."""
+
+    client: int
+    round: int
+    numbers: Mapping[str, float]
+    """What the visit measured, by name (losses, samples, steps)."""
+    payload: Payload
+    """Empty where the worker has added the vectors to its sums."""
+    by: str = field(default="", compare=False)
+    """Where it was trained, if that is not a worker of the run's own machine. It does not travel."""
+
+    def __post_init__(self) -> None:
+        require(self.client >= 0, "update: client", self.client)
+        require(self.round >= 0, "update: round", self.round)
+
+
+@dataclass(frozen=True)
+class Collect:
+    """Asks a worker for what it has added up of the updates of a round."""
+
+    round: int
+
+    def __post_init__(self) -> None:
+        require(self.round >= 0, "collect: round", self.round)
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The answer to `Collect`; the worker has forgotten them."""
+
+    round: int
+    clients: int
+    """How many updates are in them; 0 if the worker held none of that round."""
+    totals: Totals
+
+    def __post_init__(self) -> None:
+        require(self.round >= 0, "sums: round", self.round)
+        require(self.clients >= 0, "sums: clients", self.clients)
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Test examples ``start`` to ``stop`` (exclusive) of a client, or of the global test set."""
+
+    start: int
+    stop: int
+    client: int
+    """`GLOBAL` for the global test set."""
+    payload: Payload
+
+    def __post_init__(self) -> None:
+        require(self.client >= GLOBAL, "evaluate: client", self.client)
+        require(0 <= self.start <= self.stop, "evaluate: start, stop", (self.start, self.stop))
+
+
+@dataclass(frozen=True)
+class Score:
+    """The answer to `Evaluate`."""
+
+    start: int
+    client: int
+    correct: int
+    count: int
+    loss_sum: float
+    """Sum of the losses of ``count`` examples."""
+
+    def __post_init__(self) -> None:
+        require(self.client >= GLOBAL, "score: client", self.client)
+        require(self.start >= 0, "score: start", self.start)
+        require(0 <= self.correct <= self.count, "score: correct, count", (self.correct, self.count))
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """A task in hand is not wanted any more; a `Pong` with its sequence answers it."""
+
+
+@dataclass(frozen=True)
+class Error:
+    """A task, or the worker's start, ended in an exception."""
+
+    kind: str
+    """The exception's type."""
+    text: str
+
+    def __post_init__(self) -> None:
+        longest = max(len(self.kind), len(self.text))
+        require(longest <= MAX_ERROR_TEXT, "error: characters", longest)
+
+
+@dataclass(frozen=True)
+class Bye:
+    """The worker may go."""
+
+    why: str = ""
+    """Why it is sent away before the end of the run, for those whose processes the coordinator cannot end."""
+
+    def __post_init__(self) -> None:
+        require(len(self.why) <= MAX_ERROR_TEXT, "bye: characters", len(self.why))
+
+
+Message = (
+    Hello
+    | Welcome
+    | Ping
+    | Pong
+    | Describe
+    | Described
+    | Blocks
+    | Kept
+    | Train
+    | Update
+    | Collect
+    | Sums
+    | Evaluate
+    | Score
+    | Cancel
+    | Error
+    | Bye
+)

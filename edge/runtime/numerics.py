@@ -1,0 +1,70 @@
+"""What decides about last bits beside scenario, seed and data: versions of what computes, and the type of processor.
+
+Libraries choose their kernels by the instructions that a processor has, and kernels differ in the order of their sums.
+Two machines that agree here give the same result to the bit. Never torch.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from edge.protocol.config import CPU
+
+COMPUTING = ("fedbr-edge", "torch", "torchvision", "numpy")
+PROCESSOR = Path("/proc/cpuinfo")
+GPUS = Path("/proc/driver/nvidia/gpus")
+INSTRUCTIONS = (
+    *("avx", "avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx_vnni", "avx512_vnni"),
+    *("avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8"),
+    *("asimd", "asimddp", "bf16", "i8mm", "sve", "sve2"),
+)
+"""Those by which oneDNN, MKL, OpenBLAS and torch itself tell processors apart."""
+SWITCHES = (
+    *("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR"),
+    *("OPENBLAS_CORETYPE", "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG"),
+)
+"""Variables of the environment by which a user chooses kernels."""
+
+
+def computes(device: str) -> dict[str, str]:
+    """What computes on a device (``cpu``, ``cuda``, ``cuda:N``) of this machine, by name."""
+    found = {name: _version(name) for name in COMPUTING}
+    found["processor"] = _processor()
+    if device != CPU:
+        found["GPU"] = ", ".join(sorted(set(gpus())))
+    return found | {name: os.environ[name] for name in SWITCHES if name in os.environ}
+
+
+def differing(here: Mapping[str, str], there: Mapping[str, str]) -> str:
+    """What is not the same, in words; empty if all is."""
+    names = [name for name in {**there, **here} if here.get(name) != there.get(name)]
+    return "; ".join(f"{name} {here.get(name) or 'missing'} instead of {there.get(name) or 'none'}" for name in names)
+
+
+def gpus() -> list[str]:
+    """Names of the NVIDIA GPUs, as the driver tells them."""
+    lines = [line for file in sorted(GPUS.glob("*/information")) for line in file.read_text().splitlines()]
+    return [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
+
+
+def _processor() -> str:
+    """Maker, and the instructions that matter."""
+    told: dict[str, str] = {}
+    if PROCESSOR.is_file():
+        for line in PROCESSOR.read_text().partition("\n\n")[0].splitlines():
+            name, _, value = line.partition(":")
+            told[name.strip()] = value.strip()
+    has = (told.get("flags") or told.get("Features") or "").split()
+    maker = told.get("vendor_id") or told.get("CPU implementer") or ""
+    return " ".join([platform.machine(), maker, *(name for name in INSTRUCTIONS if name in has)])
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

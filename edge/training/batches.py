@@ -1,0 +1,109 @@
+"""Batches as whole tensors: examples gathered, augmented and normalised at once.
+
+The order of examples and the augmentation have random streams of their own, keyed by (seed, round, client), so that
+no method and no worker can change them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from edge.data.augment import Profile, prepare, to_device
+from edge.data.registry import Split
+from edge.protocol.config import TrainConfig
+from edge.protocol.payload import ITEM_NBYTES
+from edge.protocol.rng import generator
+from edge.training.client_update import Batch
+
+Indices = NDArray[np.int64]
+
+MOST_PREPARED_NBYTES = 64 << 20
+"""Of a client's examples as float32, if they are prepared once a visit instead of batch by batch."""
+
+
+@dataclass(frozen=True)
+class Loader:
+    """One split of a data set, and how its examples become tensors."""
+
+    split: Split
+    profile: Profile
+    device: torch.device
+    memory_format: torch.memory_format = torch.contiguous_format
+    resident: bool = False
+    """Whether all images lie on the device, as uint8, from the first batch on; for splits that are read again and again
+    on a GPU."""
+
+    def fetch(self, chosen: Indices, draws: np.random.Generator | None = None) -> Batch:
+        """(x, y) with x (batch, channels, height, width) float32, y (batch,) int64; unaugmented without ``draws``."""
+        labels = to_device(np.asarray(self.split.y[chosen], dtype=np.int64), self.device)
+        if self.resident:
+            images = self._images[to_device(chosen, self.device)]
+        else:
+            images = to_device(self.split.x[chosen], self.device)
+        return prepare(images, self.profile, draws).contiguous(memory_format=self.memory_format), labels
+
+    @cached_property
+    def _images(self) -> Tensor:
+        return torch.tensor(self.split.x, device=self.device)
+
+    def in_order(self, indices: Indices, batch: int) -> Iterator[Batch]:
+        """All given examples once, in order, without augmentation."""
+        for chosen in cut(indices, batch):
+            yield self.fetch(chosen)
+
+
+class LocalBatches:
+    """Calling it goes over all local steps of a visit; each further call draws a new order (a further phase)."""
+
+    def __init__(self, loader: Loader, indices: Indices, train: TrainConfig, key: tuple[int, int, int]) -> None:
+        """``key`` is (seed, round, client)."""
+        self.loader, self.indices, self.config = loader, indices, train
+        self.plan = train.plan(len(indices))
+        seed, round, client = key
+        self.order = generator(seed, "batches", round, client)
+        self.draws = generator(seed, "augment", round, client)
+
+    def __call__(self) -> Iterator[Batch]:
+        """``plan.steps`` batches, in a freshly drawn order for each local epoch."""
+        left = self.plan.steps
+        while left > 0:
+            shuffled = self.order.permutation(len(self.indices))
+            for chosen in cut(shuffled, self.config.batch, self.config.drop_last):
+                if left == 0:
+                    return
+                left -= 1
+                yield self._batch(chosen)
+
+    def _batch(self, chosen: Indices) -> Batch:
+        """``chosen``: places among the client's examples."""
+        if self._prepared is None:
+            return self.loader.fetch(self.indices[chosen], self.draws)
+        (x, y), places = self._prepared, torch.from_numpy(chosen)
+        if not x.is_contiguous():  # channels_last, which index_select would not keep
+            return x.permute(0, 2, 3, 1).index_select(0, places).permute(0, 3, 1, 2), y.index_select(0, places)
+        return x.index_select(0, places), y.index_select(0, places)
+
+    @cached_property
+    def _prepared(self) -> Batch | None:
+        """All of the client's examples, where they are used again just as they are, and are not too many."""
+        channels, *sides = self.loader.split.x.shape[1:]
+        pixels = math.prod(side + 2 * self.loader.profile.pad for side in sides)
+        nbytes = ITEM_NBYTES * self.indices.size * channels * pixels
+        fits = self.loader.device.type == "cpu" and nbytes <= MOST_PREPARED_NBYTES
+        again = self.plan.samples > len(self.indices) and not self.loader.profile.varies
+        return self.loader.fetch(self.indices) if fits and again else None
+
+
+def cut(indices: Indices, batch: int, drop_last: bool = False) -> Iterator[Indices]:
+    """Consecutive pieces of ``batch`` indices; the last may be shorter, or is left out."""
+    stop = len(indices) // batch * batch if drop_last else len(indices)
+    for start in range(0, stop, batch):
+        yield indices[start : start + batch]

@@ -1,0 +1,289 @@
+"""A model as M consecutive blocks over flat vectors.
+
+All parameters of a `Net` are views into one flat vector, all gradients into another and all float buffers into a third,
+block after block, so that a download is one copy per block, an upload is a view, and an optimiser step is a few
+operations on whole vectors. Whoever needs a further vector of that length for a visit takes it from `Net.scratch`.
+Vectors that travel have their numbers in torch's own order. In ``channels_last``, the weights of a convolution lie in
+the flat vectors as their images do, which spares each step its turning them; so the flat vectors are for arithmetic
+among themselves, and `load`, `views` and `dump` are the way in and out.
+A `Net` also counts what it executes: per block, how many examples went through forward, weight gradient and input
+gradient.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from edge.models.registry import model
+from edge.protocol.config import ModelConfig
+from edge.protocol.payload import (
+    BUFFERS,
+    FORWARD,
+    INNER_GRADIENT,
+    INPUT_GRADIENT,
+    KINDS,
+    WEIGHT_GRADIENT,
+    BlockShape,
+    Floats,
+    Layout,
+    Vector,
+)
+
+Block = tuple[str, nn.Module]
+
+
+def load_dotted(name: str) -> Any:
+    """The object that ``module:attribute`` names."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def build(config: ModelConfig, classes: int, channels: int) -> list[Block]:
+    """The blocks of a model, initialised by torch's defaults from its current random state.
+
+    Raises ValueError if the model cannot be cut as asked, or cannot have the width.
+    """
+    row = model(config.name)
+    row.check_width(config.width)
+    width = row.width if config.width is None else config.width
+    stages: list[tuple[str, list[nn.Module]]] = load_dotted(row.stages)(classes, channels, width)
+    if config.blocks == "stages":
+        return [(name, units[0] if len(units) == 1 else nn.Sequential(*units)) for name, units in stages]
+    units = [unit for _, some in stages for unit in some]
+    sizes = [sum(p.numel() for p in unit.parameters()) for unit in units]
+    count = row.block_count(config.blocks)
+    cuts = [0, *balanced_cuts(sizes, count), len(units)]
+    return [(f"b{i + 1}", nn.Sequential(*units[cuts[i] : cuts[i + 1]])) for i in range(count)]
+
+
+def balanced_cuts(sizes: Sequence[int], count: int) -> tuple[int, ...]:
+    """Where to cut a row of units into ``count`` parts of as equal size as their order allows.
+
+    Minimises the sum of squared part sizes over all cuts; ties go to the earlier cut.
+    """
+    ends = [0, *accumulate(sizes)]
+
+    @cache
+    def best(start: int, parts: int) -> tuple[int, tuple[int, ...]]:
+        """Cost and cuts of the units from ``start`` on."""
+        if parts == 1:
+            return (ends[-1] - ends[start]) ** 2, ()
+        found = []
+        for cut in range(start + 1, len(sizes) - parts + 2):
+            cost, later = best(cut, parts - 1)
+            found.append(((ends[cut] - ends[start]) ** 2 + cost, (cut, *later)))
+        return min(found)
+
+    return best(0, count)[1]
+
+
+class Net:
+    """M blocks whose numbers live in flat vectors. Made once per worker and reused for every client."""
+
+    def __init__(
+        self,
+        make: Callable[[], list[Block]],
+        device: torch.device,
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> None:
+        self._make = make
+        self.memory_format = memory_format
+        self._twin: Net | None = None
+        self.device = device
+        blocks = make()
+        self.modules = [module.to(device) for _, module in blocks]
+        self.layout = Layout(
+            tuple(
+                BlockShape(name, sum(p.numel() for p in m.parameters()), sum(b.numel() for b in _float_buffers(m)))
+                for name, m in blocks
+            )
+        )
+        self.flat = torch.empty(sum(shape.params for shape in self.layout.blocks), device=device)
+        self.grad = torch.zeros_like(self.flat)
+        self.buffers = torch.empty(sum(shape.buffers for shape in self.layout.blocks), device=device)
+        self.slices: dict[str, slice] = {}
+        self._homes: dict[str, Tensor] = {}
+        self._turned: dict[str, list[tuple[slice, Tensor]]] = {}
+        self._flatten()
+        self._scratch: dict[str, Tensor] = {}
+        self._learns = [shape.params > 0 for shape in self.layout.blocks]
+        self._trains = True
+        self.executed: NDArray[np.int64] = np.zeros((len(self.modules), KINDS), dtype=np.int64)
+
+    def _flatten(self) -> None:
+        start = buffers_start = 0
+        for shape, module in zip(self.layout.blocks, self.modules, strict=True):
+            own = self.slices[shape.name] = slice(start, start + shape.params)
+            self._homes[shape.name] = self.flat[own]
+            self._flatten_parameters(shape.name, list(module.parameters()))
+            start = own.stop
+            if shape.buffers:
+                home = self.buffers[buffers_start : buffers_start + shape.buffers]
+                self._homes[shape.name + BUFFERS] = home
+                buffers = _float_buffers(module)
+                for buffer, piece in zip(buffers, _pieces(home, buffers), strict=True):
+                    buffer.data = piece.copy_(buffer.data)
+                buffers_start += shape.buffers
+
+    def _flatten_parameters(self, name: str, parameters: Sequence[Tensor]) -> None:
+        own, start = self.slices[name], 0
+        homes, grads = (_pieces(flat[own], parameters, self.memory_format) for flat in (self.flat, self.grad))
+        for parameter, home, grad in zip(parameters, homes, grads, strict=True):
+            parameter.data, parameter.grad = home.copy_(parameter.data), grad
+            if not home.is_contiguous():
+                self._turned.setdefault(name, []).append((slice(start, start + home.numel()), home))
+            start += home.numel()
+
+    def __len__(self) -> int:
+        return len(self.modules)
+
+    def load(self, named: Mapping[str, Vector], into: Tensor | None = None) -> None:
+        """Copy vectors into the model, by key; or ``into`` a vector like ``flat``, which has no place for buffers."""
+        for key, vector in named.items():
+            _copy(self._home(key, into), vector.data)
+            for place, weight in self._turned.get(key, ()):
+                _copy(_same_place(weight, into), vector.data[place].reshape(weight.shape))
+
+    def views(self, keys: Iterable[str], of: Tensor | None = None) -> dict[str, Vector]:
+        """The numbers of these keys where they lie: they stay as they are until the model is next loaded or trained.
+
+        For what leaves a visit, which ends before the next begins. Blocks with convolutions in channels_last are copied
+        to one place in scratch, and all blocks of a model on a GPU to the host. With ``of``, the numbers of a vector
+        like ``flat`` in place of the model's; they are views of it, or copies.
+        """
+        return {key: Vector(self._read(key, of).to("cpu").numpy()) for key in keys}
+
+    def dump(self, keys: Iterable[str]) -> dict[str, Vector]:
+        """The numbers of these keys, as copies that later training does not change."""
+        return {key: Vector(self._read(key).to("cpu", copy=True).numpy()) for key in keys}
+
+    def _home(self, key: str, flat: Tensor | None) -> Tensor:
+        return self._homes[key] if flat is None else flat[self.slices[key]]
+
+    def _read(self, key: str, of: Tensor | None = None) -> Tensor:
+        home = self._home(key, of)
+        if key not in self._turned:
+            return home
+        numbers = self.scratch("in torch's order")[self.slices[key]].copy_(home) if of is None else home.clone()
+        for place, weight in self._turned[key]:
+            numbers[place].view(weight.shape).copy_(_same_place(weight, of))
+        return numbers
+
+    def scratch(self, name: str) -> Tensor:
+        """A vector like ``flat``, allocated when it is first asked for by this name; it holds what was last left there.
+
+        A visit that uses one writes to it before it reads.
+        """
+        if name not in self._scratch:
+            self._scratch[name] = torch.zeros_like(self.flat)
+        return self._scratch[name]
+
+    def run(self, x: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
+        """Through blocks ``start`` (counted from 0) up to, not including, ``stop``.
+
+        Logits are float32, in whatever precision the blocks compute.
+        """
+        stop = len(self) if stop is None else stop
+        for index in range(start, stop):
+            self._count(index, x)
+            x = self.modules[index](x)
+        return x.float() if stop == len(self) else x
+
+    def features(self, x: Tensor) -> list[Tensor]:
+        """The outputs of all blocks, first to last; the last are the logits."""
+        outputs = []
+        for index in range(len(self)):
+            x = self.run(x, index, index + 1)
+            outputs.append(x)
+        return outputs
+
+    def _count(self, index: int, x: Tensor) -> None:
+        row, examples = self.executed[index], x.shape[0]
+        row[FORWARD] += examples
+        if torch.is_grad_enabled():
+            trains, passes_on = self._learns[index], x.requires_grad
+            row[WEIGHT_GRADIENT] += examples if trains else 0
+            row[INNER_GRADIENT] += examples if trains or passes_on else 0
+            row[INPUT_GRADIENT] += examples if passes_on else 0
+
+    def mixes(self, index: int) -> bool:
+        """Whether what a block makes of one example depends on the others of its batch (batch statistics)."""
+        norms = [module for module in self.modules[index].modules() if isinstance(module, _BatchNorm)]
+        return any(norm.training or not norm.track_running_stats for norm in norms)
+
+    def train_mode(self, training: bool) -> None:
+        """Set the mode of all blocks (only normalisation by batch statistics and dropout care)."""
+        if training != self._trains:
+            for module in self.modules:
+                module.train(training)
+            self._trains = training
+
+    def train_only(self, names: Iterable[str] | None = None) -> None:
+        """Let only these blocks receive gradients (default: all)."""
+        wanted = set(self.layout.names if names is None else names)
+        for index, (shape, module) in enumerate(zip(self.layout.blocks, self.modules, strict=True)):
+            learns = shape.name in wanted and shape.params > 0
+            if learns != self._learns[index]:
+                module.requires_grad_(learns)
+                self._learns[index] = learns
+
+    def frozen(self) -> Net:
+        """A second model of the same shape that never learns; gradients flow through it, never into it.
+
+        It is made once, counts into this model's ``executed``, and runs in evaluation mode (FedMLB's G).
+        """
+        if self._twin is None:
+            twin = Net(self._make, self.device, self.memory_format)
+            twin.train_only(())
+            twin.train_mode(False)
+            twin.executed = self.executed
+            self._twin = twin
+        return self._twin
+
+    def freeze(self) -> Net:
+        """The `frozen` model, with the numbers that this one has now."""
+        twin = self.frozen()
+        twin.flat.copy_(self.flat)
+        twin.buffers.copy_(self.buffers)
+        return twin
+
+
+def _float_buffers(module: nn.Module) -> list[Tensor]:
+    return [buffer for buffer in module.buffers() if buffer.is_floating_point()]
+
+
+def _pieces(
+    vector: Tensor, tensors: Sequence[Tensor], memory_format: torch.memory_format = torch.contiguous_format
+) -> list[Tensor]:
+    """A flat vector cut into views of the shapes of some tensors; those of four dimensions lie in ``memory_format``."""
+    pieces = []
+    for tensor, piece in zip(tensors, torch.split(vector, [tensor.numel() for tensor in tensors]), strict=True):
+        if tensor.dim() == 4 and memory_format == torch.channels_last:
+            outputs, inputs, height, width = tensor.shape
+            pieces.append(piece.view(outputs, height, width, inputs).permute(0, 3, 1, 2))
+        else:
+            pieces.append(piece.view_as(tensor))
+    return pieces
+
+
+def _same_place(view: Tensor, flat: Tensor | None) -> Tensor:
+    """What a view of one flat vector would be of another."""
+    return view if flat is None else flat.as_strided(view.shape, view.stride(), view.storage_offset())
+
+
+def _copy(target: Tensor, numbers: Floats) -> None:
+    """numbers -> target, flat. Frames of a socket are read-only, which torch will not view; numpy copies from them."""
+    if target.device.type == "cpu":
+        np.copyto(target.numpy(), numbers)
+    else:
+        target.copy_(torch.from_numpy(numbers.copy()))

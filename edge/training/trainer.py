@@ -1,0 +1,240 @@
+"""What one worker does for a run: describe, train a client, evaluate. No sockets here.
+
+One model instance serves all clients; data and partition are memory-mapped files that all workers share; what a client
+keeps between visits is a file per visit, named by the coordinator.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from edge.data.augment import profile_for
+from edge.data.decoded_cache import open_data
+from edge.data.partitioning import Shares, cached_shares
+from edge.data.registry import Data, Split, dataset
+from edge.models.registry import model
+from edge.profile.describe import cached_counts, initial, seeded
+from edge.protocol import client_state
+from edge.protocol.config import Description, HalfConfig, Job
+from edge.protocol.messages import Evaluate, Score, Train, Update
+from edge.protocol.payload import MODEL, Payload
+from edge.protocol.rng import generator
+from edge.training.batches import Indices, Loader, LocalBatches
+from edge.training.block_model import Net, build, load_dotted
+from edge.training.client_update import Batch, Correction, Local, Visit
+from edge.training.cuda_graphs import Stepper, cuda_graphs
+
+MOST_PARAMETERS = 300_000_000
+"""Of a model: 1.2 GB, of which a worker holds several copies."""
+MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+
+
+class Site:
+    """Everything that one worker process needs to serve any client of one run."""
+
+    def __init__(self, job: Job) -> None:
+        torch.set_num_threads(job.train.threads)
+        if job.device.startswith("cuda"):
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts, which is later
+            torch.use_deterministic_algorithms(True, warn_only=True)
+        self.job = job
+        self.device = torch.device(job.device)
+        if job.train.graphs:
+            # For all of this process: steps are captured where they run, which cannot be the default stream.
+            torch.cuda.set_stream(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
+        self.memory_format = MEMORY_FORMATS[job.train.memory_format]
+        self.dataset = dataset(job.data.name)
+        self.profile = profile_for(self.dataset, job.data.augment)
+
+    def _allow_tf32(self, allowed: bool) -> None:
+        if self.device.type == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+
+    @cached_property
+    def data(self) -> Data:
+        """The decoded data set."""
+        return open_data(self.job.data, Path(self.job.cache))
+
+    @cached_property
+    def shares(self) -> Shares:
+        """Which examples each client holds."""
+        return cached_shares(self.job.data, self.data, Path(self.job.cache))
+
+    @cached_property
+    def train_set(self) -> Loader:
+        """Training examples as tensors."""
+        return self._loader(self.data.train)
+
+    @cached_property
+    def test_set(self) -> Loader:
+        """Test examples as tensors."""
+        # Each evaluation reads all of it, a visit only what its client holds.
+        return self._loader(self.data.test, resident=self.device.type == "cuda")
+
+    @cached_property
+    def scored(self) -> Indices:
+        """Examples of the global test set that a score uses, in ascending order."""
+        count = len(self.data.test.y)
+        drawn = generator(self.job.seed, "eval").permutation(count)[: self.job.scored(count)]
+        return np.sort(drawn)
+
+    def _loader(self, split: Split, resident: bool = False) -> Loader:
+        return Loader(split, self.profile, self.device, self.memory_format, resident)
+
+    @cached_property
+    def net(self) -> Net:
+        """The one model of this worker; ValueError for one that is too large for any."""
+        with torch.device("meta"):  # which takes no memory
+            parameters = sum(tensor.numel() for _, module in self._blocks() for tensor in module.parameters())
+        if parameters > MOST_PARAMETERS:
+            asked = self.job.model
+            raise ValueError(
+                f"model.name = {asked.name!r}: of width {asked.width} it has {parameters:,} parameters; the most is "
+                f"{MOST_PARAMETERS:,}"
+            )
+        net = Net(seeded(self.job.seed, self._blocks), self.device, self.memory_format)
+        # A client that has kept nothing yet has its private parts as they were initialised.
+        self.unvisited: Payload = {MODEL: net.dump(self.job.keep)}
+        return net
+
+    @cached_property
+    def stepper(self) -> Stepper:
+        """What makes the steps of visits."""
+        return Stepper(self.net, self.job.train, cuda_graphs() if self.job.train.graphs else None)
+
+    def _blocks(self) -> list[tuple[str, torch.nn.Module]]:
+        return build(self.job.model, self.dataset.classes, self.dataset.shape[0])
+
+    def describe(self, data: bool) -> tuple[Description, Payload]:
+        """Blocks, FLOPs, activations and initial vectors; with ``data``, also what each client holds."""
+        empty = np.zeros(0, dtype=np.int64)
+        flops, activations = cached_counts(self.job.model, self._blocks, self.dataset, Path(self.job.cache))
+        description = Description(
+            layout=self.net.layout,
+            family=model(self.job.model.name).family,
+            flops=flops,
+            activations=activations,
+            data_sha256="",
+            data_source="",
+            classes=self.dataset.classes,
+            test_count=0,
+            samples=empty,
+            histogram=np.zeros((0, self.dataset.classes), dtype=np.int64),
+            test_samples=empty,
+        )
+        return self._with_data(description) if data else description, initial(self.net)
+
+    def _with_data(self, description: Description) -> Description:
+        return replace(
+            description,
+            data_sha256=self.data.sha256,
+            data_source=self.data.source,
+            test_count=len(self.data.test.y),
+            samples=_sizes(self.shares.train),
+            histogram=np.stack([self._counts(indices) for indices in self.shares.train]),
+            test_samples=_sizes(self.shares.test),
+        )
+
+    def _counts(self, indices: Indices) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        return np.bincount(self.data.train.y[indices], minlength=self.data.classes).astype(np.int64)
+
+    def train(self, task: Train, state_in: str | None, state_out: str | None) -> Update:
+        """One visit: begin, train, end; what the client keeps goes to ``state_out``.
+
+        The vectors of the update may be views of the model: they stay as they are until the next task begins.
+        """
+        net, job = self.net, self.job
+        self._allow_tf32(job.train.precision == "tf32")
+        visit = self._visit(task)
+        objective: Local = _half(job.objective)
+        corrections: list[Correction] = [_half(one) for one in job.corrections]
+        kept = self._kept(state_in)
+        net.executed[:] = 0
+        net.train_only()
+        net.train_mode(True)
+        objective.begin(net, task.payload, kept, visit)
+        for one in corrections:
+            one.begin(net, task.payload, kept, visit)
+        objective.train(net, self._batches(task), self.stepper.begin(visit, objective, corrections))
+        up, keep, numbers = objective.end(net, visit)
+        for one in corrections:
+            more_up, more_keep, more_numbers = one.end(net, visit)
+            up, keep, numbers = up | more_up, keep | more_keep, numbers | more_numbers
+        if state_out is not None:
+            client_state.write(state_out, keep)
+        plan = visit.plan
+        numbers |= {"samples": float(plan.samples), "steps": float(plan.steps), "flops": self._flops()}
+        return Update(task.client, task.round, {name: numbers[name] for name in job.reports}, up)
+
+    def _kept(self, state_in: str | None) -> Payload:
+        return self.unvisited if state_in is None else client_state.read(state_in)
+
+    def _flops(self) -> float:
+        return float((self.net.executed * np.array(self.job.flops)).sum())
+
+    def _visit(self, task: Train) -> Visit:
+        indices, job = self.shares.train[task.client], self.job
+        plan = job.train.plan(len(indices))
+        return Visit(
+            client=task.client,
+            round=task.round,
+            seed=job.seed,
+            lr=task.lr,
+            step_sum=job.train.step_sum(plan.steps),
+            choice=task.choice,
+            plan=plan,
+            up=job.up,
+            keep=job.keep,
+            local=lambda: self.train_set.in_order(indices, job.eval_batch),
+            device=self.device,
+            pathways=job.train.pathways,
+            train=job.train,
+        )
+
+    def _batches(self, task: Train) -> LocalBatches:
+        key = (self.job.seed, task.round, task.client)
+        return LocalBatches(self.train_set, self.shares.train[task.client], self.job.train, key)
+
+    def evaluate(self, task: Evaluate, state_in: str | None) -> Score:
+        """Examples ``start`` to ``stop`` of the test set under a global model, or of one client under its own.
+
+        In float32, whatever the precision of training.
+        """
+        net = self.net
+        self._allow_tf32(False)
+        net.train_mode(False)
+        if task.client < 0:
+            net.load(task.payload[MODEL])
+            indices = self.scored[task.start : task.stop]
+        else:
+            asked = Train(task.client, 0, 0.0, {}, task.payload)
+            _half(self.job.objective).prepare_score(net, task.payload, self._kept(state_in), self._visit(asked))
+            indices = self.shares.test[task.client][task.start : task.stop]
+        return self._score(net, task, self.test_set.in_order(indices, self.job.eval_batch))
+
+    def _score(self, net: Net, task: Evaluate, batches: Iterator[Batch]) -> Score:
+        correct, count, loss = 0, 0, 0.0
+        with torch.inference_mode():
+            for x, y in batches:
+                logits = net.run(x)
+                correct += int((logits.argmax(dim=1) == y).sum())
+                count += len(y)
+                loss += float(F.cross_entropy(logits.double(), y, reduction="sum"))
+        return Score(task.start, task.client, correct, count, loss)
+
+
+def _half(config: HalfConfig) -> Any:
+    return load_dotted(config.half)(config.options)
+
+
+def _sizes(shares: Sequence[Indices]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.array([len(indices) for indices in shares], dtype=np.int64)

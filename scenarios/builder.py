@@ -1,0 +1,191 @@
+"""What a scenario means for each part of a run: job, fleet, limits, round policy, and the server half of its method."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from coordinator.aggregation.optimizers import OPTIMISERS
+from coordinator.aggregation.server import Server, Setup
+from coordinator.methods.spec import Correction
+from coordinator.records.store import genesis
+from coordinator.rounds.asynchronous import POLICIES as ASYNCHRONOUS
+from coordinator.rounds.budget import ClientLimits, Limits
+from coordinator.rounds.policy import Rules
+from costmodel.files import read_bytes
+from costmodel.fleet.csv_table import LARGEST_NBYTES
+from costmodel.fleet.fleet import Fleet
+from edge.data.json_partition import MOST_NBYTES
+from edge.protocol import codec
+from edge.protocol.config import Description, HalfConfig, Job, ModelConfig, TrainConfig
+from edge.protocol.payload import INNER_GRADIENT, Layout, Payload
+from scenarios import fleet_builder
+from scenarios.config.load import Loaded, ScenarioError, data_config
+
+RUN_ID_BYTES = 8
+HEADERS_NBYTES = 4 * codec.MAX_HEADER_NBYTES
+"""Envelope, header, and what sealing adds to each of a few thousand frames."""
+KEPT_MODELS = 4
+"""So many times the model's bytes may a client keep for one part of a method; its row does not say how many it does."""
+
+
+def on_device(loaded: Loaded, device: str) -> Loaded:
+    """The scenario as it runs on a device, with the defaults that depend on the type of device written out.
+
+    ScenarioError for a precision that the device does not have.
+    """
+    loaded = _settled(loaded, device)
+    kind = device.partition(":")[0]
+    train = loaded.scenario.train
+    for key, asked in (("precision = tf32", train.precision == "tf32"), ("graphs = true", train.graphs)):
+        if asked and kind != "cuda":
+            raise ScenarioError(f"{loaded.name}: train.{key}: needs a CUDA device; this run is on {kind}")
+    return loaded
+
+
+def _settled(loaded: Loaded, device: str) -> Loaded:
+    train = loaded.scenario.train
+    defaults = loaded.model.on(device.partition(":")[0], loaded.scenario.model.width, train.precision)
+    keys = ("precision", "memory_format", "pathways")
+    missing = {key: getattr(defaults, key) for key in keys if getattr(train, key) is None}
+    settled = {"train": train.model_copy(update=missing)}
+    return replace(loaded, scenario=loaded.scenario.model_copy(update=settled))
+
+
+def identity(loaded: Loaded) -> dict[str, Any]:
+    """What the hash chain starts from: the resolved scenario, with hashes in place of where files lie."""
+    scenario = loaded.scenario.model_dump()
+    data = {key: value for key, value in scenario["data"].items() if key not in ("root", "download")}
+    file = data["partition"]["file"]
+    if file is not None and Path(file).is_file():
+        data["partition"] = {**data["partition"], "file": _sha256("data.partition.file", Path(file), MOST_NBYTES)}
+    files = {
+        key: _sha256(key, path, LARGEST_NBYTES) for key, path in fleet_builder.named_files(loaded.scenario).items()
+    }
+    own = [asdict(row) for rows in fleet_builder.own_rows(loaded.scenario) for row in rows.values()]
+    return {**scenario, "data": data, "files": files, "own": own}
+
+
+def _sha256(key: str, path: Path, most_nbytes: int) -> str:
+    """The hash of a file that a reader takes up to so many bytes of; ScenarioError naming the key and the file."""
+    try:
+        return hashlib.sha256(read_bytes(path, most_nbytes)).hexdigest()
+    except ValueError as error:
+        raise ScenarioError(f"{key}: {error}") from None
+
+
+def job(loaded: Loaded, known: Description | None, device: str, cache: Path) -> Job:
+    """What every worker is told; before describe, when nothing is known, not what travels."""
+    loaded = _settled(loaded, device)
+    scenario, method = loaded.scenario, loaded.method
+    down: tuple[str, ...] = ()
+    up: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    flops: tuple[tuple[float, float, float, float], ...] = ()
+    if known is not None:
+        down, up = travels(loaded, known.layout)
+        keep = method.objective.keep(known.layout, down)
+        flops = tuple((float(f), float(w), float(n), float(i)) for f, w, n, i in known.flops)
+    train = scenario.train.model_dump()
+    return Job(
+        run_id=genesis(identity(loaded), "")[: 2 * RUN_ID_BYTES],
+        seed=scenario.seed,
+        device=device,
+        cache=str(cache),
+        model=ModelConfig(**scenario.model.model_dump()),
+        data=data_config(scenario),
+        train=TrainConfig(**train),
+        objective=HalfConfig(method.objective.client, method.share(loaded.options, method.objective)),
+        corrections=tuple(HalfConfig(c.client, method.share(loaded.options, c)) for c in method.corrections),
+        up=up,
+        keep=keep,
+        reports=method.reports,
+        eval_batch=scenario.eval.batch,
+        eval_subset=scenario.eval.subset,
+        flops=flops,
+        data_sha256=known.data_sha256 if known is not None else "",
+    )
+
+
+def travels(loaded: Loaded, layout: Layout) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(keys down, keys up). ScenarioError names the key."""
+    try:
+        return loaded.method.travels(layout, loaded.scenario.travels.down, loaded.scenario.travels.up)
+    except ValueError as error:
+        raise ScenarioError(f"{loaded.name}: {error}") from None
+
+
+def fleet(loaded: Loaded) -> Fleet:
+    """The clients' devices and links, drawn by the scenario's seed."""
+    try:
+        return fleet_builder.fleet(loaded.scenario, (loaded.model.name, loaded.model.family))
+    except ScenarioError as error:
+        raise ScenarioError(f"{loaded.name}: {error}") from None
+
+
+def refused(loaded: Loaded, drawn: Fleet, description: Description) -> dict[int, str]:
+    """client -> why the model does not fit its device; with as many pathways as the method ever trains."""
+    row, blocks = loaded.method.objective, len(description.layout)
+    most = dict.fromkeys(row.choices, blocks - 1)
+    # What is kept for the way back is kept by passes that have one.
+    kept = row.passes(blocks, loaded.options, most)[:, INNER_GRADIENT]
+    try:
+        return fleet_builder.refused(loaded.scenario, drawn, description, kept)
+    except ScenarioError as error:
+        raise ScenarioError(f"{loaded.name}: {error}") from None
+
+
+def limits(loaded: Loaded, stop_at_target: bool) -> Limits:
+    """The stop rules of a scenario."""
+    budget, rounds = loaded.scenario.budget.model_dump(exclude_none=True), loaded.scenario.rounds.max
+    client = ClientLimits(**budget.pop("client"))
+    target = loaded.scenario.stop.target_accuracy if stop_at_target else None
+    return Limits(rounds, **budget, client=client, target_accuracy=target)
+
+
+def rules(loaded: Loaded) -> Rules:
+    """The round policy of a scenario."""
+    return Rules(**loaded.scenario.rounds.model_dump(exclude={"max"}))
+
+
+def server(loaded: Loaded, description: Description, initial: Payload) -> Server:
+    """The method's server half, with those of its corrections, before the first round."""
+    scenario, method = loaded.scenario, loaded.method
+    down, up = travels(loaded, description.layout)
+    assert scenario.aggregate.weights is not None
+    setup = Setup(
+        layout=description.layout,
+        initial=initial,
+        options=method.share(loaded.options, method.objective),
+        weights=scenario.aggregate.weights,
+        down=down,
+        up=up,
+        seed=scenario.seed,
+        samples=description.samples,
+        histogram=description.histogram,
+        optimiser=OPTIMISERS[scenario.server].make(loaded.server_options),
+        asynchronous=scenario.rounds.policy in ASYNCHRONOUS,
+        sum=scenario.aggregate.sum,
+        train=TrainConfig(**scenario.train.model_dump()),
+    )
+    parts = [
+        correction.server(_with_options(setup, loaded, correction))
+        for correction in method.corrections
+        if correction.server
+    ]
+    return method.objective.server(setup, parts)
+
+
+def largest_message(loaded: Loaded, asked: Job, description: Description, half: Server) -> int:
+    """Bytes that one message of a worker can have at most, all of its parts together, but for headers: see `wire`."""
+    model = description.layout.nbytes()
+    up = codec.update_nbytes(asked.run_id, asked.reports, half.up_shapes())
+    keeps = sum(part.keeps for part in loaded.method.parts)
+    kept = description.layout.nbytes(asked.keep) + KEPT_MODELS * model * keeps
+    return max(2 * up, kept) + HEADERS_NBYTES  # sums have eight bytes where updates have four
+
+
+def _with_options(setup: Setup, loaded: Loaded, correction: Correction) -> Setup:
+    return replace(setup, options=loaded.method.share(loaded.options, correction))

@@ -1,0 +1,298 @@
+"""What can be named in a scenario, as rows for ``fedbr list``: read from the tables that the program itself uses."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import pairwise
+from typing import IO, Any
+
+from pydantic import BaseModel
+from rich.console import Console
+from rich.text import Text
+
+from coordinator.aggregation.block_exchange import EVERYTHING
+from coordinator.aggregation.optimizers import OPTIMISERS
+from coordinator.methods.registry import CORRECTIONS, OBJECTIVES
+from coordinator.methods.spec import Correction, Objective, keeps_what_does_not_arrive
+from costmodel.fleet.devices import devices, figures, networks
+from costmodel.units import format_bytes, format_rate, nearest
+from edge.data.locate import find_data
+from edge.data.registry import DATASETS
+from edge.models.registry import MODELS
+from scenarios.cache import cache_folder
+from scenarios.config.toml_source import FILES, shipped
+from scenarios.errors import ScenarioError
+from scenarios.studies.method_costs import overhead
+
+Row = dict[str, Any]
+PARTITIONS = {
+    "iid": ("equal shares at random", ()),
+    "dirichlet": ("equal shares, each client with class proportions of its own", ("alpha",)),
+    "dirichlet-unbalanced": (
+        "each class split in random proportions; sizes differ too",
+        ("alpha", "min_samples", "max_tries"),
+    ),
+    "epsilon": ("FedBR's non-IID level, for sets of 10 or 100 classes", ("epsilon",)),
+    "natural": ("by who made the examples, where the set says so", ()),
+    "file": ("from a JSON file {client: [indices]}", ("file",)),
+}
+
+
+def rows(what: str, assumed: bool = False) -> list[Row]:
+    """The rows of one kind; with ``assumed``, only those with an assumed figure. ScenarioError for another kind."""
+    if what not in KINDS:
+        raise ScenarioError(f"list {what!r}: {nearest(what, KINDS)}")
+    found = KINDS[what]()
+    if assumed and what not in ("devices", "networks"):
+        raise ScenarioError(f"list {what} --assumed: only devices and networks say what is assumed")
+    return [row for row in found if row["assumed"]] if assumed else found
+
+
+def show(what: str, found: Sequence[Row], stream: IO[str] | None = None, *, assumed: bool = False) -> None:
+    """The rows for people: a name and a line about it, and what else there is to know below.
+
+    With ``assumed``, that is no more than the figures which are assumed, and the source.
+    """
+    details = _assumption_details if assumed else DETAILS[what]
+    console = Console(file=stream or sys.stdout, highlight=False, markup=False)
+    for row in found:
+        console.print(Text.assemble((row["name"], "bold"), *(["  ", row["title"]] if "title" in row else [])))
+        for text in details(row):
+            for piece in textwrap.wrap(text, console.width - 4, subsequent_indent="  "):
+                console.print(f"    {piece}")
+
+
+# --- methods ----------------------------------------------------------------------------------------------------------
+
+
+def _methods() -> list[Row]:
+    return [*map(_method, OBJECTIVES.values()), *map(_method, CORRECTIONS.values())]
+
+
+def _method(row: Objective | Correction) -> Row:
+    shared: Row = {
+        "name": row.name,
+        "title": row.title,
+        "source": row.source,
+        "neutral": row.neutral,
+        "keeps": _kept(row),
+        "costs": overhead(row.name).plain(),
+        "options": options(row.options),
+    }
+    if isinstance(row, Correction):
+        which = "" if row.whole(row.options()) is None else " that sends the whole model"
+        return shared | {"joins": f"any objective{which}, as in fedmlb+{row.name}", "weights": None}
+    return shared | {"joins": None, "weights": row.weights}
+
+
+def _kept(row: Objective | Correction) -> str:
+    """What a client keeps between its visits."""
+    kept = ["vectors of its own"] if row.keeps else []
+    if isinstance(row, Objective) and not (row.keep is keeps_what_does_not_arrive and row.down == EVERYTHING):
+        kept.append((inspect.getdoc(row.keep) or "").split("\n")[0])
+    return "; ".join(kept) or "nothing"
+
+
+def options(kind: type[BaseModel]) -> list[Row]:
+    """Name, the paper's symbol if there is one, default and meaning of each option of a method or server optimiser."""
+    texts = field_docs(kind)
+    return [
+        {"name": name, "symbol": field.title, "default": field.default, "meaning": texts.get(name, "")}
+        for name, field in kind.model_fields.items()
+    ]
+
+
+def field_docs(kind: type) -> dict[str, str]:
+    """The line under each field of a class, which Python itself does not keep."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    return {
+        field.target.id: inspect.cleandoc(text.value.value).replace("\n", " ")
+        for field, text in pairwise(body.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }
+
+
+def _method_details(row: Row) -> list[str]:
+    lines = [f"source: {row['source']}", f"neutral: {row['neutral']}", f"a client keeps: {row['keeps']}"]
+    lines += [*_cost_details(row["costs"])]
+    lines.append(f"joins: {row['joins']}" if row["joins"] else f"weights: {row['weights']}")
+    return lines + _option_lines(row)
+
+
+def _cost_details(costs: Row) -> Iterator[str]:
+    """Bytes and compute beside FedAvg's."""
+    down, up = (_nbytes(costs[f"extra_bytes_{way}"], costs["model_bytes"]) for way in ("down", "up"))
+    most, chosen = ("at most ", ", chosen per visit") if costs["chosen_per_visit"] else ("", "")
+    yield f"extra bytes: {most}{down} down{chosen}; {up} up"
+    least, most = (f"{factor:.3f}" for factor in costs["relative_compute"])
+    yield f"relative compute: {least if least == most else f'{least} to {most}'} ({costs['model']})"
+
+
+def _nbytes(extra: int, model: int) -> str:
+    """In models, where it is about as much as one or more."""
+    models = f" ({extra / model:.2f} models)" if extra > model / 2 else ""
+    return format_bytes(extra) + models
+
+
+def _option_lines(row: Row) -> list[str]:
+    return [_option(option) for option in row["options"]]
+
+
+def _option(option: Row) -> str:
+    symbol = f" ({option['symbol']})" if option["symbol"] else ""
+    return f"{option['name']}{symbol} = {option['default']!r}: {option['meaning']}"
+
+
+def _servers() -> list[Row]:
+    wanted = ("name", "title", "source", "neutral")
+    return [
+        {name: getattr(row, name) for name in wanted} | {"options": options(row.options)} for row in OPTIMISERS.values()
+    ]
+
+
+def _server_details(row: Row) -> list[str]:
+    return [f"source: {row['source']}", f"neutral: {row['neutral']}", *_option_lines(row)]
+
+
+# --- the other kinds --------------------------------------------------------------------------------------------------
+
+
+def _models() -> list[Row]:
+    return [asdict(row) for row in MODELS.values()]
+
+
+def _model_details(row: Row) -> list[str]:
+    size = "x".join(map(str, row["shape"])) + (" and others" if row["flexible"] else "")
+    other = f" or another multiple of {row['width_multiple']}" if row["width_multiple"] > 1 else ""
+    width = f", width {row['width']}{other}" if row["width"] else ""
+    return [
+        f"images {size}{width}; family {row['family']}",
+        f"blocks: {', '.join(row['blocks'])}, or balanced:2 .. balanced:{row['units']}",
+    ]
+
+
+def _datasets() -> list[Row]:
+    wanted = ("name", "title", "classes", "shape", "source")
+    return [
+        {name: getattr(row, name) for name in wanted}
+        | {"natural_clients": row.natural_ids, "found": find_data(row.name, None, cache_folder())}
+        for row in DATASETS.values()
+    ]
+
+
+def _dataset_details(row: Row) -> list[str]:
+    shape = "x".join(map(str, row["shape"]))
+    natural = ", says who made each example" if row["natural_clients"] else ""
+    return [f"{row['classes']} classes, {shape}{natural}; {row['source']}", f"found: {row['found'] or 'nowhere'}"]
+
+
+def _partitions() -> list[Row]:
+    return [
+        {"name": kind, "title": title, "options": [f"data.partition.{key}" for key in keys]}
+        for kind, (title, keys) in PARTITIONS.items()
+    ]
+
+
+def _devices() -> list[Row]:
+    return [asdict(row) for row in devices().values()]
+
+
+def _device_details(row: Row) -> list[str]:
+    speeds = ", ".join(f"{family} {speed / 1e9:g}" for family, speed in row["flops_per_second"].items())
+    modes = ", ".join(f"{factor:g}" for factor in row["modes"])
+    return [
+        f"GFLOP/s: {speeds}; {1000 * row['step_seconds']:g} ms more per step",
+        f"{format_bytes(row['memory_bytes'])}, {row['train_watts']:g} W at work, {row['idle_watts']:g} W idle, "
+        f"{row['clock_hz'] / 1e9:g} GHz",
+        *([f"power modes: {modes}"] if len(row["modes"]) > 1 else []),
+        *_origin(row),
+    ]
+
+
+def _networks() -> list[Row]:
+    return [asdict(row) for row in networks().values()]
+
+
+def _network_details(row: Row) -> list[str]:
+    kind = "goodput" if row["goodput"] else "line rate"
+    tail = f"{row['tail_watts']:g} W for {row['tail_seconds']:g} s after" if row["tail_seconds"] else "no tail"
+    return [
+        f"{format_rate(row['down_bits_per_second'])} down (sigma {row['sigma_down']:g}), "
+        f"{format_rate(row['up_bits_per_second'])} up (sigma {row['sigma_up']:g}), {kind}; "
+        f"RTT {1000 * row['rtt_seconds']:g} ms",
+        f"{row['transmit_watts']:g} W to send, {row['receive_watts']:g} W to receive, {tail}",
+        f"by rate: {row['base_watts']:g} W and per Mbit/s {1e6 * row['transmit_joules_per_bit']:.3g} W to send, "
+        f"{1e6 * row['receive_joules_per_bit']:.3g} W to receive",
+        *_origin(row),
+    ]
+
+
+def _origin(row: Row) -> list[str]:
+    """What is assumed, and where the rest comes from."""
+    return [f"assumed: {', '.join(row['assumed']) or 'nothing'}", _source(row)]
+
+
+def _assumption_details(row: Row) -> list[str]:
+    """Each assumed figure with its value, in the unit that its key names."""
+    known = figures(row)
+    return [*(f"{key} = {_figure(known[key])}" for key in row["assumed"]), _source(row)]
+
+
+def _figure(value: float | Sequence[float]) -> str:
+    if isinstance(value, Sequence):
+        return ", ".join(map(_figure, value))
+    return f"{value:_}" if isinstance(value, int) else f"{value:g}"
+
+
+def _source(row: Row) -> str:
+    return f"source ({row['year']}): {row['source']}"
+
+
+def _scenarios() -> list[Row]:
+    return [{"name": name, "head": head(name)} for name in shipped()]
+
+
+def head(name: str) -> list[str]:
+    """The comment lines that open a scenario's file."""
+    lines: list[str] = []
+    for line in (FILES / f"{name}.toml").read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.removeprefix("#").removeprefix(" ").rstrip())
+    return lines
+
+
+def _options(row: Row) -> list[str]:
+    return [", ".join(row["options"])] if row["options"] else []
+
+
+KINDS: Mapping[str, Callable[[], list[Row]]] = {
+    "methods": _methods,
+    "servers": _servers,
+    "models": _models,
+    "datasets": _datasets,
+    "partitions": _partitions,
+    "devices": _devices,
+    "networks": _networks,
+    "scenarios": _scenarios,
+}
+DETAILS: Mapping[str, Callable[[Row], list[str]]] = {
+    "methods": _method_details,
+    "servers": _server_details,
+    "models": _model_details,
+    "datasets": _dataset_details,
+    "partitions": _options,
+    "devices": _device_details,
+    "networks": _network_details,
+    "scenarios": lambda row: list(row["head"]),
+}

@@ -1,0 +1,305 @@
+"""The command ``fedbr``: words in, exit codes out. What the commands do lives beside this file.
+
+0 finished; 2 bad usage or scenario; 3 the run failed; 4 stopped early by the user; 130 on a second Ctrl-C.
+Everything that is slow to import is imported by the command that needs it, so that help and bad usage answer at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from scenarios.cli import remote, studies
+from scenarios.cli.options import (
+    FAILED,
+    FINISHED,
+    STOPPED,
+    USAGE,
+    Device,
+    Json,
+    Out,
+    Overrides,
+    Quiet,
+    RunId,
+    ScenarioName,
+    Seed,
+    Workers,
+    drawn,
+    say,
+    tell,
+    working,
+)
+from scenarios.cli.remote import Allow, AnyMachine, Keys, Listen, OwnWorkers, gate_of
+
+if TYPE_CHECKING:
+    from scenarios.config.load import Loaded
+    from scenarios.host import Host, Interrupt
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Simulate federated learning on heterogeneous edge fleets: real training, a virtual clock, all bytes counted.",
+)
+
+
+def main() -> None:
+    """Entry point. Whatever the user's umask is: what is made here, only the user changes."""
+    os.umask(os.umask(0o022) | 0o022)
+    sys.exit(guarded(sys.argv[1:]))
+
+
+def guarded(arguments: Sequence[str]) -> int:
+    """The exit code of a command line; every expected failure becomes one message on stderr, never a traceback."""
+    for argument in arguments:
+        if any("\ud800" <= letter <= "\udfff" for letter in argument):  # what Python makes of other bytes
+            return say(f"{argument!r}: must be UTF-8", USAGE)
+    try:
+        app(list(arguments), prog_name="fedbr")
+    except SystemExit as end:
+        if _is_interrupted(end):
+            return say("stopped", STOPPED)
+        return end.code if isinstance(end.code, int) else FINISHED
+    except KeyboardInterrupt:
+        return say("stopped", STOPPED)
+    except Exception as error:
+        code = _expected(error)
+        if code is None:
+            raise
+        return say(str(error) or "stopped", code)
+    return FINISHED
+
+
+def _is_interrupted(end: SystemExit) -> bool:
+    """Whether a Ctrl-C that no command listened to became this exit."""
+    cause: BaseException | None = end
+    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+        cause = cause.__cause__ or cause.__context__
+    return cause is not None
+
+
+def _expected(error: Exception) -> int | None:
+    from edge.data.registry import DataError
+    from edge.runtime.keys import KeyFileError
+    from scenarios.config.load import ScenarioError
+
+    if isinstance(error, ScenarioError | DataError | KeyFileError):
+        return USAGE
+    from coordinator.rounds.run import RunFailed
+    from coordinator.workers.task import PoolError, Stopped
+    from scenarios.report.run_reader import ReportError
+
+    if isinstance(error, ReportError):
+        return USAGE
+    if isinstance(error, Stopped):
+        return STOPPED
+    return FAILED if isinstance(error, RunFailed | PoolError | OSError) else None
+
+
+@app.command()
+def run(
+    scenario: ScenarioName,
+    overrides: Overrides = None,
+    out: Out = Path("runs"),
+    run_id: RunId = None,
+    workers: OwnWorkers = None,
+    seed: Seed = None,
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+    listen: Listen = None,
+    keys: Keys = None,
+    allow: Allow = None,
+    any_machine: AnyMachine = False,
+) -> None:
+    """Run a scenario: live table, run folder, report, summary."""
+    from scenarios import runner
+    from scenarios.config.load import load
+
+    gate = gate_of(listen, keys, allow, any_machine, workers)
+    loaded = load(scenario, _with_seed(overrides, seed))
+
+    def work(host: Host, nursery: Any, interrupt: Interrupt) -> dict[str, Any]:
+        return runner.run(loaded, host, nursery, interrupt, stop_at_target=True)
+
+    _ended(loaded, working([loaded], out, run_id, workers, device, quiet or as_json, work, gate), as_json)
+
+
+def _ended(loaded: Loaded, result: dict[str, Any], as_json: bool) -> NoReturn:
+    """Tell how a run has ended, draw its report if it has none of its end, and leave with its exit code."""
+    from scenarios.report import html, terminal
+
+    stopped = result["stopped_by"] == "user"
+    folder = Path(result["run_dir"])
+    page: Path | None = folder / "report.html"
+    if stopped:  # who stops a run waits for nothing; `fedbr report` draws it later
+        page = None
+    elif not _is_younger(folder / "report.html", folder / "ledger.sqlite"):
+        title = f"{loaded.name}: {loaded.scenario.method}"
+        page = drawn(lambda: html.build([folder], folder / "report.html", title))
+    tell(result, as_json, lambda: terminal.print_summary(result, page))
+    raise typer.Exit(STOPPED if stopped else FINISHED)
+
+
+def _is_younger(page: Path, ledger: Path) -> bool:
+    """Whether a report is there, and was not drawn while its run was unfinished."""
+    return page.is_file() and page.stat().st_mtime >= ledger.stat().st_mtime
+
+
+@app.command()
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run that was broken off")],
+    workers: OwnWorkers = None,
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+    listen: Listen = None,
+    keys: Keys = None,
+    allow: Allow = None,
+    any_machine: AnyMachine = False,
+) -> None:
+    """Go on with a run that was killed or stopped, from its last committed round, as if nothing had happened.
+
+    Of a run that has ended it prints the summary, and draws the report if that is missing.
+    """
+    from scenarios import runner
+    from scenarios.host import check_room
+
+    gate = gate_of(listen, keys, allow, any_machine, workers)
+    loaded, device = runner.begun(folder, device)
+    result = runner.ended(loaded, folder)
+    if result is not None:
+        _ended(loaded, result, as_json)
+    check_room(folder)
+
+    def work(host: Host, nursery: Any, interrupt: Interrupt) -> dict[str, Any]:
+        return runner.resume(loaded, host, folder, nursery, interrupt)
+
+    _ended(loaded, working([loaded], None, None, workers, device, quiet or as_json, work, gate), as_json)
+
+
+@app.command()
+def compare(
+    scenario: ScenarioName,
+    overrides: Overrides = None,
+    methods: Annotated[
+        str, typer.Option("--methods", help="methods, separated by commas")
+    ] = "fedavg,fedprox,fedmlb,fedbr",
+    out: Out = Path("runs"),
+    run_id: RunId = None,
+    workers: Workers = None,
+    seed: Seed = None,
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run several methods on the same data, fleet and seed, and put them side by side."""
+    from scenarios.report import terminal
+    from scenarios.studies import compare as study
+
+    runs = study.variants(scenario, overrides or [], methods, seed)
+
+    def work(host: Host, nursery: Any, interrupt: Interrupt) -> dict[str, Any]:
+        return study.compare(runs, host, nursery, interrupt)
+
+    result = working(runs, out, run_id, workers, device, quiet or as_json, work)
+    failed = result.get("failed", {})
+    ended = len(result["runs"]) + len(failed)
+    stopped = any(one["stopped_by"] == "user" for one in result["runs"]) or ended < len(runs)
+    folder = Path(result["runs"][0]["run_dir"]).parent
+    page = drawn(lambda: study.write(result, runs[0].name, with_report=not stopped)) or folder
+    tell(result, as_json, lambda: terminal.print_comparison(result, page))
+    if failed:
+        raise typer.Exit(say(study.failures(failed), FAILED))
+    raise typer.Exit(STOPPED if stopped else FINISHED)
+
+
+def _with_seed(overrides: list[str] | None, seed: int | None) -> list[str]:
+    return [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
+
+
+@app.command()
+def check(
+    scenario: ScenarioName,
+    overrides: Overrides = None,
+    out: Out = Path("runs"),
+    seed: Seed = None,
+    as_json: Json = False,
+) -> None:
+    """Validate a scenario and say what it will cost, without training or downloading."""
+    from scenarios.config.load import load
+    from scenarios.report import terminal
+    from scenarios.studies import estimate as study
+
+    result = study.run_check(load(scenario, _with_seed(overrides, seed)), out)
+    tell(result, as_json, lambda: terminal.print_check(result))
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="a run folder, or the folder of a comparison")],
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="the HTML file")] = None,
+    csv: Annotated[Path | None, typer.Option("--csv", help="also write one row per round as CSV")] = None,
+    parquet: Annotated[Path | None, typer.Option("--parquet", help="also write one row per round as Parquet")] = None,
+) -> None:
+    """One self-contained HTML file of a run or a comparison."""
+    from scenarios.report import html as reports
+    from scenarios.report.run_reader import ReportError
+
+    try:
+        print(reports.from_folder(folder, output, csv, parquet))
+    except OSError as error:
+        raise ReportError(f"cannot write {error.filename}: {error.strerror}") from None
+
+
+@app.command("list")
+def list_(
+    what: Annotated[
+        str, typer.Argument(help="methods, servers, models, datasets, partitions, devices, networks or scenarios")
+    ],
+    assumed: Annotated[bool, typer.Option("--assumed", help="only rows that rest on an assumption")] = False,
+    as_json: Json = False,
+) -> None:
+    """What can be named in a scenario."""
+    from scenarios.cli import listing
+
+    rows = listing.rows(what, assumed)
+    tell(rows, as_json, lambda: listing.show(what, rows, assumed=assumed))
+
+
+@app.command()
+def doctor(
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="measure a training step of each model, as a device for fleets")
+    ] = False,
+    name: Annotated[str, typer.Option("--name", help="name of the calibrated device")] = "this-host",
+    as_json: Json = False,
+) -> None:
+    """What this machine has: cores, memory, GPUs, versions, data sets found."""
+    from scenarios.studies import doctor as checks
+
+    if calibrate:
+        result = checks.calibrate(name, quiet=as_json)
+        tell(result, as_json, lambda: checks.show_calibration(result))
+        return
+    found = checks.examine()
+    tell(found, as_json, lambda: checks.show(found))
+
+
+app.command()(remote.keys)
+app.command()(remote.worker)
+app.add_typer(studies.several, name="study")
+app.command()(studies.reproduce)
+app.command()(studies.replay)
+app.command()(studies.verify)
+app.command()(studies.stress)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""What the commands of ``fedbr`` have in common: their options, how they work, how they tell, and their exit codes.
+
+Nothing that is slow to import is imported before a command works.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from coordinator.workers.door import Gate
+    from scenarios.config.load import Loaded
+
+FINISHED, USAGE, FAILED, STOPPED = 0, 2, 3, 4
+
+ScenarioName = Annotated[str, typer.Argument(help="a shipped scenario (fedbr list scenarios) or a TOML file")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="for example train.lr=0.05")]
+Out = Annotated[Path, typer.Option("--out", help="folder for run folders")]
+RunId = Annotated[str | None, typer.Option("--run-id", help="name of the run folder")]
+Workers = Annotated[int | None, typer.Option("--workers", min=1, help="worker processes; one per core by default")]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, help="the same as seed=N")]
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda (all GPUs), cuda:N or auto")]
+Json = Annotated[bool, typer.Option("--json", help="one JSON object on stdout and nothing else; implies --quiet")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="no progress")]
+Work = Callable[[Any, Any, Any], dict[str, Any]]
+"""(host, nursery, interrupt) -> result"""
+
+
+def working(
+    runs: Sequence[Loaded],
+    out: Path | None,
+    run_id: str | None,
+    workers: int | None,
+    device: str,
+    quiet: bool,
+    work: Work,
+    gate: Gate | None = None,
+) -> dict[str, Any]:
+    """Do ``work`` with a nursery, a live table, and Ctrl-C listened to. Without a ``gate`` there are workers here.
+
+    ``out``: where it makes its run folder; None if it makes none there.
+    """
+    from coordinator.workers.launcher import Nursery
+    from scenarios.host import Host, Interrupt, check_folder, choose_device, default_workers
+    from scenarios.report.live import Show
+
+    show, interrupt = Show([loaded.scenario.method for loaded in runs], quiet=quiet), Interrupt()
+    here = default_workers() if workers is None else workers
+    host = Host(out or Path(), here, choose_device(device), run_id, show.on_start, show.on_round, gate)
+    if out is not None:
+        check_folder(runs[0].name, host)
+    with interrupt.watching(), Nursery() as nursery, show.showing():
+        return work(host, nursery, interrupt)
+
+
+def drawn(draw: Callable[[], Path]) -> Path | None:
+    """The report; None with a warning where it cannot be written, since that must not lose the run."""
+    from scenarios.report.run_reader import ReportError
+
+    try:
+        return draw()
+    except (OSError, ReportError) as error:
+        print(f"fedbr: warning: there is no report: {error}", file=sys.stderr)
+        return None
+
+
+def tell(result: Any, as_json: bool, show: Callable[[], None]) -> None:
+    """The result as one JSON object, or as ``show`` prints it."""
+    if as_json:
+        print(json.dumps(_finite(result)))
+    else:
+        show()
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: what has no limit is null."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def say(text: str, code: int) -> int:
+    """One message on stderr; returns the exit code that it goes with. It may quote what a file or a worker says."""
+    plain = "".join(letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1] for letter in text)
+    print(f"fedbr: {plain}", file=sys.stderr)
+    return code

@@ -1,0 +1,109 @@
+"""Workers on other machines: ``fedbr keys``, ``fedbr worker``, and what ``fedbr run --listen`` asks for.
+
+Like all commands, they import what is slow to import only when they work.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from coordinator.workers.door import Gate
+
+OwnWorkers = Annotated[
+    int | None,
+    typer.Option("--workers", min=0, help="worker processes; one per core by default, 0 only with --listen"),
+]
+Listen = Annotated[
+    str | None, typer.Option("--listen", metavar="tcp://HOST:PORT", help="where workers on other machines may join")
+]
+Keys = Annotated[Path | None, typer.Option("--keys", metavar="NAME.key", help="own key pair (fedbr keys NAME)")]
+Allow = Annotated[
+    str | None, typer.Option("--allow", metavar="A.pub,B.pub", help="public keys of those who may join, with commas")
+]
+AnyMachine = Annotated[
+    bool,
+    typer.Option("--any-machine", help="take workers with other versions or processors: other last bits"),
+]
+ENDPOINT = re.compile(r"tcp://([^\s:/]+|\[[0-9A-Fa-f:.%\w]+\]):([0-9]{1,5})")
+MAX_PORT = 65535
+
+
+def gate_of(
+    listen: str | None, keys: Path | None, allow: str | None, any_machine: bool, workers: int | None
+) -> Gate | None:
+    """Where workers may join, and who. ScenarioError unless all of it is given, or nothing."""
+    from scenarios.errors import ScenarioError
+
+    if listen is None:
+        given = (("--keys", keys), ("--allow", allow), ("--any-machine", any_machine))
+        named = [name for name, value in given if value]
+        if named:
+            raise ScenarioError(f"{named[0]}: is of use with --listen tcp://HOST:PORT only")
+        if workers == 0:
+            raise ScenarioError("--workers 0: nobody would do the work; let workers join with --listen tcp://HOST:PORT")
+        return None
+    _check_endpoint("--listen", listen)
+    if keys is None or not allow:
+        raise ScenarioError(
+            f"--listen {listen}: needs --keys NAME.key and --allow A.pub,B.pub: nobody joins over a network without a "
+            "key that the run knows (fedbr keys makes them)"
+        )
+    from coordinator.workers.door import Gate
+    from edge.runtime.keys import read_pair, read_public
+
+    own = read_pair(keys)
+    allowed = [read_public(Path(name.strip())).decode() for name in allow.split(",")]
+    return Gate(listen, own.public, own.secret, allowed, any_machine)
+
+
+def _check_endpoint(option: str, endpoint: str) -> None:
+    from scenarios.errors import ScenarioError
+
+    found = ENDPOINT.fullmatch(endpoint)
+    if found is None or not 0 < int(found[2]) <= MAX_PORT:
+        raise ScenarioError(f"{option} {endpoint}: must be tcp://HOST:PORT")
+
+
+def keys(
+    name: Annotated[str, typer.Argument(help="of the files, NAME.key and NAME.pub")],
+    out: Annotated[Path, typer.Option("--out", help="folder for both files")] = Path(),
+) -> None:
+    """Make a key pair, by which a run and those who join it know each other."""
+    from edge.runtime.keys import make
+
+    private, public = make(name, out)
+    print(f"{private}  yours alone\n{public}  for everybody who is to know you")
+
+
+def worker(
+    connect: Annotated[str, typer.Option("--connect", metavar="tcp://HOST:PORT", help="where the run listens")],
+    keys: Annotated[Path, typer.Option("--keys", metavar="NAME.key", help="own key pair (fedbr keys NAME)")],
+    server: Annotated[Path, typer.Option("--server", metavar="NAME.pub", help="the run's public key")],
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:N, or auto: as the run's")] = "auto",
+    data: Annotated[Path | None, typer.Option("--data", help="folder of data sets, searched first")] = None,
+    wait: Annotated[float, typer.Option("--wait", min=0.1, help="seconds to wait for a run to answer")] = 60.0,
+) -> None:
+    """Join a run on another machine, and serve it until it ends.
+
+    Exit codes: 0 the run has ended, 2 bad usage, 3 refused, not found or lost, 4 stopped by Ctrl-C.
+    """
+    from coordinator.workers.launcher import environment
+    from edge.runtime.keys import read_pair, read_public
+    from scenarios.cache import cache_folder
+    from scenarios.host import choose_device
+
+    _check_endpoint("--connect", connect)
+    read_pair(keys)
+    read_public(server)
+    if device != "auto":
+        choose_device(device)
+    words = [connect, str(keys), str(server), device, str(data or ""), str(cache_folder()), str(wait)]
+    # With the environment of a worker from its first moment, and with nothing loaded but what a worker needs.
+    os.execve(sys.executable, [sys.executable, "-P", "-m", "edge.runtime.remote_worker", *words], environment())

@@ -1,0 +1,196 @@
+"""The commands of ``fedbr`` that make or answer for several runs: study, reproduce, replay, stress.
+
+Like all commands, they import what is slow to import only when they work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scenarios.cli.options import (
+    FAILED,
+    FINISHED,
+    STOPPED,
+    Device,
+    Json,
+    Out,
+    Overrides,
+    Quiet,
+    RunId,
+    ScenarioName,
+    Seed,
+    Work,
+    Workers,
+    drawn,
+    say,
+    tell,
+    working,
+)
+
+if TYPE_CHECKING:
+    from scenarios.host import Host, Interrupt
+    from scenarios.studies.sweep import Study
+
+several = typer.Typer(no_args_is_help=True, help="Studies over several seeds.")
+
+
+@several.command("budget")
+def study_budget(
+    scenario: ScenarioName,
+    overrides: Overrides = None,
+    methods: Annotated[str, typer.Option("--methods", help="methods, separated by commas")] = "fedavg,fedbr",
+    nbytes: Annotated[str | None, typer.Option("--bytes", help='budgets of bytes: "1 MB,2 MB"')] = None,
+    seconds: Annotated[str | None, typer.Option("--time", help='budgets of virtual time: "5 min,15 min"')] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="how many, from the scenario's own seed on")] = 3,
+    out: Out = Path("runs"),
+    run_id: RunId = None,
+    workers: Workers = None,
+    seed: Seed = None,
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Accuracy against budgets of bytes and time, one run per method and seed.
+
+    With the --run-id of an earlier study, runs that it finished are not made again.
+    """
+    from scenarios.studies import budget as study
+
+    wanted = study.budgets(nbytes, seconds)
+    planned = study.plan(scenario, overrides or [], methods, wanted, seeds, seed, run_id)
+
+    def work(host: Host, nursery: Any, interrupt: Interrupt) -> dict[str, Any]:
+        return study.run(planned, wanted, host, nursery, interrupt)
+
+    def write(result: dict[str, Any], with_report: bool) -> Path:
+        return study.write(result, planned.name, with_report)
+
+    _study(planned, out, workers, device, as_json, quiet, work, write, study.show)
+
+
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="a published figure or table: fedbr:fig3, fedmlb:2")] = None,
+    overrides: Overrides = None,
+    listed: Annotated[bool, typer.Option("--list", help="print cells, settings and published values only")] = False,
+    scale: Annotated[str, typer.Option("--scale", help="tiny, small or paper")] = "tiny",
+    cells: Annotated[str | None, typer.Option("--cells", help="rows, panels, settings: FedAvg,FedBR,a")] = None,
+    ema: Annotated[
+        str | None, typer.Option("--ema", help="how moving averages begin: corrected (as by default) or first")
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="how many, from the scenario's own seed on")] = 1,
+    out: Out = Path("runs"),
+    run_id: RunId = None,
+    workers: Workers = None,
+    seed: Seed = None,
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Make a published figure again, at the paper's scale or smaller, beside the printed values.
+
+    With the --run-id of an earlier one, runs that it finished are not made again.
+    """
+    from scenarios.config.load import ScenarioError
+    from scenarios.papers import reproduce as study
+    from scenarios.papers import show as shown
+
+    if listed:
+        rows = study.catalogue(name)
+        tell(rows, as_json, lambda: shown.show_catalogue(rows))
+        return
+    if name is None:
+        raise ScenarioError(f"name a published figure: {', '.join(study.FIGURES)}; --list describes them")
+    made = study.plan(name, scale, cells, overrides or [], seeds, seed, run_id, ema)
+
+    def work(host: Host, nursery: Any, interrupt: Interrupt) -> dict[str, Any]:
+        return study.run(made, host, nursery, interrupt)
+
+    def write(result: dict[str, Any], with_report: bool) -> Path:
+        return shown.write(made, result, with_report)
+
+    def show(result: dict[str, Any], page: Path) -> None:
+        shown.show(made, result, page)
+
+    _study(made.study, out, workers, device, as_json, quiet, work, write, show)
+
+
+def replay(
+    folder: Annotated[Path, typer.Argument(help="a run folder")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help='for example fleet.server.down="10 Mbit/s"')
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """How long a run would have taken on another fleet, link or deadline, without training it again."""
+    from scenarios.studies import replay as study
+
+    result = study.replay(folder, overrides or [])
+    tell(result, as_json, lambda: study.show(result))
+
+
+def verify(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
+    workers: Workers = None,
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Make a run again, and see whether it is the same to the bit; if not, name the first round that differs."""
+    from scenarios import runner
+    from scenarios.studies import verify as study
+
+    loaded, device = runner.begun(folder, device)
+
+    def work(host: Host, nursery: Any, interrupt: Interrupt) -> dict[str, Any]:
+        return study.verify(loaded, folder, host, nursery, interrupt)
+
+    result = working([loaded], None, None, workers, device, quiet or as_json, work)
+    tell(result, as_json, lambda: study.show(result))
+    if result["difference"] is not None:
+        raise typer.Exit(FAILED)
+    raise typer.Exit(FINISHED if result["same"] else STOPPED)
+
+
+def stress(
+    clients: Annotated[int, typer.Option("--clients", min=1, max=10_000_000, help="how many there are")],
+    cohort: Annotated[int | None, typer.Option("--cohort", min=1, help="how many take part; by default all")] = None,
+    policy: Annotated[str, typer.Option("--policy", help="sync, over_select, deadline, fedasync or fedbuff")] = "sync",
+    contended: Annotated[bool, typer.Option("--contended", help="let the server's link be the bottleneck")] = False,
+    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
+    as_json: Json = False,
+) -> None:
+    """The cost model alone, without training: how long a round takes, who holds it up, and how fast it is solved."""
+    from scenarios.studies import stress as study
+
+    result = study.stress(clients, cohort or clients, policy, contended, seed=seed)
+    tell(result, as_json, lambda: study.show(result))
+
+
+def _study(
+    planned: Study,
+    out: Path,
+    workers: int | None,
+    device: str,
+    as_json: bool,
+    quiet: bool,
+    work: Work,
+    write: Callable[[dict[str, Any], bool], Path],
+    show: Callable[[dict[str, Any], Path], None],
+) -> None:
+    """Make the runs of a study that are missing, and leave its files; ``write`` takes whether to draw a report."""
+    from scenarios.host import choose_device
+    from scenarios.studies import sweep
+
+    missing = sweep.pending(planned, out, choose_device(device))
+    runs = [part.loaded for part in missing or planned.parts[:1]]
+    result = working(runs, out, None, workers, device, quiet or as_json, work)
+    stopped = sweep.was_stopped(result, planned)
+    page = drawn(lambda: write(result, not stopped)) or Path(result["folder"])
+    tell(result, as_json, lambda: show(result, page))
+    if result.get("failed"):
+        raise typer.Exit(say(sweep.failures(result["failed"]), FAILED))
+    raise typer.Exit(STOPPED if stopped else FINISHED)

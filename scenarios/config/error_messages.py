@@ -1,0 +1,73 @@
+"""What is wrong with a key of a scenario, in TOML's words, with the nearest key or choice."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails
+
+from scenarios.config.schema import Section
+
+
+def known_keys(section: type[BaseModel], at: str = "") -> dict[str, str]:
+    """Every dotted key, and every name that other tools use for it, with the key it stands for."""
+    keys: dict[str, str] = {}
+    for name, field in section.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Section):
+            keys |= known_keys(kind, f"{at}{name}.")
+            keys[f"{at}{name}"] = f"{at}{name}"
+        else:
+            extra = field.json_schema_extra
+            others = extra.get("also", []) if isinstance(extra, dict) else []
+            assert isinstance(others, list)
+            keys |= {f"{at}{other}": f"{at}{name}" for other in [name, *others]}
+    return keys
+
+
+def is_branch(part: str | int) -> bool:
+    """Pydantic puts the alternatives of a union into the place of an error; they are no keys."""
+    kinds = ("int", "str", "float", "constrained-float", "none", "literal")
+    return isinstance(part, int) or "[" in part or part in kinds
+
+
+A_TABLE = "must be a table"
+KINDS = {
+    "model_type": A_TABLE,
+    "dict_type": A_TABLE,
+    "tuple_type": "must be a list",
+    "missing": "too few values",
+    "too_long": "too many values",
+}
+"""What pydantic says in Python's words, in TOML's."""
+
+
+def explain(error: ErrorDetails, key: str, known: Mapping[str, str]) -> str:
+    """What pydantic found wrong with ``key``; ``known`` as of `known_keys`."""
+    if error["type"] == "extra_forbidden":
+        return f"unknown key {key}{_did_you_mean(key, known)}"
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "literal_error":
+        expected = str(error.get("ctx", {}).get("expected", ""))
+        choices = [choice.strip("' ") for choice in expected.replace(" or ", ", ").split(", ")]
+        near = difflib.get_close_matches(str(error["input"]), choices, n=1)
+        message = f"must be one of {', '.join(choices)}" + (f"; did you mean {near[0]}?" if near else "")
+    message = KINDS.get(error["type"], message)
+    if key in ("fleet.devices", "fleet.networks") and message == A_TABLE:
+        message += " of shares, or a list of names, one per client"
+    return f"{key} = {error['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+def _did_you_mean(key: str, known: Mapping[str, str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    if not near:
+        last = key.rpartition(".")[2]
+        by_last = {name.rpartition(".")[2]: name for name in known}
+        near = [by_last[name] for name in difflib.get_close_matches(last, by_last, n=1, cutoff=0.7)]
+    if near:
+        return f", did you mean {known[near[0]]}?"
+    table = key.rpartition(".")[0]
+    inside = sorted({name for name in known.values() if name.rpartition(".")[0] == table})
+    return f" (known here: {', '.join(inside) or 'none'})" if table else ""

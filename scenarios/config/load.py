@@ -1,0 +1,188 @@
+"""From TOML + ``extends`` + KEY=VALUE to a resolved scenario, or to one clear message.
+
+Every error is a `ScenarioError` that names the file or override, the key, and the nearest valid choice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from coordinator.aggregation.optimizers import OPTIMISERS, ServerOptions
+from coordinator.methods.registry import Method, resolve
+from coordinator.methods.spec import Options
+from coordinator.rounds.asynchronous import POLICIES as ASYNCHRONOUS
+from costmodel.units import LARGEST
+from edge.data.locate import check_root
+from edge.data.partitioning import check_partition
+from edge.data.registry import DataSet, dataset
+from edge.models.registry import ModelRow, model
+from edge.protocol.config import DataConfig, PartitionConfig
+from scenarios.config import validation
+from scenarios.config.error_messages import explain, is_branch, known_keys
+from scenarios.config.schema import LARGEST_INTEGER, Scenario
+from scenarios.config.toml_source import COMMAND_LINE, Origin, find, leaves, parse, put, read
+from scenarios.errors import ScenarioError as ScenarioError
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A scenario with every default written out, and what its names stand for."""
+
+    name: str
+    scenario: Scenario
+    method: Method
+    options: Options
+    server_options: ServerOptions
+    dataset: DataSet
+    model: ModelRow
+    blocks: int
+    """M"""
+
+
+def load(name: str, overrides: Sequence[str] = (), method: str | None = None) -> Loaded:
+    """The scenario of a shipped name or a TOML file, with KEY=VALUE overrides.
+
+    With ``method``, that method takes the place of the scenario's own, and of ``method_options`` only what it has is
+    kept.
+    """
+    path = find(name)
+    try:
+        return _load(path, overrides, method)
+    except RecursionError:
+        raise ScenarioError(f"{path.name}: tables or lists are nested too deeply") from None
+
+
+def _load(path: Path, overrides: Sequence[str], method: str | None) -> Loaded:
+    raw = read(path)
+    origin = dict.fromkeys((key for key, _ in leaves(raw)), str(path.name))
+    for override in overrides:
+        key, value = parse(override)
+        put(raw, key, value)
+        origin = {known: source for known, source in origin.items() if not known.startswith(f"{key}.")}
+        origin[key] = COMMAND_LINE
+    if method is not None:
+        _put_method(raw, method)
+    return _resolve(path.stem, raw, Origin(path.name, origin))
+
+
+def _put_method(raw: dict[str, Any], name: str) -> None:
+    raw["method"] = name
+    try:
+        known = resolve(name).options.model_fields
+    except ValueError as error:
+        raise ScenarioError(f"--methods: {error}") from None
+    options = raw.get("method_options")
+    if isinstance(options, dict):
+        raw["method_options"] = {key: value for key, value in options.items() if key in known}
+
+
+def _resolve(name: str, raw: dict[str, Any], origin: Origin) -> Loaded:
+    _refuse_numbers(raw, origin)
+    try:
+        scenario = Scenario.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"] if not is_branch(part))
+        raise origin.error(key, explain(first, key, known_keys(Scenario))) from None
+
+    def valid(key: str, make: Any, *arguments: Any) -> Any:
+        try:
+            return make(*arguments)
+        except ValidationError as error:
+            first = error.errors()[0]
+            inner = ".".join([key, *(str(part) for part in first["loc"] if not is_branch(part))])
+            fields = {f"{key}.{field}": f"{key}.{field}" for field in arguments[-1].model_fields}
+            raise origin.error(inner, explain(first, inner, fields)) from None
+        except ValueError as error:
+            raise origin.error(key, str(error)) from None
+
+    method: Method = valid("method", lambda: _named("method", resolve, scenario.method))
+    options: Options = valid(
+        "method_options", lambda kind: kind.model_validate(scenario.method_options), method.options
+    )
+    valid("server", lambda: validation.check_server(scenario.server, method))
+    server_options: ServerOptions = valid(
+        "server_options",
+        lambda kind: kind.model_validate(scenario.server_options),
+        OPTIMISERS[scenario.server].options,
+    )
+    own = {"method_options": options.model_dump(), "server_options": server_options.model_dump()}
+    _refuse_numbers(scenario.model_dump() | own, origin)  # also those that stood there as text
+    _refuse_flags(raw, scenario.model_dump() | own, origin)
+    data: DataSet = valid("data.name", dataset, scenario.data.name)
+    valid("data.root", check_root, data, scenario.data.root)
+    architecture: ModelRow = valid("model.name", model, scenario.model.name)
+    blocks: int = valid("model.blocks", architecture.block_count, scenario.model.blocks)
+    valid("method_options", lambda: method.check(options, blocks))
+    if scenario.rounds.policy in ASYNCHRONOUS:
+        valid("rounds.policy", lambda: method.check_asynchronous(options))
+    valid("data.partition", lambda: check_partition(data_config(scenario), data))
+    valid("data.partition.kind", lambda: validation.check_own_examples(method, scenario))
+    valid("eval.subset", lambda: validation.check_subset(method, scenario))
+    valid("train.nesterov", lambda: validation.check_nesterov(scenario))
+    valid("aggregate.sum", lambda: validation.check_sum(method, options, scenario))
+    valid("rounds.participants", lambda: validation.check_participants(scenario))
+    valid("model.name", lambda: validation.check_shapes(architecture, data))
+    valid("model.width", architecture.check_width, scenario.model.width)
+    valid("fleet", lambda: validation.check_fleet(scenario))
+    valid("travels", lambda: validation.check_travels(method, architecture, blocks, scenario))
+    valid("method", lambda: validation.check_whole(method, options, architecture, blocks, scenario))
+    update: dict[str, Any] = {
+        "method": method.name,
+        **own,
+        "model": scenario.model.model_copy(update={"width": scenario.model.width or architecture.width}),
+        "aggregate": scenario.aggregate.model_copy(
+            update={"weights": scenario.aggregate.weights or method.objective.weights}
+        ),
+    }
+    resolved = scenario.model_copy(update=update)
+    return Loaded(name, resolved, method, options, server_options, data, architecture, blocks)
+
+
+def _refuse_numbers(raw: Mapping[str, Any], origin: Origin) -> None:
+    """Refuse, before anything computes with it or writes it out, a number that is larger than any use for it."""
+    for key, value in leaves(raw):
+        for number in _numbers(value):
+            if isinstance(number, int) and abs(number) > LARGEST_INTEGER:
+                raise origin.error(key, f"{key}: an integer must lie within -2^53 .. 2^53")
+            if isinstance(number, float) and LARGEST < abs(number) < math.inf:
+                raise origin.error(key, f"{key} = {number!r}: is too large")
+
+
+def _refuse_flags(raw: Mapping[str, Any], resolved: Mapping[str, Any], origin: Origin) -> None:
+    """Pydantic reads true as 1: a flag where a number is due is refused here."""
+    flags = {key for key, value in leaves(resolved) if any(isinstance(item, bool) for item in _numbers(value))}
+    for key, value in leaves(raw):
+        for item in _numbers(value):
+            if isinstance(item, bool) and key not in flags:
+                raise origin.error(key, f"{key} = {str(item).lower()}: must not be true or false")
+
+
+def _numbers(value: Any) -> Iterator[int | float]:
+    """The numbers and flags of a value, of lists in lists and tables in lists too."""
+    if isinstance(value, list | tuple | Mapping):
+        inner = value.values() if isinstance(value, Mapping) else value
+        if set(map(type, inner)) != {str}:  # there may be a million names
+            for each in inner:
+                yield from _numbers(each)
+    elif isinstance(value, int | float):
+        yield value
+
+
+def _named(key: str, make: Any, value: str) -> Any:
+    try:
+        return make(value)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None
+
+
+def data_config(scenario: Scenario) -> DataConfig:
+    """The data section as workers get it."""
+    data = scenario.data.model_dump()
+    return DataConfig(**{**data, "partition": PartitionConfig(**data["partition"])})

@@ -1,0 +1,134 @@
+"""From TOML files, ``extends`` and KEY=VALUE to one nested table, and which of them said each key.
+
+What a key means is not known here. ScenarioError names the file or override.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from costmodel.files import parse_toml, read_bytes
+from costmodel.units import nearest
+from edge.data.locate import is_file
+from scenarios.errors import ScenarioError
+
+FILES = Path(__file__).parent / "files"
+COMMAND_LINE = "command line"
+LARGEST_NBYTES = 32_000_000
+"""Of a file; one that names a device for each of a million clients is smaller."""
+LONGEST_CHAIN = 32
+"""Files that extend each other."""
+WHOLE = ("fleet.devices", "fleet.networks", "method_options", "server_options")
+"""Tables that are replaced as one, since their keys are names rather than settings."""
+
+
+def shipped() -> list[str]:
+    """Names of the scenarios that ship."""
+    return sorted(path.stem for path in FILES.glob("*.toml"))
+
+
+def find(name: str) -> Path:
+    """The file of a scenario."""
+    if is_file(FILES / f"{name}.toml"):
+        return FILES / f"{name}.toml"
+    path = Path(name)
+    if is_file(path):
+        return path
+    if path.suffix == ".toml" or "/" in name:
+        raise ScenarioError(f"{name}: no such file")
+    raise ScenarioError(f"no scenario {name!r}: {nearest(name, shipped())} (or name a TOML file)")
+
+
+def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The tables of a file, laid over those of the file that it extends; ``seen``: the files that extend this one."""
+    if path.resolve() in seen:
+        raise ScenarioError(f"{path.name}: extends: the files extend each other in a circle")
+    if len(seen) == LONGEST_CHAIN:
+        raise ScenarioError(f"{path.name}: extends: more than {LONGEST_CHAIN} files extend each other")
+    raw = _tables(path)
+    base = raw.pop("extends", None)
+    if base is None:
+        return raw
+    if not isinstance(base, str):
+        raise ScenarioError(f"{path.name}: extends = {base!r}: must be the name of a scenario or a file")
+    beside = path.parent / base
+    try:
+        parent = beside if is_file(beside) else find(base)
+    except ScenarioError as error:
+        raise ScenarioError(f"{path.name}: extends: {error}") from None
+    return _merge(read(parent, (*seen, path.resolve())), raw)
+
+
+def _tables(path: Path) -> dict[str, Any]:
+    try:
+        raw = read_bytes(path, LARGEST_NBYTES)
+    except ValueError as error:
+        raise ScenarioError(str(error)) from None
+    try:
+        return parse_toml(raw.decode())
+    except ValueError as error:  # also text that is not UTF-8, and an integer of thousands of digits
+        raise ScenarioError(f"{path.name}: not valid TOML: {error}") from None
+
+
+def _merge(base: dict[str, Any], over: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merge(merged[key], value, f"{at}{key}.") if both and f"{at}{key}" not in WHOLE else value
+    return merged
+
+
+def parse(override: str) -> tuple[str, Any]:
+    """Key and value of KEY=VALUE; a value that is not TOML is text."""
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise ScenarioError(f"{override!r}: an override reads KEY=VALUE, for example train.lr=0.05")
+    try:
+        tables = parse_toml(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return key.strip(), text.strip()
+    except (ValueError, RecursionError) as error:  # an integer of thousands of digits; lists in lists without end
+        raise ScenarioError(f"{COMMAND_LINE}: {key.strip()}: {error}") from None
+    # Text of several lines can look like a value and further keys, which nobody has named.
+    return key.strip(), tables["value"] if len(tables) == 1 else text.strip()
+
+
+def put(raw: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key in place; the tables that it lies in are copied."""
+    *tables, last = key.split(".")
+    for table in tables:
+        inner = raw.setdefault(table, {})
+        if not isinstance(inner, dict):
+            raise ScenarioError(f"{COMMAND_LINE}: {key}: {table} is a value, not a table")
+        raw[table] = inner = dict(inner)
+        raw = inner
+    raw[last] = value
+
+
+def leaves(raw: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key and value of everything that is no table."""
+    for key, value in raw.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{at}{key}.")
+        else:
+            yield f"{at}{key}", value
+
+
+class Origin:
+    """Which file or override said a key."""
+
+    def __init__(self, default: str, keys: Mapping[str, str]) -> None:
+        self.default, self.keys = default, keys
+
+    def error(self, key: str, text: str) -> ScenarioError:
+        """``text`` with the name of who said the key, or the table that it lies in."""
+        parts = key.split(".")
+        for length in range(len(parts), 0, -1):
+            prefix = ".".join(parts[:length])
+            inner = [source for known, source in self.keys.items() if known == prefix or known.startswith(f"{prefix}.")]
+            if inner:
+                return ScenarioError(f"{COMMAND_LINE if COMMAND_LINE in inner else inner[0]}: {text}")
+        return ScenarioError(f"{self.default}: {text}")

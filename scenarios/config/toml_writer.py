@@ -1,0 +1,49 @@
+"""A resolved scenario as TOML text, every default written out, that `scenarios.config.load` reads back to the same
+scenario.
+
+The standard library reads TOML but does not write it; a scenario holds only tables, lists, text, numbers and flags.
+None has no form in TOML: such keys are written as comments, and reading them back gives their default, None.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def toml_text(tables: Mapping[str, Any]) -> str:
+    """The TOML of nested dicts."""
+    return "\n".join(_lines(tables, "")) + "\n"
+
+
+def _lines(table: Mapping[str, Any], at: str) -> list[str]:
+    lines = [_line(key, value) for key, value in table.items() if not isinstance(value, Mapping)]
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            name = f"{at}{_key(key)}"
+            lines += ["", f"[{name}]", *_lines(value, f"{name}.")]
+    return lines
+
+
+def _line(key: str, value: Any) -> str:
+    return f"# {_key(key)} is not set" if value is None else f"{_key(key)} = {_value(value)}"
+
+
+def _key(key: str) -> str:
+    return key if key.replace("-", "").replace("_", "").isalnum() and key.isascii() else _text(key)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_value(item) for item in value)}]"
+    if isinstance(value, str):
+        return _text(value)
+    return repr(value)
+
+
+def _text(text: str) -> str:
+    # JSON's escapes are TOML's, but for DEL, which JSON lets stand.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

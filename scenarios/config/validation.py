@@ -1,0 +1,126 @@
+"""Values of a scenario that are fine by themselves and cannot go together. ValueError names the key."""
+
+from __future__ import annotations
+
+import math
+
+from coordinator.aggregation.optimizers import OPTIMISERS
+from coordinator.methods.registry import Method
+from coordinator.methods.spec import Options
+from coordinator.rounds.asynchronous import POLICIES as ASYNCHRONOUS
+from costmodel.fleet.devices import devices, networks
+from costmodel.units import nearest
+from edge.data.registry import DataSet
+from edge.models.registry import ModelRow
+from edge.protocol.payload import BlockShape, Layout
+from scenarios import fleet_builder
+from scenarios.config.schema import Scenario
+
+
+def check_server(name: str, method: Method) -> None:
+    """The optimiser exists, and the method takes it."""
+    if name not in OPTIMISERS:
+        raise ValueError(f"server = {name!r}: {nearest(name, OPTIMISERS)}")
+    for part in method.parts:
+        if part.optimisers is not None and name not in part.optimisers:
+            admitted = ", ".join(f'"{one}"' for one in part.optimisers)
+            raise ValueError(f'server = "{name}": {part.name} makes its own server step and takes only {admitted}')
+
+
+def check_sum(method: Method, options: Options, scenario: Scenario) -> None:
+    """Nobody looks into single updates that workers add up."""
+    if scenario.aggregate.sum != "fixed_point":
+        return
+    who = method.looks_into_single_replies(options)
+    if who is not None:
+        raise ValueError(f'aggregate.sum = "fixed_point": {who} looks into single updates')
+    of_sums = {"max_growth"}  # which bounds what workers have added up as it bounds updates
+    for key, value in scenario.faults.model_dump(exclude_none=True, exclude=of_sums).items():
+        if value != "stop":
+            raise ValueError(f'aggregate.sum = "fixed_point": faults.{key} = {value} looks into single updates')
+    policy = scenario.rounds.policy
+    if policy in ASYNCHRONOUS:
+        raise ValueError(f'aggregate.sum = "fixed_point": rounds.policy = {policy} discounts updates one by one')
+
+
+def check_subset(method: Method, scenario: Scenario) -> None:
+    """A part of the test set is of use to the method's score."""
+    if method.objective.evaluated == "clients" and scenario.eval.subset is not None:
+        raise ValueError(
+            f"eval.subset = {scenario.eval.subset}: {method.name} is scored on each client's own test examples, not on "
+            "the set that this is a part of"
+        )
+
+
+def check_own_examples(method: Method, scenario: Scenario) -> None:
+    """Clients have test examples of their own where the method is scored on these."""
+    if method.objective.evaluated == "clients" and scenario.data.partition.kind == "file":
+        raise ValueError(
+            f"data.partition.kind = file shares no test examples among clients, but {method.name} is scored on those "
+            "of each client"
+        )
+
+
+def check_nesterov(scenario: Scenario) -> None:
+    """There is momentum to look ahead of."""
+    if scenario.train.nesterov and scenario.train.momentum == 0:
+        raise ValueError("train.nesterov = true needs train.momentum above 0")
+
+
+def check_participants(scenario: Scenario) -> None:
+    """There are as many clients as are to take part."""
+    asked, clients = scenario.rounds.participants, scenario.data.clients
+    if asked > clients:
+        raise ValueError(f"rounds.participants = {asked}: there are only {clients} clients (data.clients)")
+
+
+def check_shapes(architecture: ModelRow, data: DataSet) -> None:
+    """The model takes images of the set's size."""
+    if not architecture.flexible and architecture.shape != data.shape[1:]:
+        height, width = data.shape[1:]
+        made_for = "x".join(map(str, architecture.shape))
+        raise ValueError(
+            f"model.name = {architecture.name!r} is made for {made_for} images; {data.name} has {height}x{width}"
+        )
+
+
+def check_fleet(scenario: Scenario) -> None:
+    """Devices and networks are known and enough, and their figures fit each other."""
+    own_devices, own_networks = fleet_builder.own_rows(scenario)
+    for key, chosen, table in (
+        ("fleet.devices", scenario.fleet.devices, {**devices(), **own_devices}),
+        ("fleet.networks", scenario.fleet.networks, {**networks(), **own_networks}),
+    ):
+        for name in chosen:
+            if name not in table:
+                raise ValueError(f"{key}: {name!r}: {nearest(name, table)}")
+        if isinstance(chosen, list) and len(chosen) != scenario.data.clients:
+            raise ValueError(f"{key} names {len(chosen)} clients, but data.clients = {scenario.data.clients}")
+        if not chosen:
+            raise ValueError(f"{key} names nothing")
+    rates = scenario.fleet.rates
+    if rates is not None and not 0 < rates[0] <= rates[1] < math.inf:
+        raise ValueError(f"fleet.rates = {list(rates)}: must be the lowest and the highest rate, both finite")
+    varies = scenario.fleet.bandwidth
+    if varies.kind == "ou" and varies.step < varies.tau / 1000:
+        raise ValueError(
+            f"fleet.bandwidth.step = {varies.step:g}: must be at least a thousandth of tau = {varies.tau:g}"
+        )
+
+
+def check_travels(method: Method, architecture: ModelRow, blocks: int, scenario: Scenario) -> None:
+    """What travels is made of blocks that the model has."""
+    method.travels(named_blocks(architecture, blocks, scenario), scenario.travels.down, scenario.travels.up)
+
+
+def check_whole(method: Method, options: Options, architecture: ModelRow, blocks: int, scenario: Scenario) -> None:
+    """Corrections that need the whole model get it."""
+    layout = named_blocks(architecture, blocks, scenario)
+    method.check_whole(options, layout, scenario.travels.down, scenario.travels.up)
+
+
+def named_blocks(architecture: ModelRow, blocks: int, scenario: Scenario) -> Layout:
+    """The blocks' names, as a layout of which only these count."""
+    stages = scenario.model.blocks == "stages"
+    names = architecture.blocks if stages else tuple(f"b{number + 1}" for number in range(blocks))
+    return Layout(tuple(BlockShape(name, 1) for name in names))

@@ -1,0 +1,202 @@
+"""The cells of a published figure, read off the runs that were made for it. Runs nothing.
+
+A number that was not made at the paper's scale, on exactly its data, or as its text says to the letter, bears a mark
+(`MARKS`), and its cell says in words what differs. A target that was not reached is a bound, never left out: the
+amount is at least what the run had spent by its end.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scenarios.papers.data_provenance import differences
+from scenarios.papers.moving_average import Smoothing, smoothed
+from scenarios.papers.spec import ACCURACY_AT, PAPER, TO_ACCURACY, Figure, Panel, Row, Setting, Variant
+from scenarios.report.progress import AMOUNTS, Trail, at_budget, spread, to_target, trail
+from scenarios.studies.sweep import Study
+
+MARKS = {
+    "scaled": ("†", "not at the paper's scale"),
+    "data": ("‡", "not on exactly the paper's data"),
+    "asked": ("§", "with overrides of the command line"),
+    "inferred": ("¶", "something of it is not printed in the paper, or inferred"),
+}
+"""What a number may bear -> (sign, meaning)."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be made of one figure."""
+
+    name: str
+    figure: Figure
+    scale: str
+    panels: Sequence[Panel]
+    rows: Sequence[str]
+    study: Study
+    groups: Mapping[str, str]
+    """Setting -> the one that lends it its runs: itself, or an earlier one with the same scenario."""
+    overrides: Sequence[str]
+    """Of the command line."""
+    smoothing: Smoothing | None = None
+    """How accuracies are averaged before anything is read off them."""
+
+    def setting(self, panel: Panel) -> Setting:
+        """What stands for a panel's setting at this scale."""
+        return self.figure.settings[panel.setting][self.scale]
+
+    def limit(self, panel: Panel) -> float:
+        """The panel's budget or target at this scale."""
+        return self.setting(panel).limit(panel)
+
+    def trails(self, runs: Sequence[Mapping[str, Any]], group: str, row: str) -> list[list[Trail]]:
+        """What the runs of a row in one scenario spent and reached, (variants, seeds)."""
+        folders = [self.folders(runs, group, variant) for variant in self.figure.rows[row].variants()]
+        return [[self._trail(folder) for folder in each] for each in folders]
+
+    def folders(self, runs: Sequence[Mapping[str, Any]], group: str, variant: Variant) -> list[Path]:
+        """The run folders of one variant in one scenario, in the order of the seeds."""
+        return [Path(one["run_dir"]) for one in runs if one["name"] == run_name(group, variant, one["seed"])]
+
+    def _trail(self, folder: Path) -> Trail:
+        points = trail(folder)
+        return points if self.smoothing is None else smoothed(points, self.smoothing)
+
+
+def run_name(group: str, variant: Variant, seed: int) -> str:
+    """Of the folder of one run."""
+    return f"{group}-{variant.name}-seed{seed}"
+
+
+def read_off(made: Plan, done: Mapping[str, Any]) -> dict[str, Any]:
+    """The cells, from runs that have been made."""
+    smoothing = {} if made.smoothing is None else {"accuracy": made.smoothing.text}
+    return {
+        "name": made.name,
+        "title": made.figure.title,
+        "source": made.figure.source,
+        "scale": made.scale,
+        "seeds": sorted({part.loaded.scenario.seed for part in made.study.parts}),
+        **smoothing,
+        "cells": [_cell(made, panel, row, done["runs"]) for panel in made.panels for row in made.rows],
+        "notes": list(made.figure.notes),
+        **done,
+    }
+
+
+def _cell(made: Plan, panel: Panel, name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    row, limit, group = made.figure.rows[name], made.limit(panel), made.groups[panel.setting]
+    folders = [folder for variant in row.variants() for folder in made.folders(runs, group, variant)]
+    data = list(dict.fromkeys(word for folder in folders for word in differences(folder)))
+    words = [*changed(made.setting(panel), panel), *data, *([row.note] if row.note else [])]
+    words += [f"{override} was asked for" for override in made.overrides]
+    if group != panel.setting:
+        words.append(f"the same runs as for {group}")
+    marks = {
+        "scaled": made.scale != PAPER,
+        "data": bool(data),
+        "asked": bool(made.overrides),
+        "inferred": bool(row.note or made.setting(panel).inferred),
+    }
+    return {
+        "panel": panel.name,
+        **described(panel, name, row),
+        "limit": limit,
+        "scaled": made.scale != PAPER,
+        "marks": [mark for mark, holds in marks.items() if holds],
+        "changed": "; ".join(words),
+        **measured_row(made.trails(runs, group, name), panel.measure, limit),
+    }
+
+
+def described(panel: Panel, name: str, row: Row) -> dict[str, Any]:
+    """What a cell is, whatever becomes of it, and what the paper prints in it."""
+    return {
+        "row": name,
+        "method": row.method or None,
+        "overrides": list(row.overrides),
+        "variants": len(row.variants()),
+        "note": row.note,
+        "measure": panel.measure,
+        "published_limit": panel.limit,
+        "published": panel.published.get(name),
+        "published_is_bound": name in panel.beyond,
+        "published_deviation": panel.deviations.get(name),
+    }
+
+
+def changed(setting: Setting, panel: Panel) -> list[str]:
+    """What a panel's numbers have in common that is not the paper's, or not printed there, in words."""
+    return [text for text in (setting.changed, setting.inferred, setting.why(panel)) if text]
+
+
+def measured_row(each: Sequence[Sequence[Trail]], measure: str, limit: float) -> dict[str, Any]:
+    """One cell from the runs of its row, (variants, seeds): `measured`, or the mean over variants where it has several.
+
+    Then ``ours`` is over the variants' means, as a paper's mean over settings is.
+    """
+    cells = [measured(trails, measure, limit) for trails in each]
+    if len(cells) < 2:
+        return cells[0] if cells else measured([], measure, limit)
+    means = {key: spread([cell[key] for cell in cells])["mean"] for key in SPENT}
+    bounds = [cell["at_least"] if cell["at_least"] is not None else cell["ours"]["mean"] for cell in cells]
+    missed = any(cell["at_least"] is not None for cell in cells)
+    return {
+        "ours": spread([cell["ours"]["mean"] for cell in cells]),
+        "at_least": spread(bounds)["mean"] if missed else None,
+        "nominal": None,
+        "complete": [complete for cell in cells for complete in cell["complete"]],
+        **means,
+    }
+
+
+def measured(trails: Sequence[Trail], measure: str, limit: float) -> dict[str, Any]:
+    """One cell from the runs of its seeds.
+
+    ``ours`` is the accuracy at the budget, or the amount until the target; ``at_least`` bounds its mean from below
+    where a run missed the target; ``nominal`` is ``ours`` by nominal bytes, for measures of bytes; ``complete`` whether
+    each run used the budget up or reached the target. The other keys are means of what had been spent by then.
+    """
+    at_least = None
+    if measure in ACCURACY_AT:
+        kind = ACCURACY_AT[measure]
+        readings = [at_budget(points, kind, limit) for points in trails]
+        reached = [reading.point for reading in readings]
+        complete = [reading.used_up for reading in readings]
+        values = [reading.accuracy for reading in readings]
+        nominal = [at_budget(points, "nominal", limit).accuracy for points in trails]
+    else:
+        kind = TO_ACCURACY[measure]
+        reached = [to_target(points, limit) for points in trails]
+        complete = [point is not None for point in reached]
+        values = [float(getattr(point, AMOUNTS[kind])) if point else None for point in reached]
+        nominal = [point.nominal_nbytes if point else None for point in reached]
+        if not all(complete):
+            ends = (float(getattr(points[-1], AMOUNTS[kind])) if points else 0.0 for points in trails)
+            at_least = statistics.fmean(
+                end if value is None else value for value, end in zip(values, ends, strict=True)
+            )
+    spent = {
+        key: spread([float(getattr(point, name)) if point else None for point in reached])["mean"]
+        for key, name in SPENT.items()
+    }
+    return {
+        "ours": spread(values),
+        "at_least": at_least,
+        "nominal": spread(nominal) if kind == "bytes" else None,
+        "complete": complete,
+        **spent,
+    }
+
+
+SPENT = {
+    "bytes": "nbytes",
+    "nominal_bytes": "nominal_nbytes",
+    "virtual_seconds": "virtual_seconds",
+    "rounds": "rounds",
+}
+"""Key of a cell -> the field of `trail.Point` whose mean it is."""

@@ -1,0 +1,80 @@
+"""Values that papers print in tables, from one CSV file per paper, as panels. How they were come by is not known here.
+
+A row of a file: table, dataset, setting, row, metric, value, deviation. Metrics are ``acc@500R``, in percent after so
+many rounds, and ``rounds@47%``, rounds to a target; ``1000+`` is a bound: 1000 rounds did not suffice.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+from scenarios.papers.spec import Panel
+
+FILES = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Printed:
+    """One printed value; accuracies, targets and deviations are fractions."""
+
+    dataset: str
+    setting: str
+    row: str
+    metric: str
+    value: float
+    is_bound: bool
+    deviation: float | None
+
+    @property
+    def key(self) -> str:
+        """Of its setting: ``CIFAR-100``, ``Dir(0.3) 100 clients 5% VGG-9`` is ``cifar100-dir0.3-100-vgg-9``."""
+        words = re.sub(r" clients \d+%", "", self.setting)
+        return f"{self.dataset.replace('-', '')} {words}".lower().translate(str.maketrans(" ", "-", "()"))
+
+
+def printed(paper: str, table: str) -> list[Printed]:
+    """The values of one table, in the order of the file."""
+    with (FILES / f"{paper}.csv").open(encoding="utf-8", newline="") as file:
+        return [_value(row) for row in csv.DictReader(file) if row["table"] == table]
+
+
+def _value(row: dict[str, str]) -> Printed:
+    unit = 100 if row["metric"].startswith("acc@") else 1  # in decimal, so that 32.03 % is 0.3203
+    return Printed(
+        row["dataset"],
+        row["setting"],
+        row["row"],
+        row["metric"],
+        float(Decimal(row["value"].removesuffix("+")) / unit),
+        row["value"].endswith("+"),
+        float(Decimal(row["deviation"]) / unit) if row["deviation"] else None,
+    )
+
+
+def panels(values: list[Printed]) -> Iterator[Panel]:
+    """One panel per setting and metric, each in the order in which the values name them."""
+    for key in dict.fromkeys(value.key for value in values):
+        mine = [value for value in values if value.key == key]
+        for metric in dict.fromkeys(value.metric for value in mine):
+            yield _panel(metric, [value for value in mine if value.metric == metric])
+
+
+def _panel(metric: str, values: list[Printed]) -> Panel:
+    kind, _, at = metric.partition("@")
+    first = values[0]
+    return Panel(
+        name=f"{first.key}@{at}",
+        title=f"{first.dataset}, {first.setting}",
+        setting=first.key,
+        measure={"acc": "accuracy at rounds", "rounds": "rounds to accuracy"}[kind],
+        limit=float(at.removesuffix("R")) if kind == "acc" else float(at.removesuffix("%")) / 100,
+        published={value.row: value.value for value in values},
+        beyond=frozenset(value.row for value in values if value.is_bound),
+        deviations={value.row: value.deviation for value in values if value.deviation is not None},
+        column=at.replace("%", " %"),
+    )

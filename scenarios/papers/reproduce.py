@@ -1,0 +1,154 @@
+"""Published figures and tables made again: which runs their cells need, and the folder that they are made in.
+
+A figure is a row of `FIGURES`; cells that share a scenario, a method and all overrides share its runs. What is read
+off the runs is said in `reproduce_cells`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from coordinator.workers.launcher import Nursery
+from costmodel.units import nearest
+from scenarios.config.load import ScenarioError, load
+from scenarios.host import Host
+from scenarios.papers import fedbr, fedmlb
+from scenarios.papers.cells import Plan, changed, described, read_off, run_name
+from scenarios.papers.moving_average import STARTS, Smoothing
+from scenarios.papers.spec import ACCURACY_AT, SCALES, Figure, Panel
+from scenarios.report.progress import TARGET
+from scenarios.studies.compare import check_options, check_settings
+from scenarios.studies.sweep import Part, Study, run_all
+
+FIGURES: dict[str, Figure] = {**fedbr.FIGURES, **fedmlb.FIGURES}
+
+
+def named(name: str) -> Figure:
+    """A figure of the registry; ScenarioError with the nearest for an unknown one."""
+    if name not in FIGURES:
+        raise ScenarioError(f"no published figure {name!r}: {nearest(name, FIGURES)}")
+    return FIGURES[name]
+
+
+def plan(
+    name: str,
+    scale: str,
+    cells: str | None,
+    overrides: Sequence[str],
+    seeds: int,
+    first_seed: int | None = None,
+    run_id: str | None = None,
+    ema: str | None = None,
+) -> Plan:
+    """Which runs the cells need; ``cells`` names rows, panels and settings, separated by commas, and None means all.
+
+    ``ema``: one of `STARTS`, for a figure whose paper averages accuracies; None takes the figure's own.
+    """
+    figure = named(name)
+    if scale not in SCALES:
+        raise ScenarioError(f"--scale {scale!r}: {nearest(scale, SCALES)}")
+    panels, rows = _chosen(figure, cells)
+    lent: dict[tuple[str, tuple[str, ...]], str] = {}
+    groups: dict[str, str] = {}
+    for panel in panels:
+        setting = figure.settings[panel.setting][scale]
+        groups[panel.setting] = lent.setdefault((setting.scenario, setting.overrides), panel.setting)
+    study = Study(f"{name} {scale}", f"{name.replace(':', '-')}-{scale}", (), run_id)
+    made = Plan(name, figure, scale, panels, rows, study, groups, overrides, _smoothing(name, figure, ema))
+    return replace(made, study=replace(study, parts=_parts(made, seeds, first_seed)))
+
+
+def _smoothing(name: str, figure: Figure, ema: str | None) -> Smoothing | None:
+    if ema is None:
+        return figure.smoothing
+    if figure.smoothing is None:
+        raise ScenarioError(f"--ema: the accuracies of {name} are not averaged over rounds")
+    if ema not in STARTS:
+        raise ScenarioError(f"--ema {ema!r}: {nearest(ema, STARTS)}")
+    return replace(figure.smoothing, start=ema)
+
+
+def _chosen(figure: Figure, cells: str | None) -> tuple[list[Panel], list[str]]:
+    panels, rows = list(figure.panels), list(figure.rows)
+    if cells is None:
+        return panels, rows
+    known = {name.lower(): name for name in [*figure.settings, *rows, *(panel.name for panel in panels)]}
+    wanted = []
+    for cell in (piece.strip() for piece in cells.split(",")):
+        if cell.lower() not in known:
+            raise ScenarioError(f"--cells: no cell {cell!r}: {nearest(cell, known.values())}")
+        wanted.append(known[cell.lower()])
+    return (
+        [panel for panel in panels if panel.name in wanted or panel.setting in wanted] or panels,
+        [row for row in rows if row in wanted] or rows,
+    )
+
+
+def _parts(made: Plan, seeds: int, first_seed: int | None) -> list[Part]:
+    chosen = list(dict.fromkeys(variant for row in made.rows for variant in made.figure.rows[row].variants()))
+    if not chosen:
+        raise ScenarioError(f"--cells: {made.rows[0]}: {made.figure.rows[made.rows[0]].note}")
+    parts = []
+    for group in dict.fromkeys(made.groups.values()):
+        setting = made.figure.settings[group][made.scale]
+        asked = check_settings(setting.scenario, [*setting.overrides, *made.overrides]).scenario
+        needs = _needs(made, group, asked.rounds.max)
+        start = asked.seed if first_seed is None else first_seed
+        for seed in range(start, start + seeds):
+            for variant in chosen:
+                given = [*setting.overrides, *variant.overrides, *made.overrides, f"seed={seed}"]
+                loaded = load(setting.scenario, given, variant.method)
+                parts.append(Part(run_name(group, variant, seed), replace(loaded, name=made.study.name), needs))
+    for variant in chosen:
+        check_options(variant.overrides, [variant.method])
+    check_options(made.overrides, [variant.method for variant in chosen])
+    return parts
+
+
+def _needs(made: Plan, group: str, rounds: int) -> dict[str, float]:
+    """How far the runs of a group must go for all panels that read them."""
+    needs: dict[str, float] = {}
+    for panel in made.panels:
+        if made.groups[panel.setting] != group:
+            continue
+        limit, kinds = made.limit(panel), [TARGET]
+        if panel.measure in ACCURACY_AT:
+            kind = ACCURACY_AT[panel.measure]
+            kinds = [kind, "nominal"] if kind == "bytes" else [kind]
+        elif made.smoothing is not None:  # an accuracy may reach the target long before its average does
+            limit, kinds = float(rounds), ["rounds"]
+        for kind in kinds:
+            needs[kind] = max(needs.get(kind, 0.0), limit)
+    return needs
+
+
+def run(made: Plan, host: Host, nursery: Nursery, stopped: Callable[[], bool]) -> dict[str, Any]:
+    """Make the runs and read the cells; the result is what ``reproduce --json`` prints. Errors as of `series`."""
+    return read_off(made, run_all(made.study, host, nursery, stopped))
+
+
+def catalogue(name: str | None = None) -> list[dict[str, Any]]:
+    """Every cell of one figure, or of all: its setting at each scale and what the paper prints."""
+    wanted = FIGURES if name is None else {name: named(name)}
+    return [
+        {
+            "name": key,
+            "panel": panel.name,
+            "title": panel.title,
+            **described(panel, label, row),
+            "scales": {
+                scale: {
+                    "scenario": setting.scenario,
+                    "overrides": list(setting.overrides),
+                    "limit": setting.limit(panel),
+                    "changed": "; ".join(changed(setting, panel)),
+                }
+                for scale, setting in figure.settings[panel.setting].items()
+            },
+        }
+        for key, figure in wanted.items()
+        for panel in figure.panels
+        for label, row in figure.rows.items()
+    ]

@@ -1,0 +1,155 @@
+"""Accuracy against what was spent, as a band over seeds: points on a grid, one figure, and a page. Reads no ledger.
+
+At each amount a curve stands at the last accuracy evaluated until there, as budgets are read. A mean ends where the
+first of its seeds ends, so that no seed leaves it on the way.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.units import BYTES, SECONDS, format_bytes, format_seconds
+from edge.protocol.files import write_text
+from scenarios.report import csv_files
+from scenarios.report.progress import AMOUNTS, Trail
+
+Doubles = NDArray[np.float64]
+STEPS = 200
+AXES = {"bytes": ("bytes down and up, real", BYTES), "time": ("virtual time", SECONDS), "rounds": ("rounds", None)}
+"""What curves are drawn against -> (label, units); None is a plain count."""
+SHOWN = {"bytes": format_bytes, "time": format_seconds}
+PANEL_PIXELS = 400
+LINES = ("solid", "dashed", "dotted")
+"""A further one for each time that all colours are in use."""
+
+
+@dataclass(frozen=True)
+class Band:
+    """One method's accuracy against bytes or virtual time."""
+
+    method: str
+    kind: str
+    amounts: Doubles
+    """(points,), bytes or seconds"""
+    mean: Doubles
+    """(points,), in [0, 1]; NaN before every seed has been evaluated"""
+    deviation: Doubles
+    """(points,), sample deviation over seeds; 0 with one seed"""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the page: what it holds is text already."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+
+
+def band(method: str, kind: str, trails: Sequence[Trail], limit: float | None = None) -> Band:
+    """The band of one method's runs, from 0 to ``limit`` or to where the shortest of them ends."""
+    each = [np.array([getattr(point, AMOUNTS[kind]) for point in points], np.float64) for points in trails]
+    end = min(float(amounts[-1]) if amounts.size else 0.0 for amounts in each)
+    grid = np.linspace(0, end if limit is None else min(end, limit), STEPS + 1)
+    values = np.stack([_stepped(points, amounts, grid) for points, amounts in zip(trails, each, strict=True)])
+    deviation = values.std(axis=0, ddof=1) if len(trails) > 1 else np.where(np.isnan(values[0]), np.nan, 0.0)
+    return Band(method, kind, grid, values.mean(axis=0), deviation)
+
+
+def _stepped(points: Trail, amounts: Doubles, grid: Doubles) -> Doubles:
+    known = [index for index, point in enumerate(points) if point.accuracy is not None]
+    values = np.array([np.nan, *(points[index].accuracy for index in known)], np.float64)
+    return values[np.searchsorted(amounts[known], grid, side="right")]
+
+
+def write_csv(bands: Sequence[Band], path: Path) -> None:
+    """One row per method, kind and amount; a mean that is not known yet is an empty cell."""
+    rows = (
+        [one.method, one.kind, float(amount), *((None, None) if np.isnan(mean) else (float(mean), float(deviation)))]
+        for one in bands
+        for amount, mean, deviation in zip(one.amounts, one.mean, one.deviation, strict=True)
+    )
+    csv_files.write_csv(path, ["method", "kind", "amount", "mean", "deviation"], rows)
+
+
+def draw(bands: Sequence[Band], budgets: Mapping[str, Sequence[float]], name: str = "bands") -> str:
+    """The bands as one inline SVG, a panel per kind, with a dashed line at each budget that a run came to."""
+    import matplotlib
+
+    from scenarios.report import plot_style
+    from scenarios.report.figures import PALETTE
+
+    kinds = [kind for kind in AXES if any(one.kind == kind for one in bands)]
+    methods = dict.fromkeys(one.method for one in bands)
+    colours = {method: PALETTE[index % len(PALETTE)] for index, method in enumerate(methods)}
+    lines = {method: LINES[index // len(PALETTE) % len(LINES)] for index, method in enumerate(methods)}
+    with matplotlib.rc_context(plot_style.STYLE):
+        figure, panels = plot_style.panels(len(kinds), len(kinds), PANEL_PIXELS, sharey=True)
+        for axes, kind in zip(panels, kinds, strict=True):
+            label, units = AXES[kind]
+            shown = [one for one in bands if one.kind == kind]
+            scale, unit = plot_style.unit((one.amounts for one in shown), units) if units else (1.0, "")
+            for one in shown:
+                x, mean, deviation = one.amounts / scale, 100 * one.mean, 100 * one.deviation
+                colour, line = colours[one.method], lines[one.method]
+                axes.fill_between(x, mean - deviation, mean + deviation, step="post", color=colour, alpha=0.18, lw=0)
+                axes.plot(x, mean, drawstyle="steps-post", color=colour, linestyle=line, label=one.method)
+            furthest = max(float(one.amounts[-1]) for one in shown)
+            for budget in (amount for amount in budgets.get(kind, ()) if amount <= furthest):
+                axes.axvline(budget / scale, color=plot_style.MUTED, linestyle=(0, (4, 3)), linewidth=1)
+            axes.set(
+                title=f"Against {label.split(',')[0]}", xlabel=f"{label} ({unit})" if unit else label, xlim=(0, None)
+            )
+        panels[0].set_ylabel("test accuracy (%)")
+        plot_style.legend(figure, panels[0])
+        return plot_style.svg(figure, name)
+
+
+def print_table(table: Table, columns: int = 5) -> None:
+    """Print a table to stdout, with the first column and so many others at a time that a terminal of 80 holds them."""
+    from rich.console import Console
+    from rich.table import Table as RichTable
+
+    console = Console(file=sys.stdout)
+    for first in range(1, len(table.header), columns - 1):
+        chosen = [0, *range(first, min(first + columns - 1, len(table.header)))]
+        shown = RichTable(box=None, pad_edge=False, header_style="bold")
+        for index in chosen:
+            shown.add_column(table.header[index], justify="right" if index else "left", no_wrap=True)
+        for row in table.rows:
+            shown.add_row(*(row[index] for index in chosen))
+        console.print(f"\n{table.title}", style="bold", markup=False, highlight=False, soft_wrap=True)
+        console.print(shown)
+    for note in table.notes:
+        console.print(note, style="dim", markup=False, highlight=False)
+
+
+def page(
+    output: Path,
+    title: str,
+    lead: str,
+    facts: Mapping[str, str],
+    drawn: Sequence[tuple[str, str, str]],
+    tables: Sequence[Table],
+) -> Path:
+    """Write one self-contained HTML file; ``drawn`` are (name, SVG, caption)."""
+    import jinja2
+    from markupsafe import Markup
+
+    loader = jinja2.FileSystemLoader(Path(__file__).with_name("templates"))
+    templates = jinja2.Environment(
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    figures = [(name, Markup(svg), caption) for name, svg, caption in drawn]
+    text = templates.get_template("study.html.j2").render(
+        title=title, lead=lead, facts=facts, figures=figures, tables=tables
+    )
+    write_text(output, text)
+    return output

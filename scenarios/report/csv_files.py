@@ -1,0 +1,30 @@
+"""CSV files that this product writes: cells of text that a spreadsheet would take for a formula are marked as text."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from edge.protocol.files import write_text
+
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+"""How a cell begins that a spreadsheet may run."""
+
+
+def csv_text(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
+    """A table; numbers stay as they are, None is an empty cell."""
+    text = io.StringIO()
+    csv.writer(text).writerows([_safe(cell) for cell in row] for row in (head, *rows))
+    return text.getvalue()
+
+
+def write_csv(path: Path, head: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:
+    """Write a table, whole or not at all; a link there is replaced. OSError where it cannot be written."""
+    write_text(path, csv_text(head, rows))
+
+
+def _safe(cell: Any) -> Any:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULAS) else cell

@@ -1,0 +1,295 @@
+"""The report's figures, each as one inline SVG. Draws what it is given, and never opens a window or a file.
+
+The methods' colours are Okabe and Ito's, told apart by readers with any kind of colour vision
+(https://jfly.uni-koeln.de/color/, 2008).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from coordinator.records.store import COMPUTE, OWN_LINK, SERVER_LINK, WAITING
+from costmodel.units import BYTES, SECONDS, format_bytes, format_seconds
+from scenarios.report import bottlenecks as blame
+from scenarios.report import plot_style
+from scenarios.report.plot_style import INK, MUTED
+from scenarios.report.run_reader import NO_BLOCKS, Run
+
+PALETTE = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#7a6a00", "#000000")
+# Paler than any method, so that a phase is not taken for one.
+DOWN, COMPUTING, UP, NOBODY = "#9cc3e6", "#ecd9a8", "#5f8f8b", "#d5d8de"
+BLAMED = {OWN_LINK: DOWN, SERVER_LINK: "#b9a3cc", COMPUTE: COMPUTING, WAITING: NOBODY}
+MAX_CLIENTS = 100
+MAX_STALENESS_BARS = 40
+
+
+def draw(runs: Sequence[Run], target: float | None) -> dict[str, str]:
+    """Figure name -> inline SVG, for every figure that these runs have numbers for."""
+    started = [run for run in runs if len(run.accuracy)]
+    sources: dict[str, Callable[[], Figure | None]] = {
+        "curves": lambda: curves(started, target),
+        "to_target": lambda: to_target(started, target),
+        "choices": lambda: choices(started),
+        "bottlenecks": lambda: bottlenecks(started),
+        "timing": lambda: timing(started),
+        "staleness": lambda: staleness(started),
+        "blocks": lambda: blocks(started),
+        "partition": lambda: partition(runs),
+    }
+    drawn = {}
+    with matplotlib.rc_context(plot_style.STYLE):
+        for name, source in sources.items():
+            figure = source()
+            if figure is not None:
+                drawn[name] = plot_style.svg(figure, name)
+    return drawn
+
+
+def colours(runs: Sequence[Run]) -> dict[str, str]:
+    """Method -> its colour in every figure, in the order in which the runs are given."""
+    methods = dict.fromkeys(run.method for run in runs)
+    return {method: PALETTE[index % len(PALETTE)] for index, method in enumerate(methods)}
+
+
+def curves(runs: Sequence[Run], target: float | None) -> Figure | None:
+    """Accuracy against rounds, virtual time and bytes, one line per run."""
+    if not any(run.final() is not None for run in runs):
+        return None
+    figure, panels = plot_style.panels(3, 3, 380, sharey=True)
+    seconds, second_unit = plot_style.unit((run.rounds["end_s"] for run in runs), SECONDS)
+    nbytes, byte_unit = plot_style.unit((run.nbytes for run in runs), BYTES)
+    lines = _lines(runs)
+    for run in runs:
+        known = ~np.isnan(run.accuracy)
+        # What is scored only after the last round stands at that round.
+        x_axes = (
+            np.minimum(np.arange(1, len(known) + 1), run.completed),
+            run.rounds["end_s"] / seconds,
+            run.nbytes / nbytes,
+        )
+        for axes, x in zip(panels, x_axes, strict=True):
+            marker = "o" if known.sum() < 3 else ""
+            axes.plot(x[known], 100 * run.accuracy[known], label=run.label, marker=marker, **lines[run.label])
+    for axes, title, unit in zip(
+        panels,
+        ("Against rounds", "Against virtual time", "Against bytes moved"),
+        ("rounds", f"virtual time ({second_unit})", f"bytes down and up, real ({byte_unit})"),
+        strict=True,
+    ):
+        axes.set(title=title, xlabel=unit, xlim=(0, None))
+        if target is not None:
+            axes.axhline(100 * target, color=MUTED, linestyle=(0, (4, 3)), linewidth=1.2, label="target")
+    panels[0].set_ylabel("test accuracy (%)")
+    panels[0].xaxis.set_major_locator(plot_style.whole())
+    plot_style.legend(figure, panels[0])
+    return figure
+
+
+def to_target(runs: Sequence[Run], target: float | None) -> Figure | None:
+    """Virtual time and bytes until the target as bars; None if no run reached it."""
+    # (runs, 3): virtual seconds, real and nominal bytes; NaN where the target was not reached.
+    needed = np.array(
+        [[run.at_target(x, target) for x in (run.rounds["end_s"], run.nbytes, run.nominal_nbytes)] for run in runs],
+        float,
+    )
+    if not np.isfinite(needed).any():
+        return None
+    figure, panels = plot_style.panels(2, 2, 90 + 44 * len(runs), sharey=True)
+    seconds, second_unit = plot_style.unit([needed[:, 0]], SECONDS)
+    nbytes, byte_unit = plot_style.unit([needed[:, 1:]], BYTES)
+    for place, (run, (time, real, nominal)) in enumerate(zip(runs, needed, strict=True)):
+        colour = colours(runs)[run.method]
+        if np.isnan(time):
+            best = run.best()
+            note = "not reached" + (f", best {100 * best:.1f} %" if best is not None else "")
+            for axes in panels:
+                axes.text(0.015, place, note, transform=axes.get_yaxis_transform(), va="center", color=MUTED)
+            continue
+        panels[0].barh(place, time / seconds, 0.56, color=colour)
+        plot_style.note(panels[0], time / seconds, place, format_seconds(time))
+        panels[1].barh(place - 0.15, real / nbytes, 0.32, color=colour)
+        panels[1].barh(place + 0.2, nominal / nbytes, 0.2, color=colour, alpha=0.4)
+        plot_style.note(panels[1], real / nbytes, place - 0.15, format_bytes(real))
+    panels[0].set(title="Virtual time to the target", xlabel=f"virtual time ({second_unit})")
+    panels[1].set(title="Bytes to the target: real, and nominal (pale)", xlabel=f"bytes down and up ({byte_unit})")
+    panels[0].set_yticks(range(len(runs)), [run.label for run in runs])
+    panels[0].set_ylim(len(runs) - 0.5, -0.5)
+    for axes in panels:
+        axes.set_xlim(0, 1.18 * axes.dataLim.x1)
+        plot_style.bars(axes)
+    return figure
+
+
+def choices(runs: Sequence[Run]) -> Figure | None:
+    """How many clients got each alpha, by round, and what the bandit thought and got."""
+    found = [(run, rows) for run in runs if (rows := run.query(CHOSEN))]
+    if not found:
+        return None
+    figure, panels = plot_style.panels(2 * len(found), 2, 330)
+    alphas = sorted({row["alpha"] for _, rows in found for row in rows})
+    shades = dict(zip(alphas, matplotlib.colormaps["YlGnBu"](np.linspace(0.25, 0.95, len(alphas))), strict=True))
+    for (run, rows), counted, learned in zip(found, panels[::2], panels[1::2], strict=True):
+        rounds = sorted({row["round"] for row in rows})
+        counts = {alpha: np.zeros(len(rounds)) for alpha in alphas}
+        for row in rows:
+            counts[row["alpha"]][rounds.index(row["round"])] = row["clients"]
+        plot_style.stack(counted, rounds, [(f"α = {alpha}", shades[alpha], counts[alpha]) for alpha in alphas])
+        full = [row["round"] for row in rows if row["full_clients"]]
+        top = np.sum(list(counts.values()), axis=0).max()
+        counted.plot(sorted(set(full)), [1.05 * top] * len(set(full)), "v", color=INK, ms=5, label="full download")
+        counted.set(title=f"{run.label}: blocks downloaded", xlabel="round", ylabel="clients")
+        counted.legend(loc="upper left", bbox_to_anchor=(1, 1), handlelength=1, borderaxespad=0)
+        means = run.query("SELECT round, AVG(value) AS value, AVG(reward) AS reward FROM choices GROUP BY round")
+        for key, label, colour in (("value", "V of the chosen α", PALETTE[0]), ("reward", "reward", PALETTE[3])):
+            learned.plot([row["round"] for row in means], [row[key] for row in means], color=colour, label=label)
+        learned.set(title=f"{run.label}: expected and received", xlabel="round", ylabel="mean over clients (no unit)")
+        learned.legend(loc="upper right")
+    return figure
+
+
+def bottlenecks(runs: Sequence[Run]) -> Figure | None:
+    """How many rounds, and how much virtual time, each bottleneck held up: one stacked bar per run."""
+    found = [(run, blame.bottlenecks(run.query)) for run in runs]
+    found = [(run, held) for run, held in found if any(each.rounds for each in held.values())]
+    if not found:
+        return None
+    figure, panels = plot_style.panels(2, 2, 110 + 34 * len(found), sharey=True)
+    scale, unit = plot_style.unit(
+        (np.array([sum(each.seconds for each in held.values())]) for _, held in found), SECONDS
+    )
+    for place, (_, held) in enumerate(found):
+        floors = [0.0, 0.0]
+        for name, each in held.items():
+            for which, amount in enumerate((each.rounds, each.seconds / scale)):
+                panels[which].barh(place, amount, 0.56, floors[which], color=BLAMED[name], label="_" * place + name)
+                floors[which] += amount
+    panels[0].set(title="Rounds, by what held them up", xlabel="rounds")
+    panels[1].set(title="Virtual time of these rounds", xlabel=f"virtual time ({unit})")
+    panels[0].set_yticks(range(len(found)), [run.label for run, _ in found])
+    panels[0].set_ylim(len(found) - 0.5, -0.5)
+    panels[0].xaxis.set_major_locator(plot_style.whole())
+    for axes in panels:
+        plot_style.bars(axes)
+    plot_style.legend(figure, panels[0])
+    return figure
+
+
+def timing(runs: Sequence[Run]) -> Figure | None:
+    """Where each round's virtual time went: the visit that was waited for last, and the others' waiting for it."""
+    found = [(run, rows) for run in runs if not run.is_asynchronous and (rows := run.query(CRITICAL))]
+    if not found:
+        return None
+    columns = min(2, len(found))
+    figure, panels = plot_style.panels(len(found), columns, 270, sharey=True)
+    scale, unit = plot_style.unit((run.rounds["end_s"] - run.rounds["start_s"] for run, _ in found), SECONDS)
+    keys = ("round_start_s", "start_s", "down_end_s", "compute_end_s", "up_end_s")
+    nobody = any(row["start_s"] > row["round_start_s"] for _, rows in found for row in rows)
+    for (run, rows), axes in zip(found, panels, strict=False):
+        spans = np.diff([[row[key] for key in keys] for row in rows], axis=1) / scale  # (rounds, 4)
+        rounds = [row["round"] for row in rows]
+        names = ("nobody there", "download", "compute", "upload")
+        layers = list(zip(names, (NOBODY, DOWN, COMPUTING, UP), spans.T, strict=True))
+        plot_style.stack(axes, rounds, layers if nobody else layers[1:])
+        waits = [np.nan if row["others_wait_s"] is None else row["others_wait_s"] / scale for row in rows]
+        axes.plot(rounds, waits, color=INK, linewidth=1.3, linestyle=(0, (4, 2)), label="mean waiting of the others")
+        axes.set(title=run.label, xlabel="round")
+    for axes in panels[::columns]:
+        axes.set(ylabel=f"virtual time ({unit})", ylim=(0, None))
+    plot_style.legend(figure, panels[0])
+    return figure
+
+
+def staleness(runs: Sequence[Run]) -> Figure | None:
+    """How old the models were that updates of asynchronous runs were made from, in server steps."""
+    found = [(run, counts) for run in runs if run.is_asynchronous and (counts := blame.staleness(run.query))]
+    if not found:
+        return None
+    columns = min(2, len(found))
+    figure, panels = plot_style.panels(len(found), columns, 230, sharex=True)
+    oldest = max(max(counts) for _, counts in found)
+    step = oldest // MAX_STALENESS_BARS + 1
+    edges = np.arange(0, oldest + step + 1, step) - 0.5
+    for (run, counts), axes in zip(found, panels, strict=False):
+        ages, numbers = np.array(list(counts.items())).T
+        heights, _ = np.histogram(ages, edges, weights=numbers)
+        axes.bar(edges[:-1] + step / 2, heights, 0.9 * step, color=colours(runs)[run.method])
+        mean = float(np.average(ages, weights=numbers))
+        axes.axvline(mean, color=INK, linewidth=1.3, linestyle=(0, (4, 2)))
+        axes.set(title=f"{run.label}: mean {mean:.1f}", xlabel="server steps", xlim=(edges[0], edges[-1]))
+        axes.tick_params(labelbottom=True)
+        axes.grid(False, axis="x")
+        axes.xaxis.set_major_locator(plot_style.whole())
+    for axes in panels[::columns]:
+        axes.set_ylabel("updates")
+    return figure
+
+
+def blocks(runs: Sequence[Run]) -> Figure | None:
+    """Bytes of each block, down and up, beside what a nominal 1/M of the model per block would be."""
+    each = [(run, [row for row in run.traffic() if row.name not in NO_BLOCKS]) for run in runs]
+    found = [(run, rows) for run, rows in each if rows]
+    if not found:
+        return None
+    columns = min(2, len(found))
+    most = max(len(rows) for _, rows in found)
+    figure, panels = plot_style.panels(len(found), columns, 90 + 32 * most, sharex=True)
+    scale, unit = plot_style.unit((np.array([[row.down, row.up] for row in rows], float) for _, rows in found), BYTES)
+    for (run, rows), axes in zip(found, panels, strict=False):
+        place = np.arange(len(rows))
+        for offset, colour, name, real, nominal in (
+            (-0.19, DOWN, "down", [row.down for row in rows], [row.nominal_down for row in rows]),
+            (0.19, UP, "up", [row.up for row in rows], [row.nominal_up for row in rows]),
+        ):
+            axes.barh(place + offset, np.divide(real, scale), 0.34, color=colour, label=name)
+            x, y = np.divide(nominal, scale), place + offset
+            axes.vlines(x, y - 0.19, y + 0.19, color=INK, linewidth=1.6)
+        axes.set(title=run.label, xlabel=f"bytes ({unit})", ylim=(len(rows) - 0.4, -0.6))
+        axes.set_yticks(place, [row.name for row in rows])
+        axes.tick_params(labelbottom=True)
+        plot_style.bars(axes)
+    panels[0].set_xlim(left=0)
+    plot_style.legend(figure, panels[0])
+    return figure
+
+
+def partition(runs: Sequence[Run]) -> Figure | None:
+    """Training examples per client and class as a heat map, of the first clients only if there are many."""
+    found = next((run.histogram for run in runs if run.histogram), None)
+    if found is None:
+        return None
+    counts = np.array(found[:MAX_CLIENTS], float).T  # (classes, clients)
+    figure, (axes,) = plot_style.panels(1, 1, min(560, 130 + 20 * len(counts)))
+    image = axes.imshow(counts, cmap="YlGnBu", aspect="auto", interpolation="none", vmin=0)
+    axes.grid(False)
+    axes.set(xlabel="client", ylabel="class")
+    axes.xaxis.set_major_locator(plot_style.whole())
+    axes.yaxis.set_major_locator(plot_style.whole())
+    bar = figure.colorbar(image, ax=axes, pad=0.01, aspect=18)
+    bar.outline.set_visible(False)
+    bar.set_label("training examples", color=MUTED)
+    return figure
+
+
+CHOSEN = """SELECT round, alpha, COUNT(*) AS clients, SUM("full") AS full_clients FROM choices
+    GROUP BY round, alpha ORDER BY round, alpha"""
+# Per round: the visit that was waited for last, and how long others that counted had been done by the round's end.
+CRITICAL = """SELECT r.round, r.start_s AS round_start_s, r.end_s, c.start_s, c.down_end_s, c.compute_end_s, c.up_end_s,
+    AVG(r.end_s - o.up_end_s) AS others_wait_s
+    FROM rounds r JOIN visits c ON c.round = r.round AND c.client = r.critical
+    LEFT JOIN visits o ON o.round = r.round AND o.client != r.critical AND o.kind = 'train'
+    GROUP BY r.round ORDER BY r.round"""
+
+
+def _lines(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
+    """Label -> how its line is drawn: a colour per method, and a dash per run of the same method."""
+    dashes, seen = ("-", "--", ":", "-."), dict.fromkeys((run.method for run in runs), 0)
+    lines = {}
+    for run in runs:
+        lines[run.label] = {"color": colours(runs)[run.method], "linestyle": dashes[seen[run.method] % len(dashes)]}
+        seen[run.method] += 1
+    return lines

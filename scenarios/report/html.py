@@ -1,0 +1,307 @@
+"""Run folders to tables, figures and one HTML file that opens offline. Reads runs, never writes into them.
+
+A run that is unfinished, or still at work, is reported as far as it got and marked so; `scenarios.report.run_reader`
+reads it. matplotlib and jinja2 are imported by the functions that use them, so that the command line starts fast.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coordinator.records.store import FAULTY
+from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
+from edge.protocol.files import write_text
+from scenarios.report import bottlenecks
+from scenarios.report.csv_files import csv_text
+from scenarios.report.run_reader import Run, find, open_runs, rows
+
+MAX_EVENTS = 200
+MOST_FAULTY = 20
+"""How many clients are named whose updates could not be used."""
+MOST_CRITICAL, MOST_CRITICAL_BESIDE_OTHERS = 5, 3
+"""How many clients are shown of a run that stands alone, or of each of several."""
+ELSEWHERE = ("partition", "blocks", "calibrations", "started_utc")
+"""Parts of the environment that are shown in sections of their own."""
+
+
+def csv_table(runs: Sequence[Path], path: Path) -> Path:
+    """Write `runs.rows` of these run folders as CSV; an accuracy or loss that was not measured is an empty cell."""
+    table = rows(open_runs(runs))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    head = list(table[0]) if table else ["run", "method", "seed", "round"]
+    with path.open("w", encoding="utf-8", newline="") as file:  # where the user wants it, which may be a pipe
+        file.write(csv_text(head, (row.values() for row in table)))
+    return path
+
+
+def parquet_table(runs: Sequence[Path], path: Path) -> Path:
+    """Write `runs.rows` of these run folders as Parquet."""
+    import pyarrow
+    import pyarrow.parquet
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows(open_runs(runs))), path)
+    return path
+
+
+def from_folder(
+    folder: Path, output: Path | None = None, csv_path: Path | None = None, parquet_path: Path | None = None
+) -> Path:
+    """Write the report of a run or compare folder, by default into it, and its tables where they are wanted."""
+    runs, comparison = find(folder)
+    methods = ", ".join(run.method for run in open_runs(runs))
+    if csv_path is not None:
+        csv_table(runs, csv_path)
+    if parquet_path is not None:
+        parquet_table(runs, parquet_path)
+    title = f"{folder.resolve().parent.name}: {methods}"  # a run lies in <scenario>/<run id>, and so does a comparison
+    if output is None:
+        return build(runs, folder / "report.html", title, comparison)
+    return build(runs, output, title, comparison, follow=True)
+
+
+def build(
+    runs: Sequence[Path],
+    output: Path,
+    title: str,
+    comparison: Mapping[str, Any] | None = None,
+    follow: bool = False,
+) -> Path:
+    """Write the report of these run folders to ``output`` and return it.
+
+    ``comparison`` is what `compare` found: ``target_accuracy``, ``at_common_bytes`` and ``at_common_seconds``.
+    ``follow``: write where ``output`` leads, be it a link, a pipe or a terminal; otherwise it is replaced.
+    ReportError if a folder is no run.
+    """
+    import jinja2
+    from markupsafe import Markup
+
+    from scenarios.report import figures
+
+    opened = open_runs(runs)
+    target = _target(opened, comparison)
+    most_critical = MOST_CRITICAL if len(opened) == 1 else MOST_CRITICAL_BESIDE_OTHERS
+    drawn = {name: Markup(svg) for name, svg in figures.draw(opened, target).items()}
+    loader = jinja2.FileSystemLoader(Path(__file__).with_name("templates"))
+    templates = jinja2.Environment(
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    templates.filters |= {"bytes": _shown(format_bytes), "flops": _shown(format_flops), "percent": _shown(percent)}
+    templates.filters |= {"seconds": _shown(format_seconds), "counted": bottlenecks.counted}
+    page = templates.get_template("report.html.j2").render(
+        title=title,
+        runs=opened,
+        target=target,
+        facts=_facts(opened[0], target),
+        headline=_headline(opened, target, comparison or {}),
+        critical=[(run, bottlenecks.critical_clients(run.query, most_critical)) for run in opened],
+        most_critical=most_critical,
+        kinds=_kinds(opened),
+        waste=[(run, bottlenecks.visits(run.query), _waste(run)) for run in opened],
+        faulty=[(run.label, row) for run in opened for row in bottlenecks.faulty(run.query, MOST_FAULTY)],
+        costs=_costs(opened),
+        traffic=[(run.label, run.traffic()) for run in opened],
+        partitions=_distinct((run, run.histogram) for run in opened),
+        blocks=_distinct((run, run.environment.get("blocks")) for run in opened),
+        calibrations=_distinct((run, run.environment.get("calibrations")) for run in opened),
+        environments=_distinct((run, _environment(run)) for run in opened),
+        events=[(run.label, *_events(run)) for run in opened],
+        figures=drawn,
+        colours=figures.colours(opened),
+    )
+    if follow and output.exists() and not output.is_file():
+        output.write_text(page, encoding="utf-8")  # a pipe or a terminal
+    else:
+        write_text(output.resolve() if follow else output, page)
+    return output
+
+
+def _kinds(runs: Sequence[Run]) -> list[str]:
+    """Kinds of visit, but those with faults only where there are any."""
+    found = {kind for run in runs for kind, count in bottlenecks.visits(run.query).items() if count}
+    return [kind for kind in bottlenecks.KINDS if kind not in FAULTY or kind in found]
+
+
+def percent(share: float) -> str:
+    """A share in [0, 1] for a table: 0.8125 -> "81.25 %"."""
+    return f"{100 * share:.2f} %"
+
+
+@dataclass(frozen=True)
+class _Column:
+    """One column of the headline table."""
+
+    group: str
+    name: str
+    value: Callable[[Run], float | None]
+    show: Callable[[float], str]
+    best: Callable[[Iterable[float]], float] | None = None
+    """Which value to set in bold: ``max``, ``min``, or None where runs of different length cannot be compared."""
+    missing: str = "–"
+
+
+def _headline_columns(target: float | None, comparison: Mapping[str, Any]) -> list[_Column]:
+    reaching = f"To {100 * target:g} %" if target is not None else "To the target"
+    columns = [
+        _Column("Accuracy", "final", Run.final, percent, max),
+        _Column("Accuracy", "best", Run.best, percent, max),
+        _Column("Length", "rounds", lambda run: run.completed, "{:.0f}".format),
+    ]
+    if target is not None:
+        never = "not reached"
+        columns += [
+            _Column(
+                reaching, "virtual time", lambda r: r.at_target(r.rounds["end_s"], target), format_seconds, min, never
+            ),
+            _Column(reaching, "bytes, real", lambda r: r.at_target(r.nbytes, target), format_bytes, min, never),
+            _Column(reaching, "nominal", lambda r: r.at_target(r.nominal_nbytes, target), format_bytes, min, never),
+        ]
+    for key, amount, show in (
+        ("at_common_bytes", "bytes", format_bytes),
+        ("at_common_seconds", "seconds", format_seconds),
+    ):
+        common = comparison.get(key)
+        if common and common.get(amount) is not None:
+            reached = dict(common["accuracy"])
+            columns.append(_Column("Accuracy at", show(common[amount]), _lookup(reached), percent, max))
+    return [
+        *columns,
+        _Column("Device work", "real", lambda run: run.total("flops"), format_flops),
+        _Column("Device work", "nominal", lambda run: run.total("nominal_flops"), format_flops),
+        _Column("Energy", "joules", lambda run: run.total("joules"), format_joules),
+        _Column("This machine", "wall time", Run.wall_seconds, format_seconds),
+    ]
+
+
+def _lookup(by_method: Mapping[str, float | None]) -> Callable[[Run], float | None]:
+    return lambda run: by_method.get(run.label, by_method.get(run.method))
+
+
+def _headline(runs: Sequence[Run], target: float | None, comparison: Mapping[str, Any]) -> dict[str, Any]:
+    """Groups with their widths, column names, and one row of (text, is best) cells per run."""
+    columns = _headline_columns(target, comparison)
+    cells: list[list[tuple[str, bool]]] = [[] for _ in runs]
+    for column in columns:
+        values = [column.value(run) for run in runs]
+        known = [value for value in values if value is not None]
+        best = column.best(known) if column.best and len(runs) > 1 and known else None
+        for row, value in zip(cells, values, strict=True):
+            row.append((column.missing, False) if value is None else (column.show(value), value == best))
+    groups = Counter(column.group for column in columns)
+    return {
+        "groups": list(groups.items()),
+        "names": [column.name for column in columns],
+        "rows": [(run, row, run.stopped_by()) for run, row in zip(runs, cells, strict=True)],
+    }
+
+
+def _costs(runs: Sequence[Run]) -> dict[str, Any]:
+    """Real and nominal totals per run, and per round against FedAvg's where it is among the runs."""
+    kinds = (("bytes", format_bytes), ("flops", format_flops))
+    base = next((run for run in runs if run.method == "fedavg" and run.completed), None)
+    table = []
+    for run in runs:
+        cells = []
+        for kind, show in kinds:
+            real, nominal = _cost(run, kind)
+            cells += [show(real), show(nominal), f"{real / nominal:.3f}" if nominal else "–"]
+        if base is not None:
+            cells += [_against(run, base, kind, part) for kind, _ in kinds for part in (0, 1)]
+        table.append((run, cells))
+    return {"rows": table, "base": base}
+
+
+def _waste(run: Run) -> list[tuple[str, str, float]]:
+    """(in vain, of all, as a share in [0, 1]) of the seconds of visits, of bytes and of joules."""
+    amounts = (
+        (run.total("wasted_s"), run.total("busy_s"), format_seconds),
+        (run.total("wasted_bytes"), run.total("bytes_down") + run.total("bytes_up"), format_bytes),
+        (run.total("wasted_joules"), run.total("joules"), format_joules),
+    )
+    return [(show(wasted), show(spent), wasted / spent if spent else 0.0) for wasted, spent, show in amounts]
+
+
+def _cost(run: Run, kind: str) -> tuple[float, float]:
+    real = run.total("flops") if kind == "flops" else run.total("bytes_down") + run.total("bytes_up")
+    return real, run.total(f"nominal_{kind}")
+
+
+def _against(run: Run, base: Run, kind: str, part: int) -> str:
+    """How much more (+) or less (−) a mean round of ``run`` cost than one of ``base``; part 0 is real, 1 nominal."""
+    theirs = _cost(base, kind)[part] / base.completed
+    if not theirs or not run.completed:
+        return "–"
+    change = 100 * (_cost(run, kind)[part] / run.completed / theirs - 1)
+    return f"{change:+.1f} %".replace("-", "−") if run is not base else "0"
+
+
+def _facts(run: Run, target: float | None) -> list[tuple[str, str]]:
+    """What a reader must know of the setting, from the first run's scenario; what it does not say is left out."""
+    known = _flat(run.scenario)
+    wanted = (
+        ("scenario", "name", str),
+        ("data", "data.name", str),
+        ("model", "model.name", str),
+        ("clients", "data.clients", str),
+        ("a round", "rounds.participants", str),
+        ("policy", "rounds.policy", str),
+        ("seed", "seed", str),
+    )
+    facts = [(name, show(known[key])) for name, key, show in wanted if known.get(key) is not None]
+    if target is not None:
+        facts.append(("target", f"{100 * target:g} %"))
+    source = _flat(run.environment).get("data.source")
+    if source:
+        facts.append(("data from", str(source)))
+    started = run.environment.get("started_utc")
+    return facts + ([("started", str(started))] if started else [])
+
+
+def _environment(run: Run) -> list[tuple[str, str]]:
+    shown = {key: value for key, value in run.environment.items() if key not in ELSEWHERE}
+    return [(key, str(value)) for key, value in _flat(shown).items()]
+
+
+def _events(run: Run) -> tuple[int, list[sqlite3.Row]]:
+    """How many host events there were, and the first of them."""
+    count = run.query("SELECT COUNT(*) AS n FROM host_events")[0]["n"]
+    return count, run.query("SELECT kind, worker, detail, wall_s FROM host_events LIMIT ?", [MAX_EVENTS])
+
+
+def _distinct(pairs: Iterable[tuple[Run, Any]]) -> list[tuple[str, Any]]:
+    """(labels of the runs that share it, thing) for each distinct thing that is not empty."""
+    groups: list[tuple[list[str], Any]] = []
+    for run, thing in pairs:
+        if not thing:
+            continue
+        labels = next((labels for labels, known in groups if known == thing), None)
+        if labels is None:
+            groups.append(([run.label], thing))
+        else:
+            labels.append(run.label)
+    return [(", ".join(labels), thing) for labels, thing in groups]
+
+
+def _target(runs: Sequence[Run], comparison: Mapping[str, Any] | None) -> float | None:
+    stated = (comparison or {}).get("target_accuracy")
+    if stated is None:
+        stated = runs[0].scenario.get("stop", {}).get("target_accuracy")
+    return None if stated is None else float(stated)
+
+
+def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in nested.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _shown(show: Callable[[float], str]) -> Callable[[float | None], str]:
+    return lambda value: "–" if value is None or math.isnan(value) else show(value)

@@ -1,0 +1,201 @@
+"""What the user sees while a run works: a live table on a terminal, plain lines elsewhere, nothing with --quiet.
+
+It is written to stderr, so that stdout holds results alone, and fits 80 columns.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+
+from coordinator.rounds.run import Progress
+from costmodel.units import format_bytes, format_seconds
+from scenarios.config.load import Loaded
+from scenarios.report.bottlenecks import SHORT
+from scenarios.report.html import percent
+
+KEPT_ROWS = 10
+REFRESHES_PER_SECOND = 4
+SPARKS = "▁▂▃▄▅▆▇█"
+SPARK_WIDTH = 24
+
+
+@dataclass
+class _Run:
+    """What is known of one run."""
+
+    name: str
+    rounds_max: int = 0
+    alpha_max: int = 0
+    """M - 1"""
+    started: float | None = None
+    """None while it waits for its turn."""
+    ended: float | None = None
+    accuracies: list[float] = field(default_factory=list)
+    progress: list[tuple[Progress, float]] = field(default_factory=list)
+    """The last rounds, each with its wall seconds since the start."""
+
+    @property
+    def rounds(self) -> int:
+        """Rounds so far."""
+        return self.progress[-1][0].rounds if self.progress else 0
+
+    def wall_seconds(self) -> float:
+        """Since the start, until the end."""
+        if self.started is None:
+            return 0.0
+        return (time.monotonic() if self.ended is None else self.ended) - self.started
+
+    def eta_seconds(self) -> float | None:
+        """Until the last round, at the pace so far; None where there is no telling."""
+        if not self.rounds or self.ended is not None:
+            return None
+        last, wall_seconds = self.progress[-1]
+        ahead = wall_seconds / last.rounds * (self.rounds_max - last.rounds)
+        return max(0.0, ahead - (self.wall_seconds() - wall_seconds))
+
+
+class Show:
+    """Takes `on_start` and `on_round` of runs, one after another; ``methods`` names all that will come."""
+
+    def __init__(self, methods: Sequence[str], stream: IO[str] | None = None, quiet: bool = False) -> None:
+        self._console = Console(file=stream or sys.stderr)
+        self._quiet = quiet
+        self._runs = [_Run(method) for method in methods]
+        self._current = -1
+        self._is_live = False
+
+    @contextmanager
+    def showing(self) -> Iterator[None]:
+        """The live table, where there is a terminal."""
+        self._is_live = not self._quiet and self._console.is_terminal
+        if not self._is_live:
+            yield
+            return
+        live = Live(console=self._console, refresh_per_second=REFRESHES_PER_SECOND, get_renderable=self.render)
+        with live:
+            yield
+
+    def on_start(self, folder: Path, loaded: Loaded) -> None:
+        """A run begins; the one before, if any, has ended."""
+        if self._current >= 0:
+            self._runs[self._current].ended = time.monotonic()
+        self._current += 1
+        run = self._runs[self._current]
+        run.started, run.rounds_max, run.alpha_max = time.monotonic(), loaded.scenario.rounds.max, loaded.blocks - 1
+        self._line(f"{loaded.name}: {run.name}, run folder {folder}")
+
+    def on_round(self, progress: Progress) -> None:
+        """A round has been committed."""
+        run = self._runs[self._current]
+        run.progress = [*run.progress, (progress, run.wall_seconds())][-KEPT_ROWS:]
+        if progress.row.accuracy is not None:
+            run.accuracies.append(progress.row.accuracy)
+        if progress.rounds == run.rounds_max or _is_cut(progress):
+            run.ended = time.monotonic()
+        self._line(line(run))
+
+    def _line(self, text: str) -> None:
+        if not self._is_live and not self._quiet:
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def render(self) -> RenderableType:
+        """All runs, and the last rounds of the one at work."""
+        parts: list[RenderableType] = [_overview(self._runs)]
+        if self._current >= 0:
+            parts += ["", _rounds(self._runs[self._current])]
+        return Group(*parts)
+
+
+def _is_cut(progress: Progress) -> bool:
+    """Whether this row is no whole round: rounds are numbered from 0, and counted when they are whole.
+
+    A round in which nobody's visit counted is whole.
+    """
+    return progress.row.round == progress.rounds
+
+
+def _place(progress: Progress) -> str:
+    """The number of the round, from 1; of a score after the last round, when nothing was begun any more, ``end``."""
+    if not _is_cut(progress):
+        return str(progress.rounds)
+    return f"{progress.row.round + 1} cut" if progress.row.busy_s else "end"
+
+
+def _overview(runs: Sequence[_Run]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for number in range(6):
+        table.add_column(no_wrap=True, justify="left" if number in (0, 5) else "right")
+    for run in runs:
+        if run.started is None:
+            table.add_row(run.name, "waits", style="dim")
+            continue
+        eta = run.eta_seconds()
+        table.add_row(
+            run.name,
+            f"{run.rounds}/{run.rounds_max}" if run.progress else "starts",
+            percent(run.accuracies[-1]) if run.accuracies else "",
+            format_seconds(float(f"{run.wall_seconds():.1f}")),
+            "" if eta is None else f"ETA {format_seconds(round(eta))}",
+            spark(run.accuracies),
+            style="bold" if run.ended is None else "",
+        )
+    return table
+
+
+def _rounds(run: _Run) -> Table:
+    table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
+    for title in ("round", "accuracy", "virtual", "down", "up", "clients", "held by", "wall"):
+        table.add_column(title, justify="right", no_wrap=True)
+    if any(progress.alphas for progress, _ in run.progress):
+        table.add_column("alpha 1..", justify="left", no_wrap=True)
+    for progress, wall_seconds in run.progress:
+        table.add_row(*_cells(run, progress, wall_seconds))
+    return table
+
+
+def _cells(run: _Run, progress: Progress, wall_seconds: float) -> list[str]:
+    row = progress.row
+    cells = [
+        _place(progress),
+        "-" if row.accuracy is None else percent(row.accuracy),
+        format_seconds(row.end_s),
+        format_bytes(progress.bytes_down),
+        format_bytes(progress.bytes_up),
+        str(row.participants),
+        SHORT.get(row.bottleneck, "-"),
+        format_seconds(wall_seconds),
+    ]
+    return [*cells, alphas(progress.alphas, run.alpha_max)] if progress.alphas else cells
+
+
+def line(run: _Run) -> str:
+    """The last round of a run as one line of text."""
+    progress, wall_seconds = run.progress[-1]
+    place, *rest = _cells(run, progress, wall_seconds)
+    names = ("accuracy", "virtual", "down", "up", "clients", "held by", "wall", "alpha")
+    number, *cut = place.split()
+    place = " ".join([f"{number}/{run.rounds_max}", *cut]) if number != "end" else number
+    parts = [f"{run.name} {place}", *(f"{n} {c}" for n, c in zip(names, rest, strict=False))]
+    eta = run.eta_seconds()
+    return "  ".join([*parts, *([] if eta is None else [f"ETA {format_seconds(round(eta))}"])])
+
+
+def alphas(counts: Mapping[int, int], alpha_max: int) -> str:
+    """``4/0/6``: how many visits got alpha 1, 2, 3."""
+    return "/".join(str(counts.get(alpha, 0)) for alpha in range(1, alpha_max + 1))
+
+
+def spark(values: Sequence[float]) -> str:
+    """The curve so far as a line of blocks, from 0 to 1; at most `SPARK_WIDTH` of them, the last value always shown."""
+    step = -(-len(values) // SPARK_WIDTH) or 1
+    return "".join(SPARKS[min(7, int(8 * value))] for value in values[::-1][::step][::-1])

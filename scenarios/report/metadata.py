@@ -1,0 +1,218 @@
+"""What a run leaves for people and other tools: its environment and its summary."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import re
+import sqlite3
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+from pydantic import BaseModel, ValidationError
+
+from coordinator.records.store import has_rounds, read
+from coordinator.rounds.run import Federation
+from costmodel.fleet.devices import own_devices
+from edge.protocol.config import Description
+from edge.protocol.payload import INPUT_GRADIENT
+from edge.runtime.numerics import computes, differing
+from scenarios import fleet_builder
+from scenarios.config.load import Loaded, ScenarioError
+from scenarios.config.schema import Scenario
+from scenarios.host import PACKAGES, Host, default_workers
+from scenarios.plugin_sources import SourceFile, change
+from scenarios.report import bottlenecks
+from scenarios.studies.doctor import COLUMNS
+
+
+def environment(
+    loaded: Loaded,
+    description: Description,
+    host: Host,
+    refused: Mapping[int, str],
+    stop_at_target: bool,
+    own: Mapping[str, SourceFile],
+) -> dict[str, Any]:
+    """What the run was made on and of, for whoever reads the folder.
+
+    ``refused``: client -> why it takes no part. ``own``: module -> its file, of the user's own modules.
+    """
+    layout = description.layout
+    return {
+        "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": sys.version.split()[0],
+        "versions": {name: version(name) for name in ("fedbr-edge", *PACKAGES)},
+        "platform": platform.platform(),
+        "cores": default_workers(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "workers": host.workers,
+        "device": host.device,
+        "computes": computes(host.device),
+        "data": {
+            "name": loaded.dataset.name,
+            "sha256": description.data_sha256,
+            "source": description.data_source,
+            "test_examples": description.test_count,
+        },
+        "partition": {
+            "clients": len(description.samples),
+            "classes": description.classes,
+            "histogram": description.histogram.tolist(),
+        },
+        "blocks": [
+            {
+                **asdict(block),
+                "nbytes": layout.nbytes(layout.keys([block.name])),
+                "flops_forward": float(forward),
+                "flops_weight_gradient": float(weight),
+                "flops_input_gradient": float(inner + inputs),
+                "activations": float(activations),
+            }
+            for block, (forward, weight, inner, inputs), activations in zip(
+                layout.blocks, description.flops, description.activations, strict=True
+            )
+        ],
+        "calibrations": calibrations(loaded.scenario),
+        "refused_clients": {str(client): why for client, why in refused.items()},
+        "flops_plain_per_sample": float(description.flops.sum() - description.flops[0, INPUT_GRADIENT]),
+        "stops_at_target": stop_at_target,
+        **({"sources": {module: asdict(source) for module, source in own.items()}} if own else {}),
+    }
+
+
+def stops_at_target(folder: Path) -> bool:
+    """Whether the run of a folder ends at its target accuracy; runs do, where nothing is known of them yet."""
+    return _recorded(folder).stops_at_target
+
+
+def device_of(folder: Path) -> str | None:
+    """The device that a run began on; None where nothing is known of it yet."""
+    return _recorded(folder).device
+
+
+def data_sha256(folder: Path) -> str:
+    """The hash of the data that a run began with; empty where nothing is known of them."""
+    return str(_recorded(folder).data.get("sha256", ""))
+
+
+def machine_change(folder: Path, device: str) -> str:
+    """How this machine differs from the one that a run began on, in what decides about last bits; empty: not at all."""
+    before = _recorded(folder).computes
+    return differing(computes(device), before) if before else ""
+
+
+def source_change(folder: Path) -> str:
+    """How the user's own modules differ from those that a run began with, and where these lie; empty: not at all."""
+    return change(_recorded(folder).sources, folder)
+
+
+class _Recorded(BaseModel, extra="ignore", strict=True):
+    """What of a run's environment matters to those who go on with it."""
+
+    device: str | None = None
+    computes: dict[str, str] = {}
+    data: dict[str, Any] = {}
+    stops_at_target: bool = True
+    sources: dict[str, SourceFile] = {}
+
+
+def _recorded(folder: Path) -> _Recorded:
+    """ScenarioError for a file that is damaged, or missing although rounds have been committed."""
+    path = folder / "environment.json"
+    try:
+        return _Recorded.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = "".join(f" {part}:" for part in first["loc"])
+        raise ScenarioError(f"{path} is damaged:{where} {first['msg']}") from None
+    except FileNotFoundError:
+        with contextlib.suppress(sqlite3.DatabaseError):  # whoever needs the ledger will name it
+            if has_rounds(folder / "ledger.sqlite"):
+                raise ScenarioError(f"{path} is missing, and the run cannot be gone on with without it") from None
+        return _Recorded()
+
+
+def summary(
+    folder: Path, loaded: Loaded, federation: Federation, stopped_by: str, wall_seconds: float
+) -> dict[str, Any]:
+    """What ``run --json`` prints."""
+    query = partial(read, folder / "ledger.sqlite")
+    rows = query("SELECT * FROM rounds ORDER BY round")
+    scored = [row for row in rows if row["accuracy"] is not None]
+    target = loaded.scenario.stop.target_accuracy
+    total = {name: sum(row[name] for row in rows) for name in SUMMED}
+    return {
+        "run_dir": str(folder),
+        "method": loaded.scenario.method,
+        "seed": loaded.scenario.seed,
+        "data": federation.description.data_source,
+        "rounds": federation.committed.rounds,
+        "accuracy": scored[-1]["accuracy"] if scored else None,
+        "best_accuracy": max((row["accuracy"] for row in scored), default=None),
+        "virtual_seconds": federation.committed.virtual_seconds,
+        **total,
+        "wasted_seconds": sum(row["wasted_s"] for row in rows),
+        "bottlenecks": {name: each.rounds for name, each in bottlenecks.bottlenecks(query).items()},
+        "visits": bottlenecks.visits(query),
+        "target_accuracy": target,
+        **to_target(rows, target, federation.committed.rounds),
+        "stopped_by": stopped_by,
+        "wall_seconds": wall_seconds,
+        "model_sha256": federation.committed.model_sha256,
+    }
+
+
+SUMMED = (
+    "bytes_down",
+    "bytes_up",
+    "nominal_bytes",
+    "flops",
+    "nominal_flops",
+    "joules",
+    "wasted_bytes",
+    "wasted_joules",
+)
+
+
+def to_target(rows: list[sqlite3.Row], target: float | None, rounds: int) -> dict[str, float | int | None]:
+    """Virtual seconds, bytes and rounds until the accuracy first reached the target; all None if it did not.
+
+    ``rounds``: of the run. A row after the last of them is a round that was cut, or a late score.
+    """
+    nbytes = 0
+    for row in rows:
+        nbytes += row["bytes_down"] + row["bytes_up"]
+        if target is not None and row["accuracy"] is not None and row["accuracy"] >= target:
+            count = min(row["round"] + 1, rounds)
+            return {"time_to_target_s": row["end_s"], "bytes_to_target": nbytes, "rounds_to_target": count}
+    return {"time_to_target_s": None, "bytes_to_target": None, "rounds_to_target": None}
+
+
+# --- calibrated devices -----------------------------------------------------------------------------------------------
+
+
+def calibrations(scenario: Scenario) -> dict[str, list[list[str]]]:
+    """Device -> `calibration_of` its file, for the fleet's devices that ``fedbr doctor --calibrate`` made."""
+    own, found = fleet_builder.own_rows(scenario)[0], {}
+    for name in own.keys() & set(scenario.fleet.devices):
+        path = fleet_builder.calibrated(name)
+        # A file that the scenario names may have a device of the same name, which then is the fleet's.
+        if path is not None and own_devices(path).get(name) == own[name]:
+            found[name] = calibration_of(path)
+    return {name: lines for name, lines in found.items() if lines}
+
+
+def calibration_of(path: Path) -> list[list[str]]:
+    """The table in the comments of a calibrated device's file, names of columns first; empty where there is none."""
+    comments = [line[2:] for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("# ")]
+    lines = [re.split(r" {2,}", line.strip()) for line in comments]
+    head = list(COLUMNS)
+    return [line for line in lines[lines.index(head) :] if len(line) == len(head)] if head in lines else []

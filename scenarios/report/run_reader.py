@@ -1,0 +1,252 @@
+"""Run folders, opened for reading. Never writes into one.
+
+A run that is unfinished, or still at work, is read as far as it got. What is said of a run comes from the ledger's
+committed rounds; how it ended comes from the summary that the run left there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.records.store import RoundRow, read
+from coordinator.rounds.asynchronous import POLICIES as ASYNCHRONOUS
+from edge.protocol.payload import BUFFERS
+
+Doubles = NDArray[np.float64]
+PARTS = ("scenario.toml", "environment.json", "ledger.sqlite")
+UNFINISHED = "unfinished"
+NO_BLOCKS = ("header", "cut")
+"""Keys of the table ``transfers`` that name no block."""
+_STOPS = {
+    "target": "target reached",
+    "rounds": "round limit",
+    "clients": "no client could go on",
+    "user": "stopped by user",
+}
+_VIRTUAL_COLUMNS = RoundRow._fields
+_NUMBERS = [name for name, kind in get_type_hints(RoundRow).items() if kind is not str]
+
+
+class ReportError(ValueError):
+    """What was asked to be reported is not a run, or cannot be read as one."""
+
+
+@dataclass(frozen=True)
+class BlockTraffic:
+    """Bytes that one block cost a run, over all clients and rounds."""
+
+    name: str
+    """The block, its buffers counted with it, or ``header``."""
+    down: int
+    up: int
+    nominal_down: float
+    """What it costs where every block weighs 1/M of the model, however large it is; 0 for headers."""
+    nominal_up: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder, opened for reading."""
+
+    folder: Path
+    label: str
+    """Names the run within its report: the method, with seed and run id where the method alone is ambiguous."""
+    scenario: Mapping[str, Any]
+    scenario_text: str
+    environment: Mapping[str, Any]
+    summary: Mapping[str, Any] | None
+    """How the run ended; None while it is unfinished."""
+    rounds: Mapping[str, Doubles]
+    """Column of the table ``rounds`` that holds numbers -> its values, (rows,); NaN where a value is missing.
+
+    The last row may be no round: one that was cut, or a score after the last round.
+    """
+
+    @property
+    def method(self) -> str:
+        """The method's name, as the scenario writes it."""
+        return str(self.scenario.get("method", "unknown"))
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether its rounds wait for nobody."""
+        return (self.scenario.get("rounds") or {}).get("policy") in ASYNCHRONOUS
+
+    @property
+    def completed(self) -> int:
+        """Rounds that were played to their end, also where nobody's visit counted; a round that was cut is none."""
+        return len(self.accuracy) if self.summary is None else int(self.summary["rounds"])
+
+    @property
+    def accuracy(self) -> Doubles:
+        """Test accuracy after each round in [0, 1], (rounds,); NaN where it was not evaluated."""
+        return self.rounds["accuracy"]
+
+    @property
+    def histogram(self) -> Sequence[Sequence[int]]:
+        """Training examples (clients, classes); empty if the environment does not tell."""
+        return (self.environment.get("partition") or {}).get("histogram") or []
+
+    @cached_property
+    def nbytes(self) -> Doubles:
+        """Bytes down and up until the end of each round, (rounds,)."""
+        return np.cumsum(self.rounds["bytes_down"] + self.rounds["bytes_up"])
+
+    @cached_property
+    def nominal_nbytes(self) -> Doubles:
+        """Nominal bytes (FedBR, Eq. 3) until the end of each round, (rounds,)."""
+        return np.cumsum(self.rounds["nominal_bytes"])
+
+    def total(self, column: str) -> float:
+        """Sum of one column over all rounds."""
+        return float(self.rounds[column].sum())
+
+    def best(self) -> float | None:
+        """Best accuracy of any round; None if there is none."""
+        known = self.accuracy[~np.isnan(self.accuracy)]
+        return float(known.max()) if known.size else None
+
+    def final(self) -> float | None:
+        """Accuracy when it was last evaluated; None if it never was."""
+        known = self.accuracy[~np.isnan(self.accuracy)]
+        return float(known[-1]) if known.size else None
+
+    def at_target(self, amounts: Doubles, target: float | None) -> float | None:
+        """The value in ``amounts`` (rounds,) of the first round that reached ``target``; None if no round did."""
+        if target is None:
+            return None
+        reached = np.flatnonzero(self.accuracy >= target)
+        return float(amounts[reached[0]]) if reached.size else None
+
+    def query(self, sql: str, arguments: Sequence[Any] = ()) -> list[sqlite3.Row]:
+        """Rows of the ledger; ReportError if it cannot be read."""
+        return _query(self.folder, sql, arguments)
+
+    def wall_seconds(self) -> float:
+        """Seconds of this machine that the run took, start-up included once it has finished."""
+        if self.summary and self.summary.get("wall_seconds") is not None:
+            return float(self.summary["wall_seconds"])
+        return float(self.query("SELECT TOTAL(wall_s) AS wall_s FROM host_rounds")[0]["wall_s"])
+
+    def stopped_by(self) -> str:
+        """Which rule ended the run, in words."""
+        if self.summary is None:
+            return UNFINISHED
+        rule = str(self.summary.get("stopped_by", "unknown"))
+        return _STOPS.get(rule, f"budget: {rule.replace('_', ' ')}")
+
+    def traffic(self) -> list[BlockTraffic]:
+        """Bytes per block, in model order, headers and what was cut last."""
+        blocks = self.environment.get("blocks") or []
+        share = sum(block["nbytes"] for block in blocks) / len(blocks) if blocks else math.nan
+        real, sent = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+        for row in self.query(
+            "SELECT direction, key, COUNT(*) n, SUM(nbytes) b FROM transfers GROUP BY direction, key"
+        ):
+            name = str(row["key"]).removesuffix(BUFFERS)
+            real[name, row["direction"]] += row["b"]
+            # A block's buffers ride with its parameters: they are not a second sending of the block.
+            sent[name, row["direction"]] += row["n"] if row["key"] == name and name not in NO_BLOCKS else 0
+        present = {name for name, _ in real}
+        order = [block["name"] for block in blocks if block["name"] in present]
+        order += sorted(present - {*order, *NO_BLOCKS}) + [name for name in NO_BLOCKS if name in present]
+        return [
+            BlockTraffic(
+                name, real[name, "down"], real[name, "up"], sent[name, "down"] * share, sent[name, "up"] * share
+            )
+            for name in order
+        ]
+
+
+def open_runs(folders: Sequence[Path]) -> list[Run]:
+    """Open run folders, in the given order, each with a label of its own; ReportError for one that is no run."""
+    if not folders:
+        raise ReportError("there is no run to report")
+    parts = [_parts(folder) for folder in folders]
+    methods = Counter(str(scenario.get("method")) for _, scenario, _ in parts)
+    seeds = Counter((str(scenario.get("method")), scenario.get("seed")) for _, scenario, _ in parts)
+    runs = []
+    for folder, (text, scenario, environment) in zip(folders, parts, strict=True):
+        method, seed = str(scenario.get("method")), scenario.get("seed")
+        label = method if methods[method] == 1 else f"{method}, seed {seed}"
+        label += f", {folder.name}" if seeds[method, seed] > 1 else ""
+        summary = _query(folder, "SELECT value FROM meta WHERE key = 'summary'")
+        ended = json.loads(summary[0]["value"]) if summary else None
+        runs.append(Run(folder, label, scenario, text, environment, ended, _rounds(folder)))
+    return runs
+
+
+def find(folder: Path) -> tuple[list[Path], Mapping[str, Any] | None]:
+    """The run folders under a run or compare folder, and the comparison if it is one; ReportError if it is neither.
+
+    A compare folder that was moved is searched for its runs by their folders' names.
+    """
+    found = folder / "compare.json"
+    if not found.exists():
+        return [folder], None
+    try:
+        comparison = json.loads(found.read_text(encoding="utf-8"))
+        named = [Path(run["run_dir"]) for run in comparison["runs"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ReportError(f"{found} does not name the runs that were compared: {error!r}") from error
+    return [run if run.is_dir() else folder / run.name for run in named], comparison
+
+
+def rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """One row per run and round: the virtual columns of ``rounds``, with running totals of the bytes."""
+    table = []
+    for run in runs:
+        known = run.query(f"SELECT {', '.join(_VIRTUAL_COLUMNS)} FROM rounds ORDER BY round")
+        for index, row in enumerate(known):
+            head = {"run": run.folder.name, "method": run.method, "seed": run.scenario.get("seed")}
+            totals = {"bytes_so_far": int(run.nbytes[index]), "nominal_bytes_so_far": float(run.nominal_nbytes[index])}
+            table.append(head | dict(row) | totals)
+    return table
+
+
+def _parts(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Scenario text, scenario and environment of a run folder."""
+    if not folder.is_dir():
+        raise ReportError(f"{folder} is not a run folder: there is no such folder")
+    missing = [name for name in PARTS if not (folder / name).is_file()]
+    if (folder / "study.json").is_file():
+        raise ReportError(
+            f"{folder} holds a study, which draws its own report.html when it is finished: make it again with "
+            f"--run-id {folder.resolve().name}, or name the folder of one of its runs"
+        )
+    if missing:
+        raise ReportError(f"{folder} is not a run folder: it has no {', no '.join(missing)}")
+    name = PARTS[0]
+    try:
+        text = (folder / name).read_text(encoding="utf-8")
+        scenario = tomllib.loads(text)
+        name = PARTS[1]
+        return text, scenario, dict(json.loads((folder / name).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise ReportError(f"{folder / name} cannot be read: {error}") from error
+
+
+def _rounds(folder: Path) -> dict[str, Doubles]:
+    table = _query(folder, f"SELECT {', '.join(_NUMBERS)} FROM rounds ORDER BY round")
+    # None becomes NaN; float64 holds every count of bytes or FLOPs below 2^53 exactly.
+    values = np.array([tuple(row) for row in table], dtype=np.float64).reshape(len(table), len(_NUMBERS))
+    return {name: values[:, index] for index, name in enumerate(_NUMBERS)}
+
+
+def _query(folder: Path, sql: str, arguments: Sequence[Any] = ()) -> list[sqlite3.Row]:
+    try:
+        return read(folder / "ledger.sqlite", sql, arguments)
+    except sqlite3.Error as error:
+        raise ReportError(f"{folder / 'ledger.sqlite'} cannot be read: {error}") from error

@@ -1,0 +1,224 @@
+"""What commands print when they are done. Every table fits a terminal of 80 columns; nothing is computed here twice."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from coordinator.records.store import read
+from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
+from scenarios.config.toml_writer import toml_text
+from scenarios.report.bottlenecks import counted
+from scenarios.report.html import percent
+
+Summary = Mapping[str, Any]
+Row = tuple[str, list[str]]
+"""(what, one cell per run)"""
+RUNS_PER_TABLE = 4
+NOT_REACHED = "not reached"
+UNKNOWN = "unknown"
+
+
+def print_summary(result: Summary, page: Path | None, stream: IO[str] | None = None) -> None:
+    """How one run ended."""
+    console = _console(stream)
+    _print_runs(console, [result], {})
+    _print_data(console, result)
+    _print_path(console, "run folder", result["run_dir"])
+    if page is not None:
+        _print_path(console, "report", page)
+
+
+def print_comparison(result: Mapping[str, Any], page: Path, stream: IO[str] | None = None) -> None:
+    """How all runs of a comparison ended, side by side."""
+    console = _console(stream)
+    _print_runs(console, result["runs"], result)
+    _print_data(console, result["runs"][0])
+    _print_path(console, "report" if page.suffix == ".html" else "folder", page)
+
+
+def print_check(result: Mapping[str, Any], stream: IO[str] | None = None) -> None:
+    """The resolved scenario, its blocks, what each alpha costs, and what the run will cost."""
+    console = _console(stream)
+    console.print(toml_text(result["scenario"]), markup=False, highlight=False, soft_wrap=True)
+    console.print(_table("blocks", BLOCK_COLUMNS, map(_block, result["blocks"])))
+    console.print(BLOCK_NOTES, highlight=False, style="dim")
+    console.print(_table("the last alpha blocks, down to one client", ALPHA_COLUMNS, map(_alpha, result["alphas"])))
+    console.print(ALPHA_NOTES, highlight=False, style="dim")
+    console.print(_table("estimate, if the run lasts all its rounds", (), estimate_rows(result["estimate"])))
+    data = result["estimate"]["data"]
+    text = f"warning: {data['warning']}" if data["warning"] else f"data: {data['found']}"
+    console.print(f"\n{text}", markup=False, highlight=False, soft_wrap=True)
+    for refused in result["estimate"]["refused_clients"]:
+        text = f"warning: {refused['clients']} clients can take no part: {refused['why']}"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _console(stream: IO[str] | None) -> Console:
+    return Console(file=stream or sys.stdout)
+
+
+def _print_path(console: Console, name: str, path: object) -> None:
+    console.print(f"{name}: {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_data(console: Console, run: Summary) -> None:
+    """What was trained on, for lossy images and subsets stand beside an accuracy; older summaries do not say it."""
+    if run.get("data"):
+        _print_path(console, "data", run["data"])
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+def _print_runs(console: Console, runs: Sequence[Summary], comparison: Mapping[str, Any]) -> None:
+    """Methods stand beside each other, a few per table, so that a line is never wider than a terminal."""
+    for first in range(0, len(runs), RUNS_PER_TABLE):
+        some = runs[first : first + RUNS_PER_TABLE]
+        table = Table(show_edge=False, header_style="bold", pad_edge=False)
+        table.add_column("method", no_wrap=True)
+        for run in some:
+            table.add_column(str(run["method"]), justify="right")
+        for name, cells in run_rows(some, comparison):
+            table.add_row(name, *cells)
+        console.print()
+        console.print(table)
+    console.print()
+
+
+def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row]:
+    """The rows of the table of runs; with a comparison, also accuracies at what all runs have in common."""
+    target = runs[0]["target_accuracy"]
+    rows: list[Row] = [
+        ("accuracy, final", _cells(runs, "accuracy", percent)),
+        ("accuracy, best", _cells(runs, "best_accuracy", percent)),
+        ("rounds", _cells(runs, "rounds", str)),
+    ]
+    if target is not None:
+        nominal = [nominal_to_target(run) for run in runs]
+        rows += [
+            (f"virtual time to {100 * target:g} %", _cells(runs, "time_to_target_s", format_seconds, NOT_REACHED)),
+            ("bytes to it, real", _cells(runs, "bytes_to_target", format_bytes, NOT_REACHED)),
+            ("bytes to it, nominal", [NOT_REACHED if n is None else format_bytes(n) for n in nominal]),
+        ]
+    for key, amount, show in (
+        ("at_common_bytes", "bytes", format_bytes),
+        ("at_common_seconds", "seconds", format_seconds),
+    ):
+        if key in comparison:
+            common = comparison[key]
+            cells = [_shown(common["accuracy"][run["method"]], percent, "-") for run in runs]
+            rows.append((f"accuracy at {show(common[amount])}", cells))
+    return [
+        *rows,
+        ("virtual time", _cells(runs, "virtual_seconds", format_seconds)),
+        ("bytes, real", [format_bytes(run["bytes_down"] + run["bytes_up"]) for run in runs]),
+        ("bytes, nominal", _cells(runs, "nominal_bytes", format_bytes)),
+        ("FLOPs, real", _cells(runs, "flops", format_flops)),
+        ("FLOPs, nominal", _cells(runs, "nominal_flops", format_flops)),
+        ("energy", _cells(runs, "joules", format_joules)),
+        ("waste", _listed(map(waste, runs))),
+        ("bottleneck", _listed(counted(run["bottlenecks"]) for run in runs)),
+        ("wall time", _cells(runs, "wall_seconds", format_seconds)),
+        ("stopped by", [str(run["stopped_by"]).replace("_", " ") for run in runs]),
+    ]
+
+
+def waste(run: Summary) -> str:
+    """Bytes that were sent in vain, and their share."""
+    spent = run["bytes_down"] + run["bytes_up"]
+    share = f", {percent(run['wasted_bytes'] / spent)}" if run["wasted_bytes"] else ""
+    return format_bytes(run["wasted_bytes"]) + share
+
+
+def nominal_to_target(run: Summary) -> float | None:
+    """Nominal bytes until the round that reached the target; None if none did."""
+    if run["rounds_to_target"] is None:
+        return None
+    until = "SELECT nominal_bytes FROM rounds ORDER BY round LIMIT ?"
+    rows = read(Path(run["run_dir"]) / "ledger.sqlite", until, [run["rounds_to_target"]])
+    return float(sum(row["nominal_bytes"] for row in rows))
+
+
+def _cells(runs: Sequence[Summary], key: str, show: Callable[[Any], str], missing: str = "-") -> list[str]:
+    return [_shown(run[key], show, missing) for run in runs]
+
+
+def _listed(cells: Iterable[str]) -> list[str]:
+    """Where runs stand beside each other, what commas separate stands on lines of its own."""
+    texts = list(cells)
+    return texts if len(texts) == 1 else [text.replace(", ", ",\n") for text in texts]
+
+
+def _shown(value: Any, show: Callable[[Any], str], missing: str) -> str:
+    return missing if value is None else show(value)
+
+
+# --- check ------------------------------------------------------------------------------------------------------------
+
+BLOCK_COLUMNS = ("block", "parameters", "buffers", "bytes", "share", "forward", "weight", "input")
+BLOCK_NOTES = "forward, weight, input: FLOPs per example of the pass and its two gradients"
+ALPHA_COLUMNS = ("alpha", "payload B", "message B", "share", "alpha/M", "FLOPs", "3F", "Eq. 2")
+ALPHA_NOTES = (
+    "payload: the numbers alone; message: with its header, which is what is charged\n"
+    "FLOPs: what is executed, against a plain step; 3F: against three forward passes,\n"
+    "as papers count; Eq. 2: FedBR's nominal cost"
+)
+
+
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    table = Table(title=f"\n{title}", title_justify="left", title_style="bold", box=None, show_header=bool(columns))
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _block(row: Mapping[str, Any]) -> list[str]:
+    flops = [
+        format_flops(row[f"flops_{kind}"]).removesuffix("FLOP")
+        for kind in ("forward", "weight_gradient", "input_gradient")
+    ]
+    counts = [f"{row[name]:,}" for name in ("params", "buffers", "nbytes")]
+    return [row["name"], *counts, percent(row["share"]), *flops]
+
+
+def _alpha(row: Mapping[str, Any]) -> list[str]:
+    return [
+        str(row["alpha"]),
+        f"{row['payload_nbytes']:,}",
+        f"{row['message_nbytes']:,}",
+        percent(row["share"]),
+        percent(row["nominal_share"]),
+        f"{row['flops_ratio']:.3f}",
+        f"{row['ratio_3f']:.4f}",
+        f"{row['eq2']:.4f}",
+    ]
+
+
+def estimate_rows(estimate: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What the run will cost, in units for people."""
+    yield "message down, one visit", _span(estimate["message_down_nbytes"])
+    yield "message up, one visit", format_bytes(estimate["message_up_nbytes"])
+    yield "bytes, real", _span(estimate["bytes"])
+    yield "bytes, nominal", f"at most {format_bytes(estimate['nominal_bytes'])}"
+    for name, key, show in (
+        ("FLOPs", "flops", format_flops),
+        ("virtual time", "virtual_seconds", format_seconds),
+        ("energy", "joules", format_joules),
+    ):
+        value, unknown = estimate[key], f"{UNKNOWN} {estimate['untimed'] or 'without the data set'}"
+        yield name, unknown if value is None else f"at most about {show(value)}"
+    kept = estimate["state_disk_nbytes"]
+    yield "disk for what clients keep", format_bytes(kept) if kept else "none"
+
+
+def _span(pair: Sequence[float]) -> str:
+    low, high = (format_bytes(amount) for amount in pair)
+    return low if low == high else f"{low} to {high}"

@@ -1,0 +1,97 @@
+"""What lies in a run folder: whether it may be written, and which of it may be removed.
+
+A folder may come from others, or may have been rearranged. Nothing behind a link is written or removed, and neither is
+a file of a name that no run gives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from coordinator.records.checkpoints import remove_all
+from coordinator.records.names import PLACES
+from edge.protocol.files import opened
+from scenarios import plugin_sources
+from scenarios.errors import ScenarioError
+
+LOGS = "logs"
+FOLDERS = (*PLACES, LOGS)
+JOURNAL = "ledger.sqlite-journal"
+LEDGER = ("ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm", JOURNAL)
+FILES = ("scenario.toml", "environment.json", *LEDGER)
+"""That are opened where they lie; others are replaced whole."""
+_OURS = (*FILES, "report.html")
+_PASSING = re.compile(
+    r"\.probe-[0-9a-f]{8}(\.part)?|(scenario\.toml|environment\.json|report\.html)\.part|replies-[a-z0-9_]{8}\.part"
+)
+_LOG = re.compile(r"(coordinator|worker-[0-9]+)\.log")
+SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")
+"""How a journal of SQLite ends that names another one, which SQLite then deletes (its file format, section 3)."""
+
+
+def check(folder: Path) -> None:
+    """ScenarioError for a run folder in which not all is what a run has made: links above all."""
+    for name in FOLDERS:
+        _refuse_unless(folder / name, stat.S_ISDIR, "is no folder")
+    _refuse_unless(folder / plugin_sources.FOLDER, stat.S_ISDIR, "is no folder")
+    for place, inner, _ in os.walk(folder / plugin_sources.FOLDER):
+        for name in inner:
+            _refuse_unless(Path(place, name), stat.S_ISDIR, "is no folder")
+    logs = (f"{LOGS}/{path.name}" for path in _of_name(folder / LOGS, _LOG))
+    for name in (*FILES, *logs):
+        _refuse_unless(folder / name, stat.S_ISREG, "is no ordinary file")
+    if _names_another(folder / JOURNAL):
+        raise ScenarioError(f"{folder / JOURNAL} names another journal, which no run does; SQLite would delete that")
+
+
+def _refuse_unless(path: Path, is_right: Callable[[int], bool], otherwise: str) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if not is_right(mode):
+        why = "is a link" if stat.S_ISLNK(mode) else otherwise
+        raise ScenarioError(f"{path} {why}: nothing outside of a run folder is written, so the run is not gone on with")
+
+
+def _names_another(journal: Path) -> bool:
+    try:
+        with opened(journal) as file:
+            file.seek(-min(len(SUPER_JOURNAL), file.seek(0, os.SEEK_END)), os.SEEK_END)
+            return file.read() == SUPER_JOURNAL
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def empty(folder: Path) -> None:
+    """Make the places of a run anew, and remove what was committed; strangers' files stay."""
+    for name in LEDGER:
+        (folder / name).unlink(missing_ok=True)
+    remove_all(folder)
+    for name in PLACES:
+        (folder / name).mkdir(exist_ok=True)
+
+
+def discard(folder: Path) -> None:
+    """Remove a run, and its folder if nothing else is in it; what cannot be removed, or is no run's, stays."""
+    if folder.is_symlink():
+        return
+    plugin_sources.remove(folder)
+    with contextlib.suppress(OSError):
+        remove_all(folder)
+    for path in (*_of_name(folder / LOGS, _LOG), *(folder / name for name in _OURS), *_of_name(folder, _PASSING)):
+        with contextlib.suppress(OSError):
+            path.unlink()
+    for place in (*(folder / name for name in FOLDERS), folder):
+        with contextlib.suppress(OSError):
+            place.rmdir()
+
+
+def _of_name(folder: Path, pattern: re.Pattern[str]) -> Iterator[Path]:
+    if folder.is_dir() and not folder.is_symlink():
+        yield from (path for path in list(folder.iterdir()) if pattern.fullmatch(path.name))

@@ -1,0 +1,293 @@
+"""What this machine has that a run needs, cores, memory, GPUs, versions and data sets; when asked, how fast it trains.
+
+`examine` looks, and changes nothing. `calibrate` measures training in a process of its own, so that torch stays out of
+this one, and writes one file: a device of this machine's own, which a scenario's fleet can name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from coordinator.workers.launcher import MALLOC, THREADS, how_ended, quote
+from coordinator.workers.sockets import MAX_SOCKET_PATH_NBYTES
+from coordinator.workers.task import PoolError
+from costmodel.fleet.devices import Device, devices
+from costmodel.units import format_bytes, format_flops, format_seconds
+from edge.data.locate import ENVIRONMENT, find_data
+from edge.data.registry import DATASETS
+from edge.protocol.files import write_text
+from edge.runtime import numerics
+from scenarios.cache import cache_folder
+from scenarios.config.load import ScenarioError
+from scenarios.config.toml_writer import toml_text
+from scenarios.host import PACKAGES, default_workers
+
+SOCKET_NAME_NBYTES = len("/fedbr-abcdefgh.scratch/pool")
+PROCESSOR = Path("/proc/cpuinfo")
+THIS_HOST = "this-host"
+LIKE = "laptop-cpu"
+"""The shipped device that stands for this one in what cannot be measured here."""
+ASSUMED_CLOCK_HZ = 2.5e9
+NOTICE = "measuring the training steps of every shipped model on one core; about half a minute"
+QUICK_NOTICE = "measuring a few training steps of one model on one core"
+COLUMNS = ("model", "batch", "work", "CPU time", "predicted", "error")
+
+
+def examine() -> dict[str, Any]:
+    """What ``doctor --json`` prints."""
+    memory, cache = psutil.virtual_memory(), cache_folder()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return {
+        "cores": default_workers(),
+        "memory_bytes": memory.total,
+        "memory_available_bytes": memory.available,
+        "gpus": gpus(),
+        "platform": platform.platform(),
+        "versions": {"python": platform.python_version()}
+        | {name: _version(name) for name in ("fedbr-edge", *PACKAGES)},
+        "data": {name: find_data(name, None, cache) for name in DATASETS},
+        "data_folder": os.environ.get(ENVIRONMENT),
+        "cache": {"folder": str(cache), "bytes": folder_nbytes(cache)},
+        "free_disk_bytes": shutil.disk_usage(Path.cwd()).free,
+        "open_files": {"soft": soft, "hard": hard},
+        "sockets": {"folder": tempfile.gettempdir(), "problem": socket_problem(Path(tempfile.gettempdir()))},
+    }
+
+
+def gpus() -> list[str]:
+    """Names of the NVIDIA GPUs, as the driver tells them; device files where it tells nothing."""
+    return numerics.gpus() or sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
+
+
+def folder_nbytes(folder: Path) -> int:
+    """Bytes of all files below a folder; 0 if there is none."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def socket_problem(folder: Path) -> str | None:
+    """Why workers could not be reached through sockets in this folder; None if they can."""
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return "not writable"
+    if len(os.fsencode(folder)) + SOCKET_NAME_NBYTES > MAX_SOCKET_PATH_NBYTES:
+        return "its path is too long for a socket; set TMPDIR to a shorter folder"
+    return None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def show(found: Mapping[str, Any], stream: IO[str] | None = None) -> None:
+    """`examine` for people."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in rows(found):
+        table.add_row(name, text)
+    Console(file=stream or sys.stdout, highlight=False, markup=False).print(table)
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(what, in words)"""
+    yield "cores", str(found["cores"])
+    yield "memory", f"{format_bytes(found['memory_bytes'])}, {format_bytes(found['memory_available_bytes'])} available"
+    yield "GPUs", ", ".join(found["gpus"]) or "none"
+    yield "platform", found["platform"]
+    for name, number in found["versions"].items():
+        yield f"  {name}", number or "not installed"
+    yield "data folder", found["data_folder"] or f"${ENVIRONMENT} is not set"
+    for name, place in found["data"].items():
+        yield f"  {name}", place or "not found"
+    yield "cache", f"{found['cache']['folder']}, {format_bytes(found['cache']['bytes'])}"
+    yield "free disk here", format_bytes(found["free_disk_bytes"])
+    yield "open files", f"{found['open_files']['soft']} (at most {found['open_files']['hard']})"
+    yield "sockets", f"{found['sockets']['folder']}: {found['sockets']['problem'] or 'writable'}"
+
+
+# --- calibration ------------------------------------------------------------------------------------------------------
+
+
+def calibrate(name: str = THIS_HOST, quick: bool = False, quiet: bool = False) -> dict[str, Any]:
+    """Measure a training step of every shipped model on this machine, and write what it makes as a device.
+
+    It takes about half a minute of a fast core, as it says first on stderr unless ``quiet``; ``quick`` is a trial that
+    measures little. Call it from the main thread, which hears signals. Returns what ``doctor --calibrate --json``
+    prints. ScenarioError for a name that no device can have, or where the file cannot be written; PoolError where the
+    measuring process fails.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", name):
+        raise ScenarioError(f"--name {name!r}: must be letters, digits, - and _ only, and at most 64 of them")
+    if name in devices():
+        raise ScenarioError(f"--name {name}: a device of that name ships; choose another")
+    path = cache_folder() / "devices" / f"{name}.toml"
+    if not quiet:
+        print(f"fedbr: {QUICK_NOTICE if quick else NOTICE}", file=sys.stderr, flush=True)
+    with _terminated_as_interrupted():
+        measured = _measure(quick)
+    made = profile(measured, devices()[LIKE])
+    result = {
+        "device": name,
+        "file": str(path),
+        "step_seconds": made["step_seconds"],
+        "flops_per_second": made["flops_per_second"],
+        "measurements": measured["measurements"],
+        "worst_error": _worst_error(measured, own_width=True),
+        "worst_error_other_widths": _worst_error(measured, own_width=False),
+    }
+    try:
+        write_text(path, _header(result) + toml_text({name: made}))
+    except OSError as error:
+        raise ScenarioError(f"cannot write {path}: {error.strerror}") from None
+    return result
+
+
+def _worst_error(measured: Mapping[str, Any], *, own_width: bool) -> float | None:
+    """The largest relative error of the models at their own widths, or at others; None where none was measured."""
+    rows = (row for row in measured["measurements"] if row["own_width"] == own_width)
+    return max((abs(row["relative_error"]) for row in rows), default=None)
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt, as Ctrl-C does, rather than end this process alone."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _measure(quick: bool) -> dict[str, Any]:
+    """What `edge.profile.calibrate` prints, under the workers' settings; an interruption of this process ends that one
+    too."""
+    path = [entry or str(Path.cwd()) for entry in sys.path]
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "edge.profile.calibrate", *(["--quick"] if quick else [])],
+        env=MALLOC | os.environ | THREADS | {"PYTHONPATH": os.pathsep.join(path)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        try:
+            answer, complaints = process.communicate()
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+    if process.returncode:
+        raise PoolError(f"the process that measures {how_ended(process.returncode)}{quote(complaints)}")
+    found: dict[str, Any] = json.loads(answer)
+    return found
+
+
+def profile(measured: Mapping[str, Any], like: Device) -> dict[str, Any]:
+    """The fields of `costmodel.fleet.devices.Device` but its name; what was not measured is that of the device
+    ``like``."""
+    found: dict[str, float] = measured["flops_per_second"]
+    ratios = {family: figure / like.flops_per_second["conv"] for family, figure in like.flops_per_second.items()}
+    others = {family: found["conv"] * ratio for family, ratio in ratios.items() if family not in found}
+    clock_hz = _clock_hz()
+    taken = [f"throughput of {' and '.join(others)} (conv times its ratio)"] if others else []
+    models = ", ".join(dict.fromkeys(row["model"] for row in measured["measurements"]))
+    return {
+        "flops_per_second": {family: _rounded(figure) for family, figure in (found | others).items()},
+        "step_seconds": _rounded(measured["step_seconds"]),
+        "modes": [1.0],
+        "memory_bytes": psutil.virtual_memory().total,
+        "train_watts": like.train_watts,
+        "idle_watts": like.idle_watts,
+        "clock_hz": clock_hz or ASSUMED_CLOCK_HZ,
+        "source": "throughput of each model, geometric mean of a family's, and step overhead: CPU time of one core "
+        f"({_processor()}) in training {models} with torch {measured['torch']}, by fedbr doctor --calibrate; "
+        f"memory{' and clock' if clock_hz else ''}: as the system tells; of {like.name}: "
+        f"{', '.join([*taken, 'both powers'])}",
+        "year": datetime.now(UTC).year,
+        "assumed": [
+            *(f"flops_per_second.{family}" for family in others),
+            "train_watts",
+            "idle_watts",
+            *([] if clock_hz else ["clock_hz"]),
+        ],
+    }
+
+
+def _rounded(figure: float) -> float:
+    return float(f"{figure:.4g}")
+
+
+def _clock_hz() -> float | None:
+    """The highest clock of the processor, or its present one where no highest is told; None where neither is."""
+    clock = psutil.cpu_freq()
+    return _rounded((clock.max or clock.current) * 1e6) or None if clock else None
+
+
+def _processor() -> str:
+    lines = PROCESSOR.read_text().splitlines() if PROCESSOR.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _header(result: Mapping[str, Any]) -> str:
+    """The comments above the row: what was measured, beside what the row says of it."""
+    lines = [COLUMNS, *calibration_rows(result)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in lines]
+    titles = (
+        "One training step by the row below (step_seconds + work / flops_per_second) and as it was measured here.",
+        "The row was fitted to each model at its own width; other widths show how far it holds.",
+    )
+    return "".join(f"# {line}".rstrip() + "\n" for line in (*titles, "", *padded))
+
+
+def calibration_rows(result: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """The cells under `COLUMNS`, a row per measurement."""
+    for row in result["measurements"]:
+        yield (
+            row["model"]
+            + ("" if row["width"] is None else f", width {row['width']}")
+            + ("" if row["own_width"] else " (not fitted)"),
+            str(row["batch"]),
+            format_flops(row["flops"]),
+            format_seconds(row["seconds"]),
+            format_seconds(row["predicted_seconds"]),
+            f"{row['relative_error']:+.1%}",
+        )
+
+
+def show_calibration(result: Mapping[str, Any], stream: IO[str] | None = None) -> None:
+    """`calibrate` for people."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for place, column in enumerate(COLUMNS):
+        table.add_column(column, justify="right" if place else "left", no_wrap=True)
+    for row in calibration_rows(result):
+        table.add_row(*row)
+    console = Console(file=stream or sys.stdout, highlight=False, markup=False, soft_wrap=True)
+    console.print(table)
+    rates = ", ".join(f"{family} {format_flops(rate)}/s" for family, rate in result["flops_per_second"].items())
+    console.print(f"\n{rates}; {format_seconds(result['step_seconds'])} overhead per step")
+    other = result["worst_error_other_widths"]
+    elsewhere = "" if other is None else f", {other:.0%} at other widths"
+    console.print(f"off by at most {result['worst_error']:.0%}{elsewhere}; written to {result['file']}")
+    console.print(f"a scenario names it so: fleet.devices = {{ {result['device']} = 1.0 }}")

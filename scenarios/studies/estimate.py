@@ -1,0 +1,353 @@
+"""What a scenario is and what it will cost, without training and without downloading."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coordinator.aggregation.server import Server
+from coordinator.methods.spec import Chosen
+from coordinator.rounds.asynchronous import POLICIES as ASYNCHRONOUS
+from coordinator.workers.launcher import Nursery
+from costmodel.clock import Clock
+from costmodel.fleet.fleet import Fleet
+from costmodel.units import format_bytes
+from costmodel.visits.work import Work, nominal_bytes, nominal_bytes_plain
+from edge.data.locate import find_data, places
+from edge.protocol import codec
+from edge.protocol.config import Description, Job
+from edge.protocol.payload import (
+    FORWARD,
+    INNER_GRADIENT,
+    INPUT_GRADIENT,
+    ITEM_NBYTES,
+    MODEL,
+    WEIGHT_GRADIENT,
+    Payload,
+    Shapes,
+    Vector,
+    shapes,
+)
+from edge.protocol.rng import generator
+from edge.protocol.scratch import scratch
+from scenarios import builder, runner
+from scenarios.cache import cache_folder
+from scenarios.config.load import Loaded, ScenarioError
+from scenarios.host import Interrupt, alarm, choose_device, logging_to
+
+PATIENCE_SECONDS = 5.0
+"""What the virtual time of one round may take to reckon: a fleet can be so large, or come and go so often, that it
+takes hours."""
+DEVICE = "cpu"
+"""Blocks and FLOPs are the same on every device."""
+ANY = 0
+"""A client, where they are all alike."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """One visit: what it weighs and works."""
+
+    work: Work
+    payload_down: int
+    payload_up: int
+    nominal_bytes: float
+
+
+@dataclass(frozen=True)
+class Listening:
+    """What a round adds in which all who may only listen do."""
+
+    clients: list[int]
+    work: Work
+    nominal_bytes: float
+    """Of one client."""
+
+
+def run_check(loaded: Loaded, out: Path) -> dict[str, Any]:
+    """What ``check --json`` prints; a data set that is found nowhere is told, and what needs it is None.
+
+    ScenarioError for data or settings that a worker refuses, and for kept state that the disk of ``out`` cannot hold.
+    """
+    scenario = loaded.scenario
+    found = find_data(loaded.dataset.name, scenario.data.root, cache_folder())
+    at_home = scenario.model_copy(update={"data": scenario.data.model_copy(update={"download": False})})
+    interrupt = Interrupt()
+    with (
+        interrupt.watching(),
+        scratch() as logs,
+        logging_to(logs / "coordinator.log"),
+        Nursery() as nursery,
+        runner.scouting(replace(loaded, scenario=at_home), DEVICE, nursery, logs, interrupt) as pool,
+    ):
+        description, _ = pool.describe(data=False)
+        refuse_what_cannot_fit(loaded, description, out)
+        if found is not None:
+            description, _ = pool.describe(data=True)
+    return check(loaded, description, found)
+
+
+def check(loaded: Loaded, description: Description, found: str | None) -> dict[str, Any]:
+    """Scenario, blocks, alphas and estimate, from a worker's description.
+
+    ScenarioError for a precision that the device which a run here would choose does not have.
+    """
+    return {
+        "scenario": builder.on_device(loaded, choose_device("auto")).scenario.model_dump(),
+        "blocks": blocks(description),
+        "alphas": alphas(loaded, description),
+        "estimate": estimate(loaded, description) | {"data": data(loaded, description, found)},
+    }
+
+
+def data(loaded: Loaded, description: Description, found: str | None) -> dict[str, Any]:
+    """Where the data set is, or where it was looked for in vain."""
+    looked = places(loaded.scenario.data.root, cache_folder())
+    warning = None
+    if found is None:
+        where = ", ".join(f"{place.label} ({place.folder})" for place in looked)
+        warning = f"data set {loaded.dataset.name} was found nowhere; looked in {where}"
+    # A worker has looked into the set, and knows more of it than where it is.
+    found = found and (description.data_source or found)
+    return {"found": found, "sha256": description.data_sha256 or None, "warning": warning}
+
+
+def free_nbytes(out: Path) -> int:
+    """Free bytes of the disk on which ``out`` is, or will be made."""
+    place = out.absolute()
+    while not is_there(place):
+        place = place.parent
+    return shutil.disk_usage(place).free
+
+
+def is_there(place: Path) -> bool:
+    """Whether a path exists; one that is too long for the system does not."""
+    try:
+        return place.exists()
+    except OSError:
+        return False
+
+
+def refuse_what_cannot_fit(loaded: Loaded, description: Description, out: Path) -> None:
+    """ScenarioError where the clients' kept state needs more disk than ``out`` has."""
+    copies, each = kept_copies(loaded, description), kept_nbytes(loaded, description)
+    free = free_nbytes(out)
+    if copies * each > free:
+        raise ScenarioError(
+            f"{loaded.name}: data.clients = {loaded.scenario.data.clients}: the state that clients keep needs "
+            f"{copies:,} x {format_bytes(each)} = {format_bytes(copies * each)}, but --out {out} has "
+            f"{format_bytes(free)} free"
+        )
+
+
+def kept_copies(loaded: Loaded, description: Description) -> int:
+    """One state per client, and a second one per client of the round until it is committed.
+
+    Where clients keep nothing but blocks of the model, all that only listened share one file.
+    """
+    listeners = len(listening(loaded, description).clients)
+    shared = not any(part.keeps for part in loaded.method.parts)
+    new = loaded.scenario.rounds.participants + (min(listeners, 1) if shared else listeners)
+    return loaded.scenario.data.clients + new
+
+
+def kept_nbytes(loaded: Loaded, description: Description) -> int:
+    """What one client keeps between its visits; vectors of a client half's own are taken to weigh a model."""
+    own = sum(part.keeps for part in loaded.method.parts)
+    kept = builder.job(loaded, description, DEVICE, Path()).keep
+    return description.layout.nbytes(kept) + own * description.layout.nbytes()
+
+
+def blocks(description: Description) -> list[dict[str, Any]]:
+    """Per block: parameters, bytes and share of the model, FLOPs per example of each pass."""
+    layout, whole = description.layout, description.layout.nbytes()
+    return [
+        {
+            "name": block.name,
+            "params": block.params,
+            "buffers": block.buffers,
+            "nbytes": layout.nbytes(layout.keys([block.name])),
+            "share": layout.nbytes(layout.keys([block.name])) / whole,
+            "flops_forward": float(flops[FORWARD]),
+            "flops_weight_gradient": float(flops[WEIGHT_GRADIENT]),
+            "flops_input_gradient": float(flops[INNER_GRADIENT] + flops[INPUT_GRADIENT]),
+        }
+        for block, flops in zip(layout.blocks, description.flops, strict=True)
+    ]
+
+
+def alphas(loaded: Loaded, description: Description) -> list[dict[str, Any]]:
+    """What sending the last alpha blocks weighs, and training with alpha pathways costs, alpha = 1..M-1.
+
+    ``flops_ratio`` is what is really executed, relative to a plain step (which computes no gradient for the images);
+    ``ratio_3f`` is relative to three forward passes, as papers count; ``eq2`` is FedBR's Eq. 2.
+    """
+    layout, flops = description.layout, description.flops
+    plain = flops.sum() - flops[0, INPUT_GRADIENT]
+    run_id = builder.job(loaded, description, DEVICE, Path()).run_id
+    choice = loaded.method.objective.choices or ("alpha", "full")
+    rows = []
+    for alpha in range(1, len(layout)):
+        keys = layout.last(alpha)
+        pathways = range(len(layout) - alpha, len(layout))
+        extra = sum(float(flops[m:, [FORWARD, INNER_GRADIENT, INPUT_GRADIENT]].sum()) for m in pathways)
+        forward_only = sum(float(flops[m:, FORWARD].sum()) for m in pathways)
+        rows.append(
+            {
+                "alpha": alpha,
+                "payload_nbytes": layout.nbytes(keys),
+                "message_nbytes": codec.train_nbytes(run_id, choice, {MODEL: layout.shapes(keys)}),
+                "share": layout.nbytes(keys) / layout.nbytes(),
+                "nominal_share": alpha / len(layout),
+                "flops_ratio": (plain + extra) / plain,
+                "ratio_3f": 1 + 2 * forward_only / (3 * float(flops[:, FORWARD].sum())),
+                "eq2": 1 + alpha * (alpha + 1) / (2 * len(layout)),
+            }
+        )
+    return rows
+
+
+def estimate(loaded: Loaded, description: Description) -> dict[str, Any]:
+    """What the run will cost if it lasts ``rounds.max``: real bytes, FLOPs, virtual seconds, joules, disk.
+
+    A pair is (cheapest, dearest) visit, for methods that choose per visit; all else is of the dearest, with all who
+    may only listen doing so in every round. FLOPs, seconds and joules are those of a typical round, whose clients all
+    hold the median of examples and are all there; they are None where the data set is missing. Seconds and joules are
+    None too, and ``untimed`` says why, where they take longer to reckon than `PATIENCE_SECONDS`.
+    """
+    scenario = loaded.scenario
+    asked, half = builder.job(loaded, description, DEVICE, Path()), server(loaded, description)
+    clients, rounds = _visits(loaded), scenario.rounds.max
+    prices = [_price(loaded, description, half, asked, choice) for choice in _choices(loaded, half)]
+    heard = listening(loaded, description)
+    known = len(description.samples) > 0
+    cheapest, dearest = min(prices, key=_dearness), max(prices, key=_dearness)
+    least, most = ((price.work.bytes_down + price.work.bytes_up) * clients for price in (cheapest, dearest))
+    result: dict[str, Any] = {
+        "message_down_nbytes": [cheapest.work.bytes_down, dearest.work.bytes_down],
+        "message_up_nbytes": dearest.work.bytes_up,
+        "payload_down_nbytes": [cheapest.payload_down, dearest.payload_down],
+        "payload_up_nbytes": dearest.payload_up,
+        "bytes": [least * rounds, (most + heard.work.bytes_down * len(heard.clients)) * rounds],
+        "nominal_bytes": (dearest.nominal_bytes * clients + heard.nominal_bytes * len(heard.clients)) * rounds,
+        "state_disk_nbytes": kept_nbytes(loaded, description) * kept_copies(loaded, description),
+        "flops": None,
+        "virtual_seconds": None,
+        "joules": None,
+        "untimed": None,
+    }
+    drawn = builder.fleet(loaded)
+    out = builder.refused(loaded, drawn, description)
+    result["refused_clients"] = [{"clients": count, "why": why} for why, count in Counter(out.values()).most_common()]
+    if known:
+        result["flops"] = dearest.work.flops * _visits(loaded) * rounds
+        try:
+            with alarm(PATIENCE_SECONDS):
+                result |= _timed(loaded, drawn, dearest, heard, rounds)
+        except TimeoutError:
+            result["untimed"] = f"not reckoned within {PATIENCE_SECONDS:g} s: a round has too many events"
+    return result
+
+
+def server(loaded: Loaded, description: Description) -> Server:
+    """The server half with a model of zeros; where the data set is missing, each client holds one example."""
+    if not len(description.samples):
+        clients = loaded.scenario.data.clients
+        description = replace(
+            description,
+            samples=np.ones(clients, np.int64),
+            histogram=np.zeros((clients, description.classes), np.int64),
+        )
+    zeros = {key: Vector(np.zeros(size, np.float32)) for key, size in description.layout.sizes.items()}
+    return builder.server(loaded, description, {MODEL: zeros})
+
+
+def _visits(loaded: Loaded) -> int:
+    """Training visits of a round."""
+    rules = builder.rules(loaded)
+    if rules.policy in ASYNCHRONOUS:
+        return rules.visits_per_round
+    return min(rules.cohort, loaded.scenario.data.clients)
+
+
+def _cohort(loaded: Loaded) -> list[int]:
+    """The clients that are at work together in a typical round."""
+    scenario = loaded.scenario
+    rng = generator(scenario.seed, "cohort", 0)
+    count = min(builder.rules(loaded).cohort, scenario.data.clients)
+    return sorted(rng.choice(scenario.data.clients, size=count, replace=False).tolist())
+
+
+def listening(loaded: Loaded, description: Description) -> Listening:
+    """Who only downloads in a round that sends the whole model to all, as round 0 does where any does."""
+    half, layout = server(loaded, description), description.layout
+    names, run_id = loaded.method.objective.choices, builder.job(loaded, description, DEVICE, Path()).run_id
+    whole = codec.train_nbytes(run_id, names, {MODEL: layout.shapes(layout.keys())})
+    return Listening(list(half.listeners(0, _cohort(loaded))), Work(whole, 0, 0.0), float(layout.nbytes()))
+
+
+def _dearness(price: Price) -> tuple[int, float]:
+    return price.work.bytes_down, price.work.flops
+
+
+def _choices(loaded: Loaded, half: Server) -> list[Chosen]:
+    count = len(half.setup.layout)
+    if "alpha" not in loaded.method.objective.choices:
+        return [half.dispatch(ANY, loaded.scenario.rounds.max - 1).choice]  # what does not begin at once has begun
+    fixed = getattr(loaded.options, "alpha", None)
+    possible = [fixed] if isinstance(fixed, int) else list(range(1, count))
+    in_full = [count - 1] if getattr(loaded.options, "full_rounds", None) == "all" else possible
+    return [
+        *({"alpha": alpha, "full": 0} for alpha in possible),
+        *({"alpha": alpha, "full": 1} for alpha in in_full),
+    ]
+
+
+def _price(loaded: Loaded, description: Description, half: Server, asked: Job, choice: Chosen) -> Price:
+    row, layout = loaded.method.objective, description.layout
+    down, up = shapes(_payload(half, choice)), half.up_shapes()
+    held = int(np.median(description.samples[description.samples > 0])) if len(description.samples) else 0
+    plan = asked.train.plan(held)
+    passes = row.passes(len(layout), loaded.options, choice) * plan.samples
+    passes = passes + row.whole_passes(len(layout), loaded.options, choice) * held
+    tau = row.nominal_period(loaded.options)
+    nominal = nominal_bytes_plain(layout.nbytes())
+    if tau is not None:
+        nominal = nominal_bytes(choice["alpha"], len(layout), tau, layout.nbytes())
+    work = Work(
+        codec.train_nbytes(asked.run_id, tuple(choice), down),
+        codec.update_nbytes(asked.run_id, loaded.method.reports, up),
+        float((passes * description.flops).sum()),
+        plan.steps,
+    )
+    return Price(work, _payload_nbytes(down), _payload_nbytes(up), nominal)
+
+
+def _payload(half: Server, choice: Chosen) -> Payload:
+    if "alpha" not in choice:
+        return half.dispatch(ANY, 0).payload
+    layout = half.setup.layout
+    return half.joined(ANY, half.some(layout.keys() if choice["full"] else layout.last(choice["alpha"])))
+
+
+def _payload_nbytes(sizes: Shapes) -> int:
+    return ITEM_NBYTES * sum(size for named in sizes.values() for size in named.values())
+
+
+def _timed(loaded: Loaded, drawn: Fleet, price: Price, heard: Listening, rounds: int) -> dict[str, Any]:
+    clock, cohort = Clock(drawn), _cohort(loaded)
+    clients = [*cohort, *heard.clients]
+    conditions = clock.conditions(clients, 0)
+    works = [price.work] * len(cohort) + [heard.work] * len(heard.clients)
+    timeline = clock.solve(np.zeros(len(clients)), works, conditions)
+    end, share = float(timeline.end.max()), _visits(loaded) / len(cohort)
+    joules = float((timeline.joules_spent + timeline.waiting_joules(end, conditions)).sum())
+    return {
+        "virtual_seconds": end * rounds * share,
+        "joules": joules * rounds * share,
+    }

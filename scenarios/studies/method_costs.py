@@ -1,0 +1,108 @@
+"""What a method costs beside FedAvg on one stated model: bytes of a visit, and FLOPs of a training step.
+
+Read off its row and server half, with default options; nothing is trained, and torch is not loaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from coordinator.aggregation.server import Server, Setup
+from coordinator.methods.registry import Method, resolve
+from coordinator.methods.spec import Passes
+from edge.protocol import codec
+from edge.protocol.payload import FORWARD, INPUT_GRADIENT, MODEL, BlockShape, Layout, Vector, shapes
+
+MODEL_NAME = "resnet18, 32x32 images of 100 classes"
+LAYOUT = Layout(
+    (
+        BlockShape("stem", 1_856),
+        BlockShape("stage1", 147_968),
+        BlockShape("stage2", 525_568),
+        BlockShape("stage3", 2_099_712),
+        BlockShape("stage4", 8_393_728),
+        BlockShape("head", 51_300),
+    )
+)
+MACS = np.array(
+    [
+        [1_769_472, 1_769_472, 0, 1_769_472],
+        [150_994_944, 150_994_944, 113_246_208, 37_748_736],
+        [134_217_728, 134_217_728, 113_246_208, 20_971_520],
+        [134_217_728, 134_217_728, 113_246_208, 20_971_520],
+        [134_217_728, 134_217_728, 113_246_208, 20_971_520],
+        [51_200, 51_200, 0, 51_200],
+    ]
+)
+"""(blocks, 4): of one example, a column per kind of pass (`edge.protocol.payload`); counted by
+`edge.profile.describe`."""
+RUN_ID = "0123456789abcdef"
+CLASSES = 100
+LATE = 1000
+"""A round in which whatever begins gently has begun"""
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """A method's costs beside FedAvg's, on `MODEL_NAME`."""
+
+    extra_bytes_down: int
+    """Of one visit's message, its header among them; the most, where the method chooses for each visit."""
+    extra_bytes_up: int
+    chosen_per_visit: bool
+    """Whether less may go down."""
+    relative_compute: tuple[float, float]
+    """(least, most) of a training step, in steps of three forward passes, as papers count. What is done to whole
+    vectors of parameters is not counted."""
+
+    def plain(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {"model": MODEL_NAME, "model_bytes": LAYOUT.nbytes(), **asdict(self)}
+
+
+def overhead(name: str) -> Overhead:
+    """Of a method with its default options; a correction joins FedAvg."""
+    method = resolve(name)
+    down, up = _message_nbytes(method)
+    plain_down, plain_up = _message_nbytes(resolve("fedavg"))
+    row, options, blocks = method.objective, method.options(), len(LAYOUT)
+    # Choices are numbers of blocks, or flags.
+    least, most = (row.passes(blocks, options, dict.fromkeys(row.choices, number)) for number in (1, blocks - 1))
+    return Overhead(down - plain_down, up - plain_up, row.down is None, (_compute(least), _compute(most)))
+
+
+def _compute(passes: Passes) -> float:
+    """Papers count a gradient for the images too, which nobody computes."""
+    return float(((passes * MACS).sum() + MACS[0, INPUT_GRADIENT]) / (3 * MACS[:, FORWARD].sum()))
+
+
+def _message_nbytes(method: Method) -> tuple[int, int]:
+    """Bytes of the messages of one visit: down, up."""
+    half = _server(method)
+    sent = half.dispatch(0, LATE)
+    return (
+        codec.train_nbytes(RUN_ID, tuple(sent.choice), shapes(sent.payload)),
+        codec.update_nbytes(RUN_ID, method.reports, half.up_shapes()),
+    )
+
+
+def _server(method: Method) -> Server:
+    """The method's server half with a model of zeros and one client."""
+    options, row = method.options(), method.objective
+    down, up = method.travels(LAYOUT, None, None)
+    setup = Setup(
+        layout=LAYOUT,
+        initial={MODEL: {key: Vector(np.zeros(size, np.float32)) for key, size in LAYOUT.sizes.items()}},
+        options=method.share(options, row),
+        weights=row.weights,
+        down=down,
+        up=up,
+        seed=0,
+        samples=np.ones(1, np.int64),
+        histogram=np.zeros((1, CLASSES), np.int64),
+    )
+    parts = [one.server(replace(setup, options=method.share(options, one))) for one in method.corrections if one.server]
+    return row.server(setup, parts)
