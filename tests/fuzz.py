@@ -34,8 +34,20 @@ from coordinator.workers.task import PoolTask, Reply
 from edge.protocol import client_state, codec, messages
 from edge.protocol.fixed_point import ExactSum
 from edge.protocol.payload import Vector
-from tests.edge.listener import SILENT_SECONDS, Listener
-from tests.edge.mutations import BYE, JOB, RUN, Parts, going_down, going_up, mutate, noise, pack, payload, run_of
+from tests.edge.protocol.mutations import (
+    BYE,
+    JOB,
+    RUN,
+    Parts,
+    going_down,
+    going_up,
+    mutate,
+    noise,
+    pack,
+    payload,
+    run_of,
+)
+from tests.edge.runtime.listener import SILENT_SECONDS, Listener
 from tests.handshakes import GREETING, HELLO, INITIATE
 from tests.impostors import ImpostorGuests, Impostors, impostors_pool, keeps
 
@@ -341,7 +353,9 @@ def fuzz_worker(count: int, seed: int, is_guest: bool = False) -> Outcome:
             kept.append(message)
 
     with tempfile.TemporaryDirectory(prefix="f-") as folder:
-        listener = Listener(Path(folder), "tests.edge.listener:guest" if is_guest else "edge.runtime.worker:main")
+        listener = Listener(
+            Path(folder), "tests.edge.runtime.listener:guest" if is_guest else "edge.runtime.worker:main"
+        )
         assert isinstance(listener.hear()[1], messages.Hello)
         files = ("before", "after") if is_guest else (None, None)
         envelope = codec.Envelope(listener.identity, 7, *files)

@@ -19,7 +19,7 @@ from coordinator.workers.pool import Pool
 from edge.protocol import codec, messages
 from edge.protocol.fixed_point import ExactSums
 from edge.protocol.payload import Vector
-from tests.edge.mutations import JOB, pack, payload
+from tests.edge.protocol.mutations import JOB, pack, payload
 
 
 class Impostors:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edge.protocol import codec, messages
-from tests.edge.mutations import BOMBS, RUN, going_up, mutate, one_of_each, pack, run_of
+from tests.edge.protocol.mutations import BOMBS, RUN, going_up, mutate, one_of_each, pack, run_of
 from tests.fuzz import Outcome, fuzz_decoder, fuzz_guest, fuzz_host, fuzz_pool, fuzz_port, fuzz_worker, read
 
 MESSAGES = 2000

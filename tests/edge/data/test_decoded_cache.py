@@ -231,7 +231,7 @@ def test_a_failed_download_leaves_nothing_behind(tmp_path: Path, monkeypatch: py
 
 
 def test_the_real_femnist_has_105_writers(tmp_path: Path) -> None:
-    root = Path(os.environ.get("FEDBR_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))
+    root = Path(os.environ.get("FEDBR_TEST_DATA", Path(__file__).parents[4] / "shared" / "data"))
     if not (root / "femnist" / "train.parquet").is_file():
         pytest.skip(f"no femnist below {root}; name a folder in FEDBR_TEST_DATA")
     data = open_data(DataConfig("femnist", root=str(root)), tmp_path)

@@ -35,7 +35,7 @@ from edge.runtime.keys import make, read_pair, read_public
 from edge.runtime.numerics import computes
 from edge.runtime.remote_worker import JoinError, bench, fitted
 from scenarios.cli import main
-from tests.coordinator.test_interfaces import objective
+from tests.coordinator.aggregation.test_server_interfaces import objective
 from tests.toy import federation
 
 TINY = ["digits", "method=fedavg", "train.local_epochs=1", "rounds.max=2"]

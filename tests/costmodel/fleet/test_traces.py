@@ -34,7 +34,7 @@ def write(folder: Path, text: str | bytes, name: str = "trace.csv") -> Path:
 
 
 def real(name: str) -> Path:
-    root = Path(os.environ.get("FEDBR_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))
+    root = Path(os.environ.get("FEDBR_TEST_DATA", Path(__file__).parents[4] / "shared" / "data"))
     file = root / "devices" / name
     if not file.is_file():
         pytest.skip(f"no devices/{name} below {root}; name a folder in FEDBR_TEST_DATA")

@@ -15,11 +15,11 @@ from coordinator.workers.task import PoolTask, Reply
 from edge.protocol import codec, messages
 from edge.protocol.messages import Update
 from edge.protocol.payload import Payload
-from tests.coordinator import test_guests
-from tests.coordinator.test_guests import ALICE, BOB, Opener, Peer, answer, meanwhile
-from tests.coordinator.test_pool import sums, visit
+from tests.coordinator.workers import test_remote_workers
+from tests.coordinator.workers.test_pool import sums, visit
+from tests.coordinator.workers.test_remote_workers import ALICE, BOB, Opener, Peer, answer, meanwhile
 
-nursery, listening = test_guests.nursery, test_guests.listening
+nursery, listening = test_remote_workers.nursery, test_remote_workers.listening
 
 
 def is_finite(update: Update, kept: Payload) -> str | None:

@@ -13,11 +13,11 @@ import pytest
 from coordinator.workers.task import PoolError, PoolTask, Reply
 from edge.protocol import client_state, codec, messages
 from edge.protocol.payload import Payload, Vector
-from tests.coordinator import test_guests
-from tests.coordinator.test_guests import ALICE, Opener, Peer, answer, meanwhile
-from tests.coordinator.test_pool import model, visit
+from tests.coordinator.workers import test_remote_workers
+from tests.coordinator.workers.test_pool import model, visit
+from tests.coordinator.workers.test_remote_workers import ALICE, Opener, Peer, answer, meanwhile
 
-nursery, listening = test_guests.nursery, test_guests.listening
+nursery, listening = test_remote_workers.nursery, test_remote_workers.listening
 BEFORE: Payload = {
     "model": {"a": Vector(np.array([1.0, 2.0], np.float32)), "empty": Vector(np.zeros(0, np.float32))},
     "control": {"a": Vector(np.array([np.nan], np.float32))},

@@ -23,12 +23,12 @@ from coordinator.workers.listener import Listener
 from coordinator.workers.zmtp import Frame, Frames, Handshake, RefusedError, cost
 from edge.protocol import messages
 from edge.protocol.payload import Vector
-from tests.coordinator import test_guests
-from tests.coordinator.test_guests import ALICE, Host, Opener, Peer, answer, meanwhile
-from tests.coordinator.test_pool import sums, visit
+from tests.coordinator.workers import test_remote_workers
+from tests.coordinator.workers.test_pool import sums, visit
+from tests.coordinator.workers.test_remote_workers import ALICE, Host, Opener, Peer, answer, meanwhile
 from tests.handshakes import GREETING, HELLO, INITIATE, frame
 
-nursery, listening = test_guests.nursery, test_guests.listening
+nursery, listening = test_remote_workers.nursery, test_remote_workers.listening
 
 MB = 1_000_000
 
@@ -188,11 +188,11 @@ import resource, sys, tempfile, zmq
 resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
 from pathlib import Path
 from coordinator.workers.launcher import Nursery
-from tests.coordinator.test_guests import Host
-from tests.coordinator.test_pool import sums, visit
+from tests.coordinator.workers.test_remote_workers import Host
+from tests.coordinator.workers.test_pool import sums, visit
 from tests.handshakes import GREETING, HELLO, INITIATE, frame
 import time
-with Nursery(preload=("tests.coordinator.test_pool",)) as nursery:
+with Nursery(preload=("tests.coordinator.workers.test_pool",)) as nursery:
     host = Host(1, nursery, Path(sys.argv[1]))
     with host.pool:
         print(host.endpoint, flush=True)
@@ -298,7 +298,7 @@ def test_a_large_honest_model_passes(nursery: Nursery, tmp_path: Path) -> None:
 
 def test_each_key_is_stamped_with_the_connection_that_showed_it(listening: Opener) -> None:
     host = listening(0)
-    peers = [Peer(host.endpoint, test_guests.ALICE, f"guest-{n}") for n in range(8)]
+    peers = [Peer(host.endpoint, test_remote_workers.ALICE, f"guest-{n}") for n in range(8)]
     with ExitStack() as stack:
         for peer in peers:
             stack.enter_context(peer)

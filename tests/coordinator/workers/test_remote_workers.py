@@ -26,9 +26,9 @@ from coordinator.workers.pool import Pool
 from coordinator.workers.task import PoolError, PoolTask, Reply
 from edge.protocol import codec, messages
 from edge.protocol.payload import Vector
-from tests.coordinator.test_pool import job, sums, visit
+from tests.coordinator.workers.test_pool import job, sums, visit
 
-SITE = "tests.coordinator.test_pool:Site"
+SITE = "tests.coordinator.workers.test_pool:Site"
 RUN, ALICE, BOB, EVE = (zmq.curve_keypair() for _ in range(4))
 SECONDS = 20.0
 AUTH, NO_DETAIL = zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
@@ -37,7 +37,7 @@ DROPPED = zmq.EVENT_DISCONNECTED
 
 @pytest.fixture(scope="module")
 def nursery() -> Iterator[Nursery]:
-    with Nursery(preload=("tests.coordinator.test_pool",)) as nursery:
+    with Nursery(preload=("tests.coordinator.workers.test_pool",)) as nursery:
         yield nursery
 
 

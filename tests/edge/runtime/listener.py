@@ -19,9 +19,9 @@ from edge.protocol.payload import Payload, Vector
 from edge.runtime.connection import Link
 from edge.runtime.task_runner import Bench
 from edge.runtime.worker import LOST, serve
-from tests.edge.mutations import DESCRIPTION, RUN, Parts, pack, payload
+from tests.edge.protocol.mutations import DESCRIPTION, RUN, Parts, pack, payload
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 SILENT_SECONDS = 60
 """A worker that has not answered by then has stalled."""
 
@@ -74,7 +74,7 @@ class Listener:
         self._router.bind(endpoint)
         module, function = main.split(":")
         code = f"import sys; from {module} import {function}; sys.exit({function}(sys.argv[1:]))"
-        argv = [sys.executable, "-c", code, endpoint, self.identity, "tests.edge.listener:Site", "5000"]
+        argv = [sys.executable, "-c", code, endpoint, self.identity, "tests.edge.runtime.listener:Site", "5000"]
         with self.log.open("wb") as log:
             self.temporary = folder / "tmp"
             self.temporary.mkdir()

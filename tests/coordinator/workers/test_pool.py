@@ -29,7 +29,7 @@ from coordinator.workers.task import Order, PoolError, PoolTask, Reply, Stopped
 from edge.protocol import codec, messages
 from edge.protocol.config import DataConfig, Description, HalfConfig, Job, ModelConfig, TrainConfig
 from edge.protocol.payload import BlockShape, Layout, Payload, Vector
-from tests.edge import mutations
+from tests.edge.protocol import mutations
 
 HERE = Path(__file__)
 BLOCK_NBYTES = 400_000

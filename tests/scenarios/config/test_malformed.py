@@ -24,7 +24,7 @@ from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.schema import Scenario
 from scenarios.config.toml_writer import toml_text
 from scenarios.errors import LONGEST
-from tests.scenarios.hostile import FIELDS, METHODS, deep, fits, fitting, hostile, keys, scenario, texts, toml
+from tests.scenarios.config.malformed import FIELDS, METHODS, deep, fits, fitting, hostile, keys, scenario, texts, toml
 
 steady = settings(
     max_examples=int(os.environ.get("FEDBR_HOSTILE", "100")),

@@ -17,7 +17,7 @@ from coordinator.workers.task import PoolTask, Reply
 from edge.protocol import codec, messages
 from edge.protocol.fixed_point import ExactSum
 from edge.protocol.payload import Payload, Vector
-from tests.edge.mutations import RUN, pack, payload
+from tests.edge.protocol.mutations import RUN, pack, payload
 from tests.impostors import Impostors, answer, impostors_pool
 
 UP = {"model": {"a": 3, "b": 1}}

@@ -11,8 +11,8 @@ import pytest
 from edge.protocol import client_state, codec, messages
 from edge.protocol.payload import Payload, Vector
 from edge.runtime import client_state_transfer
-from tests.edge.listener import Listener
-from tests.edge.mutations import JOB, pack
+from tests.edge.protocol.mutations import JOB, pack
+from tests.edge.runtime.listener import Listener
 
 TASK = messages.Train(2, 5, 0.1, {}, {})
 
@@ -24,7 +24,7 @@ def kept(value: float) -> Payload:
 @pytest.fixture
 def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listener]:
     """That has been welcomed, and leaves no file behind."""
-    opened = Listener(tmp_path_factory.mktemp("g"), "tests.edge.listener:guest")
+    opened = Listener(tmp_path_factory.mktemp("g"), "tests.edge.runtime.listener:guest")
     assert opened.hear() == (0, messages.Hello())
     opened.send(pack(messages.Welcome(JOB), codec.Envelope(opened.identity)))
     yield opened

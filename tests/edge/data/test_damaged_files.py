@@ -27,10 +27,10 @@ from edge.data.registry import DATASETS, DataError, PartitionError
 from edge.data.tinyimagenet import read as read_tiny
 from edge.protocol.config import DataConfig
 from tests import peak
-from tests.edge.test_data_images import COLOUR, GREY, RAMP, WRITERS, png, write
-from tests.edge.test_data_store import write_idx, write_parquet
-from tests.edge.test_tinyimagenet import MEMBERS, ROW
-from tests.edge.test_tinyimagenet import write as write_zip
+from tests.edge.data.test_decoded_cache import write_idx, write_parquet
+from tests.edge.data.test_parquet_images import COLOUR, GREY, RAMP, WRITERS, png, write
+from tests.edge.data.test_tinyimagenet import MEMBERS, ROW
+from tests.edge.data.test_tinyimagenet import write as write_zip
 
 
 @pytest.fixture(autouse=True)
@@ -123,7 +123,7 @@ def test_ids_that_cannot_name_a_client_are_refused(tmp_path: Path) -> None:
         read_split(WRITERS, file)
 
 
-READ = "from edge.data.parquet_images import read_split; from tests.edge.test_data_images import GREY, WRITERS"
+READ = "from edge.data.parquet_images import read_split; from tests.edge.data.test_parquet_images import GREY, WRITERS"
 ROWS, LONG_NBYTES = 500, 1 << 18
 PLAIN, DICTIONARY = {"use_dictionary": False}, {"dictionary_pagesize_limit": 1 << 30}
 DELTA = {**PLAIN, "column_encoding": {"image.bytes": "DELTA_BYTE_ARRAY"}}

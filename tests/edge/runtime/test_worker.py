@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from edge.protocol import codec, messages
-from tests.edge.listener import Listener
-from tests.edge.mutations import JOB, RUN, Parts, pack, payload
+from tests.edge.protocol.mutations import JOB, RUN, Parts, pack, payload
+from tests.edge.runtime.listener import Listener
 
 
 @pytest.fixture
