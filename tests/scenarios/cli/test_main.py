@@ -108,7 +108,7 @@ def test_every_command_explains_itself(word: str, capsys: pytest.CaptureFixture[
 
 
 def test_help_needs_neither_numpy_nor_the_scenarios() -> None:
-    code = "import sys; from scenarios import cli; cli.guarded(['--help']); print({'numpy', 'zmq'} & {*sys.modules})"
+    code = "import sys; from scenarios.cli import main; main.guarded(['--help']); print({'numpy', 'zmq'} & {*sys.modules})"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert ended.stdout.splitlines()[-1] == "set()"
