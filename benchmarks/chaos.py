@@ -69,11 +69,11 @@ def chain(folder: Path) -> list[str]:
 
 
 def workers_of(process: psutil.Process) -> list[psutil.Process]:
-    """Those that the run's nursery has started."""
+    """Those that the run's launcher has started."""
     found = []
-    for nursery in process.children():
+    for launcher in process.children():
         with contextlib.suppress(psutil.Error):
-            found += nursery.children()
+            found += launcher.children()
     return found
 
 

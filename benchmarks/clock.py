@@ -35,13 +35,13 @@ sys.path.insert(0, str(ROOT))
 from costmodel.clock import Clock  # noqa: E402
 from costmodel.fleet.availability import Always, Renewal  # noqa: E402
 from costmodel.fleet.conditions import Conditions  # noqa: E402
-from costmodel.fleet.dynamics import Behaviour  # noqa: E402
-from costmodel.fleet.fleet import Change, Fleet, Spread  # noqa: E402
+from costmodel.fleet.dynamics import ClientDynamics  # noqa: E402
+from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation  # noqa: E402
 from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck  # noqa: E402
-from costmodel.network.transfers import share  # noqa: E402
+from costmodel.network.transfers import transfer_batch  # noqa: E402
 from costmodel.visits.timeline import Links, Timeline  # noqa: E402
 from costmodel.visits.work import Work  # noqa: E402
-from edge.protocol.rng import generator  # noqa: E402
+from edge.protocol.rng import keyed_generator  # noqa: E402
 from scenarios.studies import doctor  # noqa: E402
 from scenarios.studies.stress import stress  # noqa: E402
 from tests.costmodel.oracle import random_case, replanned  # noqa: E402
@@ -55,7 +55,7 @@ BUSY = "import time\nend = time.monotonic() + 120\nwhile time.monotonic() < end:
 STEPS = """
 import json, time, torch
 from edge.profile.calibrate import measure
-from edge.models import MODELS
+from edge.models.registry import MODELS
 torch.set_num_threads(1)
 row = min(MODELS.values(), key=lambda row: row.shape)
 list(measure(row, row.width, (32,), range(5, 6)))
@@ -93,7 +93,7 @@ def links(repeat: int) -> Iterator[Line]:
     for flows, bar in ((10_000, 1.0), (100_000, 10.0)):
         rng = np.random.default_rng(0)
         start, bits, cap = rng.random(flows), rng.lognormal(16, 0.5, flows), rng.lognormal(17, 1, flows)
-        call = partial(share, start, bits, cap, 0.05 * float(cap.sum()))
+        call = partial(transfer_batch, start, bits, cap, 0.05 * float(cap.sum()))
         yield _less(f"{flows:,} flows on one full link", _median_seconds(call, repeat), bar, "s")
     clients = 10_000
     results = [stress(100 * clients, clients, "sync", True, memory=False) for _ in range(repeat)]
@@ -188,7 +188,7 @@ def _work(rng: np.random.Generator) -> Work:
 
 def _scene(scene: int, clients: int) -> Fleet:
     """A fleet of few, whose options all occur together with each other somewhere in the scenes."""
-    keyed = partial(generator, scene)
+    keyed = partial(keyed_generator, scene)
     sites = (8e6, 3e6, 1e9) if scene // 8 % 2 else ()
     return Fleet.build(
         clients,
@@ -196,13 +196,13 @@ def _scene(scene: int, clients: int) -> Fleet:
         {"lte": 1, "wifi-4": 1},
         streams=keyed,
         links=Links((20e6, math.inf, 5e6)[scene % 3], (10e6, 3e6, math.inf)[scene % 3], sites, sites),
-        behaviour=Behaviour(
+        behaviour=ClientDynamics(
             Renewal(20.0, 5.0, 0.5, keyed) if scene % 2 else Always(),
             ("abort", "pause")[scene // 2 % 2],
             OrnsteinUhlenbeck(0.36, 5.0, 1.0, keyed) if scene // 4 % 2 else Constant(),
         ),
-        spread=Spread(4, 4),
-        change=Change(
+        spread=ClientVariation(4, 4),
+        change=RoundVariation(
             jitter=0.1, noise=0.1 if scene % 5 == 0 else 0.0, crashes_per_second=0.02 if scene % 7 == 0 else 0.0
         ),
         battery_joules=30.0 if scene % 6 == 0 else math.inf,

@@ -32,11 +32,11 @@ import psutil
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from coordinator.records.checkpoints import Archive  # noqa: E402
+from coordinator.records.checkpoints import CheckpointStore  # noqa: E402
 from coordinator.records.store import Ledger, read  # noqa: E402
-from coordinator.workers.message_sender import Outbox  # noqa: E402
+from coordinator.workers.messaging import MessageSender  # noqa: E402
 from scenarios import runner  # noqa: E402
-from scenarios.cli.main import guarded  # noqa: E402
+from scenarios.cli.main import run_command  # noqa: E402
 
 MOST_COST, MOST_WORKER_SECONDS, MOST_RESUME_SECONDS = 1.03, 3.0, 5.0
 REPEATS = 3
@@ -53,32 +53,32 @@ def inside(how: str, words: Sequence[str]) -> int:
     rounds: list[float] = []
     handed: list[tuple[float, int]] = []
     spent = 0.0
-    commit, send_task = Archive.commit, Outbox.send_task
+    commit, send_task = CheckpointStore.commit, MessageSender.send_task
 
-    def whole(self: Archive, *arguments: Any) -> None:
+    def whole(self: CheckpointStore, *arguments: Any) -> None:
         nonlocal spent
         begun = time.monotonic()
         commit(self, *arguments)
         rounds.append(time.time())
         spent += time.monotonic() - begun
 
-    def bare(self: Archive, rows: Any, *arguments: Any) -> None:
+    def bare(self: CheckpointStore, rows: Any, *arguments: Any) -> None:
         self.states.update(rows.kept)
         rounds.append(time.time())
 
-    def send(self: Outbox, worker: Any, sequence: int, opened: Any) -> None:
+    def send(self: MessageSender, worker: Any, sequence: int, opened: Any) -> None:
         send_task(self, worker, sequence, opened)
         handed.append((time.time(), worker.number))
 
     with contextlib.ExitStack() as patched:
-        patched.enter_context(mock.patch.object(Outbox, "send_task", send))
-        patched.enter_context(mock.patch.object(Archive, "commit", whole if how == "whole" else bare))
+        patched.enter_context(mock.patch.object(MessageSender, "send_task", send))
+        patched.enter_context(mock.patch.object(CheckpointStore, "commit", whole if how == "whole" else bare))
         if how == "bare":  # there is nothing to sum up, or to draw
             ended = {"run_dir": os.devnull, "stopped_by": "user"}
             patched.enter_context(mock.patch.object(runner, "summary", lambda *_: ended))
-            patched.enter_context(mock.patch.object(Archive, "tidy", lambda self: None))
+            patched.enter_context(mock.patch.object(CheckpointStore, "remove_orphans", lambda self: None))
             patched.enter_context(mock.patch.object(Ledger, "finish", lambda *_: None))
-        guarded(list(words))
+        run_command(list(words))
     print(json.dumps({"rounds": rounds, "handed": handed, "commit_seconds": spent}))
     return 0
 
@@ -133,8 +133,8 @@ def _first_worker(run: psutil.Process, folder: Path) -> psutil.Process:
     """The only worker of a run, once it has trained for a while."""
     _until(lambda: _rounds(folder) >= 1)
     time.sleep(0.5)
-    (nursery,) = run.children()
-    (found,) = nursery.children()
+    (launcher,) = run.children()
+    (found,) = launcher.children()
     return found
 
 

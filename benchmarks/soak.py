@@ -53,9 +53,9 @@ def take(process: psutil.Process, folder: Path) -> Sample | None:
     ledger = folder / "ledger.sqlite"
     with contextlib.suppress(sqlite3.OperationalError, psutil.Error, FileNotFoundError, StopIteration):
         rounds = int(read(ledger, "SELECT COUNT(*) AS n FROM rounds")[0]["n"])
-        nursery = next(iter(process.children()))
-        workers = sorted(nursery.children(), key=lambda one: one.pid)
-        everyone = {"coordinator": process, "nursery": nursery}
+        launcher = next(iter(process.children()))
+        workers = sorted(launcher.children(), key=lambda one: one.pid)
+        everyone = {"coordinator": process, "launcher": launcher}
         everyone |= {f"worker {number}": worker for number, worker in enumerate(workers)}
         log = ledger.with_name("ledger.sqlite-wal")
         return Sample(

@@ -27,8 +27,8 @@ from costmodel.fleet.availability import Always, first_available
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.fleet import Fleet
 from costmodel.network.bandwidth import DOWN, UP
-from costmodel.visits.event_driver import DUE, Lane, Play
-from costmodel.visits.live_visit import Flight
+from costmodel.visits.event_driver import DUE, SharedLinks, VisitDriver
+from costmodel.visits.live_visit import LiveVisit
 from costmodel.visits.timeline import Timeline, solve
 from costmodel.visits.work import Work, Works
 
@@ -37,7 +37,7 @@ ORDERS = 1 << 40
 
 
 @dataclass(frozen=True)
-class Ended:
+class VisitEnded:
     """A visit that has ended, was lost, or was cut."""
 
     order: int
@@ -58,8 +58,8 @@ class Clock:
         self.fleet = fleet
         self._environment = _Environment(initial_time=0.0)
         self._due: deque[Event] = deque()
-        self._lanes = {direction: Lane(self._environment, fleet.links, direction) for direction in (DOWN, UP)}
-        self._flights: dict[int, Flight] = {}
+        self._lanes = {direction: SharedLinks(self._environment, fleet.links, direction) for direction in (DOWN, UP)}
+        self._flights: dict[int, LiveVisit] = {}
         self._last = {direction: np.full(len(fleet), -math.inf) for direction in (DOWN, UP)}
         self._spent = np.zeros(len(fleet))
 
@@ -91,7 +91,7 @@ class Clock:
     def is_there(self) -> Callable[[int], bool] | None:
         """Tells of a client whether it is there now; None where all always are."""
         availability = self.fleet.behaviour.availability
-        return None if isinstance(availability, Always) else lambda client: availability.spell(client, self.now)[0]
+        return None if isinstance(availability, Always) else lambda client: availability.interval(client, self.now)[0]
 
     def first_available(self, clients: Sequence[int]) -> float:
         """When the first of these clients is there, now at the earliest; inf: never."""
@@ -145,22 +145,22 @@ class Clock:
     # --- visits one by one ----------------------------------------------------------------------------------------
 
     def begin(self, work: Work, conditions: Conditions, order: int) -> None:
-        """A visit begins now; `next` gives it as `Ended` when it has ended or lost its client.
+        """A visit begins now; `next` gives it as `VisitEnded` when it has ended or lost its client.
 
         ``order`` (>= 0) tells it from the others under way.
         """
         assert order not in self._flights, order
-        flight = Flight(work, conditions, self.fleet.links, self.fleet.behaviour, self.now)
+        flight = LiveVisit(work, conditions, self.fleet.links, self.fleet.behaviour, self.now)
         self._flights[order] = flight
-        Play(order, flight, self._environment, self._flights, self._lanes, self._due.append).begin()
+        VisitDriver(order, flight, self._environment, self._flights, self._lanes, self._due.append).start()
 
-    def cut(self, order: int) -> Ended:
+    def cut(self, order: int) -> VisitEnded:
         """Break off a visit under way now; what it spent so far. It will not come out of `next`."""
         flight = self._flights.pop(order)
         served = self._lanes[flight.direction].leave(order)
         if served is not None:
             flight.message.broken_off(served)
-        return Ended(order, flight.conditions, flight.timeline(self.now))
+        return VisitEnded(order, flight.conditions, flight.timeline(self.now))
 
     # --- what happens next ----------------------------------------------------------------------------------------
 
@@ -183,9 +183,9 @@ class Clock:
             except simpy.core.EmptySchedule:
                 raise LookupError("nothing is left to happen") from None
         item = self._due.popleft().value
-        if isinstance(item, Play):
+        if isinstance(item, VisitDriver):
             del self._flights[item.order]
-            item = Ended(item.order, item.flight.conditions, item.flight.timeline())
+            item = VisitEnded(item.order, item.flight.conditions, item.flight.timeline())
         return item
 
     def advance(self, time: float) -> None:

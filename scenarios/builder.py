@@ -1,4 +1,4 @@
-"""What a scenario means for each part of a run: job, fleet, limits, round policy, and the server half of its method."""
+"""What a scenario means for each part of a run: job, fleet, limits, round policy, and the server side of its method."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.aggregation.optimizers import OPTIMISERS
-from coordinator.aggregation.server import Server, Setup
-from coordinator.methods.spec import Correction
-from coordinator.records.store import genesis
+from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
+from coordinator.aggregation.server import ServerContext, ServerStrategy
+from coordinator.methods.spec import CorrectionSpec
+from coordinator.records.store import initial_hash
 from coordinator.rounds.asynchronous import POLICIES as ASYNCHRONOUS
 from coordinator.rounds.budget import ClientLimits, Limits
-from coordinator.rounds.policy import Rules
+from coordinator.rounds.policy import RoundPolicy
 from costmodel.files import read_bytes
 from costmodel.fleet.csv_table import LARGEST_NBYTES
 from costmodel.fleet.fleet import Fleet
 from edge.data.json_partition import MOST_NBYTES
 from edge.protocol import codec
-from edge.protocol.config import Description, HalfConfig, Job, ModelConfig, TrainConfig
+from edge.protocol.config import ComponentConfig, Job, ModelConfig, ModelProfile, TrainConfig
 from edge.protocol.payload import INNER_GRADIENT, Layout, Payload
 from scenarios import fleet_builder
 from scenarios.config.load import Loaded, ScenarioError, data_config
@@ -76,7 +76,7 @@ def _sha256(key: str, path: Path, most_nbytes: int) -> str:
         raise ScenarioError(f"{key}: {error}") from None
 
 
-def job(loaded: Loaded, known: Description | None, device: str, cache: Path) -> Job:
+def job(loaded: Loaded, known: ModelProfile | None, device: str, cache: Path) -> Job:
     """What every worker is told; before describe, when nothing is known, not what travels."""
     loaded = _settled(loaded, device)
     scenario, method = loaded.scenario, loaded.method
@@ -86,21 +86,21 @@ def job(loaded: Loaded, known: Description | None, device: str, cache: Path) -> 
     flops: tuple[tuple[float, float, float, float], ...] = ()
     if known is not None:
         down, up = travels(loaded, known.layout)
-        keep = method.objective.keep(known.layout, down)
+        keep = method.objective.kept_blocks(known.layout, down)
         flops = tuple((float(f), float(w), float(n), float(i)) for f, w, n, i in known.flops)
     train = scenario.train.model_dump()
     return Job(
-        run_id=genesis(identity(loaded), "")[: 2 * RUN_ID_BYTES],
+        run_id=initial_hash(identity(loaded), "")[: 2 * RUN_ID_BYTES],
         seed=scenario.seed,
         device=device,
         cache=str(cache),
         model=ModelConfig(**scenario.model.model_dump()),
         data=data_config(scenario),
         train=TrainConfig(**train),
-        objective=HalfConfig(method.objective.client, method.share(loaded.options, method.objective)),
-        corrections=tuple(HalfConfig(c.client, method.share(loaded.options, c)) for c in method.corrections),
+        objective=ComponentConfig(method.objective.client, method.options_of(loaded.options, method.objective)),
+        corrections=tuple(ComponentConfig(c.client, method.options_of(loaded.options, c)) for c in method.corrections),
         up=up,
-        keep=keep,
+        kept_blocks=keep,
         reports=method.reports,
         eval_batch=scenario.eval.batch,
         eval_subset=scenario.eval.subset,
@@ -125,12 +125,12 @@ def fleet(loaded: Loaded) -> Fleet:
         raise ScenarioError(f"{loaded.name}: {error}") from None
 
 
-def refused(loaded: Loaded, drawn: Fleet, description: Description) -> dict[int, str]:
+def refused(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> dict[int, str]:
     """client -> why the model does not fit its device; with as many pathways as the method ever trains."""
     row, blocks = loaded.method.objective, len(description.layout)
     most = dict.fromkeys(row.choices, blocks - 1)
     # What is kept for the way back is kept by passes that have one.
-    kept = row.passes(blocks, loaded.options, most)[:, INNER_GRADIENT]
+    kept = row.pass_counts(blocks, loaded.options, most)[:, INNER_GRADIENT]
     try:
         return fleet_builder.refused(loaded.scenario, drawn, description, kept)
     except ScenarioError as error:
@@ -145,27 +145,27 @@ def limits(loaded: Loaded, stop_at_target: bool) -> Limits:
     return Limits(rounds, **budget, client=client, target_accuracy=target)
 
 
-def rules(loaded: Loaded) -> Rules:
+def rules(loaded: Loaded) -> RoundPolicy:
     """The round policy of a scenario."""
-    return Rules(**loaded.scenario.rounds.model_dump(exclude={"max"}))
+    return RoundPolicy(**loaded.scenario.rounds.model_dump(exclude={"max"}))
 
 
-def server(loaded: Loaded, description: Description, initial: Payload) -> Server:
-    """The method's server half, with those of its corrections, before the first round."""
+def server(loaded: Loaded, description: ModelProfile, initial: Payload) -> ServerStrategy:
+    """The method's server side, with those of its corrections, before the first round."""
     scenario, method = loaded.scenario, loaded.method
     down, up = travels(loaded, description.layout)
     assert scenario.aggregate.weights is not None
-    setup = Setup(
+    setup = ServerContext(
         layout=description.layout,
         initial=initial,
-        options=method.share(loaded.options, method.objective),
+        options=method.options_of(loaded.options, method.objective),
         weights=scenario.aggregate.weights,
         down=down,
         up=up,
         seed=scenario.seed,
         samples=description.samples,
         histogram=description.histogram,
-        optimiser=OPTIMISERS[scenario.server].make(loaded.server_options),
+        optimiser=SERVER_OPTIMIZERS[scenario.server].make(loaded.server_options),
         asynchronous=scenario.rounds.policy in ASYNCHRONOUS,
         sum=scenario.aggregate.sum,
         train=TrainConfig(**scenario.train.model_dump()),
@@ -178,14 +178,14 @@ def server(loaded: Loaded, description: Description, initial: Payload) -> Server
     return method.objective.server(setup, parts)
 
 
-def largest_message(loaded: Loaded, asked: Job, description: Description, half: Server) -> int:
+def largest_message(loaded: Loaded, asked: Job, description: ModelProfile, half: ServerStrategy) -> int:
     """Bytes that one message of a worker can have at most, all of its parts together, but for headers: see `wire`."""
     model = description.layout.nbytes()
     up = codec.update_nbytes(asked.run_id, asked.reports, half.up_shapes())
-    keeps = sum(part.keeps for part in loaded.method.parts)
-    kept = description.layout.nbytes(asked.keep) + KEPT_MODELS * model * keeps
+    keeps = sum(part.has_client_state for part in loaded.method.parts)
+    kept = description.layout.nbytes(asked.kept_blocks) + KEPT_MODELS * model * keeps
     return max(2 * up, kept) + HEADERS_NBYTES  # sums have eight bytes where updates have four
 
 
-def _with_options(setup: Setup, loaded: Loaded, correction: Correction) -> Setup:
-    return replace(setup, options=loaded.method.share(loaded.options, correction))
+def _with_options(setup: ServerContext, loaded: Loaded, correction: CorrectionSpec) -> ServerContext:
+    return replace(setup, options=loaded.method.options_of(loaded.options, correction))

@@ -16,16 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.fleet import memory, traces
-from costmodel.fleet.availability import Always, Availability, Diurnal, Renewal, Windows
+from costmodel.fleet.availability import Always, Availability, Diurnal, RecordedIntervals, Renewal
 from costmodel.fleet.devices import Device, Network, devices, own_devices, own_networks
-from costmodel.fleet.dynamics import Behaviour
-from costmodel.fleet.fleet import Change, Fleet, Spread
+from costmodel.fleet.dynamics import ClientDynamics
+from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
 from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Samples, Variation, sigma_of_cv
 from costmodel.network.tcp import Transport
 from costmodel.visits.timeline import Links
-from edge.data.locate import is_file, places
-from edge.protocol.config import Description
-from edge.protocol.rng import generator
+from edge.data.locate import is_file, search_paths
+from edge.protocol.config import ModelProfile
+from edge.protocol.rng import keyed_generator
 from scenarios.cache import cache_folder
 from scenarios.config import schema
 from scenarios.errors import ScenarioError
@@ -60,7 +60,7 @@ def fleet(scenario: schema.Scenario, families: tuple[str, ...]) -> Fleet:
             streams=streams,
             families=families,
             links=links,
-            spread=Spread(
+            spread=ClientVariation(
                 chosen.compute_spread,
                 chosen.bandwidth_spread,
                 chosen.compute_sigma,
@@ -68,7 +68,7 @@ def fleet(scenario: schema.Scenario, families: tuple[str, ...]) -> Fleet:
                 None if chosen.up_sigma == "network" else chosen.up_sigma,
                 chosen.rates,
             ),
-            change=Change(
+            change=RoundVariation(
                 chosen.jitter,
                 chosen.redraw,
                 chosen.transport.noise,
@@ -86,10 +86,10 @@ def fleet(scenario: schema.Scenario, families: tuple[str, ...]) -> Fleet:
     except ValueError as error:
         raise ScenarioError(f"fleet: {error}") from None
     _check_drawn("fleet" if chosen.trace is None else "fleet.trace", drawn)
-    behaviour = Behaviour(
+    behaviour = ClientDynamics(
         _availability(scenario, streams), chosen.availability.on_loss, _variation(scenario, drawn.bandwidth_cv, streams)
     )
-    return drawn.behaving(behaviour)
+    return drawn.with_dynamics(behaviour)
 
 
 def own_rows(scenario: schema.Scenario) -> tuple[dict[str, Device], dict[str, Network]]:
@@ -134,7 +134,7 @@ def find(scenario: schema.Scenario, key: str, name: str) -> Path:
         raise ScenarioError(f"{key} = {name!r}: {error}") from None
     if is_file(as_named):
         return as_named
-    below = dict.fromkeys(place.folder / name for place in places(scenario.data.root, cache_folder()))
+    below = dict.fromkeys(place.folder / name for place in search_paths(scenario.data.root, cache_folder()))
     for path in below:
         if is_file(path):
             return path
@@ -151,7 +151,7 @@ def _read(scenario: schema.Scenario, key: str, name: str | None, read: Callable[
         raise ScenarioError(f"{key}: {error}") from None
 
 
-def _of_links(chosen: schema.Fleet, trace: Any) -> Any:
+def _of_links(chosen: schema.FleetSection, trace: Any) -> Any:
     if isinstance(trace, traces.WindowTrace | traces.Series):
         key = "availability.file" if isinstance(trace, traces.WindowTrace) else "bandwidth.file"
         raise ScenarioError(
@@ -199,7 +199,7 @@ def _availability(scenario: schema.Scenario, streams: Any) -> Availability:
     by = DAY_SECONDS - start if chosen.repeat else -start
     windows = [[(max(begin + by, 0.0), end + by) for begin, end in each if end + by > 0] for each in trace.windows]
     places = streams("availability of a trace", 0, 0).permutation(rows)
-    return Windows(
+    return RecordedIntervals(
         windows,
         trace.period if chosen.repeat else None,
         row_of=places[np.arange(scenario.data.clients) % rows],
@@ -233,11 +233,11 @@ def _needed(table: str, file: str | None) -> str:
 
 @functools.cache
 def _streams(seed: int) -> Callable[[str, int, int], np.random.Generator]:
-    return lambda purpose, index, client: generator(seed, purpose, index, client)
+    return lambda purpose, index, client: keyed_generator(seed, purpose, index, client)
 
 
 def refused(
-    scenario: schema.Scenario, drawn: Fleet, description: Description, kept: NDArray[np.float64]
+    scenario: schema.Scenario, drawn: Fleet, description: ModelProfile, kept: NDArray[np.float64]
 ) -> dict[int, str]:
     """client -> why its device's memory cannot hold the training; ScenarioError if that leaves nobody.
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from types import FrameType
 
 from coordinator.records.store import read
-from coordinator.rounds.run import Progress
-from coordinator.workers.door import Gate
+from coordinator.rounds.run import RoundFinished
+from coordinator.workers.sockets import RemoteAccess
 from edge.protocol.files import is_temporary, write_bytes, write_text
 from scenarios import run_folder
 from scenarios.config.load import Loaded, ScenarioError
@@ -47,8 +47,8 @@ class Host:
     device: str
     run_id: str | None = None
     on_start: Callable[[Path, Loaded], None] = lambda folder, loaded: None
-    on_round: Callable[[Progress], None] = lambda progress: None
-    gate: Gate | None = None
+    on_round: Callable[[RoundFinished], None] = lambda progress: None
+    remote_access: RemoteAccess | None = None
     """Where workers of other machines may join."""
 
 
@@ -70,7 +70,7 @@ def choose_device(asked: str) -> str:
     return asked
 
 
-class Interrupt:
+class StopFlag:
     """Ctrl-C and SIGTERM ask for an end; a second one ends at once with exit code 130."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Interrupt:
 
 
 @contextlib.contextmanager
-def alarm(seconds: float) -> Iterator[None]:
+def time_limit(seconds: float) -> Iterator[None]:
     """TimeoutError in what takes longer; no limit in another thread than the main one, which signals do not reach."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -170,7 +170,7 @@ def make_folder(name: str, host: Host, fill: Callable[[Path], None] = lambda fol
     return folder
 
 
-def fresh_folder(loaded: Loaded, host: Host) -> Path:
+def create_run_folder(loaded: Loaded, host: Host) -> Path:
     """A new run folder with its empty places and the resolved scenario."""
 
     def fill(folder: Path) -> None:
@@ -181,14 +181,14 @@ def fresh_folder(loaded: Loaded, host: Host) -> Path:
     return make_folder(loaded.name, host, fill)
 
 
-def empty(folder: Path) -> None:
-    """Make a run folder as `fresh_folder` leaves it; for a run that was broken off before its first round."""
+def reset_run_folder(folder: Path) -> None:
+    """Make a run folder as `create_run_folder` leaves it; for a run that was broken off before its first round."""
     with _writing(folder):
         run_folder.empty(folder)
 
 
 @contextlib.contextmanager
-def the_only_one(folder: Path) -> Iterator[None]:
+def run_lock(folder: Path) -> Iterator[None]:
     """Hold a run folder; ScenarioError if another process does. It lets go of it however it ends."""
     handle = os.open(folder, os.O_RDONLY)
     try:

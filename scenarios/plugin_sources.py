@@ -49,7 +49,7 @@ class SourceFile:
 
 
 def named(loaded: Loaded) -> set[str]:
-    """The modules that a scenario and its rows name: rows, client halves, stages of a model, readers of data."""
+    """The modules that a scenario and its rows name: rows, client sides, stages of a model, readers of data."""
     scenario, method = loaded.scenario, loaded.method
     rows = [*method.name.split("+"), scenario.model.name, scenario.data.name]
     parts = [*(part.client for part in method.parts), loaded.model.stages]

@@ -12,26 +12,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.aggregation.update_checks import Faults
-from coordinator.records.resume import take_up
-from coordinator.records.store import HostEvent, Ledger, genesis, has_rounds, read
+from coordinator.aggregation.update_checks import UpdateChecks
+from coordinator.records.resume import resume_checkpoint
+from coordinator.records.store import HostEvent, Ledger, has_rounds, initial_hash, read
 from coordinator.rounds.budget import USER, Budget
-from coordinator.rounds.run import Federation, RunFailed
+from coordinator.rounds.run import FederatedRun, RunFailed
 from coordinator.rounds.synchronous import POLICIES
-from coordinator.workers.launcher import Nursery
+from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
 from coordinator.workers.task import PoolError, Stopped
 from costmodel.clock import Clock
 from costmodel.fleet.fleet import Fleet
 from edge.protocol.config import Job
 from edge.protocol.files import write_text
-from edge.runtime.numerics import computes
+from edge.runtime.numerics import fingerprint
 from scenarios import builder, plugin_sources, run_folder
 from scenarios.cache import cache_folder
 from scenarios.config.error_messages import known_keys
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.schema import Scenario
-from scenarios.host import Host, empty, fresh_folder, logging_to, the_only_one
+from scenarios.host import Host, create_run_folder, logging_to, reset_run_folder, run_lock
 from scenarios.report.metadata import (
     data_sha256,
     device_of,
@@ -45,23 +45,25 @@ from scenarios.report.metadata import (
 USERS_ERRORS = ("DataError", "PartitionError", "CacheError")
 
 
-def check_guests(loaded: Loaded, asked: Job) -> None:
+def check_remote_workers(loaded: Loaded, asked: Job) -> None:
     """ScenarioError for a run that workers on other machines could take no part in: they do not share its files."""
     if asked.data.partition.file is not None:
         raise ScenarioError(f"{loaded.name}: --listen: data.partition.file: workers on other machines do not have it")
 
 
 @contextlib.contextmanager
-def scouting(loaded: Loaded, device: str, nursery: Nursery, logs: Path, stopped: Callable[[], bool]) -> Iterator[Pool]:
+def probe_worker(
+    loaded: Loaded, device: str, launcher: WorkerLauncher, logs: Path, stopped: Callable[[], bool]
+) -> Iterator[Pool]:
     """One worker that can be asked to describe, before or instead of a run. Errors as of `run`."""
     asked = builder.job(loaded, None, device, cache_folder())
-    refuse = users_errors(loaded)
-    with Pool(asked, 1, nursery, logs, refuse, stopped) as pool:
+    refuse = user_error_hook(loaded)
+    with Pool(asked, 1, launcher, logs, refuse, stopped) as pool:
         yield pool
 
 
 def run(
-    loaded: Loaded, host: Host, nursery: Nursery, stopped: Callable[[], bool], stop_at_target: bool
+    loaded: Loaded, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool], stop_at_target: bool
 ) -> dict[str, Any]:
     """The whole run; returns its summary (the keys of ``run --json``).
 
@@ -70,17 +72,19 @@ def run(
     """
     loaded = builder.on_device(loaded, host.device)
     drawn = builder.fleet(loaded)
-    folder = fresh_folder(loaded, host)
-    with the_only_one(folder), _told(folder):
+    folder = create_run_folder(loaded, host)
+    with run_lock(folder), _log_and_wrap(folder):
         host.on_start(folder, loaded)
         try:
-            return _run(loaded, drawn, host, folder, nursery, stopped, stop_at_target)
+            return _run(loaded, drawn, host, folder, launcher, stopped, stop_at_target)
         except (ScenarioError, Stopped):
             run_folder.discard(folder)  # both come before the first round: there is nothing to keep
             raise
 
 
-def resume(loaded: Loaded, host: Host, folder: Path, nursery: Nursery, stopped: Callable[[], bool]) -> dict[str, Any]:
+def resume(
+    loaded: Loaded, host: Host, folder: Path, launcher: WorkerLauncher, stopped: Callable[[], bool]
+) -> dict[str, Any]:
     """Go on with the run of a folder, from its last committed round, as if it had never been broken off.
 
     ``loaded``: its scenario. The summary as of `run`; of a run that has ended, the one that it left. ScenarioError for
@@ -90,14 +94,14 @@ def resume(loaded: Loaded, host: Host, folder: Path, nursery: Nursery, stopped: 
     run_folder.check(folder)
     _check_device(folder, host.device)
     drawn = builder.fleet(loaded)
-    with the_only_one(folder), _told(folder):
+    with run_lock(folder), _log_and_wrap(folder):
         if (result := _outcome(loaded, folder)) is not None:
             return result
         begun = has_rounds(folder / "ledger.sqlite")
         if not begun:
-            empty(folder)
+            reset_run_folder(folder)
         host.on_start(folder, loaded)
-        return _run(loaded, drawn, host, folder, nursery, stopped, stops_at_target(folder), again=begun)
+        return _run(loaded, drawn, host, folder, launcher, stopped, stops_at_target(folder), again=begun)
 
 
 def ended(loaded: Loaded, folder: Path) -> dict[str, Any] | None:
@@ -105,11 +109,11 @@ def ended(loaded: Loaded, folder: Path) -> dict[str, Any] | None:
 
     ScenarioError and RunFailed as of `resume`.
     """
-    with the_only_one(folder), _named(folder):
+    with run_lock(folder), _named(folder):
         return _outcome(loaded, folder)
 
 
-def begun(folder: Path, device: str) -> tuple[Loaded, str]:
+def open_existing(folder: Path, device: str) -> tuple[Loaded, str]:
     """The scenario of a run folder, and the device to go on with: by default (``auto``) the one that it began on.
 
     ScenarioError for a folder without a run, and for a device of another type, whose results have other last bits.
@@ -144,7 +148,7 @@ def _outcome(loaded: Loaded, folder: Path) -> dict[str, Any] | None:
         if has_rounds(path) and (change := source_change(folder)):
             raise ScenarioError(f"{folder}: {change}; to go on with this run, put back what it was, or begin a new one")
         return None
-    if meta["genesis"] != genesis(builder.identity(loaded), data_sha256(folder)):
+    if meta["genesis"] != initial_hash(builder.identity(loaded), data_sha256(folder)):
         raise _is_another(folder)
     if path.with_name(f"{path.name}-wal").exists():  # killed before the ledger was closed
         with contextlib.suppress(sqlite3.Error):
@@ -167,7 +171,7 @@ def _is_another(folder: Path) -> ScenarioError:
 
 
 @contextlib.contextmanager
-def _told(folder: Path) -> Iterator[None]:
+def _log_and_wrap(folder: Path) -> Iterator[None]:
     """Keep the log of what happens in a run folder, and do as `_named` does."""
     with _named(folder):
         (folder / "logs").mkdir(exist_ok=True)
@@ -192,7 +196,7 @@ def _in_words(error: Exception, folder: Path) -> str:
     return str(error)
 
 
-def users_errors(loaded: Loaded) -> Callable[[HostEvent], None]:
+def user_error_hook(loaded: Loaded) -> Callable[[HostEvent], None]:
     """What to do with a pool's events: ScenarioError for an error that the user can mend, at its first occurrence.
 
     It is one of the data, or one whose text begins with a key of the scenario; another worker would meet it again.
@@ -214,17 +218,17 @@ def _run(
     drawn: Fleet,
     host: Host,
     folder: Path,
-    nursery: Nursery,
+    launcher: WorkerLauncher,
     stopped: Callable[[], bool],
     stop_at_target: bool,
     again: bool = False,
 ) -> dict[str, Any]:
     wall_started, cache, logs = time.monotonic(), cache_folder(), folder / "logs"
     own = {} if again else plugin_sources.find(plugin_sources.named(loaded))
-    with scouting(loaded, host.device, nursery, logs, stopped) as scout:
+    with probe_worker(loaded, host.device, launcher, logs, stopped) as scout:
         description, initial = scout.describe(True)
     out = builder.refused(loaded, drawn, description)
-    chain = genesis(builder.identity(loaded), description.data_sha256)
+    chain = initial_hash(builder.identity(loaded), description.data_sha256)
     if not again:
         known = environment(loaded, description, host, out, stop_at_target, plugin_sources.keep(own, folder))
         write_text(folder / "environment.json", json.dumps(known, indent=1))
@@ -233,15 +237,24 @@ def _run(
         if ledger.genesis != chain:
             raise _is_another(folder)
         asked = builder.job(loaded, description, host.device, cache)
-        if host.gate is not None:
-            check_guests(loaded, asked)
-            asked = replace(asked, computes={} if host.gate.any_machine else computes(host.device))
+        if host.remote_access is not None:
+            check_remote_workers(loaded, asked)
+            asked = replace(asked, fingerprint={} if host.remote_access.any_machine else fingerprint(host.device))
         if again and (change := machine_change(folder, host.device)):
             ledger.event(HostEvent("machine_changed", "", change, time.time()))
         half = builder.server(loaded, description, initial)
         most = builder.largest_message(loaded, asked, description, half)
-        with Pool(asked, host.workers, nursery, logs, ledger.event, stopped, gate=host.gate, most_nbytes=most) as pool:
-            federation = Federation(
+        with Pool(
+            asked,
+            host.workers,
+            launcher,
+            logs,
+            ledger.event,
+            stopped,
+            remote_access=host.remote_access,
+            most_nbytes=most,
+        ) as pool:
+            federation = FederatedRun(
                 job=asked,
                 method=loaded.method,
                 options=loaded.options,
@@ -257,15 +270,15 @@ def _run(
                 on_round=host.on_round,
                 is_stopped=stopped,
                 refused=out,
-                faults=Faults(**loaded.scenario.faults.model_dump(exclude_none=True)),
+                faults=UpdateChecks(**loaded.scenario.faults.model_dump(exclude_none=True)),
             )
             before = ledger.wall_seconds()
-            stopped_by = take_up(federation) if again else None
+            stopped_by = resume_checkpoint(federation) if again else None
             try:
                 stopped_by = stopped_by or POLICIES[loaded.scenario.rounds.policy](federation)
             except Stopped:
                 stopped_by = USER
-        federation.archive.tidy()
+        federation.archive.remove_orphans()
         result = summary(folder, loaded, federation, stopped_by, before + time.monotonic() - wall_started)
         ledger.finish(result)
         return result

@@ -14,16 +14,16 @@ import numpy as np
 import zmq
 
 from coordinator.records.store import HostEvent
-from coordinator.workers.door import Gate
 from coordinator.workers.pool import Pool
+from coordinator.workers.sockets import RemoteAccess
 from edge.protocol import codec, messages
-from edge.protocol.fixed_point import ExactSums
+from edge.protocol.fixed_point import FixedPointSums
 from edge.protocol.payload import Vector
 from tests.edge.protocol.mutations import JOB, pack, payload
 
 
 class Impostors:
-    """In place of a nursery. They are honest, and add updates up where told to; subclasses override `say`."""
+    """In place of a launcher. They are honest, and add updates up where told to; subclasses override `say`."""
 
     def __init__(self) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -32,16 +32,16 @@ class Impostors:
         self._answers: deque[dict[str, Any]] = deque()
         self.sockets: dict[str, zmq.Socket[bytes]] = {}
         """Those of workers, by identity"""
-        self._sums: dict[str, ExactSums] = {}
+        self._sums: dict[str, FixedPointSums] = {}
         self._strangers: list[zmq.Socket[bytes]] = []
         self.lives = 0
         """Workers that were started."""
         self.key: tuple[bytes, bytes] | None = None
-        """With which they come, where they are guests"""
-        self.gate: Gate | None = None
+        """With which they come, where they are remote workers"""
+        self.remote_access: RemoteAccess | None = None
         """By which they come then"""
 
-    # --- as coordinator.workers.launcher.Nursery ---
+    # --- as coordinator.workers.launcher.WorkerLauncher ---
 
     def fileno(self) -> int:
         return self._read_end
@@ -110,7 +110,7 @@ class Impostors:
         socket.setsockopt(zmq.LINGER, 0)
         if self.key is not None:
             socket.curve_publickey, socket.curve_secretkey = self.key
-            socket.curve_serverkey = ImpostorGuests.run[0]
+            socket.curve_serverkey = ImpostorRemoteWorkers.run[0]
         socket.connect(self.endpoint)
         return socket
 
@@ -128,14 +128,14 @@ class Impostors:
             update = answer(client_of(header))
             if self.key is not None and envelope.state_out is not None:
                 self.say(identity, keeps(update.client), envelope.sequence)
-            if envelope.share:
-                update = self._sums.setdefault(identity, ExactSums(update.round)).put(update, envelope.share)
+            if envelope.weight:
+                update = self._sums.setdefault(identity, FixedPointSums(update.round)).put(update, envelope.weight)
             self.say(identity, update, envelope.sequence)
         elif name == "collect":
             self.say(identity, self._sums.pop(identity).message())
 
 
-class ImpostorGuests(Impostors):
+class ImpostorRemoteWorkers(Impostors):
     """They join with a key whenever none is there, and what their clients keep comes ahead of each update."""
 
     run = zmq.curve_keypair()
@@ -143,21 +143,21 @@ class ImpostorGuests(Impostors):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.key = zmq.curve_keypair()
-        self.gate = Gate("tcp://127.0.0.1:*", *self.run, [self.key[0].decode()])
+        self.remote_access = RemoteAccess("tcp://127.0.0.1:*", *self.run, [self.key[0].decode()])
 
     def turn(self) -> None:
         """One at a time."""
         if not self.sockets:
-            identity = f"guest-{self.lives}"
+            identity = f"remote-{self.lives}"
             self.lives += 1
             self.sockets[identity] = self._connect(identity)
             self.say(identity, messages.Hello())
         super().turn()
 
 
-def keeps(client: int) -> messages.Kept:
+def keeps(client: int) -> messages.ClientState:
     """What a client keeps after each visit."""
-    return messages.Kept(client, {"model": {"a": Vector(np.full(3, client, np.float32))}})
+    return messages.ClientState(client, {"model": {"a": Vector(np.full(3, client, np.float32))}})
 
 
 def answer(client: int) -> messages.Update:
@@ -178,7 +178,7 @@ def client_of(header: bytes) -> int:
 @contextmanager
 def impostors_pool(workers: Impostors, logs: Path, kind: type[Pool] = Pool) -> Iterator[tuple[Pool, list[HostEvent]]]:
     """A pool with one such worker at a time, and what happens in it."""
-    nursery: Any = workers
+    launcher: Any = workers
     events: list[HostEvent] = []
 
     def stopped() -> bool:
@@ -186,10 +186,12 @@ def impostors_pool(workers: Impostors, logs: Path, kind: type[Pool] = Pool) -> I
         return False
 
     try:
-        gate = workers.gate
-        with kind(JOB, 1 if gate is None else 0, nursery, logs, events.append, stopped, gate=gate) as pool:
-            if pool.gate is not None:
-                workers.endpoint = pool.gate.endpoint
+        remote_access = workers.remote_access
+        with kind(
+            JOB, 1 if remote_access is None else 0, launcher, logs, events.append, stopped, remote_access=remote_access
+        ) as pool:
+            if pool.remote_access is not None:
+                workers.endpoint = pool.remote_access.endpoint
             yield pool, events
     finally:
         workers.close()

@@ -28,7 +28,7 @@ def test_the_tutorials_own_method_runs(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "my_method:ROW 2/2" in done.stderr
+    assert "my_method:SPEC 2/2" in done.stderr
 
 
 def test_the_map_of_the_code_names_every_folder_and_files_that_are_there() -> None:

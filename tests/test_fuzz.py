@@ -12,15 +12,17 @@ from hypothesis import strategies as st
 
 from edge.protocol import codec, messages
 from tests.edge.protocol.mutations import BOMBS, RUN, going_up, mutate, one_of_each, pack, run_of
-from tests.fuzz import Outcome, fuzz_decoder, fuzz_guest, fuzz_host, fuzz_pool, fuzz_port, fuzz_worker, read
+from tests.fuzz import Outcome, fuzz_decoder, fuzz_host, fuzz_pool, fuzz_port, fuzz_remote_worker, fuzz_worker, read
 
 MESSAGES = 2000
 MOST_GROWN_BYTES = 50_000_000
 
 
-@pytest.mark.parametrize("fuzz", [fuzz_decoder, fuzz_pool, fuzz_host, fuzz_worker, fuzz_guest])
+@pytest.mark.parametrize("fuzz", [fuzz_decoder, fuzz_pool, fuzz_host, fuzz_worker, fuzz_remote_worker])
 def test_malformed_messages_are_refused_and_honest_work_goes_on(fuzz: Callable[[int, int], Outcome]) -> None:
-    count = MESSAGES if fuzz is not fuzz_host else MESSAGES // 4  # each ends a guest, and the next shakes hands anew
+    count = (
+        MESSAGES if fuzz is not fuzz_host else MESSAGES // 4
+    )  # each ends a remote worker, and the next shakes hands anew
     outcome = fuzz(count, 5)
     assert outcome.sent >= count
     assert outcome.refused > count / 2

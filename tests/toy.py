@@ -19,32 +19,40 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from coordinator.aggregation.optimizers import OPTIMISERS, Replace
-from coordinator.aggregation.server import Setup
+from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS, ServerOptimizer
+from coordinator.aggregation.server import ServerContext
 from coordinator.methods.registry import Method, resolve
 from coordinator.records.names import PLACES
 from coordinator.records.store import Ledger, read
-from coordinator.rounds.asynchronous import stream
+from coordinator.rounds.asynchronous import run_asynchronous
 from coordinator.rounds.budget import Budget, Limits
-from coordinator.rounds.policy import Rules
-from coordinator.rounds.run import Federation, Progress
+from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.run import FederatedRun, RoundFinished
 from coordinator.rounds.synchronous import POLICIES
-from coordinator.workers.task import Heard, PoolTask, Reply
+from coordinator.workers.task import PoolTask, Reply, ReplyHandler
 from costmodel.clock import Clock
 from costmodel.fleet.availability import Renewal
 from costmodel.fleet.devices import devices, networks
-from costmodel.fleet.dynamics import Behaviour
-from costmodel.fleet.fleet import Change, Fleet, Spread
+from costmodel.fleet.dynamics import ClientDynamics
+from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
 from costmodel.network.tcp import wire_bits
 from costmodel.visits.timeline import Links
 from edge.protocol import codec, messages
-from edge.protocol.config import DataConfig, Description, HalfConfig, Job, ModelConfig, PartitionConfig, TrainConfig
-from edge.protocol.fixed_point import ExactSums
+from edge.protocol.config import (
+    ComponentConfig,
+    DataConfig,
+    Job,
+    ModelConfig,
+    ModelProfile,
+    PartitionConfig,
+    TrainConfig,
+)
+from edge.protocol.fixed_point import FixedPointSums
 from edge.protocol.payload import MODEL, Payload, Vector
-from edge.protocol.rng import generator
-from edge.training.block_model import Block, Net
-from edge.training.client_update import Local, Visit
-from edge.training.trainer import Site
+from edge.protocol.rng import keyed_generator
+from edge.training.block_model import Block, BlockModel
+from edge.training.client_update import ClientUpdate, VisitContext
+from edge.training.trainer import LocalTrainer
 
 RUN_ID = "0123456789abcdef"
 CPU = torch.device("cpu")
@@ -55,7 +63,7 @@ DIRICHLET = PartitionConfig("dirichlet", alpha=0.3)
 
 def streams(purpose: str, index: int, client: int) -> np.random.Generator:
     """The random streams of fleets in tests."""
-    return generator(0, purpose, index, client)
+    return keyed_generator(0, purpose, index, client)
 
 
 @functools.cache
@@ -67,10 +75,19 @@ def cache_folder() -> str:
 
 
 @functools.cache
-def described(model: ModelConfig, data: DataConfig, seed: int) -> tuple[Description, Payload]:
+def described(model: ModelConfig, data: DataConfig, seed: int) -> tuple[ModelProfile, Payload]:
     """What a worker says before round 0, asked once for all runs that share these."""
-    return Site(
-        Job(RUN_ID, seed, "cpu", cache_folder(), model, data, TRAIN, HalfConfig("edge.training.client_update:Local"))
+    return LocalTrainer(
+        Job(
+            RUN_ID,
+            seed,
+            "cpu",
+            cache_folder(),
+            model,
+            data,
+            TRAIN,
+            ComponentConfig("edge.training.client_update:ClientUpdate"),
+        )
     ).describe(True)
 
 
@@ -79,7 +96,7 @@ class Later:
     """An order that is done when it is waited for."""
 
     left: list[Callable[[], None]]
-    sums: ExactSums
+    sums: FixedPointSums
     """Of the updates of its tasks with shares"""
 
     def wait(self) -> None:
@@ -100,10 +117,10 @@ class Later:
 class Direct:
     """Workers that are sites in this process. Every message is encoded, to learn its real length."""
 
-    site: Site
+    site: LocalTrainer
     shuffle: np.random.Generator | None = None
     """If given, answers come in an order drawn from it."""
-    others: Sequence[Site] = ()
+    others: Sequence[LocalTrainer] = ()
     """Further sites, which take turns with the first; each has a model and scratch vectors of its own."""
     bytes_down: int = 0
     bytes_up: int = 0
@@ -116,17 +133,17 @@ class Direct:
 
     size = 1
 
-    def submit(self, tasks: Sequence[PoolTask], heard: Heard) -> Later:
+    def submit(self, tasks: Sequence[PoolTask], heard: ReplyHandler) -> Later:
         """Do each task, and answer, when it is waited for."""
         order = range(len(tasks)) if self.shuffle is None else self.shuffle.permutation(len(tasks))
         first = tasks[0].message if tasks else None
-        sums = ExactSums(first.round if isinstance(first, messages.Train) else 0)
+        sums = FixedPointSums(first.round if isinstance(first, messages.Train) else 0)
 
         def do(task: PoolTask) -> None:
             reply = self._do(task)
-            if task.share > 0.0:
+            if task.weight > 0.0:
                 assert isinstance(reply, messages.Update)
-                reply = sums.put(reply, task.share)
+                reply = sums.put(reply, task.weight)
             heard(task, reply)
 
         return Later([functools.partial(do, tasks[index]) for index in order], sums)
@@ -172,17 +189,17 @@ def federation(
     server_link: float = 100e6,
     server: str = "plain",
     server_options: Mapping[str, Any] | None = None,
-    optimiser: Replace | None = None,
-    on_round: Callable[[Progress], None] = lambda progress: None,
+    optimiser: ServerOptimizer | None = None,
+    on_round: Callable[[RoundFinished], None] = lambda progress: None,
     eval_every: int = 1,
-    rules: Rules | None = None,
-    behaviour: Behaviour | None = None,
+    rules: RoundPolicy | None = None,
+    behaviour: ClientDynamics | None = None,
     links: Links | None = None,
     fleet: Mapping[str, Any] | None = None,
     seconds: Sequence[tuple[float, float, float]] | None = None,
     again: bool = False,
     **options: Any,
-) -> Federation:
+) -> FederatedRun:
     """A run on digits that is ready to start; ``options`` are the method's, ``limits`` replaces ``rounds``.
 
     ``server`` and ``server_options`` are as a scenario's, or ``optimiser`` is in their place; ``travels``: as a
@@ -190,42 +207,54 @@ def federation(
     ``rules`` are for all clients unless ``participants`` says for how many. With
     ``again`` there is a ledger in the folder already.
     """
-    rules = replace(rules or Rules(), participants=participants or clients)
+    rules = replace(rules or RoundPolicy(), participants=participants or clients)
     method = resolve(method) if isinstance(method, str) else method
     row, chosen = method.objective, method.options(**options)
-    halves = tuple(HalfConfig(c.client, method.share(chosen, c)) for c in method.corrections)
+    halves = tuple(ComponentConfig(c.client, method.options_of(chosen, c)) for c in method.corrections)
     data = DataConfig("digits", clients=clients, partition=partition)
     description, initial = described(model, data, seed)
     down, up = method.travels(description.layout, *travels)
-    half = HalfConfig(row.client, method.share(chosen, row))
+    half = ComponentConfig(row.client, method.options_of(chosen, row))
     flops = tuple((float(f), float(w), float(n), float(i)) for f, w, n, i in description.flops)
-    keep = row.keep(description.layout, down)
+    keep = row.kept_blocks(description.layout, down)
     job = Job(RUN_ID, seed, "cpu", cache_folder(), model, data, train, half, halves, up, keep, method.reports,
               flops=flops)  # fmt: skip
 
-    named = OPTIMISERS[server]
+    named = SERVER_OPTIMIZERS[server]
     stepping = optimiser or named.make(named.options(**server_options or {}))
 
-    def setup(part: Any) -> Setup:
-        return Setup(description.layout, initial, method.share(chosen, part), weights or row.weights, down, up, seed,
-                     description.samples, description.histogram, stepping,
-                     POLICIES[rules.policy] is stream, sum, train)  # fmt: skip
+    def setup(part: Any) -> ServerContext:
+        return ServerContext(
+            description.layout,
+            initial,
+            method.options_of(chosen, part),
+            weights or row.weights,
+            down,
+            up,
+            seed,
+            description.samples,
+            description.histogram,
+            stepping,
+            POLICIES[rules.policy] is run_asynchronous,
+            sum,
+            train,
+        )
 
-    drawn = Fleet.build(clients, {"phone-mid": 1.0, "raspberry-pi-4": 1.0}, {network: 1.0}, streams=streams,
-                        links=links or Links(server_link, server_link), behaviour=behaviour, spread=Spread(2.0, 2.0),
+    drawn = Fleet.build(clients, {"phone-mid": 1.0, "raspberry-pi-4": 1.0}, {network: 1.0}, streams=streams, links=links
+    or Links(server_link, server_link), behaviour=behaviour, spread=ClientVariation(2.0, 2.0),
                         **({} if seconds else fleet or {}))  # fmt: skip
     for place in PLACES:
         (folder / place).mkdir(parents=True, exist_ok=True)
-    run = Federation(
+    run = FederatedRun(
         job=job,
         method=method,
         options=chosen,
         description=description,
         server=row.server(setup(row), [c.server(setup(c)) for c in method.corrections if c.server]),
         workers=Direct(
-            Site(job),
+            LocalTrainer(job),
             None if shuffle is None else np.random.default_rng(shuffle),
-            [Site(job) for _ in range(sites - 1)],
+            [LocalTrainer(job) for _ in range(sites - 1)],
         ),
         clock=Clock(drawn),
         budget=Budget(limits or Limits(rounds)),
@@ -236,7 +265,7 @@ def federation(
         on_round=on_round,
     )
     if seconds:
-        made = clockwork(run, seconds, links or Links(), behaviour or Behaviour(), **(fleet or {}))
+        made = clockwork(run, seconds, links or Links(), behaviour or ClientDynamics(), **(fleet or {}))
         run.clock = Clock(made)
     return run
 
@@ -249,9 +278,9 @@ def unsteady_world(policy: str) -> dict[str, Any]:
         "rounds": 4,
         "train": TrainConfig(lr=0.1, batch=32, local_steps=2),
         "partition": PartitionConfig("iid"),
-        "rules": Rules(policy, deadline=0.2, buffer=3),
-        "behaviour": Behaviour(Renewal(0.3, 0.1, 0.5, streams)),
-        "fleet": {"change": Change(jitter=0.3, redraw=0.2, noise=0.1, crashes_per_second=2.0)},
+        "rules": RoundPolicy(policy, deadline=0.2, buffer=3),
+        "behaviour": ClientDynamics(Renewal(0.3, 0.1, 0.5, streams)),
+        "fleet": {"change": RoundVariation(jitter=0.3, redraw=0.2, noise=0.1, crashes_per_second=2.0)},
     }
 
 
@@ -260,7 +289,11 @@ RECEIVE_WATTS, TRAIN_WATTS, TRANSMIT_WATTS, IDLE_WATTS = 2.0, 8.0, 4.0, 1.0
 
 
 def clockwork(
-    run: Federation, seconds: Sequence[tuple[float, float, float]], links: Links, behaviour: Behaviour, **more: Any
+    run: FederatedRun,
+    seconds: Sequence[tuple[float, float, float]],
+    links: Links,
+    behaviour: ClientDynamics,
+    **more: Any,
 ) -> Fleet:
     """A fleet in which the first visit of client k, left to itself, takes ``seconds[k]``: down, computing, up.
 
@@ -291,7 +324,7 @@ def clockwork(
 class Run:
     """A run that has ended."""
 
-    federation: Federation
+    federation: FederatedRun
     stopped_by: str
 
     @property
@@ -337,9 +370,9 @@ def tower_blocks(sizes: Sequence[int] = (5, 7, 6, 4, 3), seed: int = 0) -> list[
     ]
 
 
-def tower(sizes: Sequence[int] = (5, 7, 6, 4, 3), seed: int = 0) -> Net:
+def tower(sizes: Sequence[int] = (5, 7, 6, 4, 3), seed: int = 0) -> BlockModel:
     """The net of `tower_blocks`."""
-    return Net(lambda: tower_blocks(sizes, seed), CPU)
+    return BlockModel(lambda: tower_blocks(sizes, seed), CPU)
 
 
 def batch(examples: int = 8, seed: int = 1, inputs: int = 5, classes: int = 3) -> tuple[Tensor, Tensor]:
@@ -348,9 +381,9 @@ def batch(examples: int = 8, seed: int = 1, inputs: int = 5, classes: int = 3) -
     return torch.randn(examples, inputs, generator=rng), torch.randint(classes, (examples,), generator=rng)
 
 
-def visit(net: Net, **choice: int) -> Visit:
+def visit(net: BlockModel, **choice: int) -> VisitContext:
     """A visit in which everything goes up and nothing is kept."""
-    return Visit(
+    return VisitContext(
         client=0,
         round=0,
         seed=0,
@@ -365,19 +398,19 @@ def visit(net: Net, **choice: int) -> Visit:
     )
 
 
-def whole(net: Net) -> Payload:
+def whole(net: BlockModel) -> Payload:
     """The net's own numbers, as they would arrive."""
     return {MODEL: net.dump(net.layout.sizes)}
 
 
-def shifted(net: Net, by: float = 0.05, seed: int = 2) -> None:
+def shifted(net: BlockModel, by: float = 0.05, seed: int = 2) -> None:
     """Move the net's parameters away from where it stands, as local steps would."""
     rng = torch.Generator().manual_seed(seed)
     net.flat.add_(by * torch.randn(net.flat.shape, generator=rng))
 
 
-def gradient(half: Local, net: Net, x: Tensor, y: Tensor) -> NDArray[np.float32]:
-    """The gradient of a client half's objective on one batch, as one flat vector."""
+def gradient(half: ClientUpdate, net: BlockModel, x: Tensor, y: Tensor) -> NDArray[np.float32]:
+    """The gradient of a client side's objective on one batch, as one flat vector."""
     net.grad.zero_()
     torch.autograd.backward(half.loss(net, x, y))
     return np.array(net.grad.numpy())

@@ -24,10 +24,10 @@ from torch import Tensor, nn
 
 from benchmarks.engine_parts import images, plain
 from edge.data.decoded_cache import open_data
-from edge.data.partitioning import cached_shares
+from edge.data.partitioning import cached_partition
 from edge.protocol.payload import MODEL, Floats
-from edge.protocol.rng import generator
-from edge.training.trainer import Site
+from edge.protocol.rng import keyed_generator
+from edge.training.trainer import LocalTrainer
 from scenarios.builder import job
 from scenarios.cache import cache_folder
 from scenarios.config.load import data_config, load
@@ -40,7 +40,7 @@ Rounds = list[list[int]]
 
 def initial_model(toml: str) -> Floats:
     """The model that runs start from; asked in a process of its own, since a worker's site sets up its process."""
-    _, payload = Site(job(load(toml), None, "cpu", cache_folder())).describe(False)
+    _, payload = LocalTrainer(job(load(toml), None, "cpu", cache_folder())).describe(False)
     return np.concatenate([vector.data for vector in payload[MODEL].values()])
 
 
@@ -51,7 +51,7 @@ class Floor:
         scenario = load(toml).scenario
         data = open_data(data_config(scenario), cache_folder())
         self.train, self.seed = scenario.train, scenario.seed
-        self.shares = cached_shares(data_config(scenario), data, cache_folder()).train
+        self.shares = cached_partition(data_config(scenario), data, cache_folder()).train
         with mp.get_context("fork").Pool(1) as pool:
             self.initial = pool.apply(initial_model, (toml,))
         blocks = plain.blocks_of(scenario.model.name, images.CLASSES, scenario.model.width)
@@ -67,7 +67,7 @@ class Floor:
 
     def order(self, round: int, client: int) -> list[Tensor]:
         """The batches of one visit, as the product draws them."""
-        rng, indices = generator(self.seed, SEED_STREAM, round, client), self.shares[client]
+        rng, indices = keyed_generator(self.seed, SEED_STREAM, round, client), self.shares[client]
         batches: list[Tensor] = []
         for _ in range(self.train.local_epochs):
             shuffled = torch.from_numpy(indices[rng.permutation(len(indices))])

@@ -24,8 +24,8 @@ from safetensors.numpy import load_file
 
 from benchmarks.engine_parts.sampler import FOLDER_VARIABLE, KINDS, Sampler, sum_of
 from coordinator.records.store import read
-from coordinator.rounds.run import Progress
-from coordinator.workers.launcher import Nursery
+from coordinator.rounds.run import RoundFinished
+from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
 from scenarios import runner
 from scenarios.config.load import Loaded, load
@@ -65,7 +65,7 @@ class Watch:
         """The run folder is there."""
         self.folder, self.blocks = folder, loaded.model.blocks
 
-    def on_round(self, progress: Progress) -> None:
+    def on_round(self, progress: RoundFinished) -> None:
         """A round has been committed."""
         self.ends.append(time.perf_counter())
         self.cpu.append(time.process_time())
@@ -92,10 +92,10 @@ def main(text: str) -> None:
         pool = partial(Pool, site=f"{SITE}:SampledSite") if request.sample else Pool
         host = Host(folder / "runs", request.workers, "cpu", None, watch.on_start, watch.on_round)
         loaded = load(request.toml, request.overrides)
-        with mock.patch.object(runner, "Pool", pool), Nursery(preload) as nursery:
+        with mock.patch.object(runner, "Pool", pool), WorkerLauncher(preload) as launcher:
             if sampler is not None:
                 sampler.start()
-            runner.run(loaded, host, nursery, watch.is_over, stop_at_target=False)
+            runner.run(loaded, host, launcher, watch.is_over, stop_at_target=False)
         Sampler.stop()
         query = "SELECT round, client FROM visits WHERE kind = 'train' ORDER BY round, client"
         rows = read(watch.folder / "ledger.sqlite", query)

@@ -1,4 +1,4 @@
-"""The product's own `edge.training.trainer.Site`, in a worker that is sampled while it works (`sampler`)."""
+"""The product's own `edge.training.trainer.LocalTrainer`, in a worker that is sampled while it works (`sampler`)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 from benchmarks.engine_parts.sampler import FOLDER_VARIABLE, Sampler, shared_array
 from edge.protocol.config import Job
-from edge.training.trainer import Site
+from edge.training.trainer import LocalTrainer
 
 
-class SampledSite(Site):
+class SampledSite(LocalTrainer):
     """A site whose process says where its time goes."""
 
     def __init__(self, job: Job) -> None:

@@ -25,9 +25,9 @@ from benchmarks.engine_parts import images
 from benchmarks.engine_parts.plain import LAYOUTS, Images, Plain, blocks_of, flat, in_layout, load
 from edge.protocol.messages import Train
 from edge.protocol.payload import MODEL, Floats
-from edge.protocol.rng import generator
+from edge.protocol.rng import keyed_generator
 from edge.training.sgd import Sgd
-from edge.training.trainer import Site
+from edge.training.trainer import LocalTrainer
 from scenarios.builder import job
 from scenarios.cache import cache_folder
 from scenarios.config.load import load as load_scenario
@@ -53,9 +53,9 @@ class Product:
 
     def __init__(self, toml: str, overrides: tuple[str, ...], steps: int = 1) -> None:
         self.loaded = load_scenario(toml, [*overrides, f"train.local_steps={steps}"])
-        first = Site(job(self.loaded, None, "cpu", cache_folder()))
+        first = LocalTrainer(job(self.loaded, None, "cpu", cache_folder()))
         self.description, self.payload = first.describe(False)
-        self.site = Site(job(self.loaded, self.description, "cpu", cache_folder()))
+        self.site = LocalTrainer(job(self.loaded, self.description, "cpu", cache_folder()))
 
     def visit(self, choice: Mapping[str, int]) -> tuple[NDArray[np.float32], list[float]]:
         """One visit: the model that goes up, and the seconds of each step."""
@@ -93,7 +93,7 @@ class PlainClient:
         self.plain = Plain(local, scenario.train.lr, frozen)
         pixels = Images(site.data.train.x, site.data.train.y, images.MEAN, images.STD, layout)
         indices = site.shares.train[CLIENT]
-        shuffled = indices[generator(scenario.seed, "batches", ROUND, CLIENT).permutation(len(indices))]
+        shuffled = indices[keyed_generator(scenario.seed, "batches", ROUND, CLIENT).permutation(len(indices))]
         cut = torch.split(torch.from_numpy(shuffled), scenario.train.batch)
         self.batches = [pixels.batch(chosen) for chosen in cut]
 

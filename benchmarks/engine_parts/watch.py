@@ -12,31 +12,31 @@ from typing import Any
 from unittest import mock
 
 from coordinator.records.store import Ledger
-from coordinator.workers.scheduler import Leases
-from scenarios.cli.main import guarded
+from coordinator.workers.scheduler import TaskScheduler
+from scenarios.cli.main import run_command
 
 
 def main(words: list[str]) -> int:
     """The command's exit code."""
     workers = int(words[words.index("--workers") + 1])
     seen: dict[str, float] = {}
-    ready_of: dict[Leases, set[Any]] = {}
-    ready, commit = Leases.ready, Ledger.commit
+    ready_of: dict[TaskScheduler, set[Any]] = {}
+    ready, commit = TaskScheduler.ready, Ledger.commit
 
-    def on_ready(leases: Leases, worker: Any, *arguments: Any, **named: Any) -> Any:
-        of = ready_of.setdefault(leases, set())
+    def on_ready(scheduler: TaskScheduler, worker: Any, *arguments: Any, **named: Any) -> Any:
+        of = ready_of.setdefault(scheduler, set())
         of.add(worker)
         if len(of) == workers:
             seen.setdefault("ready", time.time())
-        return ready(leases, worker, *arguments, **named)
+        return ready(scheduler, worker, *arguments, **named)
 
     def on_commit(ledger: Ledger, *arguments: Any, **named: Any) -> Any:
         result = commit(ledger, *arguments, **named)
         seen.setdefault("committed", time.time())
         return result
 
-    with mock.patch.object(Leases, "ready", on_ready), mock.patch.object(Ledger, "commit", on_commit):
-        code = guarded(words)
+    with mock.patch.object(TaskScheduler, "ready", on_ready), mock.patch.object(Ledger, "commit", on_commit):
+        code = run_command(words)
     print(json.dumps({"ready": seen.get("ready"), "committed": seen.get("committed")}))
     return code
 

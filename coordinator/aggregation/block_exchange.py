@@ -8,7 +8,7 @@ EVERYTHING = "everything"
 NOTHING = "nothing"
 
 
-def keys(text: str, layout: Layout) -> tuple[str, ...]:
+def exchanged_keys(text: str, layout: Layout) -> tuple[str, ...]:
     """The keys that ``text`` names in this model, in model order.
 
     Raises ValueError for a block that the model does not have, or a form that is none of the four.

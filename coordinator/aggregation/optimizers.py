@@ -22,13 +22,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from edge.protocol.payload import Floats
 
 
-class ServerOptions(BaseModel):
+class ServerOptimizerOptions(BaseModel):
     """Hyperparameters of a server optimiser; subclasses add fields, each with its symbol, range and meaning of 0."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class Replace:
+class ServerOptimizer:
     """FedAvg's server step: the mean is the next model. Base of all others.
 
     Subclasses can customise by overriding ``step``, and ``state`` and ``restore`` for what they remember.
@@ -46,7 +46,7 @@ class Replace:
         """Inverse of `state`."""
 
 
-class MomentumOptions(ServerOptions):
+class MomentumOptions(ServerOptimizerOptions):
     """m ← momentum·m + Δ; θ ← θ + lr·m; m starts at 0."""
 
     momentum: float = Field(default=0.4, ge=0, lt=1, title="β")
@@ -55,7 +55,7 @@ class MomentumOptions(ServerOptions):
     """Size of a server step."""
 
 
-class Momentum(Replace):
+class Momentum(ServerOptimizer):
     """FedAvgM: the server's steps gather momentum."""
 
     def __init__(self, options: MomentumOptions) -> None:
@@ -80,7 +80,7 @@ class Momentum(Replace):
         self.m = {key: np.asarray(vector, dtype=np.float32) for key, vector in state.items()}
 
 
-class AdaptiveOptions(ServerOptions):
+class AdaptiveOptions(ServerOptimizerOptions):
     """θ ← θ + lr·m/(√v + tau), with m ← beta1·m + (1 − beta1)·Δ.
 
     fedadam: v ← beta2·v + (1 − beta2)·Δ². fedyogi: v ← v − (1 − beta2)·Δ²·sign(v − Δ²). m starts at 0 and v at tau²;
@@ -98,7 +98,7 @@ class AdaptiveOptions(ServerOptions):
     """How small a change must be for its parameter's step to be small too; v starts at tau²."""
 
 
-class Adam(Replace):
+class Adam(ServerOptimizer):
     """FedADAM: every parameter has a step size of its own."""
 
     def __init__(self, options: AdaptiveOptions) -> None:
@@ -145,31 +145,31 @@ class Yogi(Adam):
 
 
 @dataclass(frozen=True)
-class Optimiser:
+class ServerOptimizerRow:
     """One server optimiser, as a scenario names it."""
 
     name: str
     title: str
     source: str
-    options: type[ServerOptions]
+    options: type[ServerOptimizerOptions]
     neutral: str
     """Which options give FedAvg."""
-    make: Callable[[Any], Replace]
+    make: Callable[[Any], ServerOptimizer]
     """From its options."""
 
 
-OPTIMISERS: dict[str, Optimiser] = {
+SERVER_OPTIMIZERS: dict[str, ServerOptimizerRow] = {
     row.name: row
     for row in (
-        Optimiser(
+        ServerOptimizerRow(
             "plain",
             "the clients' mean is the next model",
             "McMahan et al., AISTATS 2017",
-            ServerOptions,
+            ServerOptimizerOptions,
             "is FedAvg",
-            lambda options: Replace(),
+            lambda options: ServerOptimizer(),
         ),
-        Optimiser(
+        ServerOptimizerRow(
             "fedavgm",
             "server momentum",
             "Hsu, Qi and Brown, 2019",
@@ -177,7 +177,7 @@ OPTIMISERS: dict[str, Optimiser] = {
             "momentum = 0 and lr = 1",
             Momentum,
         ),
-        Optimiser(
+        ServerOptimizerRow(
             "fedadam",
             "Adam on the server; FedMLB's tables have it with train.lr = 0.01",
             "Reddi et al., ICLR 2021",
@@ -185,6 +185,6 @@ OPTIMISERS: dict[str, Optimiser] = {
             "none",
             Adam,
         ),
-        Optimiser("fedyogi", "Yogi on the server", "Reddi et al., ICLR 2021", AdaptiveOptions, "none", Yogi),
+        ServerOptimizerRow("fedyogi", "Yogi on the server", "Reddi et al., ICLR 2021", AdaptiveOptions, "none", Yogi),
     )
 }

@@ -1,22 +1,22 @@
-"""The server half of a method. Its defaults are FedAvg.
+"""The server side of a method. Its defaults are FedAvg.
 
 McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017,
 https://arxiv.org/abs/1602.05629
 
-Subclasses of `Server` can customise by overriding
+Subclasses of `ServerStrategy` can customise by overriding
 
-* ``dispatch``: what goes down to one client, in as many slots as the method needs, and what is chosen for the visit;
+* ``download``: what goes down to one client, in as many slots as the method needs, and what is chosen for the visit;
 * ``weight``: the weight of a reply, which may differ per block;
-* ``note``: what is remembered of a reply's vectors for ``feedback``;
-* ``fold`` and ``step``: how replies, one after another, become the next global model;
-  whoever overrides ``fold``, ``note`` or ``weight`` says in its row that it looks into single replies;
+* ``observe``: what is remembered of a reply's vectors for ``feedback``;
+* ``accumulate`` and ``step``: how replies, one after another, become the next global model;
+  whoever overrides ``accumulate``, ``observe`` or ``weight`` says in its row that it looks into single replies;
 * ``started``, ``received`` and ``feedback``: bookkeeping when visits begin, have counted, and are known to the end;
-* ``recall`` and ``resumed``: the same bookkeeping, where a run goes on that was broken off;
-* ``listeners``: clients that only download in a round;
-* ``evaluated`` or ``scored``: the model that is scored;
+* ``replay_feedback`` and ``restore_in_flight``: the same bookkeeping, where a run goes on that was broken off;
+* ``download_only_clients``: clients that only download in a round;
+* ``global_evaluation_model`` or ``evaluation_model``: the model that is scored;
 * ``state`` and ``restore``: what is remembered beside the model.
 
-A correction may bring a `Part`, which adds slots to what goes down and learns from the replies.
+A correction may bring a `ServerExtension`, which adds slots to what goes down and learns from the replies.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.aggregation.optimizers import Replace
-from coordinator.aggregation.weighted_sum import Sum
+from coordinator.aggregation.optimizers import ServerOptimizer
+from coordinator.aggregation.weighted_sum import WeightedSum
 from coordinator.records.store import ChoiceRow
 from edge.protocol.config import TrainConfig
-from edge.protocol.fixed_point import LIMIT, ExactSum, sizes, unfit
+from edge.protocol.fixed_point import LIMIT, FixedPointSum, not_summable, sizes
 from edge.protocol.messages import Totals, Update
 from edge.protocol.payload import BUFFERS, MODEL, Layout, Payload, Vector, shapes, vectors
 
@@ -43,8 +43,8 @@ Model = dict[str, Vector]
 
 
 @dataclass(frozen=True)
-class Setup:
-    """What a server half is made from."""
+class ServerContext:
+    """What a server side is made from."""
 
     layout: Layout
     initial: Payload
@@ -60,22 +60,22 @@ class Setup:
     """(clients,) training examples"""
     histogram: NDArray[np.int64]
     """(clients, classes) training examples"""
-    optimiser: Replace = field(default_factory=Replace)
+    optimiser: ServerOptimizer = field(default_factory=ServerOptimizer)
     asynchronous: bool = False
     """Whether visits begin and end one by one; a round is then a server step at the visit's beginning."""
     sum: Literal["client_order", "fixed_point"] = "client_order"
     """Who adds updates up: the server, in client order; or workers, in fixed point (`edge.protocol.fixed_point`)."""
     train: TrainConfig = field(default_factory=TrainConfig)
-    """How clients train, for server halves that reckon with their steps."""
+    """How clients train, for server sides that reckon with their steps."""
 
     @property
-    def turns(self) -> str:
+    def numbering(self) -> str:
         """What the number of a training message counts: rounds, or visits one by one."""
         return "visit" if self.asynchronous else "round"
 
 
 @dataclass(frozen=True)
-class Dispatch:
+class Download:
     """What the server decides for one visit."""
 
     client: int
@@ -85,20 +85,20 @@ class Dispatch:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class VisitFeedback:
     """What is known of one visit when it has counted. Seconds are the virtual clock's."""
 
-    dispatch: Dispatch
+    dispatch: Download
     reply: Update
-    """Perhaps without its vectors, which `Server.note` has seen"""
+    """Perhaps without its vectors, which `ServerStrategy.observe` has seen"""
     compute_seconds: float
     communication_seconds: float
 
 
-class Part:
-    """A correction's server half: further slots beside the method's own."""
+class ServerExtension:
+    """A correction's server side: further slots beside the method's own."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: ServerContext) -> None:
         self.setup = setup
 
     def down(self, client: int) -> Payload:
@@ -109,7 +109,7 @@ class Part:
         """Shapes of further slots that come up."""
         return {}
 
-    def fold(self, reply: Update) -> None:
+    def accumulate(self, reply: Update) -> None:
         """Learn from a reply; they come in client order, and none is kept. What goes down changes in `step` alone."""
 
     def step(self, before: Model, after: Model) -> Model:
@@ -124,47 +124,47 @@ class Part:
         """Inverse of `state`."""
 
 
-class Server:
-    """The server half of FedAvg, and the base of all others."""
+class ServerStrategy:
+    """The server side of FedAvg, and the base of all others."""
 
     sends_the_same: ClassVar[bool] = False
     """Of a half with a `dispatch` of its own: whether what it decides, and how much it sends, follow from the round."""
 
-    def __init__(self, setup: Setup, parts: Sequence[Part] = ()) -> None:
+    def __init__(self, setup: ServerContext, parts: Sequence[ServerExtension] = ()) -> None:
         self.setup = setup
         self.parts = parts
         self.optimiser = setup.optimiser
         self.model: Model = dict(setup.initial[MODEL])
-        self.sums = {key: Sum() for key in setup.up}
+        self.sums = {key: WeightedSum() for key in setup.up}
         """Of what was folded since the last step, by key of the model"""
 
-    def dispatch(self, client: int, round: int) -> Dispatch:
+    def download(self, client: int, round: int) -> Download:
         """What goes down to ``client``; changes nothing."""
-        return Dispatch(client, self.joined(client, self.some(self.setup.down)))
+        return Download(client, self.with_extensions(client, self.select(self.setup.down)))
 
-    def some(self, keys: Sequence[str]) -> Payload:
+    def select(self, keys: Sequence[str]) -> Payload:
         """These keys of the global model."""
         return {MODEL: {key: self.model[key] for key in keys}}
 
-    def joined(self, client: int, payload: Payload) -> Payload:
+    def with_extensions(self, client: int, payload: Payload) -> Payload:
         """The payload with the corrections' slots."""
         for part in self.parts:
             payload = payload | part.down(client)
         return payload
 
-    def started(self, round: int, dispatches: Sequence[Dispatch]) -> None:
+    def started(self, round: int, dispatches: Sequence[Download]) -> None:
         """These visits have begun; not all of them need count."""
 
-    def received(self, round: int, dispatches: Sequence[Dispatch]) -> None:
+    def received(self, round: int, dispatches: Sequence[Download]) -> None:
         """These visits, begun in ``round``, have counted: their clients hold what they were sent."""
 
-    def recall(self, outcome: Outcome, learned: ChoiceRow) -> None:
+    def replay_feedback(self, outcome: VisitFeedback, learned: ChoiceRow) -> None:
         """Learn again, from the ledger, what `feedback` learned of a visit when it had ended."""
 
-    def resumed(self, client: int, model: Model) -> None:
+    def restore_in_flight(self, client: int, model: Model) -> None:
         """A visit is under way that began, before the run was broken off, when this was the global model."""
 
-    def listeners(self, round: int, cohort: Sequence[int]) -> Sequence[int]:
+    def download_only_clients(self, round: int, cohort: Sequence[int]) -> Sequence[int]:
         """Clients outside the cohort that download the whole model in this round, and keep it."""
         return ()
 
@@ -175,19 +175,19 @@ class Server:
             wanted |= part.up_shapes()
         return {slot: named for slot, named in wanted.items() if named}  # a slot without a vector leaves no trace
 
-    def evaluated(self) -> Payload:
+    def global_evaluation_model(self) -> Payload:
         """The model that is scored on the global test set."""
         return {MODEL: dict(self.model)}
 
-    def scored(self, client: int) -> Payload:
+    def evaluation_model(self, client: int) -> Payload:
         """What a client joins with what it kept, where methods are scored client by client."""
-        return self.some(self.setup.down)
+        return self.select(self.setup.down)
 
     def weight(self, reply: Update, key: str) -> float:
         """How much a reply counts in the mean of one block."""
         return self._weight(reply.client)
 
-    def shares(self, clients: Sequence[int]) -> dict[int, float]:
+    def aggregation_weights(self, clients: Sequence[int]) -> dict[int, float]:
         """Which part of the mean each of these clients is, by `weight`, where the mean is theirs alone."""
         weights = {client: self._weight(client) for client in clients}
         total = sum(weights.values())
@@ -196,10 +196,10 @@ class Server:
     def _weight(self, client: int) -> float:
         return float(self.setup.samples[client]) if self.setup.weights == "size" else 1.0
 
-    def note(self, reply: Update) -> None:
+    def observe(self, reply: Update) -> None:
         """A visit has counted: remember what `feedback` needs of the vectors that came up, as they came."""
 
-    def fold(self, reply: Update) -> None:
+    def accumulate(self, reply: Update) -> None:
         """Add a reply to the sums of this step; it is not kept.
 
         They come in client order; in asynchronous policies as they arrive, and a client may send several.
@@ -207,12 +207,12 @@ class Server:
         for key, total in self.sums.items():
             total.add(reply.payload[MODEL][key].data, self.weight(reply, key))
         for part in self.parts:
-            part.fold(reply)
+            part.accumulate(reply)
 
-    def take(self, totals: Totals) -> None:
+    def accumulate_partial(self, totals: Totals) -> None:
         """In place of folding every reply of a step: what they add up to, each with its share."""
         for key, total in self.sums.items():
-            total.add(ExactSum(totals[MODEL][key]).vector(), 1.0)
+            total.add(FixedPointSum(totals[MODEL][key]).vector(), 1.0)
 
     def step(self) -> None:
         """Make the next global model from what was folded; without any weight a block stays as it is."""
@@ -223,11 +223,11 @@ class Server:
                 is_buffer = key.endswith(BUFFERS)
                 moved = average if is_buffer else self.optimiser.step(key, self.model[key].data, average)
                 self.model[key] = Vector(moved)
-        self.sums = {key: Sum() for key in self.setup.up}
+        self.sums = {key: WeightedSum() for key in self.setup.up}
         for part in self.parts:
             self.model = part.step(before, self.model)
 
-    def feedback(self, round: int, outcomes: Sequence[Outcome]) -> list[ChoiceRow]:
+    def feedback(self, round: int, outcomes: Sequence[VisitFeedback]) -> list[ChoiceRow]:
         """Learn from how the visits went, in client order; returns what the ledger should show of it."""
         return []
 
@@ -250,12 +250,12 @@ def _under(prefix: str, state: State) -> State:
     return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
 
 
-def check_reply(server: Server, reply: Update) -> str | None:
+def check_reply(server: ServerStrategy, reply: Update) -> str | None:
     """Why a reply cannot be used, or None: shapes as asked for, every number finite.
 
     Where workers add updates up, what comes without vectors was found fit by its worker.
     """
-    whose = f"client {reply.client}, {server.setup.turns} {reply.round}"
+    whose = f"client {reply.client}, {server.setup.numbering} {reply.round}"
     in_workers = server.setup.sum == "fixed_point"
     wanted, got = server.up_shapes(), shapes(reply.payload)
     if got != wanted and not (in_workers and not got):
@@ -264,13 +264,13 @@ def check_reply(server: Server, reply: Update) -> str | None:
         if not math.isfinite(number):
             return f"{whose}: {name} = {number} (training diverged?)"
     for slot, key, vector in vectors(reply.payload):
-        problem = unfit(vector.data, LIMIT if in_workers else math.inf)
+        problem = not_summable(vector.data, LIMIT if in_workers else math.inf)
         if problem is not None:
             return f"{whose}: {slot}/{key} {problem}"
     return None
 
 
-def check_totals(server: Server, totals: Totals) -> str | None:
+def check_partial_shapes(server: ServerStrategy, totals: Totals) -> str | None:
     """Why what workers have added up cannot be used, or None: shapes as asked for."""
     wanted, got = server.up_shapes(), sizes(totals)
     return None if got == wanted else f"shapes {got} instead of {wanted}"

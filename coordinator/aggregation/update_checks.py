@@ -17,10 +17,10 @@ from typing import Literal
 
 import numpy as np
 
-from coordinator.aggregation.server import Model, Server, check_reply
-from coordinator.records.store import FAILED, REFUSED, TRAIN, ZEROED
-from coordinator.rounds.visit import Visit
-from edge.protocol.fixed_point import ExactSum
+from coordinator.aggregation.server import Model, ServerStrategy, check_reply
+from coordinator.records.store import FAILED, NO_OP, TRAIN, UPDATE_REJECTED
+from coordinator.rounds.visit import PlannedVisit
+from edge.protocol.fixed_point import FixedPointSum
 from edge.protocol.messages import Totals, Update
 from edge.protocol.payload import MODEL, Floats, Payload, Vector
 
@@ -30,12 +30,12 @@ LARGEST_NUMBER = 1e45
 _log = logging.getLogger("fedbr.faults")
 
 
-class BadUpdate(Exception):  # noqa: N818 - what it is, wherever it comes from
+class InvalidUpdate(Exception):  # noqa: N818 - what it is, wherever it comes from
     """An update that ends the run; the text names client, round and reason."""
 
 
 @dataclass(frozen=True)
-class Faults:
+class UpdateChecks:
     """What a run does about them."""
 
     on_bad_update: Literal["stop", "reject", "zero"] = "stop"
@@ -68,40 +68,42 @@ class Reach:
         return self.initial_norm + self.moved * math.sqrt(self.parameters)
 
 
-def judge(faults: Faults, server: Server, reply: Update, visit: Visit, base: Model, reach: Reach) -> tuple[str, Update]:
-    """(kind of the visit, what counts of its reply); only of the kinds `TRAIN` and `ZEROED` does anything count.
+def validate(
+    faults: UpdateChecks, server: ServerStrategy, reply: Update, visit: PlannedVisit, base: Model, reach: Reach
+) -> tuple[str, Update]:
+    """(kind of the visit, what counts of its reply); only of the kinds `TRAIN` and `NO_OP` does anything count.
 
-    ``base``: the global model at the visit's beginning. Raises `BadUpdate` where faults end the run.
+    ``base``: the global model at the visit's beginning. Raises `InvalidUpdate` where faults end the run.
     """
     by = f" (trained by {reply.by})" if reply.by else ""
     if not reply.numbers:  # no worker could train it
-        whose = f"client {visit.client}, {server.setup.turns} {visit.turn}"
+        whose = f"client {visit.client}, {server.setup.numbering} {visit.rng_round}"
         if faults.on_bad_client == "stop":
-            raise BadUpdate(f"{whose}: it reports no numbers{by}")
+            raise InvalidUpdate(f"{whose}: it reports no numbers{by}")
         _log.warning("%s: skipped", whose)
         return FAILED, reply
     problem = unusable(faults, server, reply, base, reach)
     if problem is None:
         return TRAIN, reply
     if faults.on_bad_update == "stop":
-        raise BadUpdate(problem + by)
+        raise InvalidUpdate(problem + by)
     _log.warning("%s: %s%s", "counts as no change" if faults.on_bad_update == "zero" else "refused", problem, by)
-    return (ZEROED, unchanged(server, reply, base)) if faults.on_bad_update == "zero" else (REFUSED, reply)
+    return (NO_OP, no_op_update(server, reply, base)) if faults.on_bad_update == "zero" else (UPDATE_REJECTED, reply)
 
 
-def unusable(faults: Faults, server: Server, reply: Update, base: Model, reach: Reach) -> str | None:
+def unusable(faults: UpdateChecks, server: ServerStrategy, reply: Update, base: Model, reach: Reach) -> str | None:
     """Why an update cannot be used, or None: its shapes, what is not finite, and how far it is from its beginning."""
     problem = check_reply(server, reply)
     if problem is not None:
         return problem
-    whose = f"client {reply.client}, {server.setup.turns} {reply.round}"
+    whose = f"client {reply.client}, {server.setup.numbering} {reply.round}"
     for name, number in reply.numbers.items():
         if abs(number) > LARGEST_NUMBER:
             return f"{whose}: {name} = {number:g} is more than any training reports"
     return too_far(faults, whose, reply.payload, base, reach)
 
 
-def too_far(faults: Faults, whose: str, payload: Payload, base: Model, reach: Reach) -> str | None:
+def too_far(faults: UpdateChecks, whose: str, payload: Payload, base: Model, reach: Reach) -> str | None:
     """Why these vectors are further from the model, or from zero in other slots, than any training leads; or None."""
     bound = faults.max_growth * reach.scale
     for slot, named in payload.items():
@@ -121,14 +123,15 @@ def too_far(faults: Faults, whose: str, payload: Payload, base: Model, reach: Re
     return None
 
 
-def _why(faults: Faults, reach: Reach) -> str:
+def _why(faults: UpdateChecks, reach: Reach) -> str:
     return f"faults.max_growth = {faults.max_growth:g} times {reach.scale:.6g}; training diverged?"
 
 
-def sums_too_far(faults: Faults, totals: Totals, share: float, base: Model, reach: Reach) -> str | None:
+def sums_too_far(faults: UpdateChecks, totals: Totals, share: float, base: Model, reach: Reach) -> str | None:
     """Why sums of updates of clients with this part of the mean cannot be those of honest training, or None."""
     summed = {
-        slot: {key: Vector(ExactSum(total).vector()) for key, total in named.items()} for slot, named in totals.items()
+        slot: {key: Vector(FixedPointSum(total).vector()) for key, total in named.items()}
+        for slot, named in totals.items()
     }
     part = {key: Vector(vector.data * np.float32(share)) for key, vector in base.items()}
     whole = replace(reach, initial_norm=reach.initial_norm * share, moved=reach.moved * share)
@@ -145,7 +148,7 @@ def _norm(vectors: Sequence[Floats]) -> float:
     return math.sqrt(squares)
 
 
-def unchanged(server: Server, reply: Update, base: Model) -> Update:
+def no_op_update(server: ServerStrategy, reply: Update, base: Model) -> Update:
     """The reply of a client that has learned nothing: the model as it was, and zeros for all else."""
     payload: Payload = {
         slot: {key: base[key] if slot == MODEL else Vector(np.zeros(size, np.float32)) for key, size in named.items()}

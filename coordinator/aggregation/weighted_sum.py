@@ -11,7 +11,7 @@ CHUNK = 1 << 15
 """Numbers that are added at a time, so that what is added stays in the processor's cache."""
 
 
-class Sum:
+class WeightedSum:
     """A weighted sum in float64, in the order in which vectors are added; the order decides about its last bits."""
 
     def __init__(self) -> None:

@@ -6,14 +6,14 @@ https://arxiv.org/abs/1602.05629
 
 from __future__ import annotations
 
-from coordinator.methods.spec import Objective, Options
+from coordinator.methods.spec import ObjectiveSpec, Options
 
 
 class FedAvgOptions(Options):
     """FedAvg has no hyperparameters beyond those of local SGD."""
 
 
-ROW = Objective(
+SPEC = ObjectiveSpec(
     name="fedavg",
     title="federated averaging",
     source="McMahan et al., AISTATS 2017",

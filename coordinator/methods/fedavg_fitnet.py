@@ -1,7 +1,7 @@
 """FedAvg+FitNet: outputs of local blocks are drawn to those of the received model's. The server is FedAvg's.
 
 The baseline of Kim, Kim and Han, ICML 2022, https://arxiv.org/abs/2207.06936, Table 2, which prints neither weight, nor
-layers, nor reduction. The client half is `edge.methods.fedavg_fitnet`.
+layers, nor reduction. The client side is `edge.methods.fedavg_fitnet`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from coordinator.methods.spec import Chosen, Objective, Options, Passes, check_inner, taught_passes
+from coordinator.methods.spec import (
+    ChosenBlocks,
+    ObjectiveSpec,
+    Options,
+    PassCounts,
+    check_inner,
+    distillation_pass_counts,
+)
 
 
 class FedAvgFitNetOptions(Options):
@@ -28,18 +35,18 @@ class FedAvgFitNetOptions(Options):
         check_inner("method_options.layers", "layer", self.layers or (), blocks)
 
 
-def passes(blocks: int, options: FedAvgFitNetOptions, choice: Chosen) -> Passes:
+def passes(blocks: int, options: FedAvgFitNetOptions, choice: ChosenBlocks) -> PassCounts:
     """The teacher runs no further than to the last output that is compared."""
     layers = range(1, blocks) if options.layers is None else options.layers
-    return taught_passes(blocks, max(layers, default=0) if options.weight else 0)
+    return distillation_pass_counts(blocks, max(layers, default=0) if options.weight else 0)
 
 
-ROW = Objective(
+SPEC = ObjectiveSpec(
     name="fedavg-fitnet",
     title="feature matching to the received model",
     source="Romero et al., ICLR 2015; as a baseline Kim, Kim and Han, ICML 2022",
     options=FedAvgFitNetOptions,
     neutral="weight = 0, or layers = []",
-    client="edge.methods.fedavg_fitnet:FedAvgFitNet",
-    passes=passes,
+    client="edge.methods.fedavg_fitnet:FedAvgFitNetUpdate",
+    pass_counts=passes,
 )

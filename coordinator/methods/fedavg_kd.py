@@ -1,7 +1,7 @@
 """FedAvg+KD: the received model teaches local training. The server is FedAvg's.
 
 The baseline of Kim, Kim and Han, ICML 2022, https://arxiv.org/abs/2207.06936, Table 2, which prints neither weight nor
-temperature; the defaults are those of Flower's reproduction of FedMLB. The client half is `edge.methods.fedavg_kd`.
+temperature; the defaults are those of Flower's reproduction of FedMLB. The client side is `edge.methods.fedavg_kd`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from coordinator.methods.spec import Objective, Options, taught_passes
+from coordinator.methods.spec import ObjectiveSpec, Options, distillation_pass_counts
 
 
 class FedAvgKDOptions(Options):
@@ -31,12 +31,12 @@ class FedAvgKDOptions(Options):
             raise ValueError(f"method_options.weight = {self.weight:g}: must be at most 1 in the convex form")
 
 
-ROW = Objective(
+SPEC = ObjectiveSpec(
     name="fedavg-kd",
     title="distillation from the received model",
     source="Hinton, Vinyals and Dean, 2015; as a baseline Kim, Kim and Han, ICML 2022",
     options=FedAvgKDOptions,
     neutral="weight = 0",
-    client="edge.methods.fedavg_kd:FedAvgKD",
-    passes=lambda blocks, options, choice: taught_passes(blocks, blocks if options.weight else 0),
+    client="edge.methods.fedavg_kd:FedAvgKDUpdate",
+    pass_counts=lambda blocks, options, choice: distillation_pass_counts(blocks, blocks if options.weight else 0),
 )

@@ -1,7 +1,7 @@
 """FedBR: only the last alpha global blocks go down, and a bandit picks alpha per client (GMBS).
 
 Zeng, Liu, Xu, Wang, Xu and Zhao, Enhanced Federated Learning with Adaptive Block-wise Regularization and Knowledge
-Distillation. The client half is `edge.methods.fedbr`, the bandit `coordinator.methods.gmbs`. What the paper leaves open
+Distillation. The client side is `edge.methods.fedbr`, the bandit `coordinator.methods.gmbs`. What the paper leaves open
 is an option here; the default comes first and the alternatives after it.
 """
 
@@ -14,13 +14,28 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from coordinator.aggregation.server import Dispatch, Model, Outcome, Part, Server, Setup, State
+from coordinator.aggregation.server import (
+    Download,
+    Model,
+    ServerContext,
+    ServerExtension,
+    ServerStrategy,
+    State,
+    VisitFeedback,
+)
 from coordinator.methods.gmbs import Bonus, Gmbs, Normalise, normalise, reward
-from coordinator.methods.spec import Chosen, Objective, Options, Passes, add_frozen_suffix, plain_passes
+from coordinator.methods.spec import (
+    ChosenBlocks,
+    ObjectiveSpec,
+    Options,
+    PassCounts,
+    add_frozen_suffix,
+    fedavg_pass_counts,
+)
 from coordinator.records.store import ChoiceRow
 from edge.protocol.messages import Update
-from edge.protocol.payload import FORWARD, KINDS, MODEL, Layout, Vector
-from edge.protocol.rng import generator
+from edge.protocol.payload import FORWARD, MODEL, PASS_TYPES, Layout, Vector
+from edge.protocol.rng import keyed_generator
 
 
 class FedBROptions(Options):
@@ -85,10 +100,10 @@ class FedBROptions(Options):
             raise ValueError(f'method_options.normalise = "{self.normalise}": without rounds only "max" has a meaning')
 
 
-class FedBRServer(Server):
+class FedBRServer(ServerStrategy):
     """Chooses alpha per visit, sends the last alpha blocks or the whole model, and feeds the bandit."""
 
-    def __init__(self, setup: Setup, parts: Sequence[Part] = ()) -> None:
+    def __init__(self, setup: ServerContext, parts: Sequence[ServerExtension] = ()) -> None:
         super().__init__(setup, parts)
         self.options = FedBROptions.model_validate(dict(setup.options))
         clients, self.blocks = len(setup.samples), len(setup.layout)
@@ -103,7 +118,7 @@ class FedBRServer(Server):
         self._moved: dict[int, float] = {}
         self._values: dict[int, float] = {}
 
-    def dispatch(self, client: int, round: int) -> Dispatch:
+    def download(self, client: int, round: int) -> Download:
         """The last alpha blocks, or everything where a whole broadcast is due."""
         due = self._is_due(client) if self.setup.asynchronous else self.is_full(round)
         full = due or self._needs_all(client, round)
@@ -111,7 +126,7 @@ class FedBRServer(Server):
         keys = self.setup.layout.keys() if full else self.setup.layout.last(alpha)
         if full and self.options.full_rounds == "all":
             alpha = self.blocks - 1
-        return Dispatch(client, self.joined(client, self.some(keys)), {"alpha": alpha, "full": int(full)})
+        return Download(client, self.with_extensions(client, self.select(keys)), {"alpha": alpha, "full": int(full)})
 
     def is_full(self, round: int) -> bool:
         """Whether the whole model goes down in this round."""
@@ -134,19 +149,19 @@ class FedBRServer(Server):
             return self.options.alpha
         # Without rounds a client may be visited twice between two server steps, but each time after more visits.
         turn = int(self.gmbs.n[client].sum()) if self.setup.asynchronous else round
-        rng = generator(self.setup.seed, "gmbs", turn, client)
+        rng = keyed_generator(self.setup.seed, "gmbs", turn, client)
         if self.options.alpha == "random":
             return int(rng.integers(1, self.blocks))
         return self.gmbs.choose(client, round + self.options.first_round, rng)
 
-    def listeners(self, round: int, cohort: Sequence[int]) -> Sequence[int]:
+    def download_only_clients(self, round: int, cohort: Sequence[int]) -> Sequence[int]:
         """With ``broadcast = "everyone"``, all other clients that hold data."""
         if self.options.broadcast == "participants" or not self.is_full(round):
             return ()
         taking_part = set(cohort)
         return [int(k) for k in np.flatnonzero(self.setup.samples) if int(k) not in taking_part]
 
-    def started(self, round: int, dispatches: Sequence[Dispatch]) -> None:
+    def started(self, round: int, dispatches: Sequence[Download]) -> None:
         """Count dispatched visits; a client that only listens has not been chosen for."""
         sent = dict(self.model)
         for dispatch in dispatches:
@@ -158,19 +173,19 @@ class FedBRServer(Server):
                 self._values[dispatch.client] = float(values[alpha - 1])
                 self.gmbs.started(dispatch.client, alpha)
 
-    def received(self, round: int, dispatches: Sequence[Dispatch]) -> None:
+    def received(self, round: int, dispatches: Sequence[Download]) -> None:
         """Who was last seen when, and who has the whole model since when."""
         for dispatch in dispatches:
             client, was_full = dispatch.client, len(dispatch.payload[MODEL]) == len(self.setup.layout.keys())
             self.last_seen[client] = round
             self.since_full[client] = 0 if was_full else self.since_full[client] + 1
 
-    def note(self, reply: Update) -> None:
+    def observe(self, reply: Update) -> None:
         """How far the client's model has moved, where Eq. 5 asks for it."""
         if self.options.deviation == "model":
             self._moved[reply.client] = model_distance(reply, self._sent.pop(reply.client))
 
-    def feedback(self, round: int, outcomes: Sequence[Outcome]) -> list[ChoiceRow]:
+    def feedback(self, round: int, outcomes: Sequence[VisitFeedback]) -> list[ChoiceRow]:
         """Eq. 5 and 6 for every visit that counted."""
         if not outcomes:
             return []
@@ -193,16 +208,16 @@ class FedBRServer(Server):
             self.gmbs.learn(client, alpha, gained)
         self.last_loss[client] = reply.numbers["loss"]
 
-    def recall(self, outcome: Outcome, learned: ChoiceRow) -> None:
+    def replay_feedback(self, outcome: VisitFeedback, learned: ChoiceRow) -> None:
         """Eq. 6 with the reward of then."""
         self._learn(learned.client, learned.alpha, learned.full, learned.reward, outcome.reply)
 
-    def resumed(self, client: int, model: Model) -> None:
+    def restore_in_flight(self, client: int, model: Model) -> None:
         """The model that the client's will be compared with."""
         if client in self._sent:
             self._sent[client] = model
 
-    def _shares(self, outcomes: Sequence[Outcome]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _shares(self, outcomes: Sequence[VisitFeedback]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Normalised times: within the round, or, where visits end one by one, by the longest so far."""
         seconds = np.array([(o.compute_seconds, o.communication_seconds) for o in outcomes])
         if not self.setup.asynchronous:
@@ -218,7 +233,7 @@ class FedBRServer(Server):
         before = float(self.last_loss[reply.client])
         return 0.0 if np.isnan(before) else before - float(reply.numbers["loss"])
 
-    def _deviations(self, outcomes: Sequence[Outcome]) -> NDArray[np.float64]:
+    def _deviations(self, outcomes: Sequence[VisitFeedback]) -> NDArray[np.float64]:
         if self.options.deviation != "model":
             return self.deviations[[o.dispatch.client for o in outcomes]]
         distances = np.array([self._moved.pop(o.dispatch.client) for o in outcomes])
@@ -269,18 +284,18 @@ def model_distance(reply: Update, sent: dict[str, Vector]) -> float:
     return float(np.sqrt(total))
 
 
-def passes(blocks: int, options: FedBROptions, choice: Chosen) -> Passes:
+def passes(blocks: int, options: FedBROptions, choice: ChosenBlocks) -> PassCounts:
     """The main path and alpha pathways, the m-th with the frozen blocks after m."""
-    total = plain_passes(blocks)
+    total = fedavg_pass_counts(blocks)
     pathways_learn = options.hybrid_ce or not options.detach
     for m in range(blocks - choice["alpha"], blocks):
         add_frozen_suffix(total, m, pathways_learn)
     return total
 
 
-def whole_passes(blocks: int, options: FedBROptions, choice: Chosen) -> Passes:
+def whole_passes(blocks: int, options: FedBROptions, choice: ChosenBlocks) -> PassCounts:
     """``drop = "exact"`` runs the local data forward before and after training."""
-    total = np.zeros((blocks, KINDS))
+    total = np.zeros((blocks, PASS_TYPES))
     total[:, FORWARD] = 2.0 if options.drop == "exact" else 0.0
     return total
 
@@ -290,22 +305,22 @@ def kept(layout: Layout, down: tuple[str, ...]) -> tuple[str, ...]:
     return layout.keys(layout.names[:-1])
 
 
-ROW = Objective(
+SPEC = ObjectiveSpec(
     name="fedbr",
     title="adaptive block-wise regularisation, GMBS",
     source="Zeng et al.",
     options=FedBROptions,
     neutral="period = 0 and lambda1 = lambda2 = 0, against FedAvg with uniform weights",
-    client="edge.methods.fedbr:FedBR",
+    client="edge.methods.fedbr:FedBRUpdate",
     server=FedBRServer,
     down=None,
-    keep=kept,
+    kept_blocks=kept,
     choices=("alpha", "full"),
     reports=("drop",),
-    passes=passes,
-    whole_passes=whole_passes,
+    pass_counts=passes,
+    once_per_visit_pass_counts=whole_passes,
     nominal_alpha=lambda blocks, options, choice: choice["alpha"],
     nominal_period=lambda options: options.period,
     weights="uniform",
-    single_replies=lambda options: options.deviation == "model",
+    needs_individual_updates=lambda options: options.deviation == "model",
 )

@@ -15,9 +15,9 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from coordinator.aggregation.server import Model, Part, Setup, State
-from coordinator.aggregation.weighted_sum import Sum
-from coordinator.methods.spec import Correction, Options
+from coordinator.aggregation.server import Model, ServerContext, ServerExtension, State
+from coordinator.aggregation.weighted_sum import WeightedSum
+from coordinator.methods.spec import CorrectionSpec, Options
 from edge.protocol.messages import Update
 from edge.protocol.payload import BUFFERS, MODEL, Vector
 
@@ -39,18 +39,18 @@ class FedDynOptions(Options):
         )
 
 
-class FedDynPart(Part):
+class FedDynExtension(ServerExtension):
     """Keeps h, and makes the server step."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: ServerContext) -> None:
         super().__init__(setup)
         self.coefficient = FedDynOptions.model_validate(dict(setup.options)).coefficient
         sizes = setup.layout.shapes(key for key in setup.up if not key.endswith(BUFFERS))
         self.h = {key: np.zeros(size, np.float32) for key, size in sizes.items()}
-        self.sums = {key: Sum() for key in self.h}
+        self.sums = {key: WeightedSum() for key in self.h}
         """Of θ_i since the last step, all with the same weight"""
 
-    def fold(self, reply: Update) -> None:
+    def accumulate(self, reply: Update) -> None:
         """Add θ_i."""
         for key, total in self.sums.items():
             total.add(reply.payload[MODEL][key].data, 1.0)
@@ -64,7 +64,7 @@ class FedDynPart(Part):
                 scale = self.coefficient / len(self.setup.samples)
                 self.h[key] = (self.h[key] - scale * moved).astype(np.float32)
                 stepped[key] = Vector((after[key].data - self.h[key] / self.coefficient).astype(np.float32))
-        self.sums = {key: Sum() for key in self.h}
+        self.sums = {key: WeightedSum() for key in self.h}
         return stepped
 
     def state(self) -> State:
@@ -76,19 +76,21 @@ class FedDynPart(Part):
         self.h = {key: np.asarray(state[key], dtype=np.float32) for key in self.h}
 
 
-ROW = Correction(
+SPEC = CorrectionSpec(
     name="feddyn",
     title="dynamic regularisation",
     source="Acar et al., ICLR 2021",
     options=FedDynOptions,
     neutral="none; a client's very first step is the objective's alone",
-    client="edge.methods.feddyn:Dyn",
-    server=FedDynPart,
-    keeps=True,
-    single_replies=True,
-    optimisers=("plain",),
-    whole=lambda options: "feddyn's terms and its server step are about the whole model that a visit starts from",
-    never_with={
+    client="edge.methods.feddyn:FedDynCorrection",
+    server=FedDynExtension,
+    has_client_state=True,
+    needs_individual_updates=True,
+    server_optimizers=("plain",),
+    needs_full_model=lambda options: (
+        "feddyn's terms and its server step are about the whole model that a visit starts from"
+    ),
+    incompatible={
         "scaffold": "scaffold and feddyn both take the same drift out of a client's gradient, so the one's memory "
         "would be of what the other has left; join one of them"
     },

@@ -1,7 +1,7 @@
 """FedGKD: the mean of the last global models teaches local training.
 
 Yao, Pan, Dai, Wan, Ding, Jin, Xu and Sun, Local-Global Knowledge Distillation in Heterogeneous Federated Learning with
-Non-IID Data, 2021, https://arxiv.org/abs/2107.00051. The client half is `edge.methods.fedgkd`.
+Non-IID Data, 2021, https://arxiv.org/abs/2107.00051. The client side is `edge.methods.fedgkd`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from coordinator.aggregation.server import Dispatch, Model, Part, Server, Setup, State
-from coordinator.aggregation.weighted_sum import Sum
-from coordinator.methods.spec import Chosen, Objective, Options, Passes, taught_passes
+from coordinator.aggregation.server import Download, Model, ServerContext, ServerExtension, ServerStrategy, State
+from coordinator.aggregation.weighted_sum import WeightedSum
+from coordinator.methods.spec import ChosenBlocks, ObjectiveSpec, Options, PassCounts, distillation_pass_counts
 from edge.protocol.payload import TEACHER, Vector
 
 
@@ -35,25 +35,25 @@ class FedGKDOptions(Options):
     """Whether the divergence is multiplied by T²."""
 
 
-class FedGKDServer(Server):
+class FedGKDServer(ServerStrategy):
     """Keeps the last models, and sends their mean beside the newest."""
 
     sends_the_same = True
 
-    def __init__(self, setup: Setup, parts: Sequence[Part] = ()) -> None:
+    def __init__(self, setup: ServerContext, parts: Sequence[ServerExtension] = ()) -> None:
         super().__init__(setup, parts)
         self.options = FedGKDOptions.model_validate(dict(setup.options))
         self.sends_teacher = self.options.buffer > 1 and self.options.weight > 0
         self._keep(())
 
-    def dispatch(self, client: int, round: int) -> Dispatch:
+    def download(self, client: int, round: int) -> Download:
         """The model and the teacher, also in silent rounds: all messages are alike."""
-        plain = super().dispatch(client, round)
+        plain = super().download(client, round)
         if not self.sends_teacher:
             return plain
         teacher = {key: self.teacher[key] for key in self.setup.down}
         choice = {"distil": int(round >= self.options.silent_rounds)}
-        return Dispatch(client, plain.payload | {TEACHER: teacher}, choice)
+        return Download(client, plain.payload | {TEACHER: teacher}, choice)
 
     def step(self) -> None:
         """The new model pushes the oldest out."""
@@ -86,7 +86,7 @@ def mean(models: Sequence[Model]) -> Model:
         return models[0]
     averages: Model = {}
     for key in models[0]:
-        total = Sum()
+        total = WeightedSum()
         for model in models:
             total.add(model[key].data, 1.0)
         average = total.mean()
@@ -95,19 +95,19 @@ def mean(models: Sequence[Model]) -> Model:
     return averages
 
 
-def passes(blocks: int, options: FedGKDOptions, choice: Chosen) -> Passes:
+def passes(blocks: int, options: FedGKDOptions, choice: ChosenBlocks) -> PassCounts:
     """The teacher runs forward once, where the visit has one."""
-    return taught_passes(blocks, blocks if options.weight and choice.get("distil", 1) else 0)
+    return distillation_pass_counts(blocks, blocks if options.weight and choice.get("distil", 1) else 0)
 
 
-ROW = Objective(
+SPEC = ObjectiveSpec(
     name="fedgkd",
     title="distillation from the mean of the last global models",
     source="Yao, Pan, Dai, Wan, Ding, Jin, Xu and Sun, 2021",
     options=FedGKDOptions,
     neutral="weight = 0",
-    client="edge.methods.fedgkd:FedGKD",
+    client="edge.methods.fedgkd:FedGKDUpdate",
     server=FedGKDServer,
     choices=("distil",),
-    passes=passes,
+    pass_counts=passes,
 )

@@ -1,7 +1,7 @@
 """FedMLB: hybrid pathways of local and frozen global blocks regularise local training. The server is FedAvg's.
 
 Kim, Kim and Han, Multi-Level Branched Regularization for Federated Learning, ICML 2022,
-https://arxiv.org/abs/2207.06936. The client half is `edge.methods.fedmlb`.
+https://arxiv.org/abs/2207.06936. The client side is `edge.methods.fedmlb`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,15 @@ from typing import Literal
 
 from pydantic import Field
 
-from coordinator.methods.spec import Chosen, Objective, Options, Passes, add_frozen_suffix, check_inner, plain_passes
+from coordinator.methods.spec import (
+    ChosenBlocks,
+    ObjectiveSpec,
+    Options,
+    PassCounts,
+    add_frozen_suffix,
+    check_inner,
+    fedavg_pass_counts,
+)
 from edge.protocol.payload import FORWARD, INPUT_GRADIENT
 
 
@@ -44,9 +52,9 @@ def used(blocks: int, options: FedMLBOptions) -> tuple[int, ...]:
     return tuple(range(1, blocks)) if options.pathways is None else options.pathways
 
 
-def passes(blocks: int, options: FedMLBOptions, choice: Chosen) -> Passes:
+def passes(blocks: int, options: FedMLBOptions, choice: ChosenBlocks) -> PassCounts:
     """LG: each pathway adds its frozen suffix. GL: one frozen prefix, and each pathway a trained suffix."""
-    total = plain_passes(blocks)
+    total = fedavg_pass_counts(blocks)
     pathways = used(blocks, options)
     for m in pathways:
         if options.order == "LG":
@@ -59,13 +67,13 @@ def passes(blocks: int, options: FedMLBOptions, choice: Chosen) -> Passes:
     return total
 
 
-ROW = Objective(
+SPEC = ObjectiveSpec(
     name="fedmlb",
     title="multi-level branched regularisation",
     source="Kim, Kim and Han, ICML 2022",
     options=FedMLBOptions,
     neutral="lambda1 = lambda2 = 0, or pathways = []",
-    client="edge.methods.fedmlb:FedMLB",
-    passes=passes,
+    client="edge.methods.fedmlb:FedMLBUpdate",
+    pass_counts=passes,
     nominal_alpha=lambda blocks, options, choice: blocks - 1,
 )

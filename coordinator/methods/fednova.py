@@ -1,7 +1,7 @@
 """FedNova: clients' changes are normalised by how many steps they are the sum of, before they are averaged.
 
 Wang, Liu, Liang, Joshi and Poor, Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization,
-NeurIPS 2020, https://arxiv.org/abs/2007.07481. The client half, which counts the steps, is `edge.methods.fednova`.
+NeurIPS 2020, https://arxiv.org/abs/2007.07481. The client side, which counts the steps, is `edge.methods.fednova`.
 
 θ ← θ − τ_eff Σ p_i d_i with d_i = (θ − θ_i)/a_i is a step from θ to the mean of the θ_i by weights p_i/a_i, that is
 τ_eff Σ p_i/a_i times as long. The server optimiser takes it from there.
@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from coordinator.aggregation.optimizers import Replace
-from coordinator.aggregation.server import Part, Server, Setup
-from coordinator.methods.spec import Objective, Options
+from coordinator.aggregation.optimizers import ServerOptimizer
+from coordinator.aggregation.server import ServerContext, ServerExtension, ServerStrategy
+from coordinator.methods.spec import ObjectiveSpec, Options
 from edge.protocol.messages import Update
 from edge.protocol.payload import BUFFERS, Floats
 
@@ -31,10 +31,10 @@ class FedNovaOptions(Options):
     fedprox joins with mu above 0."""
 
 
-class Stretched(Replace):
+class ScaledOptimizer(ServerOptimizer):
     """Another optimiser, which is shown a mean that is ``factor`` times as far from the current model."""
 
-    def __init__(self, inner: Replace) -> None:
+    def __init__(self, inner: ServerOptimizer) -> None:
         self.inner = inner
         self.factor = 1.0
 
@@ -52,12 +52,12 @@ class Stretched(Replace):
         self.inner.restore(state)
 
 
-class FedNovaServer(Server):
+class FedNovaServer(ServerStrategy):
     """Averages normalised changes; a client that made no step has no part in it."""
 
-    def __init__(self, setup: Setup, parts: Sequence[Part] = ()) -> None:
+    def __init__(self, setup: ServerContext, parts: Sequence[ServerExtension] = ()) -> None:
         super().__init__(setup, parts)
-        self.optimiser = self.stretched = Stretched(setup.optimiser)
+        self.optimiser = self.stretched = ScaledOptimizer(setup.optimiser)
         effective = setup.options["effective_steps"]
         if effective == "auto":
             effective = "steps" if setup.options.get("mu") else "normalisers"
@@ -75,14 +75,14 @@ class FedNovaServer(Server):
             return 0.0
         return super().weight(reply, key) * (1.0 if key.endswith(BUFFERS) else self.unit / normaliser)
 
-    def fold(self, reply: Update) -> None:
+    def accumulate(self, reply: Update) -> None:
         """Also count what the factor of this step is made of."""
         normaliser, weight = reply.numbers["normaliser"], self._weight(reply.client)
         if normaliser:
             self.unit = self.unit or normaliser
             steps = normaliser if self.counts == "normalisers" else reply.numbers["steps"]
             self.tally += weight, weight * (self.unit / normaliser), weight * (steps / self.unit)
-        super().fold(reply)
+        super().accumulate(reply)
 
     def step(self) -> None:
         """τ_eff Σ p_i/a_i times the way to the mean."""
@@ -93,15 +93,15 @@ class FedNovaServer(Server):
         self.unit, self.tally = 0.0, np.zeros(3)
 
 
-ROW = Objective(
+SPEC = ObjectiveSpec(
     name="fednova",
     title="normalised averaging",
     source="Wang, Liu, Liang, Joshi and Poor, NeurIPS 2020",
     options=FedNovaOptions,
     neutral="the same number of steps at every client (train.local_steps)",
-    client="edge.methods.fednova:FedNova",
+    client="edge.methods.fednova:FedNovaUpdate",
     server=FedNovaServer,
     reports=("normaliser",),
     reads=("mu", "half"),
-    single_replies=lambda options: True,
+    needs_individual_updates=lambda options: True,
 )

@@ -1,7 +1,7 @@
 """FedNTD, in FedMLB's tables FedLS-NTD: distillation of the classes that are not the true one. The server is FedAvg's.
 
 Lee, Jeong, Shin, Bae and Yun, Preservation of the Global Knowledge by Not-True Distillation in Federated Learning,
-NeurIPS 2022, https://arxiv.org/abs/2106.03097. The client half is `edge.methods.fedntd`.
+NeurIPS 2022, https://arxiv.org/abs/2106.03097. The client side is `edge.methods.fedntd`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from coordinator.methods.spec import Objective, Options, taught_passes
+from coordinator.methods.spec import ObjectiveSpec, Options, distillation_pass_counts
 
 STYLES = {"fedmlb": {"ce_weight": 0.7, "weight": 0.3}, "neurips": {"ce_weight": 1.0, "weight": 1.0}}
 
@@ -37,12 +37,12 @@ class FedNTDOptions(Options):
         return {**STYLES.get(str(given.get("style")), {}), **given}
 
 
-ROW = Objective(
+SPEC = ObjectiveSpec(
     name="fedntd",
     title="not-true distillation (FedLS-NTD)",
     source="Lee, Jeong, Shin, Bae and Yun, NeurIPS 2022",
     options=FedNTDOptions,
     neutral="ce_weight = 1 and weight = 0",
-    client="edge.methods.fedntd:FedNTD",
-    passes=lambda blocks, options, choice: taught_passes(blocks, blocks if options.weight else 0),
+    client="edge.methods.fedntd:FedNTDUpdate",
+    pass_counts=lambda blocks, options, choice: distillation_pass_counts(blocks, blocks if options.weight else 0),
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from coordinator.methods.spec import Correction, Options
+from coordinator.methods.spec import CorrectionSpec, Options
 
 
 class FedProxOptions(Options):
@@ -19,11 +19,11 @@ class FedProxOptions(Options):
     """Whether the term carries the ½."""
 
 
-ROW = Correction(
+SPEC = CorrectionSpec(
     name="fedprox",
     title="proximal term towards the received model",
     source="Li et al., MLSys 2020",
     options=FedProxOptions,
     neutral="mu = 0",
-    client="edge.methods.fedprox:Prox",
+    client="edge.methods.fedprox:FedProxCorrection",
 )

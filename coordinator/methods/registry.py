@@ -15,8 +15,8 @@ from typing import Any
 
 from pydantic import create_model
 
-from coordinator.aggregation.block_exchange import keys
-from coordinator.aggregation.server import Part, Server
+from coordinator.aggregation.block_exchange import exchanged_keys
+from coordinator.aggregation.server import ServerExtension, ServerStrategy
 from coordinator.methods import (
     fedavg,
     fedavg_fitnet,
@@ -30,23 +30,23 @@ from coordinator.methods import (
     fedprox,
     scaffold,
 )
-from coordinator.methods.spec import Correction, Objective, Options
+from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec, Options
 from edge.protocol.payload import Layout
 
-OBJECTIVES: dict[str, Objective] = {
+OBJECTIVES: dict[str, ObjectiveSpec] = {
     row.name: row
     for row in (
-        fedavg.ROW,
-        fedmlb.ROW,
-        fedbr.ROW,
-        fedavg_kd.ROW,
-        fedavg_fitnet.ROW,
-        fedntd.ROW,
-        fedgkd.ROW,
-        fednova.ROW,
+        fedavg.SPEC,
+        fedmlb.SPEC,
+        fedbr.SPEC,
+        fedavg_kd.SPEC,
+        fedavg_fitnet.SPEC,
+        fedntd.SPEC,
+        fedgkd.SPEC,
+        fednova.SPEC,
     )
 }
-CORRECTIONS: dict[str, Correction] = {row.name: row for row in (fedprox.ROW, scaffold.ROW, feddyn.ROW)}
+CORRECTIONS: dict[str, CorrectionSpec] = {row.name: row for row in (fedprox.SPEC, scaffold.SPEC, feddyn.SPEC)}
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class Method:
     """An objective with the corrections that join it."""
 
     name: str
-    """The same however a scenario spells it, and understood by `resolve`."""
-    objective: Objective
-    corrections: tuple[Correction, ...]
+    """The same however a scenario intervals it, and understood by `resolve`."""
+    objective: ObjectiveSpec
+    corrections: tuple[CorrectionSpec, ...]
 
     @property
-    def parts(self) -> tuple[Objective | Correction, ...]:
+    def parts(self) -> tuple[ObjectiveSpec | CorrectionSpec, ...]:
         """The objective, then the corrections."""
         return (self.objective, *self.corrections)
 
@@ -79,20 +79,20 @@ class Method:
         for part in self.parts:
             part.options.check_asynchronous(options)
 
-    def looks_into_single_replies(self, options: Options) -> str | None:
+    def needs_individual_updates(self, options: Options) -> str | None:
         """Which part of it looks into single updates, beyond their weighted mean, and the option that makes it."""
         row = self.objective
-        if _folds_by_itself(row.server):
+        if _overrides_accumulate(row.server):
             return row.name
-        if row.single_replies(options):
+        if row.needs_individual_updates(options):
             return row.name + _why_single(row, options)
-        parts = [one for one in self.corrections if one.single_replies or _folds_by_itself(one.server)]
+        parts = [one for one in self.corrections if one.needs_individual_updates or _overrides_accumulate(one.server)]
         return parts[0].name if parts else None
 
-    def share(self, options: Options, part: Objective | Correction) -> dict[str, Any]:
+    def options_of(self, options: Options, part: ObjectiveSpec | CorrectionSpec) -> dict[str, Any]:
         """The options that belong to one part, and those of others that it reads."""
         everything = options.model_dump()
-        names = [*part.options.model_fields, *(part.reads if isinstance(part, Objective) else ())]
+        names = [*part.options.model_fields, *(part.reads if isinstance(part, ObjectiveSpec) else ())]
         return {name: everything[name] for name in names if name in everything}
 
     def travels(self, layout: Layout, down: str | None, up: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -106,7 +106,9 @@ class Method:
 
     def check_whole(self, options: Options, layout: Layout, down: str | None, up: str | None) -> None:
         """Raise ValueError where the model travels in parts, and a correction needs the whole of it."""
-        reasons = [why for why in (correction.whole(options) for correction in self.corrections) if why is not None]
+        reasons = [
+            why for why in (correction.needs_full_model(options) for correction in self.corrections) if why is not None
+        ]
         if not reasons:
             return
         if self.objective.down is None:
@@ -123,26 +125,26 @@ class Method:
         return ("loss", "samples", "steps", "flops", *own)
 
 
-def _folds_by_itself(half: type[Server] | type[Part] | None) -> bool:
-    """Whether a server half has its own way with replies, whatever its row says."""
+def _overrides_accumulate(half: type[ServerStrategy] | type[ServerExtension] | None) -> bool:
+    """Whether a server side has its own way with replies, whatever its row says."""
     if half is None:
         return False
-    if issubclass(half, Part):
-        return half.fold is not Part.fold
-    return half.fold is not Server.fold or half.weight is not Server.weight
+    if issubclass(half, ServerExtension):
+        return half.accumulate is not ServerExtension.accumulate
+    return half.accumulate is not ServerStrategy.accumulate or half.weight is not ServerStrategy.weight
 
 
-def _why_single(row: Objective, options: Options) -> str:
+def _why_single(row: ObjectiveSpec, options: Options) -> str:
     """The option without which a method would not look into single updates; nothing if there is none."""
     for name, field in row.options.model_fields.items():
-        if not row.single_replies(options.model_copy(update={name: field.default})):
+        if not row.needs_individual_updates(options.model_copy(update={name: field.default})):
             return f" with {name} = {json.dumps(getattr(options, name))}"
     return ""
 
 
 def _keys(key: str, text: str, layout: Layout) -> tuple[str, ...]:
     try:
-        return keys(text, layout)
+        return exchanged_keys(text, layout)
     except ValueError as error:
         raise ValueError(f"{key} = {error}") from None
 
@@ -151,23 +153,23 @@ def resolve(name: str) -> Method:
     """The method that a scenario names. ValueError with the nearest known name."""
     spelled = [part.strip() for part in name.split("+")]
     parts = [_part(part) for part in spelled]
-    objectives = [part for part in parts if isinstance(part, Objective)]
-    corrections = tuple(part for part in parts if isinstance(part, Correction))
+    objectives = [part for part in parts if isinstance(part, ObjectiveSpec)]
+    corrections = tuple(part for part in parts if isinstance(part, CorrectionSpec))
     if len(objectives) > 1:
         raise ValueError(
             f"{name!r} joins two objectives, {objectives[0].name} and {objectives[1].name}; only one can lead"
         )
     if len({correction.name for correction in corrections}) < len(corrections):
         raise ValueError(f"{name!r} names a correction twice")
-    _refuse_what_makes_no_sense(name, parts)
-    return Method(_canonical(spelled, parts), objectives[0] if objectives else fedavg.ROW, corrections)
+    _check_combination(name, parts)
+    return Method(_canonical(spelled, parts), objectives[0] if objectives else fedavg.SPEC, corrections)
 
 
-def _refuse_what_makes_no_sense(name: str, parts: Sequence[Objective | Correction]) -> None:
+def _check_combination(name: str, parts: Sequence[ObjectiveSpec | CorrectionSpec]) -> None:
     for one, other in itertools.permutations(parts, 2):
-        if isinstance(one, Correction) and other.name in one.never_with:
-            raise ValueError(f"{name!r}: {one.never_with[other.name]}")
-    stepping = [part.name for part in parts if part.optimisers is not None]
+        if isinstance(one, CorrectionSpec) and other.name in one.incompatible:
+            raise ValueError(f"{name!r}: {one.incompatible[other.name]}")
+    stepping = [part.name for part in parts if part.server_optimizers is not None]
     if len(stepping) > 1:
         raise ValueError(f"{name!r}: {' and '.join(stepping)} each make a server step of their own; only one can")
     for one, other in itertools.combinations(parts, 2):
@@ -176,21 +178,21 @@ def _refuse_what_makes_no_sense(name: str, parts: Sequence[Objective | Correctio
             raise ValueError(f"{name!r}: {one.name} and {other.name} both have an option {shared[0]!r}")
 
 
-def _canonical(spelled: Sequence[str], parts: Sequence[Objective | Correction]) -> str:
+def _canonical(spelled: Sequence[str], parts: Sequence[ObjectiveSpec | CorrectionSpec]) -> str:
     """One name per method: the objective, then the corrections as given; FedAvg goes without saying beside these."""
     names = {
         part.name if part in (OBJECTIVES | CORRECTIONS).values() else text: part
         for text, part in zip(spelled, parts, strict=True)
     }
-    leading = [name for name, part in names.items() if isinstance(part, Objective)]
-    joining = [name for name, part in names.items() if isinstance(part, Correction)]
+    leading = [name for name, part in names.items() if isinstance(part, ObjectiveSpec)]
+    joining = [name for name, part in names.items() if isinstance(part, CorrectionSpec)]
     return "+".join(joining if joining and leading == ["fedavg"] else leading + joining)
 
 
-def _part(name: str) -> Objective | Correction:
+def _part(name: str) -> ObjectiveSpec | CorrectionSpec:
     if ":" in name:
-        return _own_module(name)
-    known: Mapping[str, Objective | Correction] = {**OBJECTIVES, **CORRECTIONS}
+        return _load_user_spec(name)
+    known: Mapping[str, ObjectiveSpec | CorrectionSpec] = {**OBJECTIVES, **CORRECTIONS}
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
         hint = f"; did you mean {near[0]}" if near else ""
@@ -198,12 +200,12 @@ def _part(name: str) -> Objective | Correction:
     return known[name]
 
 
-def _own_module(name: str) -> Objective | Correction:
+def _load_user_spec(name: str) -> ObjectiveSpec | CorrectionSpec:
     module, _, attribute = name.partition(":")
     try:
         row = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # a module of the user's own may raise anything
         raise ValueError(f"{name!r} cannot be loaded: {type(error).__name__}: {error}") from None
-    if not isinstance(row, Objective | Correction):
+    if not isinstance(row, ObjectiveSpec | CorrectionSpec):
         raise ValueError(f"{name!r} is not a method row")
     return row

@@ -1,7 +1,7 @@
 """SCAFFOLD: control variates take the clients' drift out of their gradients. The first round is the objective's alone.
 
 Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020,
-https://arxiv.org/abs/1910.06378. The client half is `edge.methods.scaffold`.
+https://arxiv.org/abs/1910.06378. The client side is `edge.methods.scaffold`.
 
 The server keeps c, 0 at first, which goes down beside the model; Δc_i comes up, and c ← c + (1/N) Σ Δc_i over those
 that took part, N being all clients. So c is the mean of all c_i at any time, however the model's own mean is weighted.
@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from coordinator.aggregation.server import Model, Part, Setup, State
-from coordinator.aggregation.weighted_sum import Sum
-from coordinator.methods.spec import Correction, Options
+from coordinator.aggregation.server import Model, ServerContext, ServerExtension, State
+from coordinator.aggregation.weighted_sum import WeightedSum
+from coordinator.methods.spec import CorrectionSpec, Options
 from edge.protocol.messages import Update
 from edge.protocol.payload import BUFFERS, CONTROL, MODEL, Payload, Vector
 
@@ -32,7 +32,7 @@ class ScaffoldOptions(Options):
     charged, as in the paper."""
 
     def check_asynchronous(self) -> None:
-        """Late models are moved before the server half sees them."""
+        """Late models are moved before the server side sees them."""
         if self.lean:
             raise ValueError(
                 "method_options.lean = true: asynchronous policies (rounds.policy) move an update to where a fresh one "
@@ -40,10 +40,10 @@ class ScaffoldOptions(Options):
             )
 
 
-class ScaffoldPart(Part):
+class ScaffoldExtension(ServerExtension):
     """Keeps c, sends it, and learns from Δc_i."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: ServerContext) -> None:
         super().__init__(setup)
         self.lean = ScaffoldOptions.model_validate(dict(setup.options)).lean
         sizes = setup.layout.shapes(key for key in setup.up if not key.endswith(BUFFERS))
@@ -51,7 +51,7 @@ class ScaffoldPart(Part):
         self._begin()
 
     def _begin(self) -> None:
-        self.sums = {key: Sum() for key in self.c}
+        self.sums = {key: WeightedSum() for key in self.c}
         """Of Δc_i, or with ``lean`` of θ_i/(Kη)"""
         self.visits = 0
         """That learned something since the last step"""
@@ -64,7 +64,7 @@ class ScaffoldPart(Part):
         """Δc_i."""
         return {} if self.lean else {CONTROL: {key: vector.data.size for key, vector in self.c.items()}}
 
-    def fold(self, reply: Update) -> None:
+    def accumulate(self, reply: Update) -> None:
         """Add Δc_i, or what it is told from."""
         weight = self._weight(reply) if self.lean else 1.0
         if weight == 0.0:
@@ -88,7 +88,7 @@ class ScaffoldPart(Part):
         self._begin()
         return after
 
-    def _told(self, total: Sum, before: Vector, c: Vector) -> NDArray[np.float64]:
+    def _told(self, total: WeightedSum, before: Vector, c: Vector) -> NDArray[np.float64]:
         """Σ Δc_i = Σ (θ − θ_i)/(Kη) − c for each visit."""
         assert total.total is not None
         return total.weight * before.data.astype(np.float64) - total.total - self.visits * c.data.astype(np.float64)
@@ -109,15 +109,15 @@ def whole(options: ScaffoldOptions) -> str | None:
     return "with method_options.lean = true, scaffold's server must know where each visit starts"
 
 
-ROW = Correction(
+SPEC = CorrectionSpec(
     name="scaffold",
     title="control variates against client drift",
     source="Karimireddy et al., ICML 2020",
     options=ScaffoldOptions,
     neutral="none; the first round is the objective alone",
-    client="edge.methods.scaffold:Scaffold",
-    server=ScaffoldPart,
-    keeps=True,
-    single_replies=True,
-    whole=whole,
+    client="edge.methods.scaffold:ScaffoldCorrection",
+    server=ScaffoldExtension,
+    has_client_state=True,
+    needs_individual_updates=True,
+    needs_full_model=whole,
 )

@@ -1,7 +1,7 @@
-"""What a method's row says. Torch-free: the client half is named by a dotted string.
+"""What a method's row says. Torch-free: the client side is named by a dotted string.
 
 A row names its two halves, its options, what travels, how often each block runs each kind of pass, and how it is
-evaluated. `Objective` rows stand alone; `Correction` rows join any objective (``fedmlb+fedprox``).
+evaluated. `ObjectiveSpec` rows stand alone; `CorrectionSpec` rows join any objective (``fedmlb+fedprox``).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from coordinator.aggregation import block_exchange
-from coordinator.aggregation.server import Part, Server
-from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, KINDS, Layout
+from coordinator.aggregation.server import ServerExtension, ServerStrategy
+from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, PASS_TYPES, Layout
 
-Passes = NDArray[np.float64]
+PassCounts = NDArray[np.float64]
 """(blocks, 4): how often each block runs each kind of pass (`edge.protocol.payload`)."""
-Chosen = Mapping[str, int]
+ChosenBlocks = Mapping[str, int]
 
 
 class Options(BaseModel):
@@ -38,23 +38,23 @@ class Options(BaseModel):
         """Raise ValueError, naming the key, for values that mean nothing where visits begin and end one by one."""
 
 
-def plain_passes(blocks: int) -> Passes:
+def fedavg_pass_counts(blocks: int) -> PassCounts:
     """One ordinary training step: every pass once, but no gradient for the images themselves."""
-    passes = np.ones((blocks, KINDS))
+    passes = np.ones((blocks, PASS_TYPES))
     passes[0, INPUT_GRADIENT] = 0
     return passes
 
 
-def add_frozen_suffix(passes: Passes, pathway: int, gradient: bool = True) -> None:
+def add_frozen_suffix(passes: PassCounts, pathway: int, gradient: bool = True) -> None:
     """Count a pathway through frozen blocks after block ``pathway``: forward and input gradient, no weight gradient."""
     passes[pathway:, FORWARD] += 1
     if gradient:
         passes[pathway:, [INNER_GRADIENT, INPUT_GRADIENT]] += 1
 
 
-def taught_passes(blocks: int, through: int) -> Passes:
+def distillation_pass_counts(blocks: int, through: int) -> PassCounts:
     """An ordinary training step, and a frozen teacher that runs forward, without gradient, through the first blocks."""
-    total = plain_passes(blocks)
+    total = fedavg_pass_counts(blocks)
     total[:through, FORWARD] += 1
     return total
 
@@ -74,8 +74,8 @@ def keeps_what_does_not_arrive(layout: Layout, down: tuple[str, ...]) -> tuple[s
 
 
 @dataclass(frozen=True)
-class Objective:
-    """A method by its local objective and server half. Defaults are FedAvg's."""
+class ObjectiveSpec:
+    """A method by its local objective and server side. Defaults are FedAvg's."""
 
     name: str
     title: str
@@ -84,43 +84,47 @@ class Objective:
     options: type[Options]
     neutral: str
     """Which options give FedAvg."""
-    client: str = "edge.training.client_update:Local"
-    """Client half, ``module:Class``."""
-    server: type[Server] = Server
+    client: str = "edge.training.client_update:ClientUpdate"
+    """Client side, ``module:Class``."""
+    server: type[ServerStrategy] = ServerStrategy
     down: str | None = block_exchange.EVERYTHING
-    """What goes down; None where the server half chooses per visit, so that a scenario cannot override it."""
+    """What goes down; None where the server side chooses per visit, so that a scenario cannot override it."""
     up: str = block_exchange.EVERYTHING
-    keep: Callable[[Layout, tuple[str, ...]], tuple[str, ...]] = keeps_what_does_not_arrive
+    kept_blocks: Callable[[Layout, tuple[str, ...]], tuple[str, ...]] = keeps_what_does_not_arrive
     """Keys of the model that a client keeps, from the layout and what goes down."""
-    keeps: bool = False
-    """Whether the client half keeps vectors in slots of its own."""
+    has_client_state: bool = False
+    """Whether the client side keeps vectors in slots of its own."""
     choices: tuple[str, ...] = ()
     """Names of the numbers that ride down in a dispatch."""
     reports: tuple[str, ...] = ()
     """Names of the numbers that ride up, beside those of every method."""
     reads: tuple[str, ...] = ()
     """Names of options that both halves are told too, where a correction that joins has them."""
-    passes: Callable[[int, Any, Chosen], Passes] = lambda blocks, options, choice: plain_passes(blocks)
+    pass_counts: Callable[[int, Any, ChosenBlocks], PassCounts] = lambda blocks, options, choice: fedavg_pass_counts(
+        blocks
+    )
     """Passes per trained example, from (blocks, options, choice)."""
-    whole_passes: Callable[[int, Any, Chosen], Passes] = lambda blocks, options, choice: np.zeros((blocks, KINDS))
+    once_per_visit_pass_counts: Callable[[int, Any, ChosenBlocks], PassCounts] = lambda blocks, options, choice: (
+        np.zeros((blocks, PASS_TYPES))
+    )
     """Passes per local example once a visit, beside training."""
-    nominal_alpha: Callable[[int, Any, Chosen], int] = lambda blocks, options, choice: 0
+    nominal_alpha: Callable[[int, Any, ChosenBlocks], int] = lambda blocks, options, choice: 0
     """The alpha that FedBR's Eq. 2 would charge; 0 where there are no pathways."""
     nominal_period: Callable[[Any], int | None] = lambda options: None
     """tau of FedBR's Eq. 3; None where the whole model goes down in every round."""
     weights: Literal["size", "uniform"] = "size"
     """How replies are weighted unless the scenario says otherwise."""
-    single_replies: Callable[[Any], bool] = lambda options: False
-    """Whether the server half looks into single updates, beyond their weighted mean."""
-    optimisers: tuple[str, ...] | None = None
+    needs_individual_updates: Callable[[Any], bool] = lambda options: False
+    """Whether the server side looks into single updates, beyond their weighted mean."""
+    server_optimizers: tuple[str, ...] | None = None
     """Server optimisers that it admits, where it makes a server step of its own; None for all."""
     evaluated: Literal["global", "clients"] = "global"
     """Scored as one global model, or as the mean over clients of each one's own."""
 
 
 @dataclass(frozen=True)
-class Correction:
-    """What joins an objective: a client half that corrects gradients, and perhaps a server part."""
+class CorrectionSpec:
+    """What joins an objective: a client side that corrects gradients, and perhaps a server part."""
 
     name: str
     title: str
@@ -129,16 +133,16 @@ class Correction:
     neutral: str
     """Which options give the objective alone."""
     client: str
-    """Client half, ``module:Class``."""
-    server: type[Part] | None = None
-    keeps: bool = False
-    """Whether the client half keeps vectors between visits."""
+    """Client side, ``module:Class``."""
+    server: type[ServerExtension] | None = None
+    has_client_state: bool = False
+    """Whether the client side keeps vectors between visits."""
     reports: tuple[str, ...] = ()
-    single_replies: bool = False
+    needs_individual_updates: bool = False
     """Whether the server part looks into single updates, beyond their weighted mean."""
-    optimisers: tuple[str, ...] | None = None
+    server_optimizers: tuple[str, ...] | None = None
     """Server optimisers that it admits, where it makes a server step of its own; None for all."""
-    whole: Callable[[Any], str | None] = lambda options: None
+    needs_full_model: Callable[[Any], str | None] = lambda options: None
     """Why the whole model must go down and up in every visit, as a sentence; None where it need not."""
-    never_with: Mapping[str, str] = field(default_factory=dict)
+    incompatible: Mapping[str, str] = field(default_factory=dict)
     """Corrections that it cannot be joined with -> why, as a sentence."""

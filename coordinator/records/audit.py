@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from coordinator.records.store import Ledger, link
+from coordinator.records.store import Ledger, next_hash
 from coordinator.rounds.run import RunFailed
 
 Kept = dict[int, tuple[str, str]]
@@ -25,7 +25,7 @@ def audit(ledger: Ledger, heed: Callable[[], None] = lambda: None) -> None:
     for stored in ledger.stored():
         heed()
         try:
-            chain = link(chain, stored.rows, stored.files)
+            chain = next_hash(chain, stored.rows, stored.files)
             checkpoint, states = json.loads(stored.files)
             kept |= {client: (name, digest) for client, name, digest in states}
         except (TypeError, ValueError):  # bytes, a number that is none, or no list of files

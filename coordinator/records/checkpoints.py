@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from coordinator.records import names
 from coordinator.records.names import CHECKPOINTS, PLACES, STATE
-from coordinator.records.round_record import Rows
+from coordinator.records.round_record import RoundRecord
 from coordinator.records.store import Commit, Ledger, RoundRow
 from edge.protocol.files import opened, write_vectors
 
@@ -26,7 +26,7 @@ Arrays = Mapping[str, NDArray[np.generic]]
 CHUNK_NBYTES = 1 << 20
 
 
-class Archive:
+class CheckpointStore:
     """What a run folder holds, and its ledger names."""
 
     def __init__(self, ledger: Ledger, folder: Path) -> None:
@@ -39,12 +39,12 @@ class Archive:
         """The path of what a client keeps, by its file's name."""
         return self._folder / STATE / name
 
-    def kept(self, client: int, later: Mapping[int, str]) -> str | None:
+    def client_state_path(self, client: int, later: Mapping[int, str]) -> str | None:
         """The path of what a client keeps: of what is not committed yet (client -> file name), or as committed."""
         name = later.get(client, self.states.get(client))
         return None if name is None else str(self.state(name))
 
-    def commit(self, rows: Rows, row: RoundRow, checkpoint: Arrays, stopped_by: str | None) -> None:
+    def commit(self, rows: RoundRecord, row: RoundRow, checkpoint: Arrays, stopped_by: str | None) -> None:
         """Write the checkpoint, commit all in one transaction, then drop what is obsolete."""
         written = self._write(rows.round, checkpoint)
         digests = {name: file_sha256(self._folder / STATE / name) for name in set(rows.kept.values())}
@@ -64,7 +64,7 @@ class Archive:
                 if names.is_given(place, name):
                     (self._folder / place / name).unlink(missing_ok=True)
 
-    def tidy(self) -> None:
+    def remove_orphans(self) -> None:
         """Remove what was written for a round that was never committed."""
         remove_all(self._folder, but=self._ledger.files())
 

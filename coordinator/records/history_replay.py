@@ -1,4 +1,6 @@
-"""The past of an asynchronous run, played again without training, so that the run can go on from it.
+"""A server side without its model: it decides who takes part and what is sent, and learns nothing from vectors.
+
+The past of an asynchronous run, played again without training, so that the run can go on from it.
 
 What is under way on the clock between two commits (messages on shared links, events in SimPy's queue) cannot be written
 down, but it follows from the scenario and from what the ledger knows of the visits that have ended. So the same stream
@@ -17,23 +19,68 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.aggregation.server import Model, Outcome
-from coordinator.records.bookkeeping import Bookkeeping
+from coordinator.aggregation.server import Download, Model, ServerStrategy, VisitFeedback
 from coordinator.records.checkpoints import Arrays
-from coordinator.records.round_record import Rows
+from coordinator.records.round_record import RoundRecord
 from coordinator.records.store import ChoiceRow, RoundRow, VisitRow
-from coordinator.rounds.evaluation import Scoring
-from coordinator.rounds.run import Committed, Ending, Federation, RunFailed
-from coordinator.rounds.visit import Visit
-from coordinator.workers.task import Order
+from coordinator.rounds.evaluation import Evaluation
+from coordinator.rounds.run import FederatedRun, PendingCommit, RunFailed, RunTotals
+from coordinator.rounds.visit import PlannedVisit
+from coordinator.workers.task import TaskGroup
 from edge.protocol.messages import Update
 from edge.protocol.payload import Payload, Vector
+
+
+class DecisionOnlyServer(ServerStrategy):
+    """Another half's decisions, for visits that were trained before and need not be trained again."""
+
+    def __init__(self, half: ServerStrategy) -> None:
+        super().__init__(half.setup, half.parts)
+        self.half = half
+
+    def download(self, client: int, round: int) -> Download:
+        """As the half's."""
+        return self.half.download(client, round)
+
+    def select(self, keys: Sequence[str]) -> Payload:
+        """As the half's."""
+        return self.half.select(keys)
+
+    def started(self, round: int, dispatches: Sequence[Download]) -> None:
+        """As the half's."""
+        self.half.started(round, dispatches)
+
+    def received(self, round: int, dispatches: Sequence[Download]) -> None:
+        """As the half's."""
+        self.half.received(round, dispatches)
+
+    def download_only_clients(self, round: int, cohort: Sequence[int]) -> Sequence[int]:
+        """As the half's."""
+        return self.half.download_only_clients(round, cohort)
+
+    def up_shapes(self) -> dict[str, dict[str, int]]:
+        """As the half's."""
+        return self.half.up_shapes()
+
+    def feedback(self, round: int, outcomes: Sequence[VisitFeedback]) -> list[ChoiceRow]:
+        """As the half's."""
+        return self.half.feedback(round, outcomes)
+
+    def observe(self, reply: Update) -> None:
+        """There are no vectors."""
+
+    def accumulate(self, reply: Update) -> None:
+        """There are no vectors."""
+
+    def step(self) -> None:
+        """No updates, no step."""
+
 
 INDEX, VECTOR = "under way", "under way|"
 
 
 @dataclass(frozen=True)
-class Under:
+class InFlight:
     """What a ledger does not know of a visit that is under way."""
 
     payload: Payload
@@ -41,7 +88,7 @@ class Under:
     """The global model at its beginning"""
 
 
-def written(under_way: Mapping[int, Under]) -> dict[str, NDArray[np.generic]]:
+def pack_in_flight(under_way: Mapping[int, InFlight]) -> dict[str, NDArray[np.generic]]:
     """Arrays for a checkpoint: each vector once, and an index that says of each client's visit which are its own."""
     found: dict[str, Vector] = {}
 
@@ -58,27 +105,27 @@ def written(under_way: Mapping[int, Under]) -> dict[str, NDArray[np.generic]]:
     return {INDEX: text, **{VECTOR + name: vector.data for name, vector in found.items()}}
 
 
-def read_back(arrays: Arrays) -> dict[int, Under]:
-    """Inverse of `written`."""
+def unpack_in_flight(arrays: Arrays) -> dict[int, InFlight]:
+    """Inverse of `pack_in_flight`."""
     index = json.loads(np.asarray(arrays[INDEX]).tobytes()) if INDEX in arrays else {}
 
     def some(names: Mapping[str, str]) -> Model:
         return {key: Vector(np.asarray(arrays[VECTOR + name], np.float32)) for key, name in names.items()}
 
     return {
-        int(client): Under({slot: some(names) for slot, names in one["payload"].items()}, some(one["model"]))
+        int(client): InFlight({slot: some(names) for slot, names in one["payload"].items()}, some(one["model"]))
         for client, one in index.items()
     }
 
 
-class CaughtUp(Exception):  # noqa: N818 - no error, but the end of the past
+class ReplayFinished(Exception):  # noqa: N818 - no error, but the end of the past
     """All rounds of the ledger have been played again."""
 
 
-class _Recalled(Bookkeeping):
-    """What the server half learned then, it learns again from the ledger."""
+class ReplayedServer(DecisionOnlyServer):
+    """What the server side learned then, it learns again from the ledger."""
 
-    def __init__(self, run: Federation) -> None:
+    def __init__(self, run: FederatedRun) -> None:
         super().__init__(run.server)
         self._choices = deque(run.ledger.choices())
 
@@ -86,21 +133,21 @@ class _Recalled(Bookkeeping):
         """Of no updates; so that what goes down has the slots that it had."""
         self.half.step()
 
-    def feedback(self, round: int, outcomes: Sequence[Outcome]) -> list[ChoiceRow]:
+    def feedback(self, round: int, outcomes: Sequence[VisitFeedback]) -> list[ChoiceRow]:
         """As it was."""
         rows = [self._choices.popleft() for _ in outcomes if self._choices]
         for outcome, row in zip(outcomes, rows, strict=bool(rows)):
-            self.half.recall(outcome, row)
+            self.half.replay_feedback(outcome, row)
         return rows
 
 
-class Past(Federation):
+class ReplayedRun(FederatedRun):
     """A run up to its last commit, on the run's own clock and budget, which nothing is trained for."""
 
-    def __init__(self, run: Federation) -> None:
-        given = {field.name: getattr(run, field.name) for field in fields(Federation)}
-        super().__init__(**{**given, "server": _Recalled(run), "on_round": lambda progress: None})
-        self.rounds, self.visits, self.scored, self.committed = 0, 0, True, Committed()
+    def __init__(self, run: FederatedRun) -> None:
+        given = {field.name: getattr(run, field.name) for field in fields(FederatedRun)}
+        super().__init__(**{**given, "server": ReplayedServer(run), "on_round": lambda progress: None})
+        self.rounds, self.visits, self.scored, self.committed = 0, 0, True, RunTotals()
         self._rounds = deque(run.ledger.rounds())
         self._visits = {row.visit: row for row in run.ledger.visits()}
 
@@ -109,49 +156,53 @@ class Past(Federation):
         """Whether all rounds of the ledger have been played."""
         return not self._rounds
 
-    def heed(self) -> None:
+    def check_stop(self) -> None:
         """CaughtUp when no further round is known."""
-        super().heed()
+        super().check_stop()
         if self.is_over:
-            raise CaughtUp
+            raise ReplayFinished
 
     @property
-    def keeps(self) -> bool:
+    def has_client_state(self) -> bool:
         """What clients kept is there already."""
         return False
 
     def submit(
         self,
-        visits: Sequence[Visit],
+        visits: Sequence[PlannedVisit],
         heard: Callable[[Update], None],
         shares: Mapping[int, float] | None = None,
-    ) -> Order:
+    ) -> TaskGroup:
         """What the ledger knows of the visits; nothing of those that had not ended."""
 
         def hear() -> None:
             for visit in visits:
                 row: VisitRow | None = self._visits.get(visit.number)
                 loss = row.loss if row is not None and row.loss is not None else 0.0
-                heard(Update(visit.client, visit.turn, {"loss": loss}, {}))
+                heard(Update(visit.client, visit.rng_round, {"loss": loss}, {}))
 
-        return cast(Order, _Known(hear))
+        return cast(TaskGroup, _ResolvedTask(hear))
 
-    def judge(self, reply: Update, visit: Visit, base: Model) -> tuple[str, Update]:
+    def validate(self, reply: Update, visit: PlannedVisit, base: Model) -> tuple[str, Update]:
         """As it was judged then."""
         return self._visits[visit.number].kind, reply
 
-    def evaluate(self, kept: Mapping[int, str]) -> Scoring:
+    def evaluate(self, kept: Mapping[int, str]) -> Evaluation:
         """The score as it was."""
         row = self._rounds[0]
-        return cast(Scoring, _Known(lambda: (row.accuracy, np.inf if row.test_loss is None else row.test_loss)))
+        return cast(
+            Evaluation, _ResolvedTask(lambda: (row.accuracy, np.inf if row.test_loss is None else row.test_loss))
+        )
 
-    def end(
-        self, rows: Rows, scoring: Scoring | None, stopped_by: str | None = None, more: Arrays | None = None
-    ) -> Ending:
+    def close_round(
+        self, rows: RoundRecord, scoring: Evaluation | None, stopped_by: str | None = None, more: Arrays | None = None
+    ) -> PendingCommit:
         """Nothing of it is written again."""
-        return Ending(rows, scoring, self.rounds, self.clock.now, {}, self._rounds[0].model_sha256, {}, stopped_by)
+        return PendingCommit(
+            rows, scoring, self.rounds, self.clock.now, {}, self._rounds[0].model_sha256, {}, stopped_by
+        )
 
-    def commit(self, ending: Ending, row: RoundRow) -> None:
+    def commit(self, ending: PendingCommit, row: RoundRow) -> None:
         """RunFailed unless the round is what it was."""
         known = self._rounds.popleft()
         if row != known:
@@ -162,7 +213,7 @@ class Past(Federation):
 
 
 @dataclass(frozen=True)
-class _Known:
+class _ResolvedTask:
     answer: Callable[[], Any]
 
     def wait(self) -> Any:

@@ -1,6 +1,6 @@
 """A run taken up again where its ledger stands, as if it had never been broken off.
 
-What a federation is between two rounds is in its last checkpoint (the model, and what server half, optimiser and clock
+What a federation is between two rounds is in its last checkpoint (the model, and what server side, optimiser and clock
 remember), in its ledger (what was spent, what clients kept) and nowhere else. A checkpoint that is damaged is not used:
 the run goes back to the one before.
 """
@@ -23,21 +23,21 @@ from coordinator.records.names import CHECKPOINTS, STATE
 from coordinator.records.round_record import spent
 from coordinator.records.store import HostEvent, Ledger
 from coordinator.rounds.budget import ROUNDS, TARGET
-from coordinator.rounds.run import PROGRESS, Committed, Federation, RunFailed
+from coordinator.rounds.run import PROGRESS, FederatedRun, RunFailed, RunTotals
 from edge.protocol.payload import MODEL, Vector, sha256
 
 _log = logging.getLogger("fedbr.resume")
 
 
-def take_up(run: Federation) -> str | None:
+def resume_checkpoint(run: FederatedRun) -> str | None:
     """Set a federation that was made afresh to the end of the last round that its ledger holds.
 
     Returns the rule that has ended the run already, if one has. RunFailed if no checkpoint can be used, and for a
     ledger that no run has written; Stopped.
     """
     _check_names(run.ledger)
-    audit(run.ledger, run.heed)
-    number, arrays = _usable(run)
+    audit(run.ledger, run.check_stop)
+    number, arrays = _newest_valid(run)
     _check_model(run, number, arrays)
     run.archive.remove(run.ledger.go_back(number))
     run.rounds, run.visits, scored = (int(n) for n in np.asarray(arrays[PROGRESS]))
@@ -48,13 +48,13 @@ def take_up(run: Federation) -> str | None:
         run.taken_up = arrays
     else:
         run.restore(arrays)
-        run.clock.restore(last.end_s, run.remembers(arrays))
+        run.clock.restore(last.end_s, run.clock_state(arrays))
         for visit in run.ledger.visits():
             run.budget.settle(visit.client, spent(visit))
     run.archive.states = {client: name for client, (name, _) in run.ledger.kept(number).items()}
     down, up = sum(row.bytes_down for row in rounds), sum(row.bytes_up for row in rounds)
-    run.committed = Committed(run.rounds, last.end_s, down, up, last.model_sha256)
-    run.archive.tidy()
+    run.committed = RunTotals(run.rounds, last.end_s, down, up, last.model_sha256)
+    run.archive.remove_orphans()
     stored, reached = run.ledger.stopped_by(number), run.budget.reached(run.rounds, last.accuracy)
     # What was refused for a budget is not known any more; a goal and a number of rounds are seen again.
     return reached if stored in (None, TARGET, ROUNDS) else stored
@@ -68,7 +68,7 @@ def _check_names(ledger: Ledger) -> None:
             raise RunFailed(f"{ledger.path}: table {table} names the file {name!r}, which no run has written")
 
 
-def _usable(run: Federation) -> tuple[int, Arrays]:
+def _newest_valid(run: FederatedRun) -> tuple[int, Arrays]:
     """The newest checkpoint that is whole, with all that clients had kept by then: (round, its arrays)."""
     problems: list[str] = []
     for number, name, digest in run.ledger.checkpoints():
@@ -87,19 +87,19 @@ def _usable(run: Federation) -> tuple[int, Arrays]:
     raise RunFailed("no checkpoint can be used: " + ("; ".join(problems) or "there is none"))
 
 
-def _kept(run: Federation, number: int) -> list[tuple[str, str]]:
+def _kept(run: FederatedRun, number: int) -> list[tuple[str, str]]:
     """(file, sha256) of what clients had kept at the end of a round."""
     return [(f"{STATE}/{name}", digest) for name, digest in sorted(set(run.ledger.kept(number).values()))]
 
 
-def _is_whole(run: Federation, file: str, digest: str) -> bool:
+def _is_whole(run: FederatedRun, file: str, digest: str) -> bool:
     try:
-        return file_sha256(run.folder / file, run.heed) == digest
+        return file_sha256(run.folder / file, run.check_stop) == digest
     except OSError:
         return False
 
 
-def _check_model(run: Federation, number: int, arrays: Arrays) -> None:
+def _check_model(run: FederatedRun, number: int, arrays: Arrays) -> None:
     """RunFailed for a checkpoint of another model than the run's, or of another than its round ended with."""
     file = run.folder / CHECKPOINTS / names.of_checkpoint(number)
     model: Model = {}

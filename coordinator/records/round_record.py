@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.aggregation.server import Outcome
+from coordinator.aggregation.server import VisitFeedback
 from coordinator.records.store import (
     BOTTLENECKS,
     COMPUTE,
@@ -28,7 +28,7 @@ from coordinator.records.store import (
     VisitRow,
 )
 from coordinator.rounds.budget import Cost
-from coordinator.rounds.visit import Visit
+from coordinator.rounds.visit import PlannedVisit
 from edge.protocol.messages import Update
 from edge.protocol.payload import ITEM_NBYTES, Shapes, shapes
 
@@ -36,13 +36,13 @@ if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never l
     from costmodel.fleet.fleet import Fleet
     from costmodel.visits.timeline import Timeline
 
-Scored = tuple[float | None, float | None]
+EvalResult = tuple[float | None, float | None]
 """(accuracy, mean loss)"""
-NOT_SCORED: Scored = (None, None)
+NOT_EVALUATED: EvalResult = (None, None)
 
 
 @dataclass
-class Rows:
+class RoundRecord:
     """All rows of one round, as they come."""
 
     round: int
@@ -56,9 +56,9 @@ class Rows:
     critical: int | None = None
     bottleneck: str = ""
 
-    def blame(
+    def set_critical_path(
         self,
-        visits: Sequence[Visit],
+        visits: Sequence[PlannedVisit],
         timeline: Timeline,
         end: float,
         awaited: NDArray[np.bool_] | None = None,
@@ -78,7 +78,7 @@ class Rows:
 
     def add(
         self,
-        visit: Visit,
+        visit: PlannedVisit,
         fleet: Fleet,
         timeline: Timeline,
         index: int,
@@ -95,7 +95,7 @@ class Rows:
         self.transfers += _transfers(visit, row, up or {})
         return spent(row)
 
-    def round_row(self, end: float, scored: Scored, model_sha256: str) -> RoundRow:
+    def round_row(self, end: float, scored: EvalResult, model_sha256: str) -> RoundRow:
         """The round as a whole."""
         rows = sorted(self.visits, key=lambda row: row.visit)
         wasted = [row for row in rows if row.kind not in COUNTED]
@@ -138,7 +138,7 @@ def bottleneck(timeline: Timeline, index: int, end: float, waited: float) -> str
     """What a visit, or the wait of ``waited`` seconds for it, took most of; the first of `BOTTLENECKS` if equal."""
     whole = end - float(timeline.start[index])
     shared, paused, computed = (
-        float(column[index]) for column in (timeline.shared, timeline.paused, timeline.computed)
+        float(column[index]) for column in (timeline.contention_seconds, timeline.paused_seconds, timeline.computed)
     )
     parts = {
         OWN_LINK: whole - shared - paused - computed,
@@ -150,7 +150,7 @@ def bottleneck(timeline: Timeline, index: int, end: float, waited: float) -> str
 
 
 def _visit_row(
-    visit: Visit,
+    visit: PlannedVisit,
     round: int,
     fleet: Fleet,
     timeline: Timeline,
@@ -178,8 +178,8 @@ def _visit_row(
         down_end_s=down_end,
         compute_end_s=compute_end,
         up_end_s=up_end,
-        shared_s=float(timeline.shared[index]),
-        paused_s=float(timeline.paused[index]),
+        shared_s=float(timeline.contention_seconds[index]),
+        paused_s=float(timeline.paused_seconds[index]),
         bytes_down=int(timeline.bytes_down[index]),
         bytes_up=int(timeline.bytes_up[index]),
         nominal_bytes=visit.nominal_bytes if counted else 0.0,
@@ -192,7 +192,7 @@ def _visit_row(
     )
 
 
-def _transfers(visit: Visit, row: VisitRow, up: Shapes) -> list[TransferRow]:
+def _transfers(visit: PlannedVisit, row: VisitRow, up: Shapes) -> list[TransferRow]:
     if row.kind not in COUNTED:
         return [
             TransferRow(row.visit, row.round, row.client, direction, "", "cut", nbytes)
@@ -212,9 +212,9 @@ def _by_block(row: VisitRow, direction: str, sizes: Shapes, nbytes: int) -> list
     return [TransferRow(row.visit, row.round, row.client, direction, "", "header", header), *blocks]
 
 
-def outcome(visit: Visit, reply: Update, timeline: Timeline, index: int) -> Outcome:
-    """What the server half may learn of a visit that counted."""
+def outcome(visit: PlannedVisit, reply: Update, timeline: Timeline, index: int) -> VisitFeedback:
+    """What the server side may learn of a visit that counted."""
     start, down, compute, up = (
         float(times[index]) for times in (timeline.start, timeline.down_end, timeline.compute_end, timeline.up_end)
     )
-    return Outcome(visit.dispatch, reply, compute - down, (down - start) + (up - compute))
+    return VisitFeedback(visit.dispatch, reply, compute - down, (down - start) + (up - compute))

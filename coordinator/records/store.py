@@ -58,12 +58,12 @@ class RoundRow(NamedTuple):
 
 OWN_LINK, SERVER_LINK, COMPUTE, WAITING = "own link", "server link", "compute", "waiting"
 BOTTLENECKS = (OWN_LINK, SERVER_LINK, COMPUTE, WAITING)
-TRAIN, ZEROED, LISTEN, REFUSED, FAILED = "train", "zeroed", "listen", "refused", "failed"
-TRAINED = (TRAIN, ZEROED)
+TRAIN, NO_OP, DOWNLOAD_ONLY, UPDATE_REJECTED, FAILED = "train", "zeroed", "listen", "refused", "failed"
+TRAINED = (TRAIN, NO_OP)
 """Kinds of visit whose updates counted."""
-FAULTY = (ZEROED, REFUSED, FAILED)
+FAULTY = (NO_OP, UPDATE_REJECTED, FAILED)
 """Kinds of visit whose updates could not be used as they were."""
-COUNTED = (*TRAINED, LISTEN)
+COUNTED = (*TRAINED, DOWNLOAD_ONLY)
 """Kinds of visit that were not in vain."""
 
 
@@ -209,7 +209,7 @@ class Ledger:
     """The ledger of one run, open for writing by one process."""
 
     def __init__(self, path: Path, genesis: str | None) -> None:
-        """Create the ledger; ``genesis`` is the first hash of the chain. None: take up one that is there."""
+        """Create the ledger; ``initial_hash`` is the first hash of the chain. None: take up one that is there."""
         self.path = path
         self._db = sqlite3.connect(path, isolation_level=None)
         try:
@@ -233,7 +233,7 @@ class Ledger:
     def commit(self, done: Commit) -> list[str]:
         """Commit one round; returns the names of files that nothing refers to any more, to be deleted."""
         files = committed_files(done)
-        chain = link(self.chain, canonical(done), files)
+        chain = next_hash(self.chain, canonical(done), files)
         with self._transaction():
             self._insert("rounds", [(*done.row, chain, files)])
             for table, rows in (("visits", done.visits), ("transfers", done.transfers), ("choices", done.choices)):
@@ -443,7 +443,7 @@ def committed_files(done: Commit) -> str:
     return _json([done.checkpoint, sorted((client, *file) for client, file in done.states.items())])
 
 
-def link(previous: str, rows: Sequence[Sequence[Any]], files: str) -> str:
+def next_hash(previous: str, rows: Sequence[Sequence[Any]], files: str) -> str:
     """The next hash of the chain: over the previous one, the round's rows and its files, all as they are stored.
 
     ValueError or TypeError for values that no run commits.
@@ -455,7 +455,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
-def genesis(scenario: Mapping[str, Any], data_sha256: str) -> str:
+def initial_hash(scenario: Mapping[str, Any], data_sha256: str) -> str:
     """The chain's first hash, from the resolved scenario and the data."""
     text = json.dumps(scenario, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(f"{text}\n{data_sha256}".encode()).hexdigest()

@@ -29,21 +29,21 @@ import numpy as np
 
 from coordinator.aggregation.server import Model
 from coordinator.records.checkpoints import Arrays
-from coordinator.records.history_replay import CaughtUp, Past, Under, read_back, written
-from coordinator.records.round_record import NOT_SCORED, Rows, outcome
+from coordinator.records.history_replay import InFlight, ReplayedRun, ReplayFinished, pack_in_flight, unpack_in_flight
+from coordinator.records.round_record import NOT_EVALUATED, RoundRecord, outcome
 from coordinator.records.store import TRAINED
 from coordinator.rounds import selection
 from coordinator.rounds.budget import CLIENTS, SECONDS, Cost
 from coordinator.rounds.cohort_training import SPARE_REPLIES
-from coordinator.rounds.evaluation import Scoring
-from coordinator.rounds.reorder_buffer import Held
-from coordinator.rounds.run import Federation, RunFailed
-from coordinator.rounds.visit import Visit
+from coordinator.rounds.evaluation import Evaluation
+from coordinator.rounds.reorder_buffer import ReorderBuffer
+from coordinator.rounds.run import FederatedRun, RunFailed
+from coordinator.rounds.visit import PlannedVisit
 from edge.protocol.messages import Update
 from edge.protocol.payload import MODEL, Vector
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
-    from costmodel.clock import Ended
+    from costmodel.clock import VisitEnded
 
 RETRY = "retry"
 LOST_ROUNDS = 10
@@ -52,10 +52,10 @@ POLICIES = ("fedasync", "fedbuff")
 
 
 @dataclass
-class _UnderWay:
+class _VisitInFlight:
     """A visit that has begun."""
 
-    visit: Visit
+    visit: PlannedVisit
     cost: Cost
     model: Model
     """The global model at its beginning"""
@@ -63,21 +63,21 @@ class _UnderWay:
     """Whether it has really been trained, and its reply is held"""
 
 
-def stream(run: Federation) -> str:
+def run_asynchronous(run: FederatedRun) -> str:
     """Visits one by one until a rule stops the run; returns the rule."""
-    played = _Stream(run) if run.taken_up is None else _caught_up(run, run.taken_up)
+    played = _AsynchronousRun(run) if run.taken_up is None else _caught_up(run, run.taken_up)
     with played.held:
         return played.play()
 
 
-def _caught_up(run: Federation, checkpoint: Arrays) -> _Stream:
+def _caught_up(run: FederatedRun, checkpoint: Arrays) -> _AsynchronousRun:
     """The stream of a run that was broken off, as it was when its last round was committed."""
-    past = Past(run)
-    played = _Stream(past)
+    past = ReplayedRun(run)
+    played = _AsynchronousRun(past)
     with played.held:
         try:
             rule: str | None = played.play()
-        except CaughtUp:
+        except ReplayFinished:
             rule = None
     if rule is not None and not past.is_over:
         raise RunFailed(f"round {past.rounds}: played again, the run would have ended here: {rule}")
@@ -85,12 +85,12 @@ def _caught_up(run: Federation, checkpoint: Arrays) -> _Stream:
     return played
 
 
-class _Stream:
-    def __init__(self, run: Federation) -> None:
+class _AsynchronousRun:
+    def __init__(self, run: FederatedRun) -> None:
         self.run, self.rules = run, run.rules
-        self.under_way: dict[int, _UnderWay] = {}
+        self.under_way: dict[int, _VisitInFlight] = {}
         """By client"""
-        self.held = Held(run.workers.size + SPARE_REPLIES, run.folder)
+        self.held = ReorderBuffer(run.workers.size + SPARE_REPLIES, run.folder)
         """Replies of visits that are under way on the clock"""
         self.arrived = 0
         """Updates that were folded, but are not yet in the model"""
@@ -101,28 +101,28 @@ class _Stream:
         self.refused_by: str | None = None
         self.stopped_by: str | None = None
         """The rule by which it had ended before it was played again"""
-        self.idle = selection.Idle(
+        self.idle = selection.IdleClients(
             run.job.seed,
             run.candidates,
-            is_able=lambda client: bool(self.run.able([client], self.version)),
+            is_able=lambda client: bool(self.run.eligible([client], self.version)),
             back=lambda client: self.run.clock.first_available([client]),
         )
         self._open()
 
     def _open(self) -> None:
         """A new round of the ledger begins."""
-        self.rows = Rows(self.run.rounds, self.run.clock.now)
+        self.rows = RoundRecord(self.run.rounds, self.run.clock.now)
         self.run.uncommitted = self.rows.kept
         self.steps = 0
         """Server steps in this round"""
         self.lost = 0
         """Visits of this round that lost their clients"""
 
-    def go_on(self, run: Federation, checkpoint: Arrays, stopped_by: str | None) -> None:
+    def go_on(self, run: FederatedRun, checkpoint: Arrays, stopped_by: str | None) -> None:
         """Go on with another run, which stands on the same clock where this one has come to, or has ended there."""
         self.stopped_by = stopped_by
-        self.run, self.held = run, Held(run.workers.size + SPARE_REPLIES, run.folder)
-        known, clock = read_back(checkpoint), run.remembers(checkpoint)
+        self.run, self.held = run, ReorderBuffer(run.workers.size + SPARE_REPLIES, run.folder)
+        known, clock = unpack_in_flight(checkpoint), run.clock_state(checkpoint)
         if known.keys() != self.under_way.keys() or any(
             not np.array_equal(array, clock[name]) for name, array in run.clock.state().items()
         ):
@@ -132,13 +132,13 @@ class _Stream:
             dispatch = replace(one.visit.dispatch, payload=known[client].payload)
             one.visit, one.model = replace(one.visit, dispatch=dispatch), known[client].model
             one.trained = False
-            run.server.resumed(client, one.model)
+            run.server.restore_in_flight(client, one.model)
         self._open()
 
     def play(self) -> str:
         run, limit = self.run, self.run.budget.limits.virtual_seconds
         while self.stopped_by is None:
-            run.heed()
+            run.check_stop()
             self._fill()
             if not self.under_way and self.retry_at == math.inf:
                 return self._stop(SECONDS if run.clock.now >= limit else self.refused_by or CLIENTS)
@@ -173,18 +173,18 @@ class _Stream:
     def _begin(self, client: int) -> None:
         run = self.run
         visit = run.prepare(client, self.version, turn=run.visits)
-        cost = run.alone(visit)
+        cost = run.uncontended_cost(visit)
         _, self.refused_by = run.budget.reserve([cost])
         if self.refused_by is not None:
             return
         run.visits += 1
         run.server.started(self.version, [visit.dispatch])
-        self.under_way[client] = _UnderWay(visit, cost, dict(run.server.model))
+        self.under_way[client] = _VisitInFlight(visit, cost, dict(run.server.model))
         run.clock.begin(visit.work, run.clock.conditions([client], run.rounds, visit.number), client)
 
     # --- how they end ---------------------------------------------------------------------------------------------
 
-    def _ended(self, ended: Ended) -> str | None:
+    def _ended(self, ended: VisitEnded) -> str | None:
         """A visit has ended or lost its client; returns the rule that stops the run after it, or None."""
         run, client = self.run, ended.order
         one = self.under_way.pop(client)
@@ -198,58 +198,58 @@ class _Stream:
             return self._in_vain(one, ended, kind)
         self._keep(one.visit)
         run.server.received(one.visit.round, [one.visit.dispatch])
-        run.server.note(reply)
+        run.server.observe(reply)
         self._charge(one, ended, kind, reply.numbers["loss"])
-        self.rows.blame([one.visit], ended.timeline, run.clock.now)
+        self.rows.set_critical_path([one.visit], ended.timeline, run.clock.now)
         learned = run.server.feedback(one.visit.round, [outcome(one.visit, reply, ended.timeline, 0)])
         self.rows.choices += [row._replace(round=self.rows.round) for row in learned]
-        run.server.fold(self._moved(one, reply, run.server.model))
+        run.server.accumulate(self._moved(one, reply, run.server.model))
         self.arrived += 1
         if self.arrived == (1 if self.rules.policy == "fedasync" else self.rules.buffer):
             self._step()
         whole = self.rules.participants if self.rules.policy == "fedasync" else 1
         return self._close() if self.steps == whole else None
 
-    def _in_vain(self, one: _UnderWay, ended: Ended, kind: str) -> str | None:
+    def _in_vain(self, one: _VisitInFlight, ended: VisitEnded, kind: str) -> str | None:
         """A visit has ended for nothing; returns the rule that stops the run after it, or None."""
         self._charge(one, ended, kind)
         self.lost += 1
         return self._given_up() if self.lost == LOST_ROUNDS * self.rules.visits_per_round else None
 
-    def _trained(self, one: _UnderWay) -> tuple[str, Update]:
+    def _trained(self, one: _VisitInFlight) -> tuple[str, Update]:
         """The visit's reply, checked only now: it harms nobody if training goes wrong in a visit that is in vain."""
         if not one.trained:
             waiting = [each for each in (one, *self.under_way.values()) if not each.trained]
-            self.run.submit([each.visit for each in waiting], self.held.put).wait()
+            self.run.submit([each.visit for each in waiting], self.held.add).wait()
             for each in waiting:
                 each.trained = True
-        kind, reply = self.run.judge(self.held.take(one.visit.client), one.visit, one.model)
+        kind, reply = self.run.validate(self.held.take(one.visit.client), one.visit, one.model)
         if kind not in TRAINED:
             self._drop_state(one)
         return kind, reply
 
-    def _keep(self, visit: Visit) -> None:
+    def _keep(self, visit: PlannedVisit) -> None:
         """What the client kept replaces what it kept before, at once: it may be visited again before the commit."""
         run, client = self.run, visit.client
-        if not run.keeps:
+        if not run.has_client_state:
             return
         replaced = self.rows.kept.get(client)
         if replaced is not None:
             run.archive.state(replaced).unlink(missing_ok=True)
         self.rows.kept[client] = visit.state_name
 
-    def _forget(self, one: _UnderWay) -> None:
+    def _forget(self, one: _VisitInFlight) -> None:
         """A visit was in vain: what came of it, if it has been trained already, is dropped."""
         if not one.trained:
             return
         self.held.take(one.visit.client)
         self._drop_state(one)
 
-    def _drop_state(self, one: _UnderWay) -> None:
-        if self.run.keeps:
+    def _drop_state(self, one: _VisitInFlight) -> None:
+        if self.run.has_client_state:
             self.run.archive.state(one.visit.state_name).unlink(missing_ok=True)
 
-    def _charge(self, one: _UnderWay, ended: Ended, kind: str, loss: float | None = None) -> None:
+    def _charge(self, one: _VisitInFlight, ended: VisitEnded, kind: str, loss: float | None = None) -> None:
         run = self.run
         spent = self.rows.add(
             one.visit,
@@ -272,7 +272,7 @@ class _Stream:
         self.version += 1
         self.steps += 1
 
-    def _moved(self, one: _UnderWay, reply: Update, current: Model) -> Update:
+    def _moved(self, one: _VisitInFlight, reply: Update, current: Model) -> Update:
         """The reply as a fresh one: mixed with the current model, or its change carried over to it."""
         discount = self.rules.discount(self.version - one.visit.round)
         if self.rules.policy == "fedasync":
@@ -298,17 +298,17 @@ class _Stream:
         run = self.run
         run.rounds += 1
         stopped_by = stopped_by or run.budget.reached(run.rounds, None)
-        scoring: Scoring | None = None
+        scoring: Evaluation | None = None
         if self.steps:
-            scoring = run.score(self.rows.kept, is_last=stopped_by is not None)
+            scoring = run.evaluate_if_due(self.rows.kept, is_last=stopped_by is not None)
         elif stopped_by is not None:
-            scoring = run.late_score()
-        scored = NOT_SCORED if scoring is None else scoring.wait()
+            scoring = run.late_evaluation()
+        scored = NOT_EVALUATED if scoring is None else scoring.wait()
         stopped_by = run.budget.reached(run.rounds, scored[0]) or stopped_by
         if stopped_by is not None:
             self._cut_all()
-        held = {client: Under(one.visit.dispatch.payload, one.model) for client, one in self.under_way.items()}
-        run.finish(run.end(self.rows, scoring, stopped_by, written(held)))
+        held = {client: InFlight(one.visit.dispatch.payload, one.model) for client, one in self.under_way.items()}
+        run.commit_when_evaluated(run.close_round(self.rows, scoring, stopped_by, pack_in_flight(held)))
         self._open()
         return stopped_by
 
@@ -320,7 +320,7 @@ class _Stream:
             return self._close(stopped_by) or stopped_by
         self._cut_all()
         if self.rows.visits or not self.run.scored:
-            self.run.finish(self.run.end(self.rows, self.run.late_score(), stopped_by))
+            self.run.commit_when_evaluated(self.run.close_round(self.rows, self.run.late_evaluation(), stopped_by))
         return stopped_by
 
     def _cut_all(self) -> None:

@@ -13,30 +13,30 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from coordinator.records.store import TRAIN, TRAINED
-from coordinator.rounds.reorder_buffer import Held
-from coordinator.rounds.visit import Visit
+from coordinator.rounds.reorder_buffer import ReorderBuffer
+from coordinator.rounds.visit import PlannedVisit
 from edge.protocol.messages import Update
 
 if TYPE_CHECKING:
-    from coordinator.rounds.run import Federation
+    from coordinator.rounds.run import FederatedRun
 
 SPARE_REPLIES = 2
 """So many more replies than workers may wait in memory for their turn."""
 
 
-class Training:
+class CohortTraining:
     """The visits of one synchronous round, from the moment at which workers are asked to train them."""
 
-    def __init__(self, run: Federation, visits: Sequence[Visit]) -> None:
+    def __init__(self, run: FederatedRun, visits: Sequence[PlannedVisit]) -> None:
         self._run, self._visits = run, visits
         self._left = deque(sorted(visits, key=lambda visit: visit.client))
         self._replies: list[Update] = []
         self.faulty: dict[int, str] = {}
         """client -> kind of its visit, where its update could not be used"""
-        self._held = Held(run.workers.size + SPARE_REPLIES, run.folder)
+        self._held = ReorderBuffer(run.workers.size + SPARE_REPLIES, run.folder)
         self._in_workers = run.server.setup.sum == "fixed_point"
         clients = [visit.client for visit in visits]
-        shares = run.server.shares(clients) if self._in_workers else {}
+        shares = run.server.aggregation_weights(clients) if self._in_workers else {}
         try:
             self._order = run.submit(visits, self._heard, shares)
         except BaseException:
@@ -54,7 +54,7 @@ class Training:
             self._held.close()
         assert not self._left
         if self._in_workers and self._replies:
-            self._run.take(self._order.collect(), self._visits)
+            self._run.accept_partial(self._order.collect(), self._visits)
         return self._replies
 
     def cancel(self) -> None:
@@ -66,7 +66,7 @@ class Training:
         if self._is_next(reply.client):
             self._use(reply)
         else:
-            self._held.put(reply)
+            self._held.add(reply)
         while self._left and self._left[0].client in self._held:
             self._use(self._held.take(self._left[0].client))
 
@@ -74,12 +74,12 @@ class Training:
         return bool(self._left) and self._left[0].client == client
 
     def _use(self, reply: Update) -> None:
-        kind, reply = self._run.judge(reply, self._left.popleft(), self._run.server.model)
+        kind, reply = self._run.validate(reply, self._left.popleft(), self._run.server.model)
         if kind != TRAIN:
             self.faulty[reply.client] = kind
         if kind not in TRAINED:
             return
         if not self._in_workers:
-            self._run.server.note(reply)
-            self._run.server.fold(reply)
+            self._run.server.observe(reply)
+            self._run.server.accumulate(reply)
         self._replies.append(replace(reply, payload={}))

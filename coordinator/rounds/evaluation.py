@@ -9,17 +9,17 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from coordinator.aggregation.server import Server
+from coordinator.aggregation.server import ServerStrategy
 from coordinator.workers.task import PoolTask, Reply, Workers
 from edge.protocol import messages
-from edge.protocol.config import Description
+from edge.protocol.config import ModelProfile
 from edge.protocol.messages import Score
 from edge.protocol.payload import FORWARD
 
 Total = Callable[[Sequence[Score]], tuple[float, float]]
 
 
-class Scoring:
+class Evaluation:
     """A score under way: workers have been asked, and go on to other things when they have answered."""
 
     def __init__(self, workers: Workers, tasks: Sequence[PoolTask], total: Total) -> None:
@@ -37,9 +37,11 @@ class Scoring:
         return self._total(sorted(self._scores, key=lambda score: (score.client, score.start)))
 
 
-def of_global_model(workers: Workers, server: Server, description: Description, batch: int, count: int) -> Scoring:
+def evaluate_global_model(
+    workers: Workers, server: ServerStrategy, description: ModelProfile, batch: int, count: int
+) -> Evaluation:
     """On the first ``count`` examples of those that scores use, ``batch`` at a time."""
-    payload, forward = server.evaluated(), float(description.flops[:, FORWARD].sum())
+    payload, forward = server.global_evaluation_model(), float(description.flops[:, FORWARD].sum())
     tasks = [
         PoolTask(
             messages.Evaluate(start, min(start + batch, count), messages.GLOBAL, payload),
@@ -51,19 +53,23 @@ def of_global_model(workers: Workers, server: Server, description: Description, 
     def total(scores: Sequence[Score]) -> tuple[float, float]:
         return sum(s.correct for s in scores) / count, sum(s.loss_sum for s in scores) / count
 
-    return Scoring(workers, tasks, total)
+    return Evaluation(workers, tasks, total)
 
 
-def of_clients(
-    workers: Workers, server: Server, description: Description, kept: Callable[[int], str | None]
-) -> Scoring:
+def evaluate_clients(
+    workers: Workers, server: ServerStrategy, description: ModelProfile, kept: Callable[[int], str | None]
+) -> Evaluation:
     """The mean over clients with test examples of their own.
 
     ``kept``: client -> the file of what it has kept, which it joins with what the server has for it.
     """
     forward = float(description.flops[:, FORWARD].sum())
     tasks = [
-        PoolTask(messages.Evaluate(0, int(count), client, server.scored(client)), kept(client), flops=forward * count)
+        PoolTask(
+            messages.Evaluate(0, int(count), client, server.evaluation_model(client)),
+            kept(client),
+            flops=forward * count,
+        )
         for client, count in enumerate(description.test_samples)
         if count
     ]
@@ -72,4 +78,4 @@ def of_clients(
         accuracy = float(np.mean([score.correct / score.count for score in scores]))
         return accuracy, float(np.mean([score.loss_sum / score.count for score in scores]))
 
-    return Scoring(workers, tasks, total)
+    return Evaluation(workers, tasks, total)

@@ -10,7 +10,7 @@ Staleness = Literal["constant", "hinge", "polynomial"]
 
 
 @dataclass(frozen=True)
-class Rules:
+class RoundPolicy:
     """The round policy and its numbers; each is used by the policies named with it."""
 
     policy: str = "sync"

@@ -19,7 +19,7 @@ from edge.protocol.messages import Update
 from edge.protocol.payload import ITEM_NBYTES, Floats, Payload, Shapes, Vector, nbytes, shapes, vectors
 
 
-class Held:
+class ReorderBuffer:
     """Replies by client, one each. At most ``most`` of them are in memory; the file lies in ``folder``."""
 
     def __init__(self, most: int, folder: Path) -> None:
@@ -57,7 +57,7 @@ class Held:
         """How many replies are held in memory."""
         return len(self._here)
 
-    def put(self, reply: Update) -> None:
+    def add(self, reply: Update) -> None:
         """Hold a reply. Raises OSError if it has to go to the file and the disk refuses."""
         assert reply.client not in self, reply.client
         if len(self._here) < self._most:

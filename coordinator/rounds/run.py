@@ -1,6 +1,6 @@
 """One run: what every round policy is made of. Never torch, never a socket.
 
-`Federation` knows how to prepare a visit, have visits trained, score the model and commit a round; the policies in
+`FederatedRun` knows how to prepare a visit, have visits trained, score the model and commit a round; the policies in
 `coordinator.rounds.synchronous` decide when each of these happens.
 """
 
@@ -16,25 +16,33 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.aggregation.server import Dispatch, Model, Server, check_totals
-from coordinator.aggregation.update_checks import BadUpdate, Faults, Reach, judge, sums_too_far, too_far, unusable
+from coordinator.aggregation.server import Download, Model, ServerStrategy, check_partial_shapes
+from coordinator.aggregation.update_checks import (
+    InvalidUpdate,
+    Reach,
+    UpdateChecks,
+    sums_too_far,
+    too_far,
+    unusable,
+    validate,
+)
 from coordinator.methods.registry import Method
 from coordinator.methods.spec import Options
 from coordinator.records import names
-from coordinator.records.checkpoints import Archive, Arrays
-from coordinator.records.round_record import NOT_SCORED, Rows
+from coordinator.records.checkpoints import Arrays, CheckpointStore
+from coordinator.records.round_record import NOT_EVALUATED, RoundRecord
 from coordinator.records.store import FAILED, Ledger, RoundRow
 from coordinator.rounds import evaluation
 from coordinator.rounds.budget import Budget, ClientLimits, Cost
-from coordinator.rounds.cohort_training import Training
-from coordinator.rounds.evaluation import Scoring
-from coordinator.rounds.policy import Rules
-from coordinator.rounds.visit import Visit
-from coordinator.workers.task import Order, PoolTask, Reply, Stopped, Workers
+from coordinator.rounds.cohort_training import CohortTraining
+from coordinator.rounds.evaluation import Evaluation
+from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.visit import PlannedVisit
+from coordinator.workers.task import PoolTask, Reply, Stopped, TaskGroup, Workers
 from costmodel.visits.work import Work, nominal_bytes, nominal_bytes_plain, nominal_flops
 from edge.protocol import client_state, codec, messages
-from edge.protocol.config import Description, Job, Plan
-from edge.protocol.fixed_point import unfit
+from edge.protocol.config import Job, ModelProfile, TrainingPlan
+from edge.protocol.fixed_point import not_summable
 from edge.protocol.payload import INPUT_GRADIENT, ITEM_NBYTES, MODEL, Payload, Shapes, Vector, sha256, shapes, vectors
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
@@ -49,7 +57,7 @@ class RunFailed(RuntimeError):  # noqa: N818 - it says what happened, and is rai
 
 
 @dataclass(frozen=True)
-class Progress:
+class RoundFinished:
     """What the user is shown after each round."""
 
     row: RoundRow
@@ -63,7 +71,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Committed:
+class RunTotals:
     """How far a run has come, as its ledger has it."""
 
     rounds: int = 0
@@ -76,11 +84,11 @@ class Committed:
 
 
 @dataclass(frozen=True)
-class Ending:
+class PendingCommit:
     """A round that has ended: all that its commit needs but the score, which may still be under way."""
 
-    rows: Rows
-    scoring: Scoring | None
+    rows: RoundRecord
+    scoring: Evaluation | None
     rounds: int
     """Server steps so far"""
     virtual_seconds: float
@@ -93,25 +101,25 @@ class Ending:
 
 
 @dataclass
-class Federation:
+class FederatedRun:
     """The parts of one run, put together by the runner."""
 
     job: Job
     method: Method
     options: Options
-    description: Description
-    server: Server
+    description: ModelProfile
+    server: ServerStrategy
     workers: Workers
     clock: Clock
     budget: Budget
     ledger: Ledger
     folder: Path
-    rules: Rules
+    rules: RoundPolicy
     eval_every: int
-    on_round: Callable[[Progress], None]
+    on_round: Callable[[RoundFinished], None]
     is_stopped: Callable[[], bool] = lambda: False
     """Whether the user has asked for an end"""
-    faults: Faults = field(default_factory=Faults)
+    faults: UpdateChecks = field(default_factory=UpdateChecks)
     """What becomes of updates that cannot be used, and of visits that no worker can train"""
     refused: Mapping[int, str] = field(default_factory=dict)
     """client -> why it can take no part, such as a device that the model does not fit"""
@@ -120,7 +128,7 @@ class Federation:
     """Begun so far."""
     scored: bool = True
     """Whether the model as it stands has been scored; the initial one need not be."""
-    committed: Committed = field(default_factory=Committed)
+    committed: RunTotals = field(default_factory=RunTotals)
     """How far the ledger is"""
     uncommitted: Mapping[int, str] = field(default_factory=dict)
     """client -> file name of what it has kept since the last commit, where it may be visited again before the next"""
@@ -129,7 +137,7 @@ class Federation:
     (`coordinator.records.history_replay`)"""
 
     def __post_init__(self) -> None:
-        self.archive = Archive(self.ledger, self.folder)
+        self.archive = CheckpointStore(self.ledger, self.folder)
 
     # --- before a visit -------------------------------------------------------------------------------------------
 
@@ -138,12 +146,12 @@ class Federation:
         """Clients that hold data and can train the model."""
         return [int(k) for k in np.flatnonzero(self.description.samples) if int(k) not in self.refused]
 
-    def heed(self) -> None:
+    def check_stop(self) -> None:
         """Stopped if the user has asked for an end; policies ask wherever they may be long without their workers."""
         if self.is_stopped():
             raise Stopped
 
-    def able(self, candidates: Sequence[int], round: int) -> list[int]:
+    def eligible(self, candidates: Sequence[int], round: int) -> list[int]:
         """Those whose batteries and budgets pay for another visit, if it began after ``round`` server steps."""
         if self.clock.fleet.battery_joules == math.inf and self.budget.limits.client == ClientLimits():
             return list(candidates)
@@ -153,23 +161,23 @@ class Federation:
         if self.budget.limits.client == ClientLimits():
             return True
         visit = self.prepare(client, round)
-        return self.budget.admits(client, self.alone(visit))
+        return self.budget.admits(client, self.uncontended_cost(visit))
 
-    def alone(self, visit: Visit) -> Cost:
+    def uncontended_cost(self, visit: PlannedVisit) -> Cost:
         """What a visit that began now would spend if nobody else used the links."""
         clock = self.clock
         conditions = clock.conditions([visit.client], self.rounds, visit.number if self.is_asynchronous else None)
         timeline = clock.solve([clock.now], [visit.work], conditions)
         return visit.cost(float(timeline.joules_spent[0]), float(timeline.seconds(math.inf)[0]))
 
-    def prepare(self, client: int, round: int, turn: int | None = None) -> Visit:
+    def prepare(self, client: int, round: int, turn: int | None = None) -> PlannedVisit:
         """What a training visit to this client would be; changes nothing. ``turn`` is the round by default."""
-        dispatch = self.server.dispatch(client, round)
+        dispatch = self.server.download(client, round)
         row, blocks, choice = self.method.objective, len(self.description.layout), dispatch.choice
         held = int(self.description.samples[client])
         plan = self.job.train.plan(held)
-        passes = row.passes(blocks, self.options, choice) * plan.samples
-        passes = passes + row.whole_passes(blocks, self.options, choice) * held
+        passes = row.pass_counts(blocks, self.options, choice) * plan.samples
+        passes = passes + row.once_per_visit_pass_counts(blocks, self.options, choice) * held
         work = Work(
             codec.train_nbytes(self.job.run_id, tuple(choice), shapes(dispatch.payload)),
             self._bytes_up,
@@ -178,7 +186,7 @@ class Federation:
         )
         alpha, tau = row.nominal_alpha(blocks, self.options, choice), row.nominal_period(self.options)
         model = self.description.layout.nbytes()
-        return Visit(
+        return PlannedVisit(
             self.visits,
             round if turn is None else turn,
             round,
@@ -191,14 +199,16 @@ class Federation:
             nominal_flops(alpha, blocks, plan.samples, self.plain_flops),
         )
 
-    def prepare_listener(self, client: int, round: int) -> Visit:
+    def prepare_download_only(self, client: int, round: int) -> PlannedVisit:
         """A visit that only downloads the whole model."""
-        whole = self.server.some(self.description.layout.keys())
+        whole = self.server.select(self.description.layout.keys())
         choice = dict.fromkeys(self.method.objective.choices, 0)
         work = Work(codec.train_nbytes(self.job.run_id, tuple(choice), shapes(whole)), 0, 0.0)
         nominal = float(self.description.layout.nbytes())
-        dispatch = Dispatch(client, whole, choice)
-        return Visit(self.visits, round, round, 0.0, dispatch, "listen", work, Plan(0, 0, 0), nominal, 0.0)
+        dispatch = Download(client, whole, choice)
+        return PlannedVisit(
+            self.visits, round, round, 0.0, dispatch, "listen", work, TrainingPlan(0, 0, 0), nominal, 0.0
+        )
 
     @cached_property
     def up_shapes(self) -> Shapes:
@@ -224,10 +234,10 @@ class Federation:
 
     def submit(
         self,
-        visits: Sequence[Visit],
+        visits: Sequence[PlannedVisit],
         heard: Callable[[messages.Update], None],
         shares: Mapping[int, float] | None = None,
-    ) -> Order:
+    ) -> TaskGroup:
         """Have these visits really trained, the longest first; ``heard`` gets each reply as it comes, unchecked.
 
         ``shares``: client -> its part of the mean, with which its worker adds the update up; the order then collects.
@@ -242,19 +252,19 @@ class Federation:
         tasks = [self._task(visit, given.get(visit.client, 0.0), base) for visit in longest_first]
         return self.workers.submit(tasks, hear)
 
-    def _task(self, visit: Visit, share: float, base: Model) -> PoolTask:
+    def _task(self, visit: PlannedVisit, share: float, base: Model) -> PoolTask:
         dispatch = visit.dispatch
-        message = messages.Train(visit.client, visit.turn, visit.lr, dispatch.choice, dispatch.payload)
-        state_out = str(self.archive.state(visit.state_name)) if self.keeps else None
-        turns, flops = self.server.setup.turns, visit.work.flops
+        message = messages.Train(visit.client, visit.rng_round, visit.lr, dispatch.choice, dispatch.payload)
+        state_out = str(self.archive.state(visit.state_name)) if self.has_client_state else None
+        turns, flops = self.server.setup.numbering, visit.work.flops
         # what is refused in the pool ends its worker; where runs go on without a bad update, it is judged instead
         up = self.up_shapes if self.faults.on_bad_update == "stop" else None
         may_fail = self.faults.on_bad_client == "skip"
-        kept = None if self._keeps_slots else {MODEL: self.description.layout.shapes(self.job.keep)}
+        kept = None if self._keeps_slots else {MODEL: self.description.layout.shapes(self.job.kept_blocks)}
         reach = self.reach(visit)
         return PoolTask(
             message,
-            self.kept(visit.client),
+            self.client_state_name(visit.client),
             state_out,
             turns,
             flops,
@@ -267,7 +277,7 @@ class Federation:
             may_fail=may_fail,
         )
 
-    def reach(self, visit: Visit) -> Reach:
+    def reach(self, visit: PlannedVisit) -> Reach:
         """How far this visit can lead."""
         moved = visit.lr * self.job.train.step_sum(visit.plan.steps)
         return Reach(self._initial_norm, self.description.layout.nbytes() // ITEM_NBYTES, moved)
@@ -277,11 +287,13 @@ class Federation:
         named = self.server.setup.initial[MODEL].values()
         return math.sqrt(sum(float(np.square(vector.data.astype(np.float64)).sum()) for vector in named))
 
-    def _unfit(self, update: messages.Update, kept: Payload, visit: Visit, base: Model, reach: Reach) -> str | None:
+    def _unfit(
+        self, update: messages.Update, kept: Payload, visit: PlannedVisit, base: Model, reach: Reach
+    ) -> str | None:
         """Why what another machine sends of a visit cannot be true or be used, or None."""
-        whose = f"client {visit.client}, {self.server.setup.turns} {visit.turn}"
+        whose = f"client {visit.client}, {self.server.setup.numbering} {visit.rng_round}"
         for slot, key, vector in vectors(kept):
-            problem = unfit(vector.data, math.inf)
+            problem = not_summable(vector.data, math.inf)
             if problem is not None:
                 return f"{whose}: of what the client keeps, {slot}/{key} {problem}"
         return (
@@ -290,73 +302,75 @@ class Federation:
             or self._wrong_flops(update, visit)
         )
 
-    def train(self, visits: Sequence[Visit]) -> Training:
+    def train(self, visits: Sequence[PlannedVisit]) -> CohortTraining:
         """Have these visits really trained, and their replies folded into the server's next step."""
-        return Training(self, visits)
+        return CohortTraining(self, visits)
 
-    def judge(self, reply: messages.Update, visit: Visit, base: Model) -> tuple[str, messages.Update]:
-        """As `coordinator.aggregation.update_checks.judge`. RunFailed where a fault ends the run."""
+    def validate(self, reply: messages.Update, visit: PlannedVisit, base: Model) -> tuple[str, messages.Update]:
+        """As `coordinator.aggregation.update_checks.validate`. RunFailed where a fault ends the run."""
         try:
-            kind, judged = judge(self.faults, self.server, reply, visit, base, self.reach(visit))
-        except BadUpdate as error:
+            kind, judged = validate(self.faults, self.server, reply, visit, base, self.reach(visit))
+        except InvalidUpdate as error:
             raise RunFailed(f"update refused: {error}") from None
         if kind != FAILED and (problem := self._wrong_flops(reply, visit)):
             raise RunFailed(problem)
         return kind, judged
 
-    def _wrong_flops(self, reply: messages.Update, visit: Visit) -> str | None:
+    def _wrong_flops(self, reply: messages.Update, visit: PlannedVisit) -> str | None:
         counted, foreseen = reply.numbers["flops"], visit.work.flops
         if math.isclose(counted, foreseen, rel_tol=1e-9):
             return None
-        whose = f"client {reply.client}, {self.server.setup.turns} {reply.round}"
+        whose = f"client {reply.client}, {self.server.setup.numbering} {reply.round}"
         return f"{whose}: executed {counted:.6g} FLOPs, but the row of {self.method.name} foresees {foreseen:.6g}"
 
-    def take(self, totals: messages.Totals, visits: Sequence[Visit]) -> None:
+    def accept_partial(self, totals: messages.Totals, visits: Sequence[PlannedVisit]) -> None:
         """Hand the server what workers have added up of these visits; RunFailed if it cannot be used."""
         reach = max((self.reach(visit) for visit in visits), key=lambda each: each.scale)
-        problem = check_totals(self.server, totals) or sums_too_far(self.faults, totals, 1.0, self.server.model, reach)
+        problem = check_partial_shapes(self.server, totals) or sums_too_far(
+            self.faults, totals, 1.0, self.server.model, reach
+        )
         if problem is not None:
             raise RunFailed(f"updates refused: round {self.rounds}: {problem}")
-        self.server.take(totals)
+        self.server.accumulate_partial(totals)
 
     def step(self) -> None:
         """The server's step. RunFailed if its model is not finite: such a one is never committed."""
         self.server.step()
         for key, vector in self.server.model.items():
-            problem = unfit(vector.data, math.inf)
+            problem = not_summable(vector.data, math.inf)
             if problem is not None:
                 raise RunFailed(f"round {self.rounds}: after the server's step, {MODEL}/{key} {problem}")
 
-    def kept(self, client: int) -> str | None:
+    def client_state_name(self, client: int) -> str | None:
         """The file of what a client has kept; None if it has kept nothing yet."""
-        return self.archive.kept(client, self.uncommitted)
+        return self.archive.client_state_path(client, self.uncommitted)
 
     @property
-    def keeps(self) -> bool:
+    def has_client_state(self) -> bool:
         """Whether clients keep anything between visits."""
-        return bool(self.job.keep) or self._keeps_slots
+        return bool(self.job.kept_blocks) or self._keeps_slots
 
     @property
     def _keeps_slots(self) -> bool:
-        return any(part.keeps for part in self.method.parts)
+        return any(part.has_client_state for part in self.method.parts)
 
-    def evaluate(self, kept: Mapping[int, str]) -> Scoring:
+    def evaluate(self, kept: Mapping[int, str]) -> Evaluation:
         """Ask for the score: of the global model on the test set, or the mean over clients of each one's own.
 
-        ``kept``: client -> file name of what it kept since the last commit.
+        ``client_state_name``: client -> file name of what it kept since the last commit.
         """
         if self.method.objective.evaluated == "clients":
-            files = partial(self.archive.kept, later=kept)
-            return evaluation.of_clients(self.workers, self.server, self.description, files)
+            files = partial(self.archive.client_state_path, later=kept)
+            return evaluation.evaluate_clients(self.workers, self.server, self.description, files)
         count = self.job.scored(self.description.test_count)
-        return evaluation.of_global_model(self.workers, self.server, self.description, self.job.eval_batch, count)
+        return evaluation.evaluate_global_model(self.workers, self.server, self.description, self.job.eval_batch, count)
 
-    def score(self, kept: Mapping[int, str], is_last: bool) -> Scoring | None:
+    def evaluate_if_due(self, kept: Mapping[int, str], is_last: bool) -> Evaluation | None:
         """Ask for the model's score after a server step, if it is its turn or the last."""
         self.scored = is_last or self.rounds % self.eval_every == 0
         return self.evaluate(kept) if self.scored else None
 
-    def late_score(self) -> Scoring | None:
+    def late_evaluation(self) -> Evaluation | None:
         """Ask for the score of a model that no further step will change, if it has none."""
         late = None if self.scored else self.evaluate({})
         self.scored = True
@@ -364,18 +378,18 @@ class Federation:
 
     # --- the commit -----------------------------------------------------------------------------------------------
 
-    def end(
-        self, rows: Rows, scoring: Scoring | None, stopped_by: str | None = None, more: Arrays | None = None
-    ) -> Ending:
+    def close_round(
+        self, rows: RoundRecord, scoring: Evaluation | None, stopped_by: str | None = None, more: Arrays | None = None
+    ) -> PendingCommit:
         """A round has ended; what comes after it no longer changes what will be committed.
 
-        ``more``: what the checkpoint is to hold beside the model and what server half and clock remember.
+        ``more``: what the checkpoint is to hold beside the model and what server side and clock remember.
         """
         self.uncommitted = rows.kept
         vectors = {f"server|{key}": np.array(array) for key, array in self.server.state().items()}
         vectors |= {f"clock|{key}": np.array(array) for key, array in self.clock.state().items()}
         vectors |= {PROGRESS: np.array([self.rounds, self.visits, self.scored]), **(more or {})}
-        return Ending(
+        return PendingCommit(
             rows,
             scoring,
             self.rounds,
@@ -386,9 +400,9 @@ class Federation:
             stopped_by,
         )
 
-    def finish(self, ending: Ending) -> str | None:
+    def commit_when_evaluated(self, ending: PendingCommit) -> str | None:
         """Wait for the score and commit the round; returns the rule that stops the run, or None."""
-        scored = NOT_SCORED if ending.scoring is None else ending.scoring.wait()
+        scored = NOT_EVALUATED if ending.scoring is None else ending.scoring.wait()
         row = ending.rows.round_row(ending.virtual_seconds, scored, ending.model_sha256)
         reached = self.budget.reached(ending.rounds, scored[0])
         stopped_by = reached or ending.stopped_by
@@ -398,44 +412,44 @@ class Federation:
         self._say(ending, row)
         return stopped_by
 
-    def commit(self, ending: Ending, row: RoundRow) -> None:
+    def commit(self, ending: PendingCommit, row: RoundRow) -> None:
         """Put a round down for good, with all that a run needs to go on from its end."""
         checkpoint = {f"model|{key}": vector.data for key, vector in ending.model.items()} | dict(ending.vectors)
         self.archive.commit(ending.rows, row, checkpoint, ending.stopped_by)
 
     def restore(self, arrays: Arrays) -> None:
-        """Set the model, and what the server half remembers, to a checkpoint's."""
+        """Set the model, and what the server side remembers, to a checkpoint's."""
         model = _under("model|", arrays)
         named = {key: Vector(np.asarray(model[key], np.float32)) for key in self.server.model}
         self.server.restore(named, _under("server|", arrays))
 
-    def remembers(self, arrays: Arrays) -> dict[str, NDArray[np.float64]]:
+    def clock_state(self, arrays: Arrays) -> dict[str, NDArray[np.float64]]:
         """What the clock remembers in a checkpoint."""
         return {key: np.asarray(array, np.float64) for key, array in _under("clock|", arrays).items()}
 
-    def _say(self, ending: Ending, row: RoundRow) -> None:
+    def _say(self, ending: PendingCommit, row: RoundRow) -> None:
         down, up = self.committed.bytes_down + row.bytes_down, self.committed.bytes_up + row.bytes_up
-        self.committed = Committed(ending.rounds, ending.virtual_seconds, down, up, row.model_sha256)
+        self.committed = RunTotals(ending.rounds, ending.virtual_seconds, down, up, row.model_sha256)
         alphas: dict[int, int] = {}
         for choice in ending.rows.choices:
             alphas[choice.alpha] = alphas.get(choice.alpha, 0) + 1
-        self.on_round(Progress(row, ending.rounds, down, up, alphas))
+        self.on_round(RoundFinished(row, ending.rounds, down, up, alphas))
 
-    def keep_sent(self, listeners: Sequence[Visit]) -> dict[int, str]:
+    def store_broadcast(self, listeners: Sequence[PlannedVisit]) -> dict[int, str]:
         """Let clients that only listened keep the whole model they were sent, and all else that they kept before.
 
         Where nothing else is kept, one file serves them all. Returns client -> file name.
         """
-        if not listeners or not self.keeps:
+        if not listeners or not self.has_client_state:
             return {}
-        sent, round = listeners[0].dispatch.payload[MODEL], listeners[0].turn
-        whole: Payload = {MODEL: {key: sent[key] for key in self.job.keep}}
+        sent, round = listeners[0].dispatch.payload[MODEL], listeners[0].rng_round
+        whole: Payload = {MODEL: {key: sent[key] for key in self.job.kept_blocks}}
         if not self._keeps_slots:
             name = names.of_listeners(round)
             client_state.write(str(self.archive.state(name)), whole)
             return {visit.client: name for visit in listeners}
         for visit in listeners:
-            before = client_state.read(self.kept(visit.client))
+            before = client_state.read(self.client_state_name(visit.client))
             client_state.write(str(self.archive.state(visit.state_name)), before | whole)
         return {visit.client: visit.state_name for visit in listeners}
 

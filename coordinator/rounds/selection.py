@@ -7,10 +7,10 @@ from bisect import insort
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
-from edge.protocol.rng import generator
+from edge.protocol.rng import keyed_generator
 
 
-def draw(
+def sample_cohort(
     seed: int,
     round: int,
     candidates: Sequence[int],
@@ -21,7 +21,7 @@ def draw(
 
     With ``is_there``, of those that are there now, however few; nobody is asked who is not needed.
     """
-    rng = generator(seed, "cohort", round)
+    rng = keyed_generator(seed, "cohort", round)
     if is_there is None:
         if participants >= len(candidates):
             return sorted(candidates)
@@ -36,7 +36,7 @@ def draw(
     return sorted(found)
 
 
-class Idle:
+class IdleClients:
     """Clients that are not being visited, where visits begin one by one.
 
     Whoever was asked and was away is not asked again before it is back, so that a search costs about as much among
@@ -64,7 +64,7 @@ class Idle:
         """One of those that are able and there, uniformly, by the stream of this index; None if there is none."""
         while self._away and self._away[0][0] <= now:
             self.put(heappop(self._away)[1])
-        rng = generator(self._seed, "cohort", index)
+        rng = keyed_generator(self._seed, "cohort", index)
         while self._ready:
             client = self._ready.pop(int(rng.integers(len(self._ready))))
             if not self._is_able(client):

@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.aggregation.server import Outcome
-from coordinator.records.round_record import Rows, outcome
+from coordinator.aggregation.server import VisitFeedback
+from coordinator.records.round_record import RoundRecord, outcome
 from coordinator.records.store import TRAINED
 from coordinator.rounds import selection
-from coordinator.rounds.asynchronous import stream
+from coordinator.rounds.asynchronous import run_asynchronous
 from coordinator.rounds.budget import CLIENTS, SECONDS, Cost
-from coordinator.rounds.cohort_training import Training
-from coordinator.rounds.policy import Rules
-from coordinator.rounds.run import Ending, Federation
-from coordinator.rounds.visit import Visit
+from coordinator.rounds.cohort_training import CohortTraining
+from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.run import FederatedRun, PendingCommit
+from coordinator.rounds.visit import PlannedVisit
 from coordinator.workers.task import PoolError
 from edge.protocol.messages import Update
 
@@ -42,49 +42,51 @@ if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never l
 Mask = NDArray[np.bool_]
 
 
-def synchronous(run: Federation) -> str:
+def run_synchronous(run: FederatedRun) -> str:
     """Synchronous rounds until a rule stops the run; returns the rule."""
-    ended: Ending | None = None
+    ended: PendingCommit | None = None
     while True:
-        following = _Round(run, run.rounds)
+        following = _SynchronousRound(run, run.rounds)
         try:
             stopped_by = _finished_behind(run, following, ended)
             if stopped_by is not None:
                 following.discard()
                 return stopped_by
             if ended is not None:
-                run.heed()  # whoever was told of the round may have asked for an end
+                run.check_stop()  # whoever was told of the round may have asked for an end
             ended = following.end()
         except BaseException:
             following.discard()
             raise
         if following.stopped_by is not None:
-            by_score = None if ended is None else run.finish(ended)
+            by_score = None if ended is None else run.commit_when_evaluated(ended)
             return by_score if by_score is not None and following.takes_place else following.stopped_by
 
 
-def _finished_behind(run: Federation, following: _Round, ended: Ending | None) -> str | None:
+def _finished_behind(run: FederatedRun, following: _SynchronousRound, ended: PendingCommit | None) -> str | None:
     """Open the next round, then finish the one before it; the rule that its score met."""
     try:
         following.open()
     except Exception as error:
         # What has ended is kept if it can be scored; workers that have given up are not waited for.
         if ended is not None and not isinstance(error, PoolError):
-            run.finish(ended)
+            run.commit_when_evaluated(ended)
         raise
-    return None if ended is None else run.finish(ended)
+    return None if ended is None else run.commit_when_evaluated(ended)
 
 
-POLICIES: dict[str, Callable[[Federation], str]] = {
-    "sync": synchronous,
-    "over_select": synchronous,
-    "deadline": synchronous,
-    "fedasync": stream,
-    "fedbuff": stream,
+POLICIES: dict[str, Callable[[FederatedRun], str]] = {
+    "sync": run_synchronous,
+    "over_select": run_synchronous,
+    "deadline": run_synchronous,
+    "fedasync": run_asynchronous,
+    "fedbuff": run_asynchronous,
 }
 
 
-def accepted(rules: Rules, visits: Sequence[Visit], timeline: Timeline, begun: float) -> tuple[Mask, float]:
+def accepted(
+    rules: RoundPolicy, visits: Sequence[PlannedVisit], timeline: Timeline, begun: float
+) -> tuple[Mask, float]:
     """(which visits count, when the round is over); a visit that ends at that very moment counts.
 
     Clients that only listen are not waited for where training visits need not be.
@@ -111,21 +113,21 @@ def accepted(rules: Rules, visits: Sequence[Visit], timeline: Timeline, begun: f
     return counts, end
 
 
-class _Round:
+class _SynchronousRound:
     """One synchronous round: opened while the one before it may still be scored, and ended after that."""
 
-    def __init__(self, run: Federation, number: int) -> None:
+    def __init__(self, run: FederatedRun, number: int) -> None:
         self.run = run
         self.number = number
-        self.rows = Rows(number, run.clock.now)
-        self.visits: list[Visit] = []
+        self.rows = RoundRecord(number, run.clock.now)
+        self.visits: list[PlannedVisit] = []
         self.counts: Mask = np.zeros(0, bool)
         """Which of the visits count"""
         self.awaited: Mask = np.zeros(0, bool)
         """Which of them counted before anybody had looked at their updates"""
         self.closes_at = math.inf
         """Virtual seconds at which the round is over"""
-        self.training: Training | None = None
+        self.training: CohortTraining | None = None
         """None where nothing is trained: the round does not take place, or the clock's budget ends in it"""
         self.stopped_by: str | None = None
         """The rule that ends the run with this round, as far as it is known before the score"""
@@ -135,8 +137,8 @@ class _Round:
     def open(self) -> None:
         """Draw who takes part, see when the visits end, and have those that count trained."""
         run, limit = self.run, self.run.budget.limits.virtual_seconds
-        run.heed()
-        able = run.able(run.candidates, self.number)
+        run.check_stop()
+        able = run.eligible(run.candidates, self.number)
         begun = run.clock.first_available(able)
         if self.rows.start >= limit or limit <= begun < math.inf:
             self.stopped_by = SECONDS
@@ -168,7 +170,7 @@ class _Round:
         return self.training is not None
 
     @property
-    def _counted(self) -> list[Visit]:
+    def _counted(self) -> list[PlannedVisit]:
         return list(compress(self.visits, self.counts))
 
     def discard(self) -> None:
@@ -176,7 +178,7 @@ class _Round:
         if self.training is not None:
             self.training.cancel()
 
-    def end(self) -> Ending | None:
+    def end(self) -> PendingCommit | None:
         """Wait for what is trained, and make the next model; None if nothing is left to be committed."""
         if self.training is not None:
             replies = self.training.wait()
@@ -187,17 +189,17 @@ class _Round:
 
     # --- who takes part -------------------------------------------------------------------------------------------
 
-    def _admitted(self, able: Sequence[int]) -> tuple[list[Visit], str | None]:
+    def _admitted(self, able: Sequence[int]) -> tuple[list[PlannedVisit], str | None]:
         """Visits that the budget lets start, in client order, and the rule that refused the first other one.
 
         What a visit spends depends on who else uses the server's link, so whoever is left is timed again.
         """
         run = self.run
-        chosen = selection.draw(run.job.seed, self.number, able, run.rules.cohort, run.clock.is_there)
+        chosen = selection.sample_cohort(run.job.seed, self.number, able, run.rules.cohort, run.clock.is_there)
         visits = [run.prepare(client, self.number) for client in chosen]
-        listeners = set(run.server.listeners(self.number, chosen)) & set(able)
+        listeners = set(run.server.download_only_clients(self.number, chosen)) & set(able)
         visits += [
-            run.prepare_listener(k, self.number)
+            run.prepare_download_only(k, self.number)
             for k in listeners
             if run.clock.is_there is None or run.clock.is_there(k)
         ]
@@ -219,7 +221,7 @@ class _Round:
         first, run.visits = run.visits, run.visits + len(visits)
         return [visit.numbered(first + i) for i, visit in enumerate(visits)], refused_by
 
-    def _costs(self, visits: Sequence[Visit]) -> list[Cost]:
+    def _costs(self, visits: Sequence[PlannedVisit]) -> list[Cost]:
         conditions, timeline = self._timed(visits)
         counts, end = accepted(self.run.rules, visits, timeline, self.run.clock.now)
         end += self._adding_up(visits, counts)
@@ -231,7 +233,7 @@ class _Round:
             for visit, spent, seconds in zip(visits, joules, timeline.seconds(end), strict=True)
         ]
 
-    def _timed(self, visits: Sequence[Visit], until: float = math.inf) -> tuple[Conditions, Timeline]:
+    def _timed(self, visits: Sequence[PlannedVisit], until: float = math.inf) -> tuple[Conditions, Timeline]:
         clock, clients = self.run.clock, tuple(visit.client for visit in visits)
         if (clients, until) not in self.solved:
             conditions, works = clock.conditions(clients, self.number), [visit.work for visit in visits]
@@ -246,7 +248,7 @@ class _Round:
         conditions, timeline = self._timed(self.visits, until)
         return conditions, replace(timeline, lost=np.where(whole.lost <= until, whole.lost, math.inf))
 
-    def _adding_up(self, visits: Sequence[Visit], counts: Mask) -> float:
+    def _adding_up(self, visits: Sequence[PlannedVisit], counts: Mask) -> float:
         """Seconds that the server needs to add the updates up."""
         nbytes = sum(visit.work.bytes_up for visit, does in zip(visits, counts, strict=True) if does)
         return nbytes / self.run.clock.fleet.links.aggregate_bytes_per_second
@@ -257,12 +259,12 @@ class _Round:
 
     # --- how it ends ----------------------------------------------------------------------------------------------
 
-    def _stepped(self, replies: Sequence[Update]) -> Ending:
+    def _stepped(self, replies: Sequence[Update]) -> PendingCommit:
         run, counted = self.run, self._counted
         conditions, timeline = self._broken_off(*self._timed(self.visits), self.closes_at)
         run.clock.advance(self.closes_at)
-        kept = run.keep_sent([visit for visit in counted if visit.kind == "listen"])
-        if run.keeps:
+        kept = run.store_broadcast([visit for visit in counted if visit.kind == "listen"])
+        if run.has_client_state:
             kept |= {visit.client: visit.state_name for visit in counted if visit.kind == "train"}
         self.rows.kept = kept
         run.server.received(self.number, [visit.dispatch for visit in counted])
@@ -272,22 +274,22 @@ class _Round:
         run.rounds += 1
         self.stopped_by = self.stopped_by or run.budget.reached(run.rounds, None)
         changed = bool(replies) or (self.stopped_by is not None and not run.scored)
-        scoring = run.score(kept, self.stopped_by is not None) if changed else None
+        scoring = run.evaluate_if_due(kept, self.stopped_by is not None) if changed else None
         self._settle(replies, conditions, timeline)
-        return run.end(self.rows, scoring, self.stopped_by)
+        return run.close_round(self.rows, scoring, self.stopped_by)
 
-    def _cut(self) -> Ending:
+    def _cut(self) -> PendingCommit:
         """The clock's budget ends in mid-round: charge what was spent by then; nothing counts, nothing is trained."""
         limit = self.run.budget.limits.virtual_seconds
         conditions, timeline = self._broken_off(*self._timed(self.visits), limit)
         self.run.clock.advance(limit)
         self.counts = np.zeros(len(self.visits), bool)
         self._settle([], conditions, timeline, broken_off="cut")
-        return self.run.end(self.rows, self.run.late_score(), self.stopped_by)
+        return self.run.close_round(self.rows, self.run.late_evaluation(), self.stopped_by)
 
-    def _closed(self) -> Ending | None:
+    def _closed(self) -> PendingCommit | None:
         """No further round starts: the last model is scored if it was not, in a row without visits."""
-        return None if self.run.scored else self.run.end(self.rows, self.run.late_score(), self.stopped_by)
+        return None if self.run.scored else self.run.close_round(self.rows, self.run.late_evaluation(), self.stopped_by)
 
     def _settle(
         self, replies: Sequence[Update], conditions: Conditions, timeline: Timeline, broken_off: str = "late"
@@ -309,10 +311,12 @@ class _Round:
         trains = sum(visit.kind == "train" for visit in compress(self.visits, self.awaited))
         enough = run.rules.policy == "over_select" and trains == run.rules.participants
         awaited = self.awaited if enough and replies else None
-        self.rows.blame(visits, timeline, now, awaited, waited=float(timeline.start.min()) - self.rows.start)
+        self.rows.set_critical_path(
+            visits, timeline, now, awaited, waited=float(timeline.start.min()) - self.rows.start
+        )
 
 
-def _outcomes(visits: Sequence[Visit], replies: Sequence[Update], timeline: Timeline) -> list[Outcome]:
+def _outcomes(visits: Sequence[PlannedVisit], replies: Sequence[Update], timeline: Timeline) -> list[VisitFeedback]:
     by_client = {reply.client: reply for reply in replies}
     return [
         outcome(visit, by_client[visit.client], timeline, i)

@@ -7,30 +7,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from coordinator.aggregation.server import Dispatch
+from coordinator.aggregation.server import Download
 from coordinator.records import names
 from coordinator.rounds.budget import Cost
 from costmodel.visits.work import Work
-from edge.protocol.config import Plan
+from edge.protocol.config import TrainingPlan
 
 
 @dataclass(frozen=True)
-class Visit:
+class PlannedVisit:
     """One visit as it is known beforehand."""
 
     number: int
     """In the order of the beginnings."""
-    turn: int
+    rng_round: int
     """What the client's random streams and the file of its state are keyed by, beside the client: the round, or in
     asynchronous policies the visit's number, since a client may be visited twice in a round."""
     round: int
     """Server steps before it began"""
     lr: float
-    dispatch: Dispatch
+    dispatch: Download
     kind: str
     """``train`` or ``listen``"""
     work: Work
-    plan: Plan
+    plan: TrainingPlan
     nominal_bytes: float
     nominal_flops: float
 
@@ -39,7 +39,7 @@ class Visit:
         """Whom it visits."""
         return self.dispatch.client
 
-    def numbered(self, number: int) -> Visit:
+    def numbered(self, number: int) -> PlannedVisit:
         """The same visit, once it is known how many begin before it."""
         return replace(self, number=number)
 
@@ -50,4 +50,4 @@ class Visit:
     @property
     def state_name(self) -> str:
         """The file of what its client keeps after it."""
-        return names.of_visit(self.client, self.turn)
+        return names.of_visit(self.client, self.rng_round)

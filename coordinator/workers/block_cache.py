@@ -1,7 +1,8 @@
 """Which vectors open tasks need, and which of them each worker holds. Never a socket.
 
-Most tasks of a round need the same vectors, so these are counted, looked up and described in headers once per *parcel*:
-the vectors of one payload. Each version of a block is sent to a worker once, however many parcels it is part of.
+Most tasks of a round need the same vectors, so these are counted, looked up and described in headers once per *cached
+payload*: the vectors of one payload. Each version of a block is sent to a worker once, however many cached payloads it
+is part of.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from edge.protocol.payload import Payload, Vector, vectors
 
 
 @dataclass(eq=False)
-class Parcel:
+class CachedPayload:
     """Vectors that some open tasks have in common."""
 
     key: tuple[object, ...]
     versions: dict[tuple[str, str], bytes]
     """By slot and key."""
     by_version: dict[bytes, Vector]
-    entries: codec.Entries
+    entries: codec.TensorSpecs
     """What headers say of them."""
     tasks: int = 0
     """Open tasks that need it."""
@@ -30,53 +31,55 @@ class Parcel:
     """Workers that hold all of it."""
 
 
-class Parcels:
-    """The parcels of open tasks, and what workers hold of them."""
+class CachedPayloads:
+    """The cached payloads of open tasks, and what workers hold of them."""
 
     def __init__(self, obsolete: Callable[[bytes], object]) -> None:
         """``obsolete`` is told of each version that is not kept any more."""
-        self._open: dict[tuple[object, ...], Parcel] = {}
-        self._shelves = Shelves()
+        self._open: dict[tuple[object, ...], CachedPayload] = {}
+        self._shelves = BlockCache()
         self._obsolete = obsolete
 
-    def take(self, payload: Payload) -> Parcel:
+    def take(self, payload: Payload) -> CachedPayload:
         """What one more task needs."""
         # the very same vectors, not equal ones: nothing of them need be looked at
         key = tuple([(slot, *named, *named.values()) for slot, named in payload.items()])
-        parcel = self._open.get(key)
-        if parcel is None:
+        cached_payload = self._open.get(key)
+        if cached_payload is None:
             versions = {(slot, name): vector.version for slot, name, vector in vectors(payload)}
             by_version = {vector.version: vector for _, _, vector in vectors(payload)}
-            parcel = self._open[key] = Parcel(key, versions, by_version, codec.pack_entries(payload))
+            cached_payload = self._open[key] = CachedPayload(
+                key, versions, by_version, codec.pack_tensor_specs(payload)
+            )
             self._tell(self._shelves.submitted(versions))
-        parcel.tasks += 1
-        return parcel
+        cached_payload.tasks += 1
+        return cached_payload
 
-    def release(self, parcel: Parcel) -> None:
+    def release(self, cached_payload: CachedPayload) -> None:
         """A task that needed it is over."""
-        parcel.tasks -= 1
-        if not parcel.tasks:
-            del self._open[parcel.key]
-            self._tell(self._shelves.over(parcel.versions.values()))
+        cached_payload.tasks -= 1
+        if not cached_payload.tasks:
+            del self._open[cached_payload.key]
+            self._tell(self._shelves.over(cached_payload.versions.values()))
 
-    def delivery(self, worker: int, parcel: Parcel) -> tuple[list[Vector], list[bytes]]:
+    def delivery(self, worker: int, cached_payload: CachedPayload) -> tuple[list[Vector], list[bytes]]:
         """(vectors to send, versions to forget) before this worker can do a task that needs it; booked as done."""
-        if worker in parcel.holders:
+        if worker in cached_payload.holders:
             return [], []
-        parcel.holders.add(worker)
-        missing, forget = self._shelves.delivery(worker, parcel.by_version)
-        return [parcel.by_version[version] for version in missing], forget
+        cached_payload.holders.add(worker)
+        missing, forget = self._shelves.delivery(worker, cached_payload.by_version)
+        return [cached_payload.by_version[version] for version in missing], forget
 
-    def gone(self, worker: int) -> None:
+    def remove_worker(self, worker: int) -> None:
         """A worker has ended; its number never comes again."""
-        self._shelves.gone(worker)
+        self._shelves.remove_worker(worker)
 
     def _tell(self, versions: Iterable[bytes]) -> None:
         for version in versions:
             self._obsolete(version)
 
 
-class _Shelf:
+class _WorkerCache:
     """The versions that one worker holds, and those among them that may not be kept any more."""
 
     def __init__(self) -> None:
@@ -84,7 +87,7 @@ class _Shelf:
         self.obsolete: set[bytes] = set()
 
 
-class Shelves:
+class BlockCache:
     """Which block versions each worker holds.
 
     A version is kept while an open task needs it, or while it is the newest of its place (slot and key): the
@@ -92,12 +95,13 @@ class Shelves:
     """
 
     def __init__(self) -> None:
-        self._uses: Counter[bytes] = Counter()  # parcels that have a version, and places whose newest it is
+        self._uses: Counter[bytes] = Counter()  # cached payloads that have a version, and places whose newest it is
         self._newest: dict[tuple[str, str], bytes] = {}
-        self._shelves: dict[int, _Shelf] = {}
+        self._shelves: dict[int, _WorkerCache] = {}
 
     def submitted(self, versions: Mapping[tuple[str, str], bytes]) -> list[bytes]:
-        """A parcel has these versions, by slot and key. Returns those that are not kept any more, as `over` does."""
+        """A cached payload has these versions, by slot and key. Returns those that are not kept any more, as `over`
+        does."""
         uses, newest = self._uses, self._newest
         obsolete: list[bytes] = []
         for place, version in versions.items():
@@ -109,7 +113,7 @@ class Shelves:
         return obsolete
 
     def over(self, versions: Iterable[bytes]) -> list[bytes]:
-        """A parcel that had these versions is over. Returns those that are not kept any more."""
+        """A cached payload that had these versions is over. Returns those that are not kept any more."""
         obsolete: list[bytes] = []
         for version in versions:
             self._uses[version] -= 1
@@ -122,7 +126,7 @@ class Shelves:
 
     def delivery(self, worker: int, versions: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
         """(what to send, what to forget) before this worker can do a task that needs ``versions``; booked as done."""
-        shelf = self._shelves.setdefault(worker, _Shelf())
+        shelf = self._shelves.setdefault(worker, _WorkerCache())
         missing = [version for version in dict.fromkeys(versions) if version not in shelf.held]
         forget = sorted(version for version in shelf.obsolete if version not in self._uses)  # or it is used again
         shelf.obsolete.clear()
@@ -130,7 +134,7 @@ class Shelves:
         shelf.held.update(missing)
         return missing, forget
 
-    def gone(self, worker: int) -> None:
+    def remove_worker(self, worker: int) -> None:
         """A worker has ended, and its shelf with it."""
         self._shelves.pop(worker, None)
 

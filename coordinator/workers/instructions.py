@@ -1,4 +1,4 @@
-"""What the leases of a pool tell it to do."""
+"""What the scheduler of a pool tell it to do."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Start:
+class StartWorker:
     """Start a worker with this number."""
 
     worker: int
 
 
 @dataclass(frozen=True)
-class Send:
+class SendTask:
     """Send this task to this worker."""
 
     worker: int
@@ -21,14 +21,14 @@ class Send:
 
 
 @dataclass(frozen=True)
-class Deliver:
+class DeliverReply:
     """This task's reply counts: pass it on."""
 
     sequence: int
 
 
 @dataclass(frozen=True)
-class Late:
+class DropReply:
     """This reply does not count: its task is over, or the deposit lost with its worker."""
 
     worker: int
@@ -36,7 +36,7 @@ class Late:
 
 
 @dataclass(frozen=True)
-class Repeat:
+class Requeue:
     """Nothing to do but to record it: this task was taken from this worker and waits for another."""
 
     worker: int
@@ -45,7 +45,7 @@ class Repeat:
 
 
 @dataclass(frozen=True)
-class Recall:
+class InvalidatePartial:
     """These deposits of this worker are lost and wait for another."""
 
     worker: int
@@ -54,7 +54,7 @@ class Recall:
 
 
 @dataclass(frozen=True)
-class Collect:
+class RequestPartial:
     """Ask this worker for its sums, which have this task's update in them."""
 
     worker: int
@@ -62,7 +62,7 @@ class Collect:
 
 
 @dataclass(frozen=True)
-class Collected:
+class DeliverPartial:
     """This worker's sums have come: these tasks are over."""
 
     worker: int
@@ -70,7 +70,7 @@ class Collected:
 
 
 @dataclass(frozen=True)
-class Cancel:
+class CancelTask:
     """Tell this worker that this task in its hand is not wanted any more."""
 
     worker: int
@@ -78,7 +78,7 @@ class Cancel:
 
 
 @dataclass(frozen=True)
-class Retire:
+class RetireWorker:
     """End this worker, which nobody replaces: there is too little memory for so many."""
 
     worker: int
@@ -86,7 +86,7 @@ class Retire:
 
 
 @dataclass(frozen=True)
-class Dismiss:
+class ReplaceWorker:
     """End this worker, which will be replaced if it is ours: it does nothing right."""
 
     worker: int
@@ -94,7 +94,7 @@ class Dismiss:
 
 
 @dataclass(frozen=True)
-class GiveUp:
+class Abort:
     """The run cannot go on, or not with this task; this worker's log is the place to look."""
 
     worker: int
@@ -103,4 +103,17 @@ class GiveUp:
     """The task that ended three workers; 0 if it was none."""
 
 
-Instruction = Start | Send | Deliver | Late | Repeat | Recall | Collect | Collected | Cancel | Retire | Dismiss | GiveUp
+Instruction = (
+    StartWorker
+    | SendTask
+    | DeliverReply
+    | DropReply
+    | Requeue
+    | InvalidatePartial
+    | RequestPartial
+    | DeliverPartial
+    | CancelTask
+    | RetireWorker
+    | ReplaceWorker
+    | Abort
+)

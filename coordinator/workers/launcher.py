@@ -39,7 +39,7 @@ THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS
 set their number of threads themselves."""
 
 
-class Nursery:
+class WorkerLauncher:
     """The fork server (`edge.runtime.fork_server`) as a context; several pools may use it in turn.
 
     ``preload`` names the modules that are imported before the first fork. Should it end, the kernel ends its workers
@@ -122,7 +122,7 @@ class Nursery:
         self._ask({"folder": str(folder)})
 
     def answers(self) -> list[dict[str, Any]]:
-        """What has been answered since the last call. A nursery that has ended is started again.
+        """What has been answered since the last call. A launcher that has ended is started again.
 
         The workers that it had, or was to start, are then ``exited`` and ``lost``. PoolError if it ends too often.
         """

@@ -1,6 +1,11 @@
-"""The workers of a pool, living and dead, and the nursery that starts and ends them. Never a socket.
+"""The workers of a pool, living and dead, and the launcher that starts and ends them. Never a socket.
 
-Guests are workers on other machines, known by their key: nothing here starts them, or can end them.
+Remote workers are workers on other machines, known by their key: nothing here starts them, or can end them.
+
+Whether workers do anything, by the CPU time of their main threads.
+
+libzmq's own thread answers heartbeats whatever the main thread does, and a step may take minutes. But a main thread
+that uses no CPU time at all over a visit for so long waits for something that will not come: a lock, a disk, a GPU.
 """
 
 from __future__ import annotations
@@ -15,41 +20,41 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coordinator.workers.launcher import END_SECONDS, Nursery, how_ended
+from coordinator.workers.launcher import END_SECONDS, WorkerLauncher, how_ended
 from coordinator.workers.task import PoolError
-from edge.protocol.messages import Kept
+from edge.protocol.messages import ClientState
 
-BYE_SECONDS = 0.5
+SHUTDOWN_SECONDS = 0.5
 """How long idle workers may take to leave on their own."""
 LOG_NBYTES = 4096
 
 
 @dataclass(eq=False)
 class Worker:
-    """One worker process, ours or a guest; a replacement is another worker."""
+    """One worker process, ours or a remote worker; a replacement is another worker."""
 
     number: int
-    seat: int
+    slot: int
     """Its place among those that work at a time, 0, 1 ..; the one that replaces it takes it over
     (`edge.runtime.gpu_share`)."""
     identity: str
     log: Path | None
-    """None of a guest, whose log is on its own machine."""
+    """None of a remote worker, whose log is on its own machine."""
     key: str = ""
-    """The public key of a guest; empty for a worker of ours."""
+    """The public key of a remote worker; empty for a worker of ours."""
     pid: int | None = None
-    """None of a guest, and before it has started."""
+    """None of a remote worker, and before it has started."""
     greeted: bool = False
     dead: bool = False
     retired: bool = False
-    """Whether its seat stays empty once it has ended."""
+    """Whether its slot stays empty once it has ended."""
     refused: bool = False
     """Whether a message of it was refused: nothing that it sends counts any more."""
     noted: bool = False
     """Whether it has told what it measured of itself."""
     sent_at: dict[int, float] = field(default_factory=dict)
-    """Of a guest: when it was sent each task that it has not answered; monotonic seconds."""
-    ahead: tuple[int, Kept] | None = None
+    """Of a remote worker: when it was sent each task that it has not answered; monotonic seconds."""
+    pending_client_state: tuple[int, ClientState] | None = None
     """What a client keeps, which came last: for the update of this task, which comes next."""
     last_words: str = ""
     """The error that its start ended in, or why it was ended."""
@@ -66,7 +71,7 @@ class Worker:
             return b""
 
 
-class News(NamedTuple):
+class WorkerEvent(NamedTuple):
     """What has become of a worker."""
 
     worker: Worker
@@ -77,35 +82,35 @@ class News(NamedTuple):
     """Whether it ended with the process that had started it."""
 
 
-class Crew:
+class WorkerRegistry:
     """Workers by number and by identity."""
 
-    def __init__(self, nursery: Nursery, logs: Path, argv: Callable[[str], Sequence[str]]) -> None:
+    def __init__(self, launcher: WorkerLauncher, logs: Path, argv: Callable[[str], Sequence[str]]) -> None:
         """``logs``: folder for worker-N.log; ``argv``: identity -> what a worker is started with."""
-        self._nursery, self._logs, self._argv = nursery, logs, argv
+        self._launcher, self._logs, self._argv = launcher, logs, argv
         self._by_number: dict[int, Worker] = {}
         self._by_identity: dict[str, Worker] = {}
-        self._gone: list[News] = []  # guests that have been given up since the last news
+        self._gone: list[WorkerEvent] = []  # remote workers that have been given up since the last news
         self.left: tuple[int, ...] = ()
         """Seats of those that have retired, and ended."""
-        self.has_had_guests = False
+        self.has_had_remote_workers = False
         """Whether one has ever been ready to work."""
         self.offences = Counter[str]()
-        """key -> how often a guest of this key was ended for what it sent, or did not"""
+        """key -> how often a remote worker of this key was ended for what it sent, or did not"""
         self.last_refusal = ""
-        """Why the guest that came last is gone, for who waits in vain for another."""
+        """Why the remote worker that came last is gone, for who waits in vain for another."""
         self.is_loading = False
-        """Whether the nursery has started none of the first workers yet: it may have much to load."""
+        """Whether the launcher has started none of the first workers yet: it may have much to load."""
 
     def __getitem__(self, number: int) -> Worker:
         return self._by_number[number]
 
-    def named(self, identity: str, key: str = "") -> Worker | None:
+    def authenticated(self, identity: str, key: str = "") -> Worker | None:
         """The worker of this identity and key: the same identity with another key is not that worker."""
-        worker = self.bearing(identity)
+        worker = self.by_identity(identity)
         return worker if worker is not None and worker.key == key else None
 
-    def bearing(self, identity: str) -> Worker | None:
+    def by_identity(self, identity: str) -> Worker | None:
         """The worker of this identity, whatever its key."""
         return self._by_identity.get(identity)
 
@@ -120,81 +125,126 @@ class Crew:
         return self._by_number[max(self._by_number)]
 
     @property
-    def has_lost_guests(self) -> bool:
-        """Whether guests have been given up since the last `news`."""
+    def has_lost_remote_workers(self) -> bool:
+        """Whether remote workers have been given up since the last `news`."""
         return bool(self._gone)
 
-    def start(self, number: int, seat: int) -> None:
-        """Have a worker started, on the seat of the one that it replaces."""
+    def start(self, number: int, slot: int) -> None:
+        """Have a worker started, on the slot of the one that it replaces."""
         identity = f"worker-{number}-{secrets.token_hex(4)}"
         log = self._logs / f"worker-{number}.log"
-        worker = Worker(number, seat, identity, log)
+        worker = Worker(number, slot, identity, log)
         if not self._by_number:
             self.is_loading = True
         self._by_number[number] = self._by_identity[identity] = worker
-        self._nursery.spawn(identity, list(self._argv(identity)), log)
+        self._launcher.spawn(identity, list(self._argv(identity)), log)
 
     def admit(self, number: int, identity: str, key: str) -> Worker:
-        """A guest has come. Its machine is its own, and so is its seat there."""
-        guest = Worker(number, 0, identity, None, key)
-        self._by_number[number] = self._by_identity[identity] = guest
-        return guest
+        """A remote worker has come. Its machine is its own, and so is its slot there."""
+        remote_worker = Worker(number, 0, identity, None, key)
+        self._by_number[number] = self._by_identity[identity] = remote_worker
+        return remote_worker
 
     def end(self, worker: Worker, why: str) -> None:
-        """Have a worker ended, or give a guest up; its death brings its tasks back."""
+        """Have a worker ended, or give a remote worker up; its death brings its tasks back."""
         if not worker.key:
             worker.last_words = why
-            self._nursery.end([worker.identity])
+            self._launcher.end([worker.identity])
         elif not worker.dead:
-            worker.dead, worker.ahead = True, None
+            worker.dead, worker.pending_client_state = True, None
             del self._by_identity[worker.identity]  # whatever it still sends comes from nobody
-            self.last_refusal = f"; the last guest went: {why}"
-            self._gone.append(News(worker, f"worker {worker.number}, a guest, is gone: {why}", True))
+            self.last_refusal = f"; the last remote worker went: {why}"
+            self._gone.append(WorkerEvent(worker, f"worker {worker.number}, a remote worker, is gone: {why}", True))
 
-    def news(self) -> list[News]:
-        """Who has started or ended since the last call; PoolError when the nursery has ended.
+    def events(self) -> list[WorkerEvent]:
+        """Who has started or ended since the last call; PoolError when the launcher has ended.
 
         Workers of an earlier pool are passed over.
         """
         news, self._gone = self._gone, []
-        for answer in self._nursery.answers():
-            worker = self.named(answer.get("spawned") or answer.get("exited") or answer["failed"])
+        for answer in self._launcher.answers():
+            worker = self.authenticated(answer.get("spawned") or answer.get("exited") or answer["failed"])
             if worker is None:
                 continue
             self.is_loading = False
             if "spawned" in answer:
                 worker.pid = answer["pid"]
-                news.append(News(worker, f"pid {answer['pid']}", False))
+                news.append(WorkerEvent(worker, f"pid {answer['pid']}", False))
                 continue
             worker.dead = True
             if worker.retired:
-                self.left += (worker.seat,)
+                self.left += (worker.slot,)
             news.append(self._ended(worker, answer))
         return news
 
-    def _ended(self, worker: Worker, answer: dict[str, Any]) -> News:
+    def _ended(self, worker: Worker, answer: dict[str, Any]) -> WorkerEvent:
         if "failed" in answer:
-            return News(worker, f"worker {worker.number} did not start: {answer['reason']}", True)
+            return WorkerEvent(worker, f"worker {worker.number} did not start: {answer['reason']}", True)
         if "lost" in answer:
             self.is_loading = True  # what starts workers is started again
-            return News(worker, f"worker {worker.number} ended: {answer['lost']}", True, is_blameless=True)
+            return WorkerEvent(worker, f"worker {worker.number} ended: {answer['lost']}", True, is_blameless=True)
         words = f": {worker.last_words}" if worker.last_words else ""
-        return News(worker, f"worker {worker.number} {how_ended(answer['status'])}{words}", True)
+        return WorkerEvent(worker, f"worker {worker.number} {how_ended(answer['status'])}{words}", True)
 
     def end_all(self, say_bye: Callable[[Worker], None]) -> None:
-        """The idle leave by themselves, the others are ended; of a nursery that is gone, all have ended."""
+        """The idle leave by themselves, the others are ended; of a launcher that is gone, all have ended."""
         with suppress(PoolError):
             for worker in self.alive:
                 if worker.greeted:
                     say_bye(worker)
-            for guest in [worker for worker in self.alive if worker.key]:
-                self.end(guest, "the run is over")
-            self._await_ends(BYE_SECONDS)
-            self._nursery.end([worker.identity for worker in self.alive])
+            for remote_worker in [worker for worker in self.alive if worker.key]:
+                self.end(remote_worker, "the run is over")
+            self._await_ends(SHUTDOWN_SECONDS)
+            self._launcher.end([worker.identity for worker in self.alive])
             self._await_ends(END_SECONDS)
 
     def _await_ends(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while self.alive and time.monotonic() < deadline:
-            select.select([self._nursery.fileno()], [], [], 0.01)
-            self.news()
+            select.select([self._launcher.fileno()], [], [], 0.01)
+            self.events()
+
+
+STUCK_SECONDS = 120.0
+"""Without any CPU time over the same task."""
+STALL_CHECK_SECONDS = 5.0
+"""Between two looks."""
+PROC = Path("/proc")
+UTIME, STIME = 11, 12
+"""Fields of /proc/PID/task/TID/stat behind the name, in ticks: proc(5)."""
+
+
+class StallDetector:
+    """What was last seen of each process."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[int, int, float]] = {}  # pid -> (task, ticks, since when)
+        self._looked_at = float("-inf")
+
+    def look(self, now: float) -> bool:
+        """Whether it is time to ask `is_stuck`. Who has not looked for long knows nothing of the time between."""
+        if now - self._looked_at < STALL_CHECK_SECONDS:
+            return False
+        if now - self._looked_at > 2 * STALL_CHECK_SECONDS:
+            self._seen.clear()
+        self._looked_at = now
+        return True
+
+    def is_stuck(self, pid: int, task: int, now: float) -> bool:
+        """Whether this process has done nothing over this task for too long."""
+        ticks = cpu_ticks(pid)
+        task_before, ticks_before, since = self._seen.get(pid, (-1, -1, now))
+        if ticks is None or (task, ticks) != (task_before, ticks_before):
+            self._seen[pid] = (task, -1 if ticks is None else ticks, now)
+            return False
+        return now - since > STUCK_SECONDS
+
+
+def cpu_ticks(pid: int) -> int | None:
+    """CPU time of a process's main thread, in ticks of the system; None where that is not told."""
+    try:
+        stat = (PROC / f"{pid}/task/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return int(fields[UTIME]) + int(fields[STIME])

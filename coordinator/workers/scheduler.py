@@ -1,14 +1,14 @@
 """Who works on what: a state machine, events in and instructions out. Never a socket, a process or a clock.
 
-`Leases` follows tasks and workers. Tasks are handed out in the order in which they were submitted; a task whose worker
-dies or fails goes back to the front. Each worker that is started has a new number, so that whatever a dead one left
-behind can be told from its replacement's; its *place* (a GPU, perhaps) is the same. A task is tried again where it has
-failed only if it has failed everywhere, and who fails over three different tasks in a row is *dismissed*.
+`TaskScheduler` follows tasks and workers. Tasks are handed out in the order in which they were submitted; a task whose
+worker dies or fails goes back to the front. Each worker that is started has a new number, so that whatever a dead one
+left behind can be told from its replacement's; its *place* (a GPU, perhaps) is the same. A task is tried again where it
+has failed only if it has failed everywhere, and who fails over three different tasks in a row is *dismissed*.
 
 A worker holds a *hand* of tasks: it is at work on the first, and the others wait in the worker, so that short tasks do
-not cost a round trip each. An empty hand gets a task whenever one waits; further ones only as far as `HAND_SECONDS` of
-foreseen work, and fewer and fewer of them as the queue empties (guided self-scheduling: Polychronopoulos and Kuck, IEEE
-Transactions on Computers C-36(12), 1987), so that at the end no task waits in one hand while another is empty.
+not cost a round trip each. An empty hand gets a task whenever one waits; further ones only as far as `PREFETCH_SECONDS`
+of foreseen work, and fewer and fewer of them as the queue empties (guided self-scheduling: Polychronopoulos and Kuck,
+IEEE Transactions on Computers C-36(12), 1987), so that at the end no task waits in one hand while another is empty.
 
 An update may be *deposited* with the worker that made it: it is in the worker's sums, and counts when these have come.
 A worker that dies takes them with it, so its deposits go back to the front as well, and nobody is to blame for them. A
@@ -18,10 +18,10 @@ Workers of one GPU share its memory. One that has too little for a task *leaves*
 task goes to the front without a strike. Until it has ended nothing is handed out; what is handed out afterwards has
 more memory. Only the last worker's task gets strikes.
 
-*Guests* are workers on other machines, that come and go: nobody starts them, and nobody replaces them. When one is lost
-its link may be to blame, so that its task gets no strike. What a guest is at work on has a *term*: many times as long
-as it should take, by what its own tasks have taken before, or those of all workers. Nothing else bounds how long one
-may be at work whose process cannot be looked at.
+*Remote workers* are workers on other machines, that come and go: nobody starts them, and nobody replaces them. When one
+is lost its link may be to blame, so that its task gets no strike. What a remote worker is at work on has a *term*: many
+times as long as it should take, by what its own tasks have taken before, or those of all workers. Nothing else bounds
+how long one may be at work whose process cannot be looked at.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from coordinator.workers.instructions import (
-    Cancel,
-    Collect,
-    Collected,
-    Deliver,
-    Dismiss,
-    GiveUp,
+    Abort,
+    CancelTask,
+    DeliverPartial,
+    DeliverReply,
+    DropReply,
     Instruction,
-    Late,
-    Recall,
-    Repeat,
-    Retire,
-    Send,
-    Start,
+    InvalidatePartial,
+    ReplaceWorker,
+    RequestPartial,
+    Requeue,
+    RetireWorker,
+    SendTask,
+    StartWorker,
 )
 
 TRIES = 3
 """Workers that may die or fail over one task, and workers in a row that may die before they are ready, or before they
 have given their sums away."""
-HAND_SECONDS = 0.1
+PREFETCH_SECONDS = 0.1
 """Foreseen work up to which a hand that is not empty is filled: many round trips long, and soon repeated."""
-MOST_IN_HAND = 64
+MAX_PREFETCH = 64
 """Tasks in one hand, however short they are."""
 TERM_SECONDS = 120.0
 """No term is shorter."""
 TERM_FACTOR = 20.0
-"""So many times as long as it should take may a guest be at work on a task, by its own pace."""
+"""So many times as long as it should take may a remote worker be at work on a task, by its own pace."""
 OTHERS_TERM_FACTOR = 100.0
 """And by the pace of all workers, as long as it has answered no task of which the work is known."""
 SLOWEST_FLOPS_PER_SECOND = 1e8
@@ -65,13 +65,13 @@ SLOWEST_FLOPS_PER_SECOND = 1e8
 UNKNOWN_TERM_SECONDS = 3600.0
 """Of a task of which the work is not known."""
 READY_SECONDS = 600.0
-"""For a guest to get ready: it may have data to decode."""
+"""For a remote worker to get ready: it may have data to decode."""
 GETTING_READY, GIVING_SUMS = 0, -1
-"""What a guest may be at, beside tasks, whose numbers are positive."""
+"""What a remote worker may be at, beside tasks, whose numbers are positive."""
 
 
 @dataclass
-class _Task:
+class _ScheduledTask:
     name: str
     flops: float
     strikes: int = 0
@@ -81,11 +81,11 @@ class _Task:
     """Places where it could not be done."""
 
 
-class Leases:
+class TaskScheduler:
     """Tasks and the workers that hold them. Every event returns instructions, to be obeyed in order."""
 
     def __init__(self, workers: int) -> None:
-        self._tasks: dict[int, _Task] = {}
+        self._tasks: dict[int, _ScheduledTask] = {}
         self._queue: deque[int] = deque()
         self._starting: set[int] = set()
         self._hands: dict[int, deque[int]] = {}  # ready worker -> its tasks, cancelled ones until they are dropped
@@ -96,21 +96,23 @@ class Leases:
         self._deaths_before_ready = self._deaths_while_asked = 0
         self._started = 0
         self._workers = workers
-        self._guests: set[int] = set()
-        self._places: dict[int, int | str] = {}  # worker -> the seat of one of ours, or the key of a guest
+        self._remote_workers: set[int] = set()
+        self._places: dict[int, int | str] = {}  # worker -> the slot of one of ours, or the key of a remote worker
         self._failed_over: dict[int, set[int]] = {}  # worker -> tasks that it could not do since it did the last one
         self._dismissed: set[int] = set()  # workers that were told so, and have not ended yet
         self._flops = self._seconds = 0.0  # of the tasks that were answered and whose work was foreseen
-        self._paces: dict[int, tuple[float, float]] = {}  # guest -> (FLOPs, seconds) of those that it has answered
+        self._paces: dict[
+            int, tuple[float, float]
+        ] = {}  # remote worker -> (FLOPs, seconds) of those that it has answered
 
     def begin(self) -> list[Instruction]:
         """The pool opens."""
-        return [self._start(seat) for seat in range(self._workers)]
+        return [self._start(slot) for slot in range(self._workers)]
 
     def joined(self, key: str) -> int:
-        """A guest has come, and gets this number; it counts among the workers when it is ready."""
+        """A remote worker has come, and gets this number; it counts among the workers when it is ready."""
         worker = self._number(key)
-        self._guests.add(worker)
+        self._remote_workers.add(worker)
         return worker
 
     def submitted(self, tasks: Iterable[tuple[int, str, float]]) -> list[Instruction]:
@@ -118,7 +120,7 @@ class Leases:
         for sequence, name, flops in tasks:
             assert sequence not in self._tasks, sequence
             assert flops >= 0.0, flops
-            self._tasks[sequence] = _Task(name, flops)
+            self._tasks[sequence] = _ScheduledTask(name, flops)
             self._queue.append(sequence)
         return self._hand_out(self._hands)
 
@@ -128,7 +130,7 @@ class Leases:
             self._starting.remove(worker)
             self._deaths_before_ready = 0
             self._hands[worker] = deque()
-            self._workers += worker in self._guests
+            self._workers += worker in self._remote_workers
         return self._hand_out([worker])
 
     def dropped(self, worker: int, sequence: int) -> list[Instruction]:
@@ -141,7 +143,7 @@ class Leases:
         was_in_hand = self._take(worker, sequence)
         task = self._tasks.get(sequence)
         if task is None or worker not in task.holders or (deposited and not was_in_hand):
-            return [Late(worker, sequence), *self._hand_out([worker])]
+            return [DropReply(worker, sequence), *self._hand_out([worker])]
         if deposited:
             self._deposits.setdefault(worker, []).append(sequence)
         else:
@@ -150,39 +152,40 @@ class Leases:
         if not was_in_hand and sequence in self._queue:
             self._queue.remove(sequence)
         elif not was_in_hand:
-            vain = [Cancel(other, sequence) for other, hand in self._hands.items() if sequence in hand]
+            vain = [CancelTask(other, sequence) for other, hand in self._hands.items() if sequence in hand]
         self._failed_over.pop(worker, None)
         if task.flops > 0.0:
             self._flops += task.flops
             self._seconds += seconds
-            if worker in self._guests:
+            if worker in self._remote_workers:
                 flops_before, seconds_before = self._paces.get(worker, (0.0, 0.0))
                 self._paces[worker] = flops_before + task.flops, seconds_before + seconds
-        return [Deliver(sequence), *vain, *self._hand_out([worker])]
+        return [DeliverReply(sequence), *vain, *self._hand_out([worker])]
 
-    def seat(self, worker: int) -> int:
+    def slot(self, worker: int) -> int:
         """Of a worker of ours; the one that replaces it takes it over."""
         place = self._places[worker]
         assert isinstance(place, int), place
         return place
 
-    def at_work_on(self, worker: int) -> int | None:
+    def running_task(self, worker: int) -> int | None:
         """The task that a worker is at work on, wanted or cancelled; None if its hand is empty."""
         hand = self._hands.get(worker)
         return hand[0] if hand else None
 
     def term(self, worker: int) -> tuple[int, float] | None:
-        """What a guest is at (a task's number, `GETTING_READY`, `GIVING_SUMS`), and for how many seconds it may be."""
+        """What a remote worker is at (a task's number, `GETTING_READY`, `GIVING_SUMS`), and for how many seconds it may
+        be."""
         if worker in self._starting:
             return GETTING_READY, READY_SECONDS
-        sequence = self.at_work_on(worker)
+        sequence = self.running_task(worker)
         if sequence is not None:
             task = self._tasks.get(sequence)
             return sequence, TERM_SECONDS if task is None else max(TERM_SECONDS, self._longest(worker, task.flops))
         return (GIVING_SUMS, TERM_SECONDS) if worker in self._asked else None
 
     def _longest(self, worker: int, flops: float) -> float:
-        """Seconds that a guest may at most take over so much work."""
+        """Seconds that a remote worker may at most take over so much work."""
         own_flops, own_seconds = self._paces.get(worker, (0.0, 0.0))
         if flops == 0.0:
             return UNKNOWN_TERM_SECONDS
@@ -193,7 +196,7 @@ class Leases:
         return flops / SLOWEST_FLOPS_PER_SECOND
 
     def lapsed(self, worker: int, sequence: int) -> None:
-        """A guest's term is over: others try this task first. It is to be ended next."""
+        """A remote worker's term is over: others try this task first. It is to be ended next."""
         if sequence in self._tasks:
             self._tasks[sequence].failed_at.add(self._places[worker])
 
@@ -201,7 +204,7 @@ class Leases:
         """Whether there is no place left in which a task has not failed."""
         return self._is_tried_out(self._tasks[sequence])
 
-    def is_in_hand(self, worker: int, sequence: int) -> bool:
+    def is_assigned(self, worker: int, sequence: int) -> bool:
         """Whether a worker has been given a task, wanted or cancelled, that it has not answered or dropped."""
         return sequence in self._hands.get(worker, ())
 
@@ -212,18 +215,18 @@ class Leases:
     def doubted(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
         """A worker's reply to a task cannot be used, as it is: another is to do it, and nobody is to blame yet."""
         if not self._take(worker, sequence):
-            return [Late(worker, sequence)]
+            return [DropReply(worker, sequence)]
         instructions: list[Instruction] = []
         if sequence in self._tasks:  # or it was cancelled
             self._tasks[sequence].failed_at.add(self._places[worker])
             self._queue.appendleft(sequence)
-            instructions.append(Repeat(worker, sequence, reason))
+            instructions.append(Requeue(worker, sequence, reason))
         return [*instructions, *self._hand_out(self._hands)]
 
     def failed(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
         """A worker could not do a task, but lives on: unless it fails whatever it does, as on a GPU that is lost."""
         if not self._take(worker, sequence):
-            return [Late(worker, sequence)]
+            return [DropReply(worker, sequence)]
         if sequence in self._tasks:  # or it was cancelled
             self._tasks[sequence].failed_at.add(self._places[worker])
         instructions = self._strike(worker, sequence, reason)
@@ -231,7 +234,7 @@ class Leases:
         failed_over.add(sequence)
         if len(failed_over) >= TRIES and worker not in self._dismissed:
             self._dismissed.add(worker)
-            instructions.append(Dismiss(worker, f"it failed over {TRIES} tasks in a row; the last: {reason}"))
+            instructions.append(ReplaceWorker(worker, f"it failed over {TRIES} tasks in a row; the last: {reason}"))
         return [*instructions, *self._hand_out(self._hands)]
 
     def lacked_memory(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
@@ -241,7 +244,7 @@ class Leases:
         before it had ended shows nothing about the memory that there is now.
         """
         if not self._take(worker, sequence):
-            return [Late(worker, sequence)]
+            return [DropReply(worker, sequence)]
         is_news = self._leaving is None and sequence not in self._crowded
         self._crowded.discard(sequence)
         if is_news and self._workers == 1:
@@ -249,26 +252,26 @@ class Leases:
         instructions: list[Instruction] = []
         if sequence in self._tasks:  # or it was cancelled
             self._queue.appendleft(sequence)
-            instructions.append(Repeat(worker, sequence, reason))
+            instructions.append(Requeue(worker, sequence, reason))
         if is_news:
             self._leaving = worker
             self._workers -= 1
-            instructions.append(Retire(worker, reason))
+            instructions.append(RetireWorker(worker, reason))
         return [*instructions, *self._hand_out(self._hands)]
 
     def died(self, worker: int, reason: str, is_blameless: bool = False) -> list[Instruction]:
         """A worker's process has ended: the task that it was at work on is to blame, those that waited are not.
 
-        Of a guest, all that is known is that it cannot be reached: nobody is to blame. ``is_blameless``: nor are tasks
-        of a worker of ours that was ended from outside, and its start did not fail.
+        Of a remote worker, all that is known is that it cannot be reached: nobody is to blame. ``is_blameless``: nor
+        are tasks of a worker of ours that was ended from outside, and its start did not fail.
         """
-        if worker in self._guests:
+        if worker in self._remote_workers:
             return self._left(worker, reason)
         if worker in self._starting:
             self._starting.remove(worker)
             self._deaths_before_ready += not is_blameless
             if self._deaths_before_ready >= TRIES:
-                return [GiveUp(worker, f"{TRIES} workers in a row ended before they were ready; the last: {reason}")]
+                return [Abort(worker, f"{TRIES} workers in a row ended before they were ready; the last: {reason}")]
             return [self._start(self._places.pop(worker))]
         if worker not in self._hands:
             return []
@@ -277,7 +280,7 @@ class Leases:
         place = self._forget(worker)
         lost: list[Instruction] = []
         if hand and is_blameless:
-            lost += [Repeat(worker, sequence, reason) for sequence in hand if sequence in self._tasks]
+            lost += [Requeue(worker, sequence, reason) for sequence in hand if sequence in self._tasks]
             self._give_back(hand)
         elif hand and not is_leaving and not was_dismissed:
             first = hand.popleft()
@@ -304,8 +307,8 @@ class Leases:
         self._crowded = {sequence for others in self._hands.values() for sequence in others}
 
     def _left(self, worker: int, reason: str) -> list[Instruction]:
-        """A guest is gone: what it held goes to the front."""
-        self._guests.remove(worker)
+        """A remote worker is gone: what it held goes to the front."""
+        self._remote_workers.remove(worker)
         self._starting.discard(worker)
         self._forget(worker)
         if worker == self._leaving:  # then it has been counted out already
@@ -316,9 +319,9 @@ class Leases:
         deposits = tuple(self._deposits.pop(worker, ()))
         self._asked.discard(worker)
         self._queue.extendleft(reversed([*hand, *deposits]))
-        lost: list[Instruction] = [Repeat(worker, sequence, reason) for sequence in hand]
+        lost: list[Instruction] = [Requeue(worker, sequence, reason) for sequence in hand]
         if deposits:
-            lost.append(Recall(worker, deposits, reason))
+            lost.append(InvalidatePartial(worker, deposits, reason))
         return [*lost, *self._hand_out(self._hands)]
 
     def collect(self, sequences: Iterable[int]) -> list[Instruction]:
@@ -330,7 +333,7 @@ class Leases:
             if worker not in self._asked and not wanted.isdisjoint(held)
         }
         self._asked.update(holders)
-        return [Collect(worker, sequence) for worker, sequence in holders.items()]
+        return [RequestPartial(worker, sequence) for worker, sequence in holders.items()]
 
     def collected(self, worker: int) -> list[Instruction]:
         """A worker's sums have come, with all of its deposits in them; those of a dead one do not count."""
@@ -341,7 +344,7 @@ class Leases:
         over = tuple(self._deposits.pop(worker, ()))
         for sequence in over:
             del self._tasks[sequence]
-        return [Collected(worker, over)]
+        return [DeliverPartial(worker, over)]
 
     def cancelled(self, sequences: Iterable[int]) -> list[Instruction]:
         """These tasks are not wanted any more."""
@@ -350,11 +353,14 @@ class Leases:
         for worker, held in self._deposits.items():
             self._deposits[worker] = [sequence for sequence in held if sequence not in over]
         return [
-            Cancel(worker, sequence) for worker, hand in self._hands.items() for sequence in hand if sequence in over
+            CancelTask(worker, sequence)
+            for worker, hand in self._hands.items()
+            for sequence in hand
+            if sequence in over
         ]
 
-    def _start(self, place: int | str) -> Start:
-        return Start(self._number(place))
+    def _start(self, place: int | str) -> StartWorker:
+        return StartWorker(self._number(place))
 
     def _number(self, place: int | str) -> int:
         """The number of a worker that is not ready yet."""
@@ -368,7 +374,8 @@ class Leases:
         """Give these workers what they may have by now, empty hands first."""
         if self._leaving is not None:
             return []
-        hands = [(worker, self._hands[worker]) for worker in workers if worker in self._hands.keys() - self._dismissed]
+        able = [worker for worker in workers if worker in self._hands and worker not in self._dismissed]
+        hands = [(worker, self._hands[worker]) for worker in able]
         sent: list[Instruction] = []
         for worker, hand in hands:
             if not hand and (sequence := self._next_for(worker)) is not None:
@@ -381,13 +388,13 @@ class Leases:
         """The first task that this worker may try: not one that has failed in its place, if it has not in another."""
         return next((sequence for sequence in self._queue if self._may_try(worker, self._tasks[sequence])), None)
 
-    def _may_try(self, worker: int, task: _Task) -> bool:
+    def _may_try(self, worker: int, task: _ScheduledTask) -> bool:
         if not task.failed_at or self._places[worker] not in task.failed_at:
             return True
         return self._is_tried_out(task)
 
-    def _is_tried_out(self, task: _Task) -> bool:
-        to_come = self._starting - self._guests  # a guest may never get ready
+    def _is_tried_out(self, task: _ScheduledTask) -> bool:
+        to_come = self._starting - self._remote_workers  # a remote worker may never get ready
         return all(self._places[other] in task.failed_at for other in self._hands.keys() | to_come)
 
     def _fill(self, worker: int, hand: deque[int]) -> list[Instruction]:
@@ -396,14 +403,14 @@ class Leases:
         seconds = sum(map(self._foreseen, hand)) if self._has_room(hand) else math.inf
         while self._has_room(hand) and (sequence := self._next_for(worker)) is not None:
             seconds += self._foreseen(sequence)
-            if seconds > HAND_SECONDS:
+            if seconds > PREFETCH_SECONDS:
                 break
             sent.append(self._give(worker, hand, sequence))
         return sent
 
     def _has_room(self, hand: deque[int]) -> bool:
         """Whether a further task may wait in this hand, if it is short."""
-        return 0 < len(hand) <= min(len(self._queue) // (2 * self._workers), MOST_IN_HAND - 1)
+        return 0 < len(hand) <= min(len(self._queue) // (2 * self._workers), MAX_PREFETCH - 1)
 
     def _foreseen(self, sequence: int) -> float:
         """Seconds that a task will take at the pace seen so far; inf if that is unknown, or the task cancelled."""
@@ -412,11 +419,11 @@ class Leases:
             return math.inf
         return task.flops / self._flops * self._seconds
 
-    def _give(self, worker: int, hand: deque[int], sequence: int) -> Send:
+    def _give(self, worker: int, hand: deque[int], sequence: int) -> SendTask:
         self._queue.remove(sequence)  # among the first
         hand.append(sequence)
         self._tasks[sequence].holders.add(worker)
-        return Send(worker, sequence)
+        return SendTask(worker, sequence)
 
     def _take(self, worker: int, sequence: int) -> bool:
         """Take a task from a hand; whether it was there."""
@@ -433,13 +440,13 @@ class Leases:
     def _recall(self, worker: int, reason: str, is_blameless: bool) -> list[Instruction]:
         lost = self._deposits.pop(worker, [])
         self._queue.extendleft(reversed(lost))
-        recall: list[Instruction] = [Recall(worker, tuple(lost), reason)] if lost else []
+        recall: list[Instruction] = [InvalidatePartial(worker, tuple(lost), reason)] if lost else []
         if worker in self._asked:
             self._asked.remove(worker)
             self._deaths_while_asked += not is_blameless
             if self._deaths_while_asked >= TRIES:
                 ended = f"{TRIES} workers in a row ended before they had given their sums away; the last: {reason}"
-                recall.append(GiveUp(worker, ended))
+                recall.append(Abort(worker, ended))
         return recall
 
     def _strike(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
@@ -449,6 +456,6 @@ class Leases:
         task.strikes += 1
         if task.strikes >= TRIES:
             del self._tasks[sequence]
-            return [GiveUp(worker, f"{task.name}: given up after {TRIES} workers; the last: {reason}", sequence)]
+            return [Abort(worker, f"{task.name}: given up after {TRIES} workers; the last: {reason}", sequence)]
         self._queue.appendleft(sequence)
-        return [Repeat(worker, sequence, reason)]
+        return [Requeue(worker, sequence, reason)]

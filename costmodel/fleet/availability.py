@@ -15,10 +15,17 @@ from typing import Protocol
 
 import numpy as np
 
-from costmodel.fleet.availability_interval import CACHED, Spell, Spells
-from costmodel.fleet.windows import Windows
+from costmodel.fleet.availability_interval import CACHED, AvailabilityInterval, IntervalSource, RecordedIntervals
 
-__all__ = ["Always", "Availability", "Diurnal", "Renewal", "Windows", "available_seconds_end", "first_available"]
+__all__ = [
+    "Always",
+    "Availability",
+    "Diurnal",
+    "RecordedIntervals",
+    "Renewal",
+    "available_seconds_end",
+    "first_available",
+]
 
 Streams = Callable[[str, int, int], np.random.Generator]
 """(purpose, index, client) -> a generator; the same key always gives the same draws."""
@@ -31,49 +38,50 @@ DAY_SECONDS = 86400.0
 class Availability(Protocol):
     """When each client is there. Times are seconds since the start of the run, >= 0; inf stands for never."""
 
-    def spell(self, client: int, t: float) -> tuple[bool, float]:
+    def interval(self, client: int, t: float) -> tuple[bool, float]:
         """(whether the client is available at t, absolute time > t at which that changes; inf if never)."""
 
-    def since(self, client: int, t: float) -> float:
-        """When the spell at t began: absolute time <= t, -inf if it has always been so."""
+    def interval_start(self, client: int, t: float) -> float:
+        """When the interval at t began: absolute time <= t, -inf if it has always been so."""
 
-    def gone(self, client: int) -> float:
+    def permanently_gone_at(self, client: int) -> float:
         """From when on the client never is available again: inf if it always comes back, -inf if it never was."""
 
 
-class Always(Spells):
+class Always(IntervalSource):
     """Nobody ever leaves."""
 
-    def at(self, client: int, t: float) -> Spell:
-        """One spell for all time."""
-        return Spell(True, -math.inf, math.inf)
+    def at(self, client: int, t: float) -> AvailabilityInterval:
+        """One interval for all time."""
+        return AvailabilityInterval(True, -math.inf, math.inf)
 
 
-class Renewal(Spells):
-    """Lognormal spells in turn; the process is stationary, so that any time of it looks like any other.
+class Renewal(IntervalSource):
+    """Lognormal intervals in turn; the process is stationary, so that any time of it looks like any other.
 
-    Which spell t = 0 falls into is drawn in proportion to the time that such spells take: available with the share
-    on / (on + off), of a length from the length-biased law (lognormal with ln-mean larger by sigma^2), and anywhere
-    within it. Asking about t draws all spells from 0 to t once.
+    Which interval t = 0 falls into is drawn in proportion to the time that such intervals take: available with the
+    share on / (on + off), of a length from the length-biased law (lognormal with ln-mean larger by sigma^2), and
+    anywhere within it. Asking about t draws all intervals from 0 to t once.
     """
 
-    SPELLS = 64
+    INTERVALS = 64
     """Drawn at a time; even, so that each chunk begins in the same state."""
     LEAST_SECONDS = 1e-3
-    """No spell is shorter, so that no two changes fall on the same instant."""
+    """No interval is shorter, so that no two changes fall on the same instant."""
 
     def __init__(self, on_seconds: float, off_seconds: float, sigma: float, streams: Streams) -> None:
-        """Medians of the spells, and the standard deviation of the logarithm of their lengths; ValueError if unfit."""
+        """Medians of the intervals, and the standard deviation of the logarithm of their lengths; ValueError if
+        unfit."""
         _positive(on_seconds=on_seconds, off_seconds=off_seconds)
         _not_negative(sigma=sigma)
         self._median = {True: on_seconds, False: off_seconds}
         self._sigma = sigma
         self._streams = streams
-        self._known: dict[int, tuple[Spell, list[float]]] = {}
-        self._chunk = lru_cache(CACHED // self.SPELLS * 4)(self._draw)
+        self._known: dict[int, tuple[AvailabilityInterval, list[float]]] = {}
+        self._chunk = lru_cache(CACHED // self.INTERVALS * 4)(self._draw)
 
-    def at(self, client: int, t: float) -> Spell:
-        """The spell at t."""
+    def at(self, client: int, t: float) -> AvailabilityInterval:
+        """The interval at t."""
         if client not in self._known:
             first = self._first(client)
             self._known[client] = first, [first.end]
@@ -85,32 +93,32 @@ class Renewal(Spells):
         chunk = bisect_right(starts, t) - 1
         bounds = self._chunk(client, chunk)
         place = bisect_right(bounds, t) - 1
-        return Spell(first.available == (place % 2 == 1), bounds[place], bounds[place + 1])
+        return AvailabilityInterval(first.available == (place % 2 == 1), bounds[place], bounds[place + 1])
 
-    def _first(self, client: int) -> Spell:
-        """The spell at t = 0."""
+    def _first(self, client: int) -> AvailabilityInterval:
+        """The interval at t = 0."""
         rng = self._streams(PURPOSE, 0, client)
         available = bool(rng.random() < self._median[True] / (self._median[True] + self._median[False]))
         seconds = self._median[available] * math.exp(self._sigma * (self._sigma + rng.standard_normal()))
         seconds = max(seconds, self.LEAST_SECONDS)
         left = seconds * (1.0 - rng.random())
-        return Spell(available, left - seconds, left)
+        return AvailabilityInterval(available, left - seconds, left)
 
     def _draw(self, client: int, chunk: int) -> list[float]:
-        """(SPELLS + 1,) times between which the spells of a chunk lie; its start has to be known."""
+        """(SPELLS + 1,) times between which the intervals of a chunk lie; its start has to be known."""
         first, starts = self._known[client]
-        normal = self._streams(PURPOSE, chunk + 1, client).standard_normal(self.SPELLS)
-        medians = np.array([self._median[not first.available], self._median[first.available]] * (self.SPELLS // 2))
+        normal = self._streams(PURPOSE, chunk + 1, client).standard_normal(self.INTERVALS)
+        medians = np.array([self._median[not first.available], self._median[first.available]] * (self.INTERVALS // 2))
         seconds = np.maximum(medians * np.exp(self._sigma * normal), self.LEAST_SECONDS)
         bounds: list[float] = np.cumsum(np.concatenate(([starts[chunk]], seconds))).tolist()
         return bounds
 
 
-class Diurnal(Spells):
+class Diurnal(IntervalSource):
     """One window a day around an hour that each client keeps, such as charging at night.
 
     With all of ``spread_hours``, ``jitter_hours`` and ``length_sigma`` 0, every client is available for exactly
-    ``hours`` from ``hour`` on, every day. Windows may cross midnight; those that meet are one. The present spell may
+    ``hours`` from ``hour`` on, every day. Windows may cross midnight; those that meet are one. The present interval may
     have begun before t = 0, but no window earlier than a week before it is looked at.
     """
 
@@ -147,13 +155,13 @@ class Diurnal(Spells):
         self._offset = lru_cache(CACHED)(self._personal)
         self._week = lru_cache(CACHED)(self._draw)
 
-    def at(self, client: int, t: float) -> Spell:
-        """The spell at t."""
+    def at(self, client: int, t: float) -> AvailabilityInterval:
+        """The interval at t."""
         end = self._last_end(client, t)
         if end > t:
-            return Spell(True, self._first_begin(client, t), end)
+            return AvailabilityInterval(True, self._first_begin(client, t), end)
         near = self._near(client, t)
-        return Spell(
+        return AvailabilityInterval(
             False,
             max((end for _, end in near if end <= t), default=-math.inf),
             min(begin for begin, _ in near if begin > t),
@@ -204,7 +212,7 @@ def first_available(availability: Availability, clients: Iterable[int], t: float
     """The earliest time >= t at which any of the clients is available; inf if none ever is."""
     earliest = math.inf
     for client in clients:
-        available, change = availability.spell(client, t)
+        available, change = availability.interval(client, t)
         if available:
             return t
         earliest = min(earliest, change)
@@ -221,7 +229,7 @@ def available_seconds_end(availability: Availability, client: int, t: float, sec
     if math.isinf(seconds):
         return math.inf
     while t < math.inf:
-        available, change = availability.spell(client, t)
+        available, change = availability.interval(client, t)
         if available:
             if t + seconds <= change:
                 return t + seconds

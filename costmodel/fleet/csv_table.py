@@ -24,7 +24,7 @@ MOST_CELLS = 10_000_000
 
 
 @dataclass(frozen=True)
-class Table:
+class CsvTable:
     """The cells of a file below its header."""
 
     path: Path
@@ -77,7 +77,7 @@ class Table:
         return value
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: Path) -> CsvTable:
     """The file's cells, each row as long as the header; ValueError for what cannot be read as such."""
     raw = read_bytes(path, LARGEST_NBYTES)
     reader = csv.reader(io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8-sig", newline=""), strict=True)
@@ -107,7 +107,7 @@ def read_table(path: Path) -> Table:
             raise ValueError(f"{path}, line {line}: {len(cells)} cells below a header of {len(header)}")
     if len(rows) == 1:
         raise ValueError(f"{path}: there are no rows below the header")
-    return Table(path, {name: place for place, name in enumerate(header)}, lines[1:], rows[1:])
+    return CsvTable(path, {name: place for place, name in enumerate(header)}, lines[1:], rows[1:])
 
 
 def _line_of_bad_text(raw: bytes) -> int:

@@ -21,7 +21,7 @@ ABORT, PAUSE = "abort", "pause"
 
 
 @dataclass(frozen=True)
-class Behaviour:
+class ClientDynamics:
     """When clients are there, and how well they are connected."""
 
     availability: Availability = field(default_factory=Always)
@@ -47,12 +47,13 @@ class Behaviour:
         """(bit/s from ``t`` on, absolute time of the next change); 0 while a paused client is away."""
         factor, until = self.variation.factor(client, direction, t)
         if self.pauses:
-            here, change = self.availability.spell(client, t)
+            here, change = self.availability.interval(client, t)
             return (nominal * factor if here else 0.0), min(until, change)
         return nominal * factor, until
 
     def varying(self, conditions: Conditions, direction: int) -> Callable[[int, float], tuple[float, float]] | None:
-        """For `costmodel.network.transfers.share`: (index of the visit, t) -> `rate`; None where nothing varies."""
+        """For `costmodel.network.transfers.transfer_batch`: (index of the visit, t) -> `rate`; None where nothing
+        varies."""
         if not self.varies:
             return None
         clients, nominal = conditions.clients.tolist(), conditions.rate(direction).tolist()
@@ -64,7 +65,7 @@ class Behaviour:
             return np.full(len(conditions), -math.inf)
         return np.array(
             [
-                self.availability.since(k, t) if t < math.inf else -math.inf
+                self.availability.interval_start(k, t) if t < math.inf else -math.inf
                 for k, t in zip(conditions.clients.tolist(), starts.tolist(), strict=True)
             ],
             np.float64,
@@ -81,8 +82,8 @@ class Behaviour:
     def _leaves(self, client: int, t: float) -> float:
         """When a visit that starts at ``t`` has lost its client by its leaving; ``t`` itself if it is not there."""
         if self.pauses:
-            return max(t, self.availability.gone(client))
-        here, change = self.availability.spell(client, t)
+            return max(t, self.availability.permanently_gone_at(client))
+        here, change = self.availability.interval(client, t)
         return change if here else t
 
     def after(self, conditions: Conditions, starts: Doubles, seconds: Doubles) -> Doubles:
@@ -104,7 +105,7 @@ class Behaviour:
         """Seconds between two times in which a client that pauses was there; 0 if it never began."""
         seconds, t = 0.0, begin
         while t < end:
-            here, change = self.availability.spell(client, t)
+            here, change = self.availability.interval(client, t)
             seconds += min(change, end) - t if here else 0.0
             t = change
         return seconds

@@ -21,10 +21,10 @@ from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.devices import Device, Network
 from costmodel.fleet.devices import devices as device_table
 from costmodel.fleet.devices import networks as network_table
-from costmodel.fleet.dynamics import Behaviour
-from costmodel.fleet.profile_assignment import Choice, Kinds, assign, columns
-from costmodel.fleet.trace_columns import ClientTrace, Traced
-from costmodel.fleet.variation import Draws, draws, uniforms
+from costmodel.fleet.dynamics import ClientDynamics
+from costmodel.fleet.profile_assignment import Choice, ProfileColumns, assign, columns
+from costmodel.fleet.trace_columns import ClientTrace, TraceColumns
+from costmodel.fleet.variation import VisitVariation, uniforms, visit_variation
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.tcp import WIRE_FACTOR
 from costmodel.visits.timeline import Links
@@ -36,7 +36,7 @@ VISITS_PER_DRAW = 1024
 
 
 @dataclass(frozen=True)
-class Spread:
+class ClientVariation:
     """How clients of the same kinds differ, for good."""
 
     compute: float = 1.0
@@ -53,7 +53,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Change:
+class RoundVariation:
     """What differs from round to round and from visit to visit."""
 
     jitter: float = 0.0
@@ -63,7 +63,8 @@ class Change:
     noise: float = 0.0
     """Sigma of the lognormal factor, of mean 1, on the bits of each message: what TCP does beyond fair shares"""
     mode_rounds: int = 0
-    """Every so many rounds each client draws one of its device's power modes, and its `Spread.rates` anew; 0: never"""
+    """Every so many rounds each client draws one of its device's power modes, and its `ClientVariation.rates` anew; 0:
+    never"""
     crashes_per_second: float = 0.0
     """Hazard of a crash per second of being at work"""
 
@@ -89,9 +90,9 @@ class Fleet:
     """(clients,) seconds"""
     streams: Streams
     links: Links = field(default_factory=Links)
-    behaviour: Behaviour = field(default_factory=Behaviour)
-    spread: Spread = field(default_factory=Spread)
-    change: Change = field(default_factory=Change)
+    behaviour: ClientDynamics = field(default_factory=ClientDynamics)
+    spread: ClientVariation = field(default_factory=ClientVariation)
+    change: RoundVariation = field(default_factory=RoundVariation)
     battery_joules: float = math.inf
     """What each client may spend in all, `costmodel.visits.timeline` says on what a visit may run; inf: mains"""
     compute_energy: str = "power"
@@ -111,9 +112,9 @@ class Fleet:
         streams: Streams,
         families: Sequence[str] = ("conv",),
         links: Links | None = None,
-        behaviour: Behaviour | None = None,
-        spread: Spread | None = None,
-        change: Change | None = None,
+        behaviour: ClientDynamics | None = None,
+        spread: ClientVariation | None = None,
+        change: RoundVariation | None = None,
         battery_joules: float = math.inf,
         compute_energy: str = "power",
         radio_energy: str = "power",
@@ -128,7 +129,7 @@ class Fleet:
         are, and seconds per sample as speeds relative to the median row, which computes like ``devices``.
         ValueError for an unknown name, shares that are not positive, or a number out of its range.
         """
-        spread, change = spread or Spread(), change or Change()
+        spread, change = spread or ClientVariation(), change or RoundVariation()
         _check(clients, spread, change, battery_joules)
         rng = streams("fleet", 0, 0)
         # All draws are always made, so that changing one option leaves what the others drew as it was.
@@ -144,13 +145,13 @@ class Fleet:
         by_kind = np.array([device.throughput(*families) for device in device_rows], np.float64)
         speed = by_kind[device_of] / np.exp(compute_places * math.log(spread.compute))
         slower = np.exp(bandwidth_places * math.log(spread.bandwidth))
-        network = Kinds(columns(network_rows), network_of)
+        network = ProfileColumns(columns(network_rows), network_of)
         down_sigma = network["sigma_down"] if spread.down_sigma is None else spread.down_sigma
         up_sigma = network["sigma_up"] if spread.up_sigma is None else spread.up_sigma
         to_wire = np.where(network["goodput"] > 0, WIRE_FACTOR, 1.0)
         down = network["down_bits_per_second"] * to_wire / slower * np.exp(down_sigma * normals[:, 1])
         up = network["up_bits_per_second"] * to_wire / slower * np.exp(up_sigma * normals[:, 2])
-        traced = Traced(trace, case, clients, streams)
+        traced = TraceColumns(trace, case, clients, streams)
         return cls(
             device_rows,
             network_rows,
@@ -162,7 +163,7 @@ class Fleet:
             rtt=traced.rtt(network["rtt_seconds"]),
             streams=streams,
             links=links or Links(),
-            behaviour=behaviour or Behaviour(),
+            behaviour=behaviour or ClientDynamics(),
             spread=spread,
             change=change,
             battery_joules=battery_joules,
@@ -185,14 +186,14 @@ class Fleet:
     # The present draws and those before: visits of two rounds may be asked about in turn. They go with the fleet.
 
     @cached_property
-    def _drawn(self) -> Callable[[str, int, int], Draws]:
-        return lru_cache(maxsize=2)(partial(draws, self.streams))
+    def _drawn(self) -> Callable[[str, int, int], VisitVariation]:
+        return lru_cache(maxsize=2)(partial(visit_variation, self.streams))
 
     @cached_property
     def _uniforms(self) -> Callable[[int, int], Doubles]:
         return lru_cache(maxsize=2)(partial(uniforms, self.streams))
 
-    def behaving(self, behaviour: Behaviour) -> Fleet:
+    def with_dynamics(self, behaviour: ClientDynamics) -> Fleet:
         """The same clients, who behave so."""
         return replace(self, behaviour=behaviour)
 
@@ -208,7 +209,7 @@ class Fleet:
         """Of a client's device."""
         return self.devices[int(self.device_of[client])].memory_bytes
 
-    def site_of(self, clients: NDArray[np.intp]) -> NDArray[np.intp]:
+    def access_link_of(self, clients: NDArray[np.intp]) -> NDArray[np.intp]:
         """Which site each client is at: they take turns."""
         return clients % max(len(self.links.site_down), 1)
 
@@ -227,8 +228,8 @@ class Fleet:
         What varies from visit to visit is drawn for the round, or, if ``visit`` numbers the only one asked for, for it.
         """
         chosen = np.asarray(clients, np.intp)
-        device = Kinds(self._device_columns, self.device_of[chosen])
-        network = Kinds(self._network_columns, self.network_of[chosen])
+        device = ProfileColumns(self._device_columns, self.device_of[chosen])
+        network = ProfileColumns(self._network_columns, self.network_of[chosen])
         draws = self._draws(chosen, round, visit)
         mode, down, up = self._modes(chosen, round)
         width = 2 * self.change.redraw
@@ -239,7 +240,7 @@ class Fleet:
         hazard = self.change.crashes_per_second
         return Conditions(
             clients=chosen,
-            site=self.site_of(chosen),
+            site=self.access_link_of(chosen),
             flops_per_second=self.flops_per_second[chosen] * mode * vary[:, 0],
             step_seconds=device["step_seconds"],
             slowdown=np.exp(self.change.jitter * draws.normal[:, 0]) if self.change.jitter else ones,
@@ -261,10 +262,10 @@ class Fleet:
             tail_seconds=network["tail_seconds"] if rate_dependent else nothing,
         )
 
-    def _draws(self, chosen: NDArray[np.intp], round: int, visit: int | None) -> Draws:
+    def _draws(self, chosen: NDArray[np.intp], round: int, visit: int | None) -> VisitVariation:
         change = self.change
         if not (change.jitter or change.redraw or change.noise or change.crashes_per_second):
-            return Draws.none(chosen.size)
+            return VisitVariation.none(chosen.size)
         if visit is None:
             return self._drawn("visits of a round", round, len(self)).of(chosen)
         block, index = divmod(visit, VISITS_PER_DRAW)
@@ -289,7 +290,7 @@ class Fleet:
         return mode, down, up
 
 
-def _check(clients: int, spread: Spread, change: Change, battery_joules: float) -> None:
+def _check(clients: int, spread: ClientVariation, change: RoundVariation, battery_joules: float) -> None:
     if clients < 1:
         raise ValueError(f"a fleet needs at least one client, not {clients}")
     for name, value in (("compute spread", spread.compute), ("bandwidth spread", spread.bandwidth)):

@@ -25,7 +25,7 @@ def columns(rows: Sequence[Device] | Sequence[Network]) -> dict[str, Doubles]:
     return {name: np.array([getattr(row, name) for row in rows], np.float64) for name in numbers}
 
 
-class Kinds:
+class ProfileColumns:
     """Columns of the rows that some clients have: ``kinds["rtt_seconds"]`` is (clients,)."""
 
     def __init__(self, columns: Mapping[str, Doubles], which: NDArray[np.intp]) -> None:

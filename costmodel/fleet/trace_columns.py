@@ -21,7 +21,7 @@ ClientTrace = Capacities | Users | Cases | Machines
 """The traces that say what clients are like; others say what happens to them over time."""
 
 
-class Traced:
+class TraceColumns:
     """The columns of a trace, row by row; each method gives those of the clients, or what else it was given."""
 
     def __init__(self, trace: ClientTrace | None, case: int, clients: int, streams: Streams) -> None:

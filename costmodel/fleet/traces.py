@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.fleet.csv_table import Table, read_table
+from costmodel.fleet.csv_table import CsvTable, read_table
 
 Doubles = NDArray[np.float64]
 DAY_SECONDS = 86400.0
@@ -53,7 +53,7 @@ class Cases:
 
 @dataclass(frozen=True)
 class WindowTrace:
-    """When each device was available, for `costmodel.fleet.availability.Windows`.
+    """When each device was available, for `costmodel.fleet.availability.RecordedIntervals`.
 
     t = 0 is a midnight of the recording's clock, and each device's trace starts within the day that follows.
     """
@@ -118,20 +118,20 @@ def _unknown(found: list[str]) -> str:
     return f"no known trace has the columns {', '.join(found)}; {hint}known are {known}"
 
 
-def _capacities(table: Table) -> Capacities:
+def _capacities(table: CsvTable) -> Capacities:
     return Capacities(
         compute_seconds=table.numbers("computation_ms_per_sample", positive=True) / 1e3,
         bits_per_second=table.numbers("communication_kbps", positive=True) * 1e3,
     )
 
 
-def _users(table: Table) -> Users:
+def _users(table: CsvTable) -> Users:
     down, up = table.numbers("down_kbps_mean", positive=True), table.numbers("up_kbps_mean", positive=True)
     down_cv, up_cv = table.numbers("down_kbps_std") / down, table.numbers("up_kbps_std") / up
     return Users(down * 1e3, up * 1e3, down_cv, up_cv)
 
 
-def _cases(table: Table) -> Cases:
+def _cases(table: CsvTable) -> Cases:
     numbers, mean = table.numbers("case"), table.numbers("kbps_mean", positive=True)
     cv = table.numbers("kbps_std") / mean
     for row, number in enumerate(numbers.tolist()):
@@ -140,7 +140,7 @@ def _cases(table: Table) -> Cases:
     return Cases({int(case): (mean[numbers == case] * 1e3, cv[numbers == case]) for case in np.unique(numbers)})
 
 
-def _windows(table: Table) -> WindowTrace:
+def _windows(table: CsvTable) -> WindowTrace:
     begins, ends = table.numbers("start_s").tolist(), table.numbers("end_s").tolist()
     for row, (begin, end) in enumerate(zip(begins, ends, strict=True)):
         if end < begin:
@@ -159,7 +159,7 @@ def _windows(table: Table) -> WindowTrace:
     return WindowTrace(tuple(spans), tuple(tuple(row) for row in windows.values()), start, start + days * DAY_SECONDS)
 
 
-def _spans(table: Table, last: float) -> tuple[list[str], dict[str, tuple[float, float]]]:
+def _spans(table: CsvTable, last: float) -> tuple[list[str], dict[str, tuple[float, float]]]:
     """(device of each window, (start, end) of each device's trace).
 
     The file beside the windows says when each trace started and ended, also of devices without any window. If there is
@@ -185,7 +185,7 @@ def _spans(table: Table, last: float) -> tuple[list[str], dict[str, tuple[float,
     return labels, spans
 
 
-def _machines(table: Table) -> Machines:
+def _machines(table: CsvTable) -> Machines:
     return Machines(
         client=tuple(table.distinct("client")),
         flops_per_second=table.numbers("flops_per_second", positive=True),
@@ -195,7 +195,7 @@ def _machines(table: Table) -> Machines:
     )
 
 
-def _series(table: Table) -> Series:
+def _series(table: CsvTable) -> Series:
     seconds, factor = table.numbers("seconds"), table.numbers("factor", positive=True)
     labels = table.texts("client") if "client" in table.column else ["all"] * seconds.size
     rows: dict[str, list[int]] = {}
@@ -211,20 +211,20 @@ def _series(table: Table) -> Series:
 
 
 @dataclass(frozen=True)
-class Kind:
+class TraceKind:
     """A kind of file."""
 
     name: str
     columns: tuple[str, ...]
     """All that it needs"""
-    build: Callable[[Table], Trace]
+    build: Callable[[CsvTable], Trace]
 
 
 KINDS = (
-    Kind("client capacities", ("client_id", "computation_ms_per_sample", "communication_kbps"), _capacities),
-    Kind("network users", ("down_kbps_mean", "down_kbps_std", "up_kbps_mean", "up_kbps_std"), _users),
-    Kind("network cases", ("case", "kbps_mean", "kbps_std"), _cases),
-    Kind("availability windows", ("device", "start_s", "end_s"), _windows),
-    Kind("machines", ("client", "flops_per_second", "down_bits_per_second", "up_bits_per_second"), _machines),
-    Kind("bandwidth series", ("seconds", "factor"), _series),
+    TraceKind("client capacities", ("client_id", "computation_ms_per_sample", "communication_kbps"), _capacities),
+    TraceKind("network users", ("down_kbps_mean", "down_kbps_std", "up_kbps_mean", "up_kbps_std"), _users),
+    TraceKind("network cases", ("case", "kbps_mean", "kbps_std"), _cases),
+    TraceKind("availability windows", ("device", "start_s", "end_s"), _windows),
+    TraceKind("machines", ("client", "flops_per_second", "down_bits_per_second", "up_bits_per_second"), _machines),
+    TraceKind("bandwidth series", ("seconds", "factor"), _series),
 )

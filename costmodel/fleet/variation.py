@@ -17,7 +17,7 @@ Streams = Callable[[str, int, int], np.random.Generator]
 
 
 @dataclass(frozen=True)
-class Draws:
+class VisitVariation:
     """Independent random numbers, as many rows as there are visits."""
 
     normal: Doubles
@@ -28,19 +28,19 @@ class Draws:
     """(visits,) of mean 1"""
 
     @classmethod
-    def none(cls, visits: int) -> Draws:
+    def none(cls, visits: int) -> VisitVariation:
         """Where no use is made of them: the middle of each law."""
         return cls(np.zeros((visits, 3)), np.full((visits, 2), 0.5), np.ones(visits))
 
-    def of(self, visits: NDArray[np.intp] | slice) -> Draws:
+    def of(self, visits: NDArray[np.intp] | slice) -> VisitVariation:
         """Those of some visits."""
-        return Draws(self.normal[visits], self.uniform[visits], self.exponential[visits])
+        return VisitVariation(self.normal[visits], self.uniform[visits], self.exponential[visits])
 
 
-def draws(streams: Streams, purpose: str, index: int, visits: int) -> Draws:
+def visit_variation(streams: Streams, purpose: str, index: int, visits: int) -> VisitVariation:
     """Of the block ``index`` of visits."""
     rng = streams(purpose, index, 0)
-    return Draws(rng.standard_normal((visits, 3)), rng.random((visits, 2)), rng.standard_exponential(visits))
+    return VisitVariation(rng.standard_normal((visits, 3)), rng.random((visits, 2)), rng.standard_exponential(visits))
 
 
 def uniforms(streams: Streams, epoch: int, clients: int) -> Doubles:

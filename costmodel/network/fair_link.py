@@ -11,8 +11,8 @@ end of a flow that runs at its cap is fixed in seconds. So no flow need be touch
 
 Times are absolute float64. A flow that is never held below its cap ends at ``start + bits / cap``, to the bit, whoever
 else is on the link. At one instant `costmodel.network.transfers` first takes off what has finished, then lets flows
-leave, then changes caps, then lets flows join, each in ascending order of flow number. Who drives a `Link` in this
-order agrees with it to the bit, however often `Link.next_finish` is asked or a cap is "changed" to itself.
+leave, then changes caps, then lets flows join, each in ascending order of flow number. Who drives a `FairLink` in this
+order agrees with it to the bit, however often `FairLink.next_finish` is asked or a cap is "changed" to itself.
 
 Sharing by progressive filling: D. Bertsekas, R. Gallager, Data Networks, 2nd ed., 1992, section 6.5.2. Virtual time:
 A. Parekh, R. Gallager, A generalized processor sharing approach to flow control in integrated services networks: the
@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from costmodel.network.water_filling import SLACK, Flow, Site, Water
+from costmodel.network.water_filling import SLACK, AccessLink, Flow, WaterLevel
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Served:
     """Seconds with a cap of 0."""
 
 
-class Link:
+class FairLink:
     """A link of ``capacity`` bit/s in use, and behind it one of ``site_capacity[g]`` bit/s for each site g, if any.
 
     Operations come in order of time, and none after `next_finish` until `finished` has taken that flow off. A flow's
@@ -55,7 +55,7 @@ class Link:
         assert all(each > 0 for each in site_capacity), site_capacity
         serials = count(1)
         self._capacity = capacity
-        self._sites = [Site(float(each), serials) for each in site_capacity or (math.inf,)]
+        self._sites = [AccessLink(float(each), serials) for each in site_capacity or (math.inf,)]
         self._flows: dict[int, Flow] = {}
         self._now = -math.inf
         self._next = math.inf
@@ -85,7 +85,7 @@ class Link:
         changed.site.place(changed, cap)
         self._settle()
 
-    def leave(self, now: float, flow: int) -> Served:
+    def remove(self, now: float, flow: int) -> Served:
         """Take ``flow`` off before its end; what it left unsent is lost."""
         self._move_on(now)
         left = self._flows.pop(flow)
@@ -130,13 +130,13 @@ class Link:
         reached run at their caps again; a rising level never undoes the first, and each goes one way only, so this
         ends, rounding or not.
         """
-        water = Water(self._capacity)
+        water = WaterLevel(self._capacity)
         for site in self._sites:
             if site.bound:
                 site.fill()
-                water.pour(-site.capacity, 0)
+                water.raise_level(-site.capacity, 0)
             else:
-                water.pour(-site.own.caps, site.held.count)
+                water.raise_level(-site.own.caps, site.held.count)
         self._lower(water)
         self._raise(water)
         for site in self._sites:
@@ -144,24 +144,24 @@ class Link:
                 site.level = water.level
         self._next = min([site.next_finish() for site in self._sites])
 
-    def _lower(self, water: Water) -> None:
+    def _lower(self, water: WaterLevel) -> None:
         """Hold the flows whose caps are above the water, and the sites whose own links would let them be."""
         for site in self._sites:
             if site.bound and site.level > water.level * SLACK:
                 site.bound = False
-                water.pour(site.capacity - site.own.caps, site.held.count)
+                water.raise_level(site.capacity - site.own.caps, site.held.count)
             if not site.bound:
-                site.hold_back(water)
+                site.throttle(water)
 
-    def _raise(self, water: Water) -> None:
+    def _raise(self, water: WaterLevel) -> None:
         """Let go the flows whose caps the water has reached, and leave the sites that fill their own links to them."""
         level = math.nan
         while level != water.level:
             level = water.level
             for site in self._sites:
                 if not site.bound:
-                    site.let_go(water)
+                    site.release(water)
                     if site.demand(water.level) > site.capacity * SLACK:
                         site.bound = True
-                        water.pour(site.own.caps - site.capacity, -site.held.count)
+                        water.raise_level(site.own.caps - site.capacity, -site.held.count)
                         site.fill()

@@ -1,4 +1,5 @@
-"""A batch of flows over shared links, solved at once: a closed form where no link is ever full, `Link` where one is.
+"""A batch of flows over shared links, solved at once: a closed form where no link is ever full, `FairLink` where one
+is.
 
 Which of the two it is makes no difference to the result, to the bit.
 """
@@ -13,9 +14,8 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.network.fair_link import Link
-from costmodel.network.sending import Sending
-from costmodel.network.tcp import INITIAL_WINDOW_BITS
+from costmodel.network.fair_link import FairLink
+from costmodel.network.tcp import INITIAL_WINDOW_BITS, SlowStart
 from costmodel.network.water_filling import SLACK
 
 Doubles = NDArray[np.float64]
@@ -27,7 +27,7 @@ _LEAVE, _CHANGE, _JOIN = range(3)
 
 
 @dataclass(frozen=True)
-class Shared:
+class TransferTimes:
     """How the flows of one batch fared; arrays of shape (flows,)."""
 
     finish: Doubles
@@ -55,7 +55,7 @@ class _Batch:
         return _Batch(*(each[which] for each in vars(self).values()))
 
 
-def share(
+def transfer_batch(
     start: ArrayLike,
     bits: ArrayLike,
     cap: ArrayLike | None,
@@ -66,13 +66,13 @@ def share(
     site: ArrayLike | None = None,
     site_capacity: Sequence[float] = (),
     varying: Varying | None = None,
-) -> Shared:
+) -> TransferTimes:
     """Send each flow over a link of ``capacity`` bit/s; a flow that is not done by its ``until`` leaves it then.
 
     ``start`` and ``until`` in absolute seconds (inf: never), ``bits`` >= 0 and ``cap`` >= 0 in bit/s (0: paused) have
     shape (flows,), and so has ``site``, the indices into ``site_capacity`` (bit/s); ``until`` may be one for all. A
     flow of zero bits ends when it starts. If caps are ``varying``, ``cap`` is not looked at. Flows with an ``rtt`` > 0
-    (seconds) start slowly (`costmodel.network.sending`).
+    (seconds) start slowly (`costmodel.network.tcp`).
     """
     assert cap is not None or varying, "neither cap nor varying"
     first = np.asarray(start, np.float64)
@@ -89,15 +89,17 @@ def share(
     assert (np.isfinite(flows.cap) & (flows.cap >= 0)).all(), cap
     assert (flows.site >= 0).all() and flows.site.max(initial=0) < max(len(site_capacity), 1), site
     live = np.flatnonzero((flows.bits > 0) & (first < flows.until))
-    shared = Shared(np.where((flows.bits == 0) & (first <= flows.until), first, math.inf), *np.zeros((3, first.size)))
+    shared = TransferTimes(
+        np.where((flows.bits == 0) & (first <= flows.until), first, math.inf), *np.zeros((3, first.size))
+    )
     if not varying:
         some = flows.only(live)
-        alone = _alone(some)
+        alone = _uncontended(some)
         if _fits(some, alone.finish, capacity, site_capacity):
             for name, column in vars(alone).items():
                 getattr(shared, name)[live] = column
             return shared
-    _one_by_one(flows, live.tolist(), Link(capacity, site_capacity), varying, shared)
+    _event_by_event(flows, live.tolist(), FairLink(capacity, site_capacity), varying, shared)
     return shared
 
 
@@ -124,9 +126,9 @@ def _peak(flows: _Batch, finish: Doubles) -> float:
     return float(np.cumsum(change).max(initial=0.0))
 
 
-def _alone(flows: _Batch) -> Shared:
-    """How flows fare that all run at their caps: `Sending` for many, in the same arithmetic."""
-    shared = Shared(np.full(flows.start.size, math.inf), *np.zeros((3, flows.start.size)))
+def _uncontended(flows: _Batch) -> TransferTimes:
+    """How flows fare that all run at their caps: `SlowStart` for many, in the same arithmetic."""
+    shared = TransferTimes(np.full(flows.start.size, math.inf), *np.zeros((3, flows.start.size)))
     shared.paused[flows.cap == 0] = (flows.until - flows.start)[flows.cap == 0]
     which = np.flatnonzero(flows.cap > 0)
     now, left, window = flows.start[which], flows.bits[which], np.full(which.size, INITIAL_WINDOW_BITS)
@@ -150,13 +152,15 @@ def _alone(flows: _Batch) -> Shared:
     return shared
 
 
-def _one_by_one(flows: _Batch, live: Sequence[int], link: Link, varying: Varying | None, shared: Shared) -> None:
+def _event_by_event(
+    flows: _Batch, live: Sequence[int], link: FairLink, varying: Varying | None, shared: TransferTimes
+) -> None:
     """Fill in how flows fare, event by event, in the order that the module promises."""
     start, bits, cap, until, site, rtt = (each.tolist() for each in vars(flows).values())
     agenda = [(start[flow], _JOIN, flow) for flow in live]
     agenda += [(until[flow], _LEAVE, flow) for flow in live if until[flow] < math.inf]
     heapify(agenda)
-    under_way: dict[int, Sending] = {}
+    under_way: dict[int, SlowStart] = {}
     active: set[int] = set()
 
     def off(flow: int, finish: float) -> None:
@@ -167,7 +171,7 @@ def _one_by_one(flows: _Batch, live: Sequence[int], link: Link, varying: Varying
     def broken_off(flow: int, now: float) -> None:
         if flow in active:
             active.remove(flow)
-            under_way[flow].broken_off(link.leave(now, flow))
+            under_way[flow].broken_off(link.remove(now, flow))
         off(flow, math.inf)
 
     def cap_now(flow: int, now: float, follow: bool) -> float:
@@ -181,7 +185,7 @@ def _one_by_one(flows: _Batch, live: Sequence[int], link: Link, varying: Varying
 
     def join(flow: int, now: float) -> None:
         rate = cap_now(flow, now, follow=flow not in under_way)
-        sending = under_way.setdefault(flow, Sending(bits[flow], rtt[flow]))
+        sending = under_way.setdefault(flow, SlowStart(bits[flow], rtt[flow]))
         active.add(flow)
         link.join(now, flow, sending.next_part(now, rate), rate, site[flow])
 

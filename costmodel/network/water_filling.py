@@ -24,7 +24,7 @@ class Flow:
 
     number: int
     bits: float
-    site: Site
+    site: AccessLink
     since: float
     """When it last came to run at its cap, or was paused;"""
     sent: float = 0.0
@@ -38,7 +38,7 @@ class Flow:
     """and what virtual time was then."""
     held: float = 0.0
     paused: float = 0.0
-    side: _Side | None = None
+    side: _FlowSet | None = None
     """None while it is paused."""
     serial: int = 0
 
@@ -47,7 +47,7 @@ _Entry = tuple[float, int, int, Flow]
 """(key, flow number, serial, flow); stale, to be dropped when met, if the flow has another serial by now."""
 
 
-class _Side:
+class _FlowSet:
     """The flows on one side of a level, by their end and by their cap (``sign`` -1: the largest cap first)."""
 
     __slots__ = ("by_cap", "by_end", "caps", "count", "serials", "sign")
@@ -94,7 +94,7 @@ def _first(heap: list[_Entry]) -> _Entry | None:
     return None
 
 
-class Water:
+class WaterLevel:
     """The level that fills a link, from what flows at their caps leave of it and how many others share that."""
 
     __slots__ = ("_least", "count", "level", "rest")
@@ -105,7 +105,7 @@ class Water:
         self.count = 0
         self.level = math.inf
 
-    def pour(self, rest: float, count: int) -> None:
+    def raise_level(self, rest: float, count: int) -> None:
         """Leave ``rest`` bit/s more, to ``count`` more that share."""
         self.rest += rest
         self.count += count
@@ -115,7 +115,7 @@ class Water:
             self.level = math.inf if self.rest >= self._least else -math.inf
 
 
-class Site:
+class AccessLink:
     """The flows of one site: those that run at their own cap, and those held at the level, in virtual time.
 
     The site is bound if its level is that of its own link and not the server's.
@@ -125,8 +125,8 @@ class Site:
 
     def __init__(self, capacity: float, serials: Iterator[int]) -> None:
         self.capacity = capacity
-        self.own = _Side(-1, serials)
-        self.held = _Side(1, serials)
+        self.own = _FlowSet(-1, serials)
+        self.held = _FlowSet(1, serials)
         self.level = math.inf
         self.bound = False
         self.now = self.virtual = 0.0
@@ -185,16 +185,16 @@ class Site:
         flow.up, flow.mark = self.now, self.virtual
         self.held.add(flow, self.virtual + flow.bits - flow.sent - flow.cap * (self.now - flow.since))
 
-    def hold_back(self, water: Water) -> None:
+    def throttle(self, water: WaterLevel) -> None:
         """Hold the flows whose caps are above the water, which rises with each: the largest first."""
         while (entry := _first(self.own.by_cap)) and entry[3].cap > water.level * SLACK:
             flow = entry[3]
             self.own.remove(flow)
             self._hold(flow)
             self.crossings += 1
-            water.pour(flow.cap, 1)
+            water.raise_level(flow.cap, 1)
 
-    def let_go(self, water: Water) -> None:
+    def release(self, water: WaterLevel) -> None:
         """Let the flows whose caps the water has reached run at them; it rises with each: the smallest first."""
         while (entry := _first(self.held.by_cap)) and entry[3].cap <= water.level:
             flow = entry[3]
@@ -206,14 +206,14 @@ class Site:
                 self.held.remove(flow)
             self.own.add(flow, flow.end)
             self.crossings += 1
-            water.pour(-flow.cap, -1)
+            water.raise_level(-flow.cap, -1)
 
     def fill(self) -> None:
         """Find the level of the site's own link."""
-        water = Water(self.capacity)
-        water.pour(-self.own.caps, self.held.count)
-        self.hold_back(water)
-        self.let_go(water)
+        water = WaterLevel(self.capacity)
+        water.raise_level(-self.own.caps, self.held.count)
+        self.throttle(water)
+        self.release(water)
         self.level = water.level
 
     def demand(self, level: float) -> float:

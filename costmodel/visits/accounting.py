@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.fleet.conditions import Conditions
-from costmodel.fleet.dynamics import Behaviour
+from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.visits.work import Works
 
@@ -40,9 +40,9 @@ class Timeline:
     flops: Doubles
     joules_spent: Doubles
     """Of computing and radio."""
-    shared: Doubles
+    contention_seconds: Doubles
     """Seconds lost because others used the same links."""
-    paused: Doubles
+    paused_seconds: Doubles
     """Seconds in which the client was away."""
     computed: Doubles
     """Seconds of computing."""
@@ -82,12 +82,12 @@ class Transfer:
     """Of the whole message"""
     sent: Doubles
     """Bits by ``cut``"""
-    held: Doubles
+    contention_seconds: Doubles
     paused: Doubles
 
 
 @dataclass(frozen=True)
-class Computing:
+class ComputePhase:
     """Likewise for the computing between two messages."""
 
     begin: Doubles
@@ -97,25 +97,25 @@ class Computing:
     """Of being at work that it takes"""
 
 
-def account(
+def account_visits(
     start: Doubles,
     down: Transfer,
-    computing: Computing,
+    computing: ComputePhase,
     up: Transfer,
     works: Works,
     conditions: Conditions,
-    behaviour: Behaviour,
+    behaviour: ClientDynamics,
     until: float,
 ) -> Timeline:
     """What visits spent, from how their parts fared."""
     if np.isfinite(up.end).all():
         return _account_of_done(start, down, computing, up, works, conditions, behaviour.pauses)
-    spells = _spell(down), _spell(computing), _spell(up)
-    spell = spells[1]
+    intervals = _interval(down), _interval(computing), _interval(up)
+    interval = intervals[1]
     done = np.isfinite(computing.end)
-    worked = np.where(done, computing.seconds, spell)
+    worked = np.where(done, computing.seconds, interval)
     if behaviour.pauses:
-        worked = np.where(done, computing.seconds, np.minimum(_present(computing, conditions, behaviour), spell))
+        worked = np.where(done, computing.seconds, np.minimum(_present(computing, conditions, behaviour), interval))
     with np.errstate(invalid="ignore", divide="ignore"):
         share_done = np.where(done | (computing.seconds == 0), 1.0, np.minimum(worked / computing.seconds, 1.0))
     begun = np.isfinite(computing.begin) & (computing.begin <= computing.cut)
@@ -131,9 +131,9 @@ def account(
         bytes_down=_whole_bytes(works.bytes_down, down),
         bytes_up=_whole_bytes(works.bytes_up, up),
         flops=np.where(done, works.flops, np.where(begun, works.flops * share_done, 0.0)),
-        joules_spent=_joules(down, up, spells, computed, works, conditions),
-        shared=down.held + up.held,
-        paused=down.paused + up.paused + (np.where(begun, spell - worked, 0.0) if behaviour.pauses else 0.0),
+        joules_spent=_joules(down, up, intervals, computed, works, conditions),
+        contention_seconds=down.contention_seconds + up.contention_seconds,
+        paused_seconds=down.paused + up.paused + (np.where(begun, interval - worked, 0.0) if behaviour.pauses else 0.0),
         computed=computed,
     )
 
@@ -141,16 +141,16 @@ def account(
 def _account_of_done(
     start: Doubles,
     down: Transfer,
-    computing: Computing,
+    computing: ComputePhase,
     up: Transfer,
     works: Works,
     conditions: Conditions,
     pauses: bool,
 ) -> Timeline:
-    """`account` where every visit got to its end: without the cases that cannot be, several times faster."""
-    # An end is never past its cut, so spells need not be clipped.
-    spell, seconds = computing.end - computing.begin, computing.seconds
-    spells = down.end - down.begin, spell, up.end - up.begin
+    """`account_visits` where every visit got to its end: without the cases that cannot be, several times faster."""
+    # An end is never past its cut, so intervals need not be clipped.
+    interval, seconds = computing.end - computing.begin, computing.seconds
+    intervals = down.end - down.begin, interval, up.end - up.begin
     return Timeline(
         start,
         down.end,
@@ -160,54 +160,54 @@ def _account_of_done(
         bytes_down=works.bytes_down,
         bytes_up=works.bytes_up,
         flops=works.flops,
-        joules_spent=_joules(down, up, spells, seconds, works, conditions),
-        shared=down.held + up.held,
-        paused=down.paused + up.paused + (spell - seconds if pauses else 0.0),
+        joules_spent=_joules(down, up, intervals, seconds, works, conditions),
+        contention_seconds=down.contention_seconds + up.contention_seconds,
+        paused_seconds=down.paused + up.paused + (interval - seconds if pauses else 0.0),
         computed=seconds,
     )
 
 
 def radio_joules(direction: int, transfer: Transfer, conditions: Conditions) -> Doubles:
     """What a transfer takes of the battery until it ends or is cut; the tail comes after it."""
-    return _radio_joules(direction, transfer, _spell(transfer), conditions)
+    return _radio_joules(direction, transfer, _interval(transfer), conditions)
 
 
-def _radio_joules(direction: int, transfer: Transfer, spell: Doubles, conditions: Conditions) -> Doubles:
+def _radio_joules(direction: int, transfer: Transfer, interval: Doubles, conditions: Conditions) -> Doubles:
     watts, joules_per_bit = conditions.radio(direction)
-    return watts * np.maximum(spell - transfer.paused, 0.0) + joules_per_bit * transfer.sent
+    return watts * np.maximum(interval - transfer.paused, 0.0) + joules_per_bit * transfer.sent
 
 
 def _joules(
     down: Transfer,
     up: Transfer,
-    spells: tuple[Doubles, Doubles, Doubles],
+    intervals: tuple[Doubles, Doubles, Doubles],
     computed: Doubles,
     works: Works,
     conditions: Conditions,
 ) -> Doubles:
-    """Of radio, computing and the radio's tails; ``spells``: seconds that the parts lasted.
+    """Of radio, computing and the radio's tails; ``intervals``: seconds that the parts lasted.
 
     The radio stays awake after a message until the next one of the visit, or as long as it does. What follows the
     visit is not looked at: the tail after its last message is charged in full, even if the next visit begins within it.
     """
-    between = np.where(works.bytes_up > 0, spells[1], math.inf)
+    between = np.where(works.bytes_up > 0, intervals[1], math.inf)
     after_down = np.where(
         np.isfinite(down.end) & (works.bytes_down > 0), np.minimum(conditions.tail_seconds, between), 0.0
     )
     after_up = np.where(np.isfinite(up.end) & (works.bytes_up > 0), conditions.tail_seconds, 0.0)
-    transfers = ((DOWN, down, spells[0]), (UP, up, spells[2]))
-    messages = [_radio_joules(way, each, spell, conditions) for way, each, spell in transfers]
+    transfers = ((DOWN, down, intervals[0]), (UP, up, intervals[2]))
+    messages = [_radio_joules(way, each, interval, conditions) for way, each, interval in transfers]
     tails = conditions.tail_watts * (after_down + after_up)
     joules: Doubles = messages[0] + conditions.train_watts * computed + messages[1] + tails
     return joules
 
 
-def _present(computing: Computing, conditions: Conditions, behaviour: Behaviour) -> Doubles:
+def _present(computing: ComputePhase, conditions: Conditions, behaviour: ClientDynamics) -> Doubles:
     """Seconds at work of computing that was cut: only what lies within the client's presence."""
     begun = np.isfinite(computing.begin) & ~np.isfinite(computing.end)
-    spells = zip(conditions.clients.tolist(), computing.begin.tolist(), computing.cut.tolist(), begun, strict=True)
+    intervals = zip(conditions.clients.tolist(), computing.begin.tolist(), computing.cut.tolist(), begun, strict=True)
     return np.array(
-        [behaviour.present_seconds(client, begin, cut) if was else 0.0 for client, begin, cut, was in spells]
+        [behaviour.present_seconds(client, begin, cut) if was else 0.0 for client, begin, cut, was in intervals]
     )
 
 
@@ -217,7 +217,7 @@ def _whole_bytes(nbytes: NDArray[np.int64], transfer: Transfer) -> NDArray[np.in
     return np.where(np.isfinite(transfer.end), nbytes, part)
 
 
-def _spell(part: Transfer | Computing) -> Doubles:
+def _interval(part: Transfer | ComputePhase) -> Doubles:
     """Seconds that it lasted, as far as they lie before its cut; 0 if it never began."""
     begun = np.isfinite(part.begin) & (part.begin <= part.cut)
     return np.where(begun, np.minimum(part.end, part.cut) - np.where(begun, part.begin, 0.0), 0.0)

@@ -10,15 +10,15 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from costmodel.network.fair_link import Link, Served
-from costmodel.visits.live_visit import Flight
+from costmodel.network.fair_link import FairLink, Served
+from costmodel.visits.live_visit import LiveVisit
 from costmodel.visits.timeline import Links
 
 FLOW_ENDS, PASSES, BREAKS, CHANGES, DUE, FLOW_BEGINS, SETTLES = range(2, 9)
 """What happens at one instant, in this order; SimPy's own URGENT and NORMAL come before."""
 
 
-class Agenda(Protocol):
+class EventQueue(Protocol):
     """What is to happen, in order of time."""
 
     @property
@@ -29,7 +29,7 @@ class Agenda(Protocol):
         """Call back at ``time`` with an event that holds ``value``; at one time the lowest kind, then order, first."""
 
 
-class Play:
+class VisitDriver:
     """One visit under way: events in, the flight's next part out.
 
     ``flights`` are those under way by order, of which this is one: a visit that is not there any more was cut, and
@@ -39,16 +39,16 @@ class Play:
     def __init__(
         self,
         order: int,
-        flight: Flight,
-        agenda: Agenda,
-        flights: Mapping[int, Flight],
-        lanes: Mapping[int, Lane],
+        flight: LiveVisit,
+        agenda: EventQueue,
+        flights: Mapping[int, LiveVisit],
+        lanes: Mapping[int, SharedLinks],
         over: Callable[[Any], None],
     ) -> None:
         self.order, self.flight = order, flight
         self._agenda, self._flights, self._lanes, self._over = agenda, flights, lanes, over
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Its first part begins."""
         self._go_on(self.flight.begin())
 
@@ -78,12 +78,12 @@ class Play:
             self._over(event)
 
     @property
-    def _lane(self) -> Lane:
+    def _lane(self) -> SharedLinks:
         return self._lanes[self.flight.direction]
 
     def _join(self, _: Any) -> None:
         if self._is_under_way():
-            self._lane.join(self)
+            self._lane.add(self)
 
     def part_sent(self, served: Served) -> None:
         """A part of the message has been sent: the next follows, or, half a round trip later, all has arrived."""
@@ -105,17 +105,17 @@ class Play:
         self._go_on((self.flight.broken(self._agenda.now), math.inf))
 
 
-class Lane:
+class SharedLinks:
     """One direction of the shared links, event by event."""
 
-    def __init__(self, agenda: Agenda, links: Links, direction: int) -> None:
+    def __init__(self, agenda: EventQueue, links: Links, direction: int) -> None:
         self._agenda = agenda
-        self._link = Link(links.capacity(direction), links.site_capacity(direction))
+        self._link = FairLink(links.capacity(direction), links.access_capacity(direction))
         self._settling = False
         self._wake_at = math.inf
-        self._plays: dict[int, Play] = {}
+        self._plays: dict[int, VisitDriver] = {}
 
-    def join(self, play: Play) -> None:
+    def add(self, play: VisitDriver) -> None:
         """A part of a message begins."""
         now, flight = self._agenda.now, play.flight
         cap, until = flight.rate(now)
@@ -129,16 +129,16 @@ class Lane:
         """A flow is broken off; None if there is none at this moment."""
         if self._plays.pop(order, None) is None:
             return None
-        served = self._link.leave(self._agenda.now, order)
+        served = self._link.remove(self._agenda.now, order)
         self._settle()
         return served
 
-    def _follow(self, until: float, play: Play, part: int) -> None:
+    def _follow(self, until: float, play: VisitDriver, part: int) -> None:
         """Take note when the rate of the client's own link changes."""
         if until < math.inf:
             self._agenda.at(until, CHANGES, play.order, lambda _: self._change(play, part))
 
-    def _change(self, play: Play, part: int) -> None:
+    def _change(self, play: VisitDriver, part: int) -> None:
         if play.flight.part == part:
             now = self._agenda.now
             cap, until = play.flight.rate(now)

@@ -10,22 +10,23 @@ import math
 import numpy as np
 
 from costmodel.fleet.conditions import Conditions
-from costmodel.fleet.dynamics import Behaviour
+from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.fair_link import Served
-from costmodel.network.sending import Sending
-from costmodel.network.tcp import is_idle, wire_bits
-from costmodel.visits.accounting import Computing, Timeline, Transfer, account
+from costmodel.network.tcp import SlowStart, is_idle, wire_bits
+from costmodel.visits.accounting import ComputePhase, Timeline, Transfer, account_visits
 from costmodel.visits.timeline import Links
 from costmodel.visits.work import Work, Works
 
-DOWNLOAD, COMPUTE, UPLOAD, OVER = range(4)
+DOWNLOAD, COMPUTE, UPLOAD, FINISHED = range(4)
 
 
-class Flight:
+class LiveVisit:
     """A visit from ``start``; `begin` and `go_on` say when its next part is to flow or to end."""
 
-    def __init__(self, work: Work, conditions: Conditions, links: Links, behaviour: Behaviour, start: float) -> None:
+    def __init__(
+        self, work: Work, conditions: Conditions, links: Links, behaviour: ClientDynamics, start: float
+    ) -> None:
         assert len(conditions) == 1, len(conditions)
         self.work, self.conditions = work, conditions
         self._links, self._behaviour = links, behaviour
@@ -39,13 +40,13 @@ class Flight:
         self._begins = [start, math.inf, math.inf]
         self._cuts = [math.inf] * 3
         self._bits = [0.0, 0.0]
-        self._messages = [Sending(0.0, 0.0), Sending(0.0, 0.0)]
+        self._messages = [SlowStart(0.0, 0.0), SlowStart(0.0, 0.0)]
         self._nominal = (float(conditions.down[0]), float(conditions.up[0]))
 
     @property
     def is_over(self) -> bool:
         """Whether the visit has ended or was broken off."""
-        return self.part == OVER
+        return self.part == FINISHED
 
     @property
     def direction(self) -> int:
@@ -83,16 +84,16 @@ class Flight:
             self._charge = self._charge - float(self.conditions.train_watts[0]) * self._seconds
             self.part = UPLOAD
             return self._message(now)
-        self.part = OVER
+        self.part = FINISHED
         return now, math.inf
 
     def broken(self, now: float) -> float:
         """This part is broken off, and the visit with it."""
-        self.part = OVER
+        self.part = FINISHED
         return now
 
     @property
-    def message(self) -> Sending:
+    def message(self) -> SlowStart:
         """The one under way, or the last one."""
         return self._messages[self.direction]
 
@@ -111,7 +112,7 @@ class Flight:
         if nbytes == 0:
             return self.go_on(now) if now <= self._cuts[part] else (math.inf, self._cuts[part])
         handshake, rtt = self._opening(now)
-        self._messages[direction] = Sending(bits, rtt)
+        self._messages[direction] = SlowStart(bits, rtt)
         return now + handshake, self._cuts[part]
 
     def _compute(self, now: float) -> tuple[float, float]:
@@ -145,14 +146,14 @@ class Flight:
     def timeline(self, until: float = math.inf) -> Timeline:
         """Of this one visit; of one under way, as far as it got by ``until``, when its flow was cut."""
         down, up = (self._transfer(direction, until) for direction in (DOWN, UP))
-        computing = Computing(
+        computing = ComputePhase(
             _one(self._begins[COMPUTE]),
             _one(min(self._cuts[COMPUTE], until)),
             _one(self._ends[COMPUTE]),
             _one(self._seconds),
         )
         works = Works.of([self.work])
-        return account(_one(self.start), down, computing, up, works, self.conditions, self._behaviour, until)
+        return account_visits(_one(self.start), down, computing, up, works, self.conditions, self._behaviour, until)
 
     def _transfer(self, direction: int, until: float) -> Transfer:
         part, message = (DOWNLOAD, UPLOAD)[direction], self._messages[direction]

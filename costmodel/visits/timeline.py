@@ -5,7 +5,7 @@ uploaded never wait for each other but within a visit. `costmodel.clock` plays t
 the bit. Nothing here reads the host's clock.
 
 A message begins to flow when its connection stands (`costmodel.network.tcp`), at once or window by window
-(`costmodel.network.sending`), takes its share of the links (`costmodel.network.transfers`), and then half a round-trip
+(`costmodel.network.tcp`), takes its share of the links (`costmodel.network.transfers`), and then half a round-trip
 time. A message of no bytes takes no time at all. It is the download that opens a connection: a visit without one
 uploads over a connection taken to be open.
 
@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.fleet.conditions import Conditions
-from costmodel.fleet.dynamics import Behaviour
+from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.tcp import Transport, is_idle, wire_bits
-from costmodel.network.transfers import share
-from costmodel.visits.accounting import Computing, Timeline, Transfer, account, radio_joules
+from costmodel.network.transfers import transfer_batch
+from costmodel.visits.accounting import ComputePhase, Timeline, Transfer, account_visits, radio_joules
 from costmodel.visits.work import Works
 
 __all__ = ["Links", "Timeline", "solve"]
@@ -56,7 +56,7 @@ class Links:
         """Of the server's link."""
         return self.up if direction == UP else self.down
 
-    def site_capacity(self, direction: int) -> tuple[float, ...]:
+    def access_capacity(self, direction: int) -> tuple[float, ...]:
         """Of the sites' links."""
         return self.site_up if direction == UP else self.site_down
 
@@ -66,11 +66,11 @@ def solve(
     works: Works,
     conditions: Conditions,
     links: Links,
-    behaviour: Behaviour | None = None,
+    behaviour: ClientDynamics | None = None,
     until: float = math.inf,
 ) -> Timeline:
     """The timeline of a batch of visits; what happens after ``until`` is not looked at."""
-    behaviour = behaviour or Behaviour()
+    behaviour = behaviour or ClientDynamics()
     start = np.asarray(starts, np.float64)
     assert start.shape == (len(works),) == (len(conditions),), (start.shape, len(works), len(conditions))
     assert np.isfinite(start).all(), start
@@ -80,10 +80,10 @@ def solve(
     charge = conditions.charge - radio_joules(DOWN, down, conditions)
     cut = np.minimum(np.minimum(lost, until), _flat(down.end, charge, conditions.train_watts, conditions, behaviour))
     compute_end = behaviour.after(conditions, down.end, seconds)
-    computing = Computing(down.end, cut, _by(cut, compute_end), seconds)
+    computing = ComputePhase(down.end, cut, _by(cut, compute_end), seconds)
     charge = charge - conditions.train_watts * seconds
     up = _transfer(UP, computing.end, works.bytes_up, np.minimum(lost, until), conditions, links, behaviour, charge)
-    return account(start, down, computing, up, works, conditions, behaviour, until)
+    return account_visits(start, down, computing, up, works, conditions, behaviour, until)
 
 
 def _transfer(
@@ -93,16 +93,16 @@ def _transfer(
     cut: Doubles,
     conditions: Conditions,
     links: Links,
-    behaviour: Behaviour,
+    behaviour: ClientDynamics,
     charge: Doubles | None = None,
 ) -> Transfer:
     bits = wire_bits(nbytes.astype(np.float64)) * conditions.noise[:, direction]
     watts, joules_per_bit = conditions.radio(direction)
     charge = (conditions.charge if charge is None else charge) - joules_per_bit * bits
     cut = np.minimum(cut, _flat(begin, charge, watts, conditions, behaviour))
-    sites = links.site_capacity(direction)
+    sites = links.access_capacity(direction)
     handshake, rtt = _opening(direction, begin, conditions, links, behaviour)
-    shared = share(
+    shared = transfer_batch(
         begin + handshake,
         bits,
         conditions.rate(direction),
@@ -118,7 +118,7 @@ def _transfer(
 
 
 def _opening(
-    direction: int, begin: Doubles, conditions: Conditions, links: Links, behaviour: Behaviour
+    direction: int, begin: Doubles, conditions: Conditions, links: Links, behaviour: ClientDynamics
 ) -> tuple[Doubles, Doubles]:
     """(seconds until the connection stands, the round trip at which its window grows or 0 if it is wide already)"""
     rtt, transport = conditions.rtt, links.transport
@@ -128,7 +128,9 @@ def _opening(
     return handshake, np.where(slowly, rtt, 0.0)
 
 
-def _flat(begin: Doubles, charge: Doubles, watts: Doubles, conditions: Conditions, behaviour: Behaviour) -> Doubles:
+def _flat(
+    begin: Doubles, charge: Doubles, watts: Doubles, conditions: Conditions, behaviour: ClientDynamics
+) -> Doubles:
     """When the battery is empty if so much is drawn from ``begin`` on: at once if it cannot pay; inf on mains."""
     if not np.isfinite(charge).any():
         return np.full(len(conditions), math.inf)

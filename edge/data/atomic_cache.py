@@ -43,12 +43,12 @@ def text_once(final: Path, make: Callable[[], str]) -> str:
         try:
             _once(final, lambda: files.write_text(final, make()))
         except CacheError as error:
-            go_on_without(error)
+            warn_cache_unusable(error)
             return make()
     return final.read_text()
 
 
-def go_on_without(error: CacheError) -> None:
+def warn_cache_unusable(error: CacheError) -> None:
     """Tell in the log of the worker why something takes longer than it need."""
     with suppress(OSError):  # that disk may be full as well
         print(f"{error}; going on without it", file=sys.stderr, flush=True)

@@ -96,7 +96,7 @@ def profile_for(row: DataSet, augment: str = "default") -> Profile:
 
 
 @dataclass(frozen=True)
-class Draws:
+class AugmentationDraws:
     """One draw per example for each thing that a profile varies; None where it does not."""
 
     degrees: NDArray[np.float64] | None = None
@@ -107,13 +107,13 @@ class Draws:
     """(batch,)"""
 
 
-def draw(profile: Profile, batch: int, rng: np.random.Generator) -> Draws:
+def draw(profile: Profile, batch: int, rng: np.random.Generator) -> AugmentationDraws:
     """Draw for ``batch`` examples, always in the order rotation, crop, flip."""
     limit = profile.rotation_degrees
     degrees = rng.uniform(-limit, limit, batch) if limit else None
     corners = rng.integers(0, 2 * profile.crop_pad + 1, (batch, 2)) if profile.crop_pad else None
     flips = rng.random(batch) < 0.5 if profile.flip else None
-    return Draws(degrees, corners, flips)
+    return AugmentationDraws(degrees, corners, flips)
 
 
 def prepare(x: Tensor, profile: Profile, rng: np.random.Generator | None = None) -> Tensor:
@@ -130,7 +130,7 @@ def prepare(x: Tensor, profile: Profile, rng: np.random.Generator | None = None)
     return x.to(torch.float32).mul_(gain).add_(bias)
 
 
-def move(x: Tensor, draws: Draws, crop_pad: int, background: int) -> Tensor:
+def move(x: Tensor, draws: AugmentationDraws, crop_pad: int, background: int) -> Tensor:
     """Rotate, then crop, then flip each image of (batch, channels, height, width) by its own draw."""
     batch, channels, height, width = x.shape
     framed = F.pad(x, (1, 1, 1, 1), value=background).view(batch, channels, -1)
@@ -140,7 +140,9 @@ def move(x: Tensor, draws: Draws, crop_pad: int, background: int) -> Tensor:
     return framed.gather(2, source.view(batch, 1, -1).expand(-1, channels, -1)).view(x.shape)
 
 
-def _sources(draws: Draws, crop_pad: int, height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _sources(
+    draws: AugmentationDraws, crop_pad: int, height: int, width: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
     """Row and column of the pixel that each output pixel comes from, whole numbers that broadcast to (batch, h, w).
 
     What is made of whole rows and columns is small, and is made on the host.

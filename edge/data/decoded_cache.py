@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge.data.atomic_cache import build_once, text_once
-from edge.data.locate import Found, described, locate, missing, places
+from edge.data.locate import DatasetFiles, described, locate, missing, search_paths
 from edge.data.registry import Data, DataError, DataSet, Decoded, Split, dataset
 from edge.protocol.config import DataConfig
 
@@ -36,7 +36,7 @@ def open_data(config: DataConfig, cache: Path, fetch: bool = True) -> Data:
     DataError if the set is missing, damaged, or the cache cannot be written.
     """
     row = dataset(config.name)
-    searched = places(config.root, cache)
+    searched = search_paths(config.root, cache)
     found = locate(row, searched)
     if found is None:
         refusal = _why_no_download(row, config, fetch)
@@ -66,18 +66,18 @@ def _why_no_download(row: DataSet, config: DataConfig, fetch: bool) -> str | Non
     return None if fetch else "this command fetches nothing"
 
 
-def _downloaded(row: DataSet, cache: Path) -> Found:
+def _downloaded(row: DataSet, cache: Path) -> DatasetFiles:
     from edge.data import torchvision_files
 
     torchvision_files.download(row, cache)
-    searched = places(None, cache)
+    searched = search_paths(None, cache)
     found = locate(row, searched)
     if found is None:
         raise missing(row, searched, f"{cache / row.name} exists but is not complete; remove it and try again")
     return found
 
 
-def _decoded_folder(row: DataSet, found: Found, base: Path) -> Path:
+def _decoded_folder(row: DataSet, found: DatasetFiles, base: Path) -> Path:
     index = base / "index" / _stamp(row, found)
     key = index.read_text(errors="replace") if index.is_file() else None
     if key and key.startswith(f"{row.name}-") and (base / key).is_dir():
@@ -90,7 +90,7 @@ def _decoded_folder(row: DataSet, found: Found, base: Path) -> Path:
     return folder
 
 
-def _stamp(row: DataSet, found: Found) -> str:
+def _stamp(row: DataSet, found: DatasetFiles) -> str:
     """Changes whenever a source file is replaced, without reading it."""
     digest = hashlib.sha256(repr(row).encode())
     for file in found.files:
@@ -102,7 +102,7 @@ def _stamp(row: DataSet, found: Found) -> str:
     return digest.hexdigest()[:32]
 
 
-def _key(row: DataSet, found: Found) -> str:
+def _key(row: DataSet, found: DatasetFiles) -> str:
     digest = hashlib.sha256(f"{found.kind}|{row!r}".encode())
     for file in found.files:
         try:
@@ -113,7 +113,7 @@ def _key(row: DataSet, found: Found) -> str:
     return f"{row.name}-{digest.hexdigest()[:32]}"
 
 
-def _read(row: DataSet, found: Found) -> Decoded:
+def _read(row: DataSet, found: DatasetFiles) -> Decoded:
     # Each reader brings a heavy library that a filled cache makes superfluous.
     if found.kind == "official":
         from edge.data import torchvision_files
@@ -147,7 +147,7 @@ def _numbered(decoded: Decoded) -> dict[str, NDArray[np.int64]] | None:
     return {split: np.searchsorted(names, ids).astype(np.int64) for split, ids in splits.items()}
 
 
-def _map(row: DataSet, found: Found, folder: Path) -> Data:
+def _map(row: DataSet, found: DatasetFiles, folder: Path) -> Data:
     try:
         meta = json.loads((folder / "meta.json").read_text())
         # As plain arrays over the mapped file: indexing np.memmap itself costs more per batch.

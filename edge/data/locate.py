@@ -20,7 +20,7 @@ ENVIRONMENT = "FEDBR_DATA"
 
 
 @dataclass(frozen=True)
-class Place:
+class SearchPath:
     """A folder that may hold data sets."""
 
     label: str
@@ -29,7 +29,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Found:
+class DatasetFiles:
     """The files of a set, and who can read them."""
 
     kind: Literal["official", "archive", "parquet", "reader"]
@@ -38,7 +38,7 @@ class Found:
     """Root for torchvision's class, or the folder of the files."""
 
 
-def places(root: str | None, cache: Path | None) -> list[Place]:
+def search_paths(root: str | None, cache: Path | None) -> list[SearchPath]:
     """The folders to search, in order; DataError for a home folder that there is not."""
     if root is not None:
         return [_place("data.root", root)]
@@ -46,13 +46,13 @@ def places(root: str | None, cache: Path | None) -> list[Place]:
     if os.environ.get(ENVIRONMENT):
         found.append(_place(f"${ENVIRONMENT}", os.environ[ENVIRONMENT]))
     if cache is not None:
-        found.append(Place("the user cache", cache))
+        found.append(SearchPath("the user cache", cache))
     return found
 
 
-def _place(label: str, folder: str) -> Place:
+def _place(label: str, folder: str) -> SearchPath:
     try:
-        return Place(label, Path(folder).expanduser())
+        return SearchPath(label, Path(folder).expanduser())
     except RuntimeError as error:
         raise DataError(f"{label} = {folder!r}: {error}") from None
 
@@ -61,18 +61,18 @@ def check_root(row: DataSet, root: str | None) -> None:
     """Refuse a ``data.root`` that can never hold the set; DataError naming the key."""
     if root is None:
         return
-    places(root, None)
+    search_paths(root, None)
     comes_with = row.reader and getattr(importlib.import_module(row.reader), "COMES_WITH", None)
     if comes_with:
         raise DataError(f"data.root = {root!r}: {row.name} comes with {comes_with}; leave data.root out")
 
 
-def locate(row: DataSet, searched: Sequence[Place]) -> Found | None:
+def locate(row: DataSet, searched: Sequence[SearchPath]) -> DatasetFiles | None:
     """The set's files in the first place that has them all, or None."""
     folders = [place.folder for place in searched]
     if row.reader is not None and row.archive is None:
         files = importlib.import_module(row.reader).files(folders)
-        return Found("reader", files, files[0].parent) if files else None
+        return DatasetFiles("reader", files, files[0].parent) if files else None
     for folder in folders:
         # The authors' own files first, which nobody has compressed again.
         found = _official(row, folder) or _archive(row, folder) or _parquet(row, folder / row.name)
@@ -82,13 +82,14 @@ def locate(row: DataSet, searched: Sequence[Place]) -> Found | None:
 
 
 def find_data(name: str, root: str | None = None, cache: Path | None = None) -> str | None:
-    """Where the set is, for people, or None; DataError as of `dataset` and `places`. Nothing is opened or fetched."""
+    """Where the set is, for people, or None; DataError as of `dataset` and `search_paths`. Nothing is opened or
+    fetched."""
     row = dataset(name)
-    found = locate(row, places(root, cache))
+    found = locate(row, search_paths(root, cache))
     return None if found is None else described(row, found)
 
 
-def described(row: DataSet, found: Found, form: str = "") -> str:
+def described(row: DataSet, found: DatasetFiles, form: str = "") -> str:
     """``found`` in words; ``form`` says how its reader found the examples kept."""
     kinds = {
         "official": f"torchvision's {row.torchvision} files",
@@ -99,7 +100,7 @@ def described(row: DataSet, found: Found, form: str = "") -> str:
     return f"{kinds[found.kind]}{form and f' ({form})'} in {found.folder}"
 
 
-def missing(row: DataSet, searched: Sequence[Place], why_no_download: str) -> DataError:
+def missing(row: DataSet, searched: Sequence[SearchPath], why_no_download: str) -> DataError:
     """The error that says where the set was looked for and how to get it."""
     looked = [f"{place.label} ({place.folder})" for place in searched]
     if not any(place.label in ("data.root", f"${ENVIRONMENT}") for place in searched):
@@ -124,24 +125,24 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def _official(row: DataSet, root: Path) -> Found | None:
+def _official(row: DataSet, root: Path) -> DatasetFiles | None:
     for folder in (root, root / row.name):
         files = tuple(folder / file for file in row.files)
         if files and all(is_file(file) for file in files):
-            return Found("official", files, folder)
+            return DatasetFiles("official", files, folder)
     return None
 
 
-def _archive(row: DataSet, root: Path) -> Found | None:
+def _archive(row: DataSet, root: Path) -> DatasetFiles | None:
     for folder in (root, root / row.name):
         if row.archive is not None and is_file(folder / row.archive):
-            return Found("archive", (folder / row.archive,), folder)
+            return DatasetFiles("archive", (folder / row.archive,), folder)
     return None
 
 
-def _parquet(row: DataSet, folder: Path) -> Found | None:
+def _parquet(row: DataSet, folder: Path) -> DatasetFiles | None:
     train = folder / "train.parquet"
     for test in (folder / "test.parquet", folder / "val.parquet"):
         if is_file(train) and is_file(test):
-            return Found("parquet", (train, test), folder)
+            return DatasetFiles("parquet", (train, test), folder)
     return None

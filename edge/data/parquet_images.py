@@ -162,7 +162,7 @@ def pixels(row: DataSet, where: str, encoded: bytes | None) -> NDArray[np.uint8]
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # of sizes that are refused in any case
             image = Image.open(BytesIO(encoded), formats=FORMATS)  # reads no more than the size and the mode
         with image:
-            unfit = _unfit(row, image)
+            unfit = _unsupported(row, image)
             array = None if unfit else np.asarray(image.convert("L" if channels == 1 else "RGB"))
     except Exception as error:  # damaged bytes raise every kind of error in Pillow's decoders
         raise DataError(f"{where}: not a readable image: {_plain(error)}") from error
@@ -171,7 +171,7 @@ def pixels(row: DataSet, where: str, encoded: bytes | None) -> NDArray[np.uint8]
     return array.reshape(height, width, channels).transpose(2, 0, 1)
 
 
-def _unfit(row: DataSet, image: Image.Image) -> str:
+def _unsupported(row: DataSet, image: Image.Image) -> str:
     """What is wrong with an image that has not been decoded yet, '' if nothing is."""
     channels, height, width = row.stored
     if image.size != (width, height):

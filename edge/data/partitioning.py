@@ -1,4 +1,4 @@
-"""From the configuration to each client's examples: `share_out`, and `cached_shares` for many processes.
+"""From the configuration to each client's examples: `partition_data`, and `cached_partition` for many processes.
 
 The partition has a seed of its own, so that runs with different seeds, and all methods, share one.
 """
@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from edge.data import epsilon_partition, partition
-from edge.data.atomic_cache import CacheError, build_once, go_on_without
+from edge.data.atomic_cache import CacheError, build_once, warn_cache_unusable
 from edge.data.json_partition import content, read_indices
 from edge.data.locate import is_file
 from edge.data.partition import Indices
 from edge.data.registry import Data, DataError, DataSet, PartitionError
 from edge.protocol.config import DataConfig, PartitionConfig
-from edge.protocol.rng import generator
+from edge.protocol.rng import keyed_generator
 
 VERSION = "v1"
 ALPHA_MIN, ALPHA_MAX = 1e-3, 1e6
@@ -30,7 +30,7 @@ EQUAL = ("iid", "dirichlet", "epsilon")
 
 
 @dataclass(frozen=True)
-class Shares:
+class ClientIndices:
     """The indices of each client's examples, sorted; position = client."""
 
     train: list[Indices]
@@ -63,7 +63,7 @@ def check_partition(config: DataConfig, row: DataSet) -> None:
         )
 
 
-def share_out(config: DataConfig, data: Data) -> Shares:
+def partition_data(config: DataConfig, data: Data) -> ClientIndices:
     """Share the training and the test examples among ``config.clients`` clients.
 
     PartitionError if the partition is impossible, and if no client gets an example.
@@ -71,24 +71,26 @@ def share_out(config: DataConfig, data: Data) -> Shares:
     check_partition(config, data.row)
     rule = config.partition
     _check_count(config, len(data.train.y))
-    rngs = (generator(rule.seed, "partition"), generator(rule.seed, "partition.test"))
+    rngs = (keyed_generator(rule.seed, "partition"), keyed_generator(rule.seed, "partition.test"))
     if rule.kind == "file":
         assert rule.file is not None
-        shares = Shares(read_indices(Path(rule.file), config.clients, len(data.train.y)), _nothing(config.clients))
+        shares = ClientIndices(
+            read_indices(Path(rule.file), config.clients, len(data.train.y)), _nothing(config.clients)
+        )
     elif rule.kind == "natural":
         shares = _natural(config.clients, data)
     elif rule.kind in ("dirichlet", "dirichlet-unbalanced"):
         shares = _dirichlet(rule, config.clients, data, *rngs)
     elif rule.kind == "epsilon" and rule.epsilon > 0:
         mix = epsilon_partition.mixes(config.clients, data.classes, rule.epsilon, rngs[0])
-        shares = Shares(
+        shares = ClientIndices(
             epsilon_partition.deal(data.train.y, mix, rngs[0]), epsilon_partition.deal(data.test.y, mix, rngs[1])
         )
     else:
         train = partition.iid(len(data.train.y), config.clients, rngs[0])
-        shares = Shares(train, partition.iid(len(data.test.y), config.clients, rngs[1]))
+        shares = ClientIndices(train, partition.iid(len(data.test.y), config.clients, rngs[1]))
     if not any(len(share) for share in shares.train):
-        raise _nobody(config, len(data.train.y))
+        raise _no_client_error(config, len(data.train.y))
     return shares
 
 
@@ -97,36 +99,36 @@ def _check_count(config: DataConfig, count: int) -> None:
     if config.clients <= count or config.partition.kind in ("file", "natural"):
         return
     if config.partition.kind in EQUAL:
-        raise _nobody(config, count)
+        raise _no_client_error(config, count)
     raise PartitionError(f"data.clients = {config.clients}: there are only {count} training examples to share")
 
 
-def _nobody(config: DataConfig, count: int) -> PartitionError:
+def _no_client_error(config: DataConfig, count: int) -> PartitionError:
     return PartitionError(
         f"data.partition.kind = {config.partition.kind}: none of the {config.clients} clients gets any of the {count} "
         "training examples; lower data.clients"
     )
 
 
-def cached_shares(config: DataConfig, data: Data, cache: Path) -> Shares:
-    """`share_out`, kept in the cache by content and memory-mapped, so that all workers share one copy.
+def cached_partition(config: DataConfig, data: Data, cache: Path) -> ClientIndices:
+    """`partition_data`, kept in the cache by content and memory-mapped, so that all workers share one copy.
 
     Where the cache cannot be written, each worker has its own.
     """
     try:
         folder = build_once(
-            cache / "shares" / VERSION / _key(config, data), lambda folder: _save(share_out(config, data), folder)
+            cache / "shares" / VERSION / _key(config, data), lambda folder: _save(partition_data(config, data), folder)
         )
     except CacheError as error:
-        go_on_without(error)
-        return share_out(config, data)
+        warn_cache_unusable(error)
+        return partition_data(config, data)
     try:
-        return Shares(_load(folder, "train"), _load(folder, "test"))
+        return ClientIndices(_load(folder, "train"), _load(folder, "test"))
     except (OSError, ValueError, EOFError) as error:
         raise DataError(f"{folder}: the saved partition is damaged ({error}); remove this folder") from error
 
 
-def _natural(clients: int, data: Data) -> Shares:
+def _natural(clients: int, data: Data) -> ClientIndices:
     assert data.train.ids is not None
     assert data.test.ids is not None
     known = np.unique(data.train.ids)
@@ -135,12 +137,12 @@ def _natural(clients: int, data: Data) -> Shares:
             f"data.clients = {clients}, but {data.row.name} has {len(known)} clients (data.partition.kind = natural)"
         )
     chosen = known[:clients].tolist()
-    return Shares(partition.natural(data.train.ids, chosen), partition.natural(data.test.ids, chosen))
+    return ClientIndices(partition.natural(data.train.ids, chosen), partition.natural(data.test.ids, chosen))
 
 
 def _dirichlet(
     rule: PartitionConfig, clients: int, data: Data, rng: np.random.Generator, test_rng: np.random.Generator
-) -> Shares:
+) -> ClientIndices:
     labels = data.train.y
     if rule.kind == "dirichlet":
         train = partition.dirichlet(labels, clients, rule.alpha, data.classes, rng)
@@ -149,7 +151,7 @@ def _dirichlet(
             labels, clients, rule.alpha, data.classes, rng, rule.min_samples, rule.max_tries
         )
     counts = partition.histogram(labels, train, data.classes)
-    return Shares(train, partition.mirror(counts, data.test.y, test_rng))
+    return ClientIndices(train, partition.mirror(counts, data.test.y, test_rng))
 
 
 def _nothing(clients: int) -> list[Indices]:
@@ -165,7 +167,7 @@ def _key(config: DataConfig, data: Data) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _save(shares: Shares, folder: Path) -> None:
+def _save(shares: ClientIndices, folder: Path) -> None:
     for name, parts in (("train", shares.train), ("test", shares.test)):
         np.save(folder / f"{name}_indices.npy", np.concatenate(parts), allow_pickle=False)
         np.save(folder / f"{name}_offsets.npy", _offsets(parts), allow_pickle=False)

@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from edge.protocol.payload import Payload
-from edge.training.block_model import Net
-from edge.training.client_update import Local, Visit
+from edge.training.block_model import BlockModel
+from edge.training.client_update import ClientUpdate, VisitContext
 
 
-class Taught(Local):
+class DistillationUpdate(ClientUpdate):
     """ce_weight·CE + weight·(how far the local model is from the teacher).
 
     Subclasses can customise by overriding
@@ -37,20 +37,20 @@ class Taught(Local):
         """Of the term; 0: no teacher is run."""
         self.ce_weight = 1.0
 
-    def begin(self, net: Net, down: Payload, state: Payload, visit: Visit) -> None:
+    def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Start as FedAvg does, with the teacher where the local model starts."""
         super().begin(net, down, state, visit)
         if self.weight:
             self.teacher = net.freeze()
 
-    def loss(self, net: Net, x: Tensor, y: Tensor) -> Tensor:
+    def loss(self, net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
         """Both terms on the same batch; a weight of 1 changes no bit of the cross-entropy."""
         if not self.weight:
             return self.ce_weight * super().loss(net, x, y)
         cross_entropy, distance = self.compared(net, x, y)
-        return self.ce_weight * self.note(cross_entropy) + self.weight * distance
+        return self.ce_weight * self.record_loss(cross_entropy) + self.weight * distance
 
-    def compared(self, net: Net, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def compared(self, net: BlockModel, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """(cross-entropy, distance from the teacher), scalars."""
         logits = net.run(x)  # (batch, classes)
         with torch.no_grad():

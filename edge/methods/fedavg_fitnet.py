@@ -1,4 +1,4 @@
-"""FedAvg+FitNet, client half: the outputs of local blocks are drawn to those of the received model's.
+"""FedAvg+FitNet, client side: the outputs of local blocks are drawn to those of the received model's.
 
 Romero et al., FitNets: Hints for Thin Deep Nets, ICLR 2015, https://arxiv.org/abs/1412.6550; the baseline of Kim, Kim
 and Han, ICML 2022, https://arxiv.org/abs/2207.06936, Table 2. Both models have one shape, so no regressor is needed.
@@ -13,18 +13,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from edge.methods.distillation import Taught
+from edge.methods.distillation import DistillationUpdate
 from edge.protocol.payload import Payload
-from edge.training.block_model import Net
-from edge.training.client_update import Visit
+from edge.training.block_model import BlockModel
+from edge.training.client_update import VisitContext
 
 
-class FedAvgFitNet(Taught):
+class FedAvgFitNetUpdate(DistillationUpdate):
     """One visit under FedAvg+FitNet; the state between rounds is empty."""
 
     capturable = True
 
-    def begin(self, net: Net, down: Payload, state: Payload, visit: Visit) -> None:
+    def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Freeze the received model, if there are outputs to compare."""
         wanted = self.options["layers"]
         self.layers = list(range(1, len(net))) if wanted is None else sorted(wanted)
@@ -32,7 +32,7 @@ class FedAvgFitNet(Taught):
             self.weight = 0.0
         super().begin(net, down, state, visit)
 
-    def compared(self, net: Net, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def compared(self, net: BlockModel, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Cross-entropy, and the mean over layers of the squared differences."""
         features = net.features(x)
         gaps, taught = [], x

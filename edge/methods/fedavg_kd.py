@@ -1,4 +1,4 @@
-"""FedAvg+KD, client half: knowledge distillation from the received model, as FedMLB compares itself with it.
+"""FedAvg+KD, client side: knowledge distillation from the received model, as FedMLB compares itself with it.
 
 Hinton, Vinyals and Dean, Distilling the Knowledge in a Neural Network, 2015, https://arxiv.org/abs/1503.02531; the
 baseline of Kim, Kim and Han, ICML 2022, https://arxiv.org/abs/2207.06936, Table 2.
@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from edge.methods.distillation import Taught
+from edge.methods.distillation import DistillationUpdate
 
 
-class FedAvgKD(Taught):
+class FedAvgKDUpdate(DistillationUpdate):
     """One visit under FedAvg+KD; the state between rounds is empty."""
 
     capturable = True

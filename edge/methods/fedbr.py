@@ -1,4 +1,4 @@
-"""FedBR, client half: block-wise regularisation with the blocks that arrived.
+"""FedBR, client side: block-wise regularisation with the blocks that arrived.
 
 Zeng, Liu, Xu, Wang, Xu and Zhao, Enhanced Federated Learning with Adaptive Block-wise Regularization and Knowledge
 Distillation (FedBR).
@@ -16,23 +16,23 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from edge.protocol.payload import MODEL, Payload
-from edge.training.block_model import Net
-from edge.training.client_update import Local, Visit, first_last
+from edge.training.block_model import BlockModel
+from edge.training.client_update import ClientUpdate, VisitContext, first_last
 from edge.training.pathways import PathwayLoss, local_to_global
 
 
-class FedBR(Local):
+class FedBRUpdate(ClientUpdate):
     """One visit under FedBR; the client keeps its last local model."""
 
     capturable = True
     """All that makes one visit's step another is ``alpha``, a choice of the visit. The frozen model stays in its place;
     the losses of ``drop = "exact"`` are computed outside of steps."""
 
-    def begin(self, net: Net, down: Payload, state: Payload, visit: Visit) -> None:
+    def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Combine the kept first blocks with the received last blocks; freeze what was received."""
         super().begin(net, down, state, visit)
         blocks, alpha = len(net), visit.choice["alpha"]
-        self.frozen = net.frozen()
+        self.frozen = net.frozen_copy()
         self.frozen.load({key: down[MODEL][key] for key in net.layout.last(alpha)})
         self.pathways = range(blocks - alpha, blocks)
         divisors = {"used": None, "all": float(blocks - 1), "none": 1.0}
@@ -51,16 +51,16 @@ class FedBR(Local):
         self.exact = self.options["drop"] == "exact"
         self.before = full_loss(net, visit) if self.exact else 0.0
 
-    def loss(self, net: Net, x: Tensor, y: Tensor) -> Tensor:
+    def loss(self, net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
         """The main path and alpha hybrid pathways on the same batch."""
         features = net.features(x)
         with torch.set_grad_enabled(self.pathways_learn):
             hybrids = local_to_global(self.frozen, features, self.pathways, self.visit.pathways)
         loss, cross_entropy = self.objective(features[-1], hybrids, y)
-        self.note(cross_entropy)
+        self.record_loss(cross_entropy)
         return loss
 
-    def end(self, net: Net, visit: Visit) -> tuple[Payload, Payload, dict[str, float]]:
+    def end(self, net: BlockModel, visit: VisitContext) -> tuple[Payload, Payload, dict[str, float]]:
         """Report, beside the model, how far the local loss fell (the Δζ_L of Eq. 5; negative when it rose)."""
         up, kept, numbers = super().end(net, visit)
         if self.exact:
@@ -71,7 +71,7 @@ class FedBR(Local):
         return up, kept, {**numbers, "drop": abs(drop) if self.options["drop"] == "absolute" else drop}
 
 
-def full_loss(net: Net, visit: Visit) -> float:
+def full_loss(net: BlockModel, visit: VisitContext) -> float:
     """Mean cross-entropy of the model over all local training examples; changes no batch statistics."""
     total, count = 0.0, 0
     net.train_mode(False)

@@ -1,4 +1,4 @@
-"""FedDyn, client half: a linear and a quadratic term make every client's optimum agree with the global one.
+"""FedDyn, client side: a linear and a quadratic term make every client's optimum agree with the global one.
 
 Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, https://arxiv.org/abs/2111.04263
 
@@ -15,20 +15,20 @@ from __future__ import annotations
 import torch
 
 from edge.protocol.payload import Payload
-from edge.training.block_model import Net
-from edge.training.client_update import Correction, Visit
+from edge.training.block_model import BlockModel
+from edge.training.client_update import GradientCorrection, VisitContext
 
 KEPT = "feddyn"
 """Slot of λ_i."""
 
 
-class Dyn(Correction):
+class FedDynCorrection(GradientCorrection):
     """Adds −λ_i + α(w − θ) to every gradient."""
 
     capturable = True
     """All vectors are scratch, and the rest is options."""
 
-    def begin(self, net: Net, down: Payload, state: Payload, visit: Visit) -> None:
+    def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Take λ_i from the last visit; remember θ."""
         self.start = net.scratch("feddyn: start").copy_(net.flat)
         self.moved = net.scratch("feddyn: moved")
@@ -37,7 +37,7 @@ class Dyn(Correction):
         self.weight = float(self.options["coefficient"])
         self.all_clipped = self.options["clipped"] == "everything"
 
-    def correct(self, net: Net) -> None:
+    def correct(self, net: BlockModel) -> None:
         """Add what is inside the clipped gradient."""
         if self.all_clipped:
             # w − θ is exactly 0 in the first step, which α·w − α·θ would not be.
@@ -46,12 +46,12 @@ class Dyn(Correction):
             net.grad.sub_(self.start, alpha=self.weight)
         net.grad.sub_(self.linear)
 
-    def correct_unclipped(self, net: Net) -> None:
+    def correct_unclipped(self, net: BlockModel) -> None:
         """Add α·w where it is not to be clipped."""
         if not self.all_clipped:
             net.grad.add_(net.flat, alpha=self.weight)
 
-    def end(self, net: Net, visit: Visit) -> tuple[Payload, Payload, dict[str, float]]:
+    def end(self, net: BlockModel, visit: VisitContext) -> tuple[Payload, Payload, dict[str, float]]:
         """Keep λ_i − α(θ_i − θ); nothing more goes up, since the server has θ and gets θ_i."""
         self.linear.sub_(torch.sub(net.flat, self.start, out=self.moved), alpha=self.weight)
         return {}, {KEPT: net.views(net.layout.names, of=self.linear)}, {}

@@ -1,4 +1,4 @@
-"""FedGKD, client half: distillation from the mean of the server's last models.
+"""FedGKD, client side: distillation from the mean of the server's last models.
 
 Yao, Pan, Dai, Wan, Ding, Jin, Xu and Sun, Local-Global Knowledge Distillation in Heterogeneous Federated Learning with
 Non-IID Data, 2021, https://arxiv.org/abs/2107.00051
@@ -10,19 +10,19 @@ FedAvg.
 
 from __future__ import annotations
 
-from edge.methods.distillation import Taught
+from edge.methods.distillation import DistillationUpdate
 from edge.protocol.payload import TEACHER, Payload
-from edge.training.block_model import Net
-from edge.training.client_update import Visit
+from edge.training.block_model import BlockModel
+from edge.training.client_update import VisitContext
 
 
-class FedGKD(Taught):
+class FedGKDUpdate(DistillationUpdate):
     """One visit under FedGKD; the state between rounds is empty."""
 
     capturable = True
     """Whether a visit has a teacher is a choice of the visit."""
 
-    def begin(self, net: Net, down: Payload, state: Payload, visit: Visit) -> None:
+    def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Freeze what came down as the teacher, on top of the model where the visit starts."""
         if not visit.choice.get("distil", 1):
             self.weight = 0.0

@@ -1,4 +1,4 @@
-"""FedMLB, client half: multi-level branched regularisation.
+"""FedMLB, client side: multi-level branched regularisation.
 
 Kim, Kim and Han, Multi-Level Branched Regularization for Federated Learning, ICML 2022,
 https://arxiv.org/abs/2207.06936
@@ -16,12 +16,12 @@ from typing import Any
 from torch import Tensor
 
 from edge.protocol.payload import Payload
-from edge.training.block_model import Net
-from edge.training.client_update import Local, Visit
+from edge.training.block_model import BlockModel
+from edge.training.client_update import ClientUpdate, VisitContext
 from edge.training.pathways import PathwayLoss, global_to_local, local_to_global
 
 
-class FedMLB(Local):
+class FedMLBUpdate(ClientUpdate):
     """One visit under FedMLB; the state between rounds is empty."""
 
     capturable = True
@@ -31,7 +31,7 @@ class FedMLB(Local):
         super().__init__(options)
         self.local_first = options["order"] == "LG"
 
-    def begin(self, net: Net, down: Payload, state: Payload, visit: Visit) -> None:
+    def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Start from the received model and freeze a copy of it, parts that never travel among it."""
         super().begin(net, down, state, visit)
         self.frozen = net.freeze()
@@ -47,7 +47,7 @@ class FedMLB(Local):
             kl_t2=self.options["kl_t2"],
         )
 
-    def loss(self, net: Net, x: Tensor, y: Tensor) -> Tensor:
+    def loss(self, net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
         """All pathways on the same batch, the local prefix computed once."""
         features = net.features(x)
         main, form = features[-1], self.visit.pathways
@@ -56,5 +56,5 @@ class FedMLB(Local):
         else:
             hybrids = global_to_local(net, self.frozen, x, main, self.pathways, form)
         loss, cross_entropy = self.objective(main, hybrids, y)
-        self.note(cross_entropy)
+        self.record_loss(cross_entropy)
         return loss

@@ -1,4 +1,4 @@
-"""FedNova, client half: local training is FedAvg's, and how much it could move is reported.
+"""FedNova, client side: local training is FedAvg's, and how much it could move is reported.
 
 Wang, Liu, Liang, Joshi and Poor, Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization,
 NeurIPS 2020, https://arxiv.org/abs/2007.07481
@@ -13,16 +13,16 @@ import math
 
 from edge.protocol.config import TrainConfig
 from edge.protocol.payload import Payload
-from edge.training.block_model import Net
-from edge.training.client_update import Local, Visit
+from edge.training.block_model import BlockModel
+from edge.training.client_update import ClientUpdate, VisitContext
 
 
-class FedNova(Local):
+class FedNovaUpdate(ClientUpdate):
     """One visit under FedNova; the state between rounds is empty."""
 
     capturable = True
 
-    def begin(self, net: Net, down: Payload, state: Payload, visit: Visit) -> None:
+    def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Also foresee the normaliser: steps, step size and what corrects gradients are known."""
         super().begin(net, down, state, visit)
         mu = self.options.get("mu", 0.0) * (1.0 if self.options.get("half", True) else 2.0)
@@ -33,7 +33,7 @@ class FedNova(Local):
                 f"steps is {self.normaliser:g}; lr times mu must be below 1"
             )
 
-    def end(self, net: Net, visit: Visit) -> tuple[Payload, Payload, dict[str, float]]:
+    def end(self, net: BlockModel, visit: VisitContext) -> tuple[Payload, Payload, dict[str, float]]:
         """One number more goes up."""
         up, kept, numbers = super().end(net, visit)
         return up, kept, {**numbers, "normaliser": self.normaliser}

@@ -1,4 +1,4 @@
-"""FedNTD, client half: distillation from the received model, of the classes that are not the true one.
+"""FedNTD, client side: distillation from the received model, of the classes that are not the true one.
 
 Lee, Jeong, Shin, Bae and Yun, Preservation of the Global Knowledge by Not-True Distillation in Federated Learning,
 NeurIPS 2022, https://arxiv.org/abs/2106.03097; FedMLB's tables call it FedLS-NTD.
@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edge.methods.distillation import Taught
+from edge.methods.distillation import DistillationUpdate
 
 
-class FedNTD(Taught):
+class FedNTDUpdate(DistillationUpdate):
     """One visit under FedNTD; the state between rounds is empty."""
 
     capturable = True

@@ -11,23 +11,23 @@ from __future__ import annotations
 import torch
 
 from edge.protocol.payload import Payload
-from edge.training.block_model import Net
-from edge.training.client_update import Correction, Visit
+from edge.training.block_model import BlockModel
+from edge.training.client_update import GradientCorrection, VisitContext
 
 
-class Prox(Correction):
+class FedProxCorrection(GradientCorrection):
     """Pulls the local model towards its starting point."""
 
     capturable = True
     """Both vectors are scratch, and mu is an option."""
 
-    def begin(self, net: Net, down: Payload, state: Payload, visit: Visit) -> None:
+    def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Remember the starting point."""
         self.start = net.scratch("prox: start").copy_(net.flat)
         self.moved = net.scratch("prox: moved")
         self.weight = self.options["mu"] * (1.0 if self.options["half"] else 2.0)
 
-    def correct(self, net: Net) -> None:
+    def correct(self, net: BlockModel) -> None:
         """Add mu·(θ_i − θ) to the gradient."""
         if self.weight:
             torch.sub(net.flat, self.start, out=self.moved)

@@ -1,4 +1,4 @@
-"""SCAFFOLD, client half: every gradient is corrected by what all clients' gradients are and this client's are not.
+"""SCAFFOLD, client side: every gradient is corrected by what all clients' gradients are and this client's are not.
 
 Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020,
 https://arxiv.org/abs/1910.06378, Algorithm 1 with option II.
@@ -17,17 +17,17 @@ from __future__ import annotations
 import torch
 
 from edge.protocol.payload import CONTROL, Payload
-from edge.training.block_model import Net
-from edge.training.client_update import Correction, Visit
+from edge.training.block_model import BlockModel
+from edge.training.client_update import GradientCorrection, VisitContext
 
 
-class Scaffold(Correction):
+class ScaffoldCorrection(GradientCorrection):
     """Adds c − c_i to every gradient."""
 
     capturable = True
     """What is added is scratch, and the same in every step of a visit."""
 
-    def begin(self, net: Net, down: Payload, state: Payload, visit: Visit) -> None:
+    def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Take c from the server and c_i from the last visit; remember where training starts."""
         common, own = down.get(CONTROL, {}), state.get(CONTROL, {})
         self.keys = tuple(common)
@@ -38,11 +38,11 @@ class Scaffold(Correction):
         net.load(common, into=self.shift)
         self.shift.sub_(self.own)
 
-    def correct(self, net: Net) -> None:
+    def correct(self, net: BlockModel) -> None:
         """Add c − c_i to the gradient."""
         net.grad.add_(self.shift)
 
-    def end(self, net: Net, visit: Visit) -> tuple[Payload, Payload, dict[str, float]]:
+    def end(self, net: BlockModel, visit: VisitContext) -> tuple[Payload, Payload, dict[str, float]]:
         """Keep c_i⁺, and send Δc_i unless the server can tell it (``lean``)."""
         moved = visit.step_sum * visit.lr
         if moved > 0:

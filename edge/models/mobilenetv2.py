@@ -20,7 +20,7 @@ HEAD_UNIT, HEAD_CHANNELS = 320, 1280
 """Channels of the last unit and of the convolution behind it, at the model's own width."""
 
 
-class Unit(nn.Module):
+class InvertedResidual(nn.Module):
     """An inverted residual unit: 1x1 expansion, 3x3 depthwise convolution, 1x1 projection without an activation."""
 
     def __init__(self, inputs: int, outputs: int, expansion: int, stride: int) -> None:
@@ -50,12 +50,12 @@ def stages(classes: int, channels: int, width: int | None) -> list[tuple[str, li
         units: list[nn.Module] = []
         outputs = own_channels * width // OWN_WIDTH
         for place in range(count):
-            units.append(Unit(inputs, outputs, expansion, stride if place == 0 else 1))
+            units.append(InvertedResidual(inputs, outputs, expansion, stride if place == 0 else 1))
             inputs = outputs
         built.append((f"stage{number}", units))
     unit, wide = (number * width // OWN_WIDTH for number in (HEAD_UNIT, HEAD_CHANNELS))
     head: list[nn.Module] = [
-        Unit(inputs, unit, 6, 1),
+        InvertedResidual(inputs, unit, 6, 1),
         nn.Sequential(*conv_norm(unit, wide, 1), nn.ReLU6(), nn.AdaptiveAvgPool2d(1)),
         nn.Sequential(nn.Conv2d(wide, classes, 1), nn.Flatten()),
     ]

@@ -29,7 +29,7 @@ def _conv1x1(channels_in: int, channels_out: int, stride: int) -> list[nn.Module
     return [nn.AvgPool2d(1, stride), nn.Conv2d(channels_in, channels_out, 1, bias=False)]
 
 
-class Unit(nn.Module):
+class BasicBlock(nn.Module):
     """A basic residual unit: ReLU(norm(conv(ReLU(norm(conv(x))))) + shortcut(x))."""
 
     def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
@@ -60,7 +60,7 @@ def stages(classes: int, channels: int, width: int | None) -> list[tuple[str, li
     inputs = width
     for stage in range(4):
         outputs = width * 2**stage
-        units: list[nn.Module] = [Unit(inputs, outputs, 1 if stage == 0 else 2), Unit(outputs, outputs, 1)]
+        units: list[nn.Module] = [BasicBlock(inputs, outputs, 1 if stage == 0 else 2), BasicBlock(outputs, outputs, 1)]
         built.append((f"stage{stage + 1}", units))
         inputs = outputs
     last = built[-1][1]

@@ -21,7 +21,7 @@ STAGES = ((10, 4), (20, 8), (40, 4))
 """Channels, in widths, and units."""
 
 
-class Unit(nn.Module):
+class ShuffleUnit(nn.Module):
     """1x1 convolution in groups, shuffle, 3x3 depthwise convolution, 1x1 convolution in groups.
 
     The first unit of a stage halves height and width and joins its result to the average-pooled input; the others add.
@@ -52,7 +52,7 @@ def stages(classes: int, channels: int, width: int | None) -> list[tuple[str, li
     inputs = width
     for number, (widths, count) in enumerate(STAGES, start=1):
         outputs = widths * width
-        built.append((f"stage{number}", [Unit(inputs if n == 0 else outputs, outputs) for n in range(count)]))
+        built.append((f"stage{number}", [ShuffleUnit(inputs if n == 0 else outputs, outputs) for n in range(count)]))
         inputs = outputs
     last = built[-1][1]
     last[-1] = nn.Sequential(last[-1], nn.AdaptiveAvgPool2d(1), nn.Flatten())

@@ -24,7 +24,7 @@ HIDDEN = 16
 """Outputs of the linear layers before the last, in widths."""
 
 
-class ToSide(nn.Module):
+class PoolToSide(nn.Module):
     """Average-pool to SIDE x SIDE; 32x32 images arrive in that size, and pass unchanged."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ def stages(classes: int, channels: int, width: int | None) -> list[tuple[str, li
         built.append((f"conv{number}", [nn.Sequential(*layers)]))
         inputs = outputs
     last = built[-1][1]
-    last[-1] = nn.Sequential(last[-1], ToSide(), nn.Flatten())
+    last[-1] = nn.Sequential(last[-1], PoolToSide(), nn.Flatten())
     features, hidden = inputs * SIDE**2, HIDDEN * width
     head: list[nn.Module] = [
         nn.Sequential(nn.Linear(features, hidden), nn.ReLU()),

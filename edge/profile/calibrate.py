@@ -28,10 +28,10 @@ from edge.data.registry import DATASETS, DataSet, Split
 from edge.models.registry import MODELS, ModelRow
 from edge.profile.describe import flops_per_example, seeded
 from edge.protocol.config import CPU, ModelConfig, TrainConfig
-from edge.protocol.rng import generator
+from edge.protocol.rng import keyed_generator
 from edge.training.batches import Loader, LocalBatches
-from edge.training.block_model import Block, Net, build
-from edge.training.client_update import Local
+from edge.training.block_model import Block, BlockModel, build
+from edge.training.client_update import ClientUpdate
 from edge.training.sgd import Sgd
 from edge.training.trainer import MEMORY_FORMATS
 
@@ -142,7 +142,7 @@ def measure(row: ModelRow, width: int | None, batches: Sequence[int], steps: ran
         return build(ModelConfig(row.name, width), images.classes, images.shape[0])
 
     memory_format = row.on(CPU, width).memory_format
-    net = Net(seeded(0, make), torch.device(CPU), MEMORY_FORMATS[memory_format])
+    net = BlockModel(seeded(0, make), torch.device(CPU), MEMORY_FORMATS[memory_format])
     net.train_mode(True)
     loader = random_images(images, memory_format)
     per_example = flops_per_example(make, images.shape)
@@ -155,9 +155,9 @@ def measure(row: ModelRow, width: int | None, batches: Sequence[int], steps: ran
         yield Measurement(row.name, width, width == row.width, row.family, batch, flops, seconds)
 
 
-def step_seconds(net: Net, loader: Loader, train: TrainConfig, fewest: int) -> list[float]:
+def step_seconds(net: BlockModel, loader: Loader, train: TrainConfig, fewest: int) -> list[float]:
     """CPU seconds of each step of a visit, warm-up included, which is left once enough is known."""
-    objective, step, taken = Local({}), Sgd(net, train, train.lr), list[float]()
+    objective, step, taken = ClientUpdate({}), Sgd(net, train, train.lr), list[float]()
     start = time.process_time()
     for x, y in LocalBatches(loader, np.arange(EXAMPLES), train, (0, 0, 0))():
         step(objective.loss, x, y)
@@ -176,7 +176,7 @@ def fitting(row: ModelRow) -> DataSet:
 
 def random_images(images: DataSet, memory_format: str) -> Loader:
     """Examples in the form of a data set, with its own augmentation."""
-    rng = generator(0, "calibrate")
+    rng = keyed_generator(0, "calibrate")
     pixels = rng.integers(0, images.pixel_max + 1, (EXAMPLES, *images.stored), dtype=np.uint8)
     split = Split(pixels, rng.integers(0, images.classes, EXAMPLES))
     return Loader(split, profile_for(images, "default"), torch.device(CPU), MEMORY_FORMATS[memory_format])

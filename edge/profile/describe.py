@@ -31,13 +31,13 @@ from edge.protocol.payload import (
     INNER_GRADIENT,
     INPUT_GRADIENT,
     ITEM_NBYTES,
-    KINDS,
     MODEL,
+    PASS_TYPES,
     WEIGHT_GRADIENT,
     Payload,
 )
-from edge.protocol.rng import generator
-from edge.training.block_model import Block, Net
+from edge.protocol.rng import keyed_generator
+from edge.training.block_model import Block, BlockModel
 
 Flops = NDArray[np.float64]
 Activations = NDArray[np.float64]
@@ -54,13 +54,13 @@ def seeded(seed: int, make: Callable[[], list[Block]]) -> Callable[[], list[Bloc
 
     def build() -> list[Block]:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(generator(seed, "init").integers(2**62)))
+            torch.manual_seed(int(keyed_generator(seed, "init").integers(2**62)))
             return make()
 
     return build
 
 
-def initial(net: Net) -> Payload:
+def initial(net: BlockModel) -> Payload:
     """All vectors of a freshly made net."""
     return {MODEL: net.dump(net.layout.sizes)}
 
@@ -74,7 +74,7 @@ def flops_per_example(make: Callable[[], list[Block]], shape: tuple[int, int, in
     with torch.device("meta"):
         modules = [module for _, module in make()]
         x = torch.empty((EXAMPLES, *shape))
-    flops = np.zeros((len(modules), KINDS))
+    flops = np.zeros((len(modules), PASS_TYPES))
     for row, module in zip(flops, modules, strict=True):
         row[FORWARD] = count_flops(lambda m=module, v=x: m(v))  # type: ignore[misc]
         both = _backward(module, x, weights=True, inputs=True)

@@ -17,11 +17,11 @@ unused.
 ``blocks`` message, each version once per worker, and are found again by version. All other messages bring their frames,
 of float32 numbers but for the arrays of ``described`` and for ``sums``, which are int64.
 
-``kept`` (not charged) is what a client keeps between its visits, for guests: workers on other machines, which do not
-reach the files that an envelope names. It has the sequence of the task that it belongs to. Where the envelope of a task
-names a file to read, a kept goes right ahead of the task; where it names one to write, a kept comes right ahead of the
-update, and is on the coordinator's disk before anybody hears of that update. To a guest these names are mere signs that
-there is something to read or to write. Every frame of a kept has its checksum.
+``kept`` (not charged) is what a client keeps between its visits, for remote workers: workers on other machines, which
+do not reach the files that an envelope names. It has the sequence of the task that it belongs to. Where the envelope of
+a task names a file to read, a kept goes right ahead of the task; where it names one to write, a kept comes right ahead
+of the update, and is on the coordinator's disk before anybody hears of that update. To a remote worker these names are
+mere signs that there is something to read or to write. Every frame of a kept has its checksum.
 
     worker                         coordinator
     hello                     ->
@@ -54,29 +54,256 @@ message is refused, counted, and logged with its reason, though not more than on
 worker answers it with an error of the kind WireError, with the message's sequence if that could be read, so that a task
 which was not understood fails instead of being waited for. A coordinator passes a stranger's message over, and ends a
 worker whose message was refused, as one that answers what it was not asked, or twice; its tasks go on elsewhere. A
-worker of ours is ended as a process, one on another machine by a bye that says why. So is a guest whose kept nobody
-asked for, holds other vectors than the client keeps where these are known, or is not followed by its update; and one
-whose update comes without it. What a frame holds is not checked, unless its entry has a checksum.
+worker of ours is ended as a process, one on another machine by a bye that says why. So is a remote worker whose kept
+nobody asked for, holds other vectors than the client keeps where these are known, or is not followed by its update; and
+one whose update comes without it. What a frame holds is not checked, unless its entry has a checksum.
+
+From a message to its header and frames, and how long they are before the message exists.
+
+From a header and its frames to a message, or to the reason why it is none.
 """
 
-from edge.protocol.decode import decode
-from edge.protocol.encode import Encoded, encode, encode_header, pack_entries, train_nbytes, update_nbytes
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import repeat
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge.protocol.config import ModelProfile
 from edge.protocol.envelope import Envelope
-from edge.protocol.limits import MAX_HEADER_NBYTES, Buffer
-from edge.protocol.message_fields import PROTOCOL
-from edge.protocol.tensor_specs import Entries
+from edge.protocol.limits import MAX_HEADER_NBYTES, Buffer, packb, packed_list, split
+from edge.protocol.message_fields import ARRAYS, DESCRIPTION, NAMES, PROTOCOL, TYPES, pack_int
+from edge.protocol.messages import (
+    ClientState,
+    Described,
+    Evaluate,
+    Message,
+    PartialSum,
+    Tensors,
+    Totals,
+    Train,
+    Update,
+    WireError,
+    expect,
+)
+from edge.protocol.payload import ITEM_NBYTES, PASS_TYPES, Payload, Shapes, Vector, vectors
+from edge.protocol.tensor_specs import (
+    FLOAT32,
+    INT64,
+    MAX_KEPT_NBYTES,
+    UNNAMED,
+    Frame,
+    Sizes,
+    TensorSpec,
+    TensorSpecs,
+    pack_all,
+    pack_tensor_spec,
+    parse_tensor_specs,
+    read,
+)
 
 __all__ = [
     "MAX_HEADER_NBYTES",
     "PROTOCOL",
     "Buffer",
     "Encoded",
-    "Entries",
     "Envelope",
+    "TensorSpecs",
     "decode",
     "encode",
     "encode_header",
-    "pack_entries",
+    "pack_tensor_specs",
     "train_nbytes",
     "update_nbytes",
 ]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A message as it travels."""
+
+    header: bytes
+    frames: tuple[memoryview, ...] = field(repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are charged for this message."""
+        return len(self.header) + sum(frame.nbytes for frame in self.frames)
+
+
+def encode(message: Message, run_id: str, checksum: bool = False) -> Encoded:
+    """The canonical encoding; ``checksum`` fills the CRC-32 of each frame, as `ClientState` always does."""
+    frames = _frames(message)
+    raw = tuple(frame.array.reshape(-1).data.cast("B") for frame in frames)
+    entries = pack_all(frames, map(zlib.crc32, raw) if checksum or isinstance(message, ClientState) else repeat(0))
+    return Encoded(encode_header(message, run_id, entries), raw)
+
+
+def pack_tensor_specs(payload: Payload) -> TensorSpecs:
+    """The entries of vectors that go down, for many headers."""
+    return pack_all(_down(payload), repeat(0))
+
+
+def encode_header(message: Message, run_id: str, entries: TensorSpecs) -> bytes:
+    """The header of a message with these entries."""
+    name = NAMES[type(message)]
+    source: Any = message.description if isinstance(message, Described) else message
+    fields = {key: codec.pack(getattr(source, key)) for key, codec in TYPES[name][1].items()}
+    header = _header(name, run_id, fields, entries.packed)
+    if isinstance(message, Train | Update):
+        names = message.choice if isinstance(message, Train) else message.numbers
+        assert len(header) + entries.frames_nbytes == _nbytes(name, run_id, tuple(names), entries.sizes)
+    return header
+
+
+def train_nbytes(run_id: str, choice_names: Iterable[str], shapes: Shapes) -> int:
+    """Bytes charged for a `Train` that carries these vectors."""
+    return _nbytes("train", run_id, tuple(choice_names), _sizes(shapes))
+
+
+def update_nbytes(run_id: str, number_names: Iterable[str], shapes: Shapes) -> int:
+    """Bytes charged for an `Update` that carries these vectors."""
+    return _nbytes("update", run_id, tuple(number_names), _sizes(shapes))
+
+
+def _sizes(shapes: Shapes) -> Sizes:
+    return tuple([(slot, key, size) for slot, named in shapes.items() for key, size in named.items()])
+
+
+_NAMED = {"train": "choice", "update": "numbers"}
+"""The field of a charged message that holds numbers by name."""
+
+
+@lru_cache(maxsize=1024)
+def _nbytes(name: str, run_id: str, names: tuple[str, ...], sizes: Sizes) -> int:
+    zero = pack_int(0)
+    fields: dict[str, object] = dict.fromkeys(TYPES[name][1], zero) | {_NAMED[name]: dict.fromkeys(names, zero)}
+    entries = [pack_tensor_spec(slot, key, UNNAMED, "<f4", (size,), 0) for slot, key, size in sizes]
+    return len(_header(name, run_id, fields, packed_list(entries))) + ITEM_NBYTES * sum(size for _, _, size in sizes)
+
+
+def _header(name: str, run_id: str, fields: Mapping[str, object], packed_entries: bytes) -> bytes:
+    """A list of five."""
+    return packed_list([*map(packb, (PROTOCOL, name, run_id, fields)), packed_entries])
+
+
+def _frames(message: Message) -> list[Frame]:
+    if isinstance(message, Train | Evaluate):
+        return _down(message.payload)
+    if isinstance(message, Tensors):
+        return [Frame("", vector.version.hex(), vector.version, vector.data) for vector in message.vectors]
+    if isinstance(message, PartialSum):
+        return [
+            Frame(slot, key, UNNAMED, np.ascontiguousarray(total, dtype=INT64))
+            for slot, named in message.totals.items()
+            for key, total in named.items()
+        ]
+    frames: list[Frame] = []
+    if isinstance(message, Described):
+        for name, dtype in ARRAYS.items():
+            array = np.ascontiguousarray(getattr(message.description, name), dtype=dtype)
+            frames.append(Frame(DESCRIPTION, name, UNNAMED, array))
+    if isinstance(message, Described | Update | ClientState):
+        # these are used once: a content hash of it would be computed for nobody
+        frames += [Frame(slot, key, UNNAMED, vector.data) for slot, key, vector in vectors(message.payload)]
+    return frames
+
+
+def _down(payload: Payload) -> list[Frame]:
+    return [Frame(slot, key, vector.version, vector.data) for slot, key, vector in vectors(payload)]
+
+
+def decode(
+    header: Buffer, frames: Sequence[Buffer], run_id: str, held: Mapping[bytes, Vector] | None = None
+) -> Message:
+    """The message of a header and its frames; vectors are views of the frames, not copies.
+
+    With ``held`` (version -> vector), the vectors of `Train` and `Evaluate` are found there instead of in ``frames``.
+    Raises `WireError` for anything that does not follow the protocol.
+    """
+    protocol, name, sender_run_id, fields, packed_entries = split(header)
+    expect(type(protocol) is int and protocol == PROTOCOL, "protocol", protocol)
+    expect(isinstance(name, str) and name in TYPES, "message type", name)
+    expect(sender_run_id == run_id, f"run id (this is {run_id})", sender_run_id)
+    kind, codecs = TYPES[name]
+    if not isinstance(fields, dict) or fields.keys() != codecs.keys():
+        raise WireError(f"{name}: fields {repr(fields)[:100]}, not {', '.join(codecs) or 'none'}")
+    values = {key: codec.unpack(fields[key], f"{name}: {key}") for key, codec in codecs.items()}
+    parse = parse_tensor_specs if len(packed_entries) <= MAX_KEPT_NBYTES else parse_tensor_specs.__wrapped__
+    entries = parse(packed_entries, name)
+    if held is not None and kind in (Train, Evaluate):
+        expect(len(frames) == 0, f"{name}: frames beside held blocks", len(frames))
+        return _compose(kind, values, entries, [_find(entry, held) for entry in entries])
+    if len(frames) != len(entries):
+        raise WireError(f"{name}: {len(entries)} frames announced, {len(frames)} received")
+    arrays = [read(entry, frame, kind is ClientState) for entry, frame in zip(entries, frames, strict=True)]
+    return _compose(kind, values, entries, arrays)
+
+
+def _compose(
+    kind: type, values: dict[str, Any], entries: Sequence[TensorSpec], arrays: Sequence[NDArray[Any]]
+) -> Message:
+    if kind is PartialSum:
+        return PartialSum(**values, totals=_totals(entries, arrays))
+    payload: Payload = {}
+    described: dict[str, NDArray[Any]] = {}
+    for entry, array in zip(entries, arrays, strict=True):
+        if kind is Described and entry.slot == DESCRIPTION:
+            described[entry.key] = array
+            continue
+        vector = Vector(array, entry.version if entry.version != UNNAMED else None)
+        payload.setdefault(entry.slot, {})[entry.key] = vector
+    if kind is Described:
+        return Described(_description(values, described), payload)
+    if kind is Tensors:
+        return Tensors(tuple(vector for _, _, vector in vectors(payload)))
+    if kind in (Train, Update, Evaluate, ClientState):
+        values["payload"] = payload
+    elif entries:
+        raise WireError(f"{NAMES[kind]} carries no frames, but {len(entries)} came")
+    return cast(Message, kind(**values))
+
+
+def _totals(entries: Sequence[TensorSpec], arrays: Sequence[NDArray[Any]]) -> Totals:
+    totals: Totals = {}
+    for entry, array in zip(entries, arrays, strict=True):
+        totals.setdefault(entry.slot, {})[entry.key] = array
+    return totals
+
+
+def _description(values: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> ModelProfile:
+    expect(arrays.keys() == ARRAYS.keys(), "described: arrays", sorted(arrays))
+    for name in ("classes", "test_count"):
+        expect(values[name] >= 0, f"described: {name}", values[name])
+    blocks, classes, clients = len(values["layout"]), values["classes"], len(arrays["samples"])
+    wanted = {
+        "flops": (blocks, PASS_TYPES),
+        "activations": (blocks,),
+        "samples": (clients,),
+        "histogram": (clients, classes),
+        "test_samples": (clients,),
+    }
+    for name, array in arrays.items():
+        # a model described without its data has no clients, and its histogram no columns to count
+        uncounted = name == "histogram" and clients == 0 and array.size == 0
+        fits = array.dtype.str == ARRAYS[name] and (array.shape == wanted[name] or uncounted)
+        expect(fits, f"described: {name}", (array.dtype.str, array.shape))
+        wrong = array[~((array >= 0) & (array < np.inf))]
+        expect(wrong.size == 0, f"described: {name}", wrong[:1].tolist())
+    return ModelProfile(**(values | arrays))
+
+
+def _find(entry: TensorSpec, held: Mapping[bytes, Vector]) -> NDArray[Any]:
+    slot, key, version, dtype, shape, _, _ = entry
+    vector = held.get(version)
+    if vector is None:
+        raise WireError(f"entry {slot}/{key}: version {version.hex()} is not held here")
+    if (dtype, shape) != (FLOAT32, vector.data.shape):
+        raise WireError(f"entry {slot}/{key}: {dtype} of shape {shape}, but version {version.hex()} is not")
+    return vector.data

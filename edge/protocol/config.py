@@ -1,6 +1,6 @@
 """What a worker is told, and what it answers before round 0: plain frozen records, no torch.
 
-`Job` travels once, in the welcome; `Description` is the answer to describe. Both are validated on receipt.
+`Job` travels once, in the welcome; `ModelProfile` is the answer to describe. Both are validated on receipt.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class DataConfig(_Strict):
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """How much a visit trains."""
 
     steps: int
@@ -125,25 +125,25 @@ class TrainConfig(_Strict):
         plain = (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
         return steps + rho * plain if self.nesterov else plain
 
-    def plan(self, samples: int) -> Plan:
+    def plan(self, samples: int) -> TrainingPlan:
         """Steps and examples of one visit to a client that holds ``samples`` examples."""
         if self.drop_last:
             per_epoch, usable = samples // self.batch, samples // self.batch * self.batch
         else:
             per_epoch, usable = math.ceil(samples / self.batch), samples
         if per_epoch == 0:
-            return Plan(0, 0, 0)
+            return TrainingPlan(0, 0, 0)
         if self.local_steps is None:
-            return Plan(self.local_epochs * per_epoch, self.local_epochs * usable, per_epoch)
+            return TrainingPlan(self.local_epochs * per_epoch, self.local_epochs * usable, per_epoch)
         epochs, rest = divmod(self.local_steps, per_epoch)
-        return Plan(self.local_steps, epochs * usable + min(rest * self.batch, usable), per_epoch)
+        return TrainingPlan(self.local_steps, epochs * usable + min(rest * self.batch, usable), per_epoch)
 
 
 @dataclass(frozen=True)
-class HalfConfig(_Strict):
-    """A client half (objective or correction) by dotted name, with its options."""
+class ComponentConfig(_Strict):
+    """A client side (objective or correction) by dotted name, with its options."""
 
-    half: str
+    component: str
     """``module:Class``"""
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -161,11 +161,11 @@ class Job(_Strict):
     model: ModelConfig
     data: DataConfig
     train: TrainConfig
-    objective: HalfConfig
-    corrections: tuple[HalfConfig, ...] = ()
+    objective: ComponentConfig
+    corrections: tuple[ComponentConfig, ...] = ()
     up: tuple[str, ...] = ()
     """Keys of slot ``model`` that a client sends."""
-    keep: tuple[str, ...] = ()
+    kept_blocks: tuple[str, ...] = ()
     """Keys of the model that a client keeps between its visits."""
     reports: tuple[str, ...] = ()
     """Names of the numbers that ride in an update, beside the vectors."""
@@ -173,13 +173,13 @@ class Job(_Strict):
     eval_subset: int | None = None
     """Examples of the global test set that a score uses, drawn once by the seed; None is all."""
     flops: tuple[tuple[float, float, float, float], ...] = ()
-    """`Description.flops`, so that it is counted once and not by every worker."""
+    """`ModelProfile.flops`, so that it is counted once and not by every worker."""
     data_sha256: str = ""
-    """`Description.data_sha256`, by which workers that bring their own data show that it is the run's."""
-    computes: dict[str, str] = field(default_factory=dict)
+    """`ModelProfile.data_sha256`, by which workers that bring their own data show that it is the run's."""
+    fingerprint: dict[str, str] = field(default_factory=dict)
     """What computes where the run is (`edge.runtime.numerics`), which a worker elsewhere must have as well; empty:
     anything."""
-    seat: int = 0
+    worker_slot: int = 0
     """This worker's place among ``workers``, 0, 1 ..; the one that replaces it takes it over."""
     workers: int = 1
 
@@ -189,7 +189,7 @@ class Job(_Strict):
 
 
 @dataclass(frozen=True)
-class Description:
+class ModelProfile:
     """A worker's answer to describe.
 
     ``flops`` has shape (blocks, 4): FLOPs per example of each kind of pass (`edge.protocol.payload`); 1 MAC = 2 FLOPs.

@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from edge.protocol.messages import Sums, Totals, Update
+from edge.protocol.messages import PartialSum, Totals, Update
 from edge.protocol.payload import Floats, Shapes, shapes, vectors
 
 FRACTION_BITS = 46
@@ -28,14 +28,14 @@ CHUNK = 1 << 13
 """Numbers that are added at a time, so that what is added stays in the processor's cache."""
 
 
-class ExactSum:
+class FixedPointSum:
     """The sum of one vector over some clients. ``total``: (numbers,) int64, in units of 2^-46."""
 
     def __init__(self, total: NDArray[np.int64]) -> None:
         self.total = total
 
     def add(self, vector: Floats, share: float) -> None:
-        """Count a vector ``share`` times; its numbers must not be `unfit`."""
+        """Count a vector ``share`` times; its numbers must not be `not_summable`."""
         scaled = np.empty(min(CHUNK, vector.size))
         rounded = np.empty(scaled.size, dtype=np.int64)
         factor = share * 2.0**FRACTION_BITS  # a power of 2: nothing is rounded here
@@ -55,23 +55,23 @@ class ExactSum:
         return (self.total * 2.0**-FRACTION_BITS).astype(np.float32)
 
 
-class ExactSums:
+class FixedPointSums:
     """What the updates of some clients in one round add up to, by slot and key."""
 
     def __init__(self, round: int) -> None:
         self.round = round
         self.clients = 0
         """How many updates are in it"""
-        self._sums: dict[str, dict[str, ExactSum]] = {}
+        self._sums: dict[str, dict[str, FixedPointSum]] = {}
 
     def put(self, update: Update, share: float) -> Update:
         """Add an update up, and return what is left of it: all but its vectors.
 
-        An update with numbers that are `unfit` comes back whole, and nothing of it is added: whoever gets it can say
-        what is wrong with it. ValueError for vectors of other shapes than those before.
+        An update with numbers that are `not_summable` comes back whole, and nothing of it is added: whoever gets it can
+        say what is wrong with it. ValueError for vectors of other shapes than those before.
         """
         assert update.round == self.round, (update.round, self.round)
-        if any(unfit(vector.data) for _, _, vector in vectors(update.payload)):
+        if any(not_summable(vector.data) for _, _, vector in vectors(update.payload)):
             return update
         self._expect(f"client {update.client}, round {update.round}", shapes(update.payload))
         for slot, key, vector in vectors(update.payload):
@@ -79,7 +79,7 @@ class ExactSums:
         self.clients += 1
         return replace(update, payload={})
 
-    def merge(self, sums: Sums) -> None:
+    def merge(self, sums: PartialSum) -> None:
         """Add what was added up elsewhere. ValueError for another round, or other shapes."""
         if sums.round != self.round:
             raise ValueError(f"sums of round {sums.round} instead of {self.round}")
@@ -89,15 +89,15 @@ class ExactSums:
                 self._sums[slot][key].merge(total)
         self.clients += sums.clients
 
-    def message(self) -> Sums:
+    def message(self) -> PartialSum:
         """As a worker sends it; the arrays are these sums' own."""
         totals = {slot: {key: one.total for key, one in named.items()} for slot, named in self._sums.items()}
-        return Sums(self.round, self.clients, totals)
+        return PartialSum(self.round, self.clients, totals)
 
     def _expect(self, whose: str, wanted: Shapes) -> None:
         if not self._sums:
             self._sums = {
-                slot: {key: ExactSum(np.zeros(size, dtype=np.int64)) for key, size in named.items()}
+                slot: {key: FixedPointSum(np.zeros(size, dtype=np.int64)) for key, size in named.items()}
                 for slot, named in wanted.items()
                 if named
             }
@@ -112,7 +112,7 @@ def sizes(totals: Totals) -> dict[str, dict[str, int]]:
     return {slot: {key: total.size for key, total in named.items()} for slot, named in totals.items()}
 
 
-def unfit(numbers: Floats, limit: float = LIMIT) -> str | None:
+def not_summable(numbers: Floats, limit: float = LIMIT) -> str | None:
     """Why these numbers cannot be added up, or None. ``limit``: inf where no integers are made of them."""
     if not numbers.size:
         return None

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import msgpack
 
-from edge.protocol.messages import WireError, refuse
+from edge.protocol.messages import WireError, reject
 
 MAX_HEADER_NBYTES = 1 << 20
 MAX_ITEMS = 1 << 15
@@ -43,7 +43,7 @@ def split(header: Buffer) -> tuple[Any, Any, Any, Any, bytes]:
         unpacker.feed(header)
         length = unpacker.read_array_header()
         if length != 5:
-            refuse("header: length of the list", length)
+            reject("header: length of the list", length)
         begin = unpacker.tell()
         for _ in range(4):
             unpacker.skip()

@@ -9,26 +9,26 @@ from typing import Any, NamedTuple
 from edge.protocol import config
 from edge.protocol.config import Job
 from edge.protocol.messages import (
-    Blocks,
-    Bye,
     Cancel,
-    Collect,
+    ClientState,
     Describe,
     Described,
     Error,
     Evaluate,
+    FetchPartial,
     Hello,
-    Kept,
+    PartialSum,
     Ping,
     Pong,
     Score,
-    Sums,
+    Shutdown,
+    Tensors,
     Train,
     Update,
     Welcome,
     WireError,
-    refuse,
-    require,
+    expect,
+    reject,
 )
 from edge.protocol.payload import VERSION_NBYTES, Layout
 
@@ -45,7 +45,7 @@ def is_version(value: object) -> bool:
 def as_list(value: object, length: int, what: str) -> list[Any]:
     """A list of this length; WireError for anything else, as for all that read here."""
     if not isinstance(value, list) or len(value) != length:
-        refuse(f"{what}, a list of {length}", value)
+        reject(f"{what}, a list of {length}", value)
     return value
 
 
@@ -57,7 +57,7 @@ def pack_int(value: int) -> bytes:
 def unpack_int(value: object, what: str) -> int:
     """Inverse of `pack_int`."""
     if not isinstance(value, bytes) or len(value) != 8:
-        refuse(what, value)
+        reject(what, value)
     return int(struct.unpack(">q", value)[0])
 
 
@@ -67,27 +67,27 @@ def _pack_float(value: float) -> bytes:
 
 def _unpack_float(value: object, what: str) -> float:
     if not isinstance(value, bytes) or len(value) != 8:
-        refuse(what, value)
+        reject(what, value)
     return float(struct.unpack(">d", value)[0])
 
 
 def unpack_text(value: object, what: str) -> str:
     """A text as it came."""
     if not isinstance(value, str):
-        refuse(what, value)
+        reject(what, value)
     return value
 
 
 def _unpack_flag(value: object, what: str) -> bool:
     if not isinstance(value, bool):
-        refuse(what, value)
+        reject(what, value)
     return value
 
 
 def _unpack_named(unpack: Callable[[object, str], Any]) -> Callable[[object, str], dict[str, Any]]:
     def unpack_all(value: object, what: str) -> dict[str, Any]:
         if not isinstance(value, dict):
-            refuse(what, value)
+            reject(what, value)
         return {unpack_text(name, what): unpack(item, f"{what}: {name}") for name, item in value.items()}
 
     return unpack_all
@@ -109,8 +109,8 @@ _unpack_blocks = _unpack_record(list[tuple[str, int, int]])
 def _unpack_layout(value: object, what: str) -> Layout:
     blocks = _unpack_blocks(value, what)
     for name, params, buffers in blocks:
-        require(min(params, buffers) >= 0, f"{what}: {name}", (params, buffers))
-    require(
+        expect(min(params, buffers) >= 0, f"{what}: {name}", (params, buffers))
+    expect(
         len({name for name, _, _ in blocks}) == len(blocks), f"{what}: a block twice", [name for name, _, _ in blocks]
     )
     return Layout.parse(blocks)
@@ -155,16 +155,16 @@ TYPES: dict[str, tuple[type, dict[str, _Codec]]] = {
     "pong": (Pong, {}),
     "describe": (Describe, {"data": _FLAG}),
     "described": (Described, _DESCRIPTION_FIELDS),
-    "blocks": (Blocks, {}),
-    "kept": (Kept, {"client": _INT}),
+    "blocks": (Tensors, {}),
+    "kept": (ClientState, {"client": _INT}),
     "train": (Train, {"client": _INT, "round": _INT, "lr": _FLOAT, "choice": _INTS}),
     "update": (Update, {"client": _INT, "round": _INT, "numbers": _FLOATS}),
-    "collect": (Collect, {"round": _INT}),
-    "sums": (Sums, {"round": _INT, "clients": _INT}),
+    "collect": (FetchPartial, {"round": _INT}),
+    "sums": (PartialSum, {"round": _INT, "clients": _INT}),
     "evaluate": (Evaluate, {"start": _INT, "stop": _INT, "client": _INT}),
     "score": (Score, {"start": _INT, "client": _INT, "correct": _INT, "count": _INT, "loss_sum": _FLOAT}),
     "cancel": (Cancel, {}),
     "error": (Error, {"kind": _TEXT, "text": _TEXT}),
-    "bye": (Bye, {"why": _TEXT}),
+    "bye": (Shutdown, {"why": _TEXT}),
 }
 NAMES = {kind: name for name, (kind, _) in TYPES.items()}

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge.protocol.client_state import SEPARATOR
-from edge.protocol.config import Description, Job
+from edge.protocol.config import Job, ModelProfile
 from edge.protocol.payload import Payload, Vector
 
 Totals = dict[str, dict[str, NDArray[np.int64]]]
@@ -23,7 +23,7 @@ Totals = dict[str, dict[str, NDArray[np.int64]]]
 NO_RUN = ""
 """The run id of a hello and of the welcome that answers it: until then a worker may not know which run it joins."""
 MAX_ERROR_TEXT = 4000
-"""Characters of an `Error`, and of why a `Bye` is said: each becomes a line of the record, here or there."""
+"""Characters of an `Error`, and of why a `Shutdown` is said: each becomes a line of the record, here or there."""
 GLOBAL = -1
 """The client number of an `Evaluate` on the global test set."""
 
@@ -32,7 +32,7 @@ class WireError(ValueError):
     """A message that does not follow the protocol; the text says how."""
 
 
-def refuse(what: str, value: object) -> NoReturn:
+def reject(what: str, value: object) -> NoReturn:
     """WireError that names the value."""
     raise WireError(f"{what}: {repr(value)[:100]} does not fit")
 
@@ -42,10 +42,10 @@ def printable(text: str, most: int) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text[:most])
 
 
-def require(fits: bool, what: str, value: object) -> None:
+def expect(fits: bool, what: str, value: object) -> None:
     """WireError unless it fits."""
     if not fits:
-        refuse(what, value)
+        reject(what, value)
 
 
 @dataclass(frozen=True)
@@ -82,19 +82,19 @@ class Describe:
 class Described:
     """The description and the initial vectors."""
 
-    description: Description
+    description: ModelProfile
     payload: Payload
 
 
 @dataclass(frozen=True)
-class Blocks:
+class Tensors:
     """Vectors for the worker to hold, by version, until an envelope says to forget them."""
 
     vectors: tuple[Vector, ...]
 
 
 @dataclass(frozen=True)
-class Kept:
+class ClientState:
     """What a client keeps between its visits, where a worker does not reach the files that hold it. Not charged.
 
     It goes right ahead of the task that needs it, and comes right ahead of the update of the visit that left it, each
@@ -106,9 +106,9 @@ class Kept:
     """The vectors of one file of `edge.protocol.client_state`."""
 
     def __post_init__(self) -> None:
-        require(self.client >= 0, "kept: client", self.client)
+        expect(self.client >= 0, "kept: client", self.client)
         for slot in self.payload:
-            require(SEPARATOR not in slot, "kept: slot", slot)
+            expect(SEPARATOR not in slot, "kept: slot", slot)
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,9 @@ class Train:
     payload: Payload
 
     def __post_init__(self) -> None:
-        require(self.client >= 0, "train: client", self.client)
-        require(self.round >= 0, "train: round", self.round)
-        require(math.isfinite(self.lr) and self.lr >= 0, "train: lr", self.lr)
+        expect(self.client >= 0, "train: client", self.client)
+        expect(self.round >= 0, "train: round", self.round)
+        expect(math.isfinite(self.lr) and self.lr >= 0, "train: lr", self.lr)
 
 
 @dataclass(frozen=True)
@@ -142,23 +142,23 @@ class Update:
     """Where it was trained, if that is not a worker of the run's own machine. It does not travel."""
 
     def __post_init__(self) -> None:
-        require(self.client >= 0, "update: client", self.client)
-        require(self.round >= 0, "update: round", self.round)
+        expect(self.client >= 0, "update: client", self.client)
+        expect(self.round >= 0, "update: round", self.round)
 
 
 @dataclass(frozen=True)
-class Collect:
+class FetchPartial:
     """Asks a worker for what it has added up of the updates of a round."""
 
     round: int
 
     def __post_init__(self) -> None:
-        require(self.round >= 0, "collect: round", self.round)
+        expect(self.round >= 0, "collect: round", self.round)
 
 
 @dataclass(frozen=True)
-class Sums:
-    """The answer to `Collect`; the worker has forgotten them."""
+class PartialSum:
+    """The answer to `FetchPartial`; the worker has forgotten them."""
 
     round: int
     clients: int
@@ -166,8 +166,8 @@ class Sums:
     totals: Totals
 
     def __post_init__(self) -> None:
-        require(self.round >= 0, "sums: round", self.round)
-        require(self.clients >= 0, "sums: clients", self.clients)
+        expect(self.round >= 0, "sums: round", self.round)
+        expect(self.clients >= 0, "sums: clients", self.clients)
 
 
 @dataclass(frozen=True)
@@ -181,8 +181,8 @@ class Evaluate:
     payload: Payload
 
     def __post_init__(self) -> None:
-        require(self.client >= GLOBAL, "evaluate: client", self.client)
-        require(0 <= self.start <= self.stop, "evaluate: start, stop", (self.start, self.stop))
+        expect(self.client >= GLOBAL, "evaluate: client", self.client)
+        expect(0 <= self.start <= self.stop, "evaluate: start, stop", (self.start, self.stop))
 
 
 @dataclass(frozen=True)
@@ -197,9 +197,9 @@ class Score:
     """Sum of the losses of ``count`` examples."""
 
     def __post_init__(self) -> None:
-        require(self.client >= GLOBAL, "score: client", self.client)
-        require(self.start >= 0, "score: start", self.start)
-        require(0 <= self.correct <= self.count, "score: correct, count", (self.correct, self.count))
+        expect(self.client >= GLOBAL, "score: client", self.client)
+        expect(self.start >= 0, "score: start", self.start)
+        expect(0 <= self.correct <= self.count, "score: correct, count", (self.correct, self.count))
 
 
 @dataclass(frozen=True)
@@ -217,18 +217,18 @@ class Error:
 
     def __post_init__(self) -> None:
         longest = max(len(self.kind), len(self.text))
-        require(longest <= MAX_ERROR_TEXT, "error: characters", longest)
+        expect(longest <= MAX_ERROR_TEXT, "error: characters", longest)
 
 
 @dataclass(frozen=True)
-class Bye:
+class Shutdown:
     """The worker may go."""
 
     why: str = ""
     """Why it is sent away before the end of the run, for those whose processes the coordinator cannot end."""
 
     def __post_init__(self) -> None:
-        require(len(self.why) <= MAX_ERROR_TEXT, "bye: characters", len(self.why))
+        expect(len(self.why) <= MAX_ERROR_TEXT, "bye: characters", len(self.why))
 
 
 Message = (
@@ -238,15 +238,15 @@ Message = (
     | Pong
     | Describe
     | Described
-    | Blocks
-    | Kept
+    | Tensors
+    | ClientState
     | Train
     | Update
-    | Collect
-    | Sums
+    | FetchPartial
+    | PartialSum
     | Evaluate
     | Score
     | Cancel
     | Error
-    | Bye
+    | Shutdown
 )

@@ -20,7 +20,7 @@ Floats = NDArray[np.float32]
 FORWARD, WEIGHT_GRADIENT, INNER_GRADIENT, INPUT_GRADIENT = range(4)
 """Kinds of pass through a block: forward; the gradients of its weights; those between its own layers, which both of
 the others need; and the one that it passes on to its input."""
-KINDS = 4
+PASS_TYPES = 4
 MODEL = "model"
 TEACHER = "teacher"
 """The slot of another model that local training learns from."""

@@ -11,7 +11,7 @@ import hashlib
 import numpy as np
 
 
-def generator(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.random.Generator:
+def keyed_generator(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.random.Generator:
     """A Philox generator keyed by (seed, purpose, round, client).
 
     Purposes in use: ``init``, ``partition``, ``partition.test``, ``cohort``, ``batches``, ``augment``, ``eval``,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from edge.protocol.limits import Buffer, packb, packed_list, unpackb
 from edge.protocol.message_fields import DESCRIPTION, as_list, is_version, pack_int, unpack_int, unpack_text
-from edge.protocol.messages import WireError, refuse, require
+from edge.protocol.messages import WireError, expect, reject
 from edge.protocol.payload import VERSION_NBYTES
 
 MAX_DIMENSION = 1 << 40
@@ -39,7 +39,7 @@ Sizes = tuple[tuple[str, str, int], ...]
 
 
 @dataclass(frozen=True)
-class Entries:
+class TensorSpecs:
     """The list of entries in a header, packed: it is the same for all messages with the same vectors."""
 
     packed: bytes = field(repr=False)
@@ -48,24 +48,24 @@ class Entries:
     """Bytes of the frames that the entries name."""
 
 
-def pack_all(frames: Sequence[Frame], checksums: Iterable[int]) -> Entries:
+def pack_all(frames: Sequence[Frame], checksums: Iterable[int]) -> TensorSpecs:
     """The entries of these frames."""
     packed = [
-        pack_entry(frame.slot, frame.key, frame.version, frame.array.dtype.str, frame.array.shape, checksum)
+        pack_tensor_spec(frame.slot, frame.key, frame.version, frame.array.dtype.str, frame.array.shape, checksum)
         for frame, checksum in zip(frames, checksums, strict=False)
     ]
     sizes = tuple([(frame.slot, frame.key, frame.array.size) for frame in frames])
-    return Entries(packed_list(packed), sizes, sum(frame.array.nbytes for frame in frames))
+    return TensorSpecs(packed_list(packed), sizes, sum(frame.array.nbytes for frame in frames))
 
 
 @lru_cache(maxsize=4096)
-def pack_entry(slot: str, key: str, version: bytes, dtype: str, shape: tuple[int, ...], checksum: int) -> bytes:
+def pack_tensor_spec(slot: str, key: str, version: bytes, dtype: str, shape: tuple[int, ...], checksum: int) -> bytes:
     """One entry, packed. Kept: all clients of a round are sent the same vectors, and send vectors of the same form."""
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     return packb([slot, key, version, dtype, [pack_int(n) for n in shape], pack_int(nbytes), pack_int(checksum)])
 
 
-class Entry(NamedTuple):
+class TensorSpec(NamedTuple):
     """What a header says of one frame."""
 
     slot: str
@@ -78,53 +78,53 @@ class Entry(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def parse_entries(packed: bytes, name: str) -> tuple[Entry, ...]:
+def parse_tensor_specs(packed: bytes, name: str) -> tuple[TensorSpec, ...]:
     """The entries of a message of this type. Kept: many updates have the same, and all visits of a round."""
     unpacked = unpackb(packed)
     if not isinstance(unpacked, list):
-        refuse(f"{name}: entries", unpacked)
+        reject(f"{name}: entries", unpacked)
     entries = tuple(map(_parse_entry, unpacked))
     places: set[tuple[str, str]] = set()
     for entry in entries:
         _check_kind(entry, name)
         place = (entry.slot, entry.key)
         if place in places:
-            refuse("slot and key sent twice", place)
+            reject("slot and key sent twice", place)
         places.add(place)
     return entries
 
 
-def _check_kind(entry: Entry, name: str) -> None:
+def _check_kind(entry: TensorSpec, name: str) -> None:
     """WireError if a message of this type carries no such array, or does not name it as it does."""
     slot, key, version, dtype, shape, _, _ = entry
     if name != "described" or slot != DESCRIPTION:
         wanted = INT64 if name == "sums" else FLOAT32
         if dtype != wanted or len(shape) != 1:
-            refuse(f"{name}: vector {slot}/{key}", (dtype, shape))
+            reject(f"{name}: vector {slot}/{key}", (dtype, shape))
     goes_down = name in ("train", "evaluate", "blocks")
-    require(goes_down == (version != UNNAMED), f"{name}: version of {slot}/{key}", version)
+    expect(goes_down == (version != UNNAMED), f"{name}: version of {slot}/{key}", version)
     if name == "blocks":
-        require((slot, key) == ("", version.hex()), f"{name}: version {version.hex()} sent as", (slot, key))
+        expect((slot, key) == ("", version.hex()), f"{name}: version {version.hex()} sent as", (slot, key))
 
 
-def _parse_entry(entry: object) -> Entry:
+def _parse_entry(entry: object) -> TensorSpec:
     slot, key, version, dtype, shape, nbytes, checksum = as_list(entry, 7, "entry")
     slot, key = unpack_text(slot, "entry: slot"), unpack_text(key, "entry: key")
     what = f"entry {slot}/{key}"
-    require(is_version(version), f"{what}: version", version)
-    require(dtype in ("<f4", "<f8", "<i8"), f"{what}: dtype", dtype)
-    require(isinstance(shape, list) and len(shape) in (1, 2), f"{what}: shape", shape)
+    expect(is_version(version), f"{what}: version", version)
+    expect(dtype in ("<f4", "<f8", "<i8"), f"{what}: dtype", dtype)
+    expect(isinstance(shape, list) and len(shape) in (1, 2), f"{what}: shape", shape)
     dimensions = tuple(unpack_int(n, f"{what}: shape") for n in shape)
-    require(all(0 <= n <= MAX_DIMENSION for n in dimensions), f"{what}: shape", dimensions)
+    expect(all(0 <= n <= MAX_DIMENSION for n in dimensions), f"{what}: shape", dimensions)
     announced, wanted = unpack_int(nbytes, f"{what}: nbytes"), math.prod(dimensions) * np.dtype(dtype).itemsize
     if announced != wanted:
         raise WireError(f"{what}: {announced} bytes announced, but shape {dimensions} of {dtype} has {wanted}")
     crc = unpack_int(checksum, f"{what}: checksum")
-    require(0 <= crc < 1 << 32, f"{what}: checksum", crc)
-    return Entry(slot, key, version, np.dtype(dtype), dimensions, wanted, crc)
+    expect(0 <= crc < 1 << 32, f"{what}: checksum", crc)
+    return TensorSpec(slot, key, version, np.dtype(dtype), dimensions, wanted, crc)
 
 
-def read(entry: Entry, frame: Buffer, has_checksum: bool = False) -> NDArray[Any]:
+def read(entry: TensorSpec, frame: Buffer, has_checksum: bool = False) -> NDArray[Any]:
     """The array of a frame, a view of it where it is aligned; WireError if the frame is not what was announced.
 
     ``has_checksum``: a checksum of zero is one, and not left out.

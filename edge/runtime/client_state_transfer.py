@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from edge.protocol import client_state
 from edge.protocol.codec import Envelope
-from edge.protocol.messages import Evaluate, Kept, Message, Train
+from edge.protocol.messages import ClientState, Evaluate, Message, Train
 from edge.protocol.scratch import scratch
 
 
-def amiss(task: Message, envelope: Envelope, ahead: tuple[int, Kept] | None) -> str:
+def mismatch(task: Message, envelope: Envelope, ahead: tuple[int, ClientState] | None) -> str:
     """Why a task and what came right ahead of it, with its number, do not belong together; or nothing."""
     wants = isinstance(task, Train | Evaluate) and envelope.state_in is not None
     if ahead is None:
@@ -27,7 +27,7 @@ def amiss(task: Message, envelope: Envelope, ahead: tuple[int, Kept] | None) -> 
 
 
 @contextmanager
-def unpacked(envelope: Envelope, kept: Kept | None) -> Iterator[Envelope]:
+def received_state(envelope: Envelope, kept: ClientState | None) -> Iterator[Envelope]:
     """The envelope of a task with files of this machine in place of the run's; they are gone when the task is over.
 
     Raises OSError if the disk refuses.
@@ -46,8 +46,8 @@ def unpacked(envelope: Envelope, kept: Kept | None) -> Iterator[Envelope]:
         )
 
 
-def packed(task: Message, envelope: Envelope) -> Kept | None:
-    """What the client of a visit has kept under the `unpacked` envelope; None where nobody asked."""
+def state_message(task: Message, envelope: Envelope) -> ClientState | None:
+    """What the client of a visit has kept under the `received_state` envelope; None where nobody asked."""
     if not isinstance(task, Train) or envelope.state_out is None:
         return None
-    return Kept(task.client, client_state.read(envelope.state_out))
+    return ClientState(task.client, client_state.read(envelope.state_out))

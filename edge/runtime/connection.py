@@ -35,15 +35,15 @@ COMES_DOWN = (
     messages.Welcome
     | messages.Ping
     | messages.Describe
-    | messages.Blocks
-    | messages.Kept
+    | messages.Tensors
+    | messages.ClientState
     | messages.Train
     | messages.Evaluate
-    | messages.Collect
+    | messages.FetchPartial
     | messages.Cancel
-    | messages.Bye
+    | messages.Shutdown
 )
-NUMBERED = messages.Describe | messages.Kept | messages.Train | messages.Evaluate | messages.Cancel
+NUMBERED = messages.Describe | messages.ClientState | messages.Train | messages.Evaluate | messages.Cancel
 """Messages that belong to a task."""
 GONE = "the coordinator is gone"
 NOT_LET_IN = "no handshake: the key of the run there is not the one named in --server, or it is no run to join"
@@ -61,7 +61,7 @@ class Credentials:
     """Public key of the coordinator."""
 
 
-class Link:
+class CoordinatorConnection:
     """The connection to the coordinator, and the blocks that came over it."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Link:
         self._held: dict[bytes, Vector] = {}
         self._refused, self._logged_at = 0, -REFUSAL_SECONDS
         self._under_way: list[zmq.MessageTracker] = []
-        self.bye: messages.Bye | None = None
+        self.bye: messages.Shutdown | None = None
         self._socket = zmq.Context(io_threads=1).socket(zmq.DEALER)
         self._socket.setsockopt(zmq.IDENTITY, identity.encode())
         self._socket.copy_threshold = COPY_NBYTES
@@ -117,7 +117,7 @@ class Link:
     def send(self, message: messages.Message, sequence: int = 0, wall_seconds: float = 0.0, note: str = "") -> None:
         """Send; the vectors of the message must not be written to until `settle` has returned."""
         encoded = codec.encode(message, self._run_id)
-        envelope = codec.Envelope(self._identity, sequence, wall_seconds=wall_seconds, note=note).pack()
+        envelope = codec.Envelope(self._identity, sequence, wall_seconds=wall_seconds, telemetry=note).pack()
         parts: list[bytes | memoryview] = [envelope, encoded.header, *encoded.frames]
         more = [zmq.SNDMORE] * (len(parts) - 1) + [zmq.Flag(0)]
         # send_multipart would give the tracker of the last part alone
@@ -144,9 +144,9 @@ class Link:
             except messages.WireError as error:
                 self.refuse(envelope.sequence if envelope else 0, str(error))
                 continue
-            if isinstance(message, messages.Bye):
+            if isinstance(message, messages.Shutdown):
                 self.bye = message
-            if not isinstance(message, messages.Blocks):
+            if not isinstance(message, messages.Tensors):
                 return envelope, message
             self._held.update((vector.version, vector) for vector in message.vectors)
 
@@ -155,7 +155,7 @@ class Link:
         self._socket.disable_monitor()
         self._socket.close(0)
 
-    def last_bye(self) -> messages.Bye | None:
+    def last_bye(self) -> messages.Shutdown | None:
         """The bye among all that has come, if there is one; of a connection that is lost, nothing else is of use."""
         with suppress(zmq.Again):
             while self.bye is None:
@@ -188,7 +188,7 @@ class Link:
             raise messages.WireError(f"a worker has no use for a {type(message).__name__}")
         if isinstance(message, NUMBERED) != (envelope.sequence > 0):
             raise messages.WireError(f"a {type(message).__name__} with the number {envelope.sequence}")
-        for version in envelope.forget:
+        for version in envelope.evict:
             self._held.pop(version, None)
         return message
 

@@ -14,7 +14,7 @@ Answers on stdout, in the order of events:
     {"exited": NAME, "status": CODE}               minus the signal's number if a signal ended it
 
 At the end of stdin, which the kernel brings about however the coordinator dies, it ends all workers and itself. Should
-the nursery be killed, the kernel kills its workers (PR_SET_PDEATHSIG). Thus no ending leaves a process behind.
+the fork server be killed, the kernel kills its workers (PR_SET_PDEATHSIG). Thus no ending leaves a process behind.
 
 Why not multiprocessing's fork server: it imports the user's ``__main__`` again in each child, speaks pickle, and leaves
 its children running when the coordinator is killed.
@@ -45,7 +45,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 
 
-class Nursery:
+class ForkServer:
     """The workers that live, and those that were told to end."""
 
     def __init__(self, wakeup: int) -> None:
@@ -145,7 +145,7 @@ def _live(argv: list[str], output: int, parent: int) -> NoReturn:
     except BaseException:
         log_error()
     finally:
-        # not sys.exit: what the nursery has registered to run at its own exit is not for its children to run
+        # not sys.exit: what the fork server has registered to run at its own exit is not for its children to run
         with contextlib.suppress(OSError):
             sys.stdout.flush()
         os._exit(status)
@@ -157,7 +157,7 @@ def _die_with(parent: int) -> None:
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
     if os.getppid() != parent:
-        raise SystemExit("the nursery is gone")
+        raise SystemExit("the fork server is gone")
 
 
 def main(modules: list[str]) -> None:
@@ -170,7 +170,7 @@ def main(modules: list[str]) -> None:
     signal.signal(signal.SIGCHLD, lambda signum, frame: None)
     signal.set_wakeup_fd(signalled)
     gc.freeze()  # what is shared with the children stays out of their collections, so its pages stay shared
-    Nursery(wakeup).serve()
+    ForkServer(wakeup).serve()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ Worker 0 is on the first GPU, worker 1 on the second, and so on in turns. Those 
 memory, beyond which torch's allocator raises `torch.OutOfMemoryError` instead of taking what is the others'. A worker
 whose visit does not fit in its share leaves, and the shares of those that stay grow (`coordinator.workers.scheduler`).
 
-All of this is called in the worker: CUDA does not survive a fork, so nothing here may run in the nursery. What needs a
+All of this is called in the worker: CUDA does not survive a fork, so nothing here may run in the launcher. What needs a
 driver has been read against torch's documentation, and never been run.
 """
 
@@ -23,7 +23,7 @@ DRIVER_SECONDS = 20.0
 MIB = 1 << 20
 
 
-def placed(device: str, worker: int, gpus: int) -> str:
+def assign_gpu(device: str, worker: int, gpus: int) -> str:
     """The device of one worker of many: ``cuda`` is all ``gpus`` in turns; any other device is meant as it is named.
 
     ValueError if there is no such GPU.
@@ -38,11 +38,11 @@ def placed(device: str, worker: int, gpus: int) -> str:
     return device if index else f"cuda:{worker % gpus}"
 
 
-def sharers(job: Job, gone: Collection[int], gpus: int) -> int:
-    """How many workers are on the GPU of this one, itself among them; ``gone``: the seats of those that have left."""
-    own = placed(job.device, job.seat, gpus)
-    others = set(range(job.workers)) - {job.seat, *gone}
-    return 1 + sum(placed(job.device, other, gpus) == own for other in others)
+def workers_on_same_gpu(job: Job, gone: Collection[int], gpus: int) -> int:
+    """How many workers are on the GPU of this one, itself among them; ``gone``: the slots of those that have left."""
+    own = assign_gpu(job.device, job.worker_slot, gpus)
+    others = set(range(job.workers)) - {job.worker_slot, *gone}
+    return 1 + sum(assign_gpu(job.device, other, gpus) == own for other in others)
 
 
 def process_nbytes(table: str, pid: int) -> int:
@@ -62,20 +62,20 @@ def _ask_driver() -> str:
         return ""
 
 
-class Gpu:
+class GpuShare:
     """The GPU that a worker is on, and its share of it."""
 
     def __init__(self, job: Job) -> None:
         """ValueError if there is no such GPU."""
         self._job, self._count = job, torch.cuda.device_count()
-        self.name = placed(job.device, job.seat, self._count)
+        self.name = assign_gpu(job.device, job.worker_slot, self._count)
         self._share = 0.0
         self._context_nbytes = 0
         self._is_measured = False
 
     def make_room(self, gone: Collection[int]) -> None:
         """Before each task: take the share that is this worker's, now that others have left."""
-        share = 1.0 / sharers(self._job, gone, self._count)
+        share = 1.0 / workers_on_same_gpu(self._job, gone, self._count)
         if share != self._share:
             self._share = share
             torch.cuda.empty_cache()  # in many small pieces, what was kept may be of no use to what did not fit

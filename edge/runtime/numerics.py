@@ -30,7 +30,7 @@ SWITCHES = (
 """Variables of the environment by which a user chooses kernels."""
 
 
-def computes(device: str) -> dict[str, str]:
+def fingerprint(device: str) -> dict[str, str]:
     """What computes on a device (``cpu``, ``cuda``, ``cuda:N``) of this machine, by name."""
     found = {name: _version(name) for name in COMPUTING}
     found["processor"] = _processor()
@@ -39,7 +39,7 @@ def computes(device: str) -> dict[str, str]:
     return found | {name: os.environ[name] for name in SWITCHES if name in os.environ}
 
 
-def differing(here: Mapping[str, str], there: Mapping[str, str]) -> str:
+def difference(here: Mapping[str, str], there: Mapping[str, str]) -> str:
     """What is not the same, in words; empty if all is."""
     names = [name for name in {**there, **here} if here.get(name) != there.get(name)]
     return "; ".join(f"{name} {here.get(name) or 'missing'} instead of {there.get(name) or 'none'}" for name in names)

@@ -25,20 +25,20 @@ import zmq
 
 from edge.protocol.config import Job
 from edge.protocol.messages import MAX_ERROR_TEXT, printable
-from edge.runtime.connection import Credentials, Link
+from edge.runtime.connection import CoordinatorConnection, Credentials
 from edge.runtime.keys import read_pair, read_public
 from edge.runtime.log import log
-from edge.runtime.numerics import computes, differing
-from edge.runtime.task_runner import Bench, open_site
+from edge.runtime.numerics import difference, fingerprint
+from edge.runtime.task_runner import TaskRunner, load_executor
 from edge.runtime.worker import serve
 
 FINISHED, FAILED, STOPPED = 0, 3, 4
 HEARTBEAT_MS = 5000
-SITE = "edge.training.trainer:Site"
+EXECUTOR = "edge.training.trainer:LocalTrainer"
 AUTO = "auto"
 GRACE_SECONDS = 1.0
 """From a lost connection to the end of what goes on here: a bye that has just come is better read in peace."""
-AGAIN_SECONDS = 5.0
+RECONNECT_SECONDS = 5.0
 """Between two tries to end what goes on: one that falls into a finaliser is lost."""
 REJOIN_SECONDS = 0.5
 """From a connection that was lost to the next."""
@@ -52,7 +52,7 @@ class _Lost(BaseException):
     """The connection is lost: like a Ctrl-C, it ends a visit between two operations, wherever that is."""
 
 
-def fitted(job: Job, device: str, root: str | None, cache: str) -> Job:
+def localized_job(job: Job, device: str, root: str | None, cache: str) -> Job:
     """The job as it is done here, by the only worker of this machine; JoinError for a device of another type.
 
     ``device``: as in `Job.device`, or ``auto`` for the type that the run computes on.
@@ -61,10 +61,10 @@ def fitted(job: Job, device: str, root: str | None, cache: str) -> Job:
     device = kind if device == AUTO else device
     if device.partition(":")[0] != kind:
         raise JoinError(f"--device {device}: the run computes on {job.device}, and other devices give other last bits")
-    return replace(job, device=device, cache=cache, data=replace(job.data, root=root), seat=0, workers=1)
+    return replace(job, device=device, cache=cache, data=replace(job.data, root=root), worker_slot=0, workers=1)
 
 
-def join(
+def join_run(
     endpoint: str, credentials: Credentials, wait_seconds: float, device: str, root: str | None, cache: str
 ) -> int:
     """Join, serve, and leave; the exit code of ``fedbr worker``.
@@ -77,7 +77,7 @@ def join(
     while True:
         visit = _Visit(endpoint, credentials, patience)
         try:
-            why = visit.serve(lambda job: bench(job, fitted(job, device, root, cache)))
+            why = visit.serve(lambda job: open_runner(job, localized_job(job, device, root, cache)))
         except KeyboardInterrupt:
             _say("stopped")
             return STOPPED
@@ -103,13 +103,13 @@ class _Visit:
         self._endpoint, self._credentials, self._wait_seconds = endpoint, credentials, wait_seconds
         self._main_thread, self._has_ended = threading.get_ident(), threading.Event()
         self._reason = ""
-        self._link: Link | None = None
+        self._link: CoordinatorConnection | None = None
         self.has_joined = False
         """Whether the run has answered"""
         self.is_lost = False
         """Whether it ended because the connection was lost, or nobody answered"""
 
-    def serve(self, prepare: Callable[[Job], Bench]) -> str:
+    def serve(self, prepare: Callable[[Job], TaskRunner]) -> str:
         """Serve the run until its end; empty, or what went wrong."""
         signal.signal(signal.SIGUSR1, _raise_lost)
         try:
@@ -128,9 +128,11 @@ class _Visit:
                 self._link.close()
         return why
 
-    def _served(self, prepare: Callable[[Job], Bench]) -> str:
-        identity = f"guest-{secrets.token_hex(8)}"
-        link = Link(self._endpoint, identity, HEARTBEAT_MS, self._lost, self._credentials, self._wait_seconds)
+    def _served(self, prepare: Callable[[Job], TaskRunner]) -> str:
+        identity = f"remote-{secrets.token_hex(8)}"
+        link = CoordinatorConnection(
+            self._endpoint, identity, HEARTBEAT_MS, self._lost, self._credentials, self._wait_seconds
+        )
         self._link = link
         try:
             job = link.welcome()
@@ -150,27 +152,29 @@ class _Visit:
         seconds = GRACE_SECONDS
         while not self._has_ended.wait(seconds):
             signal.pthread_kill(self._main_thread, signal.SIGUSR1)
-            seconds = AGAIN_SECONDS
+            seconds = RECONNECT_SECONDS
 
 
-def bench(job: Job, here: Job) -> Bench:
+def open_runner(job: Job, here: Job) -> TaskRunner:
     """What does the work ``here``, once it is sure to do it as the run asks; JoinError where something is not alike."""
-    change = differing(computes(here.device), job.computes) if job.computes else ""
+    change = difference(fingerprint(here.device), job.fingerprint) if job.fingerprint else ""
     if change:
         raise JoinError(f"other last bits than the run's: {change}; fedbr run --any-machine takes them")
     from edge.training.block_model import (
         load_dotted,  # and torch with it, which takes seconds and is not needed to be refused
     )
 
-    site, gpu = open_site(here, SITE)
+    site, gpu = load_executor(here, EXECUTOR)
     for half in (job.objective, *job.corrections):
-        load_dotted(half.half)  # a method from a user's own module may be missing here, which no client is to blame for
+        load_dotted(
+            half.component
+        )  # a method from a user's own module may be missing here, which no client is to blame for
     sha256 = site.describe(True)[0].data_sha256
     if sha256 != job.data_sha256:
         raise JoinError(
             f"data set {job.data.name}: this worker's is {sha256[:16]}, the run's is {job.data_sha256[:16]}"
         )
-    return Bench(site, gpu, is_guest=True)
+    return TaskRunner(site, gpu, is_remote=True)
 
 
 def _raise_lost(number: int, frame: FrameType | None) -> NoReturn:
@@ -185,7 +189,7 @@ def main(argv: Sequence[str]) -> int:
     """``argv``: endpoint, own NAME.key, the run's NAME.pub, device, folder of data or nothing, cache, seconds."""
     endpoint, keys, server, device, root, cache, wait_seconds = argv
     credentials = Credentials(read_pair(Path(keys)), read_public(Path(server)))
-    return join(endpoint, credentials, float(wait_seconds), device, root or None, cache)
+    return join_run(endpoint, credentials, float(wait_seconds), device, root or None, cache)
 
 
 if __name__ == "__main__":

@@ -11,20 +11,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from edge.protocol import codec, messages
-from edge.protocol.config import CPU, Description, Job
-from edge.protocol.fixed_point import ExactSums
+from edge.protocol.config import CPU, Job, ModelProfile
+from edge.protocol.fixed_point import FixedPointSums
 from edge.protocol.payload import Payload
 from edge.runtime import client_state_transfer
 from edge.runtime.log import log_error
 
 if TYPE_CHECKING:
-    from edge.runtime.gpu_share import Gpu
+    from edge.runtime.gpu_share import GpuShare
 
 
-class Site(Protocol):
-    """What a worker does for a run; `edge.training.trainer.Site` trains for real, tests have their own."""
+class TaskExecutor(Protocol):
+    """What a worker does for a run; `edge.training.trainer.LocalTrainer` trains for real, tests have their own."""
 
-    def describe(self, data: bool) -> tuple[Description, Payload]:
+    def describe(self, data: bool) -> tuple[ModelProfile, Payload]:
         """The description, and the initial vectors."""
         ...
 
@@ -37,44 +37,44 @@ class Site(Protocol):
         ...
 
 
-class Bench:
+class TaskRunner:
     """Where tasks are done, one after another."""
 
-    def __init__(self, site: Site, gpu: Gpu | None, is_guest: bool = False) -> None:
+    def __init__(self, site: TaskExecutor, gpu: GpuShare | None, is_remote: bool = False) -> None:
         """``is_guest``: the files that envelopes name are not on this machine
         (`edge.runtime.client_state_transfer`)."""
-        self._site, self._gpu, self.is_guest = site, gpu, is_guest
-        self._sums = ExactSums(0)
+        self._site, self._gpu, self.is_remote = site, gpu, is_remote
+        self._sums = FixedPointSums(0)
 
     def perform(
-        self, task: messages.Message, envelope: codec.Envelope, kept: messages.Kept | None = None
-    ) -> tuple[messages.Message, messages.Kept | None]:
+        self, task: messages.Message, envelope: codec.Envelope, kept: messages.ClientState | None = None
+    ) -> tuple[messages.Message, messages.ClientState | None]:
         """The reply to one task, and what goes back ahead of it; an exception becomes an `Error`."""
         try:
-            if not self.is_guest:
+            if not self.is_remote:
                 return self._perform(task, envelope)
-            with client_state_transfer.unpacked(envelope, kept) as own:
+            with client_state_transfer.received_state(envelope, kept) as own:
                 return self._perform(task, own)
         except Exception as error:
             log_error()
             return error_of(error), None
 
-    def note(self, task: messages.Message, reply: messages.Message) -> str:
+    def telemetry(self, task: messages.Message, reply: messages.Message) -> str:
         """What there is to tell beside a reply: once, after the first visit, how much memory it took."""
         is_visit = isinstance(task, messages.Train) and not isinstance(reply, messages.Error)
         return self._gpu.measure() if self._gpu is not None and is_visit else ""
 
     def _perform(
         self, task: messages.Message, envelope: codec.Envelope
-    ) -> tuple[messages.Message, messages.Kept | None]:
+    ) -> tuple[messages.Message, messages.ClientState | None]:
         if self._gpu is not None:
-            self._gpu.make_room(envelope.left)
+            self._gpu.make_room(envelope.retired_slots)
         if isinstance(task, messages.Train):
             update = self._site.train(task, envelope.state_in, envelope.state_out)
             # read before the update is added up: what has failed must not be in the sums
-            keeps = client_state_transfer.packed(task, envelope) if self.is_guest else None
-            return self._added(update, envelope.share) if envelope.share > 0.0 else update, keeps
-        if isinstance(task, messages.Collect):
+            keeps = client_state_transfer.state_message(task, envelope) if self.is_remote else None
+            return self._added(update, envelope.weight) if envelope.weight > 0.0 else update, keeps
+        if isinstance(task, messages.FetchPartial):
             return self._collected(task.round), None
         if isinstance(task, messages.Evaluate):
             return self._site.evaluate(task, envelope.state_in), None
@@ -83,13 +83,13 @@ class Bench:
 
     def _added(self, update: messages.Update, share: float) -> messages.Update:
         if update.round != self._sums.round:
-            self._sums = ExactSums(update.round)
+            self._sums = FixedPointSums(update.round)
         return self._sums.put(update, share)
 
-    def _collected(self, round: int) -> messages.Sums:
+    def _collected(self, round: int) -> messages.PartialSum:
         if round != self._sums.round:
-            return messages.Sums(round, 0, {})
-        sums, self._sums = self._sums, ExactSums(round)
+            return messages.PartialSum(round, 0, {})
+        sums, self._sums = self._sums, FixedPointSums(round)
         return sums.message()
 
 
@@ -98,14 +98,14 @@ def error_of(error: BaseException) -> messages.Error:
     return messages.Error(type(error).__name__, str(error)[: messages.MAX_ERROR_TEXT])
 
 
-def open_site(job: Job, site_name: str) -> tuple[Site, Gpu | None]:
+def load_executor(job: Job, site_name: str) -> tuple[TaskExecutor, GpuShare | None]:
     """What does the work (``module:Class``), and its share of a GPU."""
     gpu = None
     if job.device != CPU:
-        from edge.runtime.gpu_share import Gpu  # and torch with it, which this file alone has no need of
+        from edge.runtime.gpu_share import GpuShare
 
-        gpu = Gpu(job)
+        gpu = GpuShare(job)
         job = replace(job, device=gpu.name)
     module, name = site_name.split(":")
-    site: Site = getattr(importlib.import_module(module), name)(job)
+    site: TaskExecutor = getattr(importlib.import_module(module), name)(job)
     return site, gpu

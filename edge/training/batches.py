@@ -20,7 +20,7 @@ from edge.data.augment import Profile, prepare, to_device
 from edge.data.registry import Split
 from edge.protocol.config import TrainConfig
 from edge.protocol.payload import ITEM_NBYTES
-from edge.protocol.rng import generator
+from edge.protocol.rng import keyed_generator
 from edge.training.client_update import Batch
 
 Indices = NDArray[np.int64]
@@ -68,8 +68,8 @@ class LocalBatches:
         self.loader, self.indices, self.config = loader, indices, train
         self.plan = train.plan(len(indices))
         seed, round, client = key
-        self.order = generator(seed, "batches", round, client)
-        self.draws = generator(seed, "augment", round, client)
+        self.order = keyed_generator(seed, "batches", round, client)
+        self.draws = keyed_generator(seed, "augment", round, client)
 
     def __call__(self) -> Iterator[Batch]:
         """``plan.steps`` batches, in a freshly drawn order for each local epoch."""

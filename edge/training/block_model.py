@@ -1,13 +1,12 @@
 """A model as M consecutive blocks over flat vectors.
 
-All parameters of a `Net` are views into one flat vector, all gradients into another and all float buffers into a third,
-block after block, so that a download is one copy per block, an upload is a view, and an optimiser step is a few
-operations on whole vectors. Whoever needs a further vector of that length for a visit takes it from `Net.scratch`.
-Vectors that travel have their numbers in torch's own order. In ``channels_last``, the weights of a convolution lie in
-the flat vectors as their images do, which spares each step its turning them; so the flat vectors are for arithmetic
-among themselves, and `load`, `views` and `dump` are the way in and out.
-A `Net` also counts what it executes: per block, how many examples went through forward, weight gradient and input
-gradient.
+All parameters of a `BlockModel` are views into one flat vector, all gradients into another and all float buffers into a
+third, block after block, so that a download is one copy per block, an upload is a view, and an optimiser step is a few
+operations on whole vectors. Whoever needs a further vector of that length for a visit takes it from
+`BlockModel.scratch`. Vectors that travel have their numbers in torch's own order. In ``channels_last``, the weights of
+a convolution lie in the flat vectors as their images do, which spares each step its turning them; so the flat vectors
+are for arithmetic among themselves, and `load`, `views` and `dump` are the way in and out. A `BlockModel` also counts
+what it executes: per block, how many examples went through forward, weight gradient and input gradient.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from edge.protocol.payload import (
     FORWARD,
     INNER_GRADIENT,
     INPUT_GRADIENT,
-    KINDS,
+    PASS_TYPES,
     WEIGHT_GRADIENT,
     BlockShape,
     Floats,
@@ -87,7 +86,7 @@ def balanced_cuts(sizes: Sequence[int], count: int) -> tuple[int, ...]:
     return best(0, count)[1]
 
 
-class Net:
+class BlockModel:
     """M blocks whose numbers live in flat vectors. Made once per worker and reused for every client."""
 
     def __init__(
@@ -98,7 +97,7 @@ class Net:
     ) -> None:
         self._make = make
         self.memory_format = memory_format
-        self._twin: Net | None = None
+        self._twin: BlockModel | None = None
         self.device = device
         blocks = make()
         self.modules = [module.to(device) for _, module in blocks]
@@ -118,7 +117,7 @@ class Net:
         self._scratch: dict[str, Tensor] = {}
         self._learns = [shape.params > 0 for shape in self.layout.blocks]
         self._trains = True
-        self.executed: NDArray[np.int64] = np.zeros((len(self.modules), KINDS), dtype=np.int64)
+        self.executed: NDArray[np.int64] = np.zeros((len(self.modules), PASS_TYPES), dtype=np.int64)
 
     def _flatten(self) -> None:
         start = buffers_start = 0
@@ -150,7 +149,7 @@ class Net:
     def load(self, named: Mapping[str, Vector], into: Tensor | None = None) -> None:
         """Copy vectors into the model, by key; or ``into`` a vector like ``flat``, which has no place for buffers."""
         for key, vector in named.items():
-            _copy(self._home(key, into), vector.data)
+            _copy(self._view(key, into), vector.data)
             for place, weight in self._turned.get(key, ()):
                 _copy(_same_place(weight, into), vector.data[place].reshape(weight.shape))
 
@@ -167,11 +166,11 @@ class Net:
         """The numbers of these keys, as copies that later training does not change."""
         return {key: Vector(self._read(key).to("cpu", copy=True).numpy()) for key in keys}
 
-    def _home(self, key: str, flat: Tensor | None) -> Tensor:
+    def _view(self, key: str, flat: Tensor | None) -> Tensor:
         return self._homes[key] if flat is None else flat[self.slices[key]]
 
     def _read(self, key: str, of: Tensor | None = None) -> Tensor:
-        home = self._home(key, of)
+        home = self._view(key, of)
         if key not in self._turned:
             return home
         numbers = self.scratch("in torch's order")[self.slices[key]].copy_(home) if of is None else home.clone()
@@ -216,7 +215,7 @@ class Net:
             row[INNER_GRADIENT] += examples if trains or passes_on else 0
             row[INPUT_GRADIENT] += examples if passes_on else 0
 
-    def mixes(self, index: int) -> bool:
+    def uses_batch_stats(self, index: int) -> bool:
         """Whether what a block makes of one example depends on the others of its batch (batch statistics)."""
         norms = [module for module in self.modules[index].modules() if isinstance(module, _BatchNorm)]
         return any(norm.training or not norm.track_running_stats for norm in norms)
@@ -237,22 +236,22 @@ class Net:
                 module.requires_grad_(learns)
                 self._learns[index] = learns
 
-    def frozen(self) -> Net:
+    def frozen_copy(self) -> BlockModel:
         """A second model of the same shape that never learns; gradients flow through it, never into it.
 
         It is made once, counts into this model's ``executed``, and runs in evaluation mode (FedMLB's G).
         """
         if self._twin is None:
-            twin = Net(self._make, self.device, self.memory_format)
+            twin = BlockModel(self._make, self.device, self.memory_format)
             twin.train_only(())
             twin.train_mode(False)
             twin.executed = self.executed
             self._twin = twin
         return self._twin
 
-    def freeze(self) -> Net:
+    def freeze(self) -> BlockModel:
         """The `frozen` model, with the numbers that this one has now."""
-        twin = self.frozen()
+        twin = self.frozen_copy()
         twin.flat.copy_(self.flat)
         twin.buffers.copy_(self.buffers)
         return twin

@@ -1,9 +1,9 @@
-"""One visit to one client: the client half of a method. Its defaults are FedAvg.
+"""One visit to one client: the client side of a method. Its defaults are FedAvg.
 
 McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017,
 https://arxiv.org/abs/1602.05629
 
-Subclasses of `Local` can customise by overriding
+Subclasses of `ClientUpdate` can customise by overriding
 
 * ``begin``: where training starts from, and what is remembered for the visit (a frozen copy, a teacher);
 * ``loss``: the local objective on one batch;
@@ -13,7 +13,7 @@ Subclasses of `Local` can customise by overriding
 * ``capturable``: whether its steps may be replayed from a CUDA graph (`edge.training.cuda_graphs` says what that asks
   of them).
 
-A `Correction` joins any objective; it changes gradients and may keep and send vectors of its own slots.
+A `GradientCorrection` joins any objective; it changes gradients and may keep and send vectors of its own slots.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from edge.protocol.config import Plan, TrainConfig
+from edge.protocol.config import TrainConfig, TrainingPlan
 from edge.protocol.payload import MODEL, Payload
-from edge.protocol.rng import generator
-from edge.training.block_model import Net
+from edge.protocol.rng import keyed_generator
+from edge.training.block_model import BlockModel
 
 Batch = tuple[Tensor, Tensor]
 Batches = Callable[[], Iterator[Batch]]
@@ -40,8 +40,8 @@ Step = Callable[..., None]
 
 
 @dataclass(frozen=True)
-class Visit:
-    """What a client half may know about the visit it is in."""
+class VisitContext:
+    """What a client side may know about the visit it is in."""
 
     client: int
     round: int
@@ -52,7 +52,7 @@ class Visit:
     """`TrainConfig.step_sum` of its steps."""
     choice: Mapping[str, int]
     """What the server decided for this visit, by the method's own names."""
-    plan: Plan
+    plan: TrainingPlan
     up: tuple[str, ...]
     """Keys of the model that go up."""
     keep: tuple[str, ...]
@@ -67,11 +67,11 @@ class Visit:
 
     def rng(self, purpose: str) -> np.random.Generator:
         """The method's private random stream for this visit."""
-        return generator(self.seed, purpose, self.round, self.client)
+        return keyed_generator(self.seed, purpose, self.round, self.client)
 
 
-class Local:
-    """The client half of FedAvg, and the base of all others."""
+class ClientUpdate:
+    """The client side of FedAvg, and the base of all others."""
 
     capturable: ClassVar[bool] = True
     """Every class says it for itself: where one says nothing, whatever its base says, its steps are not captured."""
@@ -80,7 +80,7 @@ class Local:
         self.options = options
         self.losses: list[Tensor] = []
 
-    def begin(self, net: Net, down: Payload, state: Payload, visit: Visit) -> None:
+    def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Start from what was kept, overlaid with what arrived."""
         self.visit = visit
         kept, arrived = state.get(MODEL, {}), down.get(MODEL, {})
@@ -90,21 +90,21 @@ class Local:
         net.load({key: vector for key, vector in kept.items() if key not in arrived})
         net.load(arrived)
 
-    def loss(self, net: Net, x: Tensor, y: Tensor) -> Tensor:
+    def loss(self, net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
         """The local objective on one batch; a scalar."""
-        return self.note(F.cross_entropy(net.run(x), y))
+        return self.record_loss(F.cross_entropy(net.run(x), y))
 
-    def note(self, cross_entropy: Tensor) -> Tensor:
+    def record_loss(self, cross_entropy: Tensor) -> Tensor:
         """Remember the main path's cross-entropy of this step, for the report; returns it unchanged."""
         self.losses.append(cross_entropy.detach())
         return cross_entropy
 
-    def train(self, net: Net, batches: Batches, step: Step) -> None:
+    def train(self, net: BlockModel, batches: Batches, step: Step) -> None:
         """All local epochs."""
         for x, y in batches():
             step(self.loss, x, y)
 
-    def end(self, net: Net, visit: Visit) -> tuple[Payload, Payload, dict[str, float]]:
+    def end(self, net: BlockModel, visit: VisitContext) -> tuple[Payload, Payload, dict[str, float]]:
         """(what goes up, what is kept, numbers), the vectors by slot.
 
         The vectors may be views of the model or of its scratch: they stay as they are until the next task begins.
@@ -114,12 +114,12 @@ class Local:
         kept = {key: numbers[key] for key in visit.keep}
         return {MODEL: up}, {MODEL: kept} if kept else {}, {"loss": mean(self.losses)}
 
-    def prepare_score(self, net: Net, down: Payload, state: Payload, visit: Visit) -> None:
+    def prepare_score(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Load the model to be evaluated: by default, what a visit would start from."""
         self.begin(net, down, state, visit)
 
 
-class Correction:
+class GradientCorrection:
     """What joins an objective: a term on the gradients, with its own slots down, up and kept.
 
     The term is added between backward and clipping, so it is inside the clipped gradient; what must not be clipped is
@@ -127,22 +127,23 @@ class Correction:
     """
 
     capturable: ClassVar[bool] = False
-    """As of `Local`, of ``correct`` and ``correct_unclipped``."""
+    """As of `ClientUpdate`, of ``correct`` and ``correct_unclipped``."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.options = options
 
-    def begin(self, net: Net, down: Payload, state: Payload, visit: Visit) -> None:
+    def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Called after the objective's begin, when the model stands at its starting point."""
 
-    def correct(self, net: Net) -> None:
+    def correct(self, net: BlockModel) -> None:
         """Change ``net.grad`` in place."""
 
-    def correct_unclipped(self, net: Net) -> None:
+    def correct_unclipped(self, net: BlockModel) -> None:
         """Change ``net.grad`` in place, when it has been clipped and before weight decay is added."""
 
-    def end(self, net: Net, visit: Visit) -> tuple[Payload, Payload, dict[str, float]]:
-        """(further slots up, further slots kept, further numbers); the vectors may be views, as of `Local.end`."""
+    def end(self, net: BlockModel, visit: VisitContext) -> tuple[Payload, Payload, dict[str, float]]:
+        """(further slots up, further slots kept, further numbers); the vectors may be views, as of
+        `ClientUpdate.end`."""
         return {}, {}, {}
 
 

@@ -9,15 +9,15 @@ the step size is a tensor, and what the step noted is copied out. The last, shor
 
 One capture serves all visits of a worker that have the shape of the batch, the choice of the visit, the loss and the
 blocks that move in common. All else that makes a step is the worker's for a whole run (model, options, precision,
-corrections) or stays in its place: parameters, gradients and buffers of a `Net` and of its frozen twin, and every
-`Net.scratch`, are allocated once, and a visit writes to them in place. A client half that is ``capturable`` promises
-of its losses, and a correction of its ``correct`` and ``correct_unclipped``, that they
+corrections) or stays in its place: parameters, gradients and buffers of a `BlockModel` and of its frozen twin, and
+every `BlockModel.scratch`, are allocated once, and a visit writes to them in place. A client side that is
+``capturable`` promises of its losses, and a correction of its ``correct`` and ``correct_unclipped``, that they
 
 * read no tensors but these, the batch, and those that they make themselves;
 * depend on options, on the visit's ``choice``, and on nothing else of a visit or a round;
 * never wait for the device (``item``, ``float``, ``cpu``), and so never branch on data;
 * draw no random numbers on the host;
-* leave nothing on the host but what `Local.note` notes.
+* leave nothing on the host but what `ClientUpdate.record_loss` notes.
 
 FedAvg, FedNova, FedProx, FedMLB, FedBR, SCAFFOLD, FedDyn and the objectives with a frozen teacher do.
 """
@@ -34,15 +34,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edge.protocol.config import TrainConfig
-from edge.training.block_model import Net
-from edge.training.client_update import Correction, Local, Step, Visit
+from edge.training.block_model import BlockModel
+from edge.training.client_update import ClientUpdate, GradientCorrection, Step, VisitContext
 from edge.training.sgd import Loss, Sgd
 
 WARM_UP_STEPS = 3
 """Steps that run as they are before a capture, as torch asks: libraries allocate what they need at their first call."""
 
 
-class Graph(Protocol):
+class GraphBackend(Protocol):
     """Work on the device that can be done again; `CudaGraph`, or a stand-in of tests."""
 
     def capture(self, work: Callable[[], None]) -> None:
@@ -63,40 +63,40 @@ class CudaGraph:
         self._graph = torch.cuda.CUDAGraph()
 
     def capture(self, work: Callable[[], None]) -> None:
-        """As `Graph.capture`."""
+        """As `GraphBackend.capture`."""
         with torch.cuda.graph(self._graph, pool=self._pool, stream=torch.cuda.current_stream()):
             work()
 
     def replay(self) -> None:
-        """As `Graph.replay`."""
+        """As `GraphBackend.replay`."""
         self._graph.replay()
 
 
-def cuda_graphs() -> Callable[[], Graph]:
+def cuda_graphs() -> Callable[[], GraphBackend]:
     """What makes the graphs of a worker, all in one pool of memory.
 
     They may share one, in whatever order they are replayed: what a step leaves behind lies outside of it, in the net's
-    vectors and in the tensors of a `_Recording`.
+    vectors and in the tensors of a `CapturedStep`.
     """
     pool = torch.cuda.graph_pool_handle()
     return lambda: CudaGraph(pool)
 
 
-class Stepper:
+class StepFactory:
     """What makes the steps of a worker's visits: plain ones, or replayed ones where there are graphs.
 
     With graphs the step size is a tensor also in steps that run as they are: they must round as the replayed ones do,
     since which steps are replayed depends on what the worker did before.
     """
 
-    def __init__(self, net: Net, config: TrainConfig, graphs: Callable[[], Graph] | None = None) -> None:
+    def __init__(self, net: BlockModel, config: TrainConfig, graphs: Callable[[], GraphBackend] | None = None) -> None:
         """``graphs``: makes a graph, on a device that has them."""
         self._net, self._config, self._graphs = net, config, graphs
         self._lr = torch.zeros((), device=net.device)
-        self._recordings: dict[Hashable, _Recording] = {}
+        self._recordings: dict[Hashable, CapturedStep] = {}
 
-    def begin(self, visit: Visit, objective: Local, corrections: Sequence[Correction]) -> Step:
-        """The step of one visit, whose client halves have begun."""
+    def begin(self, visit: VisitContext, objective: ClientUpdate, corrections: Sequence[GradientCorrection]) -> Step:
+        """The step of one visit, whose client sides have begun."""
         correct, unclipped = [one.correct for one in corrections], [one.correct_unclipped for one in corrections]
         if self._graphs is None:
             return Sgd(self._net, self._config, visit.lr, correct, unclipped)
@@ -104,14 +104,14 @@ class Stepper:
         if not _is_capturable(type(objective)) or not all(_is_capturable(type(one)) for one in corrections):
             return step
         choice = tuple(sorted(visit.choice.items()))
-        return Replayed(step, objective.losses, choice, self._recordings, self._graphs)
+        return GraphStep(step, objective.losses, choice, self._recordings, self._graphs)
 
 
 def _is_capturable(half: type) -> bool:
     return bool(vars(half).get("capturable", False))  # a base cannot promise for what overrides it
 
 
-class Replayed:
+class GraphStep:
     """The step of one visit: `Sgd`'s to the bit, replayed where the batch is full."""
 
     def __init__(
@@ -119,8 +119,8 @@ class Replayed:
         step: Sgd,
         losses: list[Tensor],
         choice: Hashable,
-        recordings: dict[Hashable, _Recording],
-        graphs: Callable[[], Graph],
+        recordings: dict[Hashable, CapturedStep],
+        graphs: Callable[[], GraphBackend],
     ) -> None:
         """``losses``: what the objective notes; ``recordings``: those of earlier visits, and of this one."""
         self._step, self._losses, self._choice = step, losses, choice
@@ -133,7 +133,7 @@ class Replayed:
             return
         blocks = None if only is None else tuple(only)
         key = (self._choice, loss.__name__, blocks, x.shape)
-        recording = self._recordings.setdefault(key, _Recording(self._step.net))
+        recording = self._recordings.setdefault(key, CapturedStep(self._step.net))
         if recording.warm_up_left:
             recording.warm_up(lambda: self._step(loss, x, y, only), self._losses)
             return
@@ -143,16 +143,16 @@ class Replayed:
 
 
 @dataclass(eq=False)
-class _Recording:
+class CapturedStep:
     """One kind of step: its graph, and the tensors through which a replay is told and tells."""
 
-    net: Net
+    net: BlockModel
     warm_up_left: int = WARM_UP_STEPS
-    graph: Graph | None = None
+    graph: GraphBackend | None = None
     batch: tuple[Tensor, ...] = ()
     noted: tuple[Tensor, ...] = ()
     executed: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    """What the step adds to `Net.executed`."""
+    """What the step adds to `BlockModel.executed`."""
 
     def warm_up(self, step: Callable[[], None], losses: list[Tensor]) -> None:
         """A step as it is, which also shows what a step notes."""
@@ -162,7 +162,7 @@ class _Recording:
         self.warm_up_left -= 1
 
     def capture(
-        self, graph: Graph, step: Callable[[Tensor, Tensor], None], x: Tensor, y: Tensor, losses: list[Tensor]
+        self, graph: GraphBackend, step: Callable[[Tensor, Tensor], None], x: Tensor, y: Tensor, losses: list[Tensor]
     ) -> None:
         """Learn the step on batches like ``x`` and ``y``, without doing it."""
         self.batch = (torch.empty_like(x), torch.empty_like(y))  # in the memory format of theirs

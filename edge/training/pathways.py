@@ -24,12 +24,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from edge.training.block_model import Net
+from edge.training.block_model import BlockModel
 
-Form = Literal["each", "sweep"]
+PathwayForm = Literal["each", "sweep"]
 
 
-def local_to_global(frozen: Net, features: Sequence[Tensor], pathways: Sequence[int], form: Form = "each") -> Tensor:
+def local_to_global(
+    frozen: BlockModel, features: Sequence[Tensor], pathways: Sequence[int], form: PathwayForm = "each"
+) -> Tensor:
     """Logits (pathways, batch, classes) of the LG pathways, which are named in ascending order.
 
     ``features`` are the local model's block outputs, computed once. Gradients flow through the frozen blocks into the
@@ -39,7 +41,7 @@ def local_to_global(frozen: Net, features: Sequence[Tensor], pathways: Sequence[
 
 
 def global_to_local(
-    net: Net, frozen: Net, x: Tensor, main: Tensor, pathways: Sequence[int], form: Form = "each"
+    net: BlockModel, frozen: BlockModel, x: Tensor, main: Tensor, pathways: Sequence[int], form: PathwayForm = "each"
 ) -> Tensor:
     """Logits (pathways, batch, classes) of the GL pathways, which are named in ascending order.
 
@@ -53,7 +55,7 @@ def global_to_local(
     return _logits(net, {m: prefix[m] for m in pathways}, main, form)
 
 
-def _logits(net: Net, entries: Mapping[int, Tensor], main: Tensor, form: Form) -> Tensor:
+def _logits(net: BlockModel, entries: Mapping[int, Tensor], main: Tensor, form: PathwayForm) -> Tensor:
     """``entries``: for each pathway m the input of block m, counted from 0; ``main`` (batch, classes) for its shape."""
     if not entries:
         return main.new_empty((0, *main.shape))
@@ -62,7 +64,7 @@ def _logits(net: Net, entries: Mapping[int, Tensor], main: Tensor, form: Form) -
     return _sweep(net, entries).view(len(entries), *main.shape)
 
 
-def _sweep(net: Net, entries: Mapping[int, Tensor]) -> Tensor:
+def _sweep(net: BlockModel, entries: Mapping[int, Tensor]) -> Tensor:
     """(pathways * batch, classes), pathway after pathway."""
     batch = len(next(iter(entries.values())))
     front: list[Tensor] = []  # pathways under way, of which one tensor may hold several
@@ -70,7 +72,9 @@ def _sweep(net: Net, entries: Mapping[int, Tensor]) -> Tensor:
         if block in entries:
             front.append(entries[block])
         # A block that mixes examples must not see those of two pathways at once.
-        batches = [x for many in front for x in torch.split(many, batch)] if net.mixes(block) else _joined(front)
+        batches = (
+            [x for many in front for x in torch.split(many, batch)] if net.uses_batch_stats(block) else _joined(front)
+        )
         front = [net.run(x, block, block + 1) for x in batches]
     return torch.cat(front)
 

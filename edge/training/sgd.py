@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from edge.protocol.config import TrainConfig
-from edge.training.block_model import Net
+from edge.training.block_model import BlockModel
 
-Loss = Callable[[Net, Tensor, Tensor], Tensor]
+Loss = Callable[[BlockModel, Tensor, Tensor], Tensor]
 
 
 class Sgd:
@@ -35,11 +35,11 @@ class Sgd:
 
     def __init__(
         self,
-        net: Net,
+        net: BlockModel,
         config: TrainConfig,
         lr: float | Tensor,
-        corrections: Sequence[Callable[[Net], None]] = (),
-        unclipped: Sequence[Callable[[Net], None]] = (),
+        corrections: Sequence[Callable[[BlockModel], None]] = (),
+        unclipped: Sequence[Callable[[BlockModel], None]] = (),
     ) -> None:
         self.net = net
         self.config = config

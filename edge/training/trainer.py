@@ -19,26 +19,26 @@ from torch.nn import functional as F
 
 from edge.data.augment import profile_for
 from edge.data.decoded_cache import open_data
-from edge.data.partitioning import Shares, cached_shares
+from edge.data.partitioning import ClientIndices, cached_partition
 from edge.data.registry import Data, Split, dataset
 from edge.models.registry import model
 from edge.profile.describe import cached_counts, initial, seeded
 from edge.protocol import client_state
-from edge.protocol.config import Description, HalfConfig, Job
+from edge.protocol.config import ComponentConfig, Job, ModelProfile
 from edge.protocol.messages import Evaluate, Score, Train, Update
 from edge.protocol.payload import MODEL, Payload
-from edge.protocol.rng import generator
+from edge.protocol.rng import keyed_generator
 from edge.training.batches import Indices, Loader, LocalBatches
-from edge.training.block_model import Net, build, load_dotted
-from edge.training.client_update import Batch, Correction, Local, Visit
-from edge.training.cuda_graphs import Stepper, cuda_graphs
+from edge.training.block_model import BlockModel, build, load_dotted
+from edge.training.client_update import Batch, ClientUpdate, GradientCorrection, VisitContext
+from edge.training.cuda_graphs import StepFactory, cuda_graphs
 
 MOST_PARAMETERS = 300_000_000
 """Of a model: 1.2 GB, of which a worker holds several copies."""
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
-class Site:
+class LocalTrainer:
     """Everything that one worker process needs to serve any client of one run."""
 
     def __init__(self, job: Job) -> None:
@@ -65,9 +65,9 @@ class Site:
         return open_data(self.job.data, Path(self.job.cache))
 
     @cached_property
-    def shares(self) -> Shares:
+    def client_indices(self) -> ClientIndices:
         """Which examples each client holds."""
-        return cached_shares(self.job.data, self.data, Path(self.job.cache))
+        return cached_partition(self.job.data, self.data, Path(self.job.cache))
 
     @cached_property
     def train_set(self) -> Loader:
@@ -81,17 +81,17 @@ class Site:
         return self._loader(self.data.test, resident=self.device.type == "cuda")
 
     @cached_property
-    def scored(self) -> Indices:
+    def evaluated_indices(self) -> Indices:
         """Examples of the global test set that a score uses, in ascending order."""
         count = len(self.data.test.y)
-        drawn = generator(self.job.seed, "eval").permutation(count)[: self.job.scored(count)]
+        drawn = keyed_generator(self.job.seed, "eval").permutation(count)[: self.job.scored(count)]
         return np.sort(drawn)
 
     def _loader(self, split: Split, resident: bool = False) -> Loader:
         return Loader(split, self.profile, self.device, self.memory_format, resident)
 
     @cached_property
-    def net(self) -> Net:
+    def net(self) -> BlockModel:
         """The one model of this worker; ValueError for one that is too large for any."""
         with torch.device("meta"):  # which takes no memory
             parameters = sum(tensor.numel() for _, module in self._blocks() for tensor in module.parameters())
@@ -101,24 +101,24 @@ class Site:
                 f"model.name = {asked.name!r}: of width {asked.width} it has {parameters:,} parameters; the most is "
                 f"{MOST_PARAMETERS:,}"
             )
-        net = Net(seeded(self.job.seed, self._blocks), self.device, self.memory_format)
+        net = BlockModel(seeded(self.job.seed, self._blocks), self.device, self.memory_format)
         # A client that has kept nothing yet has its private parts as they were initialised.
-        self.unvisited: Payload = {MODEL: net.dump(self.job.keep)}
+        self.unvisited: Payload = {MODEL: net.dump(self.job.kept_blocks)}
         return net
 
     @cached_property
-    def stepper(self) -> Stepper:
+    def stepper(self) -> StepFactory:
         """What makes the steps of visits."""
-        return Stepper(self.net, self.job.train, cuda_graphs() if self.job.train.graphs else None)
+        return StepFactory(self.net, self.job.train, cuda_graphs() if self.job.train.graphs else None)
 
     def _blocks(self) -> list[tuple[str, torch.nn.Module]]:
         return build(self.job.model, self.dataset.classes, self.dataset.shape[0])
 
-    def describe(self, data: bool) -> tuple[Description, Payload]:
+    def describe(self, data: bool) -> tuple[ModelProfile, Payload]:
         """Blocks, FLOPs, activations and initial vectors; with ``data``, also what each client holds."""
         empty = np.zeros(0, dtype=np.int64)
         flops, activations = cached_counts(self.job.model, self._blocks, self.dataset, Path(self.job.cache))
-        description = Description(
+        description = ModelProfile(
             layout=self.net.layout,
             family=model(self.job.model.name).family,
             flops=flops,
@@ -133,15 +133,15 @@ class Site:
         )
         return self._with_data(description) if data else description, initial(self.net)
 
-    def _with_data(self, description: Description) -> Description:
+    def _with_data(self, description: ModelProfile) -> ModelProfile:
         return replace(
             description,
             data_sha256=self.data.sha256,
             data_source=self.data.source,
             test_count=len(self.data.test.y),
-            samples=_sizes(self.shares.train),
-            histogram=np.stack([self._counts(indices) for indices in self.shares.train]),
-            test_samples=_sizes(self.shares.test),
+            samples=_sizes(self.client_indices.train),
+            histogram=np.stack([self._counts(indices) for indices in self.client_indices.train]),
+            test_samples=_sizes(self.client_indices.test),
         )
 
     def _counts(self, indices: Indices) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -155,8 +155,8 @@ class Site:
         net, job = self.net, self.job
         self._allow_tf32(job.train.precision == "tf32")
         visit = self._visit(task)
-        objective: Local = _half(job.objective)
-        corrections: list[Correction] = [_half(one) for one in job.corrections]
+        objective: ClientUpdate = _half(job.objective)
+        corrections: list[GradientCorrection] = [_half(one) for one in job.corrections]
         kept = self._kept(state_in)
         net.executed[:] = 0
         net.train_only()
@@ -181,10 +181,10 @@ class Site:
     def _flops(self) -> float:
         return float((self.net.executed * np.array(self.job.flops)).sum())
 
-    def _visit(self, task: Train) -> Visit:
-        indices, job = self.shares.train[task.client], self.job
+    def _visit(self, task: Train) -> VisitContext:
+        indices, job = self.client_indices.train[task.client], self.job
         plan = job.train.plan(len(indices))
-        return Visit(
+        return VisitContext(
             client=task.client,
             round=task.round,
             seed=job.seed,
@@ -193,7 +193,7 @@ class Site:
             choice=task.choice,
             plan=plan,
             up=job.up,
-            keep=job.keep,
+            keep=job.kept_blocks,
             local=lambda: self.train_set.in_order(indices, job.eval_batch),
             device=self.device,
             pathways=job.train.pathways,
@@ -202,7 +202,7 @@ class Site:
 
     def _batches(self, task: Train) -> LocalBatches:
         key = (self.job.seed, task.round, task.client)
-        return LocalBatches(self.train_set, self.shares.train[task.client], self.job.train, key)
+        return LocalBatches(self.train_set, self.client_indices.train[task.client], self.job.train, key)
 
     def evaluate(self, task: Evaluate, state_in: str | None) -> Score:
         """Examples ``start`` to ``stop`` of the test set under a global model, or of one client under its own.
@@ -214,14 +214,14 @@ class Site:
         net.train_mode(False)
         if task.client < 0:
             net.load(task.payload[MODEL])
-            indices = self.scored[task.start : task.stop]
+            indices = self.evaluated_indices[task.start : task.stop]
         else:
             asked = Train(task.client, 0, 0.0, {}, task.payload)
             _half(self.job.objective).prepare_score(net, task.payload, self._kept(state_in), self._visit(asked))
-            indices = self.shares.test[task.client][task.start : task.stop]
+            indices = self.client_indices.test[task.client][task.start : task.stop]
         return self._score(net, task, self.test_set.in_order(indices, self.job.eval_batch))
 
-    def _score(self, net: Net, task: Evaluate, batches: Iterator[Batch]) -> Score:
+    def _score(self, net: BlockModel, task: Evaluate, batches: Iterator[Batch]) -> Score:
         correct, count, loss = 0, 0, 0.0
         with torch.inference_mode():
             for x, y in batches:
@@ -232,8 +232,8 @@ class Site:
         return Score(task.start, task.client, correct, count, loss)
 
 
-def _half(config: HalfConfig) -> Any:
-    return load_dotted(config.half)(config.options)
+def _half(config: ComponentConfig) -> Any:
+    return load_dotted(config.component)(config.options)
 
 
 def _sizes(shares: Sequence[Indices]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.text import Text
 
 from coordinator.aggregation.block_exchange import EVERYTHING
-from coordinator.aggregation.optimizers import OPTIMISERS
+from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
 from coordinator.methods.registry import CORRECTIONS, OBJECTIVES
-from coordinator.methods.spec import Correction, Objective, keeps_what_does_not_arrive
+from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec, keeps_what_does_not_arrive
 from costmodel.fleet.devices import devices, figures, networks
 from costmodel.units import format_bytes, format_rate, nearest
 from edge.data.locate import find_data
@@ -27,7 +27,7 @@ from edge.models.registry import MODELS
 from scenarios.cache import cache_folder
 from scenarios.config.toml_source import FILES, shipped
 from scenarios.errors import ScenarioError
-from scenarios.studies.method_costs import overhead
+from scenarios.studies.method_costs import method_costs
 
 Row = dict[str, Any]
 PARTITIONS = {
@@ -74,27 +74,29 @@ def _methods() -> list[Row]:
     return [*map(_method, OBJECTIVES.values()), *map(_method, CORRECTIONS.values())]
 
 
-def _method(row: Objective | Correction) -> Row:
+def _method(row: ObjectiveSpec | CorrectionSpec) -> Row:
     shared: Row = {
         "name": row.name,
         "title": row.title,
         "source": row.source,
         "neutral": row.neutral,
         "keeps": _kept(row),
-        "costs": overhead(row.name).plain(),
+        "costs": method_costs(row.name).plain(),
         "options": options(row.options),
     }
-    if isinstance(row, Correction):
-        which = "" if row.whole(row.options()) is None else " that sends the whole model"
+    if isinstance(row, CorrectionSpec):
+        which = "" if row.needs_full_model(row.options()) is None else " that sends the whole model"
         return shared | {"joins": f"any objective{which}, as in fedmlb+{row.name}", "weights": None}
     return shared | {"joins": None, "weights": row.weights}
 
 
-def _kept(row: Objective | Correction) -> str:
+def _kept(row: ObjectiveSpec | CorrectionSpec) -> str:
     """What a client keeps between its visits."""
-    kept = ["vectors of its own"] if row.keeps else []
-    if isinstance(row, Objective) and not (row.keep is keeps_what_does_not_arrive and row.down == EVERYTHING):
-        kept.append((inspect.getdoc(row.keep) or "").split("\n")[0])
+    kept = ["vectors of its own"] if row.has_client_state else []
+    if isinstance(row, ObjectiveSpec) and not (
+        row.kept_blocks is keeps_what_does_not_arrive and row.down == EVERYTHING
+    ):
+        kept.append((inspect.getdoc(row.kept_blocks) or "").split("\n")[0])
     return "; ".join(kept) or "nothing"
 
 
@@ -156,7 +158,8 @@ def _option(option: Row) -> str:
 def _servers() -> list[Row]:
     wanted = ("name", "title", "source", "neutral")
     return [
-        {name: getattr(row, name) for name in wanted} | {"options": options(row.options)} for row in OPTIMISERS.values()
+        {name: getattr(row, name) for name in wanted} | {"options": options(row.options)}
+        for row in SERVER_OPTIMIZERS.values()
     ]
 
 

@@ -29,16 +29,16 @@ from scenarios.cli.options import (
     ScenarioName,
     Seed,
     Workers,
-    drawn,
-    say,
-    tell,
-    working,
+    emit,
+    exit_with_error,
+    report_or_warning,
+    with_workers,
 )
-from scenarios.cli.remote import Allow, AnyMachine, Keys, Listen, OwnWorkers, gate_of
+from scenarios.cli.remote import Allow, AnyMachine, Keys, Listen, OwnWorkers, remote_access_of
 
 if TYPE_CHECKING:
     from scenarios.config.load import Loaded
-    from scenarios.host import Host, Interrupt
+    from scenarios.host import Host, StopFlag
 
 app = typer.Typer(
     add_completion=False,
@@ -52,27 +52,27 @@ app = typer.Typer(
 def main() -> None:
     """Entry point. Whatever the user's umask is: what is made here, only the user changes."""
     os.umask(os.umask(0o022) | 0o022)
-    sys.exit(guarded(sys.argv[1:]))
+    sys.exit(run_command(sys.argv[1:]))
 
 
-def guarded(arguments: Sequence[str]) -> int:
+def run_command(arguments: Sequence[str]) -> int:
     """The exit code of a command line; every expected failure becomes one message on stderr, never a traceback."""
     for argument in arguments:
         if any("\ud800" <= letter <= "\udfff" for letter in argument):  # what Python makes of other bytes
-            return say(f"{argument!r}: must be UTF-8", USAGE)
+            return exit_with_error(f"{argument!r}: must be UTF-8", USAGE)
     try:
         app(list(arguments), prog_name="fedbr")
     except SystemExit as end:
         if _is_interrupted(end):
-            return say("stopped", STOPPED)
+            return exit_with_error("stopped", STOPPED)
         return end.code if isinstance(end.code, int) else FINISHED
     except KeyboardInterrupt:
-        return say("stopped", STOPPED)
+        return exit_with_error("stopped", STOPPED)
     except Exception as error:
         code = _expected(error)
         if code is None:
             raise
-        return say(str(error) or "stopped", code)
+        return exit_with_error(str(error) or "stopped", code)
     return FINISHED
 
 
@@ -122,16 +122,18 @@ def run(
     from scenarios import runner
     from scenarios.config.load import load
 
-    gate = gate_of(listen, keys, allow, any_machine, workers)
+    remote_access = remote_access_of(listen, keys, allow, any_machine, workers)
     loaded = load(scenario, _with_seed(overrides, seed))
 
-    def work(host: Host, nursery: Any, interrupt: Interrupt) -> dict[str, Any]:
-        return runner.run(loaded, host, nursery, interrupt, stop_at_target=True)
+    def work(host: Host, launcher: Any, interrupt: StopFlag) -> dict[str, Any]:
+        return runner.run(loaded, host, launcher, interrupt, stop_at_target=True)
 
-    _ended(loaded, working([loaded], out, run_id, workers, device, quiet or as_json, work, gate), as_json)
+    _finish(
+        loaded, with_workers([loaded], out, run_id, workers, device, quiet or as_json, work, remote_access), as_json
+    )
 
 
-def _ended(loaded: Loaded, result: dict[str, Any], as_json: bool) -> NoReturn:
+def _finish(loaded: Loaded, result: dict[str, Any], as_json: bool) -> NoReturn:
     """Tell how a run has ended, draw its report if it has none of its end, and leave with its exit code."""
     from scenarios.report import html, terminal
 
@@ -142,8 +144,8 @@ def _ended(loaded: Loaded, result: dict[str, Any], as_json: bool) -> NoReturn:
         page = None
     elif not _is_younger(folder / "report.html", folder / "ledger.sqlite"):
         title = f"{loaded.name}: {loaded.scenario.method}"
-        page = drawn(lambda: html.build([folder], folder / "report.html", title))
-    tell(result, as_json, lambda: terminal.print_summary(result, page))
+        page = report_or_warning(lambda: html.build([folder], folder / "report.html", title))
+    emit(result, as_json, lambda: terminal.print_summary(result, page))
     raise typer.Exit(STOPPED if stopped else FINISHED)
 
 
@@ -171,17 +173,17 @@ def resume(
     from scenarios import runner
     from scenarios.host import check_room
 
-    gate = gate_of(listen, keys, allow, any_machine, workers)
-    loaded, device = runner.begun(folder, device)
+    remote_access = remote_access_of(listen, keys, allow, any_machine, workers)
+    loaded, device = runner.open_existing(folder, device)
     result = runner.ended(loaded, folder)
     if result is not None:
-        _ended(loaded, result, as_json)
+        _finish(loaded, result, as_json)
     check_room(folder)
 
-    def work(host: Host, nursery: Any, interrupt: Interrupt) -> dict[str, Any]:
-        return runner.resume(loaded, host, folder, nursery, interrupt)
+    def work(host: Host, launcher: Any, interrupt: StopFlag) -> dict[str, Any]:
+        return runner.resume(loaded, host, folder, launcher, interrupt)
 
-    _ended(loaded, working([loaded], None, None, workers, device, quiet or as_json, work, gate), as_json)
+    _finish(loaded, with_workers([loaded], None, None, workers, device, quiet or as_json, work, remote_access), as_json)
 
 
 @app.command()
@@ -205,18 +207,18 @@ def compare(
 
     runs = study.variants(scenario, overrides or [], methods, seed)
 
-    def work(host: Host, nursery: Any, interrupt: Interrupt) -> dict[str, Any]:
-        return study.compare(runs, host, nursery, interrupt)
+    def work(host: Host, launcher: Any, interrupt: StopFlag) -> dict[str, Any]:
+        return study.compare(runs, host, launcher, interrupt)
 
-    result = working(runs, out, run_id, workers, device, quiet or as_json, work)
+    result = with_workers(runs, out, run_id, workers, device, quiet or as_json, work)
     failed = result.get("failed", {})
     ended = len(result["runs"]) + len(failed)
     stopped = any(one["stopped_by"] == "user" for one in result["runs"]) or ended < len(runs)
     folder = Path(result["runs"][0]["run_dir"]).parent
-    page = drawn(lambda: study.write(result, runs[0].name, with_report=not stopped)) or folder
-    tell(result, as_json, lambda: terminal.print_comparison(result, page))
+    page = report_or_warning(lambda: study.write(result, runs[0].name, with_report=not stopped)) or folder
+    emit(result, as_json, lambda: terminal.print_comparison(result, page))
     if failed:
-        raise typer.Exit(say(study.failures(failed), FAILED))
+        raise typer.Exit(exit_with_error(study.failures(failed), FAILED))
     raise typer.Exit(STOPPED if stopped else FINISHED)
 
 
@@ -238,7 +240,7 @@ def check(
     from scenarios.studies import estimate as study
 
     result = study.run_check(load(scenario, _with_seed(overrides, seed)), out)
-    tell(result, as_json, lambda: terminal.print_check(result))
+    emit(result, as_json, lambda: terminal.print_check(result))
 
 
 @app.command()
@@ -270,7 +272,7 @@ def list_(
     from scenarios.cli import listing
 
     rows = listing.rows(what, assumed)
-    tell(rows, as_json, lambda: listing.show(what, rows, assumed=assumed))
+    emit(rows, as_json, lambda: listing.show(what, rows, assumed=assumed))
 
 
 @app.command()
@@ -286,10 +288,10 @@ def doctor(
 
     if calibrate:
         result = checks.calibrate(name, quiet=as_json)
-        tell(result, as_json, lambda: checks.show_calibration(result))
+        emit(result, as_json, lambda: checks.show_calibration(result))
         return
     found = checks.examine()
-    tell(found, as_json, lambda: checks.show(found))
+    emit(found, as_json, lambda: checks.show(found))
 
 
 app.command()(remote.keys)

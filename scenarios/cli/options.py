@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from coordinator.workers.door import Gate
+    from coordinator.workers.sockets import RemoteAccess
     from scenarios.config.load import Loaded
 
 FINISHED, USAGE, FAILED, STOPPED = 0, 2, 3, 4
@@ -30,10 +30,10 @@ Device = Annotated[str, typer.Option("--device", help="cpu, cuda (all GPUs), cud
 Json = Annotated[bool, typer.Option("--json", help="one JSON object on stdout and nothing else; implies --quiet")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="no progress")]
 Work = Callable[[Any, Any, Any], dict[str, Any]]
-"""(host, nursery, interrupt) -> result"""
+"""(host, launcher, interrupt) -> result"""
 
 
-def working(
+def with_workers(
     runs: Sequence[Loaded],
     out: Path | None,
     run_id: str | None,
@@ -41,26 +41,27 @@ def working(
     device: str,
     quiet: bool,
     work: Work,
-    gate: Gate | None = None,
+    remote_access: RemoteAccess | None = None,
 ) -> dict[str, Any]:
-    """Do ``work`` with a nursery, a live table, and Ctrl-C listened to. Without a ``gate`` there are workers here.
+    """Do ``work`` with a launcher, a live table, and Ctrl-C listened to. Without a ``remote access`` there are workers
+    here.
 
     ``out``: where it makes its run folder; None if it makes none there.
     """
-    from coordinator.workers.launcher import Nursery
-    from scenarios.host import Host, Interrupt, check_folder, choose_device, default_workers
-    from scenarios.report.live import Show
+    from coordinator.workers.launcher import WorkerLauncher
+    from scenarios.host import Host, StopFlag, check_folder, choose_device, default_workers
+    from scenarios.report.live import LiveTable
 
-    show, interrupt = Show([loaded.scenario.method for loaded in runs], quiet=quiet), Interrupt()
+    show, interrupt = LiveTable([loaded.scenario.method for loaded in runs], quiet=quiet), StopFlag()
     here = default_workers() if workers is None else workers
-    host = Host(out or Path(), here, choose_device(device), run_id, show.on_start, show.on_round, gate)
+    host = Host(out or Path(), here, choose_device(device), run_id, show.on_start, show.on_round, remote_access)
     if out is not None:
         check_folder(runs[0].name, host)
-    with interrupt.watching(), Nursery() as nursery, show.showing():
-        return work(host, nursery, interrupt)
+    with interrupt.watching(), WorkerLauncher() as launcher, show.showing():
+        return work(host, launcher, interrupt)
 
 
-def drawn(draw: Callable[[], Path]) -> Path | None:
+def report_or_warning(draw: Callable[[], Path]) -> Path | None:
     """The report; None with a warning where it cannot be written, since that must not lose the run."""
     from scenarios.report.run_reader import ReportError
 
@@ -71,7 +72,7 @@ def drawn(draw: Callable[[], Path]) -> Path | None:
         return None
 
 
-def tell(result: Any, as_json: bool, show: Callable[[], None]) -> None:
+def emit(result: Any, as_json: bool, show: Callable[[], None]) -> None:
     """The result as one JSON object, or as ``show`` prints it."""
     if as_json:
         print(json.dumps(_finite(result)))
@@ -88,7 +89,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def say(text: str, code: int) -> int:
+def exit_with_error(text: str, code: int) -> int:
     """One message on stderr; returns the exit code that it goes with. It may quote what a file or a worker says."""
     plain = "".join(letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1] for letter in text)
     print(f"fedbr: {plain}", file=sys.stderr)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from coordinator.workers.door import Gate
+    from coordinator.workers.sockets import RemoteAccess
 
 OwnWorkers = Annotated[
     int | None,
@@ -35,9 +35,9 @@ ENDPOINT = re.compile(r"tcp://([^\s:/]+|\[[0-9A-Fa-f:.%\w]+\]):([0-9]{1,5})")
 MAX_PORT = 65535
 
 
-def gate_of(
+def remote_access_of(
     listen: str | None, keys: Path | None, allow: str | None, any_machine: bool, workers: int | None
-) -> Gate | None:
+) -> RemoteAccess | None:
     """Where workers may join, and who. ScenarioError unless all of it is given, or nothing."""
     from scenarios.errors import ScenarioError
 
@@ -55,12 +55,12 @@ def gate_of(
             f"--listen {listen}: needs --keys NAME.key and --allow A.pub,B.pub: nobody joins over a network without a "
             "key that the run knows (fedbr keys makes them)"
         )
-    from coordinator.workers.door import Gate
+    from coordinator.workers.sockets import RemoteAccess
     from edge.runtime.keys import read_pair, read_public
 
     own = read_pair(keys)
     allowed = [read_public(Path(name.strip())).decode() for name in allow.split(",")]
-    return Gate(listen, own.public, own.secret, allowed, any_machine)
+    return RemoteAccess(listen, own.public, own.secret, allowed, any_machine)
 
 
 def _check_endpoint(option: str, endpoint: str) -> None:

@@ -25,15 +25,15 @@ from scenarios.cli.options import (
     Seed,
     Work,
     Workers,
-    drawn,
-    say,
-    tell,
-    working,
+    emit,
+    exit_with_error,
+    report_or_warning,
+    with_workers,
 )
 
 if TYPE_CHECKING:
-    from scenarios.host import Host, Interrupt
-    from scenarios.studies.sweep import Study
+    from scenarios.host import Host, StopFlag
+    from scenarios.studies.sweep import Sweep
 
 several = typer.Typer(no_args_is_help=True, help="Studies over several seeds.")
 
@@ -63,8 +63,8 @@ def study_budget(
     wanted = study.budgets(nbytes, seconds)
     planned = study.plan(scenario, overrides or [], methods, wanted, seeds, seed, run_id)
 
-    def work(host: Host, nursery: Any, interrupt: Interrupt) -> dict[str, Any]:
-        return study.run(planned, wanted, host, nursery, interrupt)
+    def work(host: Host, launcher: Any, interrupt: StopFlag) -> dict[str, Any]:
+        return study.run(planned, wanted, host, launcher, interrupt)
 
     def write(result: dict[str, Any], with_report: bool) -> Path:
         return study.write(result, planned.name, with_report)
@@ -96,18 +96,18 @@ def reproduce(
     """
     from scenarios.config.load import ScenarioError
     from scenarios.papers import reproduce as study
-    from scenarios.papers import show as shown
+    from scenarios.papers import tables as shown
 
     if listed:
         rows = study.catalogue(name)
-        tell(rows, as_json, lambda: shown.show_catalogue(rows))
+        emit(rows, as_json, lambda: shown.show_catalogue(rows))
         return
     if name is None:
         raise ScenarioError(f"name a published figure: {', '.join(study.FIGURES)}; --list describes them")
     made = study.plan(name, scale, cells, overrides or [], seeds, seed, run_id, ema)
 
-    def work(host: Host, nursery: Any, interrupt: Interrupt) -> dict[str, Any]:
-        return study.run(made, host, nursery, interrupt)
+    def work(host: Host, launcher: Any, interrupt: StopFlag) -> dict[str, Any]:
+        return study.run(made, host, launcher, interrupt)
 
     def write(result: dict[str, Any], with_report: bool) -> Path:
         return shown.write(made, result, with_report)
@@ -129,7 +129,7 @@ def replay(
     from scenarios.studies import replay as study
 
     result = study.replay(folder, overrides or [])
-    tell(result, as_json, lambda: study.show(result))
+    emit(result, as_json, lambda: study.show(result))
 
 
 def verify(
@@ -143,13 +143,13 @@ def verify(
     from scenarios import runner
     from scenarios.studies import verify as study
 
-    loaded, device = runner.begun(folder, device)
+    loaded, device = runner.open_existing(folder, device)
 
-    def work(host: Host, nursery: Any, interrupt: Interrupt) -> dict[str, Any]:
-        return study.verify(loaded, folder, host, nursery, interrupt)
+    def work(host: Host, launcher: Any, interrupt: StopFlag) -> dict[str, Any]:
+        return study.verify(loaded, folder, host, launcher, interrupt)
 
-    result = working([loaded], None, None, workers, device, quiet or as_json, work)
-    tell(result, as_json, lambda: study.show(result))
+    result = with_workers([loaded], None, None, workers, device, quiet or as_json, work)
+    emit(result, as_json, lambda: study.show(result))
     if result["difference"] is not None:
         raise typer.Exit(FAILED)
     raise typer.Exit(FINISHED if result["same"] else STOPPED)
@@ -167,11 +167,11 @@ def stress(
     from scenarios.studies import stress as study
 
     result = study.stress(clients, cohort or clients, policy, contended, seed=seed)
-    tell(result, as_json, lambda: study.show(result))
+    emit(result, as_json, lambda: study.show(result))
 
 
 def _study(
-    planned: Study,
+    planned: Sweep,
     out: Path,
     workers: int | None,
     device: str,
@@ -187,10 +187,10 @@ def _study(
 
     missing = sweep.pending(planned, out, choose_device(device))
     runs = [part.loaded for part in missing or planned.parts[:1]]
-    result = working(runs, out, None, workers, device, quiet or as_json, work)
-    stopped = sweep.was_stopped(result, planned)
-    page = drawn(lambda: write(result, not stopped)) or Path(result["folder"])
-    tell(result, as_json, lambda: show(result, page))
+    result = with_workers(runs, out, None, workers, device, quiet or as_json, work)
+    stopped = sweep.is_interrupted(result, planned)
+    page = report_or_warning(lambda: write(result, not stopped)) or Path(result["folder"])
+    emit(result, as_json, lambda: show(result, page))
     if result.get("failed"):
-        raise typer.Exit(say(sweep.failures(result["failed"]), FAILED))
+        raise typer.Exit(exit_with_error(sweep.failures(result["failed"]), FAILED))
     raise typer.Exit(STOPPED if stopped else FINISHED)

@@ -44,7 +44,7 @@ KINDS = {
 """What pydantic says in Python's words, in TOML's."""
 
 
-def explain(error: ErrorDetails, key: str, known: Mapping[str, str]) -> str:
+def error_message(error: ErrorDetails, key: str, known: Mapping[str, str]) -> str:
     """What pydantic found wrong with ``key``; ``known`` as of `known_keys`."""
     if error["type"] == "extra_forbidden":
         return f"unknown key {key}{_did_you_mean(key, known)}"

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from coordinator.aggregation.optimizers import OPTIMISERS, ServerOptions
+from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS, ServerOptimizerOptions
 from coordinator.methods.registry import Method, resolve
 from coordinator.methods.spec import Options
 from coordinator.rounds.asynchronous import POLICIES as ASYNCHRONOUS
@@ -24,9 +24,9 @@ from edge.data.registry import DataSet, dataset
 from edge.models.registry import ModelRow, model
 from edge.protocol.config import DataConfig, PartitionConfig
 from scenarios.config import validation
-from scenarios.config.error_messages import explain, is_branch, known_keys
+from scenarios.config.error_messages import error_message, is_branch, known_keys
 from scenarios.config.schema import LARGEST_INTEGER, Scenario
-from scenarios.config.toml_source import COMMAND_LINE, Origin, find, leaves, parse, put, read
+from scenarios.config.toml_source import COMMAND_LINE, ValueOrigin, find, leaves, parse, read, set_key
 from scenarios.errors import ScenarioError as ScenarioError
 
 
@@ -38,7 +38,7 @@ class Loaded:
     scenario: Scenario
     method: Method
     options: Options
-    server_options: ServerOptions
+    server_options: ServerOptimizerOptions
     dataset: DataSet
     model: ModelRow
     blocks: int
@@ -63,12 +63,12 @@ def _load(path: Path, overrides: Sequence[str], method: str | None) -> Loaded:
     origin = dict.fromkeys((key for key, _ in leaves(raw)), str(path.name))
     for override in overrides:
         key, value = parse(override)
-        put(raw, key, value)
+        set_key(raw, key, value)
         origin = {known: source for known, source in origin.items() if not known.startswith(f"{key}.")}
         origin[key] = COMMAND_LINE
     if method is not None:
         _put_method(raw, method)
-    return _resolve(path.stem, raw, Origin(path.name, origin))
+    return _resolve(path.stem, raw, ValueOrigin(path.name, origin))
 
 
 def _put_method(raw: dict[str, Any], name: str) -> None:
@@ -82,14 +82,14 @@ def _put_method(raw: dict[str, Any], name: str) -> None:
         raw["method_options"] = {key: value for key, value in options.items() if key in known}
 
 
-def _resolve(name: str, raw: dict[str, Any], origin: Origin) -> Loaded:
+def _resolve(name: str, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
     _refuse_numbers(raw, origin)
     try:
         scenario = Scenario.model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"] if not is_branch(part))
-        raise origin.error(key, explain(first, key, known_keys(Scenario))) from None
+        raise origin.error(key, error_message(first, key, known_keys(Scenario))) from None
 
     def valid(key: str, make: Any, *arguments: Any) -> Any:
         try:
@@ -98,7 +98,7 @@ def _resolve(name: str, raw: dict[str, Any], origin: Origin) -> Loaded:
             first = error.errors()[0]
             inner = ".".join([key, *(str(part) for part in first["loc"] if not is_branch(part))])
             fields = {f"{key}.{field}": f"{key}.{field}" for field in arguments[-1].model_fields}
-            raise origin.error(inner, explain(first, inner, fields)) from None
+            raise origin.error(inner, error_message(first, inner, fields)) from None
         except ValueError as error:
             raise origin.error(key, str(error)) from None
 
@@ -107,10 +107,10 @@ def _resolve(name: str, raw: dict[str, Any], origin: Origin) -> Loaded:
         "method_options", lambda kind: kind.model_validate(scenario.method_options), method.options
     )
     valid("server", lambda: validation.check_server(scenario.server, method))
-    server_options: ServerOptions = valid(
+    server_options: ServerOptimizerOptions = valid(
         "server_options",
         lambda kind: kind.model_validate(scenario.server_options),
-        OPTIMISERS[scenario.server].options,
+        SERVER_OPTIMIZERS[scenario.server].options,
     )
     own = {"method_options": options.model_dump(), "server_options": server_options.model_dump()}
     _refuse_numbers(scenario.model_dump() | own, origin)  # also those that stood there as text
@@ -145,7 +145,7 @@ def _resolve(name: str, raw: dict[str, Any], origin: Origin) -> Loaded:
     return Loaded(name, resolved, method, options, server_options, data, architecture, blocks)
 
 
-def _refuse_numbers(raw: Mapping[str, Any], origin: Origin) -> None:
+def _refuse_numbers(raw: Mapping[str, Any], origin: ValueOrigin) -> None:
     """Refuse, before anything computes with it or writes it out, a number that is larger than any use for it."""
     for key, value in leaves(raw):
         for number in _numbers(value):
@@ -155,7 +155,7 @@ def _refuse_numbers(raw: Mapping[str, Any], origin: Origin) -> None:
                 raise origin.error(key, f"{key} = {number!r}: is too large")
 
 
-def _refuse_flags(raw: Mapping[str, Any], resolved: Mapping[str, Any], origin: Origin) -> None:
+def _refuse_flags(raw: Mapping[str, Any], resolved: Mapping[str, Any], origin: ValueOrigin) -> None:
     """Pydantic reads true as 1: a flag where a number is due is refused here."""
     flags = {key for key, value in leaves(resolved) if any(isinstance(item, bool) for item in _numbers(value))}
     for key, value in leaves(raw):

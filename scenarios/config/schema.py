@@ -38,7 +38,7 @@ def also(*names: str) -> dict[str, Any]:
     return {"also": list(names)}
 
 
-class Partition(Section):
+class PartitionSection(Section):
     """How the training examples are shared among clients (``fedbr list partitions``)."""
 
     kind: Literal["iid", "dirichlet", "dirichlet-unbalanced", "epsilon", "natural", "file"] = "iid"
@@ -56,7 +56,7 @@ class Partition(Section):
     """Seed of the partition alone, so that runs with different seeds can share one."""
 
 
-class Data(Section):
+class DataSection(Section):
     """Which data set, and who holds what of it."""
 
     name: str = Field(default="digits", json_schema_extra=also("dataset"))
@@ -64,14 +64,14 @@ class Data(Section):
     """Folder searched first; if it is named and lacks the set, that is an error."""
     clients: int = Field(default=10, ge=1, le=1_000_000, json_schema_extra=also("num_clients", "n_clients"))
     """How many clients there are."""
-    partition: Partition = Partition()
+    partition: PartitionSection = PartitionSection()
     augment: str = "default"
     """``default``: the set's own profile; ``none``: normalisation alone; or a profile's name."""
     download: bool = True
     """Whether torchvision may fetch a set that is found nowhere."""
 
 
-class Model(Section):
+class ModelSection(Section):
     """Which model, how wide, cut into which blocks."""
 
     name: str = Field(default="digits-cnn", json_schema_extra=also("arch", "net"))
@@ -81,7 +81,7 @@ class Model(Section):
     """``stages``: the model's own; ``balanced:M``: M blocks of as equal bytes as the order of its units allows."""
 
 
-class Train(Section):
+class TrainSection(Section):
     """Local SGD."""
 
     lr: float = Field(default=0.1, ge=0, le=1e6, json_schema_extra=also("learning_rate", "eta", "step_size"))
@@ -116,7 +116,7 @@ class Train(Section):
     """Threads of one CPU worker; part of the result, since it changes the order of sums."""
 
 
-class Travels(Section):
+class BlockExchangeSection(Section):
     """Which blocks travel; by default what the method says."""
 
     down: str | None = None
@@ -125,7 +125,7 @@ class Travels(Section):
     """Likewise."""
 
 
-class Aggregate(Section):
+class AggregateSection(Section):
     """How the server sums updates."""
 
     weights: Literal["size", "uniform"] | None = None
@@ -136,7 +136,7 @@ class Aggregate(Section):
     In both the result depends neither on the number of workers nor on who is fastest."""
 
 
-class Faults(Section):
+class FaultsSection(Section):
     """What becomes of updates that cannot be used, and of clients that no worker can train."""
 
     on_bad_update: Literal["stop", "reject", "zero"] = "stop"
@@ -151,7 +151,7 @@ class Faults(Section):
     """A visit that ended three workers in a row: ends the run; or does not count."""
 
 
-class Rounds(Section):
+class RoundsSection(Section):
     """Who takes part, and for how long."""
 
     policy: Literal["sync", "over_select", "deadline", "fedasync", "fedbuff"] = "sync"
@@ -180,14 +180,14 @@ class Rounds(Section):
     """b of the hinge: up to there an update counts in full."""
 
 
-class Stop(Section):
+class StopSection(Section):
     """The goal."""
 
     target_accuracy: float | None = Field(default=None, gt=0, le=1)
     """``run`` stops when the test accuracy reaches it; in ``compare`` it is a yardstick."""
 
 
-class ClientBudget(Section):
+class ClientBudgetSection(Section):
     """What one client may spend in the whole run; who has no more takes part no more."""
 
     virtual_seconds: Seconds | None = None
@@ -200,7 +200,7 @@ class ClientBudget(Section):
     joules: Joules | None = None
 
 
-class Budget(Section):
+class BudgetSection(Section):
     """What may be spent; never overspent."""
 
     virtual_seconds: Seconds | None = Field(default=None, json_schema_extra=also("time", "seconds"))
@@ -214,10 +214,10 @@ class Budget(Section):
     """Of all devices together."""
     joules: Joules | None = Field(default=None, json_schema_extra=also("energy"))
     """Of all devices together."""
-    client: ClientBudget = ClientBudget()
+    client: ClientBudgetSection = ClientBudgetSection()
 
 
-class ServerLink(Section):
+class ServerLinkSection(Section):
     """The server's link, shared by all clients at work, as clients see it."""
 
     down: Rate = 1e9
@@ -228,7 +228,7 @@ class ServerLink(Section):
     """How fast the server adds updates up, bit/s (assumed: 3 GB/s)."""
 
 
-class Sites(Section):
+class AccessLinksSection(Section):
     """Links between some clients each and the server's link, such as a building's."""
 
     count: int = Field(default=0, ge=0, le=1000)
@@ -239,7 +239,7 @@ class Sites(Section):
     """From the clients of one site, bit/s."""
 
 
-class Transport(Section):
+class TransportSection(Section):
     """How messages travel beside their share of the links."""
 
     security: Literal["none", "curve"] = "none"
@@ -250,7 +250,7 @@ class Transport(Section):
     """Sigma of a lognormal factor of mean 1 on each message: what TCP does beyond fair shares (about 0.1)."""
 
 
-class Bandwidth(Section):
+class BandwidthSection(Section):
     """How clients' own links vary in time."""
 
     kind: Literal["constant", "ou", "trace"] = "constant"
@@ -265,11 +265,12 @@ class Bandwidth(Section):
     """CSV with columns seconds, factor and perhaps client."""
 
 
-class Availability(Section):
+class AvailabilitySection(Section):
     """When clients are there."""
 
     kind: Literal["always", "renewal", "diurnal", "trace"] = "always"
-    """``renewal``: lognormal spells of presence and absence; ``diurnal``: once a day; ``trace``: recorded windows."""
+    """``renewal``: lognormal intervals of presence and absence; ``diurnal``: once a day; ``trace``: recorded
+    windows."""
     on_loss: Literal["abort", "pause"] = "abort"
     """What becomes of a visit whose client goes away."""
     on: Seconds = Field(default=3600.0, ge=1e-3, le=1e9)
@@ -294,7 +295,7 @@ class Availability(Section):
     """trace: whether windows come again when the recording is over."""
 
 
-class Fleet(Section):
+class FleetSection(Section):
     """Devices and networks of the clients (``fedbr list devices``, ``fedbr list networks``)."""
 
     devices: dict[str, Share] | Names = {"raspberry-pi-4": 1.0}
@@ -337,14 +338,14 @@ class Fleet(Section):
     """The device's watts; or kappa f^2 per cycle, which makes slower power modes cheaper."""
     radio_energy: Literal["power", "rate"] = "power"
     """The network's watts; or a part that grows with the rate, and a tail after each transfer."""
-    server: ServerLink = ServerLink()
-    sites: Sites = Sites()
-    transport: Transport = Transport()
-    bandwidth: Bandwidth = Bandwidth()
-    availability: Availability = Availability()
+    server: ServerLinkSection = ServerLinkSection()
+    sites: AccessLinksSection = AccessLinksSection()
+    transport: TransportSection = TransportSection()
+    bandwidth: BandwidthSection = BandwidthSection()
+    availability: AvailabilitySection = AvailabilitySection()
 
 
-class Eval(Section):
+class EvalSection(Section):
     """How often the model is scored."""
 
     every: int = Field(default=1, ge=1)
@@ -367,14 +368,14 @@ class Scenario(Section):
     server_options: dict[str, Any] = {}
     """The server optimiser's hyperparameters."""
     seed: int = Field(default=0, ge=0)
-    data: Data = Data()
-    model: Model = Model()
-    train: Train = Train()
-    travels: Travels = Travels()
-    aggregate: Aggregate = Aggregate()
-    faults: Faults = Faults()
-    rounds: Rounds = Rounds()
-    stop: Stop = Stop()
-    budget: Budget = Budget()
-    fleet: Fleet = Fleet()
-    eval: Eval = Eval()
+    data: DataSection = DataSection()
+    model: ModelSection = ModelSection()
+    train: TrainSection = TrainSection()
+    travels: BlockExchangeSection = BlockExchangeSection()
+    aggregate: AggregateSection = AggregateSection()
+    faults: FaultsSection = FaultsSection()
+    rounds: RoundsSection = RoundsSection()
+    stop: StopSection = StopSection()
+    budget: BudgetSection = BudgetSection()
+    fleet: FleetSection = FleetSection()
+    eval: EvalSection = EvalSection()

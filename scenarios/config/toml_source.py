@@ -96,7 +96,7 @@ def parse(override: str) -> tuple[str, Any]:
     return key.strip(), tables["value"] if len(tables) == 1 else text.strip()
 
 
-def put(raw: dict[str, Any], key: str, value: Any) -> None:
+def set_key(raw: dict[str, Any], key: str, value: Any) -> None:
     """Set a dotted key in place; the tables that it lies in are copied."""
     *tables, last = key.split(".")
     for table in tables:
@@ -117,7 +117,7 @@ def leaves(raw: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{at}{key}", value
 
 
-class Origin:
+class ValueOrigin:
     """Which file or override said a key."""
 
     def __init__(self, default: str, keys: Mapping[str, str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from coordinator.aggregation.optimizers import OPTIMISERS
+from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
 from coordinator.methods.registry import Method
 from coordinator.methods.spec import Options
 from coordinator.rounds.asynchronous import POLICIES as ASYNCHRONOUS
@@ -19,11 +19,11 @@ from scenarios.config.schema import Scenario
 
 def check_server(name: str, method: Method) -> None:
     """The optimiser exists, and the method takes it."""
-    if name not in OPTIMISERS:
-        raise ValueError(f"server = {name!r}: {nearest(name, OPTIMISERS)}")
+    if name not in SERVER_OPTIMIZERS:
+        raise ValueError(f"server = {name!r}: {nearest(name, SERVER_OPTIMIZERS)}")
     for part in method.parts:
-        if part.optimisers is not None and name not in part.optimisers:
-            admitted = ", ".join(f'"{one}"' for one in part.optimisers)
+        if part.server_optimizers is not None and name not in part.server_optimizers:
+            admitted = ", ".join(f'"{one}"' for one in part.server_optimizers)
             raise ValueError(f'server = "{name}": {part.name} makes its own server step and takes only {admitted}')
 
 
@@ -31,7 +31,7 @@ def check_sum(method: Method, options: Options, scenario: Scenario) -> None:
     """Nobody looks into single updates that workers add up."""
     if scenario.aggregate.sum != "fixed_point":
         return
-    who = method.looks_into_single_replies(options)
+    who = method.needs_individual_updates(options)
     if who is not None:
         raise ValueError(f'aggregate.sum = "fixed_point": {who} looks into single updates')
     of_sums = {"max_growth"}  # which bounds what workers have added up as it bounds updates

@@ -15,9 +15,18 @@ from typing import Any
 
 from scenarios.papers.data_provenance import differences
 from scenarios.papers.moving_average import Smoothing, smoothed
-from scenarios.papers.spec import ACCURACY_AT, PAPER, TO_ACCURACY, Figure, Panel, Row, Setting, Variant
+from scenarios.papers.spec import (
+    ACCURACY_AT,
+    PAPER,
+    TO_ACCURACY,
+    PaperFigure,
+    PaperPanel,
+    PaperRow,
+    PaperSetting,
+    PaperVariant,
+)
 from scenarios.report.progress import AMOUNTS, Trail, at_budget, spread, to_target, trail
-from scenarios.studies.sweep import Study
+from scenarios.studies.sweep import Sweep
 
 MARKS = {
     "scaled": ("†", "not at the paper's scale"),
@@ -29,15 +38,15 @@ MARKS = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReproductionPlan:
     """What is to be made of one figure."""
 
     name: str
-    figure: Figure
+    figure: PaperFigure
     scale: str
-    panels: Sequence[Panel]
+    panels: Sequence[PaperPanel]
     rows: Sequence[str]
-    study: Study
+    study: Sweep
     groups: Mapping[str, str]
     """Setting -> the one that lends it its runs: itself, or an earlier one with the same scenario."""
     overrides: Sequence[str]
@@ -45,11 +54,11 @@ class Plan:
     smoothing: Smoothing | None = None
     """How accuracies are averaged before anything is read off them."""
 
-    def setting(self, panel: Panel) -> Setting:
+    def setting(self, panel: PaperPanel) -> PaperSetting:
         """What stands for a panel's setting at this scale."""
         return self.figure.settings[panel.setting][self.scale]
 
-    def limit(self, panel: Panel) -> float:
+    def limit(self, panel: PaperPanel) -> float:
         """The panel's budget or target at this scale."""
         return self.setting(panel).limit(panel)
 
@@ -58,7 +67,7 @@ class Plan:
         folders = [self.folders(runs, group, variant) for variant in self.figure.rows[row].variants()]
         return [[self._trail(folder) for folder in each] for each in folders]
 
-    def folders(self, runs: Sequence[Mapping[str, Any]], group: str, variant: Variant) -> list[Path]:
+    def folders(self, runs: Sequence[Mapping[str, Any]], group: str, variant: PaperVariant) -> list[Path]:
         """The run folders of one variant in one scenario, in the order of the seeds."""
         return [Path(one["run_dir"]) for one in runs if one["name"] == run_name(group, variant, one["seed"])]
 
@@ -67,12 +76,12 @@ class Plan:
         return points if self.smoothing is None else smoothed(points, self.smoothing)
 
 
-def run_name(group: str, variant: Variant, seed: int) -> str:
+def run_name(group: str, variant: PaperVariant, seed: int) -> str:
     """Of the folder of one run."""
     return f"{group}-{variant.name}-seed{seed}"
 
 
-def read_off(made: Plan, done: Mapping[str, Any]) -> dict[str, Any]:
+def read_off(made: ReproductionPlan, done: Mapping[str, Any]) -> dict[str, Any]:
     """The cells, from runs that have been made."""
     smoothing = {} if made.smoothing is None else {"accuracy": made.smoothing.text}
     return {
@@ -88,7 +97,7 @@ def read_off(made: Plan, done: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _cell(made: Plan, panel: Panel, name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _cell(made: ReproductionPlan, panel: PaperPanel, name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     row, limit, group = made.figure.rows[name], made.limit(panel), made.groups[panel.setting]
     folders = [folder for variant in row.variants() for folder in made.folders(runs, group, variant)]
     data = list(dict.fromkeys(word for folder in folders for word in differences(folder)))
@@ -113,7 +122,7 @@ def _cell(made: Plan, panel: Panel, name: str, runs: Sequence[Mapping[str, Any]]
     }
 
 
-def described(panel: Panel, name: str, row: Row) -> dict[str, Any]:
+def described(panel: PaperPanel, name: str, row: PaperRow) -> dict[str, Any]:
     """What a cell is, whatever becomes of it, and what the paper prints in it."""
     return {
         "row": name,
@@ -129,7 +138,7 @@ def described(panel: Panel, name: str, row: Row) -> dict[str, Any]:
     }
 
 
-def changed(setting: Setting, panel: Panel) -> list[str]:
+def changed(setting: PaperSetting, panel: PaperPanel) -> list[str]:
     """What a panel's numbers have in common that is not the paper's, or not printed there, in words."""
     return [text for text in (setting.changed, setting.inferred, setting.why(panel)) if text]
 

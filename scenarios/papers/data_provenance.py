@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedData:
     """A set as its authors published it."""
 
     train: int
@@ -20,10 +20,10 @@ class Published:
 
 
 SETS = {
-    "mnist": Published(60_000, 10_000, True),
-    "cifar10": Published(50_000, 10_000, True),
-    "cifar100": Published(50_000, 10_000, True),
-    "tinyimagenet": Published(100_000, 10_000, False),
+    "mnist": PublishedData(60_000, 10_000, True),
+    "cifar10": PublishedData(50_000, 10_000, True),
+    "cifar100": PublishedData(50_000, 10_000, True),
+    "tinyimagenet": PublishedData(100_000, 10_000, False),
 }
 
 

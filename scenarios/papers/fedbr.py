@@ -6,13 +6,18 @@ Distillation, Section V. The curves and bars themselves are drawn, not printed: 
 
 from __future__ import annotations
 
-from scenarios.papers.spec import PAPER, SMALL, TINY, Figure, Limit, Panel, Row, Setting
+from scenarios.papers.spec import PAPER, SMALL, TINY, PaperFigure, PaperLimit, PaperPanel, PaperRow, PaperSetting
 
 SOURCE = (
     "Zeng et al., Enhanced Federated Learning with Adaptive Block-wise Regularization and Knowledge Distillation, "
     "Section V (ResNet-18, epsilon = 7)"
 )
-ROWS = {"FedAvg": Row("fedavg"), "FedProx": Row("fedprox"), "FedMLB": Row("fedmlb"), "FedBR": Row("fedbr")}
+ROWS = {
+    "FedAvg": PaperRow("fedavg"),
+    "FedProx": PaperRow("fedprox"),
+    "FedMLB": PaperRow("fedmlb"),
+    "FedBR": PaperRow("fedbr"),
+}
 AT_TIME, AT_BYTES, TIME_TO, BYTES_TO = "accuracy at time", "accuracy at bytes", "time to accuracy", "bytes to accuracy"
 GB = 10**9
 
@@ -21,13 +26,13 @@ NOT_PRINTED = (
     "in the paper; those of {} are used"
 )
 # 50 GB are 559 visits of two ResNet-18 of 44,695,848 B. Width 16 in place of 64 makes them 2,805,864 B.
-SMALL_BYTES = Limit(50 * GB * 2_805_864 / 44_695_848, "50 GB in the ratio of the models' bytes")
-SMALL_TIME = Limit(500.0, "time for about as many rounds as 50 GB are")
+SMALL_BYTES = PaperLimit(50 * GB * 2_805_864 / 44_695_848, "50 GB in the ratio of the models' bytes")
+SMALL_TIME = PaperLimit(500.0, "time for about as many rounds as 50 GB are")
 # digits-cnn has 61,352 B; the set is learned in a tenth of the visits.
-TINY_BYTES = Limit(
+TINY_BYTES = PaperLimit(
     50 * GB * 61_352 / 44_695_848 / 10, "50 GB in the ratio of the models' bytes, for a tenth as many visits"
 )
-TINY_TIME = Limit(4.0, "time for about a tenth as many rounds as 50 GB are")
+TINY_TIME = PaperLimit(4.0, "time for about a tenth as many rounds as 50 GB are")
 
 SMALL_CHANGED = (
     "ResNet-18 of width 16 in 6 balanced blocks; 20 clients, 10 a round, 20 local steps of batch 50; fleet of "
@@ -38,34 +43,34 @@ TINY_CLASSES = "; of 10 classes 70 % of a client's images are of one, while of C
 TINY_OVERRIDES = ("data.partition.kind=epsilon", "data.partition.epsilon=7", "rounds.max=80")
 
 
-def _limits(nbytes: Limit, seconds: Limit, target: float, why: str) -> dict[str, Limit]:
-    goal = Limit(target, why)
+def _limits(nbytes: PaperLimit, seconds: PaperLimit, target: float, why: str) -> dict[str, PaperLimit]:
+    goal = PaperLimit(target, why)
     return {AT_BYTES: nbytes, AT_TIME: seconds, TIME_TO: goal, BYTES_TO: goal}
 
 
 EASIER, HARDER = "a higher target, since digits are easier", "a lower target, since the model is narrow"
 SETTINGS = {
     "cifar10": {
-        PAPER: Setting("fedbr-cifar10", ("rounds.max=500",), {}, "", NOT_PRINTED.format("fedbr-cifar10")),
-        SMALL: Setting(
+        PAPER: PaperSetting("fedbr-cifar10", ("rounds.max=500",), {}, "", NOT_PRINTED.format("fedbr-cifar10")),
+        SMALL: PaperSetting(
             "fedbr-cifar10-small",
             ("rounds.max=120",),
             _limits(SMALL_BYTES, SMALL_TIME, 0.25, HARDER),
             SMALL_CHANGED,
         ),
-        TINY: Setting(
+        TINY: PaperSetting(
             "digits", TINY_OVERRIDES, _limits(TINY_BYTES, TINY_TIME, 0.9, EASIER), TINY_CHANGED.format("CIFAR-10")
         ),
     },
     "cifar100": {
-        PAPER: Setting("fedbr-cifar100", ("rounds.max=500",), {}, "", NOT_PRINTED.format("fedbr-cifar100")),
-        SMALL: Setting(
+        PAPER: PaperSetting("fedbr-cifar100", ("rounds.max=500",), {}, "", NOT_PRINTED.format("fedbr-cifar100")),
+        SMALL: PaperSetting(
             "fedbr-cifar10-small",
             ("data.name=cifar100", "rounds.max=120"),
             _limits(SMALL_BYTES, SMALL_TIME, 0.08, HARDER),
             SMALL_CHANGED,
         ),
-        TINY: Setting(
+        TINY: PaperSetting(
             "digits",
             TINY_OVERRIDES,
             _limits(TINY_BYTES, TINY_TIME, 0.8, EASIER),
@@ -81,16 +86,16 @@ SECONDS_TO_HALF = {"FedBR": 954.0, "FedAvg": 1104.0, "FedProx": 1189.0, "FedMLB"
 BYTES_TO_HALF = {"FedBR": 72.8 * GB, "FedAvg": 105.4 * GB, "FedProx": 100.4 * GB, "FedMLB": 93.7 * GB}
 
 FIGURES = {
-    "fedbr:fig3": Figure(
+    "fedbr:fig3": PaperFigure(
         title="FedBR, Fig. 3: test accuracy at a budget of completion time or of bandwidth",
         source=SOURCE,
         rows=ROWS,
         settings=SETTINGS,
         panels=(
-            Panel("a", "test accuracy at 900 s, CIFAR-10", "cifar10", AT_TIME, 900.0, AT_900_S),
-            Panel("b", "test accuracy at 900 s, CIFAR-100", "cifar100", AT_TIME, 900.0, {}),
-            Panel("c", "test accuracy at 50 GB, CIFAR-10", "cifar10", AT_BYTES, 50.0 * GB, AT_50_GB),
-            Panel("d", "test accuracy at 50 GB, CIFAR-100", "cifar100", AT_BYTES, 50.0 * GB, {}),
+            PaperPanel("a", "test accuracy at 900 s, CIFAR-10", "cifar10", AT_TIME, 900.0, AT_900_S),
+            PaperPanel("b", "test accuracy at 900 s, CIFAR-100", "cifar100", AT_TIME, 900.0, {}),
+            PaperPanel("c", "test accuracy at 50 GB, CIFAR-10", "cifar10", AT_BYTES, 50.0 * GB, AT_50_GB),
+            PaperPanel("d", "test accuracy at 50 GB, CIFAR-100", "cifar100", AT_BYTES, 50.0 * GB, {}),
         ),
         notes=(
             "The printed accuracies are introduced with 'about'.",
@@ -99,16 +104,16 @@ FIGURES = {
             "fedbr-cifar10 a round of ten visits takes some minutes, so that 900 s hold only a few rounds.",
         ),
     ),
-    "fedbr:fig4": Figure(
+    "fedbr:fig4": PaperFigure(
         title="FedBR, Fig. 4: completion time and bandwidth until a target accuracy",
         source=SOURCE,
         rows=ROWS,
         settings=SETTINGS,
         panels=(
-            Panel("left-cifar10", "time to 80 %, CIFAR-10", "cifar10", TIME_TO, 0.8, {}),
-            Panel("left-cifar100", "time to 50 %, CIFAR-100", "cifar100", TIME_TO, 0.5, SECONDS_TO_HALF),
-            Panel("right-cifar10", "bandwidth to 80 %, CIFAR-10", "cifar10", BYTES_TO, 0.8, {}),
-            Panel("right-cifar100", "bandwidth to 50 %, CIFAR-100", "cifar100", BYTES_TO, 0.5, BYTES_TO_HALF),
+            PaperPanel("left-cifar10", "time to 80 %, CIFAR-10", "cifar10", TIME_TO, 0.8, {}),
+            PaperPanel("left-cifar100", "time to 50 %, CIFAR-100", "cifar100", TIME_TO, 0.5, SECONDS_TO_HALF),
+            PaperPanel("right-cifar10", "bandwidth to 80 %, CIFAR-10", "cifar10", BYTES_TO, 0.8, {}),
+            PaperPanel("right-cifar100", "bandwidth to 50 %, CIFAR-100", "cifar100", BYTES_TO, 0.5, BYTES_TO_HALF),
         ),
         notes=(
             "For CIFAR-10 the text prints no values.",

@@ -12,7 +12,18 @@ from itertools import combinations
 
 from scenarios.papers.moving_average import Smoothing
 from scenarios.papers.published import panels, printed
-from scenarios.papers.spec import ACCURACY_AT, PAPER, SCALES, SMALL, TINY, Figure, Limit, Panel, Row, Setting
+from scenarios.papers.spec import (
+    ACCURACY_AT,
+    PAPER,
+    SCALES,
+    SMALL,
+    TINY,
+    PaperFigure,
+    PaperLimit,
+    PaperPanel,
+    PaperRow,
+    PaperSetting,
+)
 
 SOURCE = "Kim, Kim and Han, Multi-Level Branched Regularization for Federated Learning, ICML 2022"
 CIFAR, IMAGENET = "CIFAR-100", "Tiny-ImageNet"
@@ -20,7 +31,7 @@ PAPER_ROUNDS = 1000
 
 
 @dataclass(frozen=True)
-class Piece:
+class TablePart:
     """What one word of a setting is at one scale."""
 
     overrides: tuple[str, ...] = ()
@@ -28,23 +39,27 @@ class Piece:
     inferred: str = ""
 
 
-def _model(paper: str, small: int, tiny: int) -> dict[str, Piece]:
+def _model(paper: str, small: int, tiny: int) -> dict[str, TablePart]:
     named = (f"model.name={paper}",)
     narrow = {SMALL: small, TINY: tiny}
     words = {
-        scale: Piece((*named, f"model.width={width}"), f"{paper} of width {width}") for scale, width in narrow.items()
+        scale: TablePart((*named, f"model.width={width}"), f"{paper} of width {width}")
+        for scale, width in narrow.items()
     }
-    return {PAPER: Piece(named), **words}
+    return {PAPER: TablePart(named), **words}
 
 
-def _steps(paper: int, small: int, tiny: int) -> dict[str, Piece]:
+def _steps(paper: int, small: int, tiny: int) -> dict[str, TablePart]:
     """K; 50 at the paper's scale are the scenarios' own 5 epochs of 10 batches."""
     inferred = f"{paper} local steps are {paper // 10} epochs of the same batch, which the text leaves open"
     changed = {
-        scale: Piece((f"train.local_steps={steps}",), f"{steps} local steps in place of {paper}")
+        scale: TablePart((f"train.local_steps={steps}",), f"{steps} local steps in place of {paper}")
         for scale, steps in {SMALL: small, TINY: tiny}.items()
     }
-    return {PAPER: Piece((f"train.local_epochs={paper // 10}",), inferred=inferred if paper > 50 else ""), **changed}
+    return {
+        PAPER: TablePart((f"train.local_epochs={paper // 10}",), inferred=inferred if paper > 50 else ""),
+        **changed,
+    }
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
@@ -60,34 +75,34 @@ TARGETS = {
     (TINY, IMAGENET): (0.4, 0.7),
 }
 """What stands for a setting's lower and higher target accuracy."""
-PIECES: Mapping[str, Mapping[str, Piece]] = {
+PIECES: Mapping[str, Mapping[str, TablePart]] = {
     CIFAR: {
-        PAPER: Piece(),
-        SMALL: Piece(("eval.subset=2000",), "scored on 2,000 test images"),
-        TINY: Piece(("data.name=digits",), "digits (8x8, 10 classes) in place of CIFAR-100"),
+        PAPER: TablePart(),
+        SMALL: TablePart(("eval.subset=2000",), "scored on 2,000 test images"),
+        TINY: TablePart(("data.name=digits",), "digits (8x8, 10 classes) in place of CIFAR-100"),
     },
     IMAGENET: {
-        PAPER: Piece(),
-        SMALL: Piece(("eval.subset=2000",), "scored on 2,000 test images"),
-        TINY: Piece(("data.name=digits",), "digits (8x8, 10 classes) in place of Tiny-ImageNet"),
+        PAPER: TablePart(),
+        SMALL: TablePart(("eval.subset=2000",), "scored on 2,000 test images"),
+        TINY: TablePart(("data.name=digits",), "digits (8x8, 10 classes) in place of Tiny-ImageNet"),
     },
-    "Dir(0.3)": dict.fromkeys(SCALES, Piece(("data.partition.alpha=0.3",))),
-    "Dir(0.6)": dict.fromkeys(SCALES, Piece(("data.partition.alpha=0.6",))),
-    "IID": dict.fromkeys(SCALES, Piece(("data.partition.kind=iid",))),
+    "Dir(0.3)": dict.fromkeys(SCALES, TablePart(("data.partition.alpha=0.3",))),
+    "Dir(0.6)": dict.fromkeys(SCALES, TablePart(("data.partition.alpha=0.6",))),
+    "IID": dict.fromkeys(SCALES, TablePart(("data.partition.kind=iid",))),
     "100 clients": {
-        PAPER: Piece(),
-        SMALL: Piece(("train.batch=20",), "batch 20"),
-        TINY: Piece(("data.clients=20", "train.batch=16"), "5 of 20 clients a round, batch 16"),
+        PAPER: TablePart(),
+        SMALL: TablePart(("train.batch=20",), "batch 20"),
+        TINY: TablePart(("data.clients=20", "train.batch=16"), "5 of 20 clients a round, batch 16"),
     },
     "500 clients": {
-        PAPER: Piece(("data.clients=500", "rounds.participants=10")),
-        SMALL: Piece(("data.clients=500", "rounds.participants=10", "train.batch=20"), "batch 20"),
-        TINY: Piece(
+        PAPER: TablePart(("data.clients=500", "rounds.participants=10")),
+        SMALL: TablePart(("data.clients=500", "rounds.participants=10", "train.batch=20"), "batch 20"),
+        TINY: TablePart(
             ("data.clients=100", "rounds.participants=10", "train.batch=7"), "10 of 100 clients a round, batch 7"
         ),
     },
-    f"500 clients of {CIFAR}": {PAPER: Piece(("train.batch=10",))},
-    f"500 clients of {IMAGENET}": {PAPER: Piece(("train.batch=20",))},
+    f"500 clients of {CIFAR}": {PAPER: TablePart(("train.batch=10",))},
+    f"500 clients of {IMAGENET}": {PAPER: TablePart(("train.batch=20",))},
     "K=50": _steps(50, 20, 10),
     "K=100": _steps(100, 40, 20),
     "K=200": _steps(200, 80, 40),
@@ -107,13 +122,13 @@ def _words(dataset: str, setting: str) -> list[str]:
     return [dataset, partition, clients, f"{clients} of {dataset}", steps, model]
 
 
-def _setting(mine: Sequence[Panel], scale: str) -> Setting:
+def _setting(mine: Sequence[PaperPanel], scale: str) -> PaperSetting:
     """What stands for the setting of these panels."""
     dataset, _, setting = mine[0].title.partition(", ")
-    pieces = [PIECES.get(word, {}).get(scale, Piece()) for word in _words(dataset, setting)]
+    pieces = [PIECES.get(word, {}).get(scale, TablePart()) for word in _words(dataset, setting)]
     overrides = [override for piece in pieces for override in piece.overrides]
     changed = [piece.changed for piece in pieces if piece.changed]
-    limits: dict[str, Limit] = {}
+    limits: dict[str, PaperLimit] = {}
     if scale != PAPER:
         rounds = ROUNDS[scale, dataset]
         overrides.append(f"rounds.max={rounds}")
@@ -122,74 +137,80 @@ def _setting(mine: Sequence[Panel], scale: str) -> Setting:
     # Where the data set is another, that of the file is too, so that settings that are made alike share their runs.
     file = FILES[CIFAR if scale == TINY else dataset]
     inferred = "; ".join(piece.inferred for piece in pieces if piece.inferred)
-    return Setting(file, tuple(overrides), limits, "; ".join(changed), inferred)
+    return PaperSetting(file, tuple(overrides), limits, "; ".join(changed), inferred)
 
 
-def _limits(mine: Sequence[Panel], rounds: int, targets: Sequence[float]) -> dict[str, Limit]:
-    at = {panel.name: Limit(panel.limit * rounds / PAPER_ROUNDS, "") for panel in mine if panel.measure in ACCURACY_AT}
+def _limits(mine: Sequence[PaperPanel], rounds: int, targets: Sequence[float]) -> dict[str, PaperLimit]:
+    at = {
+        panel.name: PaperLimit(panel.limit * rounds / PAPER_ROUNDS, "")
+        for panel in mine
+        if panel.measure in ACCURACY_AT
+    }
     to = sorted((panel for panel in mine if panel.name not in at), key=lambda panel: panel.limit)
     why = "a target chosen for so few rounds"
-    return at | {panel.name: Limit(target, why) for panel, target in zip(to, targets, strict=False)}
+    return at | {panel.name: PaperLimit(target, why) for panel, target in zip(to, targets, strict=False)}
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
 
-FEDAVG, FEDMLB = Row("fedavg"), Row("fedmlb")
+FEDAVG, FEDMLB = PaperRow("fedavg"), PaperRow("fedmlb")
 BETA = "which beta of 0.4, 0.6 and 0.8 was used is not printed"
 ADAM = "beta1, beta2 and v_0 are not printed"
 ADAM_IS = ("server=fedadam", "train.lr=0.01")
 SERVERS = {
     "FedAvg": FEDAVG,
     "FedMLB": FEDMLB,
-    "FedAvgM": Row("fedavg", ("server=fedavgm",), note=BETA),
-    "FedAvgM+FedMLB": Row("fedmlb", ("server=fedavgm",), note=BETA),
-    "FedADAM": Row("fedavg", ADAM_IS, note=ADAM),
-    "FedADAM+FedMLB": Row("fedmlb", ADAM_IS, note=ADAM),
-    "FedDyn": Row("feddyn"),
-    "FedDyn+FedMLB": Row("fedmlb+feddyn"),
+    "FedAvgM": PaperRow("fedavg", ("server=fedavgm",), note=BETA),
+    "FedAvgM+FedMLB": PaperRow("fedmlb", ("server=fedavgm",), note=BETA),
+    "FedADAM": PaperRow("fedavg", ADAM_IS, note=ADAM),
+    "FedADAM+FedMLB": PaperRow("fedmlb", ADAM_IS, note=ADAM),
+    "FedDyn": PaperRow("feddyn"),
+    "FedDyn+FedMLB": PaperRow("fedmlb+feddyn"),
 }
-FEDNTD = Row("fedntd", note="weights and temperature are not printed")
-FEDGKD = Row("fedgkd", note="how many models the teacher is the mean of, and its temperature, are not printed")
+FEDNTD = PaperRow("fedntd", note="weights and temperature are not printed")
+FEDGKD = PaperRow("fedgkd", note="how many models the teacher is the mean of, and its temperature, are not printed")
 LOCAL = {
     "FedAvg": FEDAVG,
-    "FedAvg+KD": Row("fedavg-kd", note="weight and temperature are not printed"),
-    "FedAvg+FitNet": Row("fedavg-fitnet", note="weight and layers are not printed"),
-    "FedProx": Row("fedprox", note="which mu of 0.1, 0.01 and 0.001 was used is not printed"),
+    "FedAvg+KD": PaperRow("fedavg-kd", note="weight and temperature are not printed"),
+    "FedAvg+FitNet": PaperRow("fedavg-fitnet", note="weight and layers are not printed"),
+    "FedProx": PaperRow("fedprox", note="which mu of 0.1, 0.01 and 0.001 was used is not printed"),
     "FedLS-NTD": FEDNTD,
     "FedGKD": FEDGKD,
     "FedMLB": FEDMLB,
 }
 ORDERS = {
     "FedAvg": FEDAVG,
-    "FedMLB_GL": Row("fedmlb", ("method_options.order=GL",)),
-    "FedMLB_LG": Row("fedmlb", ("method_options.order=LG",)),
+    "FedMLB_GL": PaperRow("fedmlb", ("method_options.order=GL",)),
+    "FedMLB_LG": PaperRow("fedmlb", ("method_options.order=LG",)),
 }
 # As in the published code, all five pathways are what the losses are divided by, however few are used.
 DIVIDED = "method_options.norm=all"
 DIVIDED_NOTE = "that the losses of some pathways are divided by five, as in the published code, is inferred"
 
 
-def _paths(number: int) -> Row:
+def _paths(number: int) -> PaperRow:
     chosen = list(range(1, number + 1))
     note = f"{DIVIDED_NOTE}; that its pathways are {chosen} too, since the table's marks are lost"
-    return Row("fedmlb", (DIVIDED, f"method_options.pathways={chosen}"), note=note if number < 5 else "")
+    return PaperRow("fedmlb", (DIVIDED, f"method_options.pathways={chosen}"), note=note if number < 5 else "")
 
 
-def _subsets(number: int) -> Row:
+def _subsets(number: int) -> PaperRow:
     each = tuple((f"method_options.pathways={list(chosen)}",) for chosen in combinations(range(1, 6), number))
-    return Row("fedmlb", (DIVIDED,), each, note=DIVIDED_NOTE if number < 5 else "")
+    return PaperRow("fedmlb", (DIVIDED,), each, note=DIVIDED_NOTE if number < 5 else "")
 
 
 MARKED = {f"row {row}": _paths(6 - row) for row in range(1, 6)}
-LOST = {f"row {row}": Row("", note="setting unknown: the table's marks are lost") for row in range(6, 10)}
+LOST = {f"row {row}": PaperRow("", note="setting unknown: the table's marks are lost") for row in range(6, 10)}
 COUNTED = {f"{number} pathway{'s' if number > 1 else ''}": _subsets(number) for number in range(1, 6)}
 WEIGHTED = {
-    f"lambda1={one} lambda2={two}": Row("fedmlb", (f"method_options.lambda1={one}", f"method_options.lambda2={two}"))
+    f"lambda1={one} lambda2={two}": PaperRow(
+        "fedmlb", (f"method_options.lambda1={one}", f"method_options.lambda2={two}")
+    )
     for one in range(4)
     for two in range(4)
 }
 TEMPERED = {
-    f"tau={t}": Row("fedmlb", (f"method_options.temperature={t}",)) for t in ("0.75", "1", "1.5", "2", "3", "5")
+    f"tau={t}": PaperRow("fedmlb", (f"method_options.temperature={t}",)) for t in ("0.75", "1", "1.5", "2", "3", "5")
 }
 BACKBONES = {"FedAvg": FEDAVG, "FedLS-NTD": FEDNTD, "FedGKD": FEDGKD, "FedMLB": FEDMLB}
 
@@ -200,7 +221,7 @@ NOTES = (
     "first accuracy), how many seeds (the published code has one), the stem and the groups of ResNet-18 (3x3 without "
     "pooling, 2 groups), the norm that gradients are clipped to (10).",
 )
-TABLES: Mapping[str, tuple[str, Mapping[str, Row], tuple[str, ...]]] = {
+TABLES: Mapping[str, tuple[str, Mapping[str, PaperRow], tuple[str, ...]]] = {
     "1a": ("server-side methods with and without FedMLB, 100 clients, Dir(0.3)", SERVERS, ()),
     "1b": ("server-side methods with and without FedMLB, 500 clients, Dir(0.3)", SERVERS, ()),
     "2": ("FedMLB and other local objectives", LOCAL, ()),
@@ -230,14 +251,14 @@ TABLES: Mapping[str, tuple[str, Mapping[str, Row], tuple[str, ...]]] = {
 }
 
 
-def _figure(table: str, title: str, rows: Mapping[str, Row], notes: tuple[str, ...]) -> Figure:
+def _figure(table: str, title: str, rows: Mapping[str, PaperRow], notes: tuple[str, ...]) -> PaperFigure:
     made = tuple(panels(printed("fedmlb", table)))
     keys = dict.fromkeys(panel.setting for panel in made)
     settings = {
         key: {scale: _setting([panel for panel in made if panel.setting == key], scale) for scale in SCALES}
         for key in keys
     }
-    return Figure(
+    return PaperFigure(
         title=f"FedMLB, Table {table}: {title}",
         source=SOURCE,
         rows=rows,

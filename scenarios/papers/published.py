@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
-from scenarios.papers.spec import Panel
+from scenarios.papers.spec import PaperPanel
 
 FILES = Path(__file__).parent
 
@@ -56,7 +56,7 @@ def _value(row: dict[str, str]) -> Printed:
     )
 
 
-def panels(values: list[Printed]) -> Iterator[Panel]:
+def panels(values: list[Printed]) -> Iterator[PaperPanel]:
     """One panel per setting and metric, each in the order in which the values name them."""
     for key in dict.fromkeys(value.key for value in values):
         mine = [value for value in values if value.key == key]
@@ -64,10 +64,10 @@ def panels(values: list[Printed]) -> Iterator[Panel]:
             yield _panel(metric, [value for value in mine if value.metric == metric])
 
 
-def _panel(metric: str, values: list[Printed]) -> Panel:
+def _panel(metric: str, values: list[Printed]) -> PaperPanel:
     kind, _, at = metric.partition("@")
     first = values[0]
-    return Panel(
+    return PaperPanel(
         name=f"{first.key}@{at}",
         title=f"{first.dataset}, {first.setting}",
         setting=first.key,

@@ -10,22 +10,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from coordinator.workers.launcher import Nursery
+from coordinator.workers.launcher import WorkerLauncher
 from costmodel.units import nearest
 from scenarios.config.load import ScenarioError, load
 from scenarios.host import Host
 from scenarios.papers import fedbr, fedmlb
-from scenarios.papers.cells import Plan, changed, described, read_off, run_name
+from scenarios.papers.cells import ReproductionPlan, changed, described, read_off, run_name
 from scenarios.papers.moving_average import STARTS, Smoothing
-from scenarios.papers.spec import ACCURACY_AT, SCALES, Figure, Panel
+from scenarios.papers.spec import ACCURACY_AT, SCALES, PaperFigure, PaperPanel
 from scenarios.report.progress import TARGET
 from scenarios.studies.compare import check_options, check_settings
-from scenarios.studies.sweep import Part, Study, run_all
+from scenarios.studies.sweep import PlannedRun, Sweep, run_all
 
-FIGURES: dict[str, Figure] = {**fedbr.FIGURES, **fedmlb.FIGURES}
+FIGURES: dict[str, PaperFigure] = {**fedbr.FIGURES, **fedmlb.FIGURES}
 
 
-def named(name: str) -> Figure:
+def named(name: str) -> PaperFigure:
     """A figure of the registry; ScenarioError with the nearest for an unknown one."""
     if name not in FIGURES:
         raise ScenarioError(f"no published figure {name!r}: {nearest(name, FIGURES)}")
@@ -41,7 +41,7 @@ def plan(
     first_seed: int | None = None,
     run_id: str | None = None,
     ema: str | None = None,
-) -> Plan:
+) -> ReproductionPlan:
     """Which runs the cells need; ``cells`` names rows, panels and settings, separated by commas, and None means all.
 
     ``ema``: one of `STARTS`, for a figure whose paper averages accuracies; None takes the figure's own.
@@ -55,12 +55,12 @@ def plan(
     for panel in panels:
         setting = figure.settings[panel.setting][scale]
         groups[panel.setting] = lent.setdefault((setting.scenario, setting.overrides), panel.setting)
-    study = Study(f"{name} {scale}", f"{name.replace(':', '-')}-{scale}", (), run_id)
-    made = Plan(name, figure, scale, panels, rows, study, groups, overrides, _smoothing(name, figure, ema))
+    study = Sweep(f"{name} {scale}", f"{name.replace(':', '-')}-{scale}", (), run_id)
+    made = ReproductionPlan(name, figure, scale, panels, rows, study, groups, overrides, _smoothing(name, figure, ema))
     return replace(made, study=replace(study, parts=_parts(made, seeds, first_seed)))
 
 
-def _smoothing(name: str, figure: Figure, ema: str | None) -> Smoothing | None:
+def _smoothing(name: str, figure: PaperFigure, ema: str | None) -> Smoothing | None:
     if ema is None:
         return figure.smoothing
     if figure.smoothing is None:
@@ -70,7 +70,7 @@ def _smoothing(name: str, figure: Figure, ema: str | None) -> Smoothing | None:
     return replace(figure.smoothing, start=ema)
 
 
-def _chosen(figure: Figure, cells: str | None) -> tuple[list[Panel], list[str]]:
+def _chosen(figure: PaperFigure, cells: str | None) -> tuple[list[PaperPanel], list[str]]:
     panels, rows = list(figure.panels), list(figure.rows)
     if cells is None:
         return panels, rows
@@ -86,7 +86,7 @@ def _chosen(figure: Figure, cells: str | None) -> tuple[list[Panel], list[str]]:
     )
 
 
-def _parts(made: Plan, seeds: int, first_seed: int | None) -> list[Part]:
+def _parts(made: ReproductionPlan, seeds: int, first_seed: int | None) -> list[PlannedRun]:
     chosen = list(dict.fromkeys(variant for row in made.rows for variant in made.figure.rows[row].variants()))
     if not chosen:
         raise ScenarioError(f"--cells: {made.rows[0]}: {made.figure.rows[made.rows[0]].note}")
@@ -100,14 +100,14 @@ def _parts(made: Plan, seeds: int, first_seed: int | None) -> list[Part]:
             for variant in chosen:
                 given = [*setting.overrides, *variant.overrides, *made.overrides, f"seed={seed}"]
                 loaded = load(setting.scenario, given, variant.method)
-                parts.append(Part(run_name(group, variant, seed), replace(loaded, name=made.study.name), needs))
+                parts.append(PlannedRun(run_name(group, variant, seed), replace(loaded, name=made.study.name), needs))
     for variant in chosen:
         check_options(variant.overrides, [variant.method])
     check_options(made.overrides, [variant.method for variant in chosen])
     return parts
 
 
-def _needs(made: Plan, group: str, rounds: int) -> dict[str, float]:
+def _needs(made: ReproductionPlan, group: str, rounds: int) -> dict[str, float]:
     """How far the runs of a group must go for all panels that read them."""
     needs: dict[str, float] = {}
     for panel in made.panels:
@@ -124,9 +124,9 @@ def _needs(made: Plan, group: str, rounds: int) -> dict[str, float]:
     return needs
 
 
-def run(made: Plan, host: Host, nursery: Nursery, stopped: Callable[[], bool]) -> dict[str, Any]:
+def run(made: ReproductionPlan, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> dict[str, Any]:
     """Make the runs and read the cells; the result is what ``reproduce --json`` prints. Errors as of `series`."""
-    return read_off(made, run_all(made.study, host, nursery, stopped))
+    return read_off(made, run_all(made.study, host, launcher, stopped))
 
 
 def catalogue(name: str | None = None) -> list[dict[str, Any]]:

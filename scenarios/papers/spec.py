@@ -20,7 +20,7 @@ TO_ACCURACY = {"time to accuracy": "time", "bytes to accuracy": "bytes", "rounds
 
 
 @dataclass(frozen=True)
-class Limit:
+class PaperLimit:
     """A budget or target that stands for the paper's at another scale."""
 
     amount: float
@@ -29,7 +29,7 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Variant:
+class PaperVariant:
     """One run of a row: a method, and what it asks of the scenario beside that."""
 
     method: str
@@ -44,7 +44,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Row:
+class PaperRow:
     """What stands for one row of a figure, in every setting and at every scale."""
 
     method: str
@@ -56,48 +56,48 @@ class Row:
     note: str = ""
     """What of it is not printed in the paper or inferred, in words; all there is to say where the method is empty."""
 
-    def variants(self) -> tuple[Variant, ...]:
+    def variants(self) -> tuple[PaperVariant, ...]:
         """The runs that the row is read off, once per seed; none where it is not known what the paper ran."""
         if not self.method:
             return ()
-        return tuple(Variant(self.method, (*self.overrides, *further)) for further in self.each)
+        return tuple(PaperVariant(self.method, (*self.overrides, *further)) for further in self.each)
 
 
 @dataclass(frozen=True)
-class Setting:
+class PaperSetting:
     """A scenario that stands for one setting of a paper."""
 
     scenario: str
     overrides: tuple[str, ...]
-    limits: Mapping[str, Limit]
+    limits: Mapping[str, PaperLimit]
     """Panel or measure -> the budget or target here; panels that are named by neither keep the paper's."""
     changed: str
     """What is not as in the paper, in words for the reader of a number; empty where nothing is."""
     inferred: str = ""
     """What is not printed in the paper, or can be read in several ways, and how it is taken here."""
 
-    def limit(self, panel: Panel) -> float:
+    def limit(self, panel: PaperPanel) -> float:
         """The panel's budget or target here."""
         own = self._own(panel)
         return panel.limit if own is None else own.amount
 
-    def why(self, panel: Panel) -> str:
+    def why(self, panel: PaperPanel) -> str:
         """How the panel's limit was come by; empty where it is the paper's."""
         own = self._own(panel)
         return "" if own is None else own.why
 
-    def _own(self, panel: Panel) -> Limit | None:
+    def _own(self, panel: PaperPanel) -> PaperLimit | None:
         return self.limits.get(panel.name, self.limits.get(panel.measure))
 
 
 @dataclass(frozen=True)
-class Panel:
+class PaperPanel:
     """One measure in one setting, for every row of the figure."""
 
     name: str
     title: str
     setting: str
-    """A key of `Figure.settings`."""
+    """A key of `PaperFigure.settings`."""
     measure: str
     """One of `ACCURACY_AT` and `TO_ACCURACY`."""
     limit: float
@@ -113,16 +113,16 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Figure:
+class PaperFigure:
     """A published figure or table."""
 
     title: str
     source: str
-    rows: Mapping[str, Row]
+    rows: Mapping[str, PaperRow]
     """Row, as the paper writes it -> what stands for it."""
-    settings: Mapping[str, Mapping[str, Setting]]
+    settings: Mapping[str, Mapping[str, PaperSetting]]
     """Setting -> scale -> what stands for it."""
-    panels: tuple[Panel, ...]
+    panels: tuple[PaperPanel, ...]
     notes: tuple[str, ...] = ()
     """What a reader must know of the published values."""
     smoothing: Smoothing | None = None

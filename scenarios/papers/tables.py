@@ -1,21 +1,31 @@
-"""A published table as the paper prints it, one table per setting, with ours beside each value. Runs nothing."""
+"""A published table as the paper prints it, one table per setting, with ours beside each value. Runs nothing.
+
+What `reproduce` leaves and prints: published values beside ours, each with what was changed for it. Runs nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from scenarios.papers.cells import MARKS, Plan, changed
-from scenarios.papers.spec import ACCURACY_AT, Figure, Panel, Setting
-from scenarios.report.bands import Table
-from scenarios.studies.sweep import lacks
+from costmodel.units import format_bytes, format_seconds
+from edge.protocol.files import write_text
+from scenarios.papers.cells import MARKS, ReproductionPlan, changed
+from scenarios.papers.reproduce import FIGURES
+from scenarios.papers.spec import ACCURACY_AT, PAPER, TO_ACCURACY, PaperFigure, PaperPanel, PaperSetting
+from scenarios.report import bands as curves
+from scenarios.report.bands import PageTable
+from scenarios.report.csv_files import write_csv
+from scenarios.studies.sweep import MARK, lacks
 
 UNKNOWN = "setting unknown"
 CUT = "*"
 Cell = Mapping[str, Any]
 
 
-def tables(made: Plan, result: Mapping[str, Any]) -> list[Table]:
+def tables(made: ReproductionPlan, result: Mapping[str, Any]) -> list[PageTable]:
     """One table per setting: for each measure the paper's value, and ours with its marks."""
     cells = {(cell["panel"], cell["row"]): cell for cell in result["cells"]}
     shown = []
@@ -29,11 +39,11 @@ def tables(made: Plan, result: Mapping[str, Any]) -> list[Table]:
         ]
         mine = [cells[panel.name, row] for panel in panels for row in made.rows]
         notes = [*_legend(mine), *_differences(mine), *lacks(result)]
-        shown.append(Table(panels[0].title, header, rows, notes))
+        shown.append(PageTable(panels[0].title, header, rows, notes))
     return shown
 
 
-def listed(figure: Figure, rows: Sequence[Cell]) -> list[Table]:
+def listed(figure: PaperFigure, rows: Sequence[Cell]) -> list[PageTable]:
     """What the paper prints, one table per setting, and what stands for it at each scale; ``rows`` of `catalogue`."""
     cells = {(cell["panel"], cell["row"]): cell for cell in rows}
     shown = []
@@ -41,11 +51,11 @@ def listed(figure: Figure, rows: Sequence[Cell]) -> list[Table]:
         values = [[row, *(_printed(cells[panel.name, row]) for panel in panels)] for row in figure.rows]
         notes = [_scale(scale, setting, panels) for scale, setting in figure.settings[panels[0].setting].items()]
         title = f"{panels[0].title} ({panels[0].setting})"
-        shown.append(Table(title, ["published", *(panel.column for panel in panels)], values, notes))
+        shown.append(PageTable(title, ["published", *(panel.column for panel in panels)], values, notes))
     return shown
 
 
-def row_notes(figure: Figure) -> Iterator[str]:
+def row_notes(figure: PaperFigure) -> Iterator[str]:
     """What each row is run as, and what of it is left open."""
     for name, row in figure.rows.items():
         run = " ".join([row.method, *row.overrides])
@@ -53,19 +63,19 @@ def row_notes(figure: Figure) -> Iterator[str]:
         yield f"{name}: {'; '.join(text for text in (run, each if len(row.each) > 1 else '', row.note) if text)}"
 
 
-def by_setting(panels: Sequence[Panel]) -> list[list[Panel]]:
+def by_setting(panels: Sequence[PaperPanel]) -> list[list[PaperPanel]]:
     """The panels of each setting."""
     settings = dict.fromkeys(panel.setting for panel in panels)
     return [[panel for panel in panels if panel.setting == setting] for setting in settings]
 
 
-def _scale(scale: str, setting: Setting, panels: Sequence[Panel]) -> str:
+def _scale(scale: str, setting: PaperSetting, panels: Sequence[PaperPanel]) -> str:
     limits = ", ".join(_limit(panel, setting.limit(panel)) for panel in panels)
     words = dict.fromkeys(word for panel in panels for word in changed(setting, panel))
     return "; ".join([f"{scale}: {' '.join([setting.scenario, *setting.overrides])}", limits, *words])
 
 
-def _limit(panel: Panel, limit: float) -> str:
+def _limit(panel: PaperPanel, limit: float) -> str:
     return f"{limit:g}R" if panel.measure in ACCURACY_AT else f"{100 * limit:g} %"
 
 
@@ -113,3 +123,162 @@ def _differences(cells: Sequence[Cell]) -> Iterator[str]:
         yield f"changed: {'; '.join(common)}"
     for note in dict.fromkeys(notes.values()):
         yield f"{', '.join(row for row, own in notes.items() if own == note)}: {note}"
+
+
+NOT_PRINTED = "not printed"
+BYTES, TIME, ROUNDS = "bytes", "time", "rounds"
+SHOW: dict[str, Callable[[float], str]] = {"time": format_seconds, "bytes": format_bytes, "rounds": "{:g}".format}
+PRINTED: dict[str, Callable[[float], str]] = {
+    "time": "{:,g} s".format,
+    "bytes": lambda nbytes: f"{nbytes / 1e9:g} GB",
+    "rounds": "{:g}".format,
+}
+"""As papers write them, so that no digit is lost."""
+
+
+def write(made: ReproductionPlan, result: Mapping[str, Any], with_report: bool = True) -> Path:
+    """Write the files beside the run folders; returns the report, or the folder without one."""
+    folder = Path(result["folder"])
+    write_text(folder / MARK, json.dumps({"study": made.study.kind, **result}, indent=1))
+    keys = [key for key in result["cells"][0] if key not in ("ours", "nominal", "complete")]
+    head = [*keys, "mean", "deviation", "nominal_mean"]
+    write_csv(folder / "table.csv", head, (_csv_row(cell, keys) for cell in result["cells"]))
+    if not with_report:
+        return folder
+    facts = {"figure": made.name, "scale": scale_text(made.scale), "seeds": ", ".join(map(str, result["seeds"]))}
+    return curves.page(
+        folder / "report.html",
+        made.figure.title,
+        " ".join([f"{made.figure.source}.", *made.figure.notes]),
+        facts | ({"accuracy": result["accuracy"]} if "accuracy" in result else {}),
+        _drawn(made, result["runs"]),
+        _tables(made, result),
+    )
+
+
+def _csv_row(cell: Mapping[str, Any], keys: Sequence[str]) -> list[Any]:
+    ours, nominal = cell["ours"], cell["nominal"] or {}
+    texts = (" ".join(cell[key]) if isinstance(cell[key], list) else cell[key] for key in keys)
+    return [*texts, ours["mean"], ours["deviation"], nominal.get("mean")]
+
+
+def _drawn(made: ReproductionPlan, runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
+    figures = []
+    kinds = (ROUNDS,) if made.figure.is_table else (BYTES, TIME)
+    shown = "test accuracy when last evaluated" if made.smoothing is None else made.smoothing.text
+    for group in dict.fromkeys(made.groups.values()):
+        trails = {row: [points for each in made.trails(runs, group, row) for points in each] for row in made.rows}
+        bands = [curves.band(row, kind, each) for kind in kinds for row, each in trails.items() if each]
+        budgets = {
+            kind: sorted({made.limit(panel) for panel in made.panels if ACCURACY_AT.get(panel.measure) == kind})
+            for kind in kinds
+        }
+        if bands:
+            lines = "rounds that the table reads" if made.figure.is_table else "budgets that were reached"
+            caption = (
+                f"{group}, {scale_text(made.scale)}: {shown}, mean and sample deviation over runs. "
+                f"Dashed lines are {lines}."
+            )
+            figures.append((f"bands-{group}", curves.draw(bands, budgets, f"bands-{group}"), caption))
+    return figures
+
+
+def _tables(made: ReproductionPlan, result: Mapping[str, Any]) -> list[curves.PageTable]:
+    if made.figure.is_table:
+        return tables(made, result)
+    return [table(made, panel, result) for panel in made.panels]
+
+
+def show(made: ReproductionPlan, result: Mapping[str, Any], page: Path) -> None:
+    """Print a table per panel, published values beside ours."""
+    print(f"{made.figure.title}\n{made.figure.source}\nscale: {scale_text(made.scale)}")
+    if made.smoothing is not None:
+        print(f"accuracy: {made.smoothing.text}")
+    for one in _tables(made, result):
+        curves.print_table(one, columns=5 if made.figure.is_table else 8)
+    for note in made.figure.notes:
+        print(f"note: {note}")
+    print(f"{'report' if page.suffix == '.html' else 'folder'}: {page}")
+
+
+def scale_text(scale: str) -> str:
+    """``tiny (scaled)``."""
+    return scale if scale == PAPER else f"{scale} (scaled)"
+
+
+def table(made: ReproductionPlan, panel: PaperPanel, result: Mapping[str, Any]) -> curves.PageTable:
+    """One panel: a row per method, published and ours, and what had been spent by then."""
+    mine = [cell for cell in result["cells"] if cell["panel"] == panel.name]
+    by_bytes = mine[0]["nominal"] is not None
+    ours = "ours" if made.scale == PAPER else "ours, scaled"
+    header = ["method", "published", ours, *(["by nominal"] if by_bytes else []), "bytes", "nominal", "time"]
+    rows = []
+    for cell in mine:
+        texts = [cell["row"], _published(cell), _text(cell, "ours"), *([_text(cell, "nominal")] if by_bytes else [])]
+        amounts = (("bytes", format_bytes), ("nominal_bytes", format_bytes), ("virtual_seconds", format_seconds))
+        texts += ["-" if cell[key] is None else show_amount(cell[key]) for key, show_amount in amounts]
+        rows.append(texts)
+    here = "" if made.limit(panel) == panel.limit else f"; here {limit_text(panel.measure, made.limit(panel))}"
+    notes = [f"changed: {mine[0]['changed']}", *lacks(result)]
+    if not all(all(cell["complete"]) for cell in mine) and panel.measure in ACCURACY_AT:
+        notes.append("* not used up: a run ended before the budget")
+    return curves.PageTable(f"{panel.name}: {panel.title}{here}", header, rows, notes)
+
+
+def limit_text(measure: str, limit: float) -> str:
+    """A budget or a target with its unit."""
+    return SHOW[ACCURACY_AT[measure]](limit) if measure in ACCURACY_AT else f"{100 * limit:g} %"
+
+
+def _published(cell: Mapping[str, Any]) -> str:
+    if cell["published"] is None:
+        return NOT_PRINTED
+    measure, value = cell["measure"], cell["published"]
+    return f"{100 * value:.1f} %" if measure in ACCURACY_AT else PRINTED[TO_ACCURACY[measure]](value)
+
+
+def _text(cell: Mapping[str, Any], key: str) -> str:
+    values, measure = cell[key], cell["measure"]
+    mean, deviation = values["mean"], values["deviation"]
+    star = "" if all(cell["complete"]) or key != "ours" else "*"
+    if measure in ACCURACY_AT:
+        spread_text = "" if deviation is None else f" ± {100 * deviation:.1f}"
+        return f"-{star}" if mean is None else f"{100 * mean:.1f}{spread_text} %{star}"
+    if mean is None:
+        return f"{sum(cell['complete'])} of {len(cell['complete'])} runs"
+    shown = SHOW[TO_ACCURACY[measure]]
+    return shown(mean) if deviation is None else f"{shown(mean)} ± {100 * deviation / mean:.0f} %"
+
+
+def show_catalogue(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print `catalogue`: the published values per panel, then what stands for the panel at each scale."""
+    for name in dict.fromkeys(row["name"] for row in rows):
+        figure = FIGURES[name]
+        print(f"{name}: {figure.title}\n{figure.source}")
+        if figure.is_table:
+            _show_table(figure, [row for row in rows if row["name"] == name])
+            continue
+        for panel in figure.panels:
+            mine = [row for row in rows if row["name"] == name and row["panel"] == panel.name]
+            settings = figure.settings[panel.setting]
+            notes = [
+                f"{scale}: {' '.join([setting.scenario, *setting.overrides])}; "
+                f"{limit_text(panel.measure, setting.limit(panel))}; {'; '.join(changed(setting, panel))}"
+                for scale, setting in settings.items()
+            ]
+            values = [_published(row) for row in mine]
+            header = ["", *(row["row"] for row in mine)]
+            curves.print_table(
+                curves.PageTable(f"{panel.name}: {panel.title}", header, [["published", *values]], notes)
+            )
+        for note in figure.notes:
+            print(f"note: {note}")
+        print()
+
+
+def _show_table(figure: PaperFigure, rows: Sequence[Mapping[str, Any]]) -> None:
+    for one in listed(figure, rows):
+        curves.print_table(one)
+    print()
+    for line in (*row_notes(figure), *(f"note: {note}" for note in figure.notes), ""):
+        print(line)

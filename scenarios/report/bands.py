@@ -44,7 +44,7 @@ class Band:
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """A table of the page: what it holds is text already."""
 
     title: str
@@ -112,7 +112,7 @@ def draw(bands: Sequence[Band], budgets: Mapping[str, Sequence[float]], name: st
         return plot_style.svg(figure, name)
 
 
-def print_table(table: Table, columns: int = 5) -> None:
+def print_table(table: PageTable, columns: int = 5) -> None:
     """Print a table to stdout, with the first column and so many others at a time that a terminal of 80 holds them."""
     from rich.console import Console
     from rich.table import Table as RichTable
@@ -137,7 +137,7 @@ def page(
     lead: str,
     facts: Mapping[str, str],
     drawn: Sequence[tuple[str, str, str]],
-    tables: Sequence[Table],
+    tables: Sequence[PageTable],
 ) -> Path:
     """Write one self-contained HTML file; ``drawn`` are (name, SVG, caption)."""
     import jinja2

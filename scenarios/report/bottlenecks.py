@@ -16,13 +16,13 @@ from coordinator.records.store import (
     FAILED,
     FAULTY,
     OWN_LINK,
-    REFUSED,
     SERVER_LINK,
+    UPDATE_REJECTED,
     WAITING,
 )
 
 Query = Callable[[str], list[sqlite3.Row]]
-KINDS = (*COUNTED, "late", "lost", "cut", REFUSED, FAILED)
+KINDS = (*COUNTED, "late", "lost", "cut", UPDATE_REJECTED, FAILED)
 """Of visits: those that counted, then those in vain."""
 SHORT = {OWN_LINK: "link", SERVER_LINK: "server", COMPUTE: "compute", WAITING: "wait"}
 """What stands for a bottleneck where there is little room."""
@@ -30,7 +30,7 @@ NONE = "none"
 
 
 @dataclass(frozen=True)
-class Bottleneck:
+class BottleneckCount:
     """What rounds were held up by."""
 
     rounds: int = 0
@@ -39,7 +39,7 @@ class Bottleneck:
 
 
 @dataclass
-class Critical:
+class CriticalVisit:
     """A client that rounds waited for last."""
 
     client: int
@@ -55,11 +55,11 @@ class Critical:
     """Bottleneck -> rounds."""
 
 
-def bottlenecks(query: Query) -> dict[str, Bottleneck]:
+def bottlenecks(query: Query) -> dict[str, BottleneckCount]:
     """Each of `BOTTLENECKS` -> what it held up; a round that was cut is among them."""
     rows = query("SELECT bottleneck, COUNT(*) n, SUM(end_s - start_s) s FROM rounds GROUP BY bottleneck")
-    found = {row["bottleneck"]: Bottleneck(row["n"], row["s"]) for row in rows}
-    return {name: found.get(name, Bottleneck()) for name in BOTTLENECKS}
+    found = {row["bottleneck"]: BottleneckCount(row["n"], row["s"]) for row in rows}
+    return {name: found.get(name, BottleneckCount()) for name in BOTTLENECKS}
 
 
 def visits(query: Query) -> dict[str, int]:
@@ -83,10 +83,10 @@ def staleness(query: Query) -> dict[int, int]:
     return {row["staleness"]: row["n"] for row in rows}
 
 
-def critical_clients(query: Query, most: int) -> list[Critical]:
+def critical_clients(query: Query, most: int) -> list[CriticalVisit]:
     """The clients that rounds waited for most often, at most ``most`` of them; of equals the lowest number first."""
     known = {
-        row["client"]: Critical(row["client"], row["device"], row["network"], row["visited"])
+        row["client"]: CriticalVisit(row["client"], row["device"], row["network"], row["visited"])
         for row in query("SELECT client, device, network, COUNT(DISTINCT round) visited FROM visits GROUP BY client")
     }
     for row in query(

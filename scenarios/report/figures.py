@@ -18,7 +18,7 @@ from costmodel.units import BYTES, SECONDS, format_bytes, format_seconds
 from scenarios.report import bottlenecks as blame
 from scenarios.report import plot_style
 from scenarios.report.plot_style import INK, MUTED
-from scenarios.report.run_reader import NO_BLOCKS, Run
+from scenarios.report.run_reader import NO_BLOCKS, RecordedRun
 
 PALETTE = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#7a6a00", "#000000")
 # Paler than any method, so that a phase is not taken for one.
@@ -28,7 +28,7 @@ MAX_CLIENTS = 100
 MAX_STALENESS_BARS = 40
 
 
-def draw(runs: Sequence[Run], target: float | None) -> dict[str, str]:
+def draw(runs: Sequence[RecordedRun], target: float | None) -> dict[str, str]:
     """Figure name -> inline SVG, for every figure that these runs have numbers for."""
     started = [run for run in runs if len(run.accuracy)]
     sources: dict[str, Callable[[], Figure | None]] = {
@@ -50,13 +50,13 @@ def draw(runs: Sequence[Run], target: float | None) -> dict[str, str]:
     return drawn
 
 
-def colours(runs: Sequence[Run]) -> dict[str, str]:
+def colours(runs: Sequence[RecordedRun]) -> dict[str, str]:
     """Method -> its colour in every figure, in the order in which the runs are given."""
     methods = dict.fromkeys(run.method for run in runs)
     return {method: PALETTE[index % len(PALETTE)] for index, method in enumerate(methods)}
 
 
-def curves(runs: Sequence[Run], target: float | None) -> Figure | None:
+def curves(runs: Sequence[RecordedRun], target: float | None) -> Figure | None:
     """Accuracy against rounds, virtual time and bytes, one line per run."""
     if not any(run.final() is not None for run in runs):
         return None
@@ -90,7 +90,7 @@ def curves(runs: Sequence[Run], target: float | None) -> Figure | None:
     return figure
 
 
-def to_target(runs: Sequence[Run], target: float | None) -> Figure | None:
+def to_target(runs: Sequence[RecordedRun], target: float | None) -> Figure | None:
     """Virtual time and bytes until the target as bars; None if no run reached it."""
     # (runs, 3): virtual seconds, real and nominal bytes; NaN where the target was not reached.
     needed = np.array(
@@ -125,7 +125,7 @@ def to_target(runs: Sequence[Run], target: float | None) -> Figure | None:
     return figure
 
 
-def choices(runs: Sequence[Run]) -> Figure | None:
+def choices(runs: Sequence[RecordedRun]) -> Figure | None:
     """How many clients got each alpha, by round, and what the bandit thought and got."""
     found = [(run, rows) for run in runs if (rows := run.query(CHOSEN))]
     if not found:
@@ -152,7 +152,7 @@ def choices(runs: Sequence[Run]) -> Figure | None:
     return figure
 
 
-def bottlenecks(runs: Sequence[Run]) -> Figure | None:
+def bottlenecks(runs: Sequence[RecordedRun]) -> Figure | None:
     """How many rounds, and how much virtual time, each bottleneck held up: one stacked bar per run."""
     found = [(run, blame.bottlenecks(run.query)) for run in runs]
     found = [(run, held) for run, held in found if any(each.rounds for each in held.values())]
@@ -179,7 +179,7 @@ def bottlenecks(runs: Sequence[Run]) -> Figure | None:
     return figure
 
 
-def timing(runs: Sequence[Run]) -> Figure | None:
+def timing(runs: Sequence[RecordedRun]) -> Figure | None:
     """Where each round's virtual time went: the visit that was waited for last, and the others' waiting for it."""
     found = [(run, rows) for run in runs if not run.is_asynchronous and (rows := run.query(CRITICAL))]
     if not found:
@@ -204,7 +204,7 @@ def timing(runs: Sequence[Run]) -> Figure | None:
     return figure
 
 
-def staleness(runs: Sequence[Run]) -> Figure | None:
+def staleness(runs: Sequence[RecordedRun]) -> Figure | None:
     """How old the models were that updates of asynchronous runs were made from, in server steps."""
     found = [(run, counts) for run in runs if run.is_asynchronous and (counts := blame.staleness(run.query))]
     if not found:
@@ -229,7 +229,7 @@ def staleness(runs: Sequence[Run]) -> Figure | None:
     return figure
 
 
-def blocks(runs: Sequence[Run]) -> Figure | None:
+def blocks(runs: Sequence[RecordedRun]) -> Figure | None:
     """Bytes of each block, down and up, beside what a nominal 1/M of the model per block would be."""
     each = [(run, [row for row in run.traffic() if row.name not in NO_BLOCKS]) for run in runs]
     found = [(run, rows) for run, rows in each if rows]
@@ -257,7 +257,7 @@ def blocks(runs: Sequence[Run]) -> Figure | None:
     return figure
 
 
-def partition(runs: Sequence[Run]) -> Figure | None:
+def partition(runs: Sequence[RecordedRun]) -> Figure | None:
     """Training examples per client and class as a heat map, of the first clients only if there are many."""
     found = next((run.histogram for run in runs if run.histogram), None)
     if found is None:
@@ -285,7 +285,7 @@ CRITICAL = """SELECT r.round, r.start_s AS round_start_s, r.end_s, c.start_s, c.
     GROUP BY r.round ORDER BY r.round"""
 
 
-def _lines(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
+def _lines(runs: Sequence[RecordedRun]) -> dict[str, dict[str, Any]]:
     """Label -> how its line is drawn: a colour per method, and a dash per run of the same method."""
     dashes, seen = ("-", "--", ":", "-."), dict.fromkeys((run.method for run in runs), 0)
     lines = {}

@@ -19,7 +19,7 @@ from costmodel.units import format_bytes, format_flops, format_joules, format_se
 from edge.protocol.files import write_text
 from scenarios.report import bottlenecks
 from scenarios.report.csv_files import csv_text
-from scenarios.report.run_reader import Run, find, open_runs, rows
+from scenarios.report.run_reader import RecordedRun, find, open_runs, rows
 
 MAX_EVENTS = 200
 MOST_FAULTY = 20
@@ -122,7 +122,7 @@ def build(
     return output
 
 
-def _kinds(runs: Sequence[Run]) -> list[str]:
+def _kinds(runs: Sequence[RecordedRun]) -> list[str]:
     """Kinds of visit, but those with faults only where there are any."""
     found = {kind for run in runs for kind, count in bottlenecks.visits(run.query).items() if count}
     return [kind for kind in bottlenecks.KINDS if kind not in FAULTY or kind in found]
@@ -139,7 +139,7 @@ class _Column:
 
     group: str
     name: str
-    value: Callable[[Run], float | None]
+    value: Callable[[RecordedRun], float | None]
     show: Callable[[float], str]
     best: Callable[[Iterable[float]], float] | None = None
     """Which value to set in bold: ``max``, ``min``, or None where runs of different length cannot be compared."""
@@ -149,8 +149,8 @@ class _Column:
 def _headline_columns(target: float | None, comparison: Mapping[str, Any]) -> list[_Column]:
     reaching = f"To {100 * target:g} %" if target is not None else "To the target"
     columns = [
-        _Column("Accuracy", "final", Run.final, percent, max),
-        _Column("Accuracy", "best", Run.best, percent, max),
+        _Column("Accuracy", "final", RecordedRun.final, percent, max),
+        _Column("Accuracy", "best", RecordedRun.best, percent, max),
         _Column("Length", "rounds", lambda run: run.completed, "{:.0f}".format),
     ]
     if target is not None:
@@ -175,15 +175,15 @@ def _headline_columns(target: float | None, comparison: Mapping[str, Any]) -> li
         _Column("Device work", "real", lambda run: run.total("flops"), format_flops),
         _Column("Device work", "nominal", lambda run: run.total("nominal_flops"), format_flops),
         _Column("Energy", "joules", lambda run: run.total("joules"), format_joules),
-        _Column("This machine", "wall time", Run.wall_seconds, format_seconds),
+        _Column("This machine", "wall time", RecordedRun.wall_seconds, format_seconds),
     ]
 
 
-def _lookup(by_method: Mapping[str, float | None]) -> Callable[[Run], float | None]:
+def _lookup(by_method: Mapping[str, float | None]) -> Callable[[RecordedRun], float | None]:
     return lambda run: by_method.get(run.label, by_method.get(run.method))
 
 
-def _headline(runs: Sequence[Run], target: float | None, comparison: Mapping[str, Any]) -> dict[str, Any]:
+def _headline(runs: Sequence[RecordedRun], target: float | None, comparison: Mapping[str, Any]) -> dict[str, Any]:
     """Groups with their widths, column names, and one row of (text, is best) cells per run."""
     columns = _headline_columns(target, comparison)
     cells: list[list[tuple[str, bool]]] = [[] for _ in runs]
@@ -201,7 +201,7 @@ def _headline(runs: Sequence[Run], target: float | None, comparison: Mapping[str
     }
 
 
-def _costs(runs: Sequence[Run]) -> dict[str, Any]:
+def _costs(runs: Sequence[RecordedRun]) -> dict[str, Any]:
     """Real and nominal totals per run, and per round against FedAvg's where it is among the runs."""
     kinds = (("bytes", format_bytes), ("flops", format_flops))
     base = next((run for run in runs if run.method == "fedavg" and run.completed), None)
@@ -217,7 +217,7 @@ def _costs(runs: Sequence[Run]) -> dict[str, Any]:
     return {"rows": table, "base": base}
 
 
-def _waste(run: Run) -> list[tuple[str, str, float]]:
+def _waste(run: RecordedRun) -> list[tuple[str, str, float]]:
     """(in vain, of all, as a share in [0, 1]) of the seconds of visits, of bytes and of joules."""
     amounts = (
         (run.total("wasted_s"), run.total("busy_s"), format_seconds),
@@ -227,12 +227,12 @@ def _waste(run: Run) -> list[tuple[str, str, float]]:
     return [(show(wasted), show(spent), wasted / spent if spent else 0.0) for wasted, spent, show in amounts]
 
 
-def _cost(run: Run, kind: str) -> tuple[float, float]:
+def _cost(run: RecordedRun, kind: str) -> tuple[float, float]:
     real = run.total("flops") if kind == "flops" else run.total("bytes_down") + run.total("bytes_up")
     return real, run.total(f"nominal_{kind}")
 
 
-def _against(run: Run, base: Run, kind: str, part: int) -> str:
+def _against(run: RecordedRun, base: RecordedRun, kind: str, part: int) -> str:
     """How much more (+) or less (−) a mean round of ``run`` cost than one of ``base``; part 0 is real, 1 nominal."""
     theirs = _cost(base, kind)[part] / base.completed
     if not theirs or not run.completed:
@@ -241,7 +241,7 @@ def _against(run: Run, base: Run, kind: str, part: int) -> str:
     return f"{change:+.1f} %".replace("-", "−") if run is not base else "0"
 
 
-def _facts(run: Run, target: float | None) -> list[tuple[str, str]]:
+def _facts(run: RecordedRun, target: float | None) -> list[tuple[str, str]]:
     """What a reader must know of the setting, from the first run's scenario; what it does not say is left out."""
     known = _flat(run.scenario)
     wanted = (
@@ -263,18 +263,18 @@ def _facts(run: Run, target: float | None) -> list[tuple[str, str]]:
     return facts + ([("started", str(started))] if started else [])
 
 
-def _environment(run: Run) -> list[tuple[str, str]]:
+def _environment(run: RecordedRun) -> list[tuple[str, str]]:
     shown = {key: value for key, value in run.environment.items() if key not in ELSEWHERE}
     return [(key, str(value)) for key, value in _flat(shown).items()]
 
 
-def _events(run: Run) -> tuple[int, list[sqlite3.Row]]:
+def _events(run: RecordedRun) -> tuple[int, list[sqlite3.Row]]:
     """How many host events there were, and the first of them."""
     count = run.query("SELECT COUNT(*) AS n FROM host_events")[0]["n"]
     return count, run.query("SELECT kind, worker, detail, wall_s FROM host_events LIMIT ?", [MAX_EVENTS])
 
 
-def _distinct(pairs: Iterable[tuple[Run, Any]]) -> list[tuple[str, Any]]:
+def _distinct(pairs: Iterable[tuple[RecordedRun, Any]]) -> list[tuple[str, Any]]:
     """(labels of the runs that share it, thing) for each distinct thing that is not empty."""
     groups: list[tuple[list[str], Any]] = []
     for run, thing in pairs:
@@ -288,7 +288,7 @@ def _distinct(pairs: Iterable[tuple[Run, Any]]) -> list[tuple[str, Any]]:
     return [(", ".join(labels), thing) for labels, thing in groups]
 
 
-def _target(runs: Sequence[Run], comparison: Mapping[str, Any] | None) -> float | None:
+def _target(runs: Sequence[RecordedRun], comparison: Mapping[str, Any] | None) -> float | None:
     stated = (comparison or {}).get("target_accuracy")
     if stated is None:
         stated = runs[0].scenario.get("stop", {}).get("target_accuracy")

@@ -17,7 +17,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
-from coordinator.rounds.run import Progress
+from coordinator.rounds.run import RoundFinished
 from costmodel.units import format_bytes, format_seconds
 from scenarios.config.load import Loaded
 from scenarios.report.bottlenecks import SHORT
@@ -30,7 +30,7 @@ SPARK_WIDTH = 24
 
 
 @dataclass
-class _Run:
+class _RunProgress:
     """What is known of one run."""
 
     name: str
@@ -41,7 +41,7 @@ class _Run:
     """None while it waits for its turn."""
     ended: float | None = None
     accuracies: list[float] = field(default_factory=list)
-    progress: list[tuple[Progress, float]] = field(default_factory=list)
+    progress: list[tuple[RoundFinished, float]] = field(default_factory=list)
     """The last rounds, each with its wall seconds since the start."""
 
     @property
@@ -64,13 +64,13 @@ class _Run:
         return max(0.0, ahead - (self.wall_seconds() - wall_seconds))
 
 
-class Show:
+class LiveTable:
     """Takes `on_start` and `on_round` of runs, one after another; ``methods`` names all that will come."""
 
     def __init__(self, methods: Sequence[str], stream: IO[str] | None = None, quiet: bool = False) -> None:
         self._console = Console(file=stream or sys.stderr)
         self._quiet = quiet
-        self._runs = [_Run(method) for method in methods]
+        self._runs = [_RunProgress(method) for method in methods]
         self._current = -1
         self._is_live = False
 
@@ -94,7 +94,7 @@ class Show:
         run.started, run.rounds_max, run.alpha_max = time.monotonic(), loaded.scenario.rounds.max, loaded.blocks - 1
         self._line(f"{loaded.name}: {run.name}, run folder {folder}")
 
-    def on_round(self, progress: Progress) -> None:
+    def on_round(self, progress: RoundFinished) -> None:
         """A round has been committed."""
         run = self._runs[self._current]
         run.progress = [*run.progress, (progress, run.wall_seconds())][-KEPT_ROWS:]
@@ -116,7 +116,7 @@ class Show:
         return Group(*parts)
 
 
-def _is_cut(progress: Progress) -> bool:
+def _is_cut(progress: RoundFinished) -> bool:
     """Whether this row is no whole round: rounds are numbered from 0, and counted when they are whole.
 
     A round in which nobody's visit counted is whole.
@@ -124,14 +124,14 @@ def _is_cut(progress: Progress) -> bool:
     return progress.row.round == progress.rounds
 
 
-def _place(progress: Progress) -> str:
+def _place(progress: RoundFinished) -> str:
     """The number of the round, from 1; of a score after the last round, when nothing was begun any more, ``end``."""
     if not _is_cut(progress):
         return str(progress.rounds)
     return f"{progress.row.round + 1} cut" if progress.row.busy_s else "end"
 
 
-def _overview(runs: Sequence[_Run]) -> Table:
+def _overview(runs: Sequence[_RunProgress]) -> Table:
     table = Table.grid(padding=(0, 2))
     for number in range(6):
         table.add_column(no_wrap=True, justify="left" if number in (0, 5) else "right")
@@ -152,7 +152,7 @@ def _overview(runs: Sequence[_Run]) -> Table:
     return table
 
 
-def _rounds(run: _Run) -> Table:
+def _rounds(run: _RunProgress) -> Table:
     table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
     for title in ("round", "accuracy", "virtual", "down", "up", "clients", "held by", "wall"):
         table.add_column(title, justify="right", no_wrap=True)
@@ -163,7 +163,7 @@ def _rounds(run: _Run) -> Table:
     return table
 
 
-def _cells(run: _Run, progress: Progress, wall_seconds: float) -> list[str]:
+def _cells(run: _RunProgress, progress: RoundFinished, wall_seconds: float) -> list[str]:
     row = progress.row
     cells = [
         _place(progress),
@@ -178,7 +178,7 @@ def _cells(run: _Run, progress: Progress, wall_seconds: float) -> list[str]:
     return [*cells, alphas(progress.alphas, run.alpha_max)] if progress.alphas else cells
 
 
-def line(run: _Run) -> str:
+def line(run: _RunProgress) -> str:
     """The last round of a run as one line of text."""
     progress, wall_seconds = run.progress[-1]
     place, *rest = _cells(run, progress, wall_seconds)

@@ -19,11 +19,11 @@ import psutil
 from pydantic import BaseModel, ValidationError
 
 from coordinator.records.store import has_rounds, read
-from coordinator.rounds.run import Federation
+from coordinator.rounds.run import FederatedRun
 from costmodel.fleet.devices import own_devices
-from edge.protocol.config import Description
+from edge.protocol.config import ModelProfile
 from edge.protocol.payload import INPUT_GRADIENT
-from edge.runtime.numerics import computes, differing
+from edge.runtime.numerics import difference, fingerprint
 from scenarios import fleet_builder
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.schema import Scenario
@@ -35,7 +35,7 @@ from scenarios.studies.doctor import COLUMNS
 
 def environment(
     loaded: Loaded,
-    description: Description,
+    description: ModelProfile,
     host: Host,
     refused: Mapping[int, str],
     stop_at_target: bool,
@@ -55,7 +55,7 @@ def environment(
         "memory_bytes": psutil.virtual_memory().total,
         "workers": host.workers,
         "device": host.device,
-        "computes": computes(host.device),
+        "computes": fingerprint(host.device),
         "data": {
             "name": loaded.dataset.name,
             "sha256": description.data_sha256,
@@ -106,7 +106,7 @@ def data_sha256(folder: Path) -> str:
 def machine_change(folder: Path, device: str) -> str:
     """How this machine differs from the one that a run began on, in what decides about last bits; empty: not at all."""
     before = _recorded(folder).computes
-    return differing(computes(device), before) if before else ""
+    return difference(fingerprint(device), before) if before else ""
 
 
 def source_change(folder: Path) -> str:
@@ -141,7 +141,7 @@ def _recorded(folder: Path) -> _Recorded:
 
 
 def summary(
-    folder: Path, loaded: Loaded, federation: Federation, stopped_by: str, wall_seconds: float
+    folder: Path, loaded: Loaded, federation: FederatedRun, stopped_by: str, wall_seconds: float
 ) -> dict[str, Any]:
     """What ``run --json`` prints."""
     query = partial(read, folder / "ledger.sqlite")

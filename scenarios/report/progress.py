@@ -17,7 +17,7 @@ from coordinator.records.store import read
 
 
 @dataclass(frozen=True)
-class Point:
+class ProgressPoint:
     """Running totals after one round."""
 
     rounds: int
@@ -33,19 +33,19 @@ class Point:
     """Best accuracy so far; 0 before the first evaluation."""
 
 
-Trail = tuple[Point, ...]
+Trail = tuple[ProgressPoint, ...]
 
 AMOUNTS = {"bytes": "nbytes", "time": "virtual_seconds", "nominal": "nominal_nbytes", "rounds": "rounds"}
-"""What a budget can be of -> the field of `Point` that counts it."""
+"""What a budget can be of -> the field of `ProgressPoint` that counts it."""
 TARGET = "accuracy"
 """Stands beside `AMOUNTS` in what a run is needed for: a best accuracy to be reached."""
 
 
 @dataclass(frozen=True)
-class Reading:
+class BudgetPoint:
     """What one run was worth at one budget."""
 
-    point: Point | None
+    point: ProgressPoint | None
     """The last evaluated round within the budget; None if there is none."""
     used_up: bool
     """Whether the run went on to the budget; if not, a longer run might have been worth more."""
@@ -63,24 +63,24 @@ def trail(folder: Path) -> Trail:
         nbytes += row["bytes_down"] + row["bytes_up"]
         nominal += row["nominal_bytes"]
         best = max(best, row["accuracy"] or 0.0)
-        points.append(Point(row["round"] + 1, float(row["end_s"]), nbytes, nominal, row["accuracy"], best))
+        points.append(ProgressPoint(row["round"] + 1, float(row["end_s"]), nbytes, nominal, row["accuracy"], best))
     return tuple(points)
 
 
-def at_budget(points: Trail, kind: str, limit: float) -> Reading:
+def at_budget(points: Trail, kind: str, limit: float) -> BudgetPoint:
     """The last evaluated round within ``limit`` of ``kind``, one of `AMOUNTS`."""
     spent = [float(getattr(point, AMOUNTS[kind])) for point in points]
     within = [point for point, amount in zip(points, spent, strict=True) if amount <= limit]
     scored = [point for point in within if point.accuracy is not None]
-    return Reading(scored[-1] if scored else None, bool(spent) and spent[-1] >= limit)
+    return BudgetPoint(scored[-1] if scored else None, bool(spent) and spent[-1] >= limit)
 
 
-def to_target(points: Trail, accuracy: float) -> Point | None:
+def to_target(points: Trail, accuracy: float) -> ProgressPoint | None:
     """The first round that reached the accuracy; None if none did."""
     return next((point for point in points if point.accuracy is not None and point.accuracy >= accuracy), None)
 
 
-def suffices(points: Trail, needs: Mapping[str, float]) -> bool:
+def reached(points: Trail, needs: Mapping[str, float]) -> bool:
     """Whether a run has gone on to every need: amounts of `AMOUNTS` to be used up, and `TARGET` to be reached."""
     if not points:
         return False

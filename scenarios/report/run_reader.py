@@ -57,7 +57,7 @@ class BlockTraffic:
 
 
 @dataclass(frozen=True)
-class Run:
+class RecordedRun:
     """One run folder, opened for reading."""
 
     folder: Path
@@ -170,7 +170,7 @@ class Run:
         ]
 
 
-def open_runs(folders: Sequence[Path]) -> list[Run]:
+def open_runs(folders: Sequence[Path]) -> list[RecordedRun]:
     """Open run folders, in the given order, each with a label of its own; ReportError for one that is no run."""
     if not folders:
         raise ReportError("there is no run to report")
@@ -184,7 +184,7 @@ def open_runs(folders: Sequence[Path]) -> list[Run]:
         label += f", {folder.name}" if seeds[method, seed] > 1 else ""
         summary = _query(folder, "SELECT value FROM meta WHERE key = 'summary'")
         ended = json.loads(summary[0]["value"]) if summary else None
-        runs.append(Run(folder, label, scenario, text, environment, ended, _rounds(folder)))
+        runs.append(RecordedRun(folder, label, scenario, text, environment, ended, _rounds(folder)))
     return runs
 
 
@@ -204,7 +204,7 @@ def find(folder: Path) -> tuple[list[Path], Mapping[str, Any] | None]:
     return [run if run.is_dir() else folder / run.name for run in named], comparison
 
 
-def rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def rows(runs: Sequence[RecordedRun]) -> list[dict[str, Any]]:
     """One row per run and round: the virtual columns of ``rounds``, with running totals of the bytes."""
     table = []
     for run in runs:

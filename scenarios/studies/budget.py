@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coordinator.workers.launcher import Nursery
+from coordinator.workers.launcher import WorkerLauncher
 from costmodel import units
 from edge.protocol.files import write_text
 from scenarios.config.load import ScenarioError
@@ -21,7 +21,7 @@ from scenarios.report import bands as curves
 from scenarios.report.csv_files import write_csv
 from scenarios.report.progress import Trail, at_budget, spread, trail
 from scenarios.studies.compare import variants
-from scenarios.studies.sweep import MARK, Part, Study, lacks, run_all
+from scenarios.studies.sweep import MARK, PlannedRun, Sweep, lacks, run_all
 
 KIND = "budget"
 PARSE: dict[str, Callable[[str], float]] = {"bytes": units.nbytes, "time": units.seconds}
@@ -63,7 +63,7 @@ def plan(
     seeds: int,
     first_seed: int | None = None,
     run_id: str | None = None,
-) -> Study:
+) -> Sweep:
     """The runs of a study: seed by seed, beginning with the scenario's own; ScenarioError as of `compare.variants`."""
     needs = {kind: amounts[-1] for kind, amounts in wanted.items()}
     first = variants(name, overrides, methods, first_seed)
@@ -71,16 +71,18 @@ def plan(
     parts = []
     for seed in range(start, start + seeds):
         for loaded in first if seed == start else variants(name, overrides, methods, seed):
-            parts.append(Part(f"{loaded.scenario.method}-seed{seed}", loaded, needs))
-    return Study(KIND, first[0].name, parts, run_id)
+            parts.append(PlannedRun(f"{loaded.scenario.method}-seed{seed}", loaded, needs))
+    return Sweep(KIND, first[0].name, parts, run_id)
 
 
-def run(study: Study, wanted: Budgets, host: Host, nursery: Nursery, stopped: Callable[[], bool]) -> dict[str, Any]:
+def run(
+    study: Sweep, wanted: Budgets, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
+) -> dict[str, Any]:
     """Make the runs and read them; the result is what ``study budget --json`` prints. Errors as of `series.run_all`."""
-    return read_off(study, wanted, run_all(study, host, nursery, stopped))
+    return read_off(study, wanted, run_all(study, host, launcher, stopped))
 
 
-def read_off(study: Study, wanted: Budgets, done: Mapping[str, Any]) -> dict[str, Any]:
+def read_off(study: Sweep, wanted: Budgets, done: Mapping[str, Any]) -> dict[str, Any]:
     """Accuracy per budget and method from runs that have been made."""
     methods = list(dict.fromkeys(part.loaded.scenario.method for part in study.parts))
     seeds = list(dict.fromkeys(part.loaded.scenario.seed for part in study.parts))
@@ -163,7 +165,7 @@ def show(result: Mapping[str, Any], page: Path) -> None:
     print(f"{'report' if page.suffix == '.html' else 'folder'}: {page}")
 
 
-def _table(result: Mapping[str, Any], kind: str) -> curves.Table:
+def _table(result: Mapping[str, Any], kind: str) -> curves.PageTable:
     methods = [method for method in result["methods"] if method in result[kind][0]["accuracy"]]
     rows = [
         [curves.SHOWN[kind](row["budget"]), *(cell_text(row["accuracy"][method]) for method in methods)]
@@ -173,7 +175,9 @@ def _table(result: Mapping[str, Any], kind: str) -> curves.Table:
     ends = sorted({str(one["stopped_by"]).replace("_", " ") for one in result["runs"]} - {"budgets"})
     note = f"* not used up: a run ended before, by {' or '.join(ends)}; raise rounds.max or what else ended it"
     title = f"accuracy at budgets of {'bytes' if kind == 'bytes' else 'virtual time'}"
-    return curves.Table(title, ["budget", *methods], rows, [_how(result), *([note] if short else []), *lacks(result)])
+    return curves.PageTable(
+        title, ["budget", *methods], rows, [_how(result), *([note] if short else []), *lacks(result)]
+    )
 
 
 def _how(result: Mapping[str, Any]) -> str:

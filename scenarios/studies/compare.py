@@ -17,7 +17,7 @@ from typing import Any
 from coordinator.methods.registry import resolve
 from coordinator.records.store import read
 from coordinator.rounds.run import RunFailed
-from coordinator.workers.launcher import Nursery
+from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import PoolError, Stopped
 from costmodel.units import nearest
 from edge.protocol.files import write_text
@@ -77,7 +77,9 @@ def check_options(overrides: Sequence[str], methods: Sequence[str]) -> None:
                 )
 
 
-def compare(runs: Sequence[Loaded], host: Host, nursery: Nursery, stopped: Callable[[], bool]) -> dict[str, Any]:
+def compare(
+    runs: Sequence[Loaded], host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
+) -> dict[str, Any]:
     """Run each scenario to its limit; the result is what ``compare --json`` prints.
 
     Where the user stops, the result covers the methods that came so far; `Stopped` if none did. A method that fails
@@ -90,7 +92,7 @@ def compare(runs: Sequence[Loaded], host: Host, nursery: Nursery, stopped: Calla
         method = loaded.scenario.method
         try:
             inside = replace(host, run_id=f"{folder.name}/{method}")
-            summaries.append(runner.run(loaded, inside, nursery, stopped, stop_at_target=False))
+            summaries.append(runner.run(loaded, inside, launcher, stopped, stop_at_target=False))
         except (ScenarioError, Stopped) as error:
             if not (summaries or failed):  # both leave no run folder behind
                 with contextlib.suppress(OSError):

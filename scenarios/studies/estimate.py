@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from coordinator.aggregation.server import Server
-from coordinator.methods.spec import Chosen
+from coordinator.aggregation.server import ServerStrategy
+from coordinator.methods.spec import ChosenBlocks
 from coordinator.rounds.asynchronous import POLICIES as ASYNCHRONOUS
-from coordinator.workers.launcher import Nursery
+from coordinator.workers.launcher import WorkerLauncher
 from costmodel.clock import Clock
 from costmodel.fleet.fleet import Fleet
 from costmodel.units import format_bytes
 from costmodel.visits.work import Work, nominal_bytes, nominal_bytes_plain
-from edge.data.locate import find_data, places
+from edge.data.locate import find_data, search_paths
 from edge.protocol import codec
-from edge.protocol.config import Description, Job
+from edge.protocol.config import Job, ModelProfile
 from edge.protocol.payload import (
     FORWARD,
     INNER_GRADIENT,
@@ -33,12 +33,12 @@ from edge.protocol.payload import (
     Vector,
     shapes,
 )
-from edge.protocol.rng import generator
+from edge.protocol.rng import keyed_generator
 from edge.protocol.scratch import scratch
 from scenarios import builder, runner
 from scenarios.cache import cache_folder
 from scenarios.config.load import Loaded, ScenarioError
-from scenarios.host import Interrupt, alarm, choose_device, logging_to
+from scenarios.host import StopFlag, choose_device, logging_to, time_limit
 
 PATIENCE_SECONDS = 5.0
 """What the virtual time of one round may take to reckon: a fleet can be so large, or come and go so often, that it
@@ -50,7 +50,7 @@ ANY = 0
 
 
 @dataclass(frozen=True)
-class Price:
+class VisitPrice:
     """One visit: what it weighs and works."""
 
     work: Work
@@ -60,7 +60,7 @@ class Price:
 
 
 @dataclass(frozen=True)
-class Listening:
+class DownloadOnlyVisits:
     """What a round adds in which all who may only listen do."""
 
     clients: list[int]
@@ -77,13 +77,13 @@ def run_check(loaded: Loaded, out: Path) -> dict[str, Any]:
     scenario = loaded.scenario
     found = find_data(loaded.dataset.name, scenario.data.root, cache_folder())
     at_home = scenario.model_copy(update={"data": scenario.data.model_copy(update={"download": False})})
-    interrupt = Interrupt()
+    interrupt = StopFlag()
     with (
         interrupt.watching(),
         scratch() as logs,
         logging_to(logs / "coordinator.log"),
-        Nursery() as nursery,
-        runner.scouting(replace(loaded, scenario=at_home), DEVICE, nursery, logs, interrupt) as pool,
+        WorkerLauncher() as launcher,
+        runner.probe_worker(replace(loaded, scenario=at_home), DEVICE, launcher, logs, interrupt) as pool,
     ):
         description, _ = pool.describe(data=False)
         refuse_what_cannot_fit(loaded, description, out)
@@ -92,7 +92,7 @@ def run_check(loaded: Loaded, out: Path) -> dict[str, Any]:
     return check(loaded, description, found)
 
 
-def check(loaded: Loaded, description: Description, found: str | None) -> dict[str, Any]:
+def check(loaded: Loaded, description: ModelProfile, found: str | None) -> dict[str, Any]:
     """Scenario, blocks, alphas and estimate, from a worker's description.
 
     ScenarioError for a precision that the device which a run here would choose does not have.
@@ -105,9 +105,9 @@ def check(loaded: Loaded, description: Description, found: str | None) -> dict[s
     }
 
 
-def data(loaded: Loaded, description: Description, found: str | None) -> dict[str, Any]:
+def data(loaded: Loaded, description: ModelProfile, found: str | None) -> dict[str, Any]:
     """Where the data set is, or where it was looked for in vain."""
-    looked = places(loaded.scenario.data.root, cache_folder())
+    looked = search_paths(loaded.scenario.data.root, cache_folder())
     warning = None
     if found is None:
         where = ", ".join(f"{place.label} ({place.folder})" for place in looked)
@@ -133,7 +133,7 @@ def is_there(place: Path) -> bool:
         return False
 
 
-def refuse_what_cannot_fit(loaded: Loaded, description: Description, out: Path) -> None:
+def refuse_what_cannot_fit(loaded: Loaded, description: ModelProfile, out: Path) -> None:
     """ScenarioError where the clients' kept state needs more disk than ``out`` has."""
     copies, each = kept_copies(loaded, description), kept_nbytes(loaded, description)
     free = free_nbytes(out)
@@ -145,25 +145,25 @@ def refuse_what_cannot_fit(loaded: Loaded, description: Description, out: Path) 
         )
 
 
-def kept_copies(loaded: Loaded, description: Description) -> int:
+def kept_copies(loaded: Loaded, description: ModelProfile) -> int:
     """One state per client, and a second one per client of the round until it is committed.
 
     Where clients keep nothing but blocks of the model, all that only listened share one file.
     """
     listeners = len(listening(loaded, description).clients)
-    shared = not any(part.keeps for part in loaded.method.parts)
+    shared = not any(part.has_client_state for part in loaded.method.parts)
     new = loaded.scenario.rounds.participants + (min(listeners, 1) if shared else listeners)
     return loaded.scenario.data.clients + new
 
 
-def kept_nbytes(loaded: Loaded, description: Description) -> int:
-    """What one client keeps between its visits; vectors of a client half's own are taken to weigh a model."""
-    own = sum(part.keeps for part in loaded.method.parts)
-    kept = builder.job(loaded, description, DEVICE, Path()).keep
+def kept_nbytes(loaded: Loaded, description: ModelProfile) -> int:
+    """What one client keeps between its visits; vectors of a client side's own are taken to weigh a model."""
+    own = sum(part.has_client_state for part in loaded.method.parts)
+    kept = builder.job(loaded, description, DEVICE, Path()).kept_blocks
     return description.layout.nbytes(kept) + own * description.layout.nbytes()
 
 
-def blocks(description: Description) -> list[dict[str, Any]]:
+def blocks(description: ModelProfile) -> list[dict[str, Any]]:
     """Per block: parameters, bytes and share of the model, FLOPs per example of each pass."""
     layout, whole = description.layout, description.layout.nbytes()
     return [
@@ -181,7 +181,7 @@ def blocks(description: Description) -> list[dict[str, Any]]:
     ]
 
 
-def alphas(loaded: Loaded, description: Description) -> list[dict[str, Any]]:
+def alphas(loaded: Loaded, description: ModelProfile) -> list[dict[str, Any]]:
     """What sending the last alpha blocks weighs, and training with alpha pathways costs, alpha = 1..M-1.
 
     ``flops_ratio`` is what is really executed, relative to a plain step (which computes no gradient for the images);
@@ -212,7 +212,7 @@ def alphas(loaded: Loaded, description: Description) -> list[dict[str, Any]]:
     return rows
 
 
-def estimate(loaded: Loaded, description: Description) -> dict[str, Any]:
+def estimate(loaded: Loaded, description: ModelProfile) -> dict[str, Any]:
     """What the run will cost if it lasts ``rounds.max``: real bytes, FLOPs, virtual seconds, joules, disk.
 
     A pair is (cheapest, dearest) visit, for methods that choose per visit; all else is of the dearest, with all who
@@ -247,15 +247,15 @@ def estimate(loaded: Loaded, description: Description) -> dict[str, Any]:
     if known:
         result["flops"] = dearest.work.flops * _visits(loaded) * rounds
         try:
-            with alarm(PATIENCE_SECONDS):
+            with time_limit(PATIENCE_SECONDS):
                 result |= _timed(loaded, drawn, dearest, heard, rounds)
         except TimeoutError:
             result["untimed"] = f"not reckoned within {PATIENCE_SECONDS:g} s: a round has too many events"
     return result
 
 
-def server(loaded: Loaded, description: Description) -> Server:
-    """The server half with a model of zeros; where the data set is missing, each client holds one example."""
+def server(loaded: Loaded, description: ModelProfile) -> ServerStrategy:
+    """The server side with a model of zeros; where the data set is missing, each client holds one example."""
     if not len(description.samples):
         clients = loaded.scenario.data.clients
         description = replace(
@@ -278,27 +278,29 @@ def _visits(loaded: Loaded) -> int:
 def _cohort(loaded: Loaded) -> list[int]:
     """The clients that are at work together in a typical round."""
     scenario = loaded.scenario
-    rng = generator(scenario.seed, "cohort", 0)
+    rng = keyed_generator(scenario.seed, "cohort", 0)
     count = min(builder.rules(loaded).cohort, scenario.data.clients)
     return sorted(rng.choice(scenario.data.clients, size=count, replace=False).tolist())
 
 
-def listening(loaded: Loaded, description: Description) -> Listening:
+def listening(loaded: Loaded, description: ModelProfile) -> DownloadOnlyVisits:
     """Who only downloads in a round that sends the whole model to all, as round 0 does where any does."""
     half, layout = server(loaded, description), description.layout
     names, run_id = loaded.method.objective.choices, builder.job(loaded, description, DEVICE, Path()).run_id
     whole = codec.train_nbytes(run_id, names, {MODEL: layout.shapes(layout.keys())})
-    return Listening(list(half.listeners(0, _cohort(loaded))), Work(whole, 0, 0.0), float(layout.nbytes()))
+    return DownloadOnlyVisits(
+        list(half.download_only_clients(0, _cohort(loaded))), Work(whole, 0, 0.0), float(layout.nbytes())
+    )
 
 
-def _dearness(price: Price) -> tuple[int, float]:
+def _dearness(price: VisitPrice) -> tuple[int, float]:
     return price.work.bytes_down, price.work.flops
 
 
-def _choices(loaded: Loaded, half: Server) -> list[Chosen]:
+def _choices(loaded: Loaded, half: ServerStrategy) -> list[ChosenBlocks]:
     count = len(half.setup.layout)
     if "alpha" not in loaded.method.objective.choices:
-        return [half.dispatch(ANY, loaded.scenario.rounds.max - 1).choice]  # what does not begin at once has begun
+        return [half.download(ANY, loaded.scenario.rounds.max - 1).choice]  # what does not begin at once has begun
     fixed = getattr(loaded.options, "alpha", None)
     possible = [fixed] if isinstance(fixed, int) else list(range(1, count))
     in_full = [count - 1] if getattr(loaded.options, "full_rounds", None) == "all" else possible
@@ -308,13 +310,15 @@ def _choices(loaded: Loaded, half: Server) -> list[Chosen]:
     ]
 
 
-def _price(loaded: Loaded, description: Description, half: Server, asked: Job, choice: Chosen) -> Price:
+def _price(
+    loaded: Loaded, description: ModelProfile, half: ServerStrategy, asked: Job, choice: ChosenBlocks
+) -> VisitPrice:
     row, layout = loaded.method.objective, description.layout
     down, up = shapes(_payload(half, choice)), half.up_shapes()
     held = int(np.median(description.samples[description.samples > 0])) if len(description.samples) else 0
     plan = asked.train.plan(held)
-    passes = row.passes(len(layout), loaded.options, choice) * plan.samples
-    passes = passes + row.whole_passes(len(layout), loaded.options, choice) * held
+    passes = row.pass_counts(len(layout), loaded.options, choice) * plan.samples
+    passes = passes + row.once_per_visit_pass_counts(len(layout), loaded.options, choice) * held
     tau = row.nominal_period(loaded.options)
     nominal = nominal_bytes_plain(layout.nbytes())
     if tau is not None:
@@ -325,21 +329,21 @@ def _price(loaded: Loaded, description: Description, half: Server, asked: Job, c
         float((passes * description.flops).sum()),
         plan.steps,
     )
-    return Price(work, _payload_nbytes(down), _payload_nbytes(up), nominal)
+    return VisitPrice(work, _payload_nbytes(down), _payload_nbytes(up), nominal)
 
 
-def _payload(half: Server, choice: Chosen) -> Payload:
+def _payload(half: ServerStrategy, choice: ChosenBlocks) -> Payload:
     if "alpha" not in choice:
-        return half.dispatch(ANY, 0).payload
+        return half.download(ANY, 0).payload
     layout = half.setup.layout
-    return half.joined(ANY, half.some(layout.keys() if choice["full"] else layout.last(choice["alpha"])))
+    return half.with_extensions(ANY, half.select(layout.keys() if choice["full"] else layout.last(choice["alpha"])))
 
 
 def _payload_nbytes(sizes: Shapes) -> int:
     return ITEM_NBYTES * sum(size for named in sizes.values() for size in named.values())
 
 
-def _timed(loaded: Loaded, drawn: Fleet, price: Price, heard: Listening, rounds: int) -> dict[str, Any]:
+def _timed(loaded: Loaded, drawn: Fleet, price: VisitPrice, heard: DownloadOnlyVisits, rounds: int) -> dict[str, Any]:
     clock, cohort = Clock(drawn), _cohort(loaded)
     clients = [*cohort, *heard.clients]
     conditions = clock.conditions(clients, 0)

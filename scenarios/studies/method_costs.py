@@ -1,6 +1,6 @@
 """What a method costs beside FedAvg on one stated model: bytes of a visit, and FLOPs of a training step.
 
-Read off its row and server half, with default options; nothing is trained, and torch is not loaded.
+Read off its row and server side, with default options; nothing is trained, and torch is not loaded.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from coordinator.aggregation.server import Server, Setup
+from coordinator.aggregation.server import ServerContext, ServerStrategy
 from coordinator.methods.registry import Method, resolve
-from coordinator.methods.spec import Passes
+from coordinator.methods.spec import PassCounts
 from edge.protocol import codec
 from edge.protocol.payload import FORWARD, INPUT_GRADIENT, MODEL, BlockShape, Layout, Vector, shapes
 
@@ -46,7 +46,7 @@ LATE = 1000
 
 
 @dataclass(frozen=True)
-class Overhead:
+class MethodCosts:
     """A method's costs beside FedAvg's, on `MODEL_NAME`."""
 
     extra_bytes_down: int
@@ -63,18 +63,18 @@ class Overhead:
         return {"model": MODEL_NAME, "model_bytes": LAYOUT.nbytes(), **asdict(self)}
 
 
-def overhead(name: str) -> Overhead:
+def method_costs(name: str) -> MethodCosts:
     """Of a method with its default options; a correction joins FedAvg."""
     method = resolve(name)
     down, up = _message_nbytes(method)
     plain_down, plain_up = _message_nbytes(resolve("fedavg"))
     row, options, blocks = method.objective, method.options(), len(LAYOUT)
     # Choices are numbers of blocks, or flags.
-    least, most = (row.passes(blocks, options, dict.fromkeys(row.choices, number)) for number in (1, blocks - 1))
-    return Overhead(down - plain_down, up - plain_up, row.down is None, (_compute(least), _compute(most)))
+    least, most = (row.pass_counts(blocks, options, dict.fromkeys(row.choices, number)) for number in (1, blocks - 1))
+    return MethodCosts(down - plain_down, up - plain_up, row.down is None, (_compute(least), _compute(most)))
 
 
-def _compute(passes: Passes) -> float:
+def _compute(passes: PassCounts) -> float:
     """Papers count a gradient for the images too, which nobody computes."""
     return float(((passes * MACS).sum() + MACS[0, INPUT_GRADIENT]) / (3 * MACS[:, FORWARD].sum()))
 
@@ -82,21 +82,21 @@ def _compute(passes: Passes) -> float:
 def _message_nbytes(method: Method) -> tuple[int, int]:
     """Bytes of the messages of one visit: down, up."""
     half = _server(method)
-    sent = half.dispatch(0, LATE)
+    sent = half.download(0, LATE)
     return (
         codec.train_nbytes(RUN_ID, tuple(sent.choice), shapes(sent.payload)),
         codec.update_nbytes(RUN_ID, method.reports, half.up_shapes()),
     )
 
 
-def _server(method: Method) -> Server:
-    """The method's server half with a model of zeros and one client."""
+def _server(method: Method) -> ServerStrategy:
+    """The method's server side with a model of zeros and one client."""
     options, row = method.options(), method.objective
     down, up = method.travels(LAYOUT, None, None)
-    setup = Setup(
+    setup = ServerContext(
         layout=LAYOUT,
         initial={MODEL: {key: Vector(np.zeros(size, np.float32)) for key, size in LAYOUT.sizes.items()}},
-        options=method.share(options, row),
+        options=method.options_of(options, row),
         weights=row.weights,
         down=down,
         up=up,
@@ -104,5 +104,7 @@ def _server(method: Method) -> Server:
         samples=np.ones(1, np.int64),
         histogram=np.zeros((1, CLASSES), np.int64),
     )
-    parts = [one.server(replace(setup, options=method.share(options, one))) for one in method.corrections if one.server]
+    parts = [
+        one.server(replace(setup, options=method.options_of(options, one))) for one in method.corrections if one.server
+    ]
     return row.server(setup, parts)

@@ -21,13 +21,21 @@ from coordinator.records.store import BOTTLENECKS, RoundRow
 from coordinator.rounds.asynchronous import POLICIES as ASYNCHRONOUS
 from costmodel.clock import Clock
 from costmodel.units import format_bytes, format_joules, format_seconds
-from edge.protocol.config import Description
-from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, KINDS, WEIGHT_GRADIENT, BlockShape, Layout
+from edge.protocol.config import ModelProfile
+from edge.protocol.payload import (
+    FORWARD,
+    INNER_GRADIENT,
+    INPUT_GRADIENT,
+    PASS_TYPES,
+    WEIGHT_GRADIENT,
+    BlockShape,
+    Layout,
+)
 from scenarios import builder
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.toml_source import COMMAND_LINE, parse
 from scenarios.report.run_reader import open_runs
-from scenarios.studies.replayed_run import Record, Replay
+from scenarios.studies.replayed_run import RecordedRounds, RetimedRun
 
 TABLES = ("fleet", "budget", "stop")
 KEYS = ("rounds.policy", "rounds.over_select", "rounds.deadline", "rounds.min_fraction")
@@ -64,10 +72,10 @@ def replay(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
-def replayed(folder: Path, overrides: Sequence[str] = ()) -> Replay:
+def replayed(folder: Path, overrides: Sequence[str] = ()) -> RetimedRun:
     """The run, played again to its end. Errors as of `replay`."""
     (run,) = open_runs([folder])
-    record = Record.of(run)
+    record = RecordedRounds.of(run)
     if not record.rounds:
         raise ScenarioError(f"{folder}: there is nothing to replay before the first round has ended")
     file = str(folder / "scenario.toml")
@@ -83,7 +91,7 @@ def replayed(folder: Path, overrides: Sequence[str] = ()) -> Replay:
     description = described(run.environment, was)
     drawn = builder.fleet(loaded)
     out = builder.refused(loaded, drawn, description)
-    new = Replay(record, loaded, was.scenario.stop.target_accuracy, description, Clock(drawn), out, fresh)
+    new = RetimedRun(record, loaded, was.scenario.stop.target_accuracy, description, Clock(drawn), out, fresh)
     new.play()
     return new
 
@@ -98,21 +106,21 @@ def _check_overrides(overrides: Sequence[str], fresh: str) -> None:
             )
 
 
-def described(environment: Mapping[str, Any], loaded: Loaded) -> Description:
+def described(environment: Mapping[str, Any], loaded: Loaded) -> ModelProfile:
     """What the run's workers described, but for what only training needs.
 
     The environment gives both gradients for the inputs as one sum; where an ordinary step stops at the images, its own
     sum tells them apart, and nowhere else does any method.
     """
     blocks = environment["blocks"]
-    flops = np.zeros((len(blocks), KINDS))
+    flops = np.zeros((len(blocks), PASS_TYPES))
     for row, block in zip(flops, blocks, strict=True):
         row[FORWARD], row[WEIGHT_GRADIENT] = block["flops_forward"], block["flops_weight_gradient"]
         row[INNER_GRADIENT] = block["flops_input_gradient"]
     flops[0, INPUT_GRADIENT] = flops.sum() - environment["flops_plain_per_sample"]
     flops[0, INNER_GRADIENT] -= flops[0, INPUT_GRADIENT]
     data, histogram = environment["data"], np.array(environment["partition"]["histogram"], np.int64)
-    return Description(
+    return ModelProfile(
         layout=Layout(tuple(BlockShape(block["name"], block["params"], block["buffers"]) for block in blocks)),
         family=loaded.model.family,
         flops=flops,

@@ -1,7 +1,7 @@
 """A finished run's rounds played again on another clock: what was learned comes from the ledger, all else is reckoned.
 
 The rounds are those of `coordinator.rounds.synchronous`, and who takes part and what is sent is decided by the method's
-own server half. Both are told of losses and scores as they were. A replay that would train other visits than the run
+own server side. Both are told of losses and scores as they were. A replay that would train other visits than the run
 did is refused. Nothing is written, no worker is started, and no model but one of zeros is held.
 """
 
@@ -13,32 +13,42 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from coordinator.aggregation.server import Dispatch, Server
+from coordinator.aggregation.server import Download, ServerStrategy
 from coordinator.methods.fedbr import FedBRServer
-from coordinator.records.bookkeeping import Bookkeeping
 from coordinator.records.checkpoints import Arrays
-from coordinator.records.round_record import Rows
-from coordinator.records.store import COUNTED, FAULTY, LISTEN, TRAIN, TRAINED, ChoiceRow, Ledger, RoundRow, VisitRow
+from coordinator.records.history_replay import DecisionOnlyServer
+from coordinator.records.round_record import RoundRecord
+from coordinator.records.store import (
+    COUNTED,
+    DOWNLOAD_ONLY,
+    FAULTY,
+    TRAIN,
+    TRAINED,
+    ChoiceRow,
+    Ledger,
+    RoundRow,
+    VisitRow,
+)
 from coordinator.rounds import selection
 from coordinator.rounds.budget import CLIENTS, ROUNDS, TARGET, USER, Budget
-from coordinator.rounds.cohort_training import Training
-from coordinator.rounds.evaluation import Scoring
-from coordinator.rounds.run import Ending, Federation
-from coordinator.rounds.synchronous import synchronous
-from coordinator.rounds.visit import Visit
+from coordinator.rounds.cohort_training import CohortTraining
+from coordinator.rounds.evaluation import Evaluation
+from coordinator.rounds.run import FederatedRun, PendingCommit
+from coordinator.rounds.synchronous import run_synchronous
+from coordinator.rounds.visit import PlannedVisit
 from coordinator.workers.task import Workers
 from costmodel.clock import Clock
 from costmodel.units import format_seconds
-from edge.protocol.config import Description
+from edge.protocol.config import ModelProfile
 from edge.protocol.messages import Update
 from scenarios import builder
 from scenarios.config.load import Loaded, ScenarioError
-from scenarios.report.run_reader import Run
+from scenarios.report.run_reader import RecordedRun
 from scenarios.studies.estimate import server as server_of_zeros
 
 
 @dataclass(frozen=True)
-class Record:
+class RecordedRounds:
     """What a ledger knows of a run."""
 
     rounds: Sequence[RoundRow]
@@ -50,7 +60,7 @@ class Record:
     """None while the run is unfinished"""
 
     @classmethod
-    def of(cls, run: Run) -> Record:
+    def of(cls, run: RecordedRun) -> RecordedRounds:
         """Everything of one run folder."""
 
         def rows(table: str, kind: type[Any], order: str) -> list[Any]:
@@ -77,21 +87,21 @@ class _Unfinished(Exception):  # noqa: N818 - no error, but the end of an unfini
     """The ledger of a run that no rule has ended has no further round."""
 
 
-class Still(Bookkeeping):
+class RetimedServer(DecisionOnlyServer):
     """Remembers, too, whose visits began."""
 
-    def __init__(self, half: Server) -> None:
+    def __init__(self, half: ServerStrategy) -> None:
         super().__init__(half)
         self.begun: set[int] = set()
         """Clients whose visits began in the last round."""
 
-    def started(self, round: int, dispatches: Sequence[Dispatch]) -> None:
+    def started(self, round: int, dispatches: Sequence[Download]) -> None:
         """As the half's."""
         self.begun = {dispatch.client for dispatch in dispatches}
         super().started(round, dispatches)
 
 
-class Replay(Federation):
+class RetimedRun(FederatedRun):
     """A run whose visits were trained before; the round policies play it as they play any other.
 
     It has neither workers nor a ledger to write: what would need them is overridden here.
@@ -99,10 +109,10 @@ class Replay(Federation):
 
     def __init__(
         self,
-        record: Record,
+        record: RecordedRounds,
         loaded: Loaded,
         target: float | None,
-        description: Description,
+        description: ModelProfile,
         clock: Clock,
         refused: Mapping[int, str],
         fresh: str,
@@ -110,7 +120,7 @@ class Replay(Federation):
         self.record, self.loaded, self.fresh = record, loaded, fresh
         self.rounds_done: list[RoundRow] = []
         self.visits_done: list[VisitRow] = []
-        self.still = Still(self._decisive(loaded, server_of_zeros(loaded, description)))
+        self.still = RetimedServer(self._decisive(loaded, server_of_zeros(loaded, description)))
         # Beside the run that it ended, a target is a yardstick.
         ending = target if record.stopped_by == TARGET else None
         limits = replace(builder.limits(loaded, stop_at_target=False), target_accuracy=ending)
@@ -131,11 +141,14 @@ class Replay(Federation):
             refused=refused,
         )
 
-    def _decisive(self, loaded: Loaded, half: Server) -> Server:
-        """The server half, if what it decides follows from what the ledger knows; ScenarioError if it may not."""
+    def _decisive(self, loaded: Loaded, half: ServerStrategy) -> ServerStrategy:
+        """The server side, if what it decides follows from what the ledger knows; ScenarioError if it may not."""
         if type(half) is FedBRServer and half.options.deviation != "model":
             return half
-        own = (type(half).dispatch, type(half).listeners) != (Server.dispatch, Server.listeners)
+        own = (type(half).download, type(half).download_only_clients) != (
+            ServerStrategy.download,
+            ServerStrategy.download_only_clients,
+        )
         if half.sends_the_same or not own:
             return half
         raise ScenarioError(
@@ -146,7 +159,7 @@ class Replay(Federation):
     def play(self) -> None:
         """All rounds of the record. ScenarioError, with the round, where others would have been trained."""
         try:
-            stopped_by = synchronous(self)
+            stopped_by = run_synchronous(self)
         except _Unfinished:
             return
         if self.rounds < self.record.completed:
@@ -159,23 +172,23 @@ class Replay(Federation):
     # --- in place of workers and ledger -------------------------------------------------------------------------------
 
     @property
-    def keeps(self) -> bool:
+    def has_client_state(self) -> bool:
         """Nothing is kept, since nothing is trained."""
         return False
 
-    def able(self, candidates: Sequence[int], round: int) -> list[int]:
+    def eligible(self, candidates: Sequence[int], round: int) -> list[int]:
         """As in any run, but that of an unfinished one nothing is known beyond its ledger."""
         if self.rounds == len(self.record.rounds) and self.record.stopped_by in (None, USER):
             raise _Unfinished
-        return super().able(candidates, round)
+        return super().eligible(candidates, round)
 
-    def train(self, visits: Sequence[Visit]) -> Training:
+    def train(self, visits: Sequence[PlannedVisit]) -> CohortTraining:
         """What was learned of these visits when they were trained."""
         rows = self.record.visits.get(self.rounds, {}).values()
         faulty = {row.client: row.kind for row in rows if row.kind in FAULTY}
-        return cast(Training, _Known(lambda: self._replies(visits), faulty))
+        return cast(CohortTraining, _RecordedAnswer(lambda: self._replies(visits), faulty))
 
-    def _replies(self, visits: Sequence[Visit]) -> list[Update]:
+    def _replies(self, visits: Sequence[PlannedVisit]) -> list[Update]:
         """As they were; the visits must be the same as then."""
         number = self.rounds
         recorded = self.record.of_kinds(number, (TRAIN, *FAULTY))
@@ -206,11 +219,11 @@ class Replay(Federation):
             why = "its battery would be empty"
         elif is_there is not None and not is_there(client):
             why = f"would not be there at {format_seconds(self.clock.now)}"
-        elif client in selection.draw(self.job.seed, number, self.candidates, self.rules.cohort, is_there):
+        elif client in selection.sample_cohort(self.job.seed, number, self.candidates, self.rules.cohort, is_there):
             why = "its visit would not be within the budget"
         return f"client {client} took part, but {why}"
 
-    def _reply(self, visit: Visit, row: VisitRow, number: int) -> Update:
+    def _reply(self, visit: PlannedVisit, row: VisitRow, number: int) -> Update:
         chosen, names = self.record.choices.get((number, visit.client)), self.method.objective.choices
         for name in names if chosen is not None else ():
             before, after = int(getattr(chosen, name)), visit.dispatch.choice[name]
@@ -225,11 +238,11 @@ class Replay(Federation):
             self._refuse(f"the ledger and the environment do not agree on the visit to client {visit.client}", number)
         assert row.loss is not None, row
         drop = {} if chosen is None else {"drop": chosen.loss_drop}
-        return Update(visit.client, visit.turn, {"loss": row.loss, **drop}, {})
+        return Update(visit.client, visit.rng_round, {"loss": row.loss, **drop}, {})
 
-    def evaluate(self, kept: Mapping[int, str]) -> Scoring:
+    def evaluate(self, kept: Mapping[int, str]) -> Evaluation:
         """The scores as they were."""
-        return cast(Scoring, _Known(self._score))
+        return cast(Evaluation, _RecordedAnswer(self._score))
 
     def _score(self) -> tuple[float, float]:
         index = len(self.rounds_done)
@@ -243,30 +256,30 @@ class Replay(Federation):
         index = len(self.rounds_done)
         return self.record.rounds[index].model_sha256 if index < len(self.record.rounds) else ""
 
-    def end(
-        self, rows: Rows, scoring: Scoring | None, stopped_by: str | None = None, more: Arrays | None = None
-    ) -> Ending:
+    def close_round(
+        self, rows: RoundRecord, scoring: Evaluation | None, stopped_by: str | None = None, more: Arrays | None = None
+    ) -> PendingCommit:
         """As in any run, if as many have listened as then."""
         if _is_complete(rows.visits):
             listened = {visit.client for visit in rows.visits if visit.kind == "listen"}
-            differing = listened.symmetric_difference(self.record.of_kinds(rows.round, (LISTEN,)))
+            differing = listened.symmetric_difference(self.record.of_kinds(rows.round, (DOWNLOAD_ONLY,)))
             if differing:
                 self._refuse(self._why(min(differing), rows.round), rows.round)
-        return super().end(rows, scoring, stopped_by)
+        return super().close_round(rows, scoring, stopped_by)
 
-    def commit(self, ending: Ending, row: RoundRow) -> None:
+    def commit(self, ending: PendingCommit, row: RoundRow) -> None:
         """Take note of a round."""
         self.rounds_done.append(row)
         self.visits_done += ending.rows.visits
 
 
 @dataclass(frozen=True)
-class _Known:
+class _RecordedAnswer:
     """Stands for what workers are asked: the answer is in the ledger, and is looked up when it is waited for."""
 
     look_up: Callable[[], Any]
     faulty: Mapping[int, str] = field(default_factory=dict)
-    """As of `Training`"""
+    """As of `CohortTraining`"""
 
     def wait(self) -> Any:
         return self.look_up()

@@ -25,14 +25,14 @@ from rich.table import Table
 
 from coordinator.records.round_record import bottleneck
 from coordinator.rounds import selection as cohorts
-from coordinator.rounds.policy import Rules
+from coordinator.rounds.policy import RoundPolicy
 from costmodel.clock import Clock
 from costmodel.fleet.conditions import Conditions
-from costmodel.fleet.fleet import Change, Fleet, Spread
+from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
 from costmodel.units import format_bytes, format_flops, format_rate, format_seconds, nearest
 from costmodel.visits.timeline import Links, Timeline
 from costmodel.visits.work import Work, Works
-from edge.protocol.rng import generator
+from edge.protocol.rng import keyed_generator
 from scenarios.errors import ScenarioError
 
 Doubles = NDArray[np.float64]
@@ -50,8 +50,8 @@ DEVICES = {
 }
 """Shares of a fleet; like those of the networks, and both spreads below, made up to be varied."""
 NETWORKS = {"wifi-4": 0.4, "mobile-world": 0.2, "lte": 0.15, "broadband": 0.15, "5g": 0.1}
-SPREAD = Spread(compute_sigma=0.3, down_sigma=None, up_sigma=None)
-CHANGE = Change(jitter=0.1)
+SPREAD = ClientVariation(compute_sigma=0.3, down_sigma=None, up_sigma=None)
+CHANGE = RoundVariation(jitter=0.1)
 CONTENDED = 0.05
 """A contended link's capacity, as a share of what a cohort of average clients could use."""
 PART = 1 << 13
@@ -61,7 +61,7 @@ PERCENTILES = {"p5": 5, "p50": 50, "p95": 95, "p99": 99, "max": 100}
 
 
 @dataclass(frozen=True)
-class Round:
+class StressRound:
     """One synchronous round."""
 
     seconds: float
@@ -98,7 +98,7 @@ def stress(
     cannot be and for unknown policies.
     """
     _check(clients, cohort, policy, rounds, visits)
-    rules = Rules(policy, cohort)
+    rules = RoundPolicy(policy, cohort)
     fleet = _fleet(clients, cohort, contended, seed)
     result: dict[str, Any] = {
         "clients": clients,
@@ -128,7 +128,7 @@ def _check(clients: int, cohort: int, policy: str, rounds: int, visits: int | No
 
 
 def _fleet(clients: int, cohort: int, contended: bool, seed: int) -> Fleet:
-    streams = partial(generator, seed)
+    streams = partial(keyed_generator, seed)
     fleet = Fleet.build(clients, DEVICES, NETWORKS, streams=streams, spread=SPREAD, change=CHANGE)
     if not contended:
         return fleet
@@ -139,7 +139,7 @@ def _fleet(clients: int, cohort: int, contended: bool, seed: int) -> Fleet:
 # --- synchronous rounds -----------------------------------------------------------------------------------------------
 
 
-def _round(clock: Clock, rules: Rules, seed: int, number: int) -> tuple[Round, Doubles]:
+def _round(clock: Clock, rules: RoundPolicy, seed: int, number: int) -> tuple[StressRound, Doubles]:
     """A whole round, and the seconds that each visit would take if it were not broken off."""
     chosen = _chosen(len(clock.fleet), rules, seed, number)
     started, cpu_started = time.perf_counter(), time.process_time()
@@ -155,7 +155,7 @@ def _round(clock: Clock, rules: Rules, seed: int, number: int) -> tuple[Round, D
         if rules.policy == "sync":
             lengths[place] = ends - begun
         counted += int((timeline.up_end <= end).sum())
-        held += int((timeline.shared > 0).sum())
+        held += int((timeline.contention_seconds > 0).sum())
         slowest = int(np.argmax(ends))
         if ends[slowest] > last:
             last, critical = float(ends[slowest]), int(conditions.clients[slowest])
@@ -163,16 +163,16 @@ def _round(clock: Clock, rules: Rules, seed: int, number: int) -> tuple[Round, D
         clock.passed(conditions, timeline)
     clock.advance(last)
     wall, cpu = time.perf_counter() - started, time.process_time() - cpu_started
-    return Round(last - begun, wall, cpu, chosen.size, counted, held, critical, what), lengths
+    return StressRound(last - begun, wall, cpu, chosen.size, counted, held, critical, what), lengths
 
 
-def _chosen(clients: int, rules: Rules, seed: int, number: int) -> Clients:
+def _chosen(clients: int, rules: RoundPolicy, seed: int, number: int) -> Clients:
     if rules.cohort >= clients:
         return np.arange(clients)
-    return np.array(cohorts.draw(seed, number, range(clients), rules.cohort), np.intp)
+    return np.array(cohorts.sample_cohort(seed, number, range(clients), rules.cohort), np.intp)
 
 
-def closing(rules: Rules, ends: Doubles, begun: float) -> float:
+def closing(rules: RoundPolicy, ends: Doubles, begun: float) -> float:
     """When a round of visits that end so is over; absolute seconds."""
     if rules.policy == "over_select" and ends.size > rules.participants:
         return float(np.partition(ends, rules.participants - 1)[rules.participants - 1])
@@ -201,7 +201,7 @@ def _works(visits: int) -> Works:
     )
 
 
-def _summary(rounds: tuple[Round, ...], lengths: tuple[Doubles, ...]) -> dict[str, Any]:
+def _summary(rounds: tuple[StressRound, ...], lengths: tuple[Doubles, ...]) -> dict[str, Any]:
     wall = sum(each.wall_seconds for each in rounds)
     return {
         "virtual_seconds": math.fsum(each.seconds for each in rounds),
@@ -219,7 +219,7 @@ def _percentiles(values: NDArray[Any]) -> dict[str, float]:
     return dict(zip(PERCENTILES, map(float, found), strict=True))
 
 
-def _memory(rules: Rules, clients: int, contended: bool, seed: int) -> dict[str, float]:
+def _memory(rules: RoundPolicy, clients: int, contended: bool, seed: int) -> dict[str, float]:
     """Bytes that building the fleet and a round take at their peaks, and what is kept of the fleet between rounds."""
     tracemalloc.start()
     try:
@@ -241,9 +241,9 @@ def _memory(rules: Rules, clients: int, contended: bool, seed: int) -> dict[str,
 # --- visits one by one ------------------------------------------------------------------------------------------------
 
 
-def _stream(fleet: Fleet, rules: Rules, seed: int, visits: int) -> dict[str, Any]:
+def _stream(fleet: Fleet, rules: RoundPolicy, seed: int, visits: int) -> dict[str, Any]:
     """Keep as many visits under way as there may be until ``visits`` have ended; a server step needs one or more."""
-    clock, rng = Clock(fleet), generator(seed, "cohort")
+    clock, rng = Clock(fleet), keyed_generator(seed, "cohort")
     idle = rng.permutation(len(fleet)).tolist()
     per_step = 1 if rules.policy == "fedasync" else rules.buffer
     began_at: dict[int, int] = {}

@@ -17,15 +17,15 @@ from typing import Any
 
 from coordinator.records.store import has_rounds, read
 from coordinator.rounds.budget import USER
-from coordinator.rounds.run import Progress, RunFailed
-from coordinator.workers.launcher import Nursery
+from coordinator.rounds.run import RoundFinished, RunFailed
+from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import PoolError, Stopped
 from edge.protocol.files import write_text
 from scenarios import builder, run_folder, runner
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.toml_writer import toml_text
-from scenarios.host import Host, check_folder, make_folder, the_only_one
-from scenarios.report.progress import Point, Trail, suffices, trail
+from scenarios.host import Host, check_folder, make_folder, run_lock
+from scenarios.report.progress import ProgressPoint, Trail, reached, trail
 
 BUDGETS = "budgets"
 """What ended a run that had gone on to all that was asked of it."""
@@ -33,7 +33,7 @@ MARK = "study.json"
 
 
 @dataclass(frozen=True)
-class Part:
+class PlannedRun:
     """One run of a study."""
 
     name: str
@@ -44,18 +44,18 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Study:
+class Sweep:
     """A folder and the runs that belong into it."""
 
     kind: str
     """What the folder says of itself, so that no other study takes it up."""
     name: str
     """Of the folder above the run id; all scenarios of ``parts`` bear it, since their runs lie below it."""
-    parts: Sequence[Part]
+    parts: Sequence[PlannedRun]
     run_id: str | None = None
 
 
-def pending(study: Study, out: Path, device: str) -> list[Part]:
+def pending(study: Sweep, out: Path, device: str) -> list[PlannedRun]:
     """The runs that are still to be made; ScenarioError if the folder is not this study's or holds other runs."""
     folder = _known(study, out)
     if folder is None:
@@ -67,7 +67,7 @@ def pending(study: Study, out: Path, device: str) -> list[Part]:
     return [part for part in study.parts if not _is_finished(folder / part.name, part, device)]
 
 
-def run_all(study: Study, host: Host, nursery: Nursery, stopped: Callable[[], bool]) -> dict[str, Any]:
+def run_all(study: Sweep, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> dict[str, Any]:
     """Make the runs that are missing; returns ``folder``, ``runs``, and what failed or is missing if anything is.
 
     ``runs`` are summaries with the run's ``name``; ``stopped_by`` is "budgets" where the run went on as far as it
@@ -77,11 +77,13 @@ def run_all(study: Study, host: Host, nursery: Nursery, stopped: Callable[[], bo
     host = replace(host, run_id=study.run_id)
     pending(study, host.out, host.device)  # or refuse before anything is made
     folder = _known(study, host.out) or _new(study, host)
-    with the_only_one(folder):
-        return _made(study, folder, host, nursery, stopped)
+    with run_lock(folder):
+        return _made(study, folder, host, launcher, stopped)
 
 
-def _made(study: Study, folder: Path, host: Host, nursery: Nursery, stopped: Callable[[], bool]) -> dict[str, Any]:
+def _made(
+    study: Sweep, folder: Path, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
+) -> dict[str, Any]:
     missing = {part.name for part in pending(study, host.out, host.device)}
     summaries: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
@@ -91,7 +93,7 @@ def _made(study: Study, folder: Path, host: Host, nursery: Nursery, stopped: Cal
             summaries.append(_ended(part, place, _summary(place)))
             continue
         try:
-            summaries.append(_make(part, place, host, nursery, stopped))
+            summaries.append(_make(part, place, host, launcher, stopped))
         except (ScenarioError, Stopped) as error:
             if not (summaries or failed):
                 _discard(folder)
@@ -120,13 +122,13 @@ def failures(failed: Mapping[str, str]) -> str:
     return "\n".join(f"{name} failed: {why}" for name, why in failed.items())
 
 
-def was_stopped(result: Mapping[str, Any], study: Study) -> bool:
+def is_interrupted(result: Mapping[str, Any], study: Sweep) -> bool:
     """Whether the user ended it before all runs had ended."""
     runs, failed = result["runs"], result.get("failed", {})
     return len(runs) + len(failed) < len(study.parts) or any(run["stopped_by"] == USER for run in runs)
 
 
-def _known(study: Study, out: Path) -> Path | None:
+def _known(study: Sweep, out: Path) -> Path | None:
     """The study's folder, if it is to be taken up again."""
     folder = out / study.name / (study.run_id or "")
     if study.run_id is None or not folder.exists():
@@ -140,7 +142,7 @@ def _known(study: Study, out: Path) -> Path | None:
     return folder
 
 
-def _new(study: Study, host: Host) -> Path:
+def _new(study: Sweep, host: Host) -> Path:
     check_folder(study.name, host)
     return make_folder(study.name, host, lambda folder: write_text(folder / MARK, json.dumps({"study": study.kind})))
 
@@ -153,16 +155,18 @@ def _discard(folder: Path) -> None:
             folder.rmdir()
 
 
-def _make(part: Part, place: Path, host: Host, nursery: Nursery, stopped: Callable[[], bool]) -> dict[str, Any]:
+def _make(
+    part: PlannedRun, place: Path, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
+) -> dict[str, Any]:
     until = _Until(part.needs, stopped, host.on_round)
     inside = replace(host, run_id=f"{place.parent.name}/{part.name}", on_round=until.heard)
     points = trail(place) if has_rounds(place / "ledger.sqlite") else ()
-    if points and not suffices(points, part.needs):  # unfinished, or shorter than what is now asked
+    if points and not reached(points, part.needs):  # unfinished, or shorter than what is now asked
         until.remember(points)
         loaded = builder.on_device(part.loaded, host.device)
-        return _ended(part, place, runner.resume(loaded, inside, place, nursery, until))
+        return _ended(part, place, runner.resume(loaded, inside, place, launcher, until))
     _clear(place)
-    return _ended(part, place, runner.run(part.loaded, inside, nursery, until, stop_at_target=False))
+    return _ended(part, place, runner.run(part.loaded, inside, launcher, until, stop_at_target=False))
 
 
 def _clear(place: Path) -> None:
@@ -173,9 +177,9 @@ def _clear(place: Path) -> None:
         raise ScenarioError(f"{left} is no file of a run, so {place} cannot be made anew; choose another --run-id")
 
 
-def _ended(part: Part, place: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
+def _ended(part: PlannedRun, place: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
     stopped_by = summary["stopped_by"]
-    if stopped_by == USER and suffices(trail(place), part.needs):
+    if stopped_by == USER and reached(trail(place), part.needs):
         stopped_by = BUDGETS
     return {"name": part.name, **summary, "run_dir": str(place), "stopped_by": stopped_by}
 
@@ -184,7 +188,7 @@ class _Until:
     """Asks a run to end when it has gone on as far as it should, or when the user asks."""
 
     def __init__(
-        self, needs: Mapping[str, float], stopped: Callable[[], bool], on_round: Callable[[Progress], None]
+        self, needs: Mapping[str, float], stopped: Callable[[], bool], on_round: Callable[[RoundFinished], None]
     ) -> None:
         self._needs, self._stopped, self._on_round = needs, stopped, on_round
         self._nominal = self._best = 0.0
@@ -194,21 +198,21 @@ class _Until:
         """The run goes on from the last of these."""
         self._nominal, self._best = points[-1].nominal_nbytes, points[-1].best
 
-    def heard(self, progress: Progress) -> None:
+    def heard(self, progress: RoundFinished) -> None:
         """A round has been committed."""
         row = progress.row
         self._nominal += row.nominal_bytes
         self._best = max(self._best, row.accuracy or 0.0)
         nbytes = progress.bytes_down + progress.bytes_up
-        point = Point(row.round + 1, row.end_s, nbytes, self._nominal, row.accuracy, self._best)
-        self._is_enough = suffices((point,), self._needs)
+        point = ProgressPoint(row.round + 1, row.end_s, nbytes, self._nominal, row.accuracy, self._best)
+        self._is_enough = reached((point,), self._needs)
         self._on_round(progress)
 
     def __call__(self) -> bool:
         return self._is_enough or self._stopped()
 
 
-def _is_finished(place: Path, part: Part, device: str) -> bool:
+def _is_finished(place: Path, part: PlannedRun, device: str) -> bool:
     """Whether a run is there and long enough; ScenarioError if it is one of another scenario."""
     file = place / "scenario.toml"
     if not file.is_file():
@@ -216,7 +220,7 @@ def _is_finished(place: Path, part: Part, device: str) -> bool:
     _refuse_other(file, toml_text(builder.on_device(part.loaded, device).scenario.model_dump()))
     try:
         stopped_by = _summary(place)["stopped_by"]
-        return bool(stopped_by != USER) or suffices(trail(place), part.needs)
+        return bool(stopped_by != USER) or reached(trail(place), part.needs)
     except (sqlite3.Error, IndexError):  # there is no ledger yet, or no summary in it
         return False
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.records.store import has_rounds, read
-from coordinator.rounds.run import Progress
-from coordinator.workers.launcher import Nursery
+from coordinator.rounds.run import RoundFinished
+from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.scratch import scratch
 from scenarios import runner
 from scenarios.config.load import Loaded, ScenarioError
@@ -50,7 +50,9 @@ class Difference:
         return f"round {self.round}: {self.table}, row {self.row}: {values}"
 
 
-def verify(loaded: Loaded, folder: Path, host: Host, nursery: Nursery, stopped: Callable[[], bool]) -> dict[str, Any]:
+def verify(
+    loaded: Loaded, folder: Path, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
+) -> dict[str, Any]:
     """Make the rounds of a folder again, elsewhere, and compare: what ``verify --json`` prints.
 
     Keys: run_dir, rounds (that the folder holds), verified (of these, how many are the same from the first on), same,
@@ -67,7 +69,7 @@ def verify(loaded: Loaded, folder: Path, host: Host, nursery: Nursery, stopped: 
         raise ScenarioError(f"{folder}: there is nothing to verify before the first round has been committed")
     made = 0
 
-    def on_round(progress: Progress) -> None:
+    def on_round(progress: RoundFinished) -> None:
         nonlocal made
         made += 1
         host.on_round(progress)
@@ -76,9 +78,9 @@ def verify(loaded: Loaded, folder: Path, host: Host, nursery: Nursery, stopped: 
         return made >= known or stopped()
 
     with scratch() as place:
-        nursery.adopt(place)  # for a process that is killed removes nothing
+        launcher.adopt(place)  # for a process that is killed removes nothing
         elsewhere = replace(host, out=place, run_id="again", on_round=on_round)
-        result = runner.run(loaded, elsewhere, nursery, is_enough, stops_at_target(folder))
+        result = runner.run(loaded, elsewhere, launcher, is_enough, stops_at_target(folder))
         again = Path(result["run_dir"])
         found = next(filter(None, (difference(folder, again, round) for round in range(min(made, known)))), None)
         verified = found.round if found else min(made, known)

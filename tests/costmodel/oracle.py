@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.network.transfers import Shared, share
+from costmodel.network.transfers import TransferTimes, transfer_batch
 
 Doubles = NDArray[np.float64]
 Steps = tuple[tuple[float, float], ...]
@@ -34,7 +34,7 @@ class Case:
     site_capacity: tuple[float, ...]
 
     def varying(self, flow: int, now: float) -> tuple[float, float]:
-        """What `share` asks for: (cap from ``now`` on, when it changes next)."""
+        """What `transfer_batch` asks for: (cap from ``now`` on, when it changes next)."""
         steps = self.steps[flow]
         place = max(bisect_right(steps, now, key=lambda step: step[0]), 1)
         return steps[place - 1][1], steps[place][0] if place < len(steps) else math.inf
@@ -51,10 +51,10 @@ class Case:
             site=self.site[flows],
         )
 
-    def shared(self) -> Shared:
+    def shared(self) -> TransferTimes:
         """What the product makes of it."""
         constant = all(len(steps) == 1 for steps in self.steps)
-        return share(
+        return transfer_batch(
             self.start,
             self.bits,
             np.array([steps[0][1] for steps in self.steps]) if constant else None,
@@ -116,7 +116,7 @@ def fair_rates(cap: Doubles, site: NDArray[np.intp], capacity: float, site_capac
     return rates
 
 
-def replanned(case: Case) -> Shared:
+def replanned(case: Case) -> TransferTimes:
     """How the flows of ``case`` fare, with rates constant from one start, end, cut or change to the next."""
     flows = case.start.size
     done = (case.bits == 0) | (case.start >= case.until)
@@ -142,7 +142,7 @@ def replanned(case: Case) -> Shared:
         left[ended], finish[ended], now = 0.0, event, event
         done[ended] = True
         done |= case.until <= now
-    return Shared(finish, case.bits - left, held, paused)
+    return TransferTimes(finish, case.bits - left, held, paused)
 
 
 def exact_finish(flows: list[tuple[int, int, int]], capacity: int) -> list[float]:

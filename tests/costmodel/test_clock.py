@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.clock import Clock, Ended
-from costmodel.fleet.availability import Windows
+from costmodel.clock import Clock, VisitEnded
+from costmodel.fleet.availability import RecordedIntervals
 from costmodel.fleet.devices import devices, networks
-from costmodel.fleet.dynamics import Behaviour
+from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.fleet.fleet import Fleet
 from costmodel.visits.timeline import Links
 from costmodel.visits.work import Work
@@ -23,7 +23,7 @@ def _clock(clients: int = 2, **options: Any) -> Clock:
     return Clock(Fleet.build(clients, ["phone-low"] * clients, ["lte"] * clients, streams=streams, **options))
 
 
-def _by_hand(links: Links | None = None, battery_joules: float = INF, behaviour: Behaviour | None = None) -> Clock:
+def _by_hand(links: Links | None = None, battery_joules: float = INF, behaviour: ClientDynamics | None = None) -> Clock:
     """Clients with the figures of `worlds.BY_HAND`."""
     device = dataclasses.replace(
         devices()["phone-low"], flops_per_second={"conv": 2.0}, step_seconds=0.02, train_watts=10.0, idle_watts=1.0
@@ -54,9 +54,9 @@ def _begin(clock: Clock, client: int, work: Work = VISIT) -> None:
     clock.begin(work, clock.conditions([client], 0, client), client)
 
 
-def _ended(clock: Clock) -> Ended:
+def _ended(clock: Clock) -> VisitEnded:
     ended = clock.next()
-    assert isinstance(ended, Ended), ended
+    assert isinstance(ended, VisitEnded), ended
     return ended
 
 
@@ -244,7 +244,7 @@ def test_a_visit_cut_one_by_one_has_spent_what_a_batch_says(until: float) -> Non
 
 
 def test_a_visit_that_loses_its_client_comes_out_of_next_at_that_instant() -> None:
-    clock = _by_hand(behaviour=Behaviour(Windows([[(0.0, 2.5)], [(0.0, 90.0)], []], None)))
+    clock = _by_hand(behaviour=ClientDynamics(RecordedIntervals([[(0.0, 2.5)], [(0.0, 90.0)], []], None)))
     _begin(clock, 0)
     _begin(clock, 1)
     first, second = _ended(clock), _ended(clock)
@@ -380,7 +380,7 @@ def test_a_clock_that_is_restored_goes_on_as_the_one_whose_state_it_has() -> Non
 
 
 def test_clients_are_there_in_their_windows() -> None:
-    clock = _by_hand(behaviour=Behaviour(Windows([[(0.0, 5.0)], [(3.0, 9.0)], []], None)))
+    clock = _by_hand(behaviour=ClientDynamics(RecordedIntervals([[(0.0, 5.0)], [(3.0, 9.0)], []], None)))
     is_there = clock.is_there
     assert is_there is not None
     assert [is_there(client) for client in range(3)] == [True, False, False]

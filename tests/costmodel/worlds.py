@@ -13,8 +13,8 @@ import numpy as np
 
 from costmodel.fleet.availability import Always, Availability, Renewal
 from costmodel.fleet.conditions import Conditions
-from costmodel.fleet.dynamics import ABORT, PAUSE, Behaviour
-from costmodel.fleet.fleet import Change, Fleet, Spread
+from costmodel.fleet.dynamics import ABORT, PAUSE, ClientDynamics
+from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
 from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Variation
 from costmodel.visits.timeline import Links, Timeline
 from costmodel.visits.work import Work
@@ -113,9 +113,9 @@ def random_world(seed: int) -> World:
         {"lte": 1, "wifi-4": 1},
         streams=streams,
         links=Links(down, up, behind, behind),
-        behaviour=Behaviour(availability, PAUSE if pauses else ABORT, variation),
-        spread=Spread(4, 4),
-        change=Change(
+        behaviour=ClientDynamics(availability, PAUSE if pauses else ABORT, variation),
+        spread=ClientVariation(4, 4),
+        change=RoundVariation(
             jitter=float(rng.choice([0.0, 0.1])),
             redraw=float(rng.choice([0.0, 0.2])),
             noise=float(rng.choice([0.0, 0.1])),

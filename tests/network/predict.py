@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from costmodel.fleet.conditions import Conditions
 from costmodel.network import tcp
-from costmodel.network.transfers import share
+from costmodel.network.transfers import transfer_batch
 from costmodel.visits.timeline import Links, Timeline, solve
 from costmodel.visits.work import Work, Works
 
@@ -97,7 +97,7 @@ class Model:
             level, capacity = capacity / caps.size, math.inf
             caps = np.minimum(caps, level)
         idle = [self.idle(rtt, min(c, level), b) for c, b in zip(caps, bits, strict=True)]
-        finish: Doubles = share(start + idle, bits, caps, capacity).finish
+        finish: Doubles = transfer_batch(start + idle, bits, caps, capacity).finish
         return finish + rtt / 2
 
 

@@ -20,13 +20,13 @@ def test_a_worker_joins_from_another_network_namespace(make_lab: Callable[..., L
         make(name, tmp_path)
     fedbr = [sys.executable, "-m", "scenarios.cli.main"]
     run = [*fedbr, "run", *SCENARIO, "--out", str(tmp_path), "--json"]
-    gate = ["--listen", ENDPOINT, "--keys", str(tmp_path / "run.key"), "--allow", str(tmp_path / "alice.pub")]
+    remote_access = ["--listen", ENDPOINT, "--keys", str(tmp_path / "run.key"), "--allow", str(tmp_path / "alice.pub")]
     keys = ["--keys", str(tmp_path / "alice.key"), "--server", str(tmp_path / "run.pub")]
     with make_lab(0.03, down=[20e6]) as lab:
         here = lab.start(SERVER, [*run, "--workers", "1"])
         alone, _ = here.communicate(timeout=100)
         worker = lab.start(lab.clients[0], [*fedbr, "worker", "--connect", ENDPOINT, *keys])
-        listening = lab.start(SERVER, [*run, *gate, "--workers", "0"])
-        with_guest, _ = listening.communicate(timeout=100)
+        listening = lab.start(SERVER, [*run, *remote_access, "--workers", "0"])
+        with_remote_worker, _ = listening.communicate(timeout=100)
         assert worker.wait(timeout=20) == 0
-    assert json.loads(with_guest)["model_sha256"] == json.loads(alone)["model_sha256"]
+    assert json.loads(with_remote_worker)["model_sha256"] == json.loads(alone)["model_sha256"]

@@ -15,21 +15,21 @@ from typing import Any
 import pytest
 
 from coordinator.records.store import read
-from coordinator.workers.launcher import Nursery
+from coordinator.workers.launcher import WorkerLauncher
 from scenarios.config.load import load
 from scenarios.host import Host
 from scenarios.runner import run
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as nursery:
-        yield nursery
+def launcher() -> Iterator[WorkerLauncher]:
+    with WorkerLauncher() as launcher:
+        yield launcher
 
 
-def finished(nursery: Nursery, out: Path, workers: int, *overrides: str) -> dict[str, Any]:
+def finished(launcher: WorkerLauncher, out: Path, workers: int, *overrides: str) -> dict[str, Any]:
     loaded = load("digits", ["rounds.max=3", "train.local_epochs=1", *overrides])
-    return run(loaded, Host(out, workers, "cpu"), nursery, lambda: False, stop_at_target=False)
+    return run(loaded, Host(out, workers, "cpu"), launcher, lambda: False, stop_at_target=False)
 
 
 def chain(summary: dict[str, Any]) -> list[str]:
@@ -49,8 +49,8 @@ def chain(summary: dict[str, Any]) -> list[str]:
     ],
     ids=" ".join,
 )
-def test_the_number_of_workers_changes_nothing(nursery: Nursery, tmp_path: Path, how: tuple[str, ...]) -> None:
-    runs = [finished(nursery, tmp_path / str(workers), workers, *how) for workers in (1, 2, 4)]
+def test_the_number_of_workers_changes_nothing(launcher: WorkerLauncher, tmp_path: Path, how: tuple[str, ...]) -> None:
+    runs = [finished(launcher, tmp_path / str(workers), workers, *how) for workers in (1, 2, 4)]
 
     assert len({run["model_sha256"] for run in runs}) == 1
     assert len({tuple(chain(run)) for run in runs}) == 1
@@ -94,12 +94,12 @@ def busy_host() -> Iterator[None]:
 @pytest.mark.parametrize("method", ["fedavg", "fedbr"])
 @pytest.mark.parametrize("policy", list(POLICIES))
 def test_every_policy_gives_the_same_rows_for_any_number_of_workers(
-    nursery: Nursery, tmp_path: Path, policy: str, method: str
+    launcher: WorkerLauncher, tmp_path: Path, policy: str, method: str
 ) -> None:
     how = (f"method={method}", f"rounds.policy={policy}", *POLICIES[policy], *BRIEF)
-    runs = [finished(nursery, tmp_path / str(workers), workers, *how) for workers in (1, 2)]
+    runs = [finished(launcher, tmp_path / str(workers), workers, *how) for workers in (1, 2)]
     with busy_host():
-        runs.append(finished(nursery, tmp_path / "busy", 4, *how))
+        runs.append(finished(launcher, tmp_path / "busy", 4, *how))
 
     assert len({run["model_sha256"] for run in runs}) == 1
     assert chain(runs[0]) == chain(runs[1]) == chain(runs[2])
@@ -114,17 +114,17 @@ def trained(rows: dict[str, list[tuple[Any, ...]]]) -> list[tuple[Any, ...]]:
     return [row for row in rows["visits"] if "train" in row]
 
 
-def test_another_seed_changes_model_and_chain(nursery: Nursery, tmp_path: Path) -> None:
-    first, second = (finished(nursery, tmp_path / str(seed), 2, f"seed={seed}") for seed in (0, 1))
+def test_another_seed_changes_model_and_chain(launcher: WorkerLauncher, tmp_path: Path) -> None:
+    first, second = (finished(launcher, tmp_path / str(seed), 2, f"seed={seed}") for seed in (0, 1))
 
     assert first["model_sha256"] != second["model_sha256"]
     assert chain(first)[0] != chain(second)[0]
 
 
-def test_the_name_of_a_run_changes_no_byte(nursery: Nursery, tmp_path: Path) -> None:
+def test_the_name_of_a_run_changes_no_byte(launcher: WorkerLauncher, tmp_path: Path) -> None:
     loaded = load("digits", ["rounds.max=1"])
     runs = [
-        run(loaded, Host(tmp_path, 2, "cpu", run_id=name), nursery, lambda: False, stop_at_target=False)
+        run(loaded, Host(tmp_path, 2, "cpu", run_id=name), launcher, lambda: False, stop_at_target=False)
         for name in ("a", "a-much-longer-name-for-the-same-run")
     ]
 

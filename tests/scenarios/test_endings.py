@@ -26,7 +26,7 @@ IN_CLEANING_UP = (
     "-m",
     "tests.scenarios.meddler",
     "interrupt",
-    "coordinator.workers.registry:Crew.end_all",
+    "coordinator.workers.registry:WorkerRegistry.end_all",
     "before",
     "2",
 )

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.fleet.availability import Always, Diurnal, Renewal, Windows
+from costmodel.fleet.availability import Always, Diurnal, RecordedIntervals, Renewal
 from costmodel.fleet.devices import devices, networks
-from costmodel.fleet.fleet import Change, Fleet, Spread
+from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
 from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Samples, sigma_of_cv
-from edge.protocol.config import Description
+from edge.protocol.config import ModelProfile
 from edge.protocol.payload import BlockShape, Layout
 from scenarios import builder, fleet_builder
 from scenarios.cache import cache_folder
@@ -262,11 +262,11 @@ def test_a_device_cannot_be_named_by_a_path(home: Path, name: str) -> None:
 # --- when clients are there -------------------------------------------------------------------------------------------
 
 
-def spells(fleet: Fleet, client: int, until: float) -> list[tuple[float, float]]:
+def intervals(fleet: Fleet, client: int, until: float) -> list[tuple[float, float]]:
     """When a client is there, up to a time; hours since the beginning."""
     found, t = [], 0.0
     while t < until:
-        here, change = fleet.behaviour.availability.spell(client, t)
+        here, change = fleet.behaviour.availability.interval(client, t)
         if here:
             found.append((t / HOUR, change / HOUR))
         t = change
@@ -283,7 +283,7 @@ def phones(home: Path, *overrides: str) -> list[list[tuple[float, float]]]:
         "fleet.availability.file=phones.csv",
         *overrides,
     )
-    return sorted((spells(fleet, client, 50 * HOUR) for client in (0, 1)), key=len, reverse=True)
+    return sorted((intervals(fleet, client, 50 * HOUR) for client in (0, 1)), key=len, reverse=True)
 
 
 def test_a_trace_that_repeats_begins_at_the_hour_of_the_day_and_comes_again(home: Path) -> None:
@@ -312,7 +312,7 @@ def test_of_a_trace_that_does_not_repeat_what_was_before_the_beginning_is_over(h
 def test_each_row_of_a_trace_is_followed_before_any_is_followed_twice(home: Path) -> None:
     write(home / "phones.csv", PHONES)
     fleet = drawn("fleet.availability.kind=trace", "fleet.availability.file=phones.csv")
-    first = [spells(fleet, client, DAY)[0] for client in range(10)]
+    first = [intervals(fleet, client, DAY)[0] for client in range(10)]
     assert sorted(first[:2]) == [(1, 3), (10, 11)]
     assert first == first[:2] * 5
 
@@ -320,7 +320,7 @@ def test_each_row_of_a_trace_is_followed_before_any_is_followed_twice(home: Path
 def test_who_is_there_and_how_links_vary_follow_from_the_seed_alone(home: Path) -> None:
     settings = ["fleet.availability.kind=renewal", "fleet.bandwidth.kind=ou"]
     one, two, other = drawn(*settings), drawn(*settings), drawn(*settings, "seed=1")
-    assert spells(one, 3, DAY) == spells(two, 3, DAY) != spells(other, 3, DAY)
+    assert intervals(one, 3, DAY) == intervals(two, 3, DAY) != intervals(other, 3, DAY)
     factors = [fleet.behaviour.variation.factor(3, 0, 55.0) for fleet in (one, two, other)]
     assert factors[0] == factors[1] != factors[2]
 
@@ -337,19 +337,19 @@ def kind_of(name: str) -> Callable[[Fleet], Any]:
 
 
 REACHES: list[tuple[str, Callable[[Fleet], Any], Any]] = [
-    ("fleet.compute_spread=3", lambda f: f.spread, Spread(compute=3.0)),
-    ("fleet.bandwidth_spread=3", lambda f: f.spread, Spread(bandwidth=3.0)),
-    ("fleet.compute_sigma=0.6", lambda f: f.spread, Spread(compute_sigma=0.6)),
-    ("fleet.down_sigma=0.6", lambda f: f.spread, Spread(down_sigma=0.6)),
-    ("fleet.down_sigma=network", lambda f: f.spread, Spread(down_sigma=None)),
-    ("fleet.up_sigma=0.6", lambda f: f.spread, Spread(up_sigma=0.6)),
-    ("fleet.up_sigma=network", lambda f: f.spread, Spread(up_sigma=None)),
-    ('fleet.rates=["1 Mbit/s", "10 Mbit/s"]', lambda f: f.spread, Spread(rates=(1e6, 10e6))),
-    ("fleet.jitter=0.25", lambda f: f.change, Change(jitter=0.25)),
-    ("fleet.redraw=0.2", lambda f: f.change, Change(jitter=0.1, redraw=0.2)),
-    ("fleet.transport.noise=0.1", lambda f: f.change, Change(jitter=0.1, noise=0.1)),
-    ("fleet.mode_rounds=20", lambda f: f.change, Change(jitter=0.1, mode_rounds=20)),
-    ("fleet.crashes_per_hour=7200", lambda f: f.change, Change(jitter=0.1, crashes_per_second=2.0)),
+    ("fleet.compute_spread=3", lambda f: f.spread, ClientVariation(compute=3.0)),
+    ("fleet.bandwidth_spread=3", lambda f: f.spread, ClientVariation(bandwidth=3.0)),
+    ("fleet.compute_sigma=0.6", lambda f: f.spread, ClientVariation(compute_sigma=0.6)),
+    ("fleet.down_sigma=0.6", lambda f: f.spread, ClientVariation(down_sigma=0.6)),
+    ("fleet.down_sigma=network", lambda f: f.spread, ClientVariation(down_sigma=None)),
+    ("fleet.up_sigma=0.6", lambda f: f.spread, ClientVariation(up_sigma=0.6)),
+    ("fleet.up_sigma=network", lambda f: f.spread, ClientVariation(up_sigma=None)),
+    ('fleet.rates=["1 Mbit/s", "10 Mbit/s"]', lambda f: f.spread, ClientVariation(rates=(1e6, 10e6))),
+    ("fleet.jitter=0.25", lambda f: f.change, RoundVariation(jitter=0.25)),
+    ("fleet.redraw=0.2", lambda f: f.change, RoundVariation(jitter=0.1, redraw=0.2)),
+    ("fleet.transport.noise=0.1", lambda f: f.change, RoundVariation(jitter=0.1, noise=0.1)),
+    ("fleet.mode_rounds=20", lambda f: f.change, RoundVariation(jitter=0.1, mode_rounds=20)),
+    ("fleet.crashes_per_hour=7200", lambda f: f.change, RoundVariation(jitter=0.1, crashes_per_second=2.0)),
     ('fleet.battery="2 Wh"', lambda f: f.battery_joules, 7200.0),
     ("seed=0", lambda f: f.battery_joules, math.inf),
     ("fleet.compute_energy=kappa", lambda f: f.compute_energy, "kappa"),
@@ -390,17 +390,17 @@ def test_a_presence_once_a_day_is_as_its_keys_say() -> None:
         "fleet.availability.start_hour=20",
         *exactly,
     )
-    assert spells(fleet, 0, DAY) == spells(fleet, 9, DAY) == [(2, 6)]
+    assert intervals(fleet, 0, DAY) == intervals(fleet, 9, DAY) == [(2, 6)]
 
 
-def test_spells_that_do_not_vary_are_as_long_as_their_medians() -> None:
+def test_intervals_that_do_not_vary_are_as_long_as_their_medians() -> None:
     fleet = drawn(
         "fleet.availability.kind=renewal",
         "fleet.availability.on=2 h",
         "fleet.availability.off=1 h",
         "fleet.availability.sigma=0",
     )
-    found = spells(fleet, 0, DAY)[1:]
+    found = intervals(fleet, 0, DAY)[1:]
     assert [end - begin for begin, end in found] == pytest.approx([2.0] * len(found))
     assert np.diff([begin for begin, _ in found]) == pytest.approx([3.0] * (len(found) - 1))
 
@@ -450,9 +450,9 @@ def test_how_much_links_vary_comes_from_the_trace_where_it_tells(home: Path) -> 
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
-def described(params: int, activations: float) -> Description:
+def described(params: int, activations: float) -> ModelProfile:
     empty = np.zeros(0, np.int64)
-    return Description(
+    return ModelProfile(
         layout=Layout((BlockShape("body", params),)),
         family="conv",
         flops=np.ones((1, 4)),
@@ -577,11 +577,15 @@ def test_the_shipped_scenario_finds_its_traces_below_the_data_folder(recorded: P
         recorded / "devices" / "availability_windows.csv",
     ]
     assert len(fleet) == 105
-    assert isinstance(fleet.behaviour.availability, Windows)
+    assert isinstance(fleet.behaviour.availability, RecordedIntervals)
     # Phones are on their chargers at night: more of them are there at midnight than at noon, on average of a week.
     there = [
         np.mean(
-            [fleet.behaviour.availability.spell(k, (day * 24 + hour) * HOUR)[0] for k in range(105) for day in range(7)]
+            [
+                fleet.behaviour.availability.interval(k, (day * 24 + hour) * HOUR)[0]
+                for k in range(105)
+                for day in range(7)
+            ]
         )
         for hour in (2, 14)  # the run begins at 22:00
     ]

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from coordinator.records.store import read
-from coordinator.workers.launcher import Nursery
+from coordinator.workers.launcher import WorkerLauncher
 from scenarios import runner
-from scenarios.cli.main import guarded
+from scenarios.cli.main import run_command
 from scenarios.config.load import ScenarioError, load
 from scenarios.host import Host, logging_to
 from tests.remains import Watch
@@ -28,8 +28,8 @@ QUICK = ("train.local_epochs=1", "rounds.max=4", "stop.target_accuracy=1.0")
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as started:
+def launcher() -> Iterator[WorkerLauncher]:
+    with WorkerLauncher() as started:
         yield started
 
 
@@ -54,9 +54,9 @@ def watch() -> Iterator[Watch]:
     watched.close()
 
 
-def undisturbed(overrides: list[str], out: Path, nursery: Nursery) -> Path:
+def undisturbed(overrides: list[str], out: Path, launcher: WorkerLauncher) -> Path:
     loaded = load("digits", [*QUICK, *overrides])
-    return Path(runner.run(loaded, Host(out, 2, "cpu", "whole"), nursery, lambda: False, True)["run_dir"])
+    return Path(runner.run(loaded, Host(out, 2, "cpu", "whole"), launcher, lambda: False, True)["run_dir"])
 
 
 def everything(folder: Path) -> dict[str, list[tuple[Any, ...]]]:
@@ -69,7 +69,7 @@ def committed(folder: Path) -> int:
 
 COMMIT = ("coordinator.records.store:Ledger.commit", "before", "2")
 CHECKPOINT = ("coordinator.records.checkpoints:write_vectors", "before", "2")
-TRAINING = ("coordinator.rounds.run:Federation.submit", "before", "1")
+TRAINING = ("coordinator.rounds.run:FederatedRun.submit", "before", "1")
 SUMMARY = ("coordinator.records.store:Ledger.finish", "before", "1")
 
 
@@ -100,7 +100,7 @@ def test_a_disk_that_takes_nothing_more_ends_a_run_that_can_go_on_later(
     said: str,
     disk: Path,
     tmp_path: Path,
-    nursery: Nursery,
+    launcher: WorkerLauncher,
     watch: Watch,
 ) -> None:
     folder = disk / "digits" / "a"
@@ -119,24 +119,24 @@ def test_a_disk_that_takes_nothing_more_ends_a_run_that_can_go_on_later(
     if what.startswith("seal="):
         subprocess.run(["umount", what.removeprefix("seal=")], check=True)
     (folder / "filler").unlink(missing_ok=True)
-    loaded, device = runner.begun(folder, "auto")
-    summary = runner.resume(loaded, Host(disk, 2, device), folder, nursery, lambda: False)
+    loaded, device = runner.open_existing(folder, "auto")
+    summary = runner.resume(loaded, Host(disk, 2, device), folder, launcher, lambda: False)
     assert summary["rounds"] == 4
-    assert everything(folder) == everything(undisturbed(overrides, tmp_path, nursery))
+    assert everything(folder) == everything(undisturbed(overrides, tmp_path, launcher))
     assert list(folder.rglob("*.part")) == []
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert guarded(words) == 2
+    assert run_command(words) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     return captured.err
 
 
 def test_a_disk_without_room_is_refused_before_anything_is_started(
-    disk: Path, nursery: Nursery, capsys: pytest.CaptureFixture[str]
+    disk: Path, launcher: WorkerLauncher, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ended, folder = undisturbed(["rounds.max=1"], disk, nursery), disk / "digits" / "begun"
+    ended, folder = undisturbed(["rounds.max=1"], disk, launcher), disk / "digits" / "begun"
     folder.mkdir()
     shutil.copy(ended / "scenario.toml", folder)
     meddler.fill(disk)
@@ -146,7 +146,7 @@ def test_a_disk_without_room_is_refused_before_anything_is_started(
     assert refused(capsys, "resume", str(folder), "--json") == (
         f"fedbr: run folder {folder} cannot be written: No space left on device\n"
     )
-    assert guarded(["resume", str(ended), "--json"]) == 0  # there is nothing that it needs room for
+    assert run_command(["resume", str(ended), "--json"]) == 0  # there is nothing that it needs room for
     assert capsys.readouterr().err == (
         f"fedbr: warning: there is no report: [Errno 28] No space left on device: '{ended / 'report.html'}'\n"
     )
@@ -158,16 +158,16 @@ def test_a_disk_without_room_is_refused_before_anything_is_started(
     assert refused(capsys, "resume", str(folder)) == (
         f"fedbr: run folder {folder} cannot be written: Read-only file system\n"
     )
-    assert guarded(["resume", str(ended), "--json"]) == 0
+    assert run_command(["resume", str(ended), "--json"]) == 0
     assert sorted(path.name for path in (disk / "digits").iterdir()) == ["begun", "whole"]
 
 
 def test_a_cache_that_can_only_be_read_is_used_as_far_as_it_goes(
-    disk: Path, tmp_path: Path, nursery: Nursery, monkeypatch: pytest.MonkeyPatch
+    disk: Path, tmp_path: Path, launcher: WorkerLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def made(name: str, *overrides: str) -> str:
         loaded = load("digits", ["rounds.max=1", "method=fedavg", *overrides])
-        return str(runner.run(loaded, Host(tmp_path, 1, "cpu", name), nursery, lambda: False, True)["model_sha256"])
+        return str(runner.run(loaded, Host(tmp_path, 1, "cpu", name), launcher, lambda: False, True)["model_sha256"])
 
     expected = made("elsewhere", "data.clients=7")
     monkeypatch.setenv("XDG_CACHE_HOME", str(disk))

@@ -11,11 +11,13 @@ import pytest
 STRANGER = 54321
 PROGRAM = f"""
 import os, sys
-from scenarios import catalogue, cli, cli_guests, doctor, tables  # whoever is no longer root may not read the code
-from scenarios.studies import check
+# whoever is no longer root may not read the code
+from scenarios.cli import listing, main, remote
+from scenarios.report import terminal
+from scenarios.studies import doctor, estimate
 os.setgroups([])
 os.setuid({STRANGER})
-sys.exit(cli.guarded(sys.argv[1:]))
+sys.exit(main.run_command(sys.argv[1:]))
 """
 NO_HOME = "fedbr: there is no home folder for the cache: set HOME or XDG_CACHE_HOME\n"
 

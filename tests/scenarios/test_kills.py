@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from coordinator.records.store import read
-from coordinator.workers.launcher import Nursery
+from coordinator.workers.launcher import WorkerLauncher
 from scenarios import runner
-from scenarios.cli.main import guarded
+from scenarios.cli.main import run_command
 from scenarios.config.load import load
 from scenarios.host import Host
 
@@ -32,9 +32,9 @@ BEFORE_PRUNING = ("coordinator.records.store:Ledger.commit", "after", 2)
 """The round is committed, and what it made obsolete still lies there."""
 IN_TRANSACTION = ("coordinator.records.store:Ledger._drop_checkpoints", "before", 1)
 """All rows of the round are in, and the transaction is open."""
-IN_EVALUATION = ("coordinator.rounds.evaluation:Scoring.wait", "before", 2)
+IN_EVALUATION = ("coordinator.rounds.evaluation:Evaluation.wait", "before", 2)
 """Workers score the model, and train for the next round."""
-AMONG_REPLIES = ("coordinator.rounds.run:Federation.judge", "before", 3)
+AMONG_REPLIES = ("coordinator.rounds.run:FederatedRun.validate", "before", 3)
 """Two clients of the round have answered, and perhaps kept something; others are being trained."""
 IN_STATE_FILE = ("os:fsync", "before", 4)
 """The coordinator keeps for a client what it has sent it; a probe of the disk and two checkpoints came before."""
@@ -53,23 +53,23 @@ IN_REPORT = ("os:fsync", "before", 5)
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
+def launcher() -> Iterator[WorkerLauncher]:
     """For the runs that nobody kills: to import torch anew for each of them takes longer than they do."""
-    with Nursery() as started:
+    with WorkerLauncher() as started:
         yield started
 
 
 QUICK = ("train.local_epochs=1", "rounds.max=5", "stop.target_accuracy=1.0")
 
 
-def undisturbed(out: Path, nursery: Nursery, *overrides: str) -> Path:
-    result = runner.run(load("digits", [*QUICK, *overrides]), Host(out, 2, "cpu", "whole"), nursery, never, True)
+def undisturbed(out: Path, launcher: WorkerLauncher, *overrides: str) -> Path:
+    result = runner.run(load("digits", [*QUICK, *overrides]), Host(out, 2, "cpu", "whole"), launcher, never, True)
     return Path(result["run_dir"])
 
 
-def resumed(folder: Path, nursery: Nursery) -> dict[str, Any]:
-    loaded, device = runner.begun(folder, "auto")
-    return runner.resume(loaded, Host(folder.parent, 2, device), folder, nursery, never)
+def resumed(folder: Path, launcher: WorkerLauncher) -> dict[str, Any]:
+    loaded, device = runner.open_existing(folder, "auto")
+    return runner.resume(loaded, Host(folder.parent, 2, device), folder, launcher, never)
 
 
 def never() -> bool:
@@ -138,22 +138,24 @@ ASYNCHRONOUS: list[Kill] = [
     ],
 )
 def test_killed_at_one_bad_moment_after_the_other_a_run_still_ends_in_the_same_chain(
-    overrides: tuple[str, ...], kills: list[Kill], nursery: Nursery, tmp_path: Path
+    overrides: tuple[str, ...], kills: list[Kill], launcher: WorkerLauncher, tmp_path: Path
 ) -> None:
-    whole, folder = undisturbed(tmp_path, nursery, *overrides), tmp_path / "digits" / "cut"
+    whole, folder = undisturbed(tmp_path, launcher, *overrides), tmp_path / "digits" / "cut"
     words = begin(tmp_path, *overrides)
     for instant, rounds, left in kills:
         killed(instant, words)
         assert (committed(folder), list(folder.glob(left)) != []) == (rounds, True), instant
         words = go_on(folder)
-    assert resumed(folder, nursery)["rounds"] == 5
+    assert resumed(folder, launcher)["rounds"] == 5
 
     assert everything(folder) == everything(whole)
     assert files(folder) == files(whole)
     assert sorted(path.name for path in (tmp_path / "digits").iterdir()) == ["cut", "whole"]
 
 
-def test_a_run_that_is_killed_while_its_folder_is_made_can_be_begun_again(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_run_that_is_killed_while_its_folder_is_made_can_be_begun_again(
+    launcher: WorkerLauncher, tmp_path: Path
+) -> None:
     folder, words = tmp_path / "digits" / "cut", begin(tmp_path, "method=fedavg", "rounds.max=2")
     in_scenario, in_environment = ("os:fsync", "before", 2), ("os:fsync", "before", 3)
 
@@ -162,9 +164,9 @@ def test_a_run_that_is_killed_while_its_folder_is_made_can_be_begun_again(nurser
     killed(in_environment, words)  # the same words again: nothing was there to be resumed
     assert files(folder) == ["environment.json.part", "scenario.toml"]
     killed(IN_LEDGER, go_on(folder))
-    assert resumed(folder, nursery)["rounds"] == 2
+    assert resumed(folder, launcher)["rounds"] == 2
 
-    whole = undisturbed(tmp_path, nursery, "method=fedavg", "rounds.max=2")
+    whole = undisturbed(tmp_path, launcher, "method=fedavg", "rounds.max=2")
     assert everything(folder) == everything(whole)
     assert files(folder) == files(whole)
     assert sorted(path.name for path in (tmp_path / "digits").iterdir()) == ["cut", "whole"]
@@ -187,10 +189,10 @@ def test_a_run_that_is_killed_after_its_last_round_is_resumed_to_its_end(
     assert (folder / left).exists()
     assert not (folder / "report.html").exists()
 
-    assert guarded([*go_on(folder), "--json"]) == 0
+    assert run_command([*go_on(folder), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["run_dir"], result["rounds"], result["stopped_by"]) == (str(folder), 1, "rounds")
-    assert guarded([*words[:-1], "whole", "--json"]) == 0
+    assert run_command([*words[:-1], "whole", "--json"]) == 0
     assert {**json.loads(capsys.readouterr().out), **HOST_KEYS} == {**result, **HOST_KEYS}
     assert files(folder) == files(tmp_path / "digits" / "whole")
 

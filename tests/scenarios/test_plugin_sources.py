@@ -20,10 +20,10 @@ ROOT = Path(__file__).parents[2]
 PLUG_IN = {
     "my_pkg/__init__.py": "",
     "my_pkg/my_method.py": """
-from coordinator.methods.spec import Objective
+from coordinator.methods.spec import ObjectiveSpec
 from my_pkg.options import SmoothOptions
 
-ROW = Objective(
+SPEC = ObjectiveSpec(
     name="smooth",
     title="label smoothing",
     source="a test",
@@ -42,13 +42,13 @@ class SmoothOptions(Options):
     "my_client.py": """
 from my_helper import smooth_loss
 
-from edge.training.client_update import Local
+from edge.training.client_update import ClientUpdate
 
 
-class Smooth(Local):
+class Smooth(ClientUpdate):
     def loss(self, net, x, y):
         loss, noted = smooth_loss(net.run(x), y, self.options["amount"])
-        self.note(noted)
+        self.record_loss(noted)
         return loss
 """,
     "my_helper.py": """
@@ -62,7 +62,7 @@ def smooth_loss(logits, y, amount):
 }
 FOUND = {"my_pkg", "my_pkg.my_method", "my_pkg.options", "my_client", "my_helper"}
 COPIES = ["my_client.py", "my_helper.py", "my_pkg/__init__.py", "my_pkg/my_method.py", "my_pkg/options.py"]
-RUN = ("run", "digits", "method=my_pkg.my_method:ROW", "rounds.max=2", "train.local_epochs=1")
+RUN = ("run", "digits", "method=my_pkg.my_method:SPEC", "rounds.max=2", "train.local_epochs=1")
 KILLED = ("tests.scenarios.meddler", "kill", "coordinator.records.store:Ledger.commit", "after", "1")
 CLI = ("scenarios.cli.main",)
 
@@ -140,7 +140,7 @@ def test_client_halves_rows_and_readers_name_modules_of_the_users_own(
     written(tmp_path, {"named_row.py": PLUG_IN["my_pkg/my_method.py"].replace("my_pkg.options", "named_options")})
     written(tmp_path, {"named_options.py": PLUG_IN["my_pkg/options.py"]})
     monkeypatch.syspath_prepend(tmp_path)
-    loaded = load("digits", ["method=named_row:ROW + fedprox"])
+    loaded = load("digits", ["method=named_row:SPEC + fedprox"])
     assert plugin_sources.named(loaded) == {
         "named_row", "my_client", "edge.methods.fedprox", "edge.models.digits_cnn", "edge.data.digits"
     }  # fmt: skip

@@ -20,32 +20,32 @@ from typing import Any
 import pytest
 
 from coordinator.records.store import read
-from coordinator.rounds.run import Progress, RunFailed
-from coordinator.workers.launcher import Nursery
+from coordinator.rounds.run import RoundFinished, RunFailed
+from coordinator.workers.launcher import WorkerLauncher
 from edge.data.atomic_cache import CacheError, build_once, text_once
 from scenarios import run_folder, runner
-from scenarios.cli.main import guarded
+from scenarios.cli.main import run_command
 from scenarios.config.load import ScenarioError, load
 from scenarios.host import Host
 from scenarios.report import html
 from scenarios.run_folder import SUPER_JOURNAL
-from scenarios.studies.sweep import MARK, Part, Study, pending, run_all
+from scenarios.studies.sweep import MARK, PlannedRun, Sweep, pending, run_all
 
 DIGITS = ("rounds.max=3", "stop.target_accuracy=1.0", "train.local_epochs=1", "method=fedbr")
 NEWEST = "checkpoints/round-000001.safetensors"
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as started:
+def launcher() -> Iterator[WorkerLauncher]:
+    with WorkerLauncher() as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def stopped(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    done: list[Progress] = []
+def stopped(launcher: WorkerLauncher, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    done: list[RoundFinished] = []
     host = Host(tmp_path_factory.mktemp("out"), 2, "cpu", "cut", on_round=done.append)
-    result = runner.run(load("digits", DIGITS), host, nursery, lambda: len(done) >= 2, True)
+    result = runner.run(load("digits", DIGITS), host, launcher, lambda: len(done) >= 2, True)
     assert (result["stopped_by"], result["rounds"]) == ("user", 2)
     return Path(result["run_dir"])
 
@@ -67,9 +67,9 @@ def never() -> bool:
     return False
 
 
-def resumed(folder: Path, nursery: Nursery) -> dict[str, Any]:
-    loaded, device = runner.begun(folder, "auto")
-    return runner.resume(loaded, Host(folder.parent, 2, device), folder, nursery, never)
+def resumed(folder: Path, launcher: WorkerLauncher) -> dict[str, Any]:
+    loaded, device = runner.open_existing(folder, "auto")
+    return runner.resume(loaded, Host(folder.parent, 2, device), folder, launcher, never)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -94,7 +94,7 @@ def test_a_folder_that_is_a_link_is_refused_and_what_lies_behind_it_stays(
     shutil.rmtree(folder / name)
     (folder / name).symlink_to(precious.parent)
     before = files(precious.parent)
-    assert guarded(["resume", str(folder)]) == 2
+    assert run_command(["resume", str(folder)]) == 2
     assert f"fedbr: {folder / name} is a link: nothing outside of a run folder is written" in capsys.readouterr().err
     assert files(precious.parent) == before
 
@@ -114,7 +114,7 @@ def test_a_file_that_is_a_link_is_refused(
         place.unlink()
     place.symlink_to(precious)
     before = precious.read_bytes()
-    assert guarded([command, str(folder)]) == 2
+    assert run_command([command, str(folder)]) == 2
     assert capsys.readouterr().err.startswith(f"fedbr: {place} is a link: ")
     assert precious.read_bytes() == before
 
@@ -124,24 +124,26 @@ def test_a_pipe_in_a_files_place_is_refused_and_not_waited_for(
 ) -> None:
     (folder / "environment.json").unlink()
     os.mkfifo(folder / "environment.json")
-    assert guarded(["resume", str(folder)]) == 2
+    assert run_command(["resume", str(folder)]) == 2
     assert "environment.json is no ordinary file" in capsys.readouterr().err
 
 
-def test_the_folder_that_the_user_names_may_be_a_link(folder: Path, nursery: Nursery, tmp_path: Path) -> None:
+def test_the_folder_that_the_user_names_may_be_a_link(folder: Path, launcher: WorkerLauncher, tmp_path: Path) -> None:
     (tmp_path / "alias").symlink_to(folder)
-    assert resumed(tmp_path / "alias", nursery)["rounds"] == 3
+    assert resumed(tmp_path / "alias", launcher)["rounds"] == 3
 
 
-def test_a_log_is_not_written_through_a_link_that_comes_later(folder: Path, precious: Path, nursery: Nursery) -> None:
-    loaded, device = runner.begun(folder, "auto")
+def test_a_log_is_not_written_through_a_link_that_comes_later(
+    folder: Path, precious: Path, launcher: WorkerLauncher
+) -> None:
+    loaded, device = runner.open_existing(folder, "auto")
 
     def on_start(*_: object) -> None:
         for path in (folder / "logs").glob("worker-*.log"):
             path.unlink()
             path.symlink_to(precious)
 
-    resumed = runner.resume(loaded, Host(folder.parent, 2, device, on_start=on_start), folder, nursery, never)
+    resumed = runner.resume(loaded, Host(folder.parent, 2, device, on_start=on_start), folder, launcher, never)
     assert resumed["rounds"] == 3  # other workers, with other logs, took their places
     assert precious.read_text() == "years of work"
 
@@ -151,7 +153,7 @@ def test_a_journal_that_names_another_is_refused(
 ) -> None:
     journal = folder / "ledger.sqlite-journal"
     journal.write_bytes(bytes(512) + str(precious).encode() + SUPER_JOURNAL)
-    assert guarded(["resume", str(folder)]) == 2
+    assert run_command(["resume", str(folder)]) == 2
     assert f"fedbr: {journal} names another journal" in capsys.readouterr().err
     assert precious.exists()
 
@@ -178,14 +180,14 @@ def test_a_report_replaces_a_link_but_follows_one_that_the_user_names(
     "name", ["../../../../precious", "/abs/precious", "thesis.tex", "../1-0.safetensors", "01-0.safetensors"]
 )
 def test_a_ledger_that_names_a_file_of_no_run_is_refused_and_nothing_is_removed(
-    table: str, name: str, folder: Path, nursery: Nursery
+    table: str, name: str, folder: Path, launcher: WorkerLauncher
 ) -> None:
     edited(folder, f"UPDATE {table} SET file = '{name}' WHERE rowid = (SELECT MAX(rowid) FROM {table})")
     stranger = folder / "checkpoints" / "thesis.tex"
     stranger.write_text("years of work")
     before = {name for name in files(folder) if not name.startswith(("logs", "ledger"))}
     with pytest.raises(RunFailed) as refused:
-        resumed(folder, nursery)
+        resumed(folder, launcher)
     said = str(refused.value).splitlines()[0]
     assert said == f"{folder / 'ledger.sqlite'}: table {table} names the file {name!r}, which no run has written"
     assert {name for name in files(folder) if not name.startswith(("logs", "ledger"))} == before
@@ -194,23 +196,23 @@ def test_a_ledger_that_names_a_file_of_no_run_is_refused_and_nothing_is_removed(
 # --- what is removed --------------------------------------------------------------------------------------------------
 
 
-def test_a_strangers_files_stay_where_they_are(folder: Path, nursery: Nursery) -> None:
+def test_a_strangers_files_stay_where_they_are(folder: Path, launcher: WorkerLauncher) -> None:
     strangers = {folder / place / "thesis.tex" for place in ("checkpoints", "state", "logs", ".")}
     for path in strangers:
         path.write_text("years of work")
     ours = [folder / "checkpoints" / "round-000009.safetensors.part", folder / "state" / "7-7.safetensors.12.part"]
     for path in ours:
         path.write_text("half")
-    assert resumed(folder, nursery)["rounds"] == 3
+    assert resumed(folder, launcher)["rounds"] == 3
     assert {path.read_text() for path in strangers} == {"years of work"}
     assert [path.exists() for path in ours] == [False, False]
 
 
-def test_a_run_that_begins_anew_keeps_a_strangers_files(folder: Path, nursery: Nursery) -> None:
+def test_a_run_that_begins_anew_keeps_a_strangers_files(folder: Path, launcher: WorkerLauncher) -> None:
     (folder / "ledger.sqlite").unlink()
     for name in ("checkpoints/thesis.tex", "ledger.sqlite.bak"):
         (folder / name).write_text("years of work")
-    assert resumed(folder, nursery)["rounds"] == 3
+    assert resumed(folder, launcher)["rounds"] == 3
     assert (folder / "checkpoints" / "thesis.tex").read_text() == "years of work"
     assert (folder / "ledger.sqlite.bak").read_text() == "years of work"
 
@@ -231,9 +233,9 @@ def test_a_run_that_is_discarded_leaves_no_folder_but_for_what_is_not_its_own(fo
 # --- studies ----------------------------------------------------------------------------------------------------------
 
 
-def study(out: Path, place: Callable[[Path], object]) -> Study:
+def study(out: Path, place: Callable[[Path], object]) -> Sweep:
     """One run of its own, in a folder that was begun; ``place`` makes the run's."""
-    made = Study("budget", "digits", [Part("one", load("digits", DIGITS), {"rounds": 2})], "a")
+    made = Sweep("budget", "digits", [PlannedRun("one", load("digits", DIGITS), {"rounds": 2})], "a")
     folder = out / "digits" / "a"
     folder.mkdir(parents=True)
     (folder / MARK).write_text('{"study": "budget"}')
@@ -261,14 +263,14 @@ def test_a_run_of_a_study_with_a_link_in_it_is_refused(stopped: Path, precious: 
     assert [path.name for path in precious.parent.iterdir()] == ["thesis.tex"]
 
 
-def test_a_run_of_a_study_is_not_made_anew_over_a_file(tmp_path: Path, nursery: Nursery) -> None:
+def test_a_run_of_a_study_is_not_made_anew_over_a_file(tmp_path: Path, launcher: WorkerLauncher) -> None:
     made = study(tmp_path, lambda place: place.write_text("years of work"))
     with pytest.raises(ScenarioError, match=r"one is no file of a run"):
-        run_all(made, Host(tmp_path, 2, "cpu"), nursery, never)
+        run_all(made, Host(tmp_path, 2, "cpu"), launcher, never)
     assert (tmp_path / "digits" / "a" / "one").read_text() == "years of work"
 
 
-def test_a_run_of_a_study_is_not_made_anew_over_a_strangers_file(tmp_path: Path, nursery: Nursery) -> None:
+def test_a_run_of_a_study_is_not_made_anew_over_a_strangers_file(tmp_path: Path, launcher: WorkerLauncher) -> None:
     def place(folder: Path) -> None:
         (folder / "checkpoints").mkdir(parents=True)
         (folder / "checkpoints" / "thesis.tex").write_text("years of work")
@@ -276,7 +278,7 @@ def test_a_run_of_a_study_is_not_made_anew_over_a_strangers_file(tmp_path: Path,
 
     made = study(tmp_path, place)
     with pytest.raises(ScenarioError, match=r"one/checkpoints/thesis.tex is no file of a run"):
-        run_all(made, Host(tmp_path, 2, "cpu"), nursery, never)
+        run_all(made, Host(tmp_path, 2, "cpu"), launcher, never)
     left = tmp_path / "digits" / "a" / "one" / "checkpoints"
     assert {path.name: path.read_text() for path in left.iterdir()} == {"thesis.tex": "years of work"}
 
@@ -315,7 +317,7 @@ def test_a_row_that_was_edited_is_named_and_the_run_is_not_gone_on_with(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     edited(folder, "UPDATE visits SET steps = 77 WHERE visit = (SELECT MIN(visit) FROM visits WHERE round = 1)")
-    assert guarded(["resume", str(folder), "--workers", "1", "--quiet"]) == 3
+    assert run_command(["resume", str(folder), "--workers", "1", "--quiet"]) == 3
     assert capsys.readouterr().err.startswith(
         f"fedbr: {folder / 'ledger.sqlite'}: round 1: its rows are not what was committed"
     )
@@ -324,10 +326,10 @@ def test_a_row_that_was_edited_is_named_and_the_run_is_not_gone_on_with(
 # --- checkpoints that are none ----------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_that_is_a_link_to_a_device_is_damaged(folder: Path, nursery: Nursery) -> None:
+def test_a_checkpoint_that_is_a_link_to_a_device_is_damaged(folder: Path, launcher: WorkerLauncher) -> None:
     (folder / NEWEST).unlink()
     (folder / NEWEST).symlink_to("/dev/zero")
-    assert resumed(folder, nursery)["rounds"] == 3
+    assert resumed(folder, launcher)["rounds"] == 3
     ((detail,),) = read(folder / "ledger.sqlite", "SELECT detail FROM host_events WHERE kind = 'checkpoint_damaged'")
     assert detail == f"round 1: {NEWEST} is missing or not what was committed; going back to round 0"
     assert (folder / NEWEST).is_file() and not (folder / NEWEST).is_symlink()

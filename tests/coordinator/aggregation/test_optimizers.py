@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from coordinator.aggregation.optimizers import OPTIMISERS, Replace
-from coordinator.aggregation.server import Server, Setup
-from coordinator.rounds.policy import Rules
+from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS, ServerOptimizer
+from coordinator.aggregation.server import ServerContext, ServerStrategy
+from coordinator.rounds.policy import RoundPolicy
 from edge.protocol.config import TrainConfig
 from edge.protocol.messages import Update
 from edge.protocol.payload import MODEL, BlockShape, Layout
@@ -20,12 +20,12 @@ from tests.toy import play, vector
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=3)
 
 
-def optimiser(name: str, **options: float) -> Replace:
-    row = OPTIMISERS[name]
+def optimiser(name: str, **options: float) -> ServerOptimizer:
+    row = SERVER_OPTIMIZERS[name]
     return row.make(row.options(**options))
 
 
-def step(one: Replace, current: list[float], mean: list[float]) -> list[float]:
+def step(one: ServerOptimizer, current: list[float], mean: list[float]) -> list[float]:
     stepped = one.step("w", np.array(current, np.float32), np.array(mean, np.float32))
     assert stepped.dtype == np.float32
     return [float(number) for number in stepped]
@@ -53,7 +53,7 @@ def test_steps_along_an_unchanging_change_tend_to_it_over_1_minus_momentum(momen
 
 def test_without_momentum_the_mean_is_the_next_model_to_the_bit() -> None:
     # 1 + (1e-9 - 1) is 0 in float32.
-    assert step(optimiser("fedavgm", momentum=0), [1.0], [1e-9]) == step(Replace(), [1.0], [1e-9])
+    assert step(optimiser("fedavgm", momentum=0), [1.0], [1e-9]) == step(ServerOptimizer(), [1.0], [1e-9])
     assert step(optimiser("fedavgm", momentum=0, lr=0.5), [1.0], [3.0]) == [2.0]
 
 
@@ -92,7 +92,7 @@ def test_adam_remembers_both_moments() -> None:
 @pytest.mark.parametrize("name", ["fedavgm", "fedadam", "fedyogi"])
 def test_where_clients_agree_with_the_server_the_model_stays(name: str) -> None:
     one, at = optimiser(name), [0.3, -7.0]
-    start = step(Replace(), at, at)
+    start = step(ServerOptimizer(), at, at)
     for _ in range(50):
         at = step(one, at, at)
     assert at == start
@@ -123,10 +123,12 @@ def test_parameters_step_and_buffers_are_averaged(name: str) -> None:
     initial = {MODEL: {"w": vector(0), "w.buffers": vector(0)}}
     samples = np.array([1, 3])
     keys = layout.keys()
-    setup = Setup(layout, initial, {}, "size", keys, keys, 0, samples, samples[:, None], optimiser(name, lr=0.5))
-    server = Server(setup)
+    setup = ServerContext(
+        layout, initial, {}, "size", keys, keys, 0, samples, samples[:, None], optimiser(name, lr=0.5)
+    )
+    server = ServerStrategy(setup)
     for client, number in enumerate((4.0, 8.0)):
-        server.fold(Update(client, 0, {}, {MODEL: {"w": vector(number), "w.buffers": vector(number)}}))
+        server.accumulate(Update(client, 0, {}, {MODEL: {"w": vector(number), "w.buffers": vector(number)}}))
     server.step()
     assert server.model["w.buffers"].data.tolist() == [7.0]
     moved = {"fedavgm": 3.5, "fedadam": 0.5 * 0.7 / (0.49**0.5 + 0.001), "fedyogi": 0.5 * 0.7 / (0.49**0.5 + 0.001)}
@@ -138,7 +140,7 @@ def test_they_step_where_updates_come_one_by_one(policy: str, tmp_path: Path) ->
     how: dict[str, Any] = {"participants": 3, "rounds": 3, "train": BRIEF}
 
     def played(name: str, server: str, **options: float) -> Any:
-        rules = Rules("fedasync") if policy == "fedasync" else Rules("fedbuff", buffer=2)
+        rules = RoundPolicy("fedasync") if policy == "fedasync" else RoundPolicy("fedbuff", buffer=2)
         return play(tmp_path / name, rules=rules, server=server, server_options=options, **how).model
 
     plain = played("plain", "plain")

@@ -15,18 +15,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.aggregation.server import Part, Server
+from coordinator.aggregation.server import ServerExtension, ServerStrategy
 from coordinator.methods.registry import CORRECTIONS, OBJECTIVES, Method, resolve
 from coordinator.records.store import HostEvent, read
-from coordinator.rounds.policy import Rules
-from coordinator.rounds.run import Federation, RunFailed
-from coordinator.rounds.synchronous import synchronous
-from coordinator.workers.launcher import Nursery
+from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.run import FederatedRun, RunFailed
+from coordinator.rounds.synchronous import run_synchronous
+from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
-from coordinator.workers.task import Heard, Order, PoolError, PoolTask, Reply
+from coordinator.workers.task import PoolError, PoolTask, Reply, ReplyHandler, TaskGroup
 from edge.protocol import messages
-from edge.protocol.config import DataConfig, Description, HalfConfig, Job, ModelConfig, PartitionConfig, TrainConfig
-from edge.protocol.fixed_point import ExactSum
+from edge.protocol.config import (
+    ComponentConfig,
+    DataConfig,
+    Job,
+    ModelConfig,
+    ModelProfile,
+    PartitionConfig,
+    TrainConfig,
+)
+from edge.protocol.fixed_point import FixedPointSum
 from edge.protocol.messages import Totals, Update
 from edge.protocol.payload import MODEL, Payload, Vector
 from scenarios.config.load import ScenarioError, load
@@ -47,7 +55,7 @@ class Site:
     def __init__(self, job: Job) -> None:
         pass
 
-    def describe(self, data: bool) -> tuple[Description, Payload]:
+    def describe(self, data: bool) -> tuple[ModelProfile, Payload]:
         raise NotImplementedError
 
     def train(self, task: messages.Train, state_in: str | None, state_out: str | None) -> Update:
@@ -67,20 +75,20 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    """One fork server for all tests of this file; it can import this file as ``test_fixed_point``."""
+def launcher() -> Iterator[WorkerLauncher]:
+    """One fork server for all tests of this file; it can import this file as ``test_partial_sums``."""
     sys.path.insert(0, str(HERE.parent))
-    with Nursery(preload=("test_fixed_point",)) as nursery:
-        yield nursery
+    with WorkerLauncher(preload=("test_partial_sums",)) as launcher:
+        yield launcher
     sys.path.remove(str(HERE.parent))
 
 
 class Crowd:
     """A pool, what happened in it, and how to kill its workers."""
 
-    def __init__(self, job: Job, workers: int, nursery: Nursery, logs: Path, site: str) -> None:
+    def __init__(self, job: Job, workers: int, launcher: WorkerLauncher, logs: Path, site: str) -> None:
         self.events: list[HostEvent] = []
-        self.pool = Pool(job, workers, nursery, logs, self.events.append, lambda: False, site)
+        self.pool = Pool(job, workers, launcher, logs, self.events.append, lambda: False, site)
 
     def of(self, kind: str) -> list[str]:
         return [event.detail for event in self.events if event.kind == kind]
@@ -94,11 +102,11 @@ class Crowd:
 
 
 @contextmanager
-def crowd(nursery: Nursery, logs: Path, workers: int) -> Iterator[Crowd]:
+def crowd(launcher: WorkerLauncher, logs: Path, workers: int) -> Iterator[Crowd]:
     """Workers with this file's `Site`."""
-    half = HalfConfig("nowhere:Nothing")
+    half = ComponentConfig("nowhere:Nothing")
     job = Job("run-1", 0, "cpu", "", ModelConfig("toy"), DataConfig("digits"), TrainConfig(), half)
-    opened = Crowd(job, workers, nursery, logs, "test_fixed_point:Site")
+    opened = Crowd(job, workers, launcher, logs, "test_partial_sums:Site")
     with opened.pool:
         yield opened
 
@@ -108,7 +116,7 @@ def visit(
 ) -> PoolTask:
     down = {key: Vector(np.full(NUMBERS, float(n), np.float32)) for n, key in enumerate("ab")}
     message = messages.Train(client, round, 0.1, {"act": act}, {MODEL: down})
-    return PoolTask(message, None, str(state_out) if state_out else None, share=share)
+    return PoolTask(message, None, str(state_out) if state_out else None, weight=share)
 
 
 class Clients:
@@ -124,7 +132,7 @@ class Clients:
 
 
 def means(totals: Totals) -> dict[str, set[float]]:
-    return {key: set(ExactSum(total).vector().tolist()) for key, total in totals[MODEL].items()}
+    return {key: set(FixedPointSum(total).vector().tolist()) for key, total in totals[MODEL].items()}
 
 
 MEANS = {"a": {3.5}, "b": {4.5}}
@@ -135,9 +143,9 @@ MEANS = {"a": {3.5}, "b": {4.5}}
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_every_update_is_in_the_sums_once(nursery: Nursery, tmp_path: Path, workers: int) -> None:
+def test_every_update_is_in_the_sums_once(launcher: WorkerLauncher, tmp_path: Path, workers: int) -> None:
     clients = Clients()
-    with crowd(nursery, tmp_path, workers) as opened:
+    with crowd(launcher, tmp_path, workers) as opened:
         order = opened.pool.submit([visit(client) for client in range(8)], clients)
         order.wait()
         assert means(order.collect()) == MEANS
@@ -145,10 +153,10 @@ def test_every_update_is_in_the_sums_once(nursery: Nursery, tmp_path: Path, work
 
 
 def test_the_socket_carries_two_models_per_worker_however_many_clients_there_are(
-    nursery: Nursery, tmp_path: Path
+    launcher: WorkerLauncher, tmp_path: Path
 ) -> None:
     model = 2 * 4 * NUMBERS
-    with crowd(nursery, tmp_path, 2) as opened:
+    with crowd(launcher, tmp_path, 2) as opened:
         opened.pool.submit([visit(client, share=0.0) for client in range(16)], lambda task, reply: None).wait()
         whole = opened.pool.physical_bytes[1]
         order = opened.pool.submit([visit(client, share=0.0625) for client in range(16)], Clients())
@@ -160,10 +168,10 @@ def test_the_socket_carries_two_models_per_worker_however_many_clients_there_are
 
 
 def test_a_worker_killed_in_mid_round_has_its_clients_trained_again_and_heard_once(
-    nursery: Nursery, tmp_path: Path
+    launcher: WorkerLauncher, tmp_path: Path
 ) -> None:
     clients = Clients()
-    with crowd(nursery, tmp_path, 1) as opened:
+    with crowd(launcher, tmp_path, 1) as opened:
         tasks = [visit(client, KILL_ONCE if client == 3 else NORMAL, tmp_path / "killed") for client in range(8)]
         order = opened.pool.submit(tasks, clients)
         order.wait()
@@ -177,10 +185,10 @@ def test_a_worker_killed_in_mid_round_has_its_clients_trained_again_and_heard_on
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_workers_killed_before_their_sums_were_collected_are_made_up_for(
-    nursery: Nursery, tmp_path: Path, workers: int
+    launcher: WorkerLauncher, tmp_path: Path, workers: int
 ) -> None:
     clients = Clients()
-    with crowd(nursery, tmp_path, workers) as opened:
+    with crowd(launcher, tmp_path, workers) as opened:
         order = opened.pool.submit([visit(client) for client in range(8)], clients)
         order.wait()
         opened.kill()
@@ -190,8 +198,10 @@ def test_workers_killed_before_their_sums_were_collected_are_made_up_for(
     assert sum(lost) == 8
 
 
-def test_rounds_that_were_cancelled_leave_nothing_in_the_sums_of_the_next(nursery: Nursery, tmp_path: Path) -> None:
-    with crowd(nursery, tmp_path, 1) as opened:
+def test_rounds_that_were_cancelled_leave_nothing_in_the_sums_of_the_next(
+    launcher: WorkerLauncher, tmp_path: Path
+) -> None:
+    with crowd(launcher, tmp_path, 1) as opened:
         early = opened.pool.submit([visit(client) for client in range(8)], Clients())
         early.wait()
         early.cancel()
@@ -200,8 +210,10 @@ def test_rounds_that_were_cancelled_leave_nothing_in_the_sums_of_the_next(nurser
         assert means(order.collect()) == MEANS
 
 
-def test_sums_with_updates_that_nobody_asked_for_are_refused_and_made_anew(nursery: Nursery, tmp_path: Path) -> None:
-    with crowd(nursery, tmp_path, 1) as opened:
+def test_sums_with_updates_that_nobody_asked_for_are_refused_and_made_anew(
+    launcher: WorkerLauncher, tmp_path: Path
+) -> None:
+    with crowd(launcher, tmp_path, 1) as opened:
         early = opened.pool.submit([visit(0)], Clients())
         early.wait()
         early.cancel()
@@ -212,8 +224,8 @@ def test_sums_with_updates_that_nobody_asked_for_are_refused_and_made_anew(nurse
     assert refused.endswith("sums of 2 updates of round 5 instead of 1 of 5 (1 refused so far)")
 
 
-def test_an_update_of_another_shape_is_named(nursery: Nursery, tmp_path: Path) -> None:
-    with crowd(nursery, tmp_path, 1) as opened:
+def test_an_update_of_another_shape_is_named(launcher: WorkerLauncher, tmp_path: Path) -> None:
+    with crowd(launcher, tmp_path, 1) as opened:
         order = opened.pool.submit([visit(0), visit(1, SHORT)], Clients())
         with pytest.raises(PoolError, match=r"client 1, round 5, train: given up after 3 workers") as failure:
             order.wait()
@@ -229,7 +241,7 @@ class Killing:
     def __init__(self, opened: Crowd, after: int) -> None:
         self.opened, self.after, self.size = opened, after, opened.pool.size
 
-    def submit(self, tasks: Sequence[PoolTask], heard: Heard) -> Order:
+    def submit(self, tasks: Sequence[PoolTask], heard: ReplyHandler) -> TaskGroup:
         def hear(task: PoolTask, reply: Reply) -> None:
             heard(task, reply)
             self.after -= isinstance(reply, Update)
@@ -240,18 +252,18 @@ class Killing:
         return self.opened.pool.submit(tasks, hear)
 
 
-def digits(folder: Path, **how: Any) -> Federation:
+def digits(folder: Path, **how: Any) -> FederatedRun:
     return federation(folder, clients=8, rounds=2, train=BRIEF, partition=UNEVEN, sum="fixed_point", **how)
 
 
-def on_real_workers(nursery: Nursery, folder: Path, workers: int, kill_after: int = -1) -> tuple[str, Crowd]:
+def on_real_workers(launcher: WorkerLauncher, folder: Path, workers: int, kill_after: int = -1) -> tuple[str, Crowd]:
     """(model hash, what happened) of a run."""
     run = digits(folder)
-    opened = Crowd(run.job, workers, nursery, folder, "edge.training.trainer:Site")
+    opened = Crowd(run.job, workers, launcher, folder, "edge.training.trainer:LocalTrainer")
     try:
         with opened.pool:
             run.workers = Killing(opened, kill_after)
-            synchronous(run)
+            run_synchronous(run)
     finally:
         run.ledger.close()
     return run.model_sha256(), opened
@@ -260,31 +272,33 @@ def on_real_workers(nursery: Nursery, folder: Path, workers: int, kill_after: in
 def in_process(folder: Path, shuffle: int | None = None) -> str:
     run = digits(folder, shuffle=shuffle)
     try:
-        synchronous(run)
+        run_synchronous(run)
     finally:
         run.ledger.close()
     return run.model_sha256()
 
 
-def test_the_model_is_the_same_for_any_number_of_workers_and_in_any_order(nursery: Nursery, tmp_path: Path) -> None:
+def test_the_model_is_the_same_for_any_number_of_workers_and_in_any_order(
+    launcher: WorkerLauncher, tmp_path: Path
+) -> None:
     hashes = {in_process(tmp_path / f"shuffled-{shuffle}", shuffle) for shuffle in (None, 1, 2)}
-    hashes |= {on_real_workers(nursery, tmp_path / str(workers), workers)[0] for workers in (1, 2, 3)}
+    hashes |= {on_real_workers(launcher, tmp_path / str(workers), workers)[0] for workers in (1, 2, 3)}
     assert len(hashes) == 1
 
 
-def test_the_model_is_the_same_when_workers_are_killed_in_mid_round(nursery: Nursery, tmp_path: Path) -> None:
+def test_the_model_is_the_same_when_workers_are_killed_in_mid_round(launcher: WorkerLauncher, tmp_path: Path) -> None:
     undisturbed = in_process(tmp_path / "undisturbed")
     for workers in (1, 2):
-        model, opened = on_real_workers(nursery, tmp_path / str(workers), workers, kill_after=5)
+        model, opened = on_real_workers(launcher, tmp_path / str(workers), workers, kill_after=5)
         assert model == undisturbed
         assert any("visits whose updates it had added up" in detail for detail in opened.of("task_repeated"))
 
 
-def test_a_scenario_may_ask_for_it_and_it_is_part_of_the_result(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_scenario_may_ask_for_it_and_it_is_part_of_the_result(launcher: WorkerLauncher, tmp_path: Path) -> None:
     def finished(workers: int, how: str) -> dict[str, Any]:
         loaded = load("digits", ["rounds.max=2", "train.local_steps=2", f"aggregate.sum={how}"])
         out = tmp_path / f"{how}-{workers}"
-        return run_scenario(loaded, Host(out, workers, "cpu"), nursery, lambda: False, stop_at_target=False)
+        return run_scenario(loaded, Host(out, workers, "cpu"), launcher, lambda: False, stop_at_target=False)
 
     one, three, plain = finished(1, "fixed_point"), finished(3, "fixed_point"), finished(2, "client_order")
     assert one["model_sha256"] == three["model_sha256"]
@@ -309,8 +323,8 @@ def test_the_model_is_that_of_client_order_within_1e_6(tmp_path: Path, method: s
     assert np.abs(exact.model - plain.model).max() < 1e-6 < 1e-3 < np.abs(exact.model - exact.start).max()
 
 
-@pytest.mark.parametrize("rules", [Rules("over_select", over_select=2.0), Rules("deadline", deadline=1.0)])
-def test_the_shares_are_those_of_the_visits_that_count(tmp_path: Path, rules: Rules) -> None:
+@pytest.mark.parametrize("rules", [RoundPolicy("over_select", over_select=2.0), RoundPolicy("deadline", deadline=1.0)])
+def test_the_shares_are_those_of_the_visits_that_count(tmp_path: Path, rules: RoundPolicy) -> None:
     how: dict[str, Any] = {"clients": 8, "participants": 4, "rounds": 1, "train": BRIEF, "rules": rules}
     if rules.policy == "deadline":
         how |= {"participants": 8, "seconds": [(0.125, n / 8, 0.125) for n in range(1, 9)]}
@@ -324,8 +338,8 @@ def test_a_share_is_a_clients_part_of_the_weights(tmp_path: Path) -> None:
     by_size, alike = (federation(tmp_path / weights, weights=weights).server for weights in ("size", "uniform"))
     held = by_size.setup.samples
     three = int(held[[0, 2, 3]].sum())
-    assert by_size.shares([0, 2, 3]) == {client: int(held[client]) / three for client in (0, 2, 3)}
-    assert alike.shares([0, 2, 3]) == {0: 1 / 3, 2: 1 / 3, 3: 1 / 3}
+    assert by_size.aggregation_weights([0, 2, 3]) == {client: int(held[client]) / three for client in (0, 2, 3)}
+    assert alike.aggregation_weights([0, 2, 3]) == {0: 1 / 3, 2: 1 / 3, 3: 1 / 3}
 
 
 def test_nothing_virtual_changes(tmp_path: Path) -> None:
@@ -343,7 +357,7 @@ def test_nothing_virtual_changes(tmp_path: Path) -> None:
 # --- updates that cannot be added up ----------------------------------------------------------------------------------
 
 
-def spoilt(folder: Path, spoil: Callable[[Update], Update], **how: Any) -> Federation:
+def spoilt(folder: Path, spoil: Callable[[Update], Update], **how: Any) -> FederatedRun:
     """A run in which updates are changed before they leave the client."""
     run = federation(folder, rounds=1, train=BRIEF, sum="fixed_point", **how)
     assert isinstance(run.workers, Direct)
@@ -353,10 +367,10 @@ def spoilt(folder: Path, spoil: Callable[[Update], Update], **how: Any) -> Feder
     return run
 
 
-def failure(run: Federation) -> str:
+def failure(run: FederatedRun) -> str:
     try:
         with pytest.raises(RunFailed) as failed:
-            synchronous(run)
+            run_synchronous(run)
     finally:
         run.ledger.close()
     return str(failed.value)
@@ -402,7 +416,7 @@ def test_a_number_at_the_limit_is_refused_and_the_largest_below_it_is_not(tmp_pa
         "(32768; numbers must be below 32768)"
     )
     run = spoilt(tmp_path / "below", with_number(2, 32767.998), weights="uniform")
-    synchronous(run)
+    run_synchronous(run)
     run.ledger.close()
     assert run.server.model["head"].data[3] == pytest.approx(32767.998 / 4, abs=1)
 
@@ -422,9 +436,9 @@ def test_sums_of_other_shapes_than_the_model_are_refused(tmp_path: Path) -> None
     assert "updates refused: round 0: shapes {'model': {'head': " in failure(spoilt(tmp_path, cut))
 
 
-def test_real_workers_are_not_asked_again_for_an_update_that_diverged(nursery: Nursery, tmp_path: Path) -> None:
+def test_real_workers_are_not_asked_again_for_an_update_that_diverged(launcher: WorkerLauncher, tmp_path: Path) -> None:
     run = federation(tmp_path, rounds=1, train=TrainConfig(lr=1e30, batch=32, local_steps=4), sum="fixed_point")
-    opened = Crowd(run.job, 2, nursery, tmp_path, "edge.training.trainer:Site")
+    opened = Crowd(run.job, 2, launcher, tmp_path, "edge.training.trainer:LocalTrainer")
     with opened.pool:
         run.workers = opened.pool
         assert failure(run).startswith("update refused: client 0, round 0: ")
@@ -466,31 +480,33 @@ LOOKING: dict[str, dict[str, Any]] = {"fedbr": {"deviation": "model"}, "fednova"
 """Methods that ship and can look into single updates, with options that make them; none, where they always do."""
 
 
-def own(half: type[Server] | type[Part] | None, base: type[Server] | type[Part]) -> set[str]:
-    """What a server half overrides of what sees single replies."""
-    names = [name for name in ("fold", "note", "weight") if hasattr(base, name)]
+def own(
+    half: type[ServerStrategy] | type[ServerExtension] | None, base: type[ServerStrategy] | type[ServerExtension]
+) -> set[str]:
+    """What a server side overrides of what sees single replies."""
+    names = [name for name in ("accumulate", "observe", "weight") if hasattr(base, name)]
     return set() if half is None else {name for name in names if getattr(half, name) is not getattr(base, name)}
 
 
 def test_every_half_that_looks_into_replies_says_so_in_its_row() -> None:
-    assert {name for name, row in OBJECTIVES.items() if own(row.server, Server)} == set(LOOKING)
+    assert {name for name, row in OBJECTIVES.items() if own(row.server, ServerStrategy)} == set(LOOKING)
     for name, options in LOOKING.items():
         row = OBJECTIVES[name]
-        assert row.single_replies(row.options(**options))
-        assert row.single_replies(row.options()) == (not options)
+        assert row.needs_individual_updates(row.options(**options))
+        assert row.needs_individual_updates(row.options()) == (not options)
     for correction in CORRECTIONS.values():
-        assert correction.single_replies == bool(own(correction.server, Part)), correction.name
+        assert correction.needs_individual_updates == bool(own(correction.server, ServerExtension)), correction.name
 
 
-class Robust(Server):
+class Robust(ServerStrategy):
     """Has its own way with replies, and a row that does not say so."""
 
-    def fold(self, reply: Update) -> None:
+    def accumulate(self, reply: Update) -> None:
         raise NotImplementedError
 
 
-class Watching(Part):
-    def fold(self, reply: Update) -> None:
+class Watching(ServerExtension):
+    def accumulate(self, reply: Update) -> None:
         raise NotImplementedError
 
 
@@ -498,8 +514,8 @@ def test_a_server_half_that_folds_by_itself_is_found_out_whatever_its_row_says()
     fedavg, fedprox = OBJECTIVES["fedavg"], CORRECTIONS["fedprox"]
     robust = Method("robust", replace(fedavg, name="robust", server=Robust), ())
     watched = Method("watched", fedavg, (fedprox, replace(fedprox, name="watching", server=Watching)))
-    assert robust.looks_into_single_replies(fedavg.options()) == "robust"
-    assert watched.looks_into_single_replies(fedavg.options()) == "watching"
+    assert robust.needs_individual_updates(fedavg.options()) == "robust"
+    assert watched.needs_individual_updates(fedavg.options()) == "watching"
     for name in ("fedavg", "fedprox", "fedmlb", "fedbr"):
         method = resolve(name)
-        assert method.looks_into_single_replies(method.options()) is None
+        assert method.needs_individual_updates(method.options()) is None

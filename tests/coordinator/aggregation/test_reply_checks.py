@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from coordinator.aggregation.server import check_reply
-from coordinator.rounds.policy import Rules
+from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.run import RunFailed
 from coordinator.rounds.synchronous import POLICIES
-from coordinator.workers.task import Heard, Order, PoolTask, Stopped
+from coordinator.workers.task import PoolTask, ReplyHandler, Stopped, TaskGroup
 from edge.protocol.config import TrainConfig
 from edge.protocol.messages import Update
 from edge.protocol.payload import MODEL, Vector
@@ -47,10 +47,10 @@ def test_training_that_diverges_ends_the_run_with_the_client_and_the_round(tmp_p
 
 @pytest.mark.parametrize(("policy", "called"), [("sync", "round"), ("fedbuff", "visit"), ("fedasync", "visit")])
 def test_errors_call_a_visit_by_the_number_that_it_has(policy: str, called: str, tmp_path: Path) -> None:
-    run = federation(tmp_path, rules=Rules(policy), rounds=1)
+    run = federation(tmp_path, rules=RoundPolicy(policy), rounds=1)
     tasks: list[PoolTask] = []
 
-    def give_up(asked: Sequence[PoolTask], heard: Heard) -> Order:
+    def give_up(asked: Sequence[PoolTask], heard: ReplyHandler) -> TaskGroup:
         tasks.extend(asked)
         raise Stopped
 

@@ -1,7 +1,7 @@
 """The interfaces admit methods that are not here yet: each is written below in its smallest form, and run.
 
 Two models down to one client, float buffers, a part that never travels, local training in two phases, and corrections
-with a server half. Rounds without a barrier have a file of their own.
+with a server side. Rounds without a barrier have a file of their own.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from coordinator.aggregation.optimizers import Replace
-from coordinator.aggregation.server import Dispatch, Model, Part, Server, Setup, State
-from coordinator.aggregation.weighted_sum import Sum
+from coordinator.aggregation.optimizers import ServerOptimizer
+from coordinator.aggregation.server import Download, Model, ServerContext, ServerExtension, ServerStrategy, State
+from coordinator.aggregation.weighted_sum import WeightedSum
 from coordinator.methods.fedavg import FedAvgOptions
 from coordinator.methods.registry import Method
-from coordinator.methods.spec import Correction, Objective, Options, plain_passes
+from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec, Options, fedavg_pass_counts
 from coordinator.rounds.budget import ROUNDS
-from coordinator.rounds.run import Federation
-from coordinator.rounds.synchronous import synchronous
-from coordinator.workers.task import Heard, Order, PoolTask, Workers
+from coordinator.rounds.run import FederatedRun
+from coordinator.rounds.synchronous import run_synchronous
+from coordinator.workers.task import PoolTask, ReplyHandler, TaskGroup, Workers
 from edge.models.registry import ModelRow
 from edge.protocol import client_state
 from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
 from edge.protocol.messages import Update
-from edge.protocol.payload import FORWARD, KINDS, MODEL, Floats, Payload, Vector, sha256
+from edge.protocol.payload import FORWARD, MODEL, PASS_TYPES, Floats, Payload, Vector, sha256
 from edge.training import client_update
-from edge.training.block_model import Net
-from edge.training.client_update import Batches, Local, Step
+from edge.training.block_model import BlockModel
+from edge.training.client_update import Batches, ClientUpdate, Step
 from tests.toy import federation, play
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=4)
@@ -44,18 +44,18 @@ BODY = ("conv1", "conv2", "conv3")
 
 def objective(name: str, client: str | None = None, **fields: Any) -> Method:
     """A method of this file."""
-    half = "edge.training.client_update:Local" if client is None else f"{__name__}:{client}"
+    half = "edge.training.client_update:ClientUpdate" if client is None else f"{__name__}:{client}"
     fields = {"options": FedAvgOptions, "client": half, **fields}
-    return Method(name, Objective(name=name, title=name, source="a test", neutral="", **fields), ())
+    return Method(name, ObjectiveSpec(name=name, title=name, source="a test", neutral="", **fields), ())
 
 
 # --- several models down to one client: IFCA --------------------------------------------------------------------------
 
 
-class Clusters(Local):
+class Clusters(ClientUpdate):
     """Trains whichever of the models that came down has the lower loss on the local data."""
 
-    def begin(self, net: Net, down: Payload, state: Payload, visit: client_update.Visit) -> None:
+    def begin(self, net: BlockModel, down: Payload, state: Payload, visit: client_update.VisitContext) -> None:
         losses = []
         for slot in (MODEL, "second"):
             net.load(down[slot])
@@ -63,34 +63,34 @@ class Clusters(Local):
         self.chosen = int(np.argmin(losses))
         super().begin(net, {MODEL: down[(MODEL, "second")[self.chosen]]}, state, visit)
 
-    def _loss(self, net: Net, visit: client_update.Visit) -> float:
+    def _loss(self, net: BlockModel, visit: client_update.VisitContext) -> float:
         with torch.no_grad():
             return sum(float(F.cross_entropy(net.run(x), y, reduction="sum")) for x, y in visit.local())
 
-    def end(self, net: Net, visit: client_update.Visit) -> tuple[Payload, Payload, dict[str, float]]:
+    def end(self, net: BlockModel, visit: client_update.VisitContext) -> tuple[Payload, Payload, dict[str, float]]:
         up, kept, numbers = super().end(net, visit)
         return up, kept, {**numbers, "cluster": float(self.chosen)}
 
 
-class ClusterServer(Server):
+class ClusterServer(ServerStrategy):
     """Keeps two models; a reply counts for the one that its client chose."""
 
-    def __init__(self, setup: Setup, parts: Sequence[Part] = ()) -> None:
+    def __init__(self, setup: ServerContext, parts: Sequence[ServerExtension] = ()) -> None:
         super().__init__(setup, parts)
         rng = np.random.default_rng(setup.seed)
         self.second = {
             key: Vector(v.data + rng.normal(0, 0.1, v.data.size).astype(np.float32)) for key, v in self.model.items()
         }
         self.chosen: dict[int, int] = {}
-        self.own = [{key: Sum() for key in setup.up} for _ in range(2)]
+        self.own = [{key: WeightedSum() for key in setup.up} for _ in range(2)]
 
-    def dispatch(self, client: int, round: int) -> Dispatch:
-        return Dispatch(client, self.joined(client, self.scored(client)))
+    def download(self, client: int, round: int) -> Download:
+        return Download(client, self.with_extensions(client, self.evaluation_model(client)))
 
-    def scored(self, client: int) -> Payload:
+    def evaluation_model(self, client: int) -> Payload:
         return {MODEL: dict(self.model), "second": dict(self.second)}
 
-    def fold(self, reply: Update) -> None:
+    def accumulate(self, reply: Update) -> None:
         self.chosen[reply.client] = int(reply.numbers["cluster"])
         sums = self.own[self.chosen[reply.client]]
         for key, total in sums.items():
@@ -100,20 +100,25 @@ class ClusterServer(Server):
         for model, sums in zip((self.model, self.second), self.own, strict=True):
             means = {key: total.mean() for key, total in sums.items()}
             model.update((key, Vector(mean)) for key, mean in means.items() if mean is not None)
-        self.own = [{key: Sum() for key in self.setup.up} for _ in range(2)]
+        self.own = [{key: WeightedSum() for key in self.setup.up} for _ in range(2)]
 
     def state(self) -> State:
         return super().state() | {f"second/{key}": vector.data for key, vector in self.second.items()}
 
 
 def two_forward_passes(blocks: int, options: Options, choice: object) -> Any:
-    passes = np.zeros((blocks, KINDS))
+    passes = np.zeros((blocks, PASS_TYPES))
     passes[:, FORWARD] = 2
     return passes
 
 
 IFCA = objective(
-    "ifca", "Clusters", server=ClusterServer, reports=("cluster",), whole_passes=two_forward_passes, evaluated="clients"
+    "ifca",
+    "Clusters",
+    server=ClusterServer,
+    reports=("cluster",),
+    once_per_visit_pass_counts=two_forward_passes,
+    evaluated="clients",
 )
 
 
@@ -149,7 +154,7 @@ NORMALISED = ModelRow(
 )  # fmt: skip
 
 
-class Still(Replace):
+class Still(ServerOptimizer):
     """A server optimiser that moves no parameter."""
 
     def step(self, key: str, current: Floats, mean: Floats) -> Floats:
@@ -164,7 +169,7 @@ class Listening:
 
     size = 1
 
-    def submit(self, tasks: Sequence[PoolTask], heard: Heard) -> Order:
+    def submit(self, tasks: Sequence[PoolTask], heard: ReplyHandler) -> TaskGroup:
         def listen(task: Any, reply: Any) -> None:
             if isinstance(reply, Update):
                 self.replies.append(reply)
@@ -173,10 +178,10 @@ class Listening:
         return self.workers.submit(tasks, listen)
 
 
-def with_buffers(folder: Path, method: str = "fedavg", **how: Any) -> tuple[Federation, list[Update]]:
+def with_buffers(folder: Path, method: str = "fedavg", **how: Any) -> tuple[FederatedRun, list[Update]]:
     run = federation(folder, method, model=ModelConfig(f"{__name__}:NORMALISED"), train=BRIEF, clients=3, **how)
     run.workers = listening = Listening(run.workers)
-    synchronous(run)
+    run_synchronous(run)
     run.ledger.close()
     return run, listening.replies
 
@@ -209,7 +214,7 @@ def test_corrections_act_on_parameters_and_buffers_are_averaged(method: str, tmp
     assert list(run.server.parts[0].state()) == ["body", "middle", "head"]
     last = [reply.payload[MODEL]["body.buffers"].data for reply in replies[-3:]]
     assert np.allclose(run.server.model["body.buffers"].data, np.mean(last, axis=0), rtol=0, atol=1e-6)
-    kept = client_state.read(run.kept(0))
+    kept = client_state.read(run.client_state_name(0))
     assert sorted(key for named in kept.values() for key in named) == ["body", "head", "middle"]
 
 
@@ -221,7 +226,7 @@ FEDPER = objective("fedper", down="without:head", up="without:head", evaluated="
 def test_a_private_head_never_travels_and_is_kept(tmp_path: Path) -> None:
     run = play(tmp_path, FEDPER, rounds=3, train=BRIEF)
     assert run.rows("SELECT DISTINCT key FROM transfers WHERE slot = 'model' ORDER BY key") == [(key,) for key in BODY]
-    heads = [client_state.read(run.federation.kept(client))[MODEL] for client in range(4)]
+    heads = [client_state.read(run.federation.client_state_name(client))[MODEL] for client in range(4)]
     assert [list(head) for head in heads] == [["head"]] * 4
     assert len({head["head"].version for head in heads}) == 4
 
@@ -231,8 +236,8 @@ def test_each_client_is_scored_with_its_own_head_on_its_own_test_examples(tmp_pa
     site, scores = run.workers.site, []
     for client in range(4):
         site.net.load({key: run.federation.server.model[key] for key in BODY})
-        site.net.load(client_state.read(run.federation.kept(client))[MODEL])
-        x, y = site.test_set.fetch(site.shares.test[client])
+        site.net.load(client_state.read(run.federation.client_state_name(client))[MODEL])
+        x, y = site.test_set.fetch(site.client_indices.test[client])
         with torch.no_grad():
             scores.append(float((site.net.run(x).argmax(1) == y).double().mean()))
     assert run.rows("SELECT accuracy FROM rounds")[-1][0] == pytest.approx(np.mean(scores))
@@ -248,14 +253,14 @@ def test_a_client_that_was_never_visited_has_its_head_as_it_was_initialised(tmp_
 # --- two phases of local training, and weights of branches that the client keeps: pFedMB ------------------------------
 
 
-class Phases(Local):
+class Phases(ClientUpdate):
     """First the body learns under a fixed head, then the head on a fixed body; keeps how often it was visited."""
 
-    def begin(self, net: Net, down: Payload, state: Payload, visit: client_update.Visit) -> None:
+    def begin(self, net: BlockModel, down: Payload, state: Payload, visit: client_update.VisitContext) -> None:
         super().begin(net, down, state, visit)
         self.visits = float(state["branch"]["visits"].data[0]) if "branch" in state else 0.0
 
-    def train(self, net: Net, batches: Batches, step: Step) -> None:
+    def train(self, net: BlockModel, batches: Batches, step: Step) -> None:
         self.seen = []
         for only in (BODY, ("head",)):
             net.train_only(only)
@@ -268,25 +273,27 @@ class Phases(Local):
         half = len(self.seen) // 2
         assert any(not torch.equal(a, b) for a, b in zip(self.seen[:half], self.seen[half:], strict=True))
 
-    def end(self, net: Net, visit: client_update.Visit) -> tuple[Payload, Payload, dict[str, float]]:
+    def end(self, net: BlockModel, visit: client_update.VisitContext) -> tuple[Payload, Payload, dict[str, float]]:
         up, kept, numbers = super().end(net, visit)
         visits = Vector(np.array([self.visits + 1], dtype=np.float32))
         return up, {**kept, "branch": {"visits": visits}}, numbers
 
 
 def phases_passes(blocks: int, options: Options, choice: object) -> Any:
-    passes = plain_passes(blocks)  # the first phase: gradients through all blocks, but no weight gradient of the head;
+    passes = fedavg_pass_counts(
+        blocks
+    )  # the first phase: gradients through all blocks, but no weight gradient of the head;
     passes[:, FORWARD] += 1  # the second: all forward, and the weight gradient that the first left out
     return passes
 
 
-PFEDMB = objective("pfedmb", "Phases", passes=phases_passes, keeps=True)
+PFEDMB = objective("pfedmb", "Phases", pass_counts=phases_passes, has_client_state=True)
 
 
 def test_local_training_in_two_phases(tmp_path: Path) -> None:
     run = play(tmp_path, PFEDMB, rounds=3, train=dataclasses.replace(BRIEF, momentum=0.5, clip=1.0, weight_decay=0.01))
     assert run.stopped_by == ROUNDS
-    kept = [client_state.read(run.federation.kept(client)) for client in range(4)]
+    kept = [client_state.read(run.federation.client_state_name(client)) for client in range(4)]
     assert [{slot: list(named) for slot, named in one.items()} for one in kept] == [{"branch": ["visits"]}] * 4
     assert [float(one["branch"]["visits"].data[0]) for one in kept] == [3, 3, 3, 3]
 
@@ -305,9 +312,9 @@ def test_a_restored_server_has_its_corrections_vectors(tmp_path: Path) -> None:
     server = play(tmp_path / "run", "scaffold", rounds=2, train=BRIEF).federation.server
     fresh = federation(tmp_path / "fresh", "scaffold")
     fresh.ledger.close()
-    assert sha256(fresh.server.dispatch(0, 2).payload) != sha256(server.dispatch(0, 2).payload)
+    assert sha256(fresh.server.download(0, 2).payload) != sha256(server.download(0, 2).payload)
     fresh.server.restore(server.model, server.state())
-    assert sha256(fresh.server.dispatch(0, 2).payload) == sha256(server.dispatch(0, 2).payload)
+    assert sha256(fresh.server.download(0, 2).payload) == sha256(server.download(0, 2).payload)
 
 
 def test_what_a_correction_keeps_outlives_a_broadcast_to_everyone(tmp_path: Path) -> None:
@@ -318,7 +325,7 @@ def test_what_a_correction_keeps_outlives_a_broadcast_to_everyone(tmp_path: Path
     listeners = [client for client, kind in visits if kind == "listen" and client in trained]
     assert listeners
     for client in listeners:
-        kept = client_state.read(run.federation.kept(client))
+        kept = client_state.read(run.federation.client_state_name(client))
         assert list(kept[MODEL]) == list(BODY)
         assert max(np.abs(vector.data).max() for vector in kept["control"].values()) > 0
 
@@ -326,11 +333,11 @@ def test_what_a_correction_keeps_outlives_a_broadcast_to_everyone(tmp_path: Path
 # --- a correction that has the last word on the global model: FedDyn --------------------------------------------------
 
 
-class Idle(client_update.Correction):
+class Idle(client_update.GradientCorrection):
     """Corrects nothing."""
 
 
-class Halfway(Part):
+class Halfway(ServerExtension):
     """Makes half a step."""
 
     def step(self, before: Model, after: Model) -> Model:
@@ -338,7 +345,7 @@ class Halfway(Part):
 
 
 def test_a_correction_may_have_the_last_word_on_the_global_model(tmp_path: Path) -> None:
-    idle = Correction("halfway", "halfway", "a test", Options, "", f"{__name__}:Idle", Halfway)
+    idle = CorrectionSpec("halfway", "halfway", "a test", Options, "", f"{__name__}:Idle", Halfway)
     damped = Method("halfway", objective("fedavg").objective, (idle,))
     run = play(tmp_path / "run", damped, rounds=1, train=BRIEF)
     whole = play(tmp_path / "whole", rounds=1, train=BRIEF)

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.aggregation.optimizers import Replace
-from coordinator.aggregation.update_checks import Faults, sums_too_far
-from coordinator.records.resume import take_up
+from coordinator.aggregation.optimizers import ServerOptimizer
+from coordinator.aggregation.update_checks import UpdateChecks, sums_too_far
+from coordinator.records.resume import resume_checkpoint
 from coordinator.records.store import read
-from coordinator.rounds.policy import Rules
-from coordinator.rounds.run import Federation, RunFailed
+from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.run import FederatedRun, RunFailed
 from coordinator.rounds.synchronous import POLICIES
-from coordinator.workers.task import Heard, PoolTask, Reply, Stopped
+from coordinator.workers.task import PoolTask, Reply, ReplyHandler, Stopped
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import Train, Update
 from edge.protocol.payload import MODEL, Shapes, Vector
@@ -64,7 +64,7 @@ class Spoiling:
     """What a pool would refuse other updates for, by task"""
     size = 1
 
-    def submit(self, tasks: Sequence[PoolTask], heard: Heard) -> Later:
+    def submit(self, tasks: Sequence[PoolTask], heard: ReplyHandler) -> Later:
         self.shapes_due += [task.up for task in tasks if isinstance(task.message, Train)]
 
         def hear(task: PoolTask, reply: Reply) -> None:
@@ -77,22 +77,22 @@ class Spoiling:
 
 
 def spoilt(
-    folder: Path, spoil: Callable[[Update], Update], faults: Faults, method: str = "fedavg", **how: Any
-) -> Federation:
+    folder: Path, spoil: Callable[[Update], Update], faults: UpdateChecks, method: str = "fedavg", **how: Any
+) -> FederatedRun:
     run = federation(folder, method, **{**HOW, **how})
     assert isinstance(run.workers, Direct)
     run.workers, run.faults = Spoiling(run.workers, spoil), faults
     return run
 
 
-def ended(run: Federation) -> Run:
+def ended(run: FederatedRun) -> Run:
     try:
         return Run(run, POLICIES[run.rules.policy](run))
     finally:
         run.ledger.close()
 
 
-REJECT, ZERO = Faults("reject"), Faults("zero")
+REJECT, ZERO = UpdateChecks("reject"), UpdateChecks("zero")
 
 
 def of_size(number: float) -> Callable[[Update], Update]:
@@ -112,7 +112,7 @@ def reporting(loss: float) -> Callable[[Update], Update]:
 @pytest.mark.parametrize("policy", ["sync", "fedbuff"])
 def test_finite_poison_is_refused_before_it_is_in_any_model(number: float, policy: str, tmp_path: Path) -> None:
     """And nothing of it is committed, so that the run can be gone on with."""
-    run = spoilt(tmp_path, of_size(number), Faults(), rules=Rules(policy, buffer=3))
+    run = spoilt(tmp_path, of_size(number), UpdateChecks(), rules=RoundPolicy(policy, buffer=3))
     with pytest.raises(RunFailed, match=r"client 1, \w+ \d: changes the model by a norm of .*faults.max_growth = 1000"):
         ended(run)
     assert run.committed.rounds == 0
@@ -144,7 +144,7 @@ def test_a_training_that_is_far_from_good_is_still_far_from_the_bound(tmp_path: 
 @pytest.mark.parametrize("loss", [1e300, -1e300, 1.7e308])
 def test_numbers_that_no_training_reports_are_refused(loss: float, tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match=r"client 1, round 0: loss = .* is more than any training reports"):
-        ended(spoilt(tmp_path, reporting(loss), Faults()))
+        ended(spoilt(tmp_path, reporting(loss), UpdateChecks()))
 
 
 def test_a_control_variate_has_a_bound_too(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_control_variate_has_a_bound_too(tmp_path: Path) -> None:
         return replace(update, payload={**update.payload, "control": control})
 
     with pytest.raises(RunFailed, match="client 1, round 0: the norm of control is"):
-        ended(spoilt(tmp_path, spoil, Faults(), "scaffold"))
+        ended(spoilt(tmp_path, spoil, UpdateChecks(), "scaffold"))
 
 
 def test_sums_of_workers_are_bounded_as_updates_are(tmp_path: Path) -> None:
@@ -165,12 +165,12 @@ def test_sums_of_workers_are_bounded_as_updates_are(tmp_path: Path) -> None:
     assert sums_too_far(run.faults, {MODEL: honest}, 1.0, run.server.model, run.reach(visits[0])) is None
     poison = {key: np.full(size, 1 << 60, np.int64) for key, size in sizes.items()}  # 16384 each
     with pytest.raises(RunFailed, match=r"updates refused: round 0: sums of clients with 1 of the mean: changes"):
-        run.take({MODEL: poison}, visits)
+        run.accept_partial({MODEL: poison}, visits)
     run.ledger.close()
 
 
 def test_a_model_that_is_not_finite_after_a_step_is_never_committed(tmp_path: Path) -> None:
-    class Overflowing(Replace):
+    class Overflowing(ServerOptimizer):
         def step(self, key: str, before: Any, average: Any) -> Any:
             return np.full_like(before, np.inf)
 
@@ -194,11 +194,13 @@ kinds = "SELECT round, client, kind FROM visits ORDER BY visit"
 )
 def test_by_default_a_bad_update_ends_the_run(spoil: Callable[[Update], Update], why: str, tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match=why):
-        ended(spoilt(tmp_path, spoil, Faults()))
+        ended(spoilt(tmp_path, spoil, UpdateChecks()))
 
 
-@pytest.mark.parametrize("faults", [Faults(), Faults(on_bad_client="skip"), REJECT, ZERO])
-def test_a_wrong_shape_reaches_the_judge_where_the_run_may_go_on_without_it(faults: Faults, tmp_path: Path) -> None:
+@pytest.mark.parametrize("faults", [UpdateChecks(), UpdateChecks(on_bad_client="skip"), REJECT, ZERO])
+def test_a_wrong_shape_reaches_the_judge_where_the_run_may_go_on_without_it(
+    faults: UpdateChecks, tmp_path: Path
+) -> None:
     run = spoilt(tmp_path, lambda update: update, faults, rounds=1)
     ended(run)
     assert isinstance(run.workers, Spoiling)
@@ -242,15 +244,15 @@ def test_zeroed_it_counts_as_the_model_that_was_sent(tmp_path: Path) -> None:
 
 
 def test_an_update_that_leads_too_far_is_refused(tmp_path: Path) -> None:
-    run = ended(spoilt(tmp_path / "far", far_away, Faults("reject", max_norm=50.0)))
+    run = ended(spoilt(tmp_path / "far", far_away, UpdateChecks("reject", max_norm=50.0)))
     assert [kind for _, _, kind in run.rows(kinds)] == ["train", "refused", "train"] * 2
     assert np.isfinite(run.model).all()
     with pytest.raises(RunFailed, match=r"changes the model by a norm of .*, more than faults.max_norm = 50"):
-        ended(spoilt(tmp_path / "stop", far_away, Faults(max_norm=50.0)))
+        ended(spoilt(tmp_path / "stop", far_away, UpdateChecks(max_norm=50.0)))
 
 
 def test_whom_no_worker_can_train_is_skipped(tmp_path: Path) -> None:
-    run = ended(spoilt(tmp_path, of_nobody, Faults(on_bad_client="skip")))
+    run = ended(spoilt(tmp_path, of_nobody, UpdateChecks(on_bad_client="skip")))
     assert [kind for _, _, kind in run.rows(kinds)] == ["train", "failed", "train"] * 2
 
 
@@ -263,7 +265,9 @@ def test_if_nobody_is_left_the_model_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize("faults", [REJECT, ZERO])
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("method", ["fedbr", "fedprox"])
-def test_in_every_policy_such_a_run_can_be_resumed(method: str, policy: str, faults: Faults, tmp_path: Path) -> None:
+def test_in_every_policy_such_a_run_can_be_resumed(
+    method: str, policy: str, faults: UpdateChecks, tmp_path: Path
+) -> None:
     how = unsteady_world(policy)
     straight = ended(spoilt(tmp_path / "straight", not_a_number, faults, method, **how))
     found = {kind for _, client, kind in straight.rows(kinds) if client == BAD}
@@ -275,7 +279,7 @@ def test_in_every_policy_such_a_run_can_be_resumed(method: str, policy: str, fau
         ended(first)
     shutil.copytree(tmp_path / "cut", tmp_path / "again")
     again = spoilt(tmp_path / "again", not_a_number, faults, method, **how, again=True)
-    take_up(again)
+    resume_checkpoint(again)
     assert np.array_equal(ended(again).model, straight.model)
     assert again.ledger.chain == straight.federation.ledger.chain
 
@@ -283,6 +287,6 @@ def test_in_every_policy_such_a_run_can_be_resumed(method: str, policy: str, fau
 def test_a_good_run_is_the_same_whatever_is_asked(tmp_path: Path) -> None:
     plain = play(tmp_path / "plain", "fedbr", **HOW)
     run = federation(tmp_path / "careful", "fedbr", **HOW)
-    run.faults = Faults("reject", 1e6, "skip")
+    run.faults = UpdateChecks("reject", 1e6, "skip")
     assert np.array_equal(ended(run).model, plain.model)
     assert run.ledger.chain == plain.federation.ledger.chain

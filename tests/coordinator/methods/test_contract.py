@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.aggregation.optimizers import OPTIMISERS
+from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
 from coordinator.methods.registry import CORRECTIONS, OBJECTIVES, resolve
 from coordinator.records.checkpoints import file_sha256
-from coordinator.records.resume import take_up
-from coordinator.rounds.run import Progress, RunFailed
-from coordinator.rounds.synchronous import synchronous
-from coordinator.workers.task import Heard, Order, PoolTask, Workers
+from coordinator.records.resume import resume_checkpoint
+from coordinator.rounds.run import RoundFinished, RunFailed
+from coordinator.rounds.synchronous import run_synchronous
+from coordinator.workers.task import PoolTask, ReplyHandler, TaskGroup, Workers
 from edge.protocol import messages
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.payload import MODEL, Vector
@@ -165,7 +165,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Played:
 
 def test_every_method_is_in_the_table() -> None:
     assert {part for case in CASES for part in case.name.split("+")} == {*OBJECTIVES, *CORRECTIONS}
-    assert {case.server for case in CASES} == set(OPTIMISERS)
+    assert {case.server for case in CASES} == set(SERVER_OPTIMIZERS)
 
 
 @each_but_fedavg
@@ -200,14 +200,14 @@ def test_what_travels_is_what_is_charged(case: Case, once: Played) -> None:
 def test_a_client_that_is_absent_keeps_what_it_had(case: Case, tmp_path: Path) -> None:
     files: list[dict[int, tuple[str, str]]] = []
 
-    def look(progress: Progress) -> None:
+    def look(progress: RoundFinished) -> None:
         names = federated.archive.states.items()
         files.append({client: (name, file_sha256(tmp_path / "state" / name)) for client, name in names})
 
     federated = federation(
         tmp_path, case.name, participants=2, rounds=4, train=BRIEF, partition=IID, on_round=look, **case.used
     )
-    run = Run(federated, synchronous(federated))
+    run = Run(federated, run_synchronous(federated))
     federated.ledger.close()
     took_part = run.rows("SELECT round, client FROM visits")
     for round in range(1, 4):
@@ -241,8 +241,8 @@ def test_a_run_that_goes_on_from_its_checkpoint_ends_as_if_it_had_not_stopped(ca
     whole = play(tmp_path / "whole", case.name, rounds=5, **how)
     stopped = play(tmp_path / "resumed", case.name, rounds=3, **how)
     resumed = federation(tmp_path / "resumed", case.name, rounds=5, again=True, **how)
-    assert take_up(resumed) is None
-    synchronous(resumed)
+    assert resume_checkpoint(resumed) is None
+    run_synchronous(resumed)
     resumed.ledger.close()
     assert resumed.model_sha256() == whole.federation.model_sha256() != stopped.federation.model_sha256()
     assert resumed.ledger.chain == whole.federation.ledger.chain
@@ -259,7 +259,7 @@ class Spoilt:
 
     size = 1
 
-    def submit(self, tasks: Sequence[PoolTask], heard: Heard) -> Order:
+    def submit(self, tasks: Sequence[PoolTask], heard: ReplyHandler) -> TaskGroup:
         def spoil(task: Any, reply: Any) -> None:
             heard(task, self.change(reply) if isinstance(reply, messages.Update) else reply)
 
@@ -271,7 +271,7 @@ def refused(folder: Path, change: Callable[[messages.Update], messages.Update]) 
     run.workers = Spoilt(run.workers, change)
     try:
         with pytest.raises(RunFailed) as failure:
-            synchronous(run)
+            run_synchronous(run)
     finally:
         run.ledger.close()
     return str(failure.value)
@@ -308,7 +308,7 @@ def with_vector(reply: messages.Update, key: str, numbers: Any) -> messages.Upda
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
-STEPPING = replace(OBJECTIVES["fedavg"], name="stepping", optimisers=("plain",))
+STEPPING = replace(OBJECTIVES["fedavg"], name="stepping", server_optimizers=("plain",))
 ALSO_MU = replace(OBJECTIVES["fedavg"], name="also-mu", options=CORRECTIONS["fedprox"].options)
 
 
@@ -317,12 +317,12 @@ def test_names_join_an_objective_with_corrections() -> None:
     joined = resolve("fedbr + fedprox")
     assert (joined.objective.name, [one.name for one in joined.corrections]) == ("fedbr", ["fedprox"])
     options = joined.options.model_validate({"mu": 0.5, "alpha": 2})
-    assert joined.share(options, joined.corrections[0]) == {"mu": 0.5, "half": True}
-    assert joined.share(options, joined.objective)["alpha"] == 2
+    assert joined.options_of(options, joined.corrections[0]) == {"mu": 0.5, "half": True}
+    assert joined.options_of(options, joined.objective)["alpha"] == 2
 
 
 def test_a_method_has_one_name_however_it_is_spelled() -> None:
-    spelled = ("fedavg", "fedavg + fedprox", "fedprox+fedbr", "coordinator.methods.fedmlb:ROW+fedprox")
+    spelled = ("fedavg", "fedavg + fedprox", "fedprox+fedbr", "coordinator.methods.fedmlb:SPEC+fedprox")
     assert [resolve(name).name for name in spelled] == ["fedavg", "fedprox", "fedbr+fedprox", "fedmlb+fedprox"]
 
 
@@ -337,7 +337,7 @@ def test_a_method_has_one_name_however_it_is_spelled() -> None:
         (f"feddyn+{__name__}:STEPPING", "feddyn and stepping each make a server step of their own; only one can"),
         (f"fedprox+{__name__}:ALSO_MU", "fedprox and also-mu both have an option 'half'"),
         ("nowhere.at_all:ROW", "cannot be loaded"),
-        ("coordinator.rounds.selection:draw", "is not a method row"),
+        ("coordinator.rounds.selection:sample_cohort", "is not a method row"),
     ],
 )
 def test_names_that_make_no_method_say_why(name: str, reason: str) -> None:

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 from torch import Tensor, nn
 
-from coordinator.aggregation.server import Server, Setup
+from coordinator.aggregation.server import ServerContext, ServerStrategy
 from coordinator.methods.registry import resolve
-from coordinator.rounds.policy import Rules
-from coordinator.rounds.run import Federation
+from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.run import FederatedRun
 from edge.protocol import client_state
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import Update
 from edge.protocol.payload import CONTROL, MODEL, Layout, Payload
-from edge.training.block_model import Net, load_dotted
+from edge.training.block_model import BlockModel, load_dotted
 from edge.training.sgd import Sgd
 from tests.toy import CPU, batch, play, vector, visit
 
@@ -49,24 +49,24 @@ class Quadratics:
     samples: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        self.net = Net(lambda: [("w", nn.Linear(1, 1, bias=False))], CPU)
+        self.net = BlockModel(lambda: [("w", nn.Linear(1, 1, bias=False))], CPU)
         self.halves = [load_dotted(row.client) for row in resolve(self.method).corrections]
         method, count = resolve(self.method), len(self.curvatures)
         self.chosen = method.options(**self.options).model_dump()
         samples = np.array(self.samples or [1] * count)
         initial: Payload = {MODEL: {"w": vector(self.start)}}
         layout: Layout = self.net.layout
-        setup = Setup(layout, initial, self.chosen, self.weights, ("w",), ("w",), 0, samples, samples[:, None],
+        setup = ServerContext(layout, initial, self.chosen, self.weights, ("w",), ("w",), 0, samples, samples[:, None],
                       train=self.train)  # fmt: skip
-        self.server = Server(setup, [row.server(setup) for row in method.corrections if row.server])
+        self.server = ServerStrategy(setup, [row.server(setup) for row in method.corrections if row.server])
         self.kept: dict[int, Payload] = {}
         self.ups: dict[int, Payload] = {}
         self.round = 0
 
-    def loss(self, client: int) -> Callable[[Net, Tensor, Tensor], Tensor]:
+    def loss(self, client: int) -> Callable[[BlockModel, Tensor, Tensor], Tensor]:
         slope = self.slopes[client] if self.slopes else 0.0
 
-        def value(net: Net, x: Tensor, y: Tensor) -> Tensor:
+        def value(net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
             w = next(net.modules[0].parameters())
             return (self.curvatures[client] / 2 * (w - self.optima[client]) ** 2 + slope * w).sum()
 
@@ -77,7 +77,7 @@ class Quadratics:
         path = []
         for cohort in cohorts:
             for client in cohort:
-                self.server.fold(self._visited(client, self.train.local_steps if steps is None else steps))
+                self.server.accumulate(self._visited(client, self.train.local_steps if steps is None else steps))
             self.server.step()
             self.round += 1
             path.append(self.w)
@@ -85,7 +85,7 @@ class Quadratics:
 
     def _visited(self, client: int, steps: int | None) -> Update:
         assert steps is not None
-        down, kept = self.server.dispatch(client, self.round).payload, self.kept.get(client, {})
+        down, kept = self.server.download(client, self.round).payload, self.kept.get(client, {})
         lr = self.train.lr_in(self.round)
         about = replace(visit(self.net), client=client, lr=lr, step_sum=self.train.step_sum(steps))
         self.net.load(down[MODEL])
@@ -331,9 +331,11 @@ def test_the_means_weights_do_not_change_what_feddyn_remembers() -> None:
 # --- on digits --------------------------------------------------------------------------------------------------------
 
 
-def own(run: Federation, slot: str) -> list[np.ndarray[Any, np.dtype[np.float32]]]:
+def own(run: FederatedRun, slot: str) -> list[np.ndarray[Any, np.dtype[np.float32]]]:
     """What each client remembers, all blocks in one vector; 0 for those that were never visited."""
-    kept = [client_state.read(run.kept(client)).get(slot, {}) for client in range(len(run.description.samples))]
+    kept = [
+        client_state.read(run.client_state_name(client)).get(slot, {}) for client in range(len(run.description.samples))
+    ]
     sizes = {key: size for key, size in run.description.layout.sizes.items() if not key.endswith(".buffers")}
     return [
         np.concatenate([named[key].data if key in named else np.zeros(size, np.float32) for key, size in sizes.items()])
@@ -341,7 +343,7 @@ def own(run: Federation, slot: str) -> list[np.ndarray[Any, np.dtype[np.float32]
     ]
 
 
-def common(run: Federation) -> np.ndarray[Any, np.dtype[np.float32]]:
+def common(run: FederatedRun) -> np.ndarray[Any, np.dtype[np.float32]]:
     remembered = run.server.parts[0].state()
     return np.concatenate([np.asarray(remembered[name]) for name in run.description.layout.names])
 
@@ -366,8 +368,10 @@ def test_whatever_the_objective_the_server_remembers_the_clients_mean(
     assert np.abs(common(run)).max() > 1e-4
 
 
-@pytest.mark.parametrize("rules", [Rules("fedasync"), Rules("fedbuff", buffer=4)], ids=lambda rules: rules.policy)
-def test_scaffold_remembers_all_visits_where_updates_come_one_by_one(rules: Rules, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "rules", [RoundPolicy("fedasync"), RoundPolicy("fedbuff", buffer=4)], ids=lambda rules: rules.policy
+)
+def test_scaffold_remembers_all_visits_where_updates_come_one_by_one(rules: RoundPolicy, tmp_path: Path) -> None:
     # With a buffer of 4 and three clients, some come twice before the server steps.
     run = play(tmp_path, "scaffold", clients=3, rounds=5, train=BRIEF, partition=IID, rules=rules)
     ages = {age for (age,) in run.rows("SELECT staleness FROM visits WHERE kind = 'train'")}
@@ -404,7 +408,7 @@ def test_scaffold_covers_the_blocks_that_go_up(tmp_path: Path) -> None:
     body = ["conv1", "conv2", "conv3"]
     keys = run.rows("SELECT DISTINCT direction, key FROM transfers WHERE slot = 'control' ORDER BY direction, key")
     assert keys == [(way, key) for way in ("down", "up") for key in body]
-    kept = client_state.read(run.federation.kept(0))
+    kept = client_state.read(run.federation.client_state_name(0))
     assert {slot: list(named) for slot, named in kept.items()} == {CONTROL: body, MODEL: ["head"]}
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.aggregation.server import Setup
+from coordinator.aggregation.server import ServerContext
 from coordinator.methods.fedgkd import FedGKDOptions, FedGKDServer
-from coordinator.rounds.policy import Rules
-from coordinator.rounds.run import Progress
+from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.run import RoundFinished
 from coordinator.rounds.synchronous import POLICIES
 from edge.protocol.config import TrainConfig
 from edge.protocol.messages import Update
@@ -92,9 +92,9 @@ def test_the_teacher_is_the_mean_of_as_many_of_the_last_models_as_there_are(tmp_
     models: list[Payload] = []
     seen: list[int] = []
 
-    def look(progress: Progress) -> None:
-        models.append(run.server.evaluated())
-        teacher = run.server.dispatch(0, progress.rounds).payload[TEACHER]
+    def look(progress: RoundFinished) -> None:
+        models.append(run.server.global_evaluation_model())
+        teacher = run.server.download(0, progress.rounds).payload[TEACHER]
         for key, mean in teacher.items():
             last = [model[MODEL][key].data.astype(np.float64) for model in models[-3:]]
             assert np.array_equal(mean.data, np.mean(last, axis=0).astype(np.float32))
@@ -104,10 +104,10 @@ def test_the_teacher_is_the_mean_of_as_many_of_the_last_models_as_there_are(tmp_
     participants = 1 if policy == "fedasync" else 4
     run = federation(
         tmp_path, "fedgkd", buffer=3, rounds=4, train=BRIEF, participants=participants, on_round=look,
-        rules=Rules(policy, buffer=2),
+        rules=RoundPolicy(policy, buffer=2),
     )  # fmt: skip
-    models.append(run.server.evaluated())
-    assert run.server.dispatch(0, 0).payload[TEACHER] == run.server.model
+    models.append(run.server.global_evaluation_model())
+    assert run.server.download(0, 0).payload[TEACHER] == run.server.model
     try:
         POLICIES[policy](run)
     finally:
@@ -135,19 +135,19 @@ def server(down: tuple[str, ...] = ("w", "w.buffers"), **options: Any) -> FedGKD
     layout, one = Layout((BlockShape("w", 1, 1),)), np.ones(1, np.int64)
     initial = {MODEL: {"w": vector(0), "w.buffers": vector(8)}}
     both, chosen = ("w", "w.buffers"), FedGKDOptions(**options).model_dump()
-    return FedGKDServer(Setup(layout, initial, chosen, "size", down, both, 0, one, one[:, None]))
+    return FedGKDServer(ServerContext(layout, initial, chosen, "size", down, both, 0, one, one[:, None]))
 
 
 def stepped(half: FedGKDServer, *numbers: float) -> FedGKDServer:
     """After one client's replies with these parameters, and statistics ten times as large."""
     for number in numbers:
-        half.fold(Update(0, 0, {}, {MODEL: {"w": vector(number), "w.buffers": vector(10 * number)}}))
+        half.accumulate(Update(0, 0, {}, {MODEL: {"w": vector(number), "w.buffers": vector(10 * number)}}))
         half.step()
     return half
 
 
 def sent(half: FedGKDServer, round: int = 9) -> dict[str, dict[str, float]]:
-    payload = half.dispatch(0, round).payload
+    payload = half.download(0, round).payload
     return {slot: {key: float(one.data[0]) for key, one in named.items()} for slot, named in payload.items()}
 
 
@@ -159,12 +159,12 @@ def test_the_buffer_forgets_the_oldest_model_by_hand() -> None:
 
 
 def test_a_visit_is_told_whether_it_distils() -> None:
-    assert [dict(server(silent_rounds=2).dispatch(0, round).choice) for round in (0, 1, 2)] == [
+    assert [dict(server(silent_rounds=2).download(0, round).choice) for round in (0, 1, 2)] == [
         {"distil": 0},
         {"distil": 0},
         {"distil": 1},
     ]
-    assert [one.dispatch(0, 0).choice for one in (server(buffer=1), server(weight=0))] == [{}, {}]
+    assert [one.download(0, 0).choice for one in (server(buffer=1), server(weight=0))] == [{}, {}]
 
 
 def test_only_what_goes_down_of_the_model_goes_down_of_the_teacher() -> None:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional as F
 
-from coordinator.aggregation.server import Server, Setup
-from coordinator.aggregation.weighted_sum import Sum
+from coordinator.aggregation.server import ServerContext, ServerStrategy
+from coordinator.aggregation.weighted_sum import WeightedSum
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import Update
 from edge.protocol.payload import MODEL, BlockShape, Floats, Layout
@@ -41,7 +41,7 @@ def test_one_client_is_centralised_sgd_on_the_same_batches(tmp_path: Path) -> No
     site, model = run.workers.site, plain_model(run)
     for round, lr in enumerate((0.1, 0.05)):
         optimiser = torch.optim.SGD(model.parameters(), lr)
-        for x, y in LocalBatches(site.train_set, site.shares.train[0], train, (0, round, 0))():
+        for x, y in LocalBatches(site.train_set, site.client_indices.train[0], train, (0, round, 0))():
             optimiser.zero_grad()
             F.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
             optimiser.step()
@@ -72,9 +72,9 @@ def test_the_order_of_clients_changes_rounding_only() -> None:
 def test_one_full_batch_each_is_one_step_on_the_mean_gradient(tmp_path: Path) -> None:
     run = play(tmp_path, clients=3, rounds=1, train=TrainConfig(lr=0.1, batch=1000), partition=IID)
     site = run.workers.site
-    assert {len(share) for share in site.shares.train} == {479}
+    assert {len(share) for share in site.client_indices.train} == {479}
     model = plain_model(run)
-    x, y = site.train_set.fetch(np.concatenate(site.shares.train))
+    x, y = site.train_set.fetch(np.concatenate(site.client_indices.train))
     F.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
     gradient = torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None]).numpy()
     assert np.abs(run.model - (flat(model) - 0.1 * gradient)).max() < 1e-6
@@ -91,7 +91,7 @@ def test_a_client_with_less_than_a_batch_returns_what_it_got(tmp_path: Path) -> 
 
 
 def mean(weighted: Sequence[tuple[Floats, float]]) -> Floats:
-    total = Sum()
+    total = WeightedSum()
     for numbers, weight in weighted:
         total.add(numbers, weight)
     result = total.mean()
@@ -105,7 +105,7 @@ def test_a_vector_alone_keeps_every_bit_whatever_it_weighs() -> None:
 
 
 def test_without_any_weight_there_is_no_mean() -> None:
-    total = Sum()
+    total = WeightedSum()
     assert total.mean() is None
     total.add(np.ones(3, np.float32), 0.0)
     assert total.mean() is None
@@ -115,12 +115,12 @@ def stepped(weights: str, samples: list[int]) -> list[float]:
     """A model of two numbers, (0, 0), after replies (1, 0), (2, 0) and (4, 8)."""
     layout = Layout((BlockShape("w", 2),))
     counts = np.array(samples)
-    server = Server(
-        Setup(layout, {MODEL: {"w": vector(0, 0)}}, {}, weights, ("w",), ("w",), 0, counts, counts[:, None])
+    server = ServerStrategy(
+        ServerContext(layout, {MODEL: {"w": vector(0, 0)}}, {}, weights, ("w",), ("w",), 0, counts, counts[:, None])
     )
     replies = [vector(1, 0), vector(2, 0), vector(4, 8)]
     for client, reply in enumerate(replies):
-        server.fold(Update(client, 0, {}, {MODEL: {"w": reply}}))
+        server.accumulate(Update(client, 0, {}, {MODEL: {"w": reply}}))
     server.step()
     return [float(number) for number in server.model["w"].data]
 

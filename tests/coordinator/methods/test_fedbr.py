@@ -42,7 +42,7 @@ def test_without_training_every_client_keeps_the_global_model(tmp_path: Path) ->
     before = {key: vector.version for key, vector in start.server.model.items()}
     assert {key: vector.version for key, vector in run.federation.server.model.items()} == before
     for client in (0, 1):
-        kept = client_state.read(run.federation.kept(client))[MODEL]
+        kept = client_state.read(run.federation.client_state_name(client))[MODEL]
         assert {key: vector.version for key, vector in kept.items()} == {
             k: before[k] for k in ("conv1", "conv2", "conv3")
         }
@@ -84,7 +84,7 @@ def test_the_bandit_has_counted_every_visit(tmp_path: Path) -> None:
 
 def test_a_partial_round_starts_from_the_clients_own_first_blocks(tmp_path: Path) -> None:
     run = play(tmp_path, "fedbr", clients=2, rounds=1, alpha=1, train=CLIPPED).federation
-    kept = {client: client_state.read(run.kept(client))[MODEL] for client in (0, 1)}
+    kept = {client: client_state.read(run.client_state_name(client))[MODEL] for client in (0, 1)}
     # Without a step size, what a client uploads is what it started from.
     run.job = replace(run.job, train=replace(CLIPPED, lr=0.0))
     replies: list[Update] = []
@@ -109,10 +109,10 @@ def test_with_broadcast_to_everyone_listeners_keep_the_model_that_was_sent(tmp_p
     assert sorted(kinds) == [0, 1, 2, 3]
     assert len(listeners) == 2
     for client in listeners:
-        kept = client_state.read(run.federation.kept(client))[MODEL]
+        kept = client_state.read(run.federation.client_state_name(client))[MODEL]
         assert [kept[k].version for k in kept] == [start.server.model[k].version for k in ("conv1", "conv2", "conv3")]
         assert run.rows(f"SELECT bytes_up, flops, samples FROM visits WHERE client = {client}") == [(0, 0.0, 0)]
         assert downloads(run)[0, client] == BLOCK_NBYTES
     # A listener has been seen: it gets no whole model when it first takes part, and the bandit has not chosen for it.
-    assert {run.federation.server.dispatch(client, 1).choice["full"] for client in listeners} == {0}
+    assert {run.federation.server.download(client, 1).choice["full"] for client in listeners} == {0}
     assert run.federation.server.state()["n"][listeners].sum() == 0

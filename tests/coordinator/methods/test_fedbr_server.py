@@ -1,4 +1,4 @@
-"""FedBR's server half: who gets how many blocks when, and what the bandit hears of it.
+"""FedBR's server side: who gets how many blocks when, and what the bandit hears of it.
 
 The model has four blocks of 1, 2, 3 and 4 numbers; replies are made by hand.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.aggregation.server import Dispatch, Outcome, Setup
+from coordinator.aggregation.server import Download, ServerContext, VisitFeedback
 from coordinator.methods.fedbr import FedBROptions, FedBRServer, label_deviation, model_distance
 from coordinator.records.store import ChoiceRow
 from edge.protocol.messages import Update
@@ -27,28 +27,32 @@ def model(value: float) -> Payload:
 
 
 def server(asynchronous: bool = False, **options: Any) -> FedBRServer:
-    setup = Setup(LAYOUT, model(0.0), options, "uniform", (), LAYOUT.keys(), 0, HISTOGRAM.sum(axis=1), HISTOGRAM)
+    setup = ServerContext(
+        LAYOUT, model(0.0), options, "uniform", (), LAYOUT.keys(), 0, HISTOGRAM.sum(axis=1), HISTOGRAM
+    )
     return FedBRServer(replace(setup, asynchronous=asynchronous))
 
 
 def played(server: FedBRServer, round: int, clients: list[int], drop: float = 1.0, loss: float = 1.0) -> list[Any]:
     """One round of these clients, in which each took as many seconds as its number + 1; the ledger's rows."""
-    dispatches = [server.dispatch(client, round) for client in clients]
+    dispatches = [server.download(client, round) for client in clients]
     server.started(round, dispatches)
     server.received(round, dispatches)
     outcomes = [
-        Outcome(d, Update(d.client, round, {"drop": drop, "loss": loss}, model(d.client)), d.client + 1, d.client + 1)
+        VisitFeedback(
+            d, Update(d.client, round, {"drop": drop, "loss": loss}, model(d.client)), d.client + 1, d.client + 1
+        )
         for d in dispatches
     ]
     for outcome in outcomes:
-        server.note(outcome.reply)
-        server.fold(outcome.reply)
+        server.observe(outcome.reply)
+        server.accumulate(outcome.reply)
     server.step()
     return server.feedback(round, outcomes)
 
 
 def blocks_sent(server: FedBRServer, client: int, round: int) -> str:
-    return "".join(server.dispatch(client, round).payload[MODEL])
+    return "".join(server.download(client, round).payload[MODEL])
 
 
 def rounds_with_everything(server: FedBRServer, rounds: int) -> list[int]:
@@ -81,14 +85,14 @@ def test_a_partial_round_sends_the_last_alpha_blocks(alpha: int, blocks: str) ->
     fixed = server(alpha=alpha)
     played(fixed, 0, [0])
     assert blocks_sent(fixed, 0, 1) == blocks
-    assert fixed.dispatch(0, 1).choice == {"alpha": alpha, "full": 0}
+    assert fixed.download(0, 1).choice == {"alpha": alpha, "full": 0}
 
 
 def test_a_client_gets_everything_when_it_first_takes_part() -> None:
     fixed = server(alpha=1)
     played(fixed, 0, [0])
     assert blocks_sent(fixed, 1, 1) == "abcd"
-    assert fixed.dispatch(1, 1).choice == {"alpha": 1, "full": 1}
+    assert fixed.download(1, 1).choice == {"alpha": 1, "full": 1}
     played(fixed, 1, [1])
     assert blocks_sent(fixed, 1, 2) == "d"
 
@@ -107,20 +111,20 @@ def test_a_dispatch_changes_nothing() -> None:
     gmbs = server()
     played(gmbs, 0, [0, 1, 2])
     before = {name: array.copy() for name, array in gmbs.state().items()}
-    first = [gmbs.dispatch(client, 1) for client in range(3)]
-    assert first == [gmbs.dispatch(client, 1) for client in range(3)]
+    first = [gmbs.download(client, 1) for client in range(3)]
+    assert first == [gmbs.download(client, 1) for client in range(3)]
     assert all(np.array_equal(before[name], array, equal_nan=True) for name, array in gmbs.state().items())
 
 
 def test_with_broadcast_to_everyone_the_others_listen_in_whole_rounds() -> None:
-    assert list(server(broadcast="everyone").listeners(0, [1])) == [0, 2]
-    assert list(server(broadcast="everyone").listeners(1, [1])) == []
-    assert list(server().listeners(0, [1])) == []
+    assert list(server(broadcast="everyone").download_only_clients(0, [1])) == [0, 2]
+    assert list(server(broadcast="everyone").download_only_clients(1, [1])) == []
+    assert list(server().download_only_clients(0, [1])) == []
 
 
 def test_random_alphas_are_spread_over_all_choices() -> None:
     drawn = server(alpha="random")
-    alphas = [drawn.dispatch(0, round).choice["alpha"] for round in range(3000)]
+    alphas = [drawn.download(0, round).choice["alpha"] for round in range(3000)]
     counts = np.bincount(alphas, minlength=4)
     assert counts[0] == 0
     assert all(900 < count < 1100 for count in counts[1:])
@@ -149,10 +153,10 @@ def test_the_row_shows_the_value_that_won() -> None:
 
 def test_whole_rounds_may_take_all_pathways_or_give_no_feedback() -> None:
     everything = server(alpha=1, full_rounds="all")
-    assert everything.dispatch(0, 0).choice == {"alpha": 3, "full": 1}
+    assert everything.download(0, 0).choice == {"alpha": 3, "full": 1}
     played(everything, 0, [0])
     assert everything.gmbs.n[0].tolist() == [0, 0, 1]
-    assert everything.dispatch(0, 1).choice == {"alpha": 1, "full": 0}
+    assert everything.download(0, 1).choice == {"alpha": 1, "full": 0}
     silent = server(alpha=1, full_rounds="silent")
     played(silent, 0, [0])
     assert silent.gmbs.p[0].tolist() == [0, 0, 0]
@@ -202,7 +206,7 @@ def test_a_restored_server_goes_on_as_if_nothing_had_happened() -> None:
         played(first, round, [0, round % 3] if round % 3 else [0])
     second.restore(first.model, {name: array.copy() for name, array in first.state().items()})
     for round in range(5, 9):
-        ours, theirs = ([one.dispatch(client, round) for client in range(3)] for one in (first, second))
+        ours, theirs = ([one.download(client, round) for client in range(3)] for one in (first, second))
         assert [dispatch.choice for dispatch in ours] == [dispatch.choice for dispatch in theirs]
         assert [sha256(dispatch.payload) for dispatch in ours] == [sha256(dispatch.payload) for dispatch in theirs]
         assert played(first, round, [0, 1, 2], drop=0.1) == played(second, round, [0, 1, 2], drop=0.1)
@@ -217,21 +221,21 @@ def test_a_fixed_alpha_must_leave_something_at_home() -> None:
 # --- visits that do not count, and visits without rounds --------------------------------------------------------------
 
 
-def begun(server: FedBRServer, client: int, round: int) -> Dispatch:
+def begun(server: FedBRServer, client: int, round: int) -> Download:
     """A visit that began."""
-    dispatch = server.dispatch(client, round)
+    dispatch = server.download(client, round)
     server.started(round, [dispatch])
     return dispatch
 
 
 def ended(
-    server: FedBRServer, dispatch: Dispatch, round: int, compute: float = 1.0, link: float = 1.0, moved: float = 1.0
+    server: FedBRServer, dispatch: Download, round: int, compute: float = 1.0, link: float = 1.0, moved: float = 1.0
 ) -> ChoiceRow:
     """It counted, having taken so many seconds and moved every number by so much; what the ledger shows of it."""
     server.received(round, [dispatch])
     reply = Update(dispatch.client, round, {"drop": 1.0, "loss": 1.0}, model(moved))
-    server.note(reply)
-    (row,) = server.feedback(round, [Outcome(dispatch, reply, compute, link)])
+    server.observe(reply)
+    (row,) = server.feedback(round, [VisitFeedback(dispatch, reply, compute, link)])
     return row
 
 
@@ -265,7 +269,7 @@ def test_without_rounds_a_client_counts_its_own_visits_that_counted(options: dic
         sent.append(dispatch.choice["full"])
         ended(one, dispatch, 7 * visit + 5)
     assert [visit for visit, full in enumerate(sent) if full] == whole
-    assert one.dispatch(1, 99).choice["full"] == 1  # it was never seen
+    assert one.download(1, 99).choice["full"] == 1  # it was never seen
 
 
 def test_without_rounds_times_are_measured_by_the_longest_so_far() -> None:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from edge.methods.fedprox import Prox
+from edge.methods.fedprox import FedProxCorrection
 from edge.protocol.config import TrainConfig
-from edge.training.block_model import Net
+from edge.training.block_model import BlockModel
 from edge.training.sgd import Sgd
 from tests.toy import batch, play, tower, visit, whole
 
@@ -45,7 +45,7 @@ def test_fedproxs_first_step_is_fedavgs_to_the_bit(tmp_path: Path) -> None:
 # --- on a convex problem: softmax regression --------------------------------------------------------------------------
 
 
-def cross_entropy(net: Net, x: Tensor, y: Tensor) -> Tensor:
+def cross_entropy(net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(net.run(x), y)
 
 
@@ -53,7 +53,7 @@ def distance(mu: float, lr: float, steps: int = 30, half: bool = True) -> float:
     """‖θ_i − θ‖ after local steps from where the visit starts."""
     net = tower((5, 3))
     start = net.flat.clone()
-    prox = Prox({"mu": mu, "half": half})
+    prox = FedProxCorrection({"mu": mu, "half": half})
     prox.begin(net, whole(net), {}, visit(net))
     step = Sgd(net, TrainConfig(), lr, [prox.correct])
     for _ in range(steps):
@@ -77,7 +77,7 @@ def test_without_the_half_the_pull_is_twice_as_strong() -> None:
 
 def test_the_pull_by_hand() -> None:
     net = tower((5, 3))
-    prox = Prox({"mu": 0.5, "half": True})
+    prox = FedProxCorrection({"mu": 0.5, "half": True})
     prox.begin(net, whole(net), {}, visit(net))
     net.flat.add_(2.0)
     net.grad.fill_(1.0)

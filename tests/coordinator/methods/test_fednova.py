@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.aggregation.optimizers import Replace
-from coordinator.aggregation.server import Setup, State
+from coordinator.aggregation.optimizers import ServerOptimizer
+from coordinator.aggregation.server import ServerContext, State
 from coordinator.methods.fednova import FedNovaOptions, FedNovaServer
 from coordinator.methods.registry import resolve
-from coordinator.rounds.policy import Rules
-from coordinator.rounds.synchronous import synchronous
+from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.synchronous import run_synchronous
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import Update
 from edge.protocol.payload import MODEL, BlockShape, Floats, Layout
@@ -28,7 +28,9 @@ SENT = "SELECT round, client, direction, slot, key, nbytes FROM transfers WHERE 
 # --- the server, by hand ----------------------------------------------------------------------------------------------
 
 
-def server(samples: Sequence[int], mu: float | None = None, optimiser: Replace | None = None, **how: Any) -> Any:
+def server(
+    samples: Sequence[int], mu: float | None = None, optimiser: ServerOptimizer | None = None, **how: Any
+) -> Any:
     """A model of two numbers, (0, 0), and a running statistic, 0."""
     layout, held = Layout((BlockShape("w", 2, 1),)), np.array(samples)
     weights = how.pop("weights", "size")
@@ -36,7 +38,9 @@ def server(samples: Sequence[int], mu: float | None = None, optimiser: Replace |
     initial = {MODEL: {"w": vector(0, 0), "w.buffers": vector(0)}}
     keys = ("w", "w.buffers")
     return FedNovaServer(
-        Setup(layout, initial, options, weights, keys, keys, 0, held, held[:, None], optimiser or Replace())
+        ServerContext(
+            layout, initial, options, weights, keys, keys, 0, held, held[:, None], optimiser or ServerOptimizer()
+        )
     )
 
 
@@ -47,7 +51,7 @@ def reply(client: int, normaliser: float, w: tuple[float, float], statistic: flo
 
 def stepped(half: Any, *replies: Update) -> list[float]:
     for one in replies:
-        half.fold(one)
+        half.accumulate(one)
     half.step()
     return [float(number) for key in ("w", "w.buffers") for number in half.model[key].data]
 
@@ -105,7 +109,7 @@ def test_effective_steps_are_normalisers_or_steps(options: dict[str, Any], mu: f
     assert stepped(server([4, 4], mu, **options), *replies)[:2] == [16 * factor, 16 * factor]
 
 
-class Halfway(Replace):
+class Halfway(ServerOptimizer):
     """Goes half of the way, and remembers how often."""
 
     def __init__(self) -> None:
@@ -155,8 +159,8 @@ def reported(folder: Path, method: str, **how: Any) -> list[dict[str, float]]:
     """The numbers of each reply of one round."""
     found: list[dict[str, float]] = []
     run = federation(folder, method, rounds=1, partition=UNEVEN, **how)
-    run.server.note = lambda reply: found.append(dict(reply.numbers))  # type: ignore[method-assign]
-    synchronous(run)
+    run.server.observe = lambda reply: found.append(dict(reply.numbers))  # type: ignore[method-assign]
+    run_synchronous(run)
     run.ledger.close()
     return found
 
@@ -177,23 +181,23 @@ def test_one_number_goes_up_that_knows_of_momentum_and_fedprox(tmp_path: Path, h
 
 def test_without_fedprox_its_options_are_unknown() -> None:
     method = resolve("fednova")
-    assert method.share(method.options(), method.objective) == {"effective_steps": "auto"}
+    assert method.options_of(method.options(), method.objective) == {"effective_steps": "auto"}
     joined = resolve("fednova+fedprox")
     options = joined.options.model_validate({"mu": 0.5})
-    assert joined.share(options, joined.objective) == {"effective_steps": "auto", "mu": 0.5, "half": True}
-    assert joined.share(options, joined.corrections[0]) == {"mu": 0.5, "half": True}
+    assert joined.options_of(options, joined.objective) == {"effective_steps": "auto", "mu": 0.5, "half": True}
+    assert joined.options_of(options, joined.corrections[0]) == {"mu": 0.5, "half": True}
     fedmlb = resolve("fedmlb+fedprox")
-    assert "mu" not in fedmlb.share(fedmlb.options(), fedmlb.objective)
+    assert "mu" not in fedmlb.options_of(fedmlb.options(), fedmlb.objective)
 
 
 def test_a_visit_alone_is_its_own_mean(tmp_path: Path) -> None:
-    how: dict[str, Any] = {"train": EPOCH, "partition": UNEVEN, "rounds": 2, "rules": Rules("fedasync")}
+    how: dict[str, Any] = {"train": EPOCH, "partition": UNEVEN, "rounds": 2, "rules": RoundPolicy("fedasync")}
     plain, nova = play(tmp_path / "fedavg", **how), play(tmp_path / "fednova", "fednova", **how)
     assert np.array_equal(nova.model, plain.model)
 
 
 def test_buffered_updates_are_normalised_too(tmp_path: Path) -> None:
-    how: dict[str, Any] = {"train": EPOCH, "partition": UNEVEN, "rounds": 2, "rules": Rules("fedbuff", buffer=3)}
+    how: dict[str, Any] = {"train": EPOCH, "partition": UNEVEN, "rounds": 2, "rules": RoundPolicy("fedbuff", buffer=3)}
     plain, nova = play(tmp_path / "fedavg", **how), play(tmp_path / "fednova", "fednova", **how)
     assert np.isfinite(nova.model).all()
     assert np.abs(nova.model - plain.model).max() > 1e-4

@@ -16,8 +16,8 @@ from safetensors.numpy import load_file, save_file
 
 from coordinator.records.audit import audit
 from coordinator.records.checkpoints import file_sha256
-from coordinator.records.resume import take_up
-from coordinator.records.store import Ledger, link
+from coordinator.records.resume import resume_checkpoint
+from coordinator.records.store import Ledger, next_hash
 from coordinator.rounds.run import RunFailed
 from coordinator.rounds.synchronous import POLICIES
 from coordinator.workers.task import Stopped
@@ -47,7 +47,7 @@ def why_not(folder: Path, policy: str = "sync", **how: Any) -> str:
     run = federation(folder, "fedbr", again=True, **{**unsteady_world(policy), **how})
     before = [tuple(row) for row in run.ledger._db.execute("SELECT * FROM rounds")]
     with contextlib.closing(run.ledger), pytest.raises(RunFailed) as failed:
-        take_up(run)
+        resume_checkpoint(run)
     with contextlib.closing(sqlite3.connect(folder / "ledger.sqlite")) as db:
         assert [tuple(row) for row in db.execute("SELECT * FROM rounds")] == before
     return str(failed.value).replace(f"{folder}/", "")
@@ -71,7 +71,7 @@ def test_who_asks_for_an_end_meanwhile_is_heard(made: dict[str, Path]) -> None:
     asked = iter([False, False, True])
     run.is_stopped = lambda: next(asked)
     with contextlib.closing(run.ledger), pytest.raises(Stopped):
-        take_up(run)
+        resume_checkpoint(run)
     assert list(asked) == []
 
 
@@ -149,7 +149,7 @@ def forge(folder: Path, digest: str) -> None:
     edited(
         folder,
         f"UPDATE checkpoints SET sha256 = '{digest}' WHERE round = 3",
-        f"UPDATE rounds SET files = '{files}', chain = '{link(before, last.rows, files)}' WHERE round = 3",
+        f"UPDATE rounds SET files = '{files}', chain = '{next_hash(before, last.rows, files)}' WHERE round = 3",
     )
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.records.resume import take_up
+from coordinator.records.resume import resume_checkpoint
 from coordinator.records.store import read
 from coordinator.rounds.budget import ClientLimits, Limits
-from coordinator.rounds.run import Progress
+from coordinator.rounds.run import RoundFinished
 from coordinator.rounds.synchronous import POLICIES
 from edge.protocol.config import TrainConfig
 from tests.toy import Run, federation, play, unsteady_world
@@ -33,13 +33,13 @@ def broken_off(folder: Path, method: str, after: int, how: dict[str, Any]) -> No
     class Killed(BaseException):
         pass
 
-    def look(progress: Progress) -> None:
+    def look(progress: RoundFinished) -> None:
         if progress.rounds == after:
             raise Killed
 
     run = federation(folder, method, on_round=look, **how)
     if how.get("again"):
-        assert take_up(run) is None
+        assert resume_checkpoint(run) is None
     with pytest.raises(Killed):
         POLICIES[run.rules.policy](run)
     run.ledger.close()
@@ -47,8 +47,8 @@ def broken_off(folder: Path, method: str, after: int, how: dict[str, Any]) -> No
 
 def resumed(folder: Path, method: str, how: dict[str, Any]) -> Run:
     run = federation(folder, method, again=True, **how)
-    rule = take_up(run) or POLICIES[run.rules.policy](run)
-    run.archive.tidy()
+    rule = resume_checkpoint(run) or POLICIES[run.rules.policy](run)
+    run.archive.remove_orphans()
     run.ledger.close()
     return Run(run, rule)
 
@@ -91,5 +91,5 @@ def test_a_run_that_a_budget_has_ended_stays_ended(tmp_path: Path) -> None:
     assert ended.stopped_by == "bytes"
     # Killed after the last commit, before it was summed up: smaller visits might fit in what is left.
     again = federation(tmp_path / "ended", "fedbr", **how, limits=limits, again=True)
-    assert take_up(again) == "bytes"
+    assert resume_checkpoint(again) == "bytes"
     again.ledger.close()

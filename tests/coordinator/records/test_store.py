@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from coordinator.records.checkpoints import file_sha256
-from coordinator.records.resume import take_up
+from coordinator.records.resume import resume_checkpoint
 from coordinator.records.store import (
     ChoiceRow,
     Commit,
@@ -23,11 +23,11 @@ from coordinator.records.store import (
     RoundRow,
     TransferRow,
     VisitRow,
-    genesis,
+    initial_hash,
     read,
 )
 from coordinator.rounds.run import RunFailed
-from coordinator.rounds.synchronous import synchronous
+from coordinator.rounds.synchronous import run_synchronous
 from edge.protocol.config import TrainConfig
 from tests.toy import federation, play
 
@@ -129,10 +129,17 @@ def test_the_chain_by_hand(ledger: Ledger, path: Path) -> None:
 
 
 def test_the_chain_starts_from_scenario_and_data() -> None:
-    start = genesis({"seed": 0, "method": "fedbr"}, "d0")
-    assert start == genesis({"method": "fedbr", "seed": 0}, "d0")
+    start = initial_hash({"seed": 0, "method": "fedbr"}, "d0")
+    assert start == initial_hash({"method": "fedbr", "seed": 0}, "d0")
     assert (
-        len({start, genesis({"seed": 1, "method": "fedbr"}, "d0"), genesis({"seed": 0, "method": "fedbr"}, "d1")}) == 3
+        len(
+            {
+                start,
+                initial_hash({"seed": 1, "method": "fedbr"}, "d0"),
+                initial_hash({"seed": 0, "method": "fedbr"}, "d1"),
+            }
+        )
+        == 3
     )
 
 
@@ -207,9 +214,9 @@ def test_a_checkpoint_holds_all_that_a_run_needs_to_go_on(tmp_path: Path) -> Non
     first = play(tmp_path / "first", "fedbr", rounds=3, **how).federation
     shutil.copytree(first.folder, tmp_path / "second")
     second = federation(tmp_path / "second", "fedbr", rounds=6, again=True, **how)
-    assert take_up(second) is None
+    assert resume_checkpoint(second) is None
     assert second.model_sha256() == first.model_sha256()
-    synchronous(second)
+    run_synchronous(second)
     second.ledger.close()
     assert second.model_sha256() == straight.federation.model_sha256()
     # Connections that were open are still open, and batteries as empty as they were: the hash chain goes on.
@@ -225,14 +232,14 @@ def test_a_run_whose_last_checkpoint_is_damaged_goes_back_a_round(tmp_path: Path
     newest = tmp_path / "second" / "checkpoints" / "round-000003.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1])
     second = federation(tmp_path / "second", "fedbr", again=True, **how)
-    assert take_up(second) is None
+    assert resume_checkpoint(second) is None
     assert second.rounds == 3
     (event,) = read(tmp_path / "second" / "ledger.sqlite", "SELECT kind, detail FROM host_events")
     assert tuple(event) == (
         "checkpoint_damaged",
         "round 3: checkpoints/round-000003.safetensors is missing or not what was committed; going back to round 2",
     )
-    synchronous(second)
+    run_synchronous(second)
     second.ledger.close()
     chain = "SELECT chain FROM rounds ORDER BY round"
     assert [tuple(r) for r in read(tmp_path / "second" / "ledger.sqlite", chain)] == straight.rows(chain)
@@ -244,7 +251,7 @@ def test_without_a_whole_checkpoint_a_run_cannot_go_on(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "round-000001.safetensors").write_bytes(b"")
     second = federation(tmp_path, "fedbr", rounds=6, again=True, train=BRIEF, participants=2)
     with pytest.raises(RunFailed) as failed:
-        take_up(second)
+        resume_checkpoint(second)
     assert str(failed.value) == (
         "no checkpoint can be used: round 2: checkpoints/round-000002.safetensors is missing or not what was "
         "committed; round 1: checkpoints/round-000001.safetensors is missing or not what was committed"
@@ -274,10 +281,10 @@ def test_the_same_run_twice_writes_the_same_chain(tmp_path: Path) -> None:
 
 def test_what_workers_kept_for_a_round_that_was_never_committed_is_removed(tmp_path: Path) -> None:
     run = federation(tmp_path, "fedbr", rounds=2)
-    synchronous(run)
+    run_synchronous(run)
     kept = sorted(path.name for path in (tmp_path / "state").iterdir())
     (tmp_path / "state" / "0-99.safetensors").write_bytes(b"half a visit")
-    run.archive.tidy()
+    run.archive.remove_orphans()
     run.ledger.close()
     assert sorted(path.name for path in (tmp_path / "state").iterdir()) == kept
     assert kept == [f"{client}-{round}.safetensors" for client in range(4) for round in (0, 1)]

@@ -15,24 +15,24 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from coordinator.aggregation.optimizers import Replace
-from coordinator.aggregation.server import Model, Part, State
-from coordinator.methods.fedavg import ROW as FEDAVG
-from coordinator.methods.fedbr import ROW as FEDBR
+from coordinator.aggregation.optimizers import ServerOptimizer
+from coordinator.aggregation.server import Model, ServerExtension, State
+from coordinator.methods.fedavg import SPEC as FEDAVG
+from coordinator.methods.fedbr import SPEC as FEDBR
 from coordinator.methods.registry import Method
-from coordinator.methods.spec import Correction, Options
+from coordinator.methods.spec import CorrectionSpec, Options
 from coordinator.records.checkpoints import file_sha256
 from coordinator.records.store import read
 from coordinator.rounds.budget import BYTES, CLIENTS, JOULES, ROUNDS, SECONDS, Cost, Limits
-from coordinator.rounds.policy import Rules
-from coordinator.rounds.reorder_buffer import Held
-from coordinator.rounds.run import Federation, RunFailed
+from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.reorder_buffer import ReorderBuffer
+from coordinator.rounds.run import FederatedRun, RunFailed
 from coordinator.rounds.synchronous import POLICIES
-from coordinator.rounds.visit import Visit
-from coordinator.workers.task import Heard, Order, PoolTask, Stopped, Workers
-from costmodel.fleet.availability import Windows
-from costmodel.fleet.dynamics import Behaviour
-from costmodel.fleet.fleet import Change, Spread
+from coordinator.rounds.visit import PlannedVisit
+from coordinator.workers.task import PoolTask, ReplyHandler, Stopped, TaskGroup, Workers
+from costmodel.fleet.availability import RecordedIntervals
+from costmodel.fleet.dynamics import ClientDynamics
+from costmodel.fleet.fleet import ClientVariation, RoundVariation
 from costmodel.network.tcp import wire_bits
 from costmodel.visits.timeline import Links
 from edge.protocol import client_state
@@ -40,7 +40,7 @@ from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import Update
 from edge.protocol.payload import MODEL, Floats, Payload, Vector
 from edge.training import client_update
-from edge.training.block_model import Net
+from edge.training.block_model import BlockModel
 from tests.toy import Run, federation, play
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
@@ -52,7 +52,7 @@ ARRIVED = "FROM visits WHERE kind = 'train' ORDER BY up_end_s, client"
 both = pytest.mark.parametrize("policy", ["fedasync", "fedbuff"])
 
 
-def ran(folder: Path, rules: Rules, seconds: Sequence[tuple[float, float, float]] = FOUR, **how: Any) -> Run:
+def ran(folder: Path, rules: RoundPolicy, seconds: Sequence[tuple[float, float, float]] = FOUR, **how: Any) -> Run:
     how = {"method": "fedavg", "train": BRIEF, "partition": IID, "rounds": 2, "weights": "uniform", **how}
     return play(folder, clients=len(seconds), seconds=seconds, rules=rules, **how)
 
@@ -66,7 +66,7 @@ def numbers(update: Update) -> NDArray[np.float64]:
 
 
 def test_updates_arrive_in_the_order_of_virtual_time_and_then_of_clients(tmp_path: Path) -> None:
-    run = ran(tmp_path, Rules("fedasync"))
+    run = ran(tmp_path, RoundPolicy("fedasync"))
     query = f"SELECT round, client, kind, start_s, up_end_s, staleness {ARRIVED}"
     # The model is at version 2 when client 0 comes back at 8 s; it left with version 1, and so on.
     assert run.rows(query) == [
@@ -91,7 +91,7 @@ def test_updates_arrive_in_the_order_of_virtual_time_and_then_of_clients(tmp_pat
 
 
 def test_a_buffer_makes_rounds_of_its_own_length(tmp_path: Path) -> None:
-    run = ran(tmp_path, Rules("fedbuff", buffer=3), rounds=3)
+    run = ran(tmp_path, RoundPolicy("fedbuff", buffer=3), rounds=3)
     # Client 0 is in the first round twice. Before the first step nothing is stale.
     assert run.rows(f"SELECT round, client, start_s, up_end_s, staleness {ARRIVED}") == [
         (0, 0, 0, 4, 0),
@@ -110,14 +110,14 @@ def test_a_buffer_makes_rounds_of_its_own_length(tmp_path: Path) -> None:
 @both
 def test_a_visit_is_trained_with_what_it_was_sent_however_late_it_ends(policy: str, tmp_path: Path) -> None:
     # All that are under way are trained at once when the first of them is needed, each with its own number.
-    run = ran(tmp_path, Rules(policy, buffer=2))
+    run = ran(tmp_path, RoundPolicy(policy, buffer=2))
     assert sorted(run.workers.trained[:4]) == run.rows("SELECT visit, client FROM visits WHERE start_s = 0")
     assert len(run.workers.trained) == len(set(run.workers.trained))
 
 
 @both
 def test_no_visit_begins_at_the_end_of_time(policy: str, tmp_path: Path) -> None:
-    run = ran(tmp_path, Rules(policy, buffer=2), limits=Limits(99, virtual_seconds=4.0))
+    run = ran(tmp_path, RoundPolicy(policy, buffer=2), limits=Limits(99, virtual_seconds=4.0))
     assert (run.stopped_by, run.federation.clock.now) == (SECONDS, 4.0)
     # Both that end at that moment count.
     kinds = run.rows("SELECT client, kind, start_s FROM visits ORDER BY client")
@@ -126,7 +126,7 @@ def test_no_visit_begins_at_the_end_of_time(policy: str, tmp_path: Path) -> None
 
 
 def test_more_places_than_clients_are_no_harm(tmp_path: Path) -> None:
-    run = ran(tmp_path, Rules("fedasync"), participants=9, rounds=1)
+    run = ran(tmp_path, RoundPolicy("fedasync"), participants=9, rounds=1)
     assert run.rows("SELECT participants FROM rounds") == [(9,)]
     assert run.rows("SELECT COUNT(*) FROM visits WHERE start_s = 0") == [(4,)]
 
@@ -134,7 +134,7 @@ def test_more_places_than_clients_are_no_harm(tmp_path: Path) -> None:
 def test_visits_beside_each_other_share_the_server_s_link(tmp_path: Path) -> None:
     # An upload takes 8 s on the server's link. Both arrive there at 2 s: 16 s for each.
     narrow = Links(up=float(wire_bits(5398)) / 8)
-    run = ran(tmp_path, Rules("fedasync"), [(1.0, 1.0, 1.0)] * 2, links=narrow, rounds=1)
+    run = ran(tmp_path, RoundPolicy("fedasync"), [(1.0, 1.0, 1.0)] * 2, links=narrow, rounds=1)
     assert run.rows("SELECT up_end_s, shared_s FROM visits WHERE kind = 'train'") == [(18, 15), (18, 15)]
     assert run.rows("SELECT critical, bottleneck FROM rounds") == [(1, "server link")]
 
@@ -144,8 +144,8 @@ def test_visits_beside_each_other_share_the_server_s_link(tmp_path: Path) -> Non
 
 def test_a_client_that_comes_back_sooner_is_not_kept_waiting_for_another(tmp_path: Path) -> None:
     # Client 0 is away until 64 s. Client 1 is lost at 2 s and there again from 8 s on.
-    behaviour = Behaviour(Windows([[(64, 1e6)], [(0, 2), (8, 1e6)]], None))
-    run = ran(tmp_path, Rules("fedasync"), FOUR[:2], behaviour=behaviour, rounds=1)
+    behaviour = ClientDynamics(RecordedIntervals([[(64, 1e6)], [(0, 2), (8, 1e6)]], None))
+    run = ran(tmp_path, RoundPolicy("fedasync"), FOUR[:2], behaviour=behaviour, rounds=1)
     assert run.rows("SELECT client, kind, start_s, up_end_s FROM visits") == [
         (1, "lost", 0, 2),
         (1, "train", 8, 12),
@@ -155,16 +155,16 @@ def test_a_client_that_comes_back_sooner_is_not_kept_waiting_for_another(tmp_pat
 
 @both
 def test_where_nobody_is_there_the_run_waits_for_the_first(policy: str, tmp_path: Path) -> None:
-    behaviour = Behaviour(Windows([[(64, 1e6)], [(128, 1e6)]], None))
-    run = ran(tmp_path, Rules(policy, buffer=2), FOUR[:2], behaviour=behaviour, rounds=1)
+    behaviour = ClientDynamics(RecordedIntervals([[(64, 1e6)], [(128, 1e6)]], None))
+    run = ran(tmp_path, RoundPolicy(policy, buffer=2), FOUR[:2], behaviour=behaviour, rounds=1)
     assert run.rows("SELECT client, start_s FROM visits WHERE kind = 'train'") == [(0, 64), (0, 68)]
 
 
 @both
 def test_a_run_may_end_while_it_waits(policy: str, tmp_path: Path) -> None:
-    behaviour = Behaviour(Windows([[(64, 1e6)]] * 2, None))
+    behaviour = ClientDynamics(RecordedIntervals([[(64, 1e6)]] * 2, None))
     limits = Limits(9, virtual_seconds=32.0)
-    run = ran(tmp_path, Rules(policy), FOUR[:2], behaviour=behaviour, limits=limits)
+    run = ran(tmp_path, RoundPolicy(policy), FOUR[:2], behaviour=behaviour, limits=limits)
     assert (run.stopped_by, run.federation.clock.now, run.rows("SELECT * FROM visits")) == (SECONDS, 32, [])
 
 
@@ -174,20 +174,20 @@ def test_a_run_may_end_while_it_waits(policy: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rules", "values"),
     [
-        (Rules(staleness="constant"), [1, 1, 1, 1]),
-        (Rules(staleness="polynomial", staleness_power=0.5), [1, 2**-0.5, 0.5, 0.25]),
-        (Rules(staleness="polynomial", staleness_power=1.0), [1, 0.5, 0.25, 0.0625]),
-        (Rules(staleness="hinge", staleness_power=10.0, staleness_from=4), [1, 1, 1, 1 / 111]),
-        (Rules(staleness="hinge", staleness_power=0.5, staleness_from=1), [1, 1, 0.5, 0.125]),
+        (RoundPolicy(staleness="constant"), [1, 1, 1, 1]),
+        (RoundPolicy(staleness="polynomial", staleness_power=0.5), [1, 2**-0.5, 0.5, 0.25]),
+        (RoundPolicy(staleness="polynomial", staleness_power=1.0), [1, 0.5, 0.25, 0.0625]),
+        (RoundPolicy(staleness="hinge", staleness_power=10.0, staleness_from=4), [1, 1, 1, 1 / 111]),
+        (RoundPolicy(staleness="hinge", staleness_power=0.5, staleness_from=1), [1, 1, 0.5, 0.125]),
     ],
 )
-def test_how_an_update_counts_that_is_0_1_3_and_15_steps_old(rules: Rules, values: list[float]) -> None:
+def test_how_an_update_counts_that_is_0_1_3_and_15_steps_old(rules: RoundPolicy, values: list[float]) -> None:
     assert [rules.discount(staleness) for staleness in (0, 1, 3, 15)] == pytest.approx(values, rel=1e-15)
 
 
 @pytest.mark.parametrize("staleness", ["constant", "polynomial", "hinge"])
 def test_each_update_is_mixed_into_the_model_the_less_the_older_it_is(staleness: Any, tmp_path: Path) -> None:
-    rules = Rules("fedasync", mixing=0.5, staleness=staleness, staleness_from=1)
+    rules = RoundPolicy("fedasync", mixing=0.5, staleness=staleness, staleness_from=1)
     run = ran(tmp_path, rules)
     model: NDArray[np.float64] = run.start.astype(np.float64)
     for visit, age in run.rows(f"SELECT visit, staleness {ARRIVED}"):
@@ -199,11 +199,11 @@ def test_each_update_is_mixed_into_the_model_the_less_the_older_it_is(staleness:
 
 def test_alone_and_mixed_in_whole_it_is_fedavg_of_one_client(tmp_path: Path) -> None:
     one: dict[str, Any] = {"seconds": FOUR[:1], "rounds": 3}
-    run = ran(tmp_path / "run", Rules("fedasync", mixing=1.0), **one)
-    assert np.allclose(run.model, ran(tmp_path / "sync", Rules(), **one).model, rtol=0, atol=1e-6)
+    run = ran(tmp_path / "run", RoundPolicy("fedasync", mixing=1.0), **one)
+    assert np.allclose(run.model, ran(tmp_path / "sync", RoundPolicy(), **one).model, rtol=0, atol=1e-6)
 
 
-class Half(Replace):
+class Half(ServerOptimizer):
     """θ ← (θ + mean) / 2, but not for buffers."""
 
     def step(self, key: str, current: Floats, mean: Floats) -> Floats:
@@ -211,15 +211,15 @@ class Half(Replace):
 
 
 def test_the_server_s_optimiser_acts_on_the_mixed_model(tmp_path: Path) -> None:
-    half = ran(tmp_path / "half", Rules("fedasync", mixing=0.8, staleness="constant"), rounds=1, optimiser=Half())
-    whole = ran(tmp_path / "whole", Rules("fedasync", mixing=0.4, staleness="constant"), rounds=1)
+    half = ran(tmp_path / "half", RoundPolicy("fedasync", mixing=0.8, staleness="constant"), rounds=1, optimiser=Half())
+    whole = ran(tmp_path / "whole", RoundPolicy("fedasync", mixing=0.4, staleness="constant"), rounds=1)
     assert np.allclose(half.model, whole.model, rtol=0, atol=1e-6)
 
 
 # --- fedbuff ----------------------------------------------------------------------------------------------------------
 
 
-def buffered(run: Run, rules: Rules, weights: Sequence[float] | None = None) -> NDArray[np.float64]:
+def buffered(run: Run, rules: RoundPolicy, weights: Sequence[float] | None = None) -> NDArray[np.float64]:
     """The last model, from what clients sent: versions are models, and a visit began with that of its version."""
     versions: list[NDArray[np.float64]] = [run.start.astype(np.float64)]
     query = "SELECT visit, client, staleness FROM visits WHERE kind = 'train' AND round = {}"
@@ -235,14 +235,14 @@ def buffered(run: Run, rules: Rules, weights: Sequence[float] | None = None) -> 
 
 @pytest.mark.parametrize("server_lr", [1.0, 0.5])
 def test_a_step_is_the_mean_of_the_changes_in_the_buffer_each_by_its_age(server_lr: float, tmp_path: Path) -> None:
-    rules = Rules("fedbuff", buffer=3, server_lr=server_lr)
+    rules = RoundPolicy("fedbuff", buffer=3, server_lr=server_lr)
     run = ran(tmp_path, rules, rounds=3)
     assert np.allclose(run.model, buffered(run, rules), rtol=0, atol=2e-6)
     assert np.abs(run.model - run.start).max() > 5e-3
 
 
 def test_changes_weigh_what_their_clients_hold_where_the_method_weighs(tmp_path: Path) -> None:
-    rules = Rules("fedbuff", buffer=3)
+    rules = RoundPolicy("fedbuff", buffer=3)
     uneven = PartitionConfig("dirichlet-unbalanced", alpha=0.5)
     run = ran(tmp_path, rules, rounds=2, weights="size", partition=uneven)
     held = [float(samples) for samples in run.federation.description.samples]
@@ -252,8 +252,8 @@ def test_changes_weigh_what_their_clients_hold_where_the_method_weighs(tmp_path:
 
 def test_a_buffer_of_all_who_begin_together_is_a_round_of_fedavg(tmp_path: Path) -> None:
     equal = [(1.0, 1.0, 2.0)] * 4
-    run = ran(tmp_path / "run", Rules("fedbuff", buffer=4), equal, rounds=1)
-    fedavg = ran(tmp_path / "sync", Rules(), equal, rounds=1)
+    run = ran(tmp_path / "run", RoundPolicy("fedbuff", buffer=4), equal, rounds=1)
+    fedavg = ran(tmp_path / "sync", RoundPolicy(), equal, rounds=1)
     # Random streams are keyed by the visit here and by the round there, so only what is sent down is the same.
     assert run.rows("SELECT end_s, participants FROM rounds") == fedavg.rows("SELECT end_s, participants FROM rounds")
     replies = [numbers(run.workers.replies[visit]) for visit in range(4)]
@@ -261,7 +261,7 @@ def test_a_buffer_of_all_who_begin_together_is_a_round_of_fedavg(tmp_path: Path)
 
 
 def test_what_is_left_in_the_buffer_at_the_end_is_used(tmp_path: Path) -> None:
-    rules = Rules("fedbuff", buffer=3)
+    rules = RoundPolicy("fedbuff", buffer=3)
     run = ran(tmp_path, rules, limits=Limits(99, virtual_seconds=10.0))
     assert run.stopped_by == SECONDS
     # Three by 8 s, two more at 8 s, and the next would come at 12 s.
@@ -275,7 +275,7 @@ def test_what_is_left_in_the_buffer_at_the_end_is_used(tmp_path: Path) -> None:
 @both
 def test_a_visit_is_paid_for_when_it_begins(policy: str, tmp_path: Path) -> None:
     visit = 5344 + 5398
-    run = ran(tmp_path, Rules(policy, buffer=4), limits=Limits(99, bytes=5.5 * visit))
+    run = ran(tmp_path, RoundPolicy(policy, buffer=4), limits=Limits(99, bytes=5.5 * visit))
     assert run.stopped_by == BYTES
     # Client 0 begins for the second time at 4 s; client 1, who comes back then, too, no more.
     ended = run.rows("SELECT client, kind, up_end_s FROM visits ORDER BY up_end_s, client")
@@ -288,7 +288,7 @@ def test_a_visit_is_paid_for_when_it_begins(policy: str, tmp_path: Path) -> None
 
 @both
 def test_what_is_cut_is_settled_with_what_it_spent(policy: str, tmp_path: Path) -> None:
-    run = ran(tmp_path, Rules(policy, buffer=2), limits=Limits(99, virtual_seconds=6.0, joules=1e6))
+    run = ran(tmp_path, RoundPolicy(policy, buffer=2), limits=Limits(99, virtual_seconds=6.0, joules=1e6))
     (spent,) = run.rows("SELECT SUM(joules) FROM visits")[0]
     # 0 and 1: 18 and 22 J, then 2 s more each: 2 + 8 J. 2: 4 + 16 + 8 J. 3: 8 + 16 J.
     assert spent == 18 + 22 + 10 + 10 + 28 + 24
@@ -301,16 +301,19 @@ def test_what_is_reserved_is_what_a_visit_spends_if_nobody_else_uses_the_links(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reserved: dict[int, Cost] = {}
-    alone = Federation.alone
+    alone = FederatedRun.uncontended_cost
 
-    def noted(self: Federation, visit: Visit) -> Cost:
+    def noted(self: FederatedRun, visit: PlannedVisit) -> Cost:
         reserved[visit.number] = alone(self, visit)
         return reserved[visit.number]
 
-    monkeypatch.setattr(Federation, "alone", noted)
+    monkeypatch.setattr(FederatedRun, "uncontended_cost", noted)
     # What a client can do changes with every round of the ledger and with every visit.
-    anew = {"spread": Spread(rates=(1e4, 1e5)), "change": Change(mode_rounds=1, jitter=0.5, redraw=0.5)}
-    run = ran(tmp_path, Rules(policy, buffer=2), rounds=4, fleet=anew)
+    anew = {
+        "spread": ClientVariation(rates=(1e4, 1e5)),
+        "change": RoundVariation(mode_rounds=1, jitter=0.5, redraw=0.5),
+    }
+    run = ran(tmp_path, RoundPolicy(policy, buffer=2), rounds=4, fleet=anew)
     visits = run.rows(f"SELECT visit, bytes_down, bytes_up, flops, joules, up_end_s, start_s {ARRIVED}")
     assert len({joules for _, _, _, _, joules, _, _ in visits}) == len(visits) >= 8
     for visit, down, up, flops, joules, end, start in visits:
@@ -320,7 +323,7 @@ def test_what_is_reserved_is_what_a_visit_spends_if_nobody_else_uses_the_links(
 @both
 def test_joules_are_never_overspent(policy: str, tmp_path: Path) -> None:
     for joules in (50.0, 110.0, 200.0):
-        run = ran(tmp_path / str(joules), Rules(policy, buffer=2), limits=Limits(99, joules=joules))
+        run = ran(tmp_path / str(joules), RoundPolicy(policy, buffer=2), limits=Limits(99, joules=joules))
         assert run.stopped_by == JOULES
         assert joules - 72 < run.federation.budget.spent.joules <= joules
 
@@ -328,20 +331,20 @@ def test_joules_are_never_overspent(policy: str, tmp_path: Path) -> None:
 # --- what clients keep, and corrections -------------------------------------------------------------------------------
 
 
-class Tally(client_update.Correction):
+class Tally(client_update.GradientCorrection):
     """Keeps how often its client was visited, and sends 1 each time; the server's count comes down."""
 
-    def begin(self, net: Net, down: Payload, state: Payload, visit: client_update.Visit) -> None:
+    def begin(self, net: BlockModel, down: Payload, state: Payload, visit: client_update.VisitContext) -> None:
         self.visits = float(state["tally"]["visits"].data[0]) if "tally" in state else 0.0
         self.heard = float(down["tally"]["all"].data[0])
 
-    def end(self, net: Net, visit: client_update.Visit) -> tuple[Payload, Payload, dict[str, float]]:
+    def end(self, net: BlockModel, visit: client_update.VisitContext) -> tuple[Payload, Payload, dict[str, float]]:
         one, own = (Vector(np.array([n], np.float32)) for n in (1.0, self.visits + 1))
         heard = Vector(np.array([self.heard], np.float32))
         return {"tally": {"one": one, "own": own, "heard": heard}}, {"tally": {"visits": own}}, {}
 
 
-class TallyPart(Part):
+class TallyPart(ServerExtension):
     """Counts the replies that were used."""
 
     used = folded = 0.0
@@ -352,7 +355,7 @@ class TallyPart(Part):
     def up_shapes(self) -> dict[str, dict[str, int]]:
         return {"tally": {"one": 1, "own": 1, "heard": 1}}
 
-    def fold(self, reply: Update) -> None:
+    def accumulate(self, reply: Update) -> None:
         self.folded += float(reply.payload["tally"]["one"].data[0])
 
     def step(self, before: Model, after: Model) -> Model:
@@ -363,16 +366,16 @@ class TallyPart(Part):
         return {"used": np.array(self.used)}
 
 
-TALLY = Correction("tally", "tally", "a test", Options, "", f"{__name__}:Tally", TallyPart, True)
+TALLY = CorrectionSpec("tally", "tally", "a test", Options, "", f"{__name__}:Tally", TallyPart, True)
 
 
 @both
 @pytest.mark.parametrize("objective", [FEDAVG, FEDBR], ids=lambda row: row.name)
 def test_the_next_visit_of_a_client_sees_what_its_last_one_kept(policy: str, objective: Any, tmp_path: Path) -> None:
     # Client 1 is lost in the middle of a visit; what it kept before stands.
-    behaviour = Behaviour(Windows([[EVER], [(0, 6), (7, 1e6)], [EVER], [EVER]], None))
+    behaviour = ClientDynamics(RecordedIntervals([[EVER], [(0, 6), (7, 1e6)], [EVER], [EVER]], None))
     method = Method("tallied", objective, (TALLY,))
-    run = ran(tmp_path, Rules(policy, buffer=3), method=method, rounds=4, behaviour=behaviour)
+    run = ran(tmp_path, RoundPolicy(policy, buffer=3), method=method, rounds=4, behaviour=behaviour)
     assert run.rows("SELECT client, up_end_s FROM visits WHERE kind = 'lost'") == [(1, 6)]
     trained = run.rows("SELECT visit, client, staleness FROM visits WHERE kind = 'train' ORDER BY up_end_s, client")
     seen = dict.fromkeys(range(4), 0)
@@ -382,13 +385,15 @@ def test_the_next_visit_of_a_client_sees_what_its_last_one_kept(policy: str, obj
     assert max(seen.values()) > 2
     for client, visits in seen.items():
         if visits:
-            assert float(client_state.read(run.federation.kept(client))["tally"]["visits"].data[0]) == visits
+            assert (
+                float(client_state.read(run.federation.client_state_name(client))["tally"]["visits"].data[0]) == visits
+            )
     assert float(run.federation.server.state()["part0/used"]) == len(trained)
 
 
 @both
 def test_what_a_part_sends_down_is_as_old_as_the_model_beside_it(policy: str, tmp_path: Path) -> None:
-    rules = Rules(policy, buffer=2)
+    rules = RoundPolicy(policy, buffer=2)
     run = ran(tmp_path, rules, method=Method("tallied", FEDAVG, (TALLY,)), rounds=3)
     version, per_step = 0, 1 if policy == "fedasync" else 2
     for index, (visit, age) in enumerate(run.rows(f"SELECT visit, staleness {ARRIVED}")):
@@ -409,7 +414,7 @@ def test_what_a_part_sends_down_is_as_old_as_the_model_beside_it(policy: str, tm
 def test_neutral_settings_are_fedavg_to_the_bit_without_rounds_too(
     policy: str, method: str, neutral: dict[str, Any], tmp_path: Path
 ) -> None:
-    rules = Rules(policy, buffer=3)
+    rules = RoundPolicy(policy, buffer=3)
     fedavg = ran(tmp_path / "fedavg", rules)
     run = ran(tmp_path / "run", rules, method=method, **neutral)
     order = f"SELECT visit, client, staleness {ARRIVED}"
@@ -422,7 +427,7 @@ def test_neutral_settings_are_fedavg_to_the_bit_without_rounds_too(
 
 @both
 def test_each_client_counts_its_own_visits_to_the_next_whole_model(policy: str, tmp_path: Path) -> None:
-    rules = Rules(policy, buffer=4)
+    rules = RoundPolicy(policy, buffer=4)
     run = ran(tmp_path, rules, FOUR[:2], method="fedbr", alpha=1, period=2, rounds=5)
     for client in (0, 1):
         chosen = run.rows(f"SELECT full FROM choices WHERE client = {client}")
@@ -432,9 +437,9 @@ def test_each_client_counts_its_own_visits_to_the_next_whole_model(policy: str, 
 
 def test_a_visit_that_was_lost_brings_no_feedback_and_does_not_postpone_the_whole_model(tmp_path: Path) -> None:
     # With a period of 1: whole, part, whole. The part is lost at 5.5 s, and again at 9 s.
-    behaviour = Behaviour(Windows([[(0, 5.5), (6, 9), (10, 1e6)]], None))
+    behaviour = ClientDynamics(RecordedIntervals([[(0, 5.5), (6, 9), (10, 1e6)]], None))
     how: dict[str, Any] = {"method": "fedbr", "alpha": 1, "period": 1, "behaviour": behaviour}
-    run = ran(tmp_path, Rules("fedasync"), FOUR[:1], **how, rounds=3)
+    run = ran(tmp_path, RoundPolicy("fedasync"), FOUR[:1], **how, rounds=3)
     visits = run.rows("SELECT kind FROM visits")
     assert visits == [("train",), ("lost",), ("lost",), ("train",), ("train",)]
     assert run.rows("SELECT full FROM choices") == [(1,), (0,), (1,)]
@@ -443,11 +448,11 @@ def test_a_visit_that_was_lost_brings_no_feedback_and_does_not_postpone_the_whol
 
 
 def test_every_client_keeps_its_own_first_blocks_between_visits(tmp_path: Path) -> None:
-    run = ran(tmp_path, Rules("fedbuff", buffer=2), method="fedbr", alpha=1, rounds=3)
+    run = ran(tmp_path, RoundPolicy("fedbuff", buffer=2), method="fedbr", alpha=1, rounds=3)
     last = dict(run.rows("SELECT client, MAX(visit) FROM visits WHERE kind = 'train' GROUP BY client"))
     assert run.federation.archive.states == {client: f"{client}-{visit}.safetensors" for client, visit in last.items()}
     for client, visit in last.items():
-        kept = client_state.read(run.federation.kept(client))[MODEL]
+        kept = client_state.read(run.federation.client_state_name(client))[MODEL]
         sent = run.workers.replies[visit].payload[MODEL]
         assert {key: vector.version for key, vector in kept.items()} == {key: sent[key].version for key in kept}
         assert list(kept) == ["conv1", "conv2", "conv3"]
@@ -461,7 +466,7 @@ class Spoilt:
 
     size = 1
 
-    def submit(self, tasks: Sequence[PoolTask], heard: Heard) -> Order:
+    def submit(self, tasks: Sequence[PoolTask], heard: ReplyHandler) -> TaskGroup:
         self.calls -= 1
         if not self.calls:
             raise Stopped
@@ -476,12 +481,12 @@ class Spoilt:
 @both
 def test_training_that_goes_wrong_ends_the_run_only_where_it_is_used(policy: str, tmp_path: Path) -> None:
     # All five are trained together at 4 s. Client 3 is lost at 9 s, and 4 is still under way when the run ends.
-    behaviour = Behaviour(Windows([[EVER], [EVER], [EVER], [(0, 9)], [EVER]], None))
+    behaviour = ClientDynamics(RecordedIntervals([[EVER], [EVER], [EVER], [(0, 9)], [EVER]], None))
     five = [*FOUR, FOUR[3]]
     how: dict[str, Any] = {"train": BRIEF, "partition": IID, "seconds": five, "behaviour": behaviour, "clients": 5}
     for spoilt in ((3, 4), (2,)):
         limits = Limits(99, virtual_seconds=10.0)
-        run = federation(tmp_path / str(spoilt), rules=Rules(policy, buffer=2), limits=limits, **how)
+        run = federation(tmp_path / str(spoilt), rules=RoundPolicy(policy, buffer=2), limits=limits, **how)
         run.workers = Spoilt(run.workers, spoilt)
         try:
             if spoilt == (3, 4):
@@ -497,7 +502,7 @@ def test_training_that_goes_wrong_ends_the_run_only_where_it_is_used(policy: str
 
 def test_a_run_that_is_stopped_in_mid_round_leaves_every_file_that_its_ledger_names(tmp_path: Path) -> None:
     how: dict[str, Any] = {"train": BRIEF, "partition": IID, "seconds": FOUR[:2], "clients": 2, "rounds": 9}
-    run = federation(tmp_path, "fedbr", rules=Rules("fedbuff", buffer=3), **how)
+    run = federation(tmp_path, "fedbr", rules=RoundPolicy("fedbuff", buffer=3), **how)
     committed: list[dict[int, str]] = []
     # Visits are trained at 4 s, and again whenever one ends that began later; the model is scored once a round.
     run.workers = Spoilt(run.workers, (), calls=5)
@@ -505,7 +510,7 @@ def test_a_run_that_is_stopped_in_mid_round_leaves_every_file_that_its_ledger_na
     with pytest.raises(Stopped):
         POLICIES["fedbuff"](run)
     anew = [client for client in run.uncommitted if client in committed[-1]]
-    run.archive.tidy()
+    run.archive.remove_orphans()
     run.ledger.close()
     named = {row["file"]: row["sha256"] for row in read(tmp_path / "ledger.sqlite", "SELECT file, sha256 FROM states")}
     assert anew
@@ -519,17 +524,17 @@ def test_what_was_trained_in_vain_is_not_held_any_more(
 ) -> None:
     left: list[list[int]] = []
 
-    class Closed(Held):
+    class Closed(ReorderBuffer):
         def close(self) -> None:
             left.append([client for client in range(4) if client in self])
             super().close()
 
-    monkeypatch.setattr("coordinator.rounds.asynchronous.Held", Closed)
+    monkeypatch.setattr("coordinator.rounds.asynchronous.ReorderBuffer", Closed)
     # All four are trained together at 4 s. Client 3 is lost at 9 s, begins again at 10 s, and would send until 26 s.
-    behaviour = Behaviour(Windows([[EVER], [EVER], [EVER], [(0, 9), (10, 1e6)]], None))
+    behaviour = ClientDynamics(RecordedIntervals([[EVER], [EVER], [EVER], [(0, 9), (10, 1e6)]], None))
     for seconds, third in ((30.0, [(0, "lost"), (10, "train"), (26, "cut")]), (25.0, [(0, "lost"), (10, "cut")])):
         limits = Limits(99, virtual_seconds=seconds)
-        rules = Rules(policy, buffer=2)
+        rules = RoundPolicy(policy, buffer=2)
         run = ran(tmp_path / str(seconds), rules, behaviour=behaviour, limits=limits)
         assert run.rows("SELECT start_s, kind FROM visits WHERE client = 3 ORDER BY start_s") == third
         # Each of its visits that anybody was trained beside, used or not.
@@ -541,7 +546,7 @@ def test_what_was_trained_in_vain_is_not_held_any_more(
 @both
 def test_the_last_client_to_end_does_not_stop_the_others(policy: str, tmp_path: Path) -> None:
     # One client's battery ends after two visits; the other goes on until its own does.
-    run = ran(tmp_path, Rules(policy, buffer=1), FOUR[:2], rounds=99, fleet={"battery_joules": 40.0})
+    run = ran(tmp_path, RoundPolicy(policy, buffer=1), FOUR[:2], rounds=99, fleet={"battery_joules": 40.0})
     assert run.stopped_by == CLIENTS
     kinds = run.rows("SELECT client, kind, up_end_s FROM visits ORDER BY client, up_end_s")
     # 18 J a visit: 4 J are left, 2 J for receiving and 0.25 s of computing. 22 J a visit: 18 J, 2 s of computing.
@@ -556,7 +561,7 @@ def test_the_last_client_to_end_does_not_stop_the_others(policy: str, tmp_path: 
 
 
 def test_rounds_end_it_in_the_middle_of_everything(tmp_path: Path) -> None:
-    run = ran(tmp_path, Rules("fedbuff", buffer=1), rounds=1)
+    run = ran(tmp_path, RoundPolicy("fedbuff", buffer=1), rounds=1)
     assert run.stopped_by == ROUNDS
     assert run.rows("SELECT client, kind FROM visits ORDER BY client") == [
         (0, "train"),
@@ -568,8 +573,8 @@ def test_rounds_end_it_in_the_middle_of_everything(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("policy", ["fedasync", "fedbuff"])
 def test_a_run_in_which_every_visit_is_lost_ends_with_its_rounds(policy: str, tmp_path: Path) -> None:
-    rules = Rules(policy=policy, buffer=2)
-    how: dict[str, Any] = {"change": Change(crashes_per_second=1e9)}
+    rules = RoundPolicy(policy=policy, buffer=2)
+    how: dict[str, Any] = {"change": RoundVariation(crashes_per_second=1e9)}
     run = play(tmp_path, rounds=3, participants=2, rules=rules, fleet=how)
     assert (run.stopped_by, run.federation.rounds, run.workers.trained) == ("rounds", 3, [])
     # A round is given up when as many visits were lost as ten rounds need; two are under way at the end.
@@ -582,8 +587,8 @@ def test_a_run_in_which_every_visit_is_lost_ends_with_its_rounds(policy: str, tm
 
 
 def test_the_user_is_heard_where_no_worker_is_ever_asked(tmp_path: Path) -> None:
-    rules = Rules(policy="fedbuff")
-    run = federation(tmp_path, rounds=10**6, rules=rules, fleet={"change": Change(crashes_per_second=1e9)})
+    rules = RoundPolicy(policy="fedbuff")
+    run = federation(tmp_path, rounds=10**6, rules=rules, fleet={"change": RoundVariation(crashes_per_second=1e9)})
     asked = iter(range(50))
     run.is_stopped = lambda: next(asked) == 49
     with pytest.raises(Stopped):

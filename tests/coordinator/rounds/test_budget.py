@@ -22,7 +22,7 @@ from coordinator.rounds.budget import (
     Cost,
     Limits,
 )
-from coordinator.rounds.synchronous import _Round
+from coordinator.rounds.synchronous import _SynchronousRound
 from edge.protocol.config import PartitionConfig, TrainConfig
 from tests.toy import Run, federation, play
 
@@ -206,9 +206,11 @@ def test_joules_hold_on_a_contended_link_too(share: float, tmp_path: Path) -> No
 def test_whoever_is_left_is_priced_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Three of four fit at first, but three alone would spend 4.5 J of 3.2 J; two spend 2 J.
     joules = {4: 1.0, 3: 1.5, 2: 1.0}
-    monkeypatch.setattr(_Round, "_costs", lambda self, visits: [Cost(1, 0, 1.0, joules[len(visits)])] * len(visits))
+    monkeypatch.setattr(
+        _SynchronousRound, "_costs", lambda self, visits: [Cost(1, 0, 1.0, joules[len(visits)])] * len(visits)
+    )
     run = federation(tmp_path, limits=Limits(1, joules=3.2))
-    admitted, refused_by = _Round(run, 0)._admitted(run.candidates)
+    admitted, refused_by = _SynchronousRound(run, 0)._admitted(run.candidates)
     assert ([visit.client for visit in admitted], refused_by) == ([0, 1], JOULES)
 
 

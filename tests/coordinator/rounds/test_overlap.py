@@ -12,14 +12,14 @@ import pytest
 
 from coordinator.records.store import read
 from coordinator.rounds.budget import TARGET, Limits
-from coordinator.rounds.cohort_training import SPARE_REPLIES, Training
-from coordinator.rounds.run import Federation, Progress, RunFailed
-from coordinator.rounds.synchronous import synchronous
-from coordinator.workers.task import Heard, PoolError, PoolTask, Stopped
+from coordinator.rounds.cohort_training import SPARE_REPLIES, CohortTraining
+from coordinator.rounds.run import FederatedRun, RoundFinished, RunFailed
+from coordinator.rounds.synchronous import run_synchronous
+from coordinator.workers.task import PoolError, PoolTask, ReplyHandler, Stopped
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import Evaluate, Totals, Train, Update
 from edge.protocol.payload import MODEL, Vector
-from edge.protocol.rng import generator
+from edge.protocol.rng import keyed_generator
 from tests.toy import Direct, Later, federation, play
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
@@ -35,7 +35,7 @@ class Desk:
     tasks: list[list[PoolTask]] = field(default_factory=list)
     size: int = 1
 
-    def submit(self, tasks: Sequence[PoolTask], heard: Heard) -> Noted:
+    def submit(self, tasks: Sequence[PoolTask], heard: ReplyHandler) -> Noted:
         first, scores = tasks[0].message, sum(said.startswith("submit score") for said in self.said)
         name = f"train {first.round}" if isinstance(first, Train) else f"score {scores}"
         self.said.append(f"submit {name}")
@@ -61,14 +61,14 @@ class Noted:
         self.order.cancel()
 
 
-def watched(folder: Path, method: str = "fedavg", **how: Any) -> tuple[Federation, Desk]:
+def watched(folder: Path, method: str = "fedavg", **how: Any) -> tuple[FederatedRun, Desk]:
     run = federation(folder, method, train=BRIEF, **how)
     assert isinstance(run.workers, Direct)
     run.workers = desk = Desk(run.workers)
     return run, desk
 
 
-def finished(run: Federation, policy: Callable[[Federation], str] = synchronous) -> str:
+def finished(run: FederatedRun, policy: Callable[[FederatedRun], str] = run_synchronous) -> str:
     try:
         return policy(run)
     finally:
@@ -146,7 +146,7 @@ class Prompt(Direct):
     """Whether the user has asked for an end."""
     orders: list[Later]
 
-    def submit(self, tasks: Sequence[PoolTask], heard: Heard) -> Later:
+    def submit(self, tasks: Sequence[PoolTask], heard: ReplyHandler) -> Later:
         later = super().submit(tasks, heard)
         order = Interruptible(later.left, later.sums, self)
         self.orders = [*getattr(self, "orders", []), order]
@@ -165,7 +165,7 @@ class Interruptible(Later):
         super().wait()
 
 
-def prompt(folder: Path, early: int = 99, **how: Any) -> tuple[Federation, Prompt]:
+def prompt(folder: Path, early: int = 99, **how: Any) -> tuple[FederatedRun, Prompt]:
     run = federation(folder, train=BRIEF, **how)
     assert isinstance(run.workers, Direct)
     run.workers = workers = Prompt(run.workers.site, run.workers.shuffle)
@@ -181,11 +181,11 @@ def test_replies_that_come_early_change_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("early", [0, 2, 99])
-def test_who_asks_for_an_end_on_hearing_of_a_round_gets_it_after_that_round(early: int, tmp_path: Path) -> None:
+def test_who_asks_for_an_end_on_handler_of_a_round_gets_it_after_that_round(early: int, tmp_path: Path) -> None:
     # Without a score in round 2 nothing else would ask, if all its replies had come while round 1 was scored.
     run, workers = prompt(tmp_path, early, rounds=9, eval_every=2)
 
-    def end_after_two(progress: Progress) -> None:
+    def end_after_two(progress: RoundFinished) -> None:
         workers.asked = progress.row.round == 1
 
     run.on_round = end_after_two
@@ -196,7 +196,7 @@ def test_who_asks_for_an_end_on_hearing_of_a_round_gets_it_after_that_round(earl
 
 def test_a_second_ctrl_c_is_not_swallowed(tmp_path: Path) -> None:
     run, workers = prompt(tmp_path, 0, rounds=5)
-    able = run.able
+    able = run.eligible
 
     def interrupted(candidates: Sequence[int], round: int) -> list[int]:
         if round == 1:
@@ -204,7 +204,7 @@ def test_a_second_ctrl_c_is_not_swallowed(tmp_path: Path) -> None:
             raise SystemExit(130)
         return able(candidates, round)
 
-    run.able = interrupted  # type: ignore[method-assign]
+    run.eligible = interrupted  # type: ignore[method-assign]
     with pytest.raises(SystemExit) as ended:
         finished(run)
     assert ended.value.code == 130
@@ -226,14 +226,14 @@ def test_nothing_of_the_next_round_stays_open_if_this_one_cannot_be_committed(tm
 
 def test_workers_that_have_given_up_are_not_waited_for(tmp_path: Path) -> None:
     run, workers = prompt(tmp_path, 0, rounds=5)
-    able = run.able
+    able = run.eligible
 
     def given_up(candidates: Sequence[int], round: int) -> list[int]:
         if round == 1:
             raise PoolError("three workers died")
         return able(candidates, round)
 
-    run.able = given_up  # type: ignore[method-assign]
+    run.eligible = given_up  # type: ignore[method-assign]
     with pytest.raises(PoolError):
         finished(run)
     assert [len(order.left) for order in workers.orders] == [0, 1]  # the score was never waited for
@@ -259,10 +259,10 @@ class ByHand:
     """Workers whose replies the test hands over, in the order that it likes."""
 
     size: int = 1
-    heard: Heard | None = None
+    heard: ReplyHandler | None = None
     tasks: dict[int, PoolTask] = field(default_factory=dict)
 
-    def submit(self, tasks: Sequence[PoolTask], heard: Heard) -> ByHand:
+    def submit(self, tasks: Sequence[PoolTask], heard: ReplyHandler) -> ByHand:
         self.heard = heard
         self.tasks = {task.message.client: task for task in tasks if isinstance(task.message, Train)}
         return self
@@ -288,14 +288,14 @@ def test_replies_are_folded_in_client_order_and_at_most_workers_plus_two_are_hel
     run.workers = workers = ByHand()
     folded: list[int] = []
     server = run.server
-    fold = server.fold
+    fold = server.accumulate
 
     def note_and_fold(reply: Update) -> None:
         folded.append(reply.client)
         fold(reply)
 
-    server.fold = note_and_fold  # type: ignore[method-assign]
-    training = Training(run, visits)
+    server.accumulate = note_and_fold  # type: ignore[method-assign]
+    training = CohortTraining(run, visits)
     most = 0
     for client in reversed(range(clients)):
         model = {key: Vector(np.full_like(v.data, client)) for key, v in server.model.items()}
@@ -334,8 +334,8 @@ def test_a_score_may_use_a_part_of_the_test_set_the_same_in_every_round(tmp_path
         for tasks in desk.tasks
     ]
     assert [some for some in shards if some] == [[(0, 32), (32, 64), (64, 70)]] * 2
-    drawn = np.sort(generator(0, "eval").permutation(360)[:70])
-    assert site.scored.tolist() == drawn.tolist()
+    drawn = np.sort(keyed_generator(0, "eval").permutation(360)[:70])
+    assert site.evaluated_indices.tolist() == drawn.tolist()
     x, y = site.test_set.fetch(drawn)
     site.net.train_mode(False)
     site.net.load(run.server.model)

@@ -16,16 +16,16 @@ import numpy as np
 import pytest
 
 from coordinator.rounds.budget import BYTES, BYTES_UP, CLIENTS, JOULES, ROUNDS, SECONDS, TARGET, ClientLimits, Limits
-from coordinator.rounds.policy import Rules
+from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.synchronous import POLICIES
 from costmodel.clock import Clock
-from costmodel.fleet.availability import Windows
-from costmodel.fleet.dynamics import PAUSE, Behaviour
-from costmodel.fleet.fleet import Change
+from costmodel.fleet.availability import RecordedIntervals
+from costmodel.fleet.dynamics import PAUSE, ClientDynamics
+from costmodel.fleet.fleet import RoundVariation
 from costmodel.network.tcp import wire_bits
 from costmodel.visits.timeline import Links
 from edge.protocol.config import PartitionConfig, TrainConfig
-from edge.protocol.rng import generator
+from edge.protocol.rng import keyed_generator
 from tests.toy import Run, federation, play, unsteady_world
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
@@ -40,7 +40,7 @@ each_policy = pytest.mark.parametrize("policy", POLICIES)
 
 
 def ran(
-    folder: Path, rules: Rules | None = None, seconds: Sequence[tuple[float, float, float]] = FOUR, **how: Any
+    folder: Path, rules: RoundPolicy | None = None, seconds: Sequence[tuple[float, float, float]] = FOUR, **how: Any
 ) -> Run:
     how = {"method": "fedavg", "train": BRIEF, "partition": IID, "rounds": 1, **how}
     return play(folder, clients=len(seconds), seconds=seconds, rules=rules, **how)
@@ -52,8 +52,8 @@ def kinds(run: Run, round: int = 0) -> str:
     return ", ".join(f"{client} {kind}" for client, kind in rows)
 
 
-def windows(*of_clients: Sequence[tuple[float, float]], on_loss: str = "abort") -> Behaviour:
-    return Behaviour(Windows(of_clients, None), on_loss)
+def windows(*of_clients: Sequence[tuple[float, float]], on_loss: str = "abort") -> ClientDynamics:
+    return ClientDynamics(RecordedIntervals(of_clients, None), on_loss)
 
 
 def test_the_messages_of_the_clockwork_are_as_long_as_its_figures_say(tmp_path: Path) -> None:
@@ -93,8 +93,8 @@ def test_the_round_lasts_until_the_server_has_added_the_updates_up(tmp_path: Pat
     assert (run.stopped_by, run.rows("SELECT end_s, joules, participants FROM rounds")) == (ROUNDS, [(5, 19, 1)])
 
 
-@pytest.mark.parametrize("rules", [Rules("over_select", over_select=2.0), Rules("deadline", deadline=4.0)])
-def test_late_clients_go_on_while_the_server_adds_up_and_stay_late(rules: Rules, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rules", [RoundPolicy("over_select", over_select=2.0), RoundPolicy("deadline", deadline=4.0)])
+def test_late_clients_go_on_while_the_server_adds_up_and_stay_late(rules: RoundPolicy, tmp_path: Path) -> None:
     # Both updates are there at 4 s and take 5 s to add up. Client 2 is done at 8 s, client 3 sends from 8 s on.
     slow = Links(aggregate_bytes_per_second=UP_NBYTES / 2.5)
     run = ran(tmp_path, rules, participants=2 if rules.policy == "over_select" else 4, links=slow)
@@ -108,7 +108,7 @@ def test_late_clients_go_on_while_the_server_adds_up_and_stay_late(rules: Rules,
 
 # --- over-selection ---------------------------------------------------------------------------------------------------
 
-TWO_OF_FOUR = Rules("over_select", over_select=2.0)
+TWO_OF_FOUR = RoundPolicy("over_select", over_select=2.0)
 
 
 def test_over_selection_takes_the_first_and_charges_the_late_up_to_the_cut(tmp_path: Path) -> None:
@@ -160,15 +160,15 @@ def test_where_too_many_are_lost_over_selection_takes_who_is_left(tmp_path: Path
 
 @pytest.mark.parametrize(("factor", "wanted", "cohort"), [(1.3, 10, 13), (1.1, 10, 11), (1.25, 10, 13), (1.0, 7, 7)])
 def test_how_many_begin(factor: float, wanted: int, cohort: int) -> None:
-    assert Rules("over_select", wanted, over_select=factor).cohort == cohort
-    assert Rules("deadline", wanted, over_select=factor).cohort == wanted
+    assert RoundPolicy("over_select", wanted, over_select=factor).cohort == cohort
+    assert RoundPolicy("deadline", wanted, over_select=factor).cohort == wanted
 
 
 # --- deadline ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_deadline_takes_what_is_there_in_time(tmp_path: Path) -> None:
-    run = ran(tmp_path, Rules("deadline", deadline=6.0))
+    run = ran(tmp_path, RoundPolicy("deadline", deadline=6.0))
     assert kinds(run) == "0 train, 1 train, 2 late, 3 late"
     assert run.rows("SELECT end_s, participants FROM rounds") == [(6, 2)]
     # Those in time wait for 2 s; client 2 has sent half of its update, client 3 has computed half of it.
@@ -184,17 +184,19 @@ def test_a_deadline_takes_what_is_there_in_time(tmp_path: Path) -> None:
 
 
 def test_a_visit_that_ends_at_the_deadline_counts(tmp_path: Path) -> None:
-    run = ran(tmp_path, Rules("deadline", deadline=8.0))
+    run = ran(tmp_path, RoundPolicy("deadline", deadline=8.0))
     assert kinds(run) == "0 train, 1 train, 2 train, 3 late"
 
 
 def test_a_round_does_not_wait_for_a_deadline_that_nobody_needs(tmp_path: Path) -> None:
-    run = ran(tmp_path, Rules("deadline", deadline=100.0))
+    run = ran(tmp_path, RoundPolicy("deadline", deadline=100.0))
     assert run.rows("SELECT end_s, participants FROM rounds") == [(16, 4)]
 
 
-@pytest.mark.parametrize("rules", [Rules("deadline", deadline=2.0), Rules("deadline", deadline=6.0, min_fraction=0.75)])
-def test_a_round_with_too_few_in_time_changes_nothing_but_counts(rules: Rules, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "rules", [RoundPolicy("deadline", deadline=2.0), RoundPolicy("deadline", deadline=6.0, min_fraction=0.75)]
+)
+def test_a_round_with_too_few_in_time_changes_nothing_but_counts(rules: RoundPolicy, tmp_path: Path) -> None:
     run = ran(tmp_path, rules, rounds=2)
     assert (run.stopped_by, run.federation.rounds) == (ROUNDS, 2)
     assert run.rows("SELECT round, start_s, end_s, participants FROM rounds") == [
@@ -208,19 +210,19 @@ def test_a_round_with_too_few_in_time_changes_nothing_but_counts(rules: Rules, t
 
 
 def test_just_enough_in_time_are_enough(tmp_path: Path) -> None:
-    run = ran(tmp_path, Rules("deadline", deadline=6.0, min_fraction=0.5))
+    run = ran(tmp_path, RoundPolicy("deadline", deadline=6.0, min_fraction=0.5))
     assert run.rows("SELECT participants FROM rounds") == [(2,)]
 
 
 def test_the_fraction_that_is_asked_for_is_enough_however_it_is_rounded(tmp_path: Path) -> None:
     assert 0.14 * 50 > 7
     seconds = [(1.0, 1.0, 2.0)] * 7 + [(4.0, 4.0, 8.0)] * 43
-    run = ran(tmp_path, Rules("deadline", deadline=4.0, min_fraction=0.14), seconds=seconds)
+    run = ran(tmp_path, RoundPolicy("deadline", deadline=4.0, min_fraction=0.14), seconds=seconds)
     assert run.rows("SELECT participants FROM rounds") == [(7,)]
 
 
 def test_a_late_client_keeps_nothing_and_has_not_been_seen_but_the_bandit_has_counted(tmp_path: Path) -> None:
-    run = ran(tmp_path, Rules("deadline", deadline=6.0), method="fedbr", alpha=1)
+    run = ran(tmp_path, RoundPolicy("deadline", deadline=6.0), method="fedbr", alpha=1)
     assert kinds(run) == "0 train, 1 train, 2 late, 3 late"
     assert sorted(run.federation.archive.states) == [0, 1]
     state = run.federation.server.state()
@@ -228,7 +230,7 @@ def test_a_late_client_keeps_nothing_and_has_not_been_seen_but_the_bandit_has_co
     assert state["n"][:, 0].tolist() == [1, 1, 1, 1]
     # No feedback, and so the next visit brings the whole model.
     assert run.rows("SELECT client FROM choices") == [(0,), (1,)]
-    assert [run.federation.server.dispatch(client, 1).choice["full"] for client in range(4)] == [0, 0, 1, 1]
+    assert [run.federation.server.download(client, 1).choice["full"] for client in range(4)] == [0, 0, 1, 1]
 
 
 # --- clients that leave, crash or run out of power --------------------------------------------------------------------
@@ -273,7 +275,7 @@ def test_a_round_that_would_begin_after_the_end_of_time_does_not_begin(tmp_path:
 @each_policy
 def test_a_run_ends_when_nobody_will_ever_be_there_again(policy: str, tmp_path: Path) -> None:
     gone = windows([(0, 10)], [(0, 10)], [(0, 10)], [(0, 10)])
-    run = ran(tmp_path, Rules(policy, buffer=2), rounds=99, behaviour=gone)
+    run = ran(tmp_path, RoundPolicy(policy, buffer=2), rounds=99, behaviour=gone)
     assert run.stopped_by == CLIENTS
     assert run.rows("SELECT MAX(up_end_s) FROM visits") == [(10,)]
     assert run.rows("SELECT DISTINCT kind FROM visits ORDER BY kind") == [("lost",), ("train",)]
@@ -281,17 +283,17 @@ def test_a_run_ends_when_nobody_will_ever_be_there_again(policy: str, tmp_path: 
 
 def test_a_client_that_is_lost_at_the_very_end_of_the_round_is_lost(tmp_path: Path) -> None:
     # Client 1 at the deadline; client 0 is late then, and still connected.
-    run = ran(tmp_path, Rules("deadline", deadline=3.0), FOUR[:2], behaviour=windows([EVER], [(0, 3)]))
+    run = ran(tmp_path, RoundPolicy("deadline", deadline=3.0), FOUR[:2], behaviour=windows([EVER], [(0, 3)]))
     assert kinds(run) == "0 late, 1 lost"
     assert run.federation.clock.state()["last_down"].tolist() == [1, -math.inf]
 
 
 def test_clients_crash_when_their_streams_say_so(tmp_path: Path) -> None:
     hazard = 0.1
-    run = ran(tmp_path, rounds=4, fleet={"change": Change(crashes_per_second=hazard)})
+    run = ran(tmp_path, rounds=4, fleet={"change": RoundVariation(crashes_per_second=hazard)})
     found = run.rows("SELECT round, client, kind, up_end_s - start_s FROM visits ORDER BY round, client")
     for round in range(4):
-        rng = generator(0, "visits of a round", round, 0)
+        rng = keyed_generator(0, "visits of a round", round, 0)
         rng.standard_normal((4, 3))
         rng.random((4, 2))
         crashes = rng.standard_exponential(4) / hazard
@@ -329,19 +331,19 @@ def test_a_crumb_in_a_battery_is_as_good_as_nothing(
     )[0]
     how["fleet"] = {"radio_energy": "rate", "battery_joules": joules + 0.001}
     visits = iter(range(50))
-    monkeypatch.setattr("coordinator.rounds.run.Federation.alone", counted(visits, "alone"))
-    monkeypatch.setattr("coordinator.rounds.synchronous._Round._costs", counted(visits, "_costs"))
-    run = ran(tmp_path / "run", Rules(policy, over_select=1.0, buffer=2), **how)
+    monkeypatch.setattr("coordinator.rounds.run.FederatedRun.uncontended_cost", counted(visits, "uncontended_cost"))
+    monkeypatch.setattr("coordinator.rounds.synchronous._SynchronousRound._costs", counted(visits, "_costs"))
+    run = ran(tmp_path / "run", RoundPolicy(policy, over_select=1.0, buffer=2), **how)
     assert run.stopped_by == CLIENTS
     assert run.rows("SELECT COUNT(*) FROM visits WHERE up_end_s = start_s") == [(2,)]
 
 
 def counted(calls: Any, name: str) -> Any:
     """A method of a policy, which fails if it is called too often."""
-    from coordinator.rounds.run import Federation
-    from coordinator.rounds.synchronous import _Round
+    from coordinator.rounds.run import FederatedRun
+    from coordinator.rounds.synchronous import _SynchronousRound
 
-    before: Any = getattr(Federation if name == "alone" else _Round, name)
+    before: Any = getattr(FederatedRun if name == "uncontended_cost" else _SynchronousRound, name)
 
     def method(self: Any, *arguments: Any) -> Any:
         assert next(calls, None) is not None, "this goes on for ever"
@@ -398,7 +400,7 @@ def visits_of(run: Run, clients: int = 4) -> list[int]:
 def test_a_client_that_has_spent_its_own_budget_takes_part_no_more(
     policy: str, limit: dict[str, float], visits: list[int], tmp_path: Path
 ) -> None:
-    rules = Rules(policy, over_select=1.0, deadline=100.0, buffer=2)
+    rules = RoundPolicy(policy, over_select=1.0, deadline=100.0, buffer=2)
     run = ran(tmp_path, rules, limits=Limits(99, client=ClientLimits(**limit)))
     assert (run.stopped_by, visits_of(run)) == (CLIENTS, visits)
 
@@ -426,7 +428,7 @@ def test_clients_that_can_pay_only_alone_take_turns(tmp_path: Path) -> None:
 def test_bytes_are_never_overspent_and_nothing_that_was_paid_for_is_broken_off(
     policy: str, rule: str, limit: float, tmp_path: Path
 ) -> None:
-    rules = Rules(policy, over_select=1.0, deadline=100.0, buffer=2)
+    rules = RoundPolicy(policy, over_select=1.0, deadline=100.0, buffer=2)
     budget: dict[str, Any] = {rule: limit}
     run = ran(tmp_path, rules, limits=Limits(99, **budget))
     assert (run.stopped_by, run.rows("SELECT COUNT(*), MIN(kind), MAX(kind) FROM visits")) == (
@@ -440,7 +442,7 @@ def test_bytes_are_never_overspent_and_nothing_that_was_paid_for_is_broken_off(
 
 @each_policy
 def test_time_that_ends_before_the_first_visit_does_leaves_the_model_as_it_was(policy: str, tmp_path: Path) -> None:
-    run = ran(tmp_path, Rules(policy, over_select=1.0, buffer=2), limits=Limits(99, virtual_seconds=3.0))
+    run = ran(tmp_path, RoundPolicy(policy, over_select=1.0, buffer=2), limits=Limits(99, virtual_seconds=3.0))
     assert (run.stopped_by, run.federation.clock.now, run.federation.rounds) == (SECONDS, 3.0, 0)
     assert kinds(run) == "0 cut, 1 cut, 2 cut, 3 cut"
     # Down for 1, 1, 2, 3 s; computing for 1, 2, 1, 0 s; client 0 has been sending for 1 s, half of its update.
@@ -453,7 +455,7 @@ def test_time_that_ends_before_the_first_visit_does_leaves_the_model_as_it_was(p
 
 @each_policy
 def test_a_target_ends_the_run_in_the_round_that_reaches_it(policy: str, tmp_path: Path) -> None:
-    rules = Rules(policy, over_select=1.0, deadline=100.0, buffer=2)
+    rules = RoundPolicy(policy, over_select=1.0, deadline=100.0, buffer=2)
     run = ran(tmp_path, rules, limits=Limits(99, target_accuracy=0.0))
     assert (run.stopped_by, run.federation.rounds) == (TARGET, 1)
     assert run.rows("SELECT round, accuracy IS NULL FROM rounds") == [(0, 0)]
@@ -461,7 +463,7 @@ def test_a_target_ends_the_run_in_the_round_that_reaches_it(policy: str, tmp_pat
 
 @each_policy
 def test_rounds_end_a_run_and_the_last_is_scored(policy: str, tmp_path: Path) -> None:
-    rules = Rules(policy, over_select=1.0, deadline=100.0, buffer=2)
+    rules = RoundPolicy(policy, over_select=1.0, deadline=100.0, buffer=2)
     run = ran(tmp_path, rules, rounds=3, eval_every=2)
     assert (run.stopped_by, run.federation.rounds) == (ROUNDS, 3)
     assert run.rows("SELECT accuracy IS NULL FROM rounds") == [(1,), (0,), (0,)]
@@ -568,7 +570,7 @@ def test_the_wall_seconds_of_rounds_add_up_to_those_of_the_run(
 ) -> None:
     ticks = iter([10.0, 11.0, 13.0, 16.0])  # when the run is put together, and at each commit
     monkeypatch.setattr("coordinator.records.checkpoints.time", SimpleNamespace(monotonic=lambda: next(ticks)))
-    run = ran(tmp_path, Rules(policy, over_select=1.0, deadline=100.0, buffer=2), rounds=3)
+    run = ran(tmp_path, RoundPolicy(policy, over_select=1.0, deadline=100.0, buffer=2), rounds=3)
     assert run.rows("SELECT round, wall_s FROM host_rounds ORDER BY round") == [(0, 1), (1, 2), (2, 3)]
 
 

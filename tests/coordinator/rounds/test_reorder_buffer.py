@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.rounds.reorder_buffer import Held
+from coordinator.rounds.reorder_buffer import ReorderBuffer
 from edge.protocol.messages import Update
 from edge.protocol.payload import MODEL, Vector, sha256
 
@@ -19,9 +19,9 @@ def reply(client: int, size: int = 1000) -> Update:
 
 
 def test_what_comes_back_is_what_was_put_in_wherever_it_was_meanwhile(tmp_path: Path) -> None:
-    with Held(2, tmp_path) as held:
+    with ReorderBuffer(2, tmp_path) as held:
         for client in range(6):
-            held.put(reply(client))
+            held.add(reply(client))
         assert held.in_memory == 2
         for client in (5, 0, 3, 1, 4, 2):
             back, before = held.take(client), reply(client)
@@ -32,9 +32,9 @@ def test_what_comes_back_is_what_was_put_in_wherever_it_was_meanwhile(tmp_path: 
 
 
 def test_the_file_has_no_name_and_its_places_are_used_again(tmp_path: Path) -> None:
-    with Held(0, tmp_path) as held:
+    with ReorderBuffer(0, tmp_path) as held:
         for client in range(50):
-            held.put(reply(client))
+            held.add(reply(client))
             if client >= 3:
                 held.take(client - 3)
         assert held._end == 4 * 4028  # never more than four at a time
@@ -42,21 +42,21 @@ def test_the_file_has_no_name_and_its_places_are_used_again(tmp_path: Path) -> N
 
 
 def test_replies_of_different_sizes_do_not_share_a_place(tmp_path: Path) -> None:
-    with Held(0, tmp_path) as held:
-        held.put(reply(0, size=10))
+    with ReorderBuffer(0, tmp_path) as held:
+        held.add(reply(0, size=10))
         held.take(0)
-        held.put(reply(1, size=20))
-        held.put(reply(2, size=10))
+        held.add(reply(1, size=20))
+        held.add(reply(2, size=10))
         assert sha256(held.take(1).payload) == sha256(reply(1, size=20).payload)
         assert sha256(held.take(2).payload) == sha256(reply(2, size=10).payload)
 
 
 def test_a_reply_without_vectors_needs_no_file(tmp_path: Path) -> None:
-    with Held(0, tmp_path / "nowhere") as held:
-        held.put(Update(4, 0, {"loss": 1.0}, {}))
+    with ReorderBuffer(0, tmp_path / "nowhere") as held:
+        held.add(Update(4, 0, {"loss": 1.0}, {}))
         assert held.take(4) == Update(4, 0, {"loss": 1.0}, {})
 
 
 def test_a_disk_that_refuses_is_an_error_of_the_system(tmp_path: Path) -> None:
-    with Held(0, tmp_path / "nowhere") as held, pytest.raises(FileNotFoundError):
-        held.put(reply(0))
+    with ReorderBuffer(0, tmp_path / "nowhere") as held, pytest.raises(FileNotFoundError):
+        held.add(reply(0))

@@ -8,8 +8,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from coordinator.aggregation.block_exchange import keys
-from coordinator.rounds.selection import Idle, draw
+from coordinator.aggregation.block_exchange import exchanged_keys
+from coordinator.rounds.selection import IdleClients, sample_cohort
 from edge.protocol.payload import BlockShape, Layout
 
 LAYOUT = Layout((BlockShape("stem", 4), BlockShape("body", 6, 2), BlockShape("head", 3)))
@@ -17,24 +17,24 @@ LAYOUT = Layout((BlockShape("stem", 4), BlockShape("body", 6, 2), BlockShape("he
 
 def test_a_cohort_is_drawn_without_replacement_in_ascending_order() -> None:
     for round in range(20):
-        chosen = draw(0, round, range(10, 20), 4)
+        chosen = sample_cohort(0, round, range(10, 20), 4)
         assert chosen == sorted(set(chosen))
         assert len(chosen) == 4
         assert set(chosen) <= set(range(10, 20))
 
 
 def test_a_cohort_depends_on_seed_and_round_alone() -> None:
-    assert draw(0, 3, range(100), 5) == draw(0, 3, range(100), 5)
-    assert len({tuple(draw(seed, round, range(100), 5)) for seed in range(3) for round in range(3)}) == 9
+    assert sample_cohort(0, 3, range(100), 5) == sample_cohort(0, 3, range(100), 5)
+    assert len({tuple(sample_cohort(seed, round, range(100), 5)) for seed in range(3) for round in range(3)}) == 9
 
 
 def test_every_client_is_drawn_equally_often() -> None:
-    counts = np.bincount([client for round in range(2000) for client in draw(0, round, range(10), 3)])
+    counts = np.bincount([client for round in range(2000) for client in sample_cohort(0, round, range(10), 3)])
     assert all(530 < count < 670 for count in counts)  # 600 expected, standard deviation 20
 
 
 def test_all_take_part_where_there_are_no_more() -> None:
-    assert draw(0, 0, [3, 1, 2], 3) == draw(0, 0, [3, 1, 2], 9) == [1, 2, 3]
+    assert sample_cohort(0, 0, [3, 1, 2], 3) == sample_cohort(0, 0, [3, 1, 2], 9) == [1, 2, 3]
 
 
 def test_only_those_are_drawn_who_are_there_and_nobody_is_asked_in_vain() -> None:
@@ -46,17 +46,17 @@ def test_only_those_are_drawn_who_are_there_and_nobody_is_asked_in_vain() -> Non
 
     for round in range(20):
         asked.clear()
-        chosen = draw(0, round, range(100), 5, is_there)
+        chosen = sample_cohort(0, round, range(100), 5, is_there)
         assert chosen == sorted(client for client in asked if client % 2 == 0)
         assert len(chosen) == 5
         assert asked[-1] in chosen
         assert len(asked) == len(set(asked))
-    assert draw(0, 0, [1, 3, 4], 2, is_there) == [4]
-    assert draw(0, 0, [1, 3], 2, is_there) == []
+    assert sample_cohort(0, 0, [1, 3, 4], 2, is_there) == [4]
+    assert sample_cohort(0, 0, [1, 3], 2, is_there) == []
 
 
 def test_everyone_who_is_there_is_drawn_equally_often() -> None:
-    counts = np.bincount([k for round in range(2000) for k in draw(0, round, range(10), 3, lambda k: k < 5)])
+    counts = np.bincount([k for round in range(2000) for k in sample_cohort(0, round, range(10), 3, lambda k: k < 5)])
     assert all(1130 < count < 1270 for count in counts)  # 1200 expected, standard deviation 22
 
 
@@ -73,18 +73,18 @@ def test_everyone_who_is_there_is_drawn_equally_often() -> None:
     ],
 )
 def test_buffers_travel_with_their_block(text: str, expected: tuple[str, ...]) -> None:
-    assert keys(text, LAYOUT) == expected
+    assert exchanged_keys(text, LAYOUT) == expected
 
 
 @pytest.mark.parametrize("text", ["", "all", "last:0", "last:4", "last:x", "last:²", "without:", "without"])
 def test_what_is_none_of_the_forms_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"is none of 'everything', 'nothing', 'without:BLOCK,\.\.', 'last:1'"):
-        keys(text, LAYOUT)
+        exchanged_keys(text, LAYOUT)
 
 
 def test_a_block_that_is_not_there_is_named() -> None:
     with pytest.raises(ValueError, match="no block 'tail'; the model has stem, body, head"):
-        keys("without:tail", LAYOUT)
+        exchanged_keys("without:tail", LAYOUT)
 
 
 # --- one client at a time ---------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class Asked:
     def __init__(self, seed: int = 0) -> None:
         self.count: Counter[int] = Counter()
         self.now = 0.0
-        self.idle = Idle(seed, range(10), self.is_able, self.back)
+        self.idle = IdleClients(seed, range(10), self.is_able, self.back)
 
     def is_able(self, client: int) -> bool:
         self.count[client] += 1

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from coordinator.workers.block_cache import Parcels, Shelves
+from coordinator.workers.block_cache import BlockCache, CachedPayloads
 from edge.protocol import codec, messages
 from edge.protocol.payload import Payload, Vector
 
@@ -10,7 +10,7 @@ A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
 
 
 def test_each_version_is_sent_to_a_worker_once() -> None:
-    shelves = Shelves()
+    shelves = BlockCache()
     shelves.submitted({("model", "stem"): A, ("model", "head"): B})
     shelves.submitted({("model", "head"): B})
     assert shelves.delivery(0, [A, B]) == ([A, B], [])
@@ -19,7 +19,7 @@ def test_each_version_is_sent_to_a_worker_once() -> None:
 
 
 def test_a_version_outlives_its_tasks_until_a_newer_one_takes_its_place() -> None:
-    shelves = Shelves()
+    shelves = BlockCache()
     shelves.submitted({("model", "head"): A})
     shelves.delivery(0, [A])
     shelves.over([A])
@@ -31,7 +31,7 @@ def test_a_version_outlives_its_tasks_until_a_newer_one_takes_its_place() -> Non
 
 
 def test_a_version_that_an_open_task_needs_is_not_forgotten() -> None:
-    shelves = Shelves()
+    shelves = BlockCache()
     shelves.submitted({("model", "head"): A})
     shelves.submitted({("model", "head"): A})
     shelves.submitted({("model", "head"): B})
@@ -43,15 +43,15 @@ def test_a_version_that_an_open_task_needs_is_not_forgotten() -> None:
 
 
 def test_a_replacement_starts_with_an_empty_shelf() -> None:
-    shelves = Shelves()
+    shelves = BlockCache()
     shelves.submitted({("model", "head"): A})
     shelves.delivery(0, [A])
-    shelves.gone(0)
+    shelves.remove_worker(0)
     assert shelves.delivery(0, [A]) == ([A], [])
 
 
 def test_a_version_that_is_asked_for_again_before_it_was_forgotten_stays() -> None:
-    shelves = Shelves()
+    shelves = BlockCache()
     shelves.submitted({("model", "head"): A})
     shelves.delivery(0, [A])
     assert shelves.over([A]) == []
@@ -65,46 +65,46 @@ def vector(number: float) -> Vector:
     return Vector(np.array([number], np.float32))
 
 
-def test_tasks_with_the_same_vectors_share_a_parcel_until_the_last_is_over() -> None:
+def test_tasks_with_the_same_vectors_share_a_cached_payload_until_the_last_is_over() -> None:
     obsolete: list[bytes] = []
-    parcels = Parcels(obsolete.append)
+    cached_payloads = CachedPayloads(obsolete.append)
     stem, head, newer = vector(1.0), vector(2.0), vector(3.0)
     payloads: list[Payload] = [{"model": {"stem": stem, "head": head}} for _ in range(2)]
-    first, second = map(parcels.take, payloads)
+    first, second = map(cached_payloads.take, payloads)
     assert first is second
-    assert parcels.delivery(0, first) == ([stem, head], [])
-    assert parcels.delivery(0, second) == ([], [])
-    assert parcels.delivery(1, second) == ([stem, head], [])
-    parcels.release(first)
-    third = parcels.take({"model": {"stem": stem, "head": newer}})
+    assert cached_payloads.delivery(0, first) == ([stem, head], [])
+    assert cached_payloads.delivery(0, second) == ([], [])
+    assert cached_payloads.delivery(1, second) == ([stem, head], [])
+    cached_payloads.release(first)
+    third = cached_payloads.take({"model": {"stem": stem, "head": newer}})
     assert third is not first
     assert obsolete == []  # the older head is still needed by the second task
-    parcels.release(second)
+    cached_payloads.release(second)
     assert obsolete == [head.version]
-    assert parcels.delivery(0, third) == ([newer], [head.version])
+    assert cached_payloads.delivery(0, third) == ([newer], [head.version])
 
 
-def test_parcels_differ_by_slot_and_by_key() -> None:
-    parcels = Parcels(lambda version: None)
+def test_cached_payloads_differ_by_slot_and_by_key() -> None:
+    cached_payloads = CachedPayloads(lambda version: None)
     one = vector(1.0)
     payloads: list[Payload] = [{"model": {"a": one}}, {"model": {"b": one}}, {"teacher": {"a": one}}, {}]
-    taken = [parcels.take(payload) for payload in payloads]
-    assert len({id(parcel) for parcel in taken}) == 4
-    assert [len(parcels.delivery(0, parcel)[0]) for parcel in taken] == [1, 0, 0, 0]
+    taken = [cached_payloads.take(payload) for payload in payloads]
+    assert len({id(cached_payload) for cached_payload in taken}) == 4
+    assert [len(cached_payloads.delivery(0, cached_payload)[0]) for cached_payload in taken] == [1, 0, 0, 0]
 
 
 def test_a_replaced_worker_is_sent_everything_again() -> None:
-    parcels = Parcels(lambda version: None)
+    cached_payloads = CachedPayloads(lambda version: None)
     one = vector(1.0)
-    parcel = parcels.take({"model": {"a": one}})
-    parcels.delivery(0, parcel)
-    parcels.gone(0)
-    assert parcels.delivery(1, parcel) == ([one], [])
+    cached_payload = cached_payloads.take({"model": {"a": one}})
+    cached_payloads.delivery(0, cached_payload)
+    cached_payloads.remove_worker(0)
+    assert cached_payloads.delivery(1, cached_payload) == ([one], [])
 
 
-def test_the_entries_of_a_parcel_make_the_header_of_each_task() -> None:
+def test_the_entries_of_a_cached_payload_make_the_header_of_each_task() -> None:
     payload: Payload = {"model": {"stem": vector(1.0), "head": vector(2.0)}, "teacher": {"head": vector(3.0)}}
-    parcel = Parcels(lambda version: None).take(payload)
+    cached_payload = CachedPayloads(lambda version: None).take(payload)
     for client in (1, 2**40):
         task = messages.Train(client, 3, 0.1, {"alpha": 2}, payload)
-        assert codec.encode_header(task, "run-1", parcel.entries) == codec.encode(task, "run-1").header
+        assert codec.encode_header(task, "run-1", cached_payload.entries) == codec.encode(task, "run-1").header

@@ -1,4 +1,5 @@
-"""What clients keep, between a pool and guests that do not reach its files: when it counts, and what is refused."""
+"""What clients keep, between a pool and remote workers that do not reach its files: when it counts, and what is
+refused."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tests.coordinator.workers import test_remote_workers
 from tests.coordinator.workers.test_pool import model, visit
 from tests.coordinator.workers.test_remote_workers import ALICE, Opener, Peer, answer, meanwhile
 
-nursery, listening = test_remote_workers.nursery, test_remote_workers.listening
+launcher, listening = test_remote_workers.launcher, test_remote_workers.listening
 BEFORE: Payload = {
     "model": {"a": Vector(np.array([1.0, 2.0], np.float32)), "empty": Vector(np.zeros(0, np.float32))},
     "control": {"a": Vector(np.array([np.nan], np.float32))},
@@ -37,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 def keeping(folder: Path) -> PoolTask:
     """A visit to client 7, which has kept something and is to keep something."""
     asked = visit(7, payload=DOWN, state_in=folder / "before", state_out=folder / "after")
-    return replace(asked, kept=SHAPES)
+    return replace(asked, client_state_shapes=SHAPES)
 
 
 def files(folder: Path) -> list[str]:
@@ -57,14 +58,14 @@ class Guest(Peer):
         if isinstance(kept, messages.Ping):  # the pool looks who is still there
             ahead, kept = self.hear()
         sequence, task = self.hear()
-        assert isinstance(kept, messages.Kept) and ahead == sequence
+        assert isinstance(kept, messages.ClientState) and ahead == sequence
         assert repr(plain(kept.payload)) == "{'control': {'a': [nan]}, 'model': {'a': [1.0, 2.0], 'empty': []}}"
         return sequence, answer(task)
 
     def do(self) -> None:
         """The visit, as an honest worker does it."""
         sequence, update = self.join().asked()
-        self.say(messages.Kept(7, AFTER), sequence)
+        self.say(messages.ClientState(7, AFTER), sequence)
         self.say(update, sequence)
 
 
@@ -94,7 +95,7 @@ def test_a_score_under_what_a_client_has_kept_gets_it_too_and_brings_nothing_bac
         with Guest(host.endpoint, ALICE) as alice:
             ahead, kept = alice.join().hear()
             sequence, task = alice.hear()
-            assert isinstance(kept, messages.Kept) and isinstance(task, messages.Evaluate)
+            assert isinstance(kept, messages.ClientState) and isinstance(task, messages.Evaluate)
             assert (ahead, kept.client) == (sequence, 7)
             alice.say(score, sequence)
 
@@ -107,7 +108,7 @@ def test_a_score_under_what_a_client_has_kept_gets_it_too_and_brings_nothing_bac
 
 # --- what is refused --------------------------------------------------------------------------------------------------
 
-KEPT = messages.Kept(7, AFTER)
+KEPT = messages.ClientState(7, AFTER)
 LONG: Payload = {"model": {"a": Vector(np.zeros(3, np.float32))}}
 Said = list[tuple[messages.Message, int]]
 WRONG: dict[str, tuple[Callable[[messages.Update, int], Said], str]] = {
@@ -129,7 +130,7 @@ WRONG: dict[str, tuple[Callable[[messages.Update, int], Said], str]] = {
     ),
     "another task's": (lambda update, n: [(KEPT, n + 1), (update, n)], "task 2 is not in its hand"),
     "no task's": (lambda update, n: [(KEPT, 0), (update, n)], "task 0 is not in its hand"),
-    "twice": (lambda update, n: [(KEPT, n), (KEPT, n), (update, n)], "a Kept in place of the update of task 1"),
+    "twice": (lambda update, n: [(KEPT, n), (KEPT, n), (update, n)], "a ClientState in place of the update of task 1"),
     "too early": (
         lambda update, n: [(KEPT, n), (messages.Pong(), 0), (update, n)],
         "a Pong in place of the update of task 1",
@@ -194,11 +195,11 @@ def _refused_then_done(
         with Guest(host.endpoint, ALICE) as eve:
             sequence, update = eve.join().asked()
             act(eve, update, sequence)
-            while not isinstance(bye := eve.hear()[1], messages.Bye):
+            while not isinstance(bye := eve.hear()[1], messages.Shutdown):
                 pass
-            assert bye.why.startswith(f"its message was refused: from guest-1: {reason}")
+            assert bye.why.startswith(f"its message was refused: from remote-1: {reason}")
         assert (files(folder), done) == (["before"], [])
-        with Guest(host.endpoint, ALICE, "guest-2") as alice:
+        with Guest(host.endpoint, ALICE, "remote-2") as alice:
             alice.do()
 
     with meanwhile(serve):
@@ -216,8 +217,8 @@ def test_what_nobody_asked_for_is_refused(listening: Opener, folder: Path) -> No
             sequence, _ = eve.join().hear()
             eve.say(KEPT, sequence)
             why = "what client 7 keeps, which nobody asked for: client 7, round 5, train"
-            assert eve.hear()[1] == messages.Bye(f"its message was refused: from guest-1: {why}")
-        with Guest(host.endpoint, ALICE, "guest-2") as alice:
+            assert eve.hear()[1] == messages.Shutdown(f"its message was refused: from remote-1: {why}")
+        with Guest(host.endpoint, ALICE, "remote-2") as alice:
             alice.join().serve(1)
 
     with meanwhile(serve):
@@ -225,17 +226,18 @@ def test_what_nobody_asked_for_is_refused(listening: Opener, folder: Path) -> No
     assert files(folder) == ["before"]
 
 
-# --- guests that are lost, visits that are cancelled, disks that refuse -----------------------------------------------
+# --- remote workers that are lost, visits that are cancelled, disks that refuse
+# -----------------------------------------------
 
 
-def test_what_a_guest_brought_before_it_was_lost_does_not_count(listening: Opener, folder: Path) -> None:
+def test_what_a_remote_worker_brought_before_it_was_lost_does_not_count(listening: Opener, folder: Path) -> None:
     host = listening(0)
 
     def serve() -> None:
         with Guest(host.endpoint, ALICE) as alice:
             sequence, _ = alice.join().asked()
-            alice.say(messages.Kept(7, {"model": {"a": Vector(np.full(2, 9.0, np.float32))}}), sequence)
-        with Guest(host.endpoint, ALICE, "guest-2") as alice:
+            alice.say(messages.ClientState(7, {"model": {"a": Vector(np.full(2, 9.0, np.float32))}}), sequence)
+        with Guest(host.endpoint, ALICE, "remote-2") as alice:
             sequence, update = alice.join().asked()
             assert files(folder) == ["before"]
             alice.say(KEPT, sequence)
@@ -279,11 +281,11 @@ def test_an_update_that_was_added_up_leaves_what_its_client_keeps_all_the_same(l
             sequence, update = alice.join().asked()
             alice.say(KEPT, sequence)
             alice.say(replace(update, payload={}), sequence)
-            assert alice.hear()[1] == messages.Collect(5)
-            alice.say(messages.Sums(5, 1, {}))
+            assert alice.hear()[1] == messages.FetchPartial(5)
+            alice.say(messages.PartialSum(5, 1, {}))
 
     with meanwhile(serve):
-        order = host.pool.submit([replace(keeping(folder), share=1.0)], lambda task, reply: None)
+        order = host.pool.submit([replace(keeping(folder), weight=1.0)], lambda task, reply: None)
         order.wait()
         assert plain(client_state.read(str(folder / "after"))) == plain(AFTER)
         order.collect()

@@ -18,7 +18,7 @@ import pytest
 import zmq
 
 from coordinator.workers import listener as listeners
-from coordinator.workers.launcher import Nursery
+from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.listener import Listener
 from coordinator.workers.zmtp import Frame, Frames, Handshake, RefusedError, cost
 from edge.protocol import messages
@@ -28,7 +28,7 @@ from tests.coordinator.workers.test_pool import sums, visit
 from tests.coordinator.workers.test_remote_workers import ALICE, Host, Opener, Peer, answer, meanwhile
 from tests.handshakes import GREETING, HELLO, INITIATE, frame
 
-nursery, listening = test_remote_workers.nursery, test_remote_workers.listening
+launcher, listening = test_remote_workers.launcher, test_remote_workers.listening
 
 MB = 1_000_000
 
@@ -187,13 +187,13 @@ LIMITED = """
 import resource, sys, tempfile, zmq
 resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
 from pathlib import Path
-from coordinator.workers.launcher import Nursery
+from coordinator.workers.launcher import WorkerLauncher
 from tests.coordinator.workers.test_remote_workers import Host
 from tests.coordinator.workers.test_pool import sums, visit
 from tests.handshakes import GREETING, HELLO, INITIATE, frame
 import time
-with Nursery(preload=("tests.coordinator.workers.test_pool",)) as nursery:
-    host = Host(1, nursery, Path(sys.argv[1]))
+with WorkerLauncher(preload=("tests.coordinator.workers.test_pool",)) as launcher:
+    host = Host(1, launcher, Path(sys.argv[1]))
     with host.pool:
         print(host.endpoint, flush=True)
         until = time.monotonic() + 3.0
@@ -226,9 +226,9 @@ def test_four_hundred_silent_connections_do_not_end_a_run_that_may_open_three_hu
     ids=["150 parts of 8 MB", "one part of 100 MB"],
 )
 def test_a_message_that_is_too_large_is_refused_as_it_comes(
-    nursery: Nursery, tmp_path: Path, parts: Sequence[int], why: str
+    launcher: WorkerLauncher, tmp_path: Path, parts: Sequence[int], why: str
 ) -> None:
-    host = Host(1, nursery, tmp_path)
+    host = Host(1, launcher, tmp_path)
     host.pool.most_nbytes = 16 * MB
     with host.pool:
         chunk, most = bytes(max(parts)), 0
@@ -254,8 +254,10 @@ def test_a_message_that_is_too_large_is_refused_as_it_comes(
         assert sums(host.pool, [visit(0)]) == {0: [0.0, 1.0]}
 
 
-def test_honest_messages_wait_for_a_busy_coordinator_however_many_they_are(nursery: Nursery, tmp_path: Path) -> None:
-    host = Host(0, nursery, tmp_path)
+def test_honest_messages_wait_for_a_busy_coordinator_however_many_they_are(
+    launcher: WorkerLauncher, tmp_path: Path
+) -> None:
+    host = Host(0, launcher, tmp_path)
     host.pool.most_nbytes = 3 * MB  # the vectors of a visit have 0.8 MB
     with host.pool, Peer(host.endpoint, ALICE) as alice:
         joined = threading.Event()
@@ -273,13 +275,13 @@ def test_honest_messages_wait_for_a_busy_coordinator_however_many_they_are(nurse
             time.sleep(2.5)  # longer than a connection may have sent too much when nothing is there to be taken
             order.wait()
         assert host.of("worker_died") == []
-        (connection,) = host.pool._entrance.listener._connections.values()  # type: ignore[union-attr]
+        (connection,) = host.pool._sockets.listener._connections.values()  # type: ignore[union-attr]
         assert connection.credited > 32 * MB
         assert connection.sent - connection.credited < 20_000  # heartbeats alone
 
 
-def test_a_large_honest_model_passes(nursery: Nursery, tmp_path: Path) -> None:
-    host = Host(0, nursery, tmp_path)
+def test_a_large_honest_model_passes(launcher: WorkerLauncher, tmp_path: Path) -> None:
+    host = Host(0, launcher, tmp_path)
     vector = Vector(np.arange(30 * MB, dtype=np.float32))  # 120 MB
     host.pool.most_nbytes = 121 * MB
     got: list[messages.Update] = []
@@ -298,7 +300,7 @@ def test_a_large_honest_model_passes(nursery: Nursery, tmp_path: Path) -> None:
 
 def test_each_key_is_stamped_with_the_connection_that_showed_it(listening: Opener) -> None:
     host = listening(0)
-    peers = [Peer(host.endpoint, test_remote_workers.ALICE, f"guest-{n}") for n in range(8)]
+    peers = [Peer(host.endpoint, test_remote_workers.ALICE, f"remote-{n}") for n in range(8)]
     with ExitStack() as stack:
         for peer in peers:
             stack.enter_context(peer)
@@ -309,7 +311,7 @@ def test_each_key_is_stamped_with_the_connection_that_showed_it(listening: Opene
         for thread in threads:
             thread.start()
         host.until(lambda: not any(thread.is_alive() for thread in threads))
-        listener = host.pool._entrance.listener
+        listener = host.pool._sockets.listener
         assert isinstance(listener, Listener)
         sent = [each for each in listener._connections.values() if each.is_known]
         assert len(sent) == 8

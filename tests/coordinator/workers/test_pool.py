@@ -18,16 +18,16 @@ import pytest
 import zmq
 
 from coordinator.records.store import HostEvent
-from coordinator.workers import launcher as nurseries
+from coordinator.workers import launcher as launchers
 from coordinator.workers import pool as pool_module
-from coordinator.workers import stall_detector
-from coordinator.workers.launcher import MALLOC, Nursery
-from coordinator.workers.message_handler import MOST_PER_TURN
+from coordinator.workers import registry
+from coordinator.workers.launcher import MALLOC, WorkerLauncher
+from coordinator.workers.messaging import MAX_MESSAGES_PER_TURN
 from coordinator.workers.pool import Pool
-from coordinator.workers.scheduler import MOST_IN_HAND
-from coordinator.workers.task import Order, PoolError, PoolTask, Reply, Stopped
+from coordinator.workers.scheduler import MAX_PREFETCH
+from coordinator.workers.task import PoolError, PoolTask, Reply, Stopped, TaskGroup
 from edge.protocol import codec, messages
-from edge.protocol.config import DataConfig, Description, HalfConfig, Job, ModelConfig, TrainConfig
+from edge.protocol.config import ComponentConfig, DataConfig, Job, ModelConfig, ModelProfile, TrainConfig
 from edge.protocol.payload import BlockShape, Layout, Payload, Vector
 from tests.edge.protocol import mutations
 
@@ -47,23 +47,23 @@ class Site:
 
     REUSE: its vectors are views of one flat vector that the next task overwrites; SHORT_LAST: the last is a short one.
     AWAIT: it waits for a file, state_in.
-    FILL: there is memory for it on seat 0 alone; OVERFILL: nowhere.
+    FILL: there is memory for it on slot 0 alone; OVERFILL: nowhere.
     """
 
     def __init__(self, job: Job) -> None:
         if job.seed == 13:
             raise FileNotFoundError("no such data set")
         self.flat = np.zeros((2, HANDED_OVER_NBYTES // 4), np.float32)
-        self.seat = job.seat
+        self.slot = job.worker_slot
 
-    def describe(self, data: bool) -> tuple[Description, Payload]:
+    def describe(self, data: bool) -> tuple[ModelProfile, Payload]:
         clients = 2 if data else 0
         counts = np.full(clients, 3)
         layout = Layout((BlockShape("b", 2),))
         initial: Payload = {"model": {"b": Vector(np.array([1.0, 2.0], np.float32))}}
         flops, activations = np.ones((1, 4)), np.ones(1)
         about = ("hash", "made up", 1, 4, counts, counts.reshape(clients, 1), counts)
-        return Description(layout, "toy", flops, activations, *about), initial
+        return ModelProfile(layout, "toy", flops, activations, *about), initial
 
     def train(self, task: messages.Train, state_in: str | None, state_out: str | None) -> messages.Update:
         act = task.choice["act"]
@@ -78,7 +78,7 @@ class Site:
             raise ValueError("that cannot be trained")
         if act == SLEEP:
             time.sleep(60)
-        if act == OVERFILL or (act == FILL and self.seat > 0):
+        if act == OVERFILL or (act == FILL and self.slot > 0):
             raise OutOfMemoryError("no room beside others")
         if act == AWAIT:
             assert state_in is not None
@@ -97,7 +97,7 @@ class Site:
 
 
 def job(seed: int = 0) -> Job:
-    model, half = ModelConfig("toy"), HalfConfig("nowhere:Nothing")
+    model, half = ModelConfig("toy"), ComponentConfig("nowhere:Nothing")
     return Job("run-1", seed, "cpu", "", model, DataConfig("digits"), TrainConfig(), half)
 
 
@@ -149,11 +149,11 @@ def sums(pool: Pool, tasks: list[PoolTask]) -> dict[int, list[float]]:
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
+def launcher() -> Iterator[WorkerLauncher]:
     """One fork server for all tests of this file; it can import this file as ``test_pool``."""
     sys.path.insert(0, str(HERE.parent))
-    with Nursery(preload=("test_pool",)) as nursery:
-        yield nursery
+    with WorkerLauncher(preload=("test_pool",)) as launcher:
+        yield launcher
     sys.path.remove(str(HERE.parent))
 
 
@@ -170,8 +170,8 @@ def all_end(processes: list[psutil.Process], seconds: float = 10.0) -> bool:
 class Pools:
     """Opens pools, keeps their events, and checks that each leaves neither a process nor a folder."""
 
-    def __init__(self, nursery: Nursery, logs: Path, folder: Path) -> None:
-        self.nursery, self.logs, self.folder = nursery, logs, folder
+    def __init__(self, launcher: WorkerLauncher, logs: Path, folder: Path) -> None:
+        self.launcher, self.logs, self.folder = launcher, logs, folder
         self.events: list[HostEvent] = []
         self.stopped: Callable[[], bool] = lambda: False
 
@@ -183,7 +183,7 @@ class Pools:
         pool = Pool(
             job(seed),
             workers,
-            self.nursery,
+            self.launcher,
             self.logs,
             self.events.append,
             lambda: self.stopped(),
@@ -205,10 +205,10 @@ class Pools:
 
 
 @pytest.fixture
-def pools(nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pools]:
+def pools(launcher: WorkerLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pools]:
     with tempfile.TemporaryDirectory(prefix="t-") as folder:  # pytest's own paths can be too long for a socket
         monkeypatch.setattr(tempfile, "tempdir", folder)
-        yield Pools(nursery, tmp_path, Path(folder))
+        yield Pools(launcher, tmp_path, Path(folder))
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
@@ -270,7 +270,7 @@ def test_workers_that_run_out_of_memory_leave_and_the_work_goes_on_with_fewer(po
         deadline = time.monotonic() + 20
         while len(pools.of("worker_retired")) < 2 and time.monotonic() < deadline:  # all three must have started
             assert sums(pool, [visit(client, FILL) for client in range(12)]) == {n: [n, n + 1.0] for n in range(12)}
-        # The one that is left is replaced, on its own seat.
+        # The one that is left is replaced, on its own slot.
         assert sums(pool, [visit(3, KILL_ONCE, None, tmp_path / "3")]) == {3: [3.0, 4.0]}
         assert sums(pool, [visit(0, FILL)]) == {0: [0.0, 1.0]}
     retired = pools.of("worker_retired")
@@ -341,9 +341,9 @@ def test_workers_that_cannot_start_end_the_run(pools: Pools) -> None:
     )
 
 
-def test_a_gpu_that_is_not_there_is_named(pools: Pools, nursery: Nursery) -> None:
+def test_a_gpu_that_is_not_there_is_named(pools: Pools, launcher: WorkerLauncher) -> None:
     asked = replace(job(), device="cuda:9999")
-    pool = Pool(asked, 1, nursery, pools.logs, pools.events.append, bool, "test_pool:Site")
+    pool = Pool(asked, 1, launcher, pools.logs, pools.events.append, bool, "test_pool:Site")
     with pool, pytest.raises(PoolError, match=r"worker 2 .*ValueError: --device cuda:9999: torch finds "):
         pool.describe()
 
@@ -377,7 +377,7 @@ def test_malformed_messages_of_strangers_and_under_a_taken_name_do_not_disturb_a
         assert sums(pool, [visit(1)]) == {1: [1.0, 2.0]}
         (socket,) = pools.folder.glob("fedbr-*/pool")
         strangers = [crowd.enter_context(context.socket(zmq.DEALER)) for _ in range(2)]
-        for stranger, name in zip(strangers, ("stranger", pool._crew.alive[0].identity), strict=True):
+        for stranger, name in zip(strangers, ("stranger", pool._registry.alive[0].identity), strict=True):
             stranger.setsockopt(zmq.IDENTITY, name.encode())
             stranger.setsockopt(zmq.LINGER, 0)
             stranger.connect(f"ipc://{socket}")
@@ -424,31 +424,31 @@ def test_leaving_the_pool_cancels_what_is_open(pools: Pools) -> None:
 
 
 def test_cancelling_one_order_leaves_the_others(pools: Pools, tmp_path: Path) -> None:
-    gate, heard = tmp_path / "gate", [Heard() for _ in range(3)]
+    remote_access, heard = tmp_path / "remote_access", [Heard() for _ in range(3)]
     with pools(1) as pool:
         sums(pool, [visit(0, flops=1e3)])  # how long such tasks take: the hand holds some of each of the orders below
         tasks = [
-            [visit(1, AWAIT, state_in=gate, flops=1.0), visit(2, flops=1.0)],
+            [visit(1, AWAIT, state_in=remote_access, flops=1.0), visit(2, flops=1.0)],
             [visit(client, KILL, flops=1.0) for client in range(3, 6)],
             [visit(client, flops=1.0) for client in range(6, 20)],
         ]
         orders = [pool.submit(each, hear) for each, hear in zip(tasks, heard, strict=True)]
         orders[1].cancel()
-        gate.touch()
+        remote_access.touch()
         orders[2].wait()
         assert [hear.clients for hear in heard] == [[1, 2], [], list(range(6, 20))]
     assert pools.of("worker_died") == []
 
 
 def test_replies_to_one_order_are_heard_while_another_is_waited_for(pools: Pools, tmp_path: Path) -> None:
-    gate, first, second = tmp_path / "gate", Heard(), Heard()
+    remote_access, first, second = tmp_path / "remote_access", Heard(), Heard()
 
     def heard_second(task: PoolTask, reply: Reply) -> None:
         second(task, reply)
-        gate.touch()
+        remote_access.touch()
 
     with pools(2) as pool:
-        earlier = pool.submit([visit(1), visit(2, AWAIT, state_in=gate)], first)
+        earlier = pool.submit([visit(1), visit(2, AWAIT, state_in=remote_access)], first)
         later = pool.submit([visit(3)], heard_second)
         earlier.wait()  # its last task ends only once the other order's reply was heard
         assert (sorted(first.clients), second.clients) == ([1, 2], [3])
@@ -457,30 +457,30 @@ def test_replies_to_one_order_are_heard_while_another_is_waited_for(pools: Pools
 
 
 def test_an_earlier_order_goes_first(pools: Pools, tmp_path: Path) -> None:
-    gate, heard = tmp_path / "gate", Heard()
+    remote_access, heard = tmp_path / "remote_access", Heard()
     with pools(1) as pool:
         orders = [
-            pool.submit([visit(1, AWAIT, state_in=gate), visit(2)], heard),
+            pool.submit([visit(1, AWAIT, state_in=remote_access), visit(2)], heard),
             pool.submit([visit(3), visit(4)], heard),
             pool.submit([visit(5)], heard),
         ]
-        gate.touch()
+        remote_access.touch()
         orders[-1].wait()
         assert heard.clients == [1, 2, 3, 4, 5]
 
 
-def test_what_hearing_a_reply_raises_ends_its_own_order_alone(pools: Pools, tmp_path: Path) -> None:
-    gate, spoilt, healthy = tmp_path / "gate", Heard(), Heard()
+def test_what_handler_a_reply_raises_ends_its_own_order_alone(pools: Pools, tmp_path: Path) -> None:
+    remote_access, spoilt, healthy = tmp_path / "remote_access", Heard(), Heard()
 
     def spoil(task: PoolTask, reply: Reply) -> None:
         spoilt(task, reply)
         raise ZeroDivisionError(f"client {spoilt.clients}")
 
     with pools(1) as pool:
-        tasks = [visit(1, AWAIT, state_in=gate), visit(2), visit(3, KILL), visit(4, KILL)]
+        tasks = [visit(1, AWAIT, state_in=remote_access), visit(2), visit(3, KILL), visit(4, KILL)]
         order = pool.submit(tasks, spoil)
         other = pool.submit([visit(7)], healthy)
-        gate.touch()
+        remote_access.touch()
         other.wait()
         assert (spoilt.clients, healthy.replies) == ([1], [(7, [7.0, 8.0])])
         with pytest.raises(ZeroDivisionError, match=r"client \[1\]"):
@@ -490,7 +490,7 @@ def test_what_hearing_a_reply_raises_ends_its_own_order_alone(pools: Pools, tmp_
 
 def test_what_hears_a_reply_may_submit_more(pools: Pools) -> None:
     more, heard = Heard(), Heard()
-    orders: list[Order] = []
+    orders: list[TaskGroup] = []
     with pools(1) as pool:
 
         def follow_up(task: PoolTask, reply: Reply) -> None:
@@ -521,16 +521,19 @@ def test_short_tasks_wait_in_the_worker_while_the_coordinator_is_busy(pools: Poo
 def test_a_full_hand_with_blocks_of_its_own_for_each_task_can_be_sent_and_cancelled(
     pools: Pools, tmp_path: Path
 ) -> None:
-    gate, dropped, heard = tmp_path / "gate", Heard(), Heard()
-    tasks = [visit(n, AWAIT, {"model": {"a": model(n)["model"]["b"]}}, state_in=gate, flops=1.0) for n in range(1, 201)]
+    remote_access, dropped, heard = tmp_path / "remote_access", Heard(), Heard()
+    tasks = [
+        visit(n, AWAIT, {"model": {"a": model(n)["model"]["b"]}}, state_in=remote_access, flops=1.0)
+        for n in range(1, 201)
+    ]
     with pools(1) as pool:
         sums(pool, [visit(0, flops=1e6)])
         before = pool.physical_bytes[0]
         order = pool.submit(tasks, dropped)
-        assert pool.physical_bytes[0] - before > MOST_IN_HAND * BLOCK_NBYTES  # the hand is as full as it may be
+        assert pool.physical_bytes[0] - before > MAX_PREFETCH * BLOCK_NBYTES  # the hand is as full as it may be
         order.cancel()
         later = pool.submit([visit(7)], heard)
-        gate.touch()
+        remote_access.touch()
         later.wait()
         assert (dropped.replies, heard.replies) == ([], [(7, [7.0, 8.0])])
     assert pools.of("worker_died") == []
@@ -585,8 +588,8 @@ def test_a_worker_that_is_suspended_loses_its_task(pools: Pools, tmp_path: Path)
 def test_a_worker_that_hangs_is_replaced_though_its_connection_lives(
     pools: Pools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stall_detector, "LOOK_SECONDS", 0.2)
-    for module in (stall_detector, pool_module):
+    monkeypatch.setattr(registry, "STALL_CHECK_SECONDS", 0.2)
+    for module in (registry, pool_module):
         monkeypatch.setattr(module, "STUCK_SECONDS", 0.6)
     named = r"client 0, round 5, train: given up after 3 workers; the last: worker 2 was ended by SIGTERM: it had done "
     with pytest.raises(PoolError, match=named + "nothing for 0.6 s"), pools(1) as pool:
@@ -595,7 +598,7 @@ def test_a_worker_that_hangs_is_replaced_though_its_connection_lives(
 
 
 def test_who_has_not_looked_for_long_takes_nobody_for_stuck() -> None:
-    looks = stall_detector.Pulse()
+    looks = registry.StallDetector()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as idle:
         time.sleep(0.5)
         assert looks.look(0.0)
@@ -614,28 +617,28 @@ def test_who_has_not_looked_for_long_takes_nobody_for_stuck() -> None:
         assert looks.look(630.0)
         assert looks.is_stuck(idle.pid, 2, 630.0)
         idle.kill()
-    assert stall_detector.cpu_ticks(idle.pid) is None
+    assert registry.cpu_ticks(idle.pid) is None
 
 
 def test_a_temporary_folder_too_deep_for_a_socket_is_named(pools: Pools) -> None:
     deep = pools.folder / ("d" * 100)
     deep.mkdir()
     tempfile.tempdir = str(deep)
-    with pytest.raises(PoolError, match="TMPDIR"), Pool(job(), 1, pools.nursery, deep, pools.events.append, bool):
+    with pytest.raises(PoolError, match="TMPDIR"), Pool(job(), 1, pools.launcher, deep, pools.events.append, bool):
         pass
     assert list(deep.iterdir()) == []
 
 
-def test_a_nursery_that_cannot_import_says_why(tmp_path: Path) -> None:
+def test_a_launcher_that_cannot_import_says_why(tmp_path: Path) -> None:
     with (
         pytest.raises(PoolError, match="No module named 'no_such_module'"),
-        Nursery(preload=("no_such_module",)) as nursery,
-        Pool(job(), 1, nursery, tmp_path, lambda event: None, lambda: False) as pool,
+        WorkerLauncher(preload=("no_such_module",)) as launcher,
+        Pool(job(), 1, launcher, tmp_path, lambda event: None, lambda: False) as pool,
     ):
         pool.describe()
 
 
-@pytest.mark.usefixtures("nursery")  # for its path
+@pytest.mark.usefixtures("launcher")  # for its path
 def test_what_starts_workers_may_die_three_times_in_a_run(tmp_path: Path) -> None:
     workers: list[psutil.Process] = []
     died: list[str] = []
@@ -652,7 +655,7 @@ def test_what_starts_workers_may_die_three_times_in_a_run(tmp_path: Path) -> Non
 
     with (
         pytest.raises(PoolError, match="the process that starts workers was ended by SIGKILL"),
-        Nursery(preload=("test_pool",)) as own,
+        WorkerLauncher(preload=("test_pool",)) as own,
         Pool(job(), 1, own, tmp_path, kill_its_parent, lambda: False, "test_pool:Site") as pool,
     ):
         sums(pool, [visit(0, SLEEP)])
@@ -661,11 +664,11 @@ def test_what_starts_workers_may_die_three_times_in_a_run(tmp_path: Path) -> Non
     assert all_end(workers)
 
 
-@pytest.mark.usefixtures("nursery")  # for its path
+@pytest.mark.usefixtures("launcher")  # for its path
 def test_the_death_of_what_starts_workers_is_nobodys_fault(tmp_path: Path) -> None:
     """Tasks in hand are done by the next workers, and no task is given up for it: three at once were lost here."""
     events: list[HostEvent] = []
-    with Nursery(preload=("test_pool",)) as own:
+    with WorkerLauncher(preload=("test_pool",)) as own:
         with Pool(job(), 3, own, tmp_path, events.append, lambda: False, "test_pool:Site") as pool:
             assert sums(pool, [visit(n) for n in range(6)]) == {n: [n, n + 1.0] for n in range(6)}
             for _ in range(3):
@@ -678,9 +681,9 @@ def test_the_death_of_what_starts_workers_is_nobodys_fault(tmp_path: Path) -> No
     assert died == {"the process that starts workers was ended by SIGKILL"}
 
 
-@pytest.mark.usefixtures("nursery")  # for its path
+@pytest.mark.usefixtures("launcher")  # for its path
 def test_what_starts_workers_is_started_again_if_it_is_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nurseries, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(launchers, "ANSWER_SECONDS", 0.5)
     stopped: list[int] = []
 
     def stop_its_parent(event: HostEvent) -> None:
@@ -694,7 +697,7 @@ def test_what_starts_workers_is_started_again_if_it_is_stuck(tmp_path: Path, mon
     stuck = r"the process that starts workers \(pid \d+\) has not answered for 0.5 s"
     with (
         pytest.raises(PoolError, match=stuck),
-        Nursery(preload=("test_pool",)) as own,
+        WorkerLauncher(preload=("test_pool",)) as own,
         Pool(job(), 1, own, tmp_path, stop_its_parent, lambda: False, "test_pool:Site", 0.25) as pool,
     ):
         sums(pool, [visit(0, KILL)])
@@ -704,18 +707,18 @@ def test_what_starts_workers_is_started_again_if_it_is_stuck(tmp_path: Path, mon
 def test_a_coordinator_that_was_busy_blames_nobody_for_answers_that_it_has_not_read(
     pools: Pools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pools(1) as pool:  # the nursery has loaded all by then
+    with pools(1) as pool:  # the launcher has loaded all by then
         assert sums(pool, [visit(0)]) == {0: [0.0, 1.0]}
-    monkeypatch.setattr(nurseries, "ANSWER_SECONDS", 0.5)
-    with pools(MOST_PER_TURN + 2) as pool:
+    monkeypatch.setattr(launchers, "ANSWER_SECONDS", 0.5)
+    with pools(MAX_MESSAGES_PER_TURN + 2) as pool:
         time.sleep(3.0)  # more hellos wait by now than are heard in one turn
         assert sums(pool, [visit(1)]) == {1: [1.0, 2.0]}
 
 
 def test_a_worker_that_never_greets_ends_the_run(
-    nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    launcher: WorkerLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_module, "OWN_SECONDS", 0.5)
+    monkeypatch.setattr(pool_module, "LOCAL_WORKER_SECONDS", 0.5)
 
     def stop(event: HostEvent) -> None:
         if event.kind == "worker_started":
@@ -723,7 +726,7 @@ def test_a_worker_that_never_greets_ends_the_run(
 
     with (
         pytest.raises(PoolError, match=r"no worker has been there for 0\.5 s"),
-        Pool(job(), 1, nursery, tmp_path, stop, lambda: False, "test_pool:Site") as pool,
+        Pool(job(), 1, launcher, tmp_path, stop, lambda: False, "test_pool:Site") as pool,
     ):
         sums(pool, [visit(0)])
 
@@ -733,12 +736,12 @@ def test_a_killed_coordinator_leaves_nothing_behind(tmp_path: Path) -> None:
         [
             "import sys, test_pool",
             "from pathlib import Path",
-            "from coordinator.workers.launcher import Nursery",
+            "from coordinator.workers.launcher import WorkerLauncher",
             "from coordinator.workers.pool import Pool",
             "say = lambda event: print(event.detail.removeprefix('pid '), flush=True)",
-            "with Nursery(('test_pool',)) as nursery:",
+            "with WorkerLauncher(('test_pool',)) as launcher:",
             "    job, logs = test_pool.job(), Path(sys.argv[1])",
-            "    with Pool(job, 2, nursery, logs, say, lambda: False, 'test_pool:Site') as pool:",
+            "    with Pool(job, 2, launcher, logs, say, lambda: False, 'test_pool:Site') as pool:",
             "        pool.submit([test_pool.visit(n, test_pool.SLEEP) for n in range(2)], print).wait()",
         ]
     )
@@ -753,11 +756,11 @@ def test_a_killed_coordinator_leaves_nothing_behind(tmp_path: Path) -> None:
         assert coordinator.stdout is not None
         with coordinator.stdout:
             workers = [psutil.Process(int(coordinator.stdout.readline())) for _ in range(2)]
-        nursery = workers[0].parent()
-        assert nursery is not None and list(Path(folder).iterdir()) != []
+        launcher = workers[0].parent()
+        assert launcher is not None and list(Path(folder).iterdir()) != []
         coordinator.kill()
         coordinator.wait()
-        assert all_end([nursery, *workers])
+        assert all_end([launcher, *workers])
         assert list(Path(folder).iterdir()) == []
 
 
@@ -767,7 +770,7 @@ def test_frames_do_not_pile_up_with_rounds(pools: Pools) -> None:
             newest = model(float(number))
             sums(pool, [visit(client, payload=newest) for client in range(4)])
             # The next round may ask for them again.
-            assert pool._outbox.versions == {vector.version for vector in newest["model"].values()}
+            assert pool._sender.versions == {vector.version for vector in newest["model"].values()}
 
 
 def test_a_pool_that_has_given_up_says_so_again_however_it_is_asked(pools: Pools) -> None:
@@ -783,11 +786,11 @@ def test_a_pool_that_has_given_up_says_so_again_however_it_is_asked(pools: Pools
             assert str(again.value) == str(first.value)
 
 
-def test_a_log_that_cannot_be_opened_is_named(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_opened_is_named(launcher: WorkerLauncher, tmp_path: Path) -> None:
     logs = tmp_path / "nowhere"
     with (
         pytest.raises(PoolError) as error,
-        Pool(job(), 1, nursery, logs, lambda event: None, lambda: False, "test_pool:Site") as pool,
+        Pool(job(), 1, launcher, logs, lambda event: None, lambda: False, "test_pool:Site") as pool,
     ):
         pool.describe()
     assert str(error.value) == (
@@ -796,7 +799,9 @@ def test_a_log_that_cannot_be_opened_is_named(nursery: Nursery, tmp_path: Path) 
     )
 
 
-def test_a_pool_whose_events_cannot_be_put_on_record_waits_for_nothing_more(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_pool_whose_events_cannot_be_put_on_record_waits_for_nothing_more(
+    launcher: WorkerLauncher, tmp_path: Path
+) -> None:
     deadline = time.monotonic() + 60
 
     def put_on_record(event: HostEvent) -> None:
@@ -804,7 +809,7 @@ def test_a_pool_whose_events_cannot_be_put_on_record_waits_for_nothing_more(nurs
             raise OSError("the disk is full")
 
     with Pool(
-        job(), 1, nursery, tmp_path, put_on_record, lambda: time.monotonic() > deadline, "test_pool:Site"
+        job(), 1, launcher, tmp_path, put_on_record, lambda: time.monotonic() > deadline, "test_pool:Site"
     ) as pool:
         order = pool.submit([visit(1, KILL_ONCE, None, tmp_path / "1")], Heard())
         for ask in (order.wait, order.wait, pool.describe):

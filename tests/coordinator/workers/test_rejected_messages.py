@@ -12,10 +12,10 @@ import pytest
 import zmq
 from numpy.typing import NDArray
 
-from coordinator.workers.message_handler import MOST_PER_TURN
+from coordinator.workers.messaging import MAX_MESSAGES_PER_TURN
 from coordinator.workers.task import PoolTask, Reply
 from edge.protocol import codec, messages
-from edge.protocol.fixed_point import ExactSum
+from edge.protocol.fixed_point import FixedPointSum
 from edge.protocol.payload import Payload, Vector
 from tests.edge.protocol.mutations import RUN, pack, payload
 from tests.impostors import Impostors, answer, impostors_pool
@@ -48,7 +48,7 @@ class Heard:
 
 
 def visit(client: int, share: float = 0.0) -> PoolTask:
-    return PoolTask(messages.Train(client, 5, 0.1, {"act": 0}, payload()), share=share, up=UP)
+    return PoolTask(messages.Train(client, 5, 0.1, {"act": 0}, payload()), weight=share, up=UP)
 
 
 def vectors(**arrays: NDArray[np.float64]) -> Payload:
@@ -93,12 +93,12 @@ WRONG: dict[str, tuple[Callable[[messages.Update, int], list[tuple[messages.Mess
     "twice": (lambda update, n: [(update, n), (update, n)], "task 1 is not in its hand"),
     "given up": (lambda update, n: [(messages.Pong(), n)], "task 1 was given up, but nobody cancelled it"),
     "a failure of another": (lambda update, n: [(messages.Error("E", ""), 9)], "task 9 is not in its hand"),
-    "sums": (lambda update, n: [(messages.Sums(5, 1, {}), 0)], "sums that nobody asked for"),
+    "sums": (lambda update, n: [(messages.PartialSum(5, 1, {}), 0)], "sums that nobody asked for"),
     "what its client keeps": (
-        lambda update, n: [(messages.Kept(1, payload()), n)],
+        lambda update, n: [(messages.ClientState(1, payload()), n)],
         "a Kept of a worker that reaches the files of the run",
     ),
-    "downwards": (lambda update, n: [(messages.Bye(), n)], "a coordinator has no use for a Bye"),
+    "downwards": (lambda update, n: [(messages.Shutdown(), n)], "a coordinator has no use for a Shutdown"),
     "hello": (lambda update, n: [(messages.Hello(), n)], "run id (this is run-1): '' does not fit"),
 }
 
@@ -138,7 +138,7 @@ def test_a_worker_greets_first_and_once(tmp_path: Path) -> None:
     assert died == ["a Pong before the hello", "a Hello after the hello"]
 
 
-UNASKED: dict[str, tuple[Callable[[messages.Sums], messages.Sums], str]] = {
+UNASKED: dict[str, tuple[Callable[[messages.PartialSum], messages.PartialSum], str]] = {
     "round": (lambda sums: replace(sums, round=4), "sums of 2 updates of round 4 instead of 2 of 5"),
     "clients": (lambda sums: replace(sums, clients=3), "sums of 3 updates of round 5 instead of 2 of 5"),
     "shape": (
@@ -154,14 +154,14 @@ def test_wrong_sums_are_refused_and_the_visits_in_them_done_elsewhere(wrong: str
 
     class WrongSums(Impostors):
         def say(self, identity: str, message: messages.Message, sequence: int = 0) -> None:
-            changed = self.lives == 1 and isinstance(message, messages.Sums)
+            changed = self.lives == 1 and isinstance(message, messages.PartialSum)
             super().say(identity, change(message) if changed else message, sequence)  # type: ignore[arg-type]
 
     heard: list[int] = []
     with impostors_pool(WrongSums(), tmp_path) as (pool, events):
         order = pool.submit([visit(1, 0.5), visit(2, 0.5)], lambda task, reply: heard.append(reply.client))  # type: ignore[union-attr]
         order.wait()
-        totals = {key: ExactSum(total).vector().tolist() for key, total in order.collect()["model"].items()}
+        totals = {key: FixedPointSum(total).vector().tolist() for key, total in order.collect()["model"].items()}
     assert (heard, totals) == ([1, 2], {"a": [1.5, 1.5, 1.5], "b": [2.5]})
     (refused,) = [event.detail for event in events if event.kind == "message_refused"]
     assert refused.endswith(f": {reason} (1 refused so far)")
@@ -172,7 +172,7 @@ def test_an_update_that_comes_whole_though_it_could_be_added_is_refused(tmp_path
     with impostors_pool(Once(lambda update, n: [(answer(1), n)]), tmp_path) as (pool, events):
         order = pool.submit([visit(1, 1.0)], lambda task, reply: heard.append(len(reply.payload)))  # type: ignore[union-attr]
         order.wait()
-        assert ExactSum(order.collect()["model"]["b"]).vector().tolist() == [2.0]
+        assert FixedPointSum(order.collect()["model"]["b"]).vector().tolist() == [2.0]
     assert heard == [0]
     (refused,) = [event.detail for event in events if event.kind == "message_refused"]
     assert refused.endswith("client 1, round 5, train: an update that its worker was to add up (1 refused so far)")
@@ -218,7 +218,7 @@ class Flooded(Once):
 
     def turn(self) -> None:
         super().turn()
-        self._shout(times=MOST_PER_TURN // 4)
+        self._shout(times=MAX_MESSAGES_PER_TURN // 4)
 
     def _shout(self, times: int) -> None:
         for stranger in self.crowd * times:

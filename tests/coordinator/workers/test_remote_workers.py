@@ -1,4 +1,4 @@
-"""Who may join a pool from another machine, over real sockets: what a guest may do, and what nobody may."""
+"""Who may join a pool from another machine, over real sockets: what a remote worker may do, and what nobody may."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from zmq.utils.monitor import recv_monitor_message
 
 from coordinator.records.store import HostEvent
 from coordinator.workers import pool as pools
-from coordinator.workers.door import Came, Gate
-from coordinator.workers.launcher import Nursery
+from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
+from coordinator.workers.sockets import Received, RemoteAccess
 from coordinator.workers.task import PoolError, PoolTask, Reply
 from edge.protocol import codec, messages
 from edge.protocol.payload import Vector
@@ -36,24 +36,24 @@ DROPPED = zmq.EVENT_DISCONNECTED
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery(preload=("tests.coordinator.workers.test_pool",)) as nursery:
-        yield nursery
+def launcher() -> Iterator[WorkerLauncher]:
+    with WorkerLauncher(preload=("tests.coordinator.workers.test_pool",)) as launcher:
+        yield launcher
 
 
 class Host:
     """A pool that listens, and what happened in it."""
 
-    def __init__(self, workers: int, nursery: Nursery, logs: Path) -> None:
+    def __init__(self, workers: int, launcher: WorkerLauncher, logs: Path) -> None:
         self.events: list[HostEvent] = []
         allowed = [public.decode() for public, _ in (ALICE, BOB)]
-        gate = Gate("tcp://127.0.0.1:*", *RUN, allowed)
-        self.pool = Pool(job(), workers, nursery, logs, self.events.append, bool, SITE, 0.5, gate)
+        remote_access = RemoteAccess("tcp://127.0.0.1:*", *RUN, allowed)
+        self.pool = Pool(job(), workers, launcher, logs, self.events.append, bool, SITE, 0.5, remote_access)
 
     @property
     def endpoint(self) -> str:
-        assert self.pool.gate is not None
-        return self.pool.gate.endpoint
+        assert self.pool.remote_access is not None
+        return self.pool.remote_access.endpoint
 
     def of(self, kind: str) -> list[str]:
         return [event.detail for event in self.events if event.kind == kind]
@@ -71,12 +71,12 @@ Opener = Callable[[int], Host]
 
 
 @pytest.fixture
-def listening(nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opener]:
+def listening(launcher: WorkerLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opener]:
     with tempfile.TemporaryDirectory(prefix="t-") as folder, ExitStack() as opened:
         monkeypatch.setattr(tempfile, "tempdir", folder)
 
         def open_pool(workers: int) -> Host:
-            host = Host(workers, nursery, tmp_path)
+            host = Host(workers, launcher, tmp_path)
             opened.enter_context(host.pool)
             return host
 
@@ -87,7 +87,7 @@ class Peer:
     """Somebody at the other end, with whatever keys and name: speaks the protocol by hand."""
 
     def __init__(
-        self, endpoint: str, keys: tuple[bytes, bytes] | None, name: str = "guest-1", server: bytes = RUN[0]
+        self, endpoint: str, keys: tuple[bytes, bytes] | None, name: str = "remote-1", server: bytes = RUN[0]
     ) -> None:
         self.name, self.run_id = name, messages.NO_RUN
         self.envelope = codec.Envelope(name)
@@ -127,7 +127,7 @@ class Peer:
             first, header, *frames = self._socket.recv_multipart()
             self.envelope = codec.Envelope.parse(first)
             message = codec.decode(header, frames, self.run_id, self._held)
-            if not isinstance(message, messages.Blocks):
+            if not isinstance(message, messages.Tensors):
                 return self.envelope.sequence, message
             self._held |= {vector.version: vector for vector in message.vectors}
 
@@ -197,22 +197,22 @@ def meanwhile(act: Callable[[], object]) -> Iterator[None]:
 # --- who is welcome ---------------------------------------------------------------------------------------------------
 
 
-def test_a_guest_does_the_work_of_a_pool_that_has_no_workers_of_its_own(listening: Opener) -> None:
+def test_a_remote_worker_does_the_work_of_a_pool_that_has_no_workers_of_its_own(listening: Opener) -> None:
     host = listening(0)
     with Peer(host.endpoint, ALICE) as alice:
         with meanwhile(lambda: alice.join().serve(3)):
             assert sums(host.pool, [visit(client) for client in range(3)]) == {n: [n, n + 1.0] for n in range(3)}
-        assert host.of("worker_joined") == [f"a guest, key {ALICE[0].decode()}"]
+        assert host.of("worker_joined") == [f"a remote worker, key {ALICE[0].decode()}"]
         host.pool.__exit__(None, None, None)
-        assert alice.hear() == (0, messages.Bye())
+        assert alice.hear() == (0, messages.Shutdown())
 
 
-def test_what_a_lost_guest_had_in_hand_is_done_by_others_and_nobody_is_to_blame(listening: Opener) -> None:
+def test_what_a_lost_remote_worker_had_in_hand_is_done_by_others_and_nobody_is_to_blame(listening: Opener) -> None:
     host, lost = listening(1), threading.Event()
 
     def lose_four() -> None:  # one more than a task survives where workers of ours die of it
         for number in range(4):
-            with Peer(host.endpoint, ALICE, f"guest-{number}") as alice:
+            with Peer(host.endpoint, ALICE, f"remote-{number}") as alice:
                 alice.join().hear()
         lost.set()
 
@@ -221,14 +221,16 @@ def test_what_a_lost_guest_had_in_hand_is_done_by_others_and_nobody_is_to_blame(
             assert sums(host.pool, [visit(n) for n in range(8)]) == {n: [n, n + 1.0] for n in range(8)}
     host.until(lambda: len(host.of("worker_died")) == 4)
     assert [text.split(":")[0] for text in host.of("worker_died")] == [
-        f"worker {number}, a guest, is gone" for number in range(1, 5)
+        f"worker {number}, a remote worker, is gone" for number in range(1, 5)
     ]
     assert len(host.of("task_repeated")) >= 4
     assert len(host.of("worker_started")) == 1  # nobody was started in their place
 
 
-def test_a_pool_whose_guests_have_all_gone_gives_up_soon(listening: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pools, "NEXT_GUEST_SECONDS", 0.5)
+def test_a_pool_whose_remote_workers_have_all_gone_gives_up_soon(
+    listening: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "NEXT_REMOTE_WORKER_SECONDS", 0.5)
     host = listening(0)
 
     def come_and_go() -> None:
@@ -239,30 +241,30 @@ def test_a_pool_whose_guests_have_all_gone_gives_up_soon(listening: Opener, monk
         sums(host.pool, [visit(0)])
     assert str(error.value) == (
         f"no worker has been there for 0.5 s, and none has joined at {host.endpoint}; "
-        "the last guest went: it could not be reached: Host unreachable"
+        "the last remote worker went: it could not be reached: Host unreachable"
     )
 
 
-def test_a_guest_that_cannot_serve_is_told_so_and_the_run_goes_on(listening: Opener) -> None:
+def test_a_remote_worker_that_cannot_serve_is_told_so_and_the_run_goes_on(listening: Opener) -> None:
     host = listening(1)
 
     def decline() -> None:
         with Peer(host.endpoint, ALICE) as alice:
             why = "data set digits: this worker's is another"
-            assert alice.decline(why) == messages.Bye(f"JoinError: {why}")
+            assert alice.decline(why) == messages.Shutdown(f"JoinError: {why}")
 
     with meanwhile(decline):
         host.until(lambda: host.of("worker_died"))
     assert host.of("worker_died") == [
-        "worker 1, a guest, is gone: JoinError: data set digits: this worker's is another"
+        "worker 1, a remote worker, is gone: JoinError: data set digits: this worker's is another"
     ]
 
 
-def test_a_first_guest_that_is_refused_does_not_shorten_the_wait_for_another(
+def test_a_first_remote_worker_that_is_refused_does_not_shorten_the_wait_for_another(
     listening: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pools, "FIRST_GUEST_SECONDS", 1.5)
-    monkeypatch.setattr(pools, "NEXT_GUEST_SECONDS", 0.0)
+    monkeypatch.setattr(pools, "FIRST_REMOTE_WORKER_SECONDS", 1.5)
+    monkeypatch.setattr(pools, "NEXT_REMOTE_WORKER_SECONDS", 0.0)
     host = listening(0)
 
     def decline() -> None:
@@ -273,11 +275,13 @@ def test_a_first_guest_that_is_refused_does_not_shorten_the_wait_for_another(
         sums(host.pool, [visit(0)])
     assert str(error.value) == (
         f"no worker has been there for 1.5 s, and none has joined at {host.endpoint}; "
-        "the last guest went: JoinError: other last bits"
+        "the last remote worker went: JoinError: other last bits"
     )
 
 
-def test_a_guest_that_can_do_nothing_is_told_to_leave_and_its_tasks_are_done_elsewhere(listening: Opener) -> None:
+def test_a_remote_worker_that_can_do_nothing_is_told_to_leave_and_its_tasks_are_done_elsewhere(
+    listening: Opener,
+) -> None:
     host = listening(1)
 
     def fail() -> None:
@@ -286,10 +290,10 @@ def test_a_guest_that_can_do_nothing_is_told_to_leave_and_its_tasks_are_done_els
             for _ in range(3):
                 sequence, _ = alice.hear()
                 alice.say(messages.Error("RuntimeError", "CUDA error: device-side assert triggered"), sequence)
-            while not isinstance(message := alice.hear()[1], messages.Bye):
+            while not isinstance(message := alice.hear()[1], messages.Shutdown):
                 pass
             last = "worker 1: RuntimeError: CUDA error: device-side assert triggered"
-            assert message == messages.Bye(f"it failed over 3 tasks in a row; the last: {last}")
+            assert message == messages.Shutdown(f"it failed over 3 tasks in a row; the last: {last}")
 
     with meanwhile(fail):
         while not host.of("worker_died"):
@@ -297,10 +301,10 @@ def test_a_guest_that_can_do_nothing_is_told_to_leave_and_its_tasks_are_done_els
     assert len(host.of("task_failed")) == 3
 
 
-def test_an_endpoint_that_is_taken_is_named(listening: Opener, nursery: Nursery, tmp_path: Path) -> None:
+def test_an_endpoint_that_is_taken_is_named(listening: Opener, launcher: WorkerLauncher, tmp_path: Path) -> None:
     host = listening(1)
-    second = Host(1, nursery, tmp_path)
-    second.pool.gate = host.pool.gate
+    second = Host(1, launcher, tmp_path)
+    second.pool.remote_access = host.pool.remote_access
     with pytest.raises(PoolError, match=f"cannot listen on {host.endpoint}: Address already in use"), second.pool:
         pass
 
@@ -312,7 +316,7 @@ def test_the_socket_of_our_own_workers_is_in_a_folder_for_this_user_alone(listen
     listening(1)
     (folder,) = Path(tempfile.gettempdir()).glob("fedbr-*")
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert sorted(path.name for path in folder.iterdir()) == ["guests", "pool"]
+    assert sorted(path.name for path in folder.iterdir()) == ["pool", "remote_workers"]
 
 
 @pytest.mark.parametrize(
@@ -343,7 +347,7 @@ def test_without_the_right_keys_nobody_is_let_in(
 def test_nobody_speaks_in_the_name_of_a_worker_of_ours(listening: Opener, tmp_path: Path) -> None:
     host = listening(1)
     sums(host.pool, [visit(0)])
-    name = host.pool._crew[0].identity
+    name = host.pool._registry[0].identity
     with Peer(host.endpoint, BOB, name) as bob:
         bob.run_id = "run-1"
         for sequence in range(1, 5):  # whichever it will be
@@ -357,20 +361,20 @@ def test_nobody_speaks_in_the_name_of_a_worker_of_ours(listening: Opener, tmp_pa
     assert (host.of("worker_died"), host.of("worker_joined"), host.of("task_failed")) == ([], [], [])
 
 
-def test_nobody_speaks_in_the_name_of_another_guest(listening: Opener) -> None:
+def test_nobody_speaks_in_the_name_of_another_remote_worker(listening: Opener) -> None:
     host = listening(1)
-    with Peer(host.endpoint, ALICE) as alice, Peer(host.endpoint, BOB, "guest-2") as bob:
+    with Peer(host.endpoint, ALICE) as alice, Peer(host.endpoint, BOB, "remote-2") as bob:
         with meanwhile(lambda: (alice.join(), bob.join())):
             host.until(lambda: len(host.of("worker_joined")) == 2)
-        bob.say(messages.Pong(), envelope_name="guest-1")
+        bob.say(messages.Pong(), envelope_name="remote-1")
         host.until(lambda: host.of("worker_died"))
-    assert host.of("message_refused") == ["from guest-2: the envelope names guest-1 (1 refused so far)"]
+    assert host.of("message_refused") == ["from remote-2: the envelope names remote-1 (1 refused so far)"]
     assert host.of("worker_died") == [
-        "worker 2, a guest, is gone: its message was refused: from guest-2: the envelope names guest-1"
+        "worker 2, a remote worker, is gone: its message was refused: from remote-2: the envelope names remote-1"
     ]
 
 
-def test_a_name_that_a_lost_guest_leaves_behind_is_not_taken_over_with_another_key(listening: Opener) -> None:
+def test_a_name_that_a_lost_remote_worker_leaves_behind_is_not_taken_over_with_another_key(listening: Opener) -> None:
     """libzmq forgets a lost peer's name at once, and the pool looks for whom it lost a second later."""
     host, heard = listening(0), []
 
@@ -389,20 +393,20 @@ def test_a_name_that_a_lost_guest_leaves_behind_is_not_taken_over_with_another_k
             for _ in range(20):
                 bob.say(forged, sequence)
                 time.sleep(0.02)
-        with Peer(host.endpoint, ALICE, "guest-3") as alice:
+        with Peer(host.endpoint, ALICE, "remote-3") as alice:
             alice.join().serve(1)
 
     with meanwhile(steal):
         host.pool.submit([visit(7)], hear).wait()
     assert heard == [7.0]
-    assert host.of("message_refused")[0].startswith("from guest-1: not a worker of this pool")
-    assert host.of("worker_died")[0] == "worker 0, a guest, is gone: another has come under its name"
+    assert host.of("message_refused")[0].startswith("from remote-1: not a worker of this pool")
+    assert host.of("worker_died")[0] == "worker 0, a remote worker, is gone: another has come under its name"
 
 
 # --- what is said twice -----------------------------------------------------------------------------------------------
 
 
-def test_a_reply_that_is_repeated_counts_once_and_its_guest_is_dismissed_once(listening: Opener) -> None:
+def test_a_reply_that_is_repeated_counts_once_and_its_remote_worker_is_dismissed_once(listening: Opener) -> None:
     host, heard = listening(0), list[Reply]()
 
     def repeat() -> None:
@@ -413,9 +417,9 @@ def test_a_reply_that_is_repeated_counts_once_and_its_guest_is_dismissed_once(li
             _, message = alice.hear()
             if isinstance(message, messages.Train):  # the next visit may come in between
                 _, message = alice.hear()
-            assert message == messages.Bye("its message was refused: from guest-1: task 1 is not in its hand")
+            assert message == messages.Shutdown("its message was refused: from remote-1: task 1 is not in its hand")
             assert alice.hears_nothing
-        with Peer(host.endpoint, ALICE, "guest-2") as alice:
+        with Peer(host.endpoint, ALICE, "remote-2") as alice:
             alice.join().serve(1)
 
     with meanwhile(repeat):
@@ -424,11 +428,11 @@ def test_a_reply_that_is_repeated_counts_once_and_its_guest_is_dismissed_once(li
         host.until(lambda: host.pool.refused == 4)
     assert [reply.client for reply in heard if isinstance(reply, messages.Update)] == [1, 2]
     assert [text for text in host.of("worker_died") if "worker 0" in text] == [
-        "worker 0, a guest, is gone: its message was refused: from guest-1: task 1 is not in its hand"
+        "worker 0, a remote worker, is gone: its message was refused: from remote-1: task 1 is not in its hand"
     ]
 
 
-def test_a_door_that_is_never_silent_does_not_hide_who_is_gone(
+def test_a_router_socket_that_is_never_silent_does_not_hide_who_is_gone(
     listening: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host = listening(1)
@@ -436,21 +440,23 @@ def test_a_door_that_is_never_silent_does_not_hide_who_is_gone(
     with Peer(host.endpoint, ALICE) as alice:
         with meanwhile(alice.join):
             host.until(lambda: host.of("worker_joined"))
-        door, poller = host.pool._entrance.guests, host.pool._entrance._poller
-        assert door is not None
-        monkeypatch.setattr(door, "receive", lambda: Came("guest-9", BOB[0].decode(), 0, [memoryview(b"")]))
+        router_socket, poller = host.pool._sockets.remote_workers, host.pool._sockets._poller
+        assert router_socket is not None
+        monkeypatch.setattr(
+            router_socket, "receive", lambda: Received("remote-9", BOB[0].decode(), 0, [memoryview(b"")])
+        )
         poll = poller.poll
-        monkeypatch.setattr(poller, "poll", lambda timeout: [*poll(timeout), (door.router, zmq.POLLIN)])
-        host.pool._outbox.dismiss(host.pool._crew[1], "enough of it")
+        monkeypatch.setattr(poller, "poll", lambda timeout: [*poll(timeout), (router_socket.router, zmq.POLLIN)])
+        host.pool._sender.dismiss(host.pool._registry[1], "enough of it")
         os.kill(int(host.of("worker_started")[0].removeprefix("pid ")), signal.SIGKILL)
         host.until(lambda: len(host.of("worker_died")) == 2)
         assert host.pool.refused > 100
-    gone = ["worker 0 was ended by SIGKILL", "worker 1, a guest, is gone: enough of it"]
+    gone = ["worker 0 was ended by SIGKILL", "worker 1, a remote worker, is gone: enough of it"]
     assert sorted(host.of("worker_died")) == gone
 
 
 class Tap:
-    """A line between a guest and its pool that keeps what the guest sends, and can send it again."""
+    """A line between a remote worker and its pool that keeps what the remote worker sends, and can send it again."""
 
     def __init__(self, endpoint: str) -> None:
         host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
@@ -480,7 +486,7 @@ class Tap:
                 return
 
     def again(self) -> socket.socket:
-        """All that the guest has sent, sent again over a connection of our own."""
+        """All that the remote worker has sent, sent again over a connection of our own."""
         other = socket.create_connection(self._far)
         with suppress(ConnectionError):  # libzmq may have hung up already
             for data in list(self.sent):
@@ -513,7 +519,7 @@ def test_what_was_heard_on_the_wire_is_worth_nothing_to_whoever_repeats_it(liste
         tap.far.sendall(tap.sent[-1])
         host.until(lambda: host.of("worker_died"))
     tap.close()
-    assert host.of("worker_joined") == [f"a guest, key {ALICE[0].decode()}"]
+    assert host.of("worker_joined") == [f"a remote worker, key {ALICE[0].decode()}"]
 
 
 def _is_open(connection: socket.socket) -> bool:

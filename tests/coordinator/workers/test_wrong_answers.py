@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.workers import scheduler as leasing
+from coordinator.workers import scheduler as scheduling
 from coordinator.workers.task import PoolTask, Reply
 from edge.protocol import codec, messages
 from edge.protocol.messages import Update
@@ -19,7 +19,7 @@ from tests.coordinator.workers import test_remote_workers
 from tests.coordinator.workers.test_pool import sums, visit
 from tests.coordinator.workers.test_remote_workers import ALICE, BOB, Opener, Peer, answer, meanwhile
 
-nursery, listening = test_remote_workers.nursery, test_remote_workers.listening
+launcher, listening = test_remote_workers.launcher, test_remote_workers.listening
 
 
 def is_finite(update: Update, kept: Payload) -> str | None:
@@ -46,7 +46,7 @@ def does(peer: Peer, act: Callable[[messages.Message], messages.Message], count:
     peer.join()
     for _ in range(count):
         sequence, task = peer.hear()
-        if isinstance(task, messages.Bye):
+        if isinstance(task, messages.Shutdown):
             return
         peer.say(act(task), sequence)
 
@@ -68,20 +68,20 @@ def test_an_update_that_cannot_be_used_is_tried_elsewhere_and_its_sender_is_name
         while not host.of("worker_died"):
             assert sums(host.pool, [doubtful(n) for n in range(4)]) == {n: [n, n + 1.0] for n in range(4)}
     (failed,) = host.of("task_failed")
-    assert failed.startswith(f"worker 1, a guest, key {ALICE[0].decode()}: client ")
+    assert failed.startswith(f"worker 1, a remote worker, key {ALICE[0].decode()}: client ")
     assert failed.endswith(f"loss = {loss}")
     assert host.of("worker_died") == [
-        "worker 1, a guest, is gone: its reply could not be used, and another worker's to the same task could"
+        "worker 1, a remote worker, is gone: its reply could not be used, and another worker's to the same task could"
     ]
 
 
-def test_what_two_guests_agree_on_is_the_trainings_fault_and_is_heard(listening: Opener) -> None:
+def test_what_two_remote_workers_agree_on_is_the_trainings_fault_and_is_heard(listening: Opener) -> None:
     host, heard = listening(0), []
 
     def nan(task: messages.Message) -> Update:
         return lie(task, loss=math.nan)
 
-    with Peer(host.endpoint, ALICE) as alice, Peer(host.endpoint, BOB, "guest-2") as bob:
+    with Peer(host.endpoint, ALICE) as alice, Peer(host.endpoint, BOB, "remote-2") as bob:
         with meanwhile(lambda: does(alice, nan, 1)), meanwhile(lambda: does(bob, nan, 1)):
             host.until(lambda: len(host.of("worker_joined")) == 2)
             order = host.pool.submit([doubtful(3)], lambda task, reply: heard.append(reply))
@@ -90,10 +90,10 @@ def test_what_two_guests_agree_on_is_the_trainings_fault_and_is_heard(listening:
     (update,) = heard
     assert isinstance(update, Update)
     assert math.isnan(update.numbers["loss"])
-    assert update.by.startswith("worker ") and ", a guest, key " in update.by
+    assert update.by.startswith("worker ") and ", a remote worker, key " in update.by
 
 
-def test_a_lone_guest_is_asked_twice(listening: Opener) -> None:
+def test_a_lone_remote_worker_is_asked_twice(listening: Opener) -> None:
     host, heard = listening(0), []
     with Peer(host.endpoint, ALICE) as alice, meanwhile(lambda: does(alice, lambda task: lie(task, loss=math.nan), 2)):
         host.pool.submit([doubtful(3)], lambda task, reply: heard.append(reply)).wait()
@@ -120,15 +120,15 @@ def test_a_score_that_is_no_number_is_tried_elsewhere(listening: Opener) -> None
 def test_a_task_that_is_taken_and_never_answered_is_done_elsewhere_when_its_term_is_over(
     listening: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert leasing.TERM_SECONDS == 120.0
-    monkeypatch.setattr(leasing, "TERM_SECONDS", 1.0)
-    monkeypatch.setattr(leasing, "UNKNOWN_TERM_SECONDS", 1.0)
+    assert scheduling.TERM_SECONDS == 120.0
+    monkeypatch.setattr(scheduling, "TERM_SECONDS", 1.0)
+    monkeypatch.setattr(scheduling, "UNKNOWN_TERM_SECONDS", 1.0)
     host, told = listening(1), []
 
     def squat() -> None:
         with Peer(host.endpoint, ALICE) as alice:
             alice.join().hear()
-            while not isinstance(message := alice.hear()[1], messages.Bye):
+            while not isinstance(message := alice.hear()[1], messages.Shutdown):
                 pass
             told.append(message.why)
 
@@ -138,13 +138,13 @@ def test_a_task_that_is_taken_and_never_answered_is_done_elsewhere_when_its_term
             host.pool.submit([], lambda task, reply: None)
     assert told[0].startswith("the reply to client ")
     assert told[0].endswith(", round 5, train did not come within 1 s")
-    assert host.of("worker_died") == [f"worker 1, a guest, is gone: {told[0]}"]
+    assert host.of("worker_died") == [f"worker 1, a remote worker, is gone: {told[0]}"]
 
 
 def test_sums_that_are_asked_for_and_never_come_are_done_again_elsewhere(
     listening: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leasing, "TERM_SECONDS", 1.0)
+    monkeypatch.setattr(scheduling, "TERM_SECONDS", 1.0)
     host = listening(0)
 
     def squat() -> None:
@@ -152,29 +152,31 @@ def test_sums_that_are_asked_for_and_never_come_are_done_again_elsewhere(
             alice.join()
             sequence, task = alice.hear()
             alice.say(replace(answer(task), payload={}), sequence)  # added up, it says
-            assert isinstance(alice.hear()[1], messages.Collect)
-            assert isinstance(message := alice.hear()[1], messages.Bye)
+            assert isinstance(alice.hear()[1], messages.FetchPartial)
+            assert isinstance(message := alice.hear()[1], messages.Shutdown)
             assert message.why == "its sums did not come within 1 s"
 
     def honest() -> None:
-        with Peer(host.endpoint, BOB, "guest-2") as bob:
+        with Peer(host.endpoint, BOB, "remote-2") as bob:
             bob.join()
             sequence, task = bob.hear()
             bob.say(replace(answer(task), payload={}), sequence)
-            assert isinstance(bob.hear()[1], messages.Collect)
-            bob.say(messages.Sums(5, 1, {"model": {key: np.ones(100_000, np.int64) for key in "ab"}}))
+            assert isinstance(bob.hear()[1], messages.FetchPartial)
+            bob.say(messages.PartialSum(5, 1, {"model": {key: np.ones(100_000, np.int64) for key in "ab"}}))
 
     with meanwhile(squat):
         host.until(lambda: host.of("worker_joined"))
-        order = host.pool.submit([replace(visit(0), share=1.0)], lambda task, reply: None)
+        order = host.pool.submit([replace(visit(0), weight=1.0)], lambda task, reply: None)
         order.wait()
         with meanwhile(honest):
             totals = order.collect()
     assert totals["model"]["a"][0] == 1
 
 
-def test_a_guest_that_never_gets_ready_is_not_waited_for(listening: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leasing, "READY_SECONDS", 1.0)
+def test_a_remote_worker_that_never_gets_ready_is_not_waited_for(
+    listening: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduling, "READY_SECONDS", 1.0)
     host = listening(1)
 
     def dawdle() -> None:
@@ -183,39 +185,41 @@ def test_a_guest_that_never_gets_ready_is_not_waited_for(listening: Opener, monk
             _, welcome = alice.hear()
             assert isinstance(welcome, messages.Welcome)
             alice.run_id = welcome.job.run_id
-            while not isinstance(alice.hear()[1], messages.Bye):
+            while not isinstance(alice.hear()[1], messages.Shutdown):
                 pass
 
     with meanwhile(dawdle):
         host.until(lambda: host.of("worker_died"))
-    assert host.of("worker_died") == ["worker 1, a guest, is gone: word that it is ready did not come within 1 s"]
+    assert host.of("worker_died") == [
+        "worker 1, a remote worker, is gone: word that it is ready did not come within 1 s"
+    ]
 
 
-def test_a_key_whose_guests_were_dismissed_three_times_is_let_in_no_more(listening: Opener) -> None:
+def test_a_key_whose_remote_workers_were_dismissed_three_times_is_let_in_no_more(listening: Opener) -> None:
     host, last = listening(1), []
 
     def offend() -> None:
         for number in range(3):
-            with Peer(host.endpoint, ALICE, f"guest-{number}") as alice:
+            with Peer(host.endpoint, ALICE, f"remote-{number}") as alice:
                 alice.join()
                 alice.send([b"junk", b"junk"])
-                assert isinstance(alice.hear()[1], messages.Bye)
-        with Peer(host.endpoint, ALICE, "guest-3") as alice:
+                assert isinstance(alice.hear()[1], messages.Shutdown)
+        with Peer(host.endpoint, ALICE, "remote-3") as alice:
             alice.say(messages.Hello())
             last.append(alice.hear()[1])
-        with Peer(host.endpoint, BOB, "guest-4") as bob:
+        with Peer(host.endpoint, BOB, "remote-4") as bob:
             bob.join()
 
     with meanwhile(offend):
         host.until(lambda: len(host.of("worker_joined")) == 4)
-    assert last == [messages.Bye("guests of its key have been dismissed 3 times in this run")]
-    assert [text.removeprefix("a guest, key ") for text in host.of("worker_joined")] == [
+    assert last == [messages.Shutdown("remote workers of its key have been dismissed 3 times in this run")]
+    assert [text.removeprefix("a remote worker, key ") for text in host.of("worker_joined")] == [
         *[ALICE[0].decode()] * 3,
         BOB[0].decode(),
     ]
 
 
-def test_what_a_guest_writes_is_one_line_without_control_characters(listening: Opener) -> None:
+def test_what_a_remote_worker_writes_is_one_line_without_control_characters(listening: Opener) -> None:
     host = listening(1)
 
     def write() -> None:
@@ -230,10 +234,12 @@ def test_what_a_guest_writes_is_one_line_without_control_characters(listening: O
     assert host.of("task_failed") == [r"ValueError: \x1b]0;title\x07\nfedbr: all is well"]
 
 
-def test_a_guest_is_not_told_where_files_lie_on_the_machine_of_the_run(listening: Opener, tmp_path: Any) -> None:
+def test_a_remote_worker_is_not_told_where_files_lie_on_the_machine_of_the_run(
+    listening: Opener, tmp_path: Any
+) -> None:
     host = listening(0)
-    asked = host.pool._hearing.job
-    host.pool._hearing.job = replace(asked, cache="/home/me/.cache", data=replace(asked.data, root="/home/me/data"))
+    asked = host.pool._handler.job
+    host.pool._handler.job = replace(asked, cache="/home/me/.cache", data=replace(asked.data, root="/home/me/data"))
     told: list[messages.Message] = []
 
     def join() -> None:
@@ -253,22 +259,23 @@ def test_a_guest_is_not_told_where_files_lie_on_the_machine_of_the_run(listening
 
 
 def at_work(flops: float, seasoned: float | None = None, own: float | None = None) -> float:
-    """The term of a guest's task; ``seasoned``: what a worker of ours took over 100 FLOPs, ``own``: what it did."""
-    found = leasing.Leases(1)
+    """The term of a remote worker's task; ``seasoned``: what a worker of ours took over 100 FLOPs, ``own``: what it
+    did."""
+    found = scheduling.TaskScheduler(1)
     found.begin()
     found.ready(0)
     if seasoned is not None:
         found.submitted([(1, "task", 100.0)])
         found.answered(0, 1, seasoned)
     found.submitted([(2, "task", 0.0)])  # keeps the worker of ours busy
-    guest = found.joined("key")
-    found.ready(guest)
+    remote_worker = found.joined("key")
+    found.ready(remote_worker)
     if own is not None:
         found.submitted([(3, "task", 100.0)])
-        found.answered(guest, 3, own)
+        found.answered(remote_worker, 3, own)
     found.submitted([(4, "task", flops)])
-    assert found.at_work_on(guest) == 4
-    term = found.term(guest)
+    assert found.running_task(remote_worker) == 4
+    term = found.term(remote_worker)
     assert term is not None and term[0] == 4
     return term[1]
 
@@ -279,14 +286,14 @@ def test_a_term_is_many_times_what_a_task_should_take_and_at_least_two_minutes()
     assert at_work(flops=1000.0, seasoned=0.5, own=3.0) == 600.0  # by its own pace, 30 s, and twenty times that
     assert at_work(flops=1e12) == 10_000.0  # at 100 MFLOP/s, while nobody knows better
     assert at_work(flops=0.0, seasoned=0.5) == 3600.0
-    found = leasing.Leases(0)
-    guest = found.joined("key")
-    assert found.term(guest) == (leasing.GETTING_READY, 600.0)
-    found.ready(guest)
-    assert found.term(guest) is None
+    found = scheduling.TaskScheduler(0)
+    remote_worker = found.joined("key")
+    assert found.term(remote_worker) == (scheduling.GETTING_READY, 600.0)
+    found.ready(remote_worker)
+    assert found.term(remote_worker) is None
 
 
-def test_a_guest_cannot_buy_time_by_saying_how_long_it_took(listening: Opener) -> None:
+def test_a_remote_worker_cannot_buy_time_by_saying_how_long_it_took(listening: Opener) -> None:
     """The pace is what was measured here, whatever a reply says."""
     host = listening(0)
     with Peer(host.endpoint, ALICE) as alice:
@@ -300,4 +307,4 @@ def test_a_guest_cannot_buy_time_by_saying_how_long_it_took(listening: Opener) -
 
         with meanwhile(work):
             sums(host.pool, [visit(0, flops=1e6)])
-        assert host.pool._leases._seconds < 60.0
+        assert host.pool._scheduler._seconds < 60.0

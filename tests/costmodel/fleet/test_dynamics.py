@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from costmodel.fleet.availability import Windows
+from costmodel.fleet.availability import RecordedIntervals
 from costmodel.fleet.conditions import Conditions
-from costmodel.fleet.dynamics import ABORT, PAUSE, Behaviour
-from costmodel.fleet.fleet import Change, Fleet
+from costmodel.fleet.dynamics import ABORT, PAUSE, ClientDynamics
+from costmodel.fleet.fleet import Fleet, RoundVariation
 from costmodel.network.bandwidth import DOWN, UP, Samples
 from costmodel.visits.timeline import Links, Timeline, solve
 from costmodel.visits.work import Work, Works
@@ -19,13 +19,15 @@ from tests.costmodel.worlds import INF, LATER_ENDS, VISIT, conditions, connected
 # A visit over an open connection: download until 1.1 s, computing for 3.2 s until 4.3 s, upload until 5.4 s.
 
 
-def _solve(who: Conditions, behaviour: Behaviour | None = None, work: Work = VISIT, start: float = 0.0) -> Timeline:
+def _solve(
+    who: Conditions, behaviour: ClientDynamics | None = None, work: Work = VISIT, start: float = 0.0
+) -> Timeline:
     return solve([start] * len(who), Works.of([work] * len(who)), who, Links(), behaviour)
 
 
-def _there(*windows: tuple[float, float], on_loss: str = ABORT) -> Behaviour:
+def _there(*windows: tuple[float, float], on_loss: str = ABORT) -> ClientDynamics:
     """Client 0 is there in these windows, each of which comes once; from -1 s on its connection is an old one."""
-    return Behaviour(Windows([windows], None), on_loss)
+    return ClientDynamics(RecordedIntervals([windows], None), on_loss)
 
 
 # Clients that leave.
@@ -60,7 +62,7 @@ def test_a_visit_to_a_client_that_is_away_is_lost_at_its_start() -> None:
 
 def test_what_a_lost_client_leaves_of_the_link_goes_to_the_others() -> None:
     # Both share 12 112 bit/s. Client 0 is gone at 1 s, when client 1 has half of its bits: 0.5 s more, and 0.1 s.
-    behaviour = Behaviour(Windows([[(-1.0, 1.0)], [(-1.0, 100.0)]], None))
+    behaviour = ClientDynamics(RecordedIntervals([[(-1.0, 1.0)], [(-1.0, 100.0)]], None))
     timeline = solve([0.0, 0.0], Works.of([VISIT, VISIT]), connected(2), Links(down=12_112.0), behaviour)
     assert timeline.down_end.tolist() == pytest.approx([INF, 1.6])
     assert timeline.bytes_down.tolist() == [724, 1448]
@@ -73,7 +75,7 @@ def test_a_paused_download_goes_on_when_its_client_is_back() -> None:
     timeline = _solve(connected(), _there((-1.0, 0.25), (2.25, 100.0), on_loss=PAUSE))
     # 2 s later than LATER_ENDS; the radio is off meanwhile.
     assert ends(timeline) == pytest.approx((3.1, 6.3, 7.4))
-    assert timeline.paused[0] == pytest.approx(2.0)
+    assert timeline.paused_seconds[0] == pytest.approx(2.0)
     assert timeline.joules[0] == pytest.approx(2.2 + 32.0 + 3.3)
 
 
@@ -81,7 +83,7 @@ def test_paused_computing_takes_no_power() -> None:
     timeline = _solve(connected(), _there((-1.0, 2.0), (3.0, 4.0), (7.0, 100.0), on_loss=PAUSE))
     # 0.9 s before the first pause, 1 s between the two, 1.3 s after: it ends at 8.3 s.
     assert ends(timeline) == pytest.approx((1.1, 8.3, 9.4))
-    assert (timeline.paused[0], timeline.computed[0]) == pytest.approx((4.0, 3.2))
+    assert (timeline.paused_seconds[0], timeline.computed[0]) == pytest.approx((4.0, 3.2))
     assert timeline.joules[0] == pytest.approx(2.2 + 32.0 + 3.3)
 
 
@@ -89,7 +91,7 @@ def test_computing_that_is_cut_after_a_pause_is_charged_what_was_done() -> None:
     behaviour = _there((-1.0, 2.0), (3.0, 100.0), on_loss=PAUSE)
     timeline = solve([0.0], Works.of([VISIT]), connected(), Links(), behaviour, until=3.7)
     # 0.9 s + 0.7 s of 3.2 s: half.
-    assert (timeline.flops[0], timeline.computed[0], timeline.paused[0]) == pytest.approx((3.0, 1.6, 1.0))
+    assert (timeline.flops[0], timeline.computed[0], timeline.paused_seconds[0]) == pytest.approx((3.0, 1.6, 1.0))
     assert timeline.joules_spent[0] == pytest.approx(2.2 + 16.0)
 
 
@@ -116,7 +118,7 @@ def test_a_link_that_halves_in_mid_transfer_takes_longer_from_there_on() -> None
         def factor(self, client: int, direction: int, t: float) -> tuple[float, float]:
             return (1.0, 0.5) if t < 0.5 else (0.5, INF)
 
-    behaviour = Behaviour(variation=Halving())
+    behaviour = ClientDynamics(variation=Halving())
     # Half of the bits by 0.5 s, the others take 1 s; computing is as ever; the upload takes 2 s.
     timeline = _solve(connected(), behaviour)
     assert ends(timeline) == pytest.approx((1.6, 4.8, 6.9))
@@ -126,7 +128,7 @@ def test_a_link_that_halves_in_mid_transfer_takes_longer_from_there_on() -> None
 
 def test_a_paused_client_has_no_rate_and_the_next_change_is_the_first_of_both() -> None:
     samples = Samples([np.array([0.0, 2.0])], [np.array([1.0, 0.5])], lambda *key: np.random.default_rng(0))
-    behaviour = Behaviour(Windows([[(0.0, 1.0), (50.0, 60.0)]], None), PAUSE, samples)
+    behaviour = ClientDynamics(RecordedIntervals([[(0.0, 1.0), (50.0, 60.0)]], None), PAUSE, samples)
     factor, change = samples.factor(0, UP, 0.0)
     assert behaviour.rate(0, UP, 100.0, 0.0) == (100.0 * factor, min(change, 1.0))
     assert behaviour.rate(0, UP, 100.0, 49.5)[0] == 0.0
@@ -143,7 +145,7 @@ def test_a_crash_counts_seconds_at_work_and_not_those_away() -> None:
 
 
 def test_clients_crash_after_the_mean_time_that_was_asked_for() -> None:
-    change = Change(crashes_per_second=1 / 250)
+    change = RoundVariation(crashes_per_second=1 / 250)
     fleet = Fleet.build(4000, {"phone-mid": 1}, {"lte": 1}, streams=streams, change=change)
     work = Work(0, 0, 1e6 * fleet.flops_per_second[0])
     lost = solve(np.zeros(4000), Works.of([work] * 4000), fleet.conditions(range(4000), 0), fleet.links).lost

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.devices import devices, networks
-from costmodel.fleet.fleet import Change, Fleet, Spread
+from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
 from costmodel.fleet.profile_assignment import counts
 from costmodel.fleet.traces import Capacities, Cases, Machines, Users
 from costmodel.network.tcp import WIRE_FACTOR
@@ -128,7 +128,7 @@ def test_clients_take_turns_at_the_sites() -> None:
 
 
 def test_a_spread_of_4_slows_log_uniformly_by_1_to_4() -> None:
-    fleet = _build(2000, spread=Spread(compute=4, bandwidth=4))
+    fleet = _build(2000, spread=ClientVariation(compute=4, bandwidth=4))
     slower, narrower = 29.6e9 / fleet.flops_per_second, 35e6 * HEADERS / fleet.down
     assert _is_uniform(np.log(slower), 0.0, math.log(4))
     assert _is_uniform(np.log(narrower), 0.0, math.log(4))
@@ -138,7 +138,7 @@ def test_a_spread_of_4_slows_log_uniformly_by_1_to_4() -> None:
 
 
 def test_lognormal_spreads_have_the_median_and_the_sigma_that_were_asked_for() -> None:
-    fleet = _build(3000, spread=Spread(compute_sigma=0.6, down_sigma=0.5, up_sigma=0.8))
+    fleet = _build(3000, spread=ClientVariation(compute_sigma=0.6, down_sigma=0.5, up_sigma=0.8))
     assert _is_lognormal(fleet.flops_per_second, 29.6e9, 0.6)
     assert _is_lognormal(fleet.down, 35e6 * HEADERS, 0.5)
     assert _is_lognormal(fleet.up, 10e6 * HEADERS, 0.8)
@@ -149,7 +149,7 @@ def test_lognormal_spreads_have_the_median_and_the_sigma_that_were_asked_for() -
 
 
 def test_the_sigma_may_be_that_of_each_clients_network() -> None:
-    fleet = _build(4000, networks={"lte": 1, "office-lan": 1}, spread=Spread(down_sigma=None, up_sigma=None))
+    fleet = _build(4000, networks={"lte": 1, "office-lan": 1}, spread=ClientVariation(down_sigma=None, up_sigma=None))
     is_lte = np.array([fleet.network_name(client) == "lte" for client in range(4000)])
     assert _is_lognormal(fleet.down[is_lte], 35e6 * HEADERS, 0.7)
     assert _is_lognormal(fleet.up[~is_lte], 940e6 * HEADERS, 0.2)
@@ -157,15 +157,15 @@ def test_the_sigma_may_be_that_of_each_clients_network() -> None:
 
 def test_a_spread_changes_neither_devices_nor_the_other_spreads() -> None:
     shares = {"raspberry-pi-4": 1, "jetson-nano": 1}
-    plain, spread = _build(50, devices=shares), _build(50, devices=shares, spread=Spread(compute=4))
-    both = _build(50, devices=shares, spread=Spread(compute=4, bandwidth=4, down_sigma=0.5))
+    plain, spread = _build(50, devices=shares), _build(50, devices=shares, spread=ClientVariation(compute=4))
+    both = _build(50, devices=shares, spread=ClientVariation(compute=4, bandwidth=4, down_sigma=0.5))
     assert plain.device_of.tolist() == spread.device_of.tolist() == both.device_of.tolist()
     assert plain.down.tolist() == spread.down.tolist() != both.down.tolist()
     assert spread.flops_per_second.tolist() == both.flops_per_second.tolist()
 
 
 def test_the_seed_alone_decides_the_fleet() -> None:
-    options: dict[str, Any] = {"devices": {"raspberry-pi-4": 1, "jetson-nano": 1}, "spread": Spread(compute=4)}
+    options: dict[str, Any] = {"devices": {"raspberry-pi-4": 1, "jetson-nano": 1}, "spread": ClientVariation(compute=4)}
     one, same, other = _build(seed=1, **options), _build(seed=1, **options), _build(seed=2, **options)
     assert one.flops_per_second.tolist() == same.flops_per_second.tolist() != other.flops_per_second.tolist()
     assert one.device_of.tolist() == same.device_of.tolist()
@@ -175,7 +175,7 @@ def test_the_seed_alone_decides_the_fleet() -> None:
 
 
 def test_a_redraw_varies_speed_and_rates_by_up_to_r_in_each_round() -> None:
-    fleet = _build(2000, change=Change(redraw=0.2))
+    fleet = _build(2000, change=RoundVariation(redraw=0.2))
     now, later = fleet.conditions(range(2000), 3), fleet.conditions(range(2000), 4)
     assert _is_uniform(now.flops_per_second / 29.6e9, 0.8, 1.2)
     assert _is_uniform(now.down / (35e6 * HEADERS), 0.8, 1.2)
@@ -185,7 +185,7 @@ def test_a_redraw_varies_speed_and_rates_by_up_to_r_in_each_round() -> None:
 
 
 def test_jitter_has_median_1_and_noise_has_mean_1() -> None:
-    found = _build(3000, change=Change(jitter=0.1, noise=0.2)).conditions(range(3000), 0)
+    found = _build(3000, change=RoundVariation(jitter=0.1, noise=0.2)).conditions(range(3000), 0)
     assert _is_lognormal(found.slowdown, 1.0, 0.1)
     for noise in (found.noise.T[0], found.noise.T[1]):
         assert _is_lognormal(noise, math.exp(-(0.2**2) / 2), 0.2)
@@ -195,7 +195,7 @@ def test_jitter_has_median_1_and_noise_has_mean_1() -> None:
 
 
 def test_modes_switch_every_so_many_rounds_and_are_as_frequent_as_in_the_devices_row() -> None:
-    fleet = _build(4000, devices={"jetson-xavier-nx": 1}, change=Change(mode_rounds=20))
+    fleet = _build(4000, devices={"jetson-xavier-nx": 1}, change=RoundVariation(mode_rounds=20))
     speeds = [fleet.conditions(range(4000), round).flops_per_second / 210e9 for round in (0, 19, 20, 39, 40)]
     assert (speeds[0] == speeds[1]).all() and (speeds[2] == speeds[3]).all()
     assert np.mean(speeds[0] != speeds[2]) > 0.3 < np.mean(speeds[2] != speeds[4])
@@ -205,7 +205,7 @@ def test_modes_switch_every_so_many_rounds_and_are_as_frequent_as_in_the_devices
 
 
 def test_each_kind_of_device_has_modes_of_its_own() -> None:
-    fleet = _build(400, devices={"jetson-tx2": 1, "raspberry-pi-5": 1}, change=Change(mode_rounds=1))
+    fleet = _build(400, devices={"jetson-tx2": 1, "raspberry-pi-5": 1}, change=RoundVariation(mode_rounds=1))
     speeds = fleet.conditions(range(400), 0).flops_per_second
     is_tx2 = np.array([fleet.device_name(client) == "jetson-tx2" for client in range(400)])
     assert set(speeds[~is_tx2].tolist()) == {29.6e9}
@@ -213,19 +213,19 @@ def test_each_kind_of_device_has_modes_of_its_own() -> None:
 
 
 def test_rates_between_1_and_30_mbit_are_drawn_anew_with_the_modes() -> None:
-    fleet = _build(2000, spread=Spread(rates=(1e6, 30e6)), change=Change(mode_rounds=20))
+    fleet = _build(2000, spread=ClientVariation(rates=(1e6, 30e6)), change=RoundVariation(mode_rounds=20))
     first, same, other = (fleet.conditions(range(2000), round) for round in (0, 19, 20))
     for rates in (first.down, first.up, other.down):
         assert _is_uniform(rates / WIRE_FACTOR, 1e6, 30e6)
     assert first.down.tolist() == same.down.tolist() != other.down.tolist()
     assert abs(np.corrcoef(first.down, first.up)[0, 1]) < 0.08 > abs(np.corrcoef(first.down, other.down)[0, 1])
     # Without modes each client keeps its own.
-    kept = _build(20, spread=Spread(rates=(1e6, 30e6)))
+    kept = _build(20, spread=ClientVariation(rates=(1e6, 30e6)))
     assert kept.conditions(range(20), 0).down.tolist() == kept.conditions(range(20), 99).down.tolist()
 
 
 def test_kappa_makes_slow_modes_cheaper_and_full_clock_what_it_is() -> None:
-    options: dict[str, Any] = {"devices": {"jetson-xavier-nx": 1}, "change": Change(mode_rounds=1)}
+    options: dict[str, Any] = {"devices": {"jetson-xavier-nx": 1}, "change": RoundVariation(mode_rounds=1)}
     watts, kappa = (_build(100, compute_energy=energy, **options).conditions(range(100), 0) for energy in _ENERGIES)
     assert (watts.train_watts == 15.0).all()
     # E = kappa cycles f^2: the same cycles at 0.46 of the clock take 0.46^2 of the joules, in 1 / 0.46 of the time.
@@ -258,8 +258,8 @@ def test_a_rate_dependent_radio_has_a_base_a_slope_and_a_tail() -> None:
 VARYING: dict[str, Any] = {
     "devices": {"jetson-tx2": 1, "phone-mid": 1},
     "networks": {"lte": 1, "wifi-4": 1},
-    "spread": Spread(4, 4, rates=(1e6, 30e6)),
-    "change": Change(0.1, 0.2, 0.1, 5, 0.01),
+    "spread": ClientVariation(4, 4, rates=(1e6, 30e6)),
+    "change": RoundVariation(0.1, 0.2, 0.1, 5, 0.01),
 }
 
 
@@ -285,13 +285,16 @@ def test_a_visit_depends_on_its_number_and_not_on_those_before_it() -> None:
 
 
 def test_visits_one_by_one_vary_as_those_of_rounds_do() -> None:
-    fleet = _build(30, change=Change(jitter=0.1))
+    fleet = _build(30, change=RoundVariation(jitter=0.1))
     slowdowns = [float(fleet.conditions([visit % 30], 0, visit).slowdown[0]) for visit in range(2000)]
     assert _is_lognormal(np.array(slowdowns), 1.0, 0.1)
 
 
 def test_what_varies_in_one_way_does_not_change_another() -> None:
-    plain, more = _build(20, change=Change(jitter=0.1)), _build(20, change=Change(jitter=0.1, redraw=0.2, noise=0.1))
+    plain, more = (
+        _build(20, change=RoundVariation(jitter=0.1)),
+        _build(20, change=RoundVariation(jitter=0.1, redraw=0.2, noise=0.1)),
+    )
     assert plain.conditions(range(20), 2).slowdown.tolist() == more.conditions(range(20), 2).slowdown.tolist()
 
 
@@ -343,7 +346,7 @@ def test_machines_say_it_all_but_perhaps_the_round_trip(rtt: Doubles | None, exp
 
 def test_rates_of_a_trace_are_taken_as_they_are_whatever_the_spread() -> None:
     trace = Users(np.array([4e6]), np.array([1e6]), np.array([0.3]), np.array([0.5]))
-    fleet = _build(3, trace=trace, spread=Spread(bandwidth=4, down_sigma=None, up_sigma=0.5))
+    fleet = _build(3, trace=trace, spread=ClientVariation(bandwidth=4, down_sigma=None, up_sigma=0.5))
     assert fleet.down.tolist() == pytest.approx([4e6 * HEADERS] * 3)
     assert fleet.up.tolist() == pytest.approx([1e6 * HEADERS] * 3)
 
@@ -357,10 +360,10 @@ def test_rates_of_a_trace_are_taken_as_they_are_whatever_the_spread() -> None:
         ({"devices": {"jetson-nano": 0}}, "the share of device 'jetson-nano' must be a positive number, not 0"),
         ({"devices": {}}, "no device is named: choose from raspberry-pi-4, "),
         ({"clients": 0}, "a fleet needs at least one client, not 0"),
-        ({"spread": Spread(compute=0.5)}, "compute spread must be at least 1, not 0.5"),
-        ({"spread": Spread(bandwidth=INF)}, "bandwidth spread must be at least 1, not inf"),
-        ({"spread": Spread(rates=(30e6, 1e6))}, "rates must be a low and a high number of bit/s"),
-        ({"change": Change(redraw=1.0)}, "redraw must be at least 0 and less than 1, not 1.0"),
+        ({"spread": ClientVariation(compute=0.5)}, "compute spread must be at least 1, not 0.5"),
+        ({"spread": ClientVariation(bandwidth=INF)}, "bandwidth spread must be at least 1, not inf"),
+        ({"spread": ClientVariation(rates=(30e6, 1e6))}, "rates must be a low and a high number of bit/s"),
+        ({"change": RoundVariation(redraw=1.0)}, "redraw must be at least 0 and less than 1, not 1.0"),
         ({"battery_joules": 0.0}, "battery_joules must be positive, not 0.0"),
         ({"families": ("attention",), "devices": {"jetson-nano": 1}}, "no throughput for models of family 'attention'"),
     ],
@@ -375,7 +378,7 @@ def test_what_was_drawn_goes_with_the_fleet() -> None:
     def own(purpose: str, index: int, client: int) -> np.random.Generator:
         return streams(purpose, index, client)
 
-    fleet = Fleet.build(3, {"phone-mid": 1}, {"lte": 1}, streams=own, change=Change(jitter=0.1, mode_rounds=1))
+    fleet = Fleet.build(3, {"phone-mid": 1}, {"lte": 1}, streams=own, change=RoundVariation(jitter=0.1, mode_rounds=1))
     kept = fleet.conditions([0], 0).slowdown.tolist()
     assert fleet.conditions([0], 0).slowdown.tolist() == kept
     still_there = weakref.ref(own)

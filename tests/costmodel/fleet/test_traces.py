@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.fleet.availability import Windows
+from costmodel.fleet.availability import RecordedIntervals
 from costmodel.fleet.devices import own_devices
 from costmodel.fleet.traces import Capacities, Cases, Machines, Series, Users, WindowTrace, read
 from tests.peak import refusal
@@ -84,12 +84,12 @@ def test_windows_keep_the_time_of_day(tmp_path: Path) -> None:
     assert trace.trace_start.tolist() == [21_600.0, 0.0]
     assert trace.trace_end.tolist() == [194_400.0, 86_400.0]
     assert trace.period.tolist() == [2 * DAY, DAY]
-    clients = Windows(trace.windows, trace.period)
+    clients = RecordedIntervals(trace.windows, trace.period)
     # The second window lies before 06:00 of the third day, so of every odd day of a run.
-    assert clients.spell(0, 0.0) == (False, 193_800.0 - 2 * DAY)
-    assert clients.spell(0, 193_900.0) == (True, 194_400.0)
-    assert clients.spell(0, 25_200.0 + 20 * DAY) == (True, 28_800.0 + 20 * DAY)
-    assert clients.gone(1) == -np.inf
+    assert clients.interval(0, 0.0) == (False, 193_800.0 - 2 * DAY)
+    assert clients.interval(0, 193_900.0) == (True, 194_400.0)
+    assert clients.interval(0, 25_200.0 + 20 * DAY) == (True, 28_800.0 + 20 * DAY)
+    assert clients.permanently_gone_at(1) == -np.inf
 
 
 def test_a_trace_of_no_whole_days_repeats_after_whole_ones(tmp_path: Path) -> None:
@@ -313,12 +313,12 @@ def test_the_710_phones_of_flash_are_ready_as_long_as_their_table_says() -> None
     """Ready over three repetitions of each phone's trace; 5, 50 and 95 % of the phones: 0.02, 5.5 and 32 %."""
     trace = read(real("availability_windows.csv"))
     assert isinstance(trace, WindowTrace)
-    clients = Windows(trace.windows, trace.period)
+    clients = RecordedIntervals(trace.windows, trace.period)
     shares = []
     for phone, period in enumerate(trace.period.tolist()):
         t, ready = 0.0, 0.0
         while t < 3 * period:
-            available, change = clients.spell(phone, t)
+            available, change = clients.interval(phone, t)
             end = min(change, 3 * period)
             ready += end - t if available else 0.0
             t = end

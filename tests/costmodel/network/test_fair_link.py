@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.network.fair_link import Link, Served
-from costmodel.network.transfers import Shared, share
-from costmodel.network.water_filling import Site
+from costmodel.network.fair_link import FairLink, Served
+from costmodel.network.transfers import TransferTimes, transfer_batch
+from costmodel.network.water_filling import AccessLink
 from tests.costmodel.oracle import exact_finish, fair_rates, random_case, replanned
 
 Flow = tuple[int, int, int]
@@ -24,9 +24,9 @@ seeds_ = st.integers(0, 10**9)
 story = settings(max_examples=60, deadline=None, derandomize=True)
 
 
-def _share(flows: Sequence[Flow], capacity: float, until: float = math.inf) -> Shared:
+def _share(flows: Sequence[Flow], capacity: float, until: float = math.inf) -> TransferTimes:
     start, bits, cap = zip(*flows, strict=True)
-    return share(start, bits, cap, capacity, until)
+    return transfer_batch(start, bits, cap, capacity, until)
 
 
 def _finish(flows: Sequence[Flow], capacity: float, until: float = math.inf) -> list[float]:
@@ -43,13 +43,13 @@ def _rates(
     cap: Sequence[float], capacity: float, site: Sequence[int] = (), site_capacity: Sequence[float] = ()
 ) -> list[float]:
     """Of flows that are all there at once: what each sends in one second, with more to send than that."""
-    link = Link(capacity, site_capacity)
+    link = FairLink(capacity, site_capacity)
     for flow, each in enumerate(cap):
         link.join(0.0, flow, 1e6, each, site[flow] if site else 0)
-    return [link.leave(1.0, flow).sent for flow in range(len(cap))]
+    return [link.remove(1.0, flow).sent for flow in range(len(cap))]
 
 
-def _agree(one: Shared, other: Shared) -> None:
+def _agree(one: TransferTimes, other: TransferTimes) -> None:
     for name in ("finish", "sent", "held", "paused"):
         assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-9, abs=1e-9), name
 
@@ -96,10 +96,10 @@ def test_a_link_that_is_free_again_serves_at_the_cap() -> None:
 
 def test_nothing_to_send_ends_at_the_start_and_a_flow_that_never_starts_never_ends() -> None:
     assert _finish([(3, 0, 1), (0, 5, 1)], 1) == [3.0, 5.0]
-    shared = share([math.inf, 0.0], [5.0, 5.0], [1.0, 1.0], 1.0)
+    shared = transfer_batch([math.inf, 0.0], [5.0, 5.0], [1.0, 1.0], 1.0)
     assert shared.finish.tolist() == [math.inf, 5.0]
     assert shared.sent.tolist() == [0.0, 5.0]
-    assert share([], [], [], 1.0).finish.tolist() == []
+    assert transfer_batch([], [], [], 1.0).finish.tolist() == []
 
 
 def test_a_site_that_fills_its_own_link_leaves_the_rest_to_the_others() -> None:
@@ -116,7 +116,7 @@ def test_a_site_is_bound_only_while_its_own_link_is_the_narrower() -> None:
     # Site 0 gives 10 to each of its two flows until 1 s; then 6 of site 1 leave the server 30 / 8 each; from 2 s, when
     # those have sent their 3.75, it is 10 each again for the 20 - 10 - 3.75 bits that are left: 2.625 s.
     start, bits = [0.0] * 2 + [1.0] * 6, [20.0] * 2 + [3.75] * 6
-    shared = share(start, bits, [40.0] * 8, 30.0, site=[0] * 2 + [1] * 6, site_capacity=[20.0, math.inf])
+    shared = transfer_batch(start, bits, [40.0] * 8, 30.0, site=[0] * 2 + [1] * 6, site_capacity=[20.0, math.inf])
     assert shared.finish.tolist() == pytest.approx([2.625] * 2 + [2.0] * 6, rel=1e-12)
 
 
@@ -138,7 +138,7 @@ def test_until_cuts_exactly() -> None:
 
 def test_a_flow_that_is_cut_off_leaves_its_share_to_the_others() -> None:
     # 5 each until 4 s, when the second leaves with 20 of its bits sent; the first has 60 of 80 left, at 10: 10 s.
-    shared = share([0, 0], [80, 80], [10, 10], 10, [math.inf, 4.0])
+    shared = transfer_batch([0, 0], [80, 80], [10, 10], 10, [math.inf, 4.0])
     assert shared.finish.tolist() == [10.0, math.inf]
     assert shared.sent.tolist() == [80.0, 20.0]
     # It lost 2 of its 4 s; the other 2 of 10.
@@ -152,7 +152,7 @@ def test_seconds_held_are_those_beyond_what_the_bits_take_at_the_cap() -> None:
 
 
 def test_a_change_of_cap_counts_from_its_instant_on() -> None:
-    link = Link(100.0)
+    link = FairLink(100.0)
     link.join(0.0, 7, 100.0, 10.0)
     assert link.next_finish() == 10.0
     link.change(4.0, 7, 30.0)
@@ -164,18 +164,18 @@ def test_a_change_of_cap_counts_from_its_instant_on() -> None:
 
 
 def test_seconds_held_are_counted_by_the_cap_of_the_time() -> None:
-    link = Link(10.0)
+    link = FairLink(10.0)
     link.join(0.0, 0, 100.0, 10.0)
     link.join(0.0, 1, 100.0, 40.0)
     # 5 each: by 2 s flow 0 has lost 1 s of 2 at cap 10; by 4 s another 1.5 of 2, at cap 20.
     link.change(2.0, 0, 20.0)
-    assert link.leave(4.0, 0) == Served(4.0, 20.0, 2.5, 0.0)
+    assert link.remove(4.0, 0) == Served(4.0, 20.0, 2.5, 0.0)
     # Flow 1 sends 20 of its 100 by then, at cap 40 in half a second.
-    assert link.leave(4.0, 1) == Served(4.0, 20.0, 3.5, 0.0)
+    assert link.remove(4.0, 1) == Served(4.0, 20.0, 3.5, 0.0)
 
 
 def test_a_paused_flow_sends_nothing_and_holds_nobody_back() -> None:
-    link = Link(10.0)
+    link = FairLink(10.0)
     link.join(0.0, 0, 30.0, 10.0)
     link.join(1.0, 1, 20.0, 0.0)
     link.change(2.0, 0, 0.0)
@@ -195,7 +195,7 @@ def test_caps_that_vary_are_asked_for_while_the_flow_is_there() -> None:
         # On for a second, off for a second.
         return (10.0, now + 1) if now % 2 == 0 else (0.0, now + 1)
 
-    shared = share([0.0, 3.0], [20.0, 99.0], None, 10.0, [math.inf, 4.5], varying=varying)
+    shared = transfer_batch([0.0, 3.0], [20.0, 99.0], None, 10.0, [math.inf, 4.5], varying=varying)
     # Flow 0 sends 10 by 1 s, 10 more from 2 to 3 s; flow 1 starts while paused, and sends 5 from 4 s on.
     assert shared.finish.tolist() == [3.0, math.inf]
     assert shared.sent.tolist() == [20.0, 5.0]
@@ -205,7 +205,9 @@ def test_caps_that_vary_are_asked_for_while_the_flow_is_there() -> None:
 
 def test_a_flow_that_is_paused_for_ever_ends_only_by_being_cut() -> None:
     for capacity in (1.0, math.inf):
-        shared = share([1.0, 1.0, 1.0, 1.0], [5.0] * 4, [0.0, 0.0, 2.0, 2.0], capacity, [math.inf, 4.0, 9.0, 9.0])
+        shared = transfer_batch(
+            [1.0, 1.0, 1.0, 1.0], [5.0] * 4, [0.0, 0.0, 2.0, 2.0], capacity, [math.inf, 4.0, 9.0, 9.0]
+        )
         assert shared.sent.tolist() == [0.0, 0.0, 5.0, 5.0] if capacity > 1 else [0.0, 0.0, 4.0, 4.0]
         assert shared.finish[:2].tolist() == [math.inf, math.inf]
         assert shared.paused.tolist() == [math.inf, 3.0, 0.0, 0.0]
@@ -218,13 +220,13 @@ def test_flows_that_fit_do_not_see_each_other() -> None:
     rng = np.random.default_rng(0)
     start, bits, cap = rng.random(20), rng.random(20) * 100, 1 + rng.random(20)
     alone = (start + bits / cap).tolist()
-    assert share(start, bits, cap, cap.sum()).finish.tolist() == alone
-    assert share(start, bits, cap, math.inf).finish.tolist() == alone
+    assert transfer_batch(start, bits, cap, cap.sum()).finish.tolist() == alone
+    assert transfer_batch(start, bits, cap, math.inf).finish.tolist() == alone
 
 
 def test_a_flow_that_is_never_held_back_ends_as_if_alone_to_the_bit() -> None:
     start, bits, cap = [0.1, 0.2, 0.3], [0.7, 50.0, 50.0], [0.1, 9.0, 9.0]
-    shared = share(start, bits, cap, 10.0)
+    shared = transfer_batch(start, bits, cap, 10.0)
     assert shared.finish[0] == 0.1 + 0.7 / 0.1
     assert shared.held[0] == 0.0
     assert shared.finish[1] > 0.2 + 50 / 9
@@ -232,12 +234,12 @@ def test_a_flow_that_is_never_held_back_ends_as_if_alone_to_the_bit() -> None:
 
 
 def test_a_flow_that_is_held_for_no_time_ends_as_if_alone_to_the_bit() -> None:
-    link = Link(10.0)
+    link = FairLink(10.0)
     link.join(0.1, 0, 0.7, 3.0)
     link.join(0.2, 1, 50.0, 5.0)
     # At one instant a third comes, which holds both back, and goes.
     link.join(0.3, 2, 50.0, 50.0)
-    link.leave(0.3, 2)
+    link.remove(0.3, 2)
     assert link.next_finish() == 0.1 + 0.7 / 3.0
     assert link.finished(0.1 + 0.7 / 3.0)[0][1].held == 0.0
     assert link.next_finish() == 0.2 + 50.0 / 5.0
@@ -248,8 +250,8 @@ def test_a_flow_that_is_held_for_no_time_ends_as_if_alone_to_the_bit() -> None:
 def test_the_closed_form_and_the_events_agree_to_the_bit_when_all_fit(seed: int) -> None:
     case = random_case(np.random.default_rng(seed), 20, 0, changes=0)
     cap = np.array([steps[0][1] for steps in case.steps])
-    closed = share(case.start, case.bits, cap, cap.sum(), case.until)
-    events = share(case.start, case.bits, None, cap.sum(), case.until, varying=case.varying)
+    closed = transfer_batch(case.start, case.bits, cap, cap.sum(), case.until)
+    events = transfer_batch(case.start, case.bits, None, cap.sum(), case.until, varying=case.varying)
     for name in ("finish", "sent", "held", "paused"):
         assert getattr(closed, name).tolist() == getattr(events, name).tolist(), name
 
@@ -258,7 +260,7 @@ def test_the_closed_form_and_the_events_agree_to_the_bit_when_all_fit(seed: int)
 @given(seed=seeds_)
 def test_who_drives_a_link_in_the_promised_order_agrees_to_the_bit(seed: int) -> None:
     case = random_case(np.random.default_rng(seed), 15, 2, changes=2, whole=True)
-    link, finish = Link(case.capacity, case.site_capacity), np.full(15, math.inf)
+    link, finish = FairLink(case.capacity, case.site_capacity), np.full(15, math.inf)
     flows = [flow for flow in range(15) if case.bits[flow] > 0 and case.start[flow] < case.until[flow]]
     finish[case.bits == 0] = case.start[(case.bits == 0)]
     finish[(case.bits == 0) & (case.start > case.until)] = math.inf
@@ -271,7 +273,7 @@ def test_who_drives_a_link_in_the_promised_order_agrees_to_the_bit(seed: int) ->
             active.remove(flow)
         for flow in sorted(active):
             if case.until[flow] == now:
-                link.leave(now, flow)
+                link.remove(now, flow)
                 active.remove(flow)
         for flow in sorted(active):
             # Asking in between and changing a cap to itself are free.
@@ -327,7 +329,7 @@ def test_the_rates_are_max_min_fair(seed: int, flows: int, sites: int) -> None:
 
 
 def test_flows_that_have_gone_do_not_pile_up_under_one_that_stays() -> None:
-    link, site = Link(100.0), Site(100.0, count(1))
+    link, site = FairLink(100.0), AccessLink(100.0, count(1))
     link._sites[:] = [site]
     link.join(0.0, 0, 1e12, 9.0)
     for flow in range(1, 2000):
@@ -338,7 +340,7 @@ def test_flows_that_have_gone_do_not_pile_up_under_one_that_stays() -> None:
 
 
 def test_a_link_that_is_never_empty_stays_exact() -> None:
-    link = Link(10.0)
+    link = FairLink(10.0)
     link.join(0.0, 0, 1e12, 9.0)
     for flow in range(1, 2000):
         link.join(float(flow), flow, 1.0, 2.0)
@@ -346,7 +348,7 @@ def test_a_link_that_is_never_empty_stays_exact() -> None:
     # 2 arrivals and departures each, and the wide one held back and let go for each.
     assert link.events == 1 + 4 * 1999
     # It had 8 bit/s for half of each second since 1 s and 9 for the rest.
-    assert link.leave(2000.0, 0).sent == pytest.approx(9 + 1999 * 8.5, rel=1e-12)
+    assert link.remove(2000.0, 0).sent == pytest.approx(9 + 1999 * 8.5, rel=1e-12)
 
 
 # What it promises.
@@ -400,7 +402,7 @@ def test_fewer_bits_of_one_flow_never_make_any_later(flows: list[Flow], which: i
 @given(flows=flows_)
 def test_twice_the_rates_halve_the_times(flows: list[Flow]) -> None:
     start, bits, cap = (np.array(column, float) for column in zip(*flows, strict=True))
-    once, twice = share(start, bits, cap, 10.0), share(start / 2, bits, cap * 2, 20.0)
+    once, twice = transfer_batch(start, bits, cap, 10.0), transfer_batch(start / 2, bits, cap * 2, 20.0)
     assert twice.finish.tolist() == pytest.approx((once.finish / 2).tolist(), rel=1e-12)
 
 
@@ -411,4 +413,4 @@ def test_the_numbering_of_the_flows_does_not_matter(seed: int, sites: int) -> No
     case = random_case(rng, 20, sites)
     order = rng.permutation(20)
     one, other = case.shared(), case.only(order).shared()
-    _agree(Shared(one.finish[order], one.sent[order], one.held[order], one.paused[order]), other)
+    _agree(TransferTimes(one.finish[order], one.sent[order], one.held[order], one.paused[order]), other)

@@ -8,15 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.network.fair_link import Served
-from costmodel.network.sending import Sending
-from costmodel.network.tcp import INITIAL_WINDOW_BITS, slow_start_seconds
-from costmodel.network.transfers import share
+from costmodel.network.tcp import INITIAL_WINDOW_BITS, SlowStart, slow_start_seconds
+from costmodel.network.transfers import transfer_batch
 
 W = INITIAL_WINDOW_BITS
 
 
 def test_a_sender_waits_for_the_round_trip_before_it_sends_twice_as_much() -> None:
-    sending = Sending(10 * W, rtt=1.0)
+    sending = SlowStart(10 * W, rtt=1.0)
     # At 8 W bit/s a round trip holds 8 W: windows of W, 2 W and 4 W leave it idle, the fourth would not.
     assert sending.next_part(5.0, 8 * W) == W
     assert sending.part_sent(Served(5.125, W, 0.0, 0.0)) == 6.0
@@ -30,7 +29,7 @@ def test_a_sender_waits_for_the_round_trip_before_it_sends_twice_as_much() -> No
 
 
 def test_a_window_that_takes_longer_than_the_round_trip_has_filled_the_pipe() -> None:
-    sending = Sending(10 * W, rtt=1.0)
+    sending = SlowStart(10 * W, rtt=1.0)
     sending.next_part(0.0, 8 * W)
     # Held back for 1.375 s of 1.5 s; of that, what lies past the round trip delays.
     assert sending.part_sent(Served(1.5, W, 1.375, 0.0)) == 1.5
@@ -39,14 +38,14 @@ def test_a_window_that_takes_longer_than_the_round_trip_has_filled_the_pipe() ->
 
 
 def test_what_sharing_costs_within_a_round_trip_delays_nothing() -> None:
-    sending = Sending(10 * W, rtt=1.0)
+    sending = SlowStart(10 * W, rtt=1.0)
     sending.next_part(0.0, 8 * W)
     assert sending.part_sent(Served(0.75, W, 0.625, 0.0)) == 1.0
     assert sending.held == 0.0
 
 
 def test_a_warm_connection_sends_at_once() -> None:
-    sending = Sending(10 * W, rtt=0.0)
+    sending = SlowStart(10 * W, rtt=0.0)
     assert sending.next_part(0.0, 8 * W) == 10 * W
 
 
@@ -58,7 +57,7 @@ def test_a_warm_connection_sends_at_once() -> None:
 def test_alone_it_is_the_closed_form(messages: list[tuple[float, float, float]], begin: float) -> None:
     bits, cap = (np.array([10 ** each[k] for each in messages]) for k in (0, 1))
     rtt = np.array([each[2] for each in messages])
-    finish = share(np.full(rtt.size, begin), bits, cap, 2 * cap.sum(), rtt=rtt).finish
+    finish = transfer_batch(np.full(rtt.size, begin), bits, cap, 2 * cap.sum(), rtt=rtt).finish
     for i in range(rtt.size):
         seconds = slow_start_seconds(rtt[i], cap[i], bits[i]) + bits[i] / cap[i]
         assert finish[i] - begin == pytest.approx(seconds, rel=1e-9, abs=1e-9)
@@ -67,14 +66,14 @@ def test_alone_it_is_the_closed_form(messages: list[tuple[float, float, float]],
 def test_two_senders_fill_the_pipe_in_half_the_windows() -> None:
     # 4 W bit/s and 1 s: alone, windows of W and 2 W leave idle time. Two senders at 2 W bit/s each: W takes 0.5 s, and
     # 2 W the whole round trip, after which 7 W follow at 2 W bit/s: 1 + 1 + 3.5 s.
-    finish = share([0.0, 0.0], [10 * W, 10 * W], [4 * W, 4 * W], 4 * W, rtt=[1.0, 1.0]).finish
+    finish = transfer_batch([0.0, 0.0], [10 * W, 10 * W], [4 * W, 4 * W], 4 * W, rtt=[1.0, 1.0]).finish
     assert finish.tolist() == pytest.approx([5.5, 5.5])
 
 
 def test_a_message_that_is_cut_while_it_waits_has_sent_its_windows() -> None:
-    cut = share([0.0], [10 * W], [8 * W], np.inf, [1.5], rtt=[1.0])
+    cut = transfer_batch([0.0], [10 * W], [8 * W], np.inf, [1.5], rtt=[1.0])
     assert (cut.finish[0], cut.sent[0]) == (np.inf, 3 * W)
-    cut = share([0.0, 0.0], [10 * W, 10 * W], [8 * W, 8 * W], 8 * W, [1.9, np.inf], rtt=[1.0, 1.0])
+    cut = transfer_batch([0.0, 0.0], [10 * W, 10 * W], [8 * W, 8 * W], 8 * W, [1.9, np.inf], rtt=[1.0, 1.0])
     assert cut.sent.tolist() == [3 * W, 10 * W]
 
 
@@ -84,5 +83,5 @@ def test_a_wider_link_never_makes_a_round_longer(seed: int) -> None:
     n = int(rng.integers(1, 30))
     start, bits, cap = rng.uniform(0, 2, n) * (seed % 2), 10 ** rng.uniform(4, 7.5, n), 10 ** rng.uniform(5.5, 8, n)
     rtt, capacity = rng.choice([0.0, 0.03, 0.1, 0.3], n), cap.sum() * rng.uniform(0.05, 1.2)
-    narrow = share(start, bits, cap, capacity, rtt=rtt).finish.max()
-    assert share(start, bits, cap, capacity * rng.uniform(1, 3), rtt=rtt).finish.max() <= narrow * (1 + 1e-9)
+    narrow = transfer_batch(start, bits, cap, capacity, rtt=rtt).finish.max()
+    assert transfer_batch(start, bits, cap, capacity * rng.uniform(1, 3), rtt=rtt).finish.max() <= narrow * (1 + 1e-9)

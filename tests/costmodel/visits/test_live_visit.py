@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from costmodel.clock import Clock, Ended
-from costmodel.fleet.dynamics import Behaviour
+from costmodel.clock import Clock, VisitEnded
+from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.fair_link import Served
-from costmodel.visits.live_visit import COMPUTE, DOWNLOAD, OVER, UPLOAD, Flight
+from costmodel.visits.live_visit import COMPUTE, DOWNLOAD, FINISHED, UPLOAD, LiveVisit
 from costmodel.visits.timeline import Links
 from costmodel.visits.work import Work
 from tests.costmodel.worlds import FIRST_ENDS, INF, VISIT, conditions, differences, ends, joined, random_world
@@ -18,11 +18,11 @@ from tests.costmodel.worlds import FIRST_ENDS, INF, VISIT, conditions, differenc
 WORLDS = 384
 
 
-def _flight(work: Work = VISIT, **columns: float) -> Flight:
-    return Flight(work, conditions(**columns), Links(), Behaviour(), 0.0)
+def _flight(work: Work = VISIT, **columns: float) -> LiveVisit:
+    return LiveVisit(work, conditions(**columns), Links(), ClientDynamics(), 0.0)
 
 
-def _download(flight: Flight) -> None:
+def _download(flight: LiveVisit) -> None:
     flight.message.next_part(0.7, 12_112.0)
     flight.part_sent(Served(1.7, 12_112.0, 0.0, 0.0))
 
@@ -42,7 +42,7 @@ def test_a_flight_names_the_time_of_each_of_its_parts() -> None:
     assert flight.message.next_part(5.0, 6056.0) == 6056.0
     assert flight.part_sent(Served(6.0, 6056.0, 0.0, 0.0)) == pytest.approx((6.1, True))
     assert flight.go_on(6.1) == (6.1, INF)
-    assert (flight.part, flight.is_over) == (OVER, True)
+    assert (flight.part, flight.is_over) == (FINISHED, True)
     assert ends(flight.timeline()) == pytest.approx(FIRST_ENDS)
 
 
@@ -77,7 +77,7 @@ def test_a_flight_under_way_tells_what_it_has_spent_so_far() -> None:
     assert (so_far.joules_spent[0], so_far.flops[0], so_far.lost[0]) == pytest.approx((19.6, 3.0, INF))
 
 
-def _play(clock: Clock, seed: int) -> tuple[dict[int, Ended], list[str]]:
+def _play(clock: Clock, seed: int) -> tuple[dict[int, VisitEnded], list[str]]:
     """(each visit played one by one, what differs from the same visits solved as a batch).
 
     Visits begin at three instants; those of one instant are put in in random order.
@@ -88,11 +88,11 @@ def _play(clock: Clock, seed: int) -> tuple[dict[int, Ended], list[str]]:
     order = np.random.default_rng(seed).permutation(len(world.fleet)).tolist()
     for client in order:
         clock.at(world.starts[client], len(world.fleet) + client, client)
-    ended: dict[int, Ended] = {}
+    ended: dict[int, VisitEnded] = {}
     together: list[int] = []
     while len(ended) < len(world.fleet):
         item = clock.next()
-        if isinstance(item, Ended):
+        if isinstance(item, VisitEnded):
             ended[item.order] = item
             continue
         together.append(item)
@@ -118,8 +118,8 @@ def test_visits_one_by_one_are_the_batch_to_the_bit(first: int) -> None:
         timelines = [one.timeline for one in ended.values()]
         outcomes["done"] += sum(math.isfinite(one.up_end[0]) for one in timelines)
         outcomes["lost"] += sum(math.isfinite(one.lost[0]) for one in timelines)
-        outcomes["paused"] += sum(one.paused[0] > 1.0 for one in timelines)
-        outcomes["shared"] += sum(one.shared[0] > 0.1 for one in timelines)
+        outcomes["paused"] += sum(one.paused_seconds[0] > 1.0 for one in timelines)
+        outcomes["shared"] += sum(one.contention_seconds[0] > 0.1 for one in timelines)
     # A control: all of it happens in these worlds, often.
     assert min(outcomes.values()) > 20, outcomes
 

@@ -49,7 +49,11 @@ def test_a_first_visit_connects_downloads_computes_and_uploads() -> None:
     assert ends(timeline) == pytest.approx(FIRST_ENDS)
     assert (timeline.bytes_down[0], timeline.bytes_up[0], timeline.flops[0]) == (1448, 724, 6.0)
     assert timeline.computed[0] == pytest.approx(3.2)
-    assert (timeline.lost[0], timeline.shared[0], timeline.paused[0]) == (INF, 0.0, pytest.approx(0.0))
+    assert (timeline.lost[0], timeline.contention_seconds[0], timeline.paused_seconds[0]) == (
+        INF,
+        0.0,
+        pytest.approx(0.0),
+    )
 
 
 def test_a_connection_that_is_in_use_need_not_be_set_up() -> None:
@@ -126,7 +130,7 @@ def test_visits_share_the_servers_link_in_both_directions() -> None:
     timeline = _solve([VISIT, VISIT], connected(2), Links(DOWN_RATE, UP_RATE))
     assert [ends(timeline, visit) for visit in (0, 1)] == [pytest.approx((2.1, 5.3, 7.4))] * 2
     # Alone each message would have taken a second less.
-    assert timeline.shared.tolist() == pytest.approx([2.0, 2.0])
+    assert timeline.contention_seconds.tolist() == pytest.approx([2.0, 2.0])
 
 
 def test_a_site_shares_its_own_link_below_the_servers() -> None:

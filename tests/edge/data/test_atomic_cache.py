@@ -11,16 +11,16 @@ import pytest
 
 from edge.data.atomic_cache import text_once
 from edge.data.decoded_cache import open_data
-from edge.data.partitioning import cached_shares, share_out
+from edge.data.partitioning import cached_partition, partition_data
 from edge.protocol.config import DataConfig, PartitionConfig
 
 DESCRIBER = """
 import sys, time
 from pathlib import Path
 
-from edge import describe
-from edge.data import digits, shares
-from edge.training.trainer import Site
+from edge.data import digits, partitioning
+from edge.profile import describe
+from edge.training.trainer import LocalTrainer
 from scenarios.config.load import load
 from scenarios.builder import job
 
@@ -38,11 +38,11 @@ def noted(place, name):
 
 noted(describe, "flops_per_example")
 noted(digits, "read")
-noted(shares, "share_out")
-site = Site(job(load("digits", []), None, "cpu", Path(cache)))
+noted(partitioning, "partition_data")
+trainer = LocalTrainer(job(load("digits", []), None, "cpu", Path(cache)))
 print("ready", flush=True)
 sys.stdin.readline()
-print(site.describe(True)[0].data_sha256)
+print(trainer.describe(True)[0].data_sha256)
 """
 
 
@@ -80,7 +80,7 @@ def test_two_that_begin_together_on_an_empty_cache_build_everything_once(tmp_pat
 
     assert first == second
     assert len(first) == 65
-    assert log(tmp_path) == ["flops_per_example", "read", "share_out"]
+    assert log(tmp_path) == ["flops_per_example", "read", "partition_data"]
     assert hidden(tmp_path) == []
 
 
@@ -97,7 +97,7 @@ def test_one_that_is_killed_while_it_builds_neither_blocks_the_other_nor_leaves_
     slow.said()
 
     assert len(other.said()) == 65
-    assert log(tmp_path) == ["flops_per_example", "read", "read", "share_out"]
+    assert log(tmp_path) == ["flops_per_example", "read", "read", "partition_data"]
     assert hidden(tmp_path) == []
 
 
@@ -108,7 +108,7 @@ def test_a_partition_and_a_text_that_cannot_be_kept_are_made_each_time(
     data = open_data(config, tmp_path)
     (tmp_path / "shares").write_text("a file, not a folder")
 
-    shares, expected = cached_shares(config, data, tmp_path), share_out(config, data)
+    shares, expected = cached_partition(config, data, tmp_path), partition_data(config, data)
     assert [share.tolist() for share in shares.train] == [share.tolist() for share in expected.train]
     assert text_once(tmp_path / "shares" / "x", lambda: "made") == "made"
     said = capsys.readouterr().err.splitlines()

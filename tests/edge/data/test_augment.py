@@ -9,7 +9,7 @@ import pytest
 import torch
 from torchvision.transforms import functional as TF
 
-from edge.data.augment import PROFILES, Draws, Profile, draw, move, prepare, profile_for
+from edge.data.augment import PROFILES, AugmentationDraws, Profile, draw, move, prepare, profile_for
 from edge.data.registry import DATASETS, DataError, Split
 from edge.training.batches import Loader
 
@@ -76,7 +76,7 @@ def test_crop_and_flip_equal_torchvisions_to_the_bit() -> None:
     x = pictures()
     corners = np.array([[0, 0], [8, 8], [4, 4], [0, 8], [3, 5], [7, 1]])
     flips = np.array([True, False, True, False, False, True])
-    moved = move(x, Draws(None, corners, flips), crop_pad=4, background=0)
+    moved = move(x, AugmentationDraws(None, corners, flips), crop_pad=4, background=0)
     for image, result, (top, left), flip in zip(x, moved, corners.tolist(), flips, strict=True):
         expected = TF.crop(TF.pad(image, [4]), top, left, 32, 32)
         assert torch.equal(result, TF.hflip(expected) if flip else expected)
@@ -86,7 +86,7 @@ def test_crop_and_flip_equal_torchvisions_to_the_bit() -> None:
 def test_rotation_equals_torchvisions_nearest(side: int) -> None:
     x = pictures(side=side)
     degrees = np.array([-10.0, 10.0, 3.3, -7.1, 0.0, 90.0])
-    moved = move(x, Draws(degrees), crop_pad=0, background=0)
+    moved = move(x, AugmentationDraws(degrees), crop_pad=0, background=0)
     for image, result, angle in zip(x, moved, degrees.tolist(), strict=True):
         same = (result == TF.rotate(image, angle)).float().mean().item()
         assert same > 0.995  # a pixel that lies halfway between two may round either way
@@ -95,7 +95,7 @@ def test_rotation_equals_torchvisions_nearest(side: int) -> None:
 def test_rotation_comes_before_crop_and_crop_before_flip() -> None:
     x = pictures()
     degrees, corners = np.full(6, 8.0), np.tile([1, 7], (6, 1))
-    moved = move(x, Draws(degrees, corners, np.full(6, True)), crop_pad=4, background=0)
+    moved = move(x, AugmentationDraws(degrees, corners, np.full(6, True)), crop_pad=4, background=0)
     for image, result in zip(x, moved, strict=True):
         expected = TF.hflip(TF.crop(TF.pad(TF.rotate(image, 8.0), [4]), 1, 7, 32, 32))
         assert (result == expected).float().mean().item() > 0.995
@@ -103,7 +103,7 @@ def test_rotation_comes_before_crop_and_crop_before_flip() -> None:
 
 def test_what_a_crop_takes_from_outside_stays_empty() -> None:
     x = torch.full((1, 1, 8, 8), 200, dtype=torch.uint8)
-    moved = move(x, Draws(np.array([45.0]), np.array([[0, 0]])), crop_pad=4, background=9)
+    moved = move(x, AugmentationDraws(np.array([45.0]), np.array([[0, 0]])), crop_pad=4, background=9)
     assert (moved[0, 0, :4] == 9).all()
     assert (moved[0, 0, :, :4] == 9).all()
 
@@ -163,8 +163,10 @@ def test_a_split_that_lies_on_the_device_gives_the_same_batches() -> None:
 
 def test_images_that_are_not_square_are_moved_as_well() -> None:
     x = torch.arange(1, 7, dtype=torch.uint8).view(1, 1, 2, 3)
-    up_left = move(x, Draws(None, np.array([[0, 0]]), None), crop_pad=1, background=9)
+    up_left = move(x, AugmentationDraws(None, np.array([[0, 0]]), None), crop_pad=1, background=9)
     assert up_left.tolist() == [[[[9, 9, 9], [9, 1, 2]]]]
-    turned = move(x, Draws(np.array([180.0]), np.array([[1, 2]]), np.array([True])), crop_pad=1, background=9)
+    turned = move(
+        x, AugmentationDraws(np.array([180.0]), np.array([[1, 2]]), np.array([True])), crop_pad=1, background=9
+    )
     # Turned: 6 5 4 / 3 2 1; one column further right: 5 4 . / 2 1 . ; mirrored.
     assert turned.tolist() == [[[[9, 4, 5], [9, 1, 2]]]]

@@ -14,7 +14,7 @@ from edge.data import partitioning as sharing
 from edge.data.epsilon_partition import deal, mixes, whole_counts
 from edge.data.json_partition import read_indices
 from edge.data.partition import dirichlet, dirichlet_unbalanced, draw_by_weight, histogram, iid, mirror
-from edge.data.partitioning import cached_shares, check_partition, share_out
+from edge.data.partitioning import cached_partition, check_partition, partition_data
 from edge.data.registry import DATASETS, Data, PartitionError, Split
 from edge.protocol.config import DataConfig, PartitionConfig
 
@@ -159,7 +159,7 @@ def test_a_local_test_set_mirrors_the_local_training_set() -> None:
 
 @pytest.mark.parametrize("kind", ["iid", "dirichlet", "dirichlet-unbalanced", "epsilon"])
 def test_the_same_seed_shares_alike_and_another_differs(kind: str) -> None:
-    one, two, other = (share_out(config(10, kind=kind, seed=seed), toy()) for seed in (0, 0, 1))
+    one, two, other = (partition_data(config(10, kind=kind, seed=seed), toy()) for seed in (0, 0, 1))
     assert [part.tolist() for part in one.train] == [part.tolist() for part in two.train]
     assert [part.tolist() for part in one.test] == [part.tolist() for part in two.test]
     assert [part.tolist() for part in one.train] != [part.tolist() for part in other.train]
@@ -167,7 +167,7 @@ def test_the_same_seed_shares_alike_and_another_differs(kind: str) -> None:
 
 def test_training_and_test_lack_the_same_classes() -> None:
     data = toy(classes=100, train=30, test=10, name="cifar100")
-    shares = share_out(config(20, "cifar100", kind="epsilon", epsilon=7), data)
+    shares = partition_data(config(20, "cifar100", kind="epsilon", epsilon=7), data)
     held, tested = (
         histogram(split.y, parts, 100) > 0 for split, parts in ((data.train, shares.train), (data.test, shares.test))
     )
@@ -176,7 +176,7 @@ def test_training_and_test_lack_the_same_classes() -> None:
 
 def test_fewer_test_examples_than_clients_leave_local_tests_empty() -> None:
     for kind in ("iid", "epsilon"):
-        shares = share_out(config(50, kind=kind), toy(train=100, test=2))
+        shares = partition_data(config(50, kind=kind), toy(train=100, test=2))
         assert {len(part) for part in shares.test} == {0}
 
 
@@ -184,16 +184,16 @@ def test_natural_clients_are_taken_in_order() -> None:
     ids = np.array([4, 0, 4, 2, 0, 4])
     x, y = np.zeros((6, 1, 28, 28), dtype=np.uint8), np.zeros(6, dtype=np.int64)
     data = Data(DATASETS["femnist"], Split(x, y, ids), Split(x[:2], y[:2], ids[:2]), "hash", "made up")
-    shares = share_out(config(2, "femnist", kind="natural"), data)
+    shares = partition_data(config(2, "femnist", kind="natural"), data)
     assert [part.tolist() for part in shares.train] == [[1, 4], [3]]
     assert [part.tolist() for part in shares.test] == [[1], []]
     with pytest.raises(PartitionError, match="femnist has 3 clients"):
-        share_out(config(4, "femnist", kind="natural"), data)
+        partition_data(config(4, "femnist", kind="natural"), data)
 
 
 def test_a_file_says_who_holds_what(tmp_path: Path) -> None:
     (tmp_path / "shares.json").write_text(json.dumps({"1": [5, 2], "0": [9], "2": []}))
-    shares = share_out(config(3, kind="file", file=str(tmp_path / "shares.json")), toy())
+    shares = partition_data(config(3, kind="file", file=str(tmp_path / "shares.json")), toy())
     assert [part.tolist() for part in shares.train] == [[9], [2, 5], []]
     assert [part.tolist() for part in shares.test] == [[], [], []]
 
@@ -249,27 +249,27 @@ def test_what_cannot_work_is_refused_before_any_data_is_opened(bad: DataConfig, 
 @pytest.mark.parametrize("kind", ["iid", "dirichlet", "epsilon"])
 def test_more_clients_than_examples_is_an_error(kind: str) -> None:
     with pytest.raises(PartitionError, match="none of the 2000 clients gets any of the 1000 training examples"):
-        share_out(config(2000, kind=kind), toy())
+        partition_data(config(2000, kind=kind), toy())
 
 
 def test_an_unbalanced_partition_too_needs_an_example_for_each() -> None:
     with pytest.raises(PartitionError, match=r"data\.clients = 2000: there are only 1000 training examples to share"):
-        share_out(config(2000, kind="dirichlet-unbalanced", min_samples=0), toy())
+        partition_data(config(2000, kind="dirichlet-unbalanced", min_samples=0), toy())
 
 
 def test_draws_without_end_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition, "MOST_NUMBERS", 1000)
     with pytest.raises(PartitionError, match=r"no split with 40 examples for each in 6 draws"):
         # 20 clients in 10 classes are 200 numbers a draw.
-        share_out(config(20, kind="dirichlet-unbalanced", alpha=0.01, min_samples=40, max_tries=2**53), toy())
+        partition_data(config(20, kind="dirichlet-unbalanced", alpha=0.01, min_samples=40, max_tries=2**53), toy())
 
 
 def test_shares_are_kept_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = config(10, kind="dirichlet")
-    fresh = share_out(asked, toy())
-    cached_shares(asked, toy(), tmp_path)
-    monkeypatch.setattr(sharing, "share_out", None)  # calling it would fail
-    kept = cached_shares(asked, toy(), tmp_path)
+    fresh = partition_data(asked, toy())
+    cached_partition(asked, toy(), tmp_path)
+    monkeypatch.setattr(sharing, "partition_data", None)  # calling it would fail
+    kept = cached_partition(asked, toy(), tmp_path)
     assert [part.tolist() for part in kept.train] == [part.tolist() for part in fresh.train]
     assert [part.tolist() for part in kept.test] == [part.tolist() for part in fresh.test]
     assert not kept.train[0].flags.writeable
@@ -281,5 +281,5 @@ def test_an_edited_file_is_another_partition(tmp_path: Path) -> None:
     kept = []
     for text in ('{"0": [1]}', '{"0": [2]}'):
         file.write_text(text)
-        kept.append(cached_shares(asked, toy(), tmp_path / "cache").train[0].tolist())
+        kept.append(cached_partition(asked, toy(), tmp_path / "cache").train[0].tolist())
     assert kept == [[1], [2]]

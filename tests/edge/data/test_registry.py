@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.data.locate import check_root, find_data, locate, missing, places
+from edge.data.locate import check_root, find_data, locate, missing, search_paths
 from edge.data.registry import DATASETS, DataError, DataSet, dataset
 
 OWN_ROW = DataSet("own", "A user's own", 2, (1, 4, 4), (1, 4, 4), "plain", "made up")
@@ -85,11 +85,11 @@ def test_torchvisions_files_lie_in_the_root_or_below_the_name(tmp_path: Path, be
 
 def test_a_training_file_alone_is_no_set(tmp_path: Path) -> None:
     touch(tmp_path / "femnist/train.parquet")
-    assert locate(DATASETS["femnist"], places(str(tmp_path), None)) is None
+    assert locate(DATASETS["femnist"], search_paths(str(tmp_path), None)) is None
 
 
 def test_a_missing_set_says_where_it_was_looked_for_and_how_to_get_it(tmp_path: Path) -> None:
-    searched = places(None, tmp_path)
+    searched = search_paths(None, tmp_path)
     text = str(missing(DATASETS["cifar10"], searched, "data.download is false"))
     assert text == (
         f"data set cifar10 not found. Looked in: the user cache ({tmp_path}), $FEDBR_DATA is not set. To get it: put "
@@ -118,8 +118,8 @@ def test_a_set_that_comes_with_a_library_is_in_no_folder() -> None:
 
 def test_a_folder_that_cannot_be_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match=r"data\.root = '~nobody-here/x'"):
-        places("~nobody-here/x", None)
+        search_paths("~nobody-here/x", None)
     monkeypatch.setenv("FEDBR_DATA", "~nobody-here/x")
     with pytest.raises(DataError, match=r"\$FEDBR_DATA = '~nobody-here/x'"):
-        places(None, None)
+        search_paths(None, None)
     assert find_data("mnist", root="x" * 300) is None

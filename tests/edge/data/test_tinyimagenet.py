@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from edge.data.decoded_cache import open_data
-from edge.data.locate import find_data, missing, places
+from edge.data.locate import find_data, missing, search_paths
 from edge.data.registry import DATASETS, DataError, dataset
 from edge.data.tinyimagenet import read
 from edge.protocol.config import DataConfig
@@ -107,7 +107,7 @@ def test_the_archive_is_found_and_comes_before_copies(tmp_path: Path, below: str
 
 
 def test_a_missing_set_names_the_archive(tmp_path: Path) -> None:
-    text = str(missing(dataset("tinyimagenet"), places(str(tmp_path), None), "torchvision does not offer it"))
+    text = str(missing(dataset("tinyimagenet"), search_paths(str(tmp_path), None), "torchvision does not offer it"))
     assert (
         "put tinyimagenet/train.parquet and tinyimagenet/test.parquet, or tiny-imagenet-200.zip as it is, below" in text
     )

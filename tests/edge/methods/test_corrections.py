@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from edge.methods.feddyn import KEPT, Dyn
-from edge.methods.scaffold import Scaffold
+from edge.methods.feddyn import KEPT, FedDynCorrection
+from edge.methods.scaffold import ScaffoldCorrection
 from edge.protocol.config import TrainConfig
 from edge.protocol.payload import CONTROL, MODEL, Payload, Vector
-from edge.training.block_model import Block, Net
-from edge.training.client_update import Correction
+from edge.training.block_model import Block, BlockModel
+from edge.training.client_update import GradientCorrection
 from edge.training.sgd import Sgd
 from tests.toy import CPU, batch, shifted, tower, visit, whole
 
@@ -24,20 +24,22 @@ FORMATS = [torch.contiguous_format, torch.channels_last]
 TRAIN = TrainConfig(lr=0.1, momentum=0.5, weight_decay=0.01, clip=0.5)
 
 
-def cross_entropy(net: Net, x: Tensor, y: Tensor) -> Tensor:
+def cross_entropy(net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(net.run(x), y)
 
 
-def convolutions(memory_format: torch.memory_format) -> Net:
+def convolutions(memory_format: torch.memory_format) -> BlockModel:
     def make() -> list[Block]:
         torch.manual_seed(0)
         body = nn.Sequential(nn.Conv2d(3, 4, 2), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 2), nn.Flatten())
         return [("body", body), ("head", nn.Linear(8, 3))]
 
-    return Net(make, CPU, memory_format)
+    return BlockModel(make, CPU, memory_format)
 
 
-def trained(net: Net, half: Correction | None, steps: int, down: Payload, state: Payload) -> tuple[Payload, Payload]:
+def trained(
+    net: BlockModel, half: GradientCorrection | None, steps: int, down: Payload, state: Payload
+) -> tuple[Payload, Payload]:
     """A visit from where the net stands; what goes up and what is kept beside the model."""
     about = replace(visit(net), step_sum=TRAIN.step_sum(steps))
     corrections = [] if half is None else [half]
@@ -49,19 +51,21 @@ def trained(net: Net, half: Correction | None, steps: int, down: Payload, state:
     return ({}, {}) if half is None else half.end(net, about)[:2]
 
 
-def zeros(net: Net) -> Payload:
+def zeros(net: BlockModel) -> Payload:
     net.scratch("zero").zero_()
     return {CONTROL: net.views(net.layout.names, of=net.scratch("zero"))}
 
 
-HALVES: list[tuple[type[Correction], dict[str, Any]]] = [
-    (Scaffold, {"lean": False}),
-    (Dyn, {"coefficient": 0.1, "clipped": "everything"}),
+HALVES: list[tuple[type[GradientCorrection], dict[str, Any]]] = [
+    (ScaffoldCorrection, {"lean": False}),
+    (FedDynCorrection, {"coefficient": 0.1, "clipped": "everything"}),
 ]
 
 
 @pytest.mark.parametrize(("half", "options"), HALVES)
-def test_the_first_step_of_a_new_client_is_plain_to_the_bit(half: type[Correction], options: dict[str, Any]) -> None:
+def test_the_first_step_of_a_new_client_is_plain_to_the_bit(
+    half: type[GradientCorrection], options: dict[str, Any]
+) -> None:
     plain, corrected = tower(), tower()
     trained(plain, None, 1, {}, {})
     trained(corrected, half(options), 1, zeros(corrected), {})
@@ -71,14 +75,14 @@ def test_the_first_step_of_a_new_client_is_plain_to_the_bit(half: type[Correctio
 def test_without_controls_all_of_scaffolds_steps_are_plain_to_the_bit() -> None:
     plain, corrected = tower(), tower()
     trained(plain, None, 4, {}, {})
-    trained(corrected, Scaffold({"lean": False}), 4, zeros(corrected), {})
+    trained(corrected, ScaffoldCorrection({"lean": False}), 4, zeros(corrected), {})
     assert torch.equal(plain.flat, corrected.flat)
 
 
 def test_scaffold_adds_the_difference_of_controls() -> None:
     net = tower()
     common, own = whole(net)[MODEL], {key: vector for key, vector in whole(tower(seed=1))[MODEL].items() if key != "b2"}
-    half = Scaffold({"lean": False})
+    half = ScaffoldCorrection({"lean": False})
     half.begin(net, {CONTROL: common}, {CONTROL: own}, visit(net))
     net.grad.fill_(1.0)
     half.correct(net)
@@ -89,19 +93,19 @@ def test_scaffold_adds_the_difference_of_controls() -> None:
 
 def test_scaffold_sends_what_it_keeps_less_what_it_had() -> None:
     net = tower()
-    _, first = trained(net, Scaffold({"lean": False}), 3, zeros(net), {})
+    _, first = trained(net, ScaffoldCorrection({"lean": False}), 3, zeros(net), {})
     kept = {CONTROL: {key: Vector(vector.data.copy()) for key, vector in first[CONTROL].items()}}
-    up, second = trained(net, Scaffold({"lean": False}), 3, zeros(net), kept)
+    up, second = trained(net, ScaffoldCorrection({"lean": False}), 3, zeros(net), kept)
     for key in net.layout.names:
         change = second[CONTROL][key].data - kept[CONTROL][key].data
         assert np.array_equal(up[CONTROL][key].data, change)
         assert np.abs(change).max() > 1e-3
-    assert trained(net, Scaffold({"lean": True}), 3, zeros(net), kept)[0] == {}
+    assert trained(net, ScaffoldCorrection({"lean": True}), 3, zeros(net), kept)[0] == {}
 
 
 def test_feddyn_adds_a_pull_back_less_what_it_keeps() -> None:
     net = tower()
-    half = Dyn({"coefficient": 0.5, "clipped": "everything"})
+    half = FedDynCorrection({"coefficient": 0.5, "clipped": "everything"})
     half.begin(net, {}, {KEPT: whole(net)[MODEL]}, visit(net))
     start = net.flat.clone()
     net.flat.add_(2.0)
@@ -115,7 +119,7 @@ def test_feddyns_two_forms_add_the_same() -> None:
     grads = []
     for clipped in ("everything", "ce+linear"):
         net = tower()
-        half = Dyn({"coefficient": 0.5, "clipped": clipped})
+        half = FedDynCorrection({"coefficient": 0.5, "clipped": clipped})
         half.begin(net, {}, {KEPT: whole(tower(seed=1))[MODEL]}, visit(net))
         shifted(net)
         net.grad.fill_(1.0)
@@ -153,7 +157,7 @@ def test_what_is_read_of_a_vector_outlives_what_is_read_of_the_model() -> None:
 @pytest.mark.parametrize("memory_format", FORMATS)
 @pytest.mark.parametrize(("half", "options"), HALVES)
 def test_corrections_leave_buffers_alone(
-    half: type[Correction], options: dict[str, Any], memory_format: torch.memory_format
+    half: type[GradientCorrection], options: dict[str, Any], memory_format: torch.memory_format
 ) -> None:
     net = convolutions(memory_format)
     about = replace(visit(net), step_sum=1.0)

@@ -1,4 +1,4 @@
-"""FedNova's client half: what it reports is how far steps really lead on gradients that are all 1."""
+"""FedNova's client side: what it reports is how far steps really lead on gradients that are all 1."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from edge.methods.fednova import FedNova, normaliser
-from edge.methods.fedprox import Prox
-from edge.protocol.config import Plan, TrainConfig
-from edge.training.block_model import Net
-from edge.training.client_update import Local
+from edge.methods.fednova import FedNovaUpdate, normaliser
+from edge.methods.fedprox import FedProxCorrection
+from edge.protocol.config import TrainConfig, TrainingPlan
+from edge.training.block_model import BlockModel
+from edge.training.client_update import ClientUpdate
 from edge.training.sgd import Sgd
 from tests.toy import batch, gradient, tower, visit, whole
 
 
-def nova(net: Net, steps: int, lr: float, train: TrainConfig, **others: Any) -> FedNova:
-    """FedNova's client half at the start of a visit of so many steps, with options of corrections beside its own."""
-    half = FedNova({"effective_steps": "auto", **others})
-    half.begin(net, whole(net), {}, replace(visit(net), plan=Plan(steps, steps * 8, steps), lr=lr, train=train))
+def nova(net: BlockModel, steps: int, lr: float, train: TrainConfig, **others: Any) -> FedNovaUpdate:
+    """FedNova's client side at the start of a visit of so many steps, with options of corrections beside its own."""
+    half = FedNovaUpdate({"effective_steps": "auto", **others})
+    half.begin(net, whole(net), {}, replace(visit(net), plan=TrainingPlan(steps, steps * 8, steps), lr=lr, train=train))
     return half
 
 
@@ -30,7 +30,7 @@ def nova(net: Net, steps: int, lr: float, train: TrainConfig, **others: Any) -> 
 def test_the_normaliser_is_how_far_steps_on_an_even_slope_lead(momentum: dict[str, Any], prox: dict[str, Any]) -> None:
     net, train, lr = tower(), TrainConfig(**momentum), 0.25
     half, start = nova(net, 7, lr, train, **prox), net.flat.clone()
-    corrections = [Prox(prox)] if prox else []
+    corrections = [FedProxCorrection(prox)] if prox else []
     for one in corrections:
         one.begin(net, whole(net), {}, visit(net))
     step = Sgd(net, train, lr, [one.correct for one in corrections])
@@ -61,4 +61,4 @@ def test_a_pull_that_takes_back_the_whole_way_is_refused() -> None:
 def test_local_training_is_fedavgs() -> None:
     net = tower()
     half = nova(net, 1, 0.1, TrainConfig())
-    assert np.array_equal(gradient(half, net, *batch()), gradient(Local({}), net, *batch()))
+    assert np.array_equal(gradient(half, net, *batch()), gradient(ClientUpdate({}), net, *batch()))

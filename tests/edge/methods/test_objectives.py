@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coordinator.methods.registry import resolve
-from edge.methods.distillation import Taught
+from edge.methods.distillation import DistillationUpdate
 from edge.protocol.config import ModelConfig, TrainConfig
 from edge.protocol.payload import MODEL, TEACHER
-from edge.training.block_model import Net, build, load_dotted
-from edge.training.client_update import Local
+from edge.training.block_model import BlockModel, build, load_dotted
+from edge.training.client_update import ClientUpdate
 from edge.training.sgd import Sgd
 from tests.toy import CPU, batch, gradient, shifted, tower, visit, whole
 
@@ -28,8 +28,8 @@ NAMES = ("fedavg-kd", "fedavg-fitnet", "fedntd", "fedgkd")
 each_name = pytest.mark.parametrize("name", NAMES)
 
 
-def started(name: str, net: Net, **options: Any) -> Any:
-    """The client half of a method at the start of a visit."""
+def started(name: str, net: BlockModel, **options: Any) -> Any:
+    """The client side of a method at the start of a visit."""
     method = resolve(name)
     half = load_dotted(method.objective.client)(method.options.model_validate(options).model_dump())
     half.begin(net, whole(net), {}, visit(net))
@@ -44,7 +44,7 @@ Plain = Callable[[Outputs, Outputs, Tensor], Tensor]
 """(local outputs, teacher's outputs, labels) -> loss"""
 
 
-def slow(net: Net, teacher: Net, plain: Plain) -> tuple[float, NDArray[np.float64]]:
+def slow(net: BlockModel, teacher: BlockModel, plain: Plain) -> tuple[float, NDArray[np.float64]]:
     """A loss and its gradient in the local parameters, from copies of both models in double precision."""
     x, y = batch()
     local, fixed = ([copy.deepcopy(module).double() for module in one.modules] for one in (net, teacher))
@@ -137,7 +137,7 @@ def test_the_loss_and_its_gradient_are_the_papers(name: str, options: dict[str, 
     net = tower()
     half = started(name, net, **options)
     shifted(net, by=0.3)
-    value, theirs = slow(net, net.frozen(), plain)
+    value, theirs = slow(net, net.frozen_copy(), plain)
     ours = gradient(half, net, *batch())
     assert np.abs(ours - theirs).max() < 2e-6 * max(1.0, np.abs(theirs).max())
     assert float(half.loss(net, *batch()).detach()) == pytest.approx(value, rel=1e-6)
@@ -148,7 +148,7 @@ def test_the_cases_above_tell_their_terms_apart() -> None:
     net = tower()
     net.freeze()
     shifted(net, by=0.3)
-    (x, y), teacher = batch(), net.frozen()
+    (x, y), teacher = batch(), net.frozen_copy()
     with torch.no_grad():
         local, taught = net.features(x), teacher.features(x)
         terms = [kl(taught[-1], local[-1]), kl(others(taught[-1], y), others(local[-1], y))]
@@ -174,7 +174,7 @@ def test_without_the_term_there_is_no_teacher_and_the_gradient_is_fedavgs_to_the
     name: str, options: dict[str, Any]
 ) -> None:
     net = tower()
-    half, plain = started(name, net, **options), Local({})
+    half, plain = started(name, net, **options), ClientUpdate({})
     shifted(net)
     assert np.array_equal(gradient(half, net, *batch()), gradient(plain, net, *batch()))
     assert net._twin is None
@@ -192,7 +192,7 @@ def test_without_the_term_there_is_no_teacher_and_the_gradient_is_fedavgs_to_the
 )
 def test_at_the_first_step_only_the_cross_entropy_pulls(name: str, options: dict[str, Any], share: float) -> None:
     net = tower()
-    half, plain = started(name, net, **options), Local({})
+    half, plain = started(name, net, **options), ClientUpdate({})
     x, y = batch()
     loss = half.loss(net, x, y)
     assert float(loss.detach()) == pytest.approx(share * float(half.losses[-1]), rel=1e-6)
@@ -202,7 +202,7 @@ def test_at_the_first_step_only_the_cross_entropy_pulls(name: str, options: dict
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 def test_at_the_first_step_no_feature_differs_in_any_bit(memory_format: torch.memory_format) -> None:
     config = ModelConfig("resnet18", width=4)
-    net = Net(lambda: build(config, 10, 3), CPU, memory_format)
+    net = BlockModel(lambda: build(config, 10, 3), CPU, memory_format)
     half = started("fedavg-fitnet", net)
     x = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0)).contiguous(memory_format=memory_format)
     _, distance = half.compared(net, x, torch.tensor([0, 1]))
@@ -213,7 +213,7 @@ def test_at_the_first_step_no_feature_differs_in_any_bit(memory_format: torch.me
 
 def test_feature_matching_does_not_ask_which_model_is_ahead() -> None:
     for sign in (1.0, -1.0):
-        net = Net(lambda: [("body", nn.Linear(5, 7)), ("head", nn.Linear(7, 3))], CPU)
+        net = BlockModel(lambda: [("body", nn.Linear(5, 7)), ("head", nn.Linear(7, 3))], CPU)
         half = started("fedavg-fitnet", net)
         net.modules[0].get_parameter("bias").data.add_(sign * 0.5)
         assert float(half.compared(net, *batch())[1].detach()) == pytest.approx(0.25, rel=1e-5)
@@ -234,7 +234,7 @@ def test_the_teacher_is_the_same_bytes_after_local_training(name: str) -> None:
 @each_name
 def test_what_is_reported_is_the_cross_entropy_alone(name: str) -> None:
     net = tower()
-    half, plain = started(name, net), Local({})
+    half, plain = started(name, net), ClientUpdate({})
     shifted(net, by=0.3)
     half.loss(net, *batch())
     plain.loss(net, *batch())
@@ -259,22 +259,22 @@ def test_a_teacher_that_comes_down_is_the_one_that_teaches() -> None:
     assert torch.equal(half.teacher.flat, other.flat)
     _, theirs = slow(net, other, lambda z, t, y: cross_entropy(z[-1], y) + 0.1 * kl(t[-1], z[-1]))
     assert np.abs(gradient(half, net, *batch()) - theirs).max() < 2e-6
-    assert np.abs(gradient(Local({}), net, *batch()) - theirs).max() > 1e-3
+    assert np.abs(gradient(ClientUpdate({}), net, *batch()) - theirs).max() > 1e-3
 
 
 def test_a_visit_that_is_told_not_to_distil_is_fedavgs() -> None:
     net = tower()
     half = started("fedgkd", tower(), weight=5.0)
     half.begin(net, {**whole(net), TEACHER: whole(tower(seed=5))[MODEL]}, {}, visit(net, distil=0))
-    assert np.array_equal(gradient(half, net, *batch()), gradient(Local({}), net, *batch()))
+    assert np.array_equal(gradient(half, net, *batch()), gradient(ClientUpdate({}), net, *batch()))
     assert net._twin is None
 
 
 # --- the divergence by hand -------------------------------------------------------------------------------------------
 
 
-def taught(**options: Any) -> Taught:
-    return Taught({"weight": 1.0, "temperature": 1.0, "kl_t2": True, **options})
+def taught(**options: Any) -> DistillationUpdate:
+    return DistillationUpdate({"weight": 1.0, "temperature": 1.0, "kl_t2": True, **options})
 
 
 def test_the_divergence_by_hand() -> None:
@@ -298,7 +298,7 @@ def test_extreme_logits_give_finite_losses_and_gradients() -> None:
 
 
 def not_true(local: Tensor, teacher: Tensor, y: Tensor) -> Tensor:
-    half = load_dotted("edge.methods.fedntd:FedNTD")(
+    half = load_dotted("edge.methods.fedntd:FedNTDUpdate")(
         {"weight": 1.0, "ce_weight": 1.0, "temperature": 1.0, "kl_t2": True}
     )
     distance: Tensor = half.divergence(half.seen(teacher, y), half.seen(local, y))
@@ -306,7 +306,7 @@ def not_true(local: Tensor, teacher: Tensor, y: Tensor) -> Tensor:
 
 
 def test_the_true_class_is_left_out_and_the_others_keep_their_order() -> None:
-    half = load_dotted("edge.methods.fedntd:FedNTD")(resolve("fedntd").options().model_dump())
+    half = load_dotted("edge.methods.fedntd:FedNTDUpdate")(resolve("fedntd").options().model_dump())
     logits = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]])
     assert half.seen(logits, torch.tensor([0, 1, 2])).tolist() == [[2, 3], [4, 6], [7, 8]]
 

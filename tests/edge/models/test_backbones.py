@@ -17,15 +17,15 @@ from torch.nn import functional as F
 from coordinator.methods.fedbr import FedBROptions
 from coordinator.methods.fedmlb import FedMLBOptions
 from coordinator.methods.registry import resolve
-from edge.methods.fedbr import FedBR
-from edge.methods.fedmlb import FedMLB
+from edge.methods.fedbr import FedBRUpdate
+from edge.methods.fedmlb import FedMLBUpdate
 from edge.models import mobilenetv2, shufflenet, squeezenet, vgg9
 from edge.models.registry import MODELS, model
 from edge.profile.describe import Flops, flops_per_example
 from edge.protocol.config import ModelConfig, TrainConfig
 from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, WEIGHT_GRADIENT
-from edge.training.block_model import Block, Net, build, load_dotted
-from edge.training.pathways import Form
+from edge.training.block_model import Block, BlockModel, build, load_dotted
+from edge.training.pathways import PathwayForm
 from tests.toy import CPU, gradient, play, shifted, visit, whole
 
 # Per block, with 100 classes and 32x32 images.
@@ -79,7 +79,7 @@ MACS = {
 }
 NARROW = {"vgg9": 2, "mobilenetv2": 8, "shufflenet": 12, "squeezenet": 12}
 each_backbone = pytest.mark.parametrize("name", PARAMS)
-FORMS: tuple[Form, ...] = ("each", "sweep")
+FORMS: tuple[PathwayForm, ...] = ("each", "sweep")
 
 
 def blocks(name: str, classes: int = 100, width: int | None = None, seed: int = 0) -> list[Block]:
@@ -158,7 +158,9 @@ def test_what_all_pathways_of_fedmlb_cost(name: str, published: float, executed:
     # As it is executed: a plain step computes no gradient for the images.
     mlb, plain = (resolve(method).objective for method in ("fedmlb", "fedavg"))
     counted = flops(name)
-    step, plain_step = ((row.passes(count, resolve(row.name).options(), {}) * counted).sum() for row in (mlb, plain))
+    step, plain_step = (
+        (row.pass_counts(count, resolve(row.name).options(), {}) * counted).sum() for row in (mlb, plain)
+    )
     assert round(step / plain_step, 3) == executed
 
 
@@ -243,7 +245,7 @@ def moved(module: nn.Module) -> nn.Module:
 
 @pytest.mark.parametrize(("outputs", "stride"), [(8, 1), (8, 2), (12, 1)])
 def test_an_inverted_residual_unit_adds_only_what_has_its_shape(outputs: int, stride: int) -> None:
-    unit, x = moved(mobilenetv2.Unit(8, outputs, 6, stride)), feature(8)
+    unit, x = moved(mobilenetv2.InvertedResidual(8, outputs, 6, stride)), feature(8)
     plain = Plain(unit)
     y = plain.conv_norm(x).clamp(0, 6)
     y = plain.conv_norm(y, stride=stride, groups=48).clamp(0, 6)
@@ -253,7 +255,7 @@ def test_an_inverted_residual_unit_adds_only_what_has_its_shape(outputs: int, st
 
 
 def test_a_shuffle_unit_mixes_the_groups() -> None:
-    unit, x = moved(shufflenet.Unit(24, 24)), feature(24)
+    unit, x = moved(shufflenet.ShuffleUnit(24, 24)), feature(24)
     plain = Plain(unit)
     y = plain.conv_norm(x, groups=3).relu()
     y = y[:, [0, 2, 4, 1, 3, 5]]  # groups (0, 1), (2, 3), (4, 5): the first of each, then the second
@@ -263,7 +265,7 @@ def test_a_shuffle_unit_mixes_the_groups() -> None:
 
 
 def test_the_first_shuffle_unit_of_a_stage_joins_its_pooled_input() -> None:
-    unit, x = moved(shufflenet.Unit(12, 48)), feature(12)
+    unit, x = moved(shufflenet.ShuffleUnit(12, 48)), feature(12)
     plain = Plain(unit)
     y = plain.conv_norm(x, groups=3).relu()
     y = y[:, [0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11]]
@@ -293,14 +295,14 @@ def test_fire_modules_3_5_and_7_are_bypassed() -> None:
 @pytest.mark.parametrize("side", [(4, 4), (8, 8), (8, 12), (5, 7), (2, 2)])
 def test_vgg9_pools_any_size_to_four_by_four(side: tuple[int, int]) -> None:
     x = torch.randn(2, 3, *side, generator=torch.Generator().manual_seed(0))
-    assert torch.allclose(vgg9.ToSide()(x), F.adaptive_avg_pool2d(x, 4), atol=1e-6)
+    assert torch.allclose(vgg9.PoolToSide()(x), F.adaptive_avg_pool2d(x, 4), atol=1e-6)
 
 
 @each_backbone
 def test_images_in_channels_last_give_the_same_logits(name: str) -> None:
     x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     nets = [
-        Net(lambda: blocks(name, 10, NARROW[name]), CPU, form)
+        BlockModel(lambda: blocks(name, 10, NARROW[name]), CPU, form)
         for form in (torch.contiguous_format, torch.channels_last)
     ]
     nets[1].load(nets[0].dump(nets[0].layout.names))
@@ -312,8 +314,8 @@ def test_images_in_channels_last_give_the_same_logits(name: str) -> None:
 # --- pathways ---------------------------------------------------------------------------------------------------------
 
 
-def small(name: str) -> Net:
-    return Net(lambda: blocks(name, 10, NARROW[name]), CPU)
+def small(name: str) -> BlockModel:
+    return BlockModel(lambda: blocks(name, 10, NARROW[name]), CPU)
 
 
 def images() -> tuple[Tensor, Tensor]:
@@ -321,13 +323,13 @@ def images() -> tuple[Tensor, Tensor]:
     return torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1)), torch.tensor([3, 1, 4, 1])
 
 
-def fedmlb(net: Net, form: Form = "each", **options: Any) -> FedMLB:
-    half = FedMLB(FedMLBOptions(**options).model_dump())
+def fedmlb(net: BlockModel, form: PathwayForm = "each", **options: Any) -> FedMLBUpdate:
+    half = FedMLBUpdate(FedMLBOptions(**options).model_dump())
     half.begin(net, whole(net), {}, replace(visit(net), pathways=form))
     return half
 
 
-def slow(net: Net, frozen: Net, pathways: range, local_first: bool) -> np.ndarray[Any, Any]:
+def slow(net: BlockModel, frozen: BlockModel, pathways: range, local_first: bool) -> np.ndarray[Any, Any]:
     """The gradient of CE(z) + mean over m of CE(z_m) + KL(z_m | z), every pathway from the images on."""
     local = [copy.deepcopy(module) for module in net.modules]
     fixed = [copy.deepcopy(module).requires_grad_(False) for module in frozen.modules]
@@ -350,7 +352,7 @@ def assert_near(ours: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any]) -> Non
 @each_backbone
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("order", ["LG", "GL"])
-def test_fedmlbs_pathways_run_through_a_backbone(name: str, order: str, form: Form) -> None:
+def test_fedmlbs_pathways_run_through_a_backbone(name: str, order: str, form: PathwayForm) -> None:
     net = small(name)
     half = fedmlb(net, form, order=order)
     shifted(net, 0.01)
@@ -360,9 +362,9 @@ def test_fedmlbs_pathways_run_through_a_backbone(name: str, order: str, form: Fo
 
 @each_backbone
 @pytest.mark.parametrize("form", FORMS)
-def test_fedbrs_pathways_run_through_a_backbone(name: str, form: Form) -> None:
+def test_fedbrs_pathways_run_through_a_backbone(name: str, form: PathwayForm) -> None:
     net = small(name)
-    half = FedBR(FedBROptions().model_dump())
+    half = FedBRUpdate(FedBROptions().model_dump())
     half.begin(net, whole(net), {}, replace(visit(net, alpha=2, full=1), pathways=form))
     shifted(net, 0.01)
     theirs = slow(net, half.frozen, range(len(net) - 2, len(net)), True)

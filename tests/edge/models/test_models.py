@@ -14,7 +14,7 @@ from edge.models.registry import MODELS, Defaults, model
 from edge.profile.describe import flops_per_example
 from edge.protocol.config import ModelConfig
 from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, WEIGHT_GRADIENT
-from edge.training.block_model import Block, Net, balanced_cuts, build
+from edge.training.block_model import Block, BlockModel, balanced_cuts, build
 from tests.toy import CPU
 
 RESNET_PARAMS = [1_856, 147_968, 525_568, 2_099_712, 8_393_728, 51_300]
@@ -43,7 +43,7 @@ def test_resnet18_has_the_parameters_of_fedmlbs_code() -> None:
 def test_the_last_blocks_of_resnet18_hold_nearly_all_of_its_bytes() -> None:
     with torch.device("meta"):
         config = ModelConfig("resnet18")
-        layout = Net(lambda: build(config, 100, 3), torch.device("meta")).layout
+        layout = BlockModel(lambda: build(config, 100, 3), torch.device("meta")).layout
     assert layout.nbytes() == 44_880_528
     last = [layout.nbytes(layout.last(alpha)) for alpha in range(1, 6)]
     assert last == [205_200, 33_780_112, 42_178_960, 44_281_232, 44_873_104]
@@ -119,7 +119,10 @@ def test_taking_the_places_before_a_strided_convolution_changes_no_bit(memory_fo
     x = torch.randn(20, 4, 32, 32, generator=rng).contiguous(memory_format=memory_format)
     weight = torch.randn(8, 4, 1, 1, generator=rng)
     factors = torch.randn(20, 8, 16, 16, generator=rng).contiguous(memory_format=memory_format)
-    for layers in (nn.Sequential(*resnet18.Unit(4, 8, 2).shortcut.children())[:-1], nn.Conv2d(4, 8, 1, 2, bias=False)):
+    for layers in (
+        nn.Sequential(*resnet18.BasicBlock(4, 8, 2).shortcut.children())[:-1],
+        nn.Conv2d(4, 8, 1, 2, bias=False),
+    ):
         images = x.clone().requires_grad_()
         (kernel,) = layers.parameters()
         kernel.data.copy_(weight)
@@ -157,7 +160,7 @@ def test_pooling_before_the_relu_changes_no_bit(
         torch.manual_seed(0)
         return build(ModelConfig(name), 10, channels)
 
-    pooled_first, plain = Net(made, CPU), Net(lambda: relu_first(made()), CPU)
+    pooled_first, plain = BlockModel(made, CPU), BlockModel(lambda: relu_first(made()), CPU)
     rng = torch.Generator().manual_seed(1)
     results = []
     for net in (pooled_first, plain):
@@ -224,9 +227,9 @@ def test_a_tie_goes_to_the_earlier_cut() -> None:
 
 
 def test_a_cut_changes_blocks_but_not_the_function() -> None:
-    def net(cut: str) -> Net:
+    def net(cut: str) -> BlockModel:
         torch.manual_seed(0)
-        return Net(lambda: build(ModelConfig("resnet18", width=4, blocks=cut), 10, 3), CPU)
+        return BlockModel(lambda: build(ModelConfig("resnet18", width=4, blocks=cut), 10, 3), CPU)
 
     stages, balanced = net("stages"), net("balanced:4")
     assert (len(stages), len(balanced)) == (6, 4)

@@ -14,7 +14,7 @@ from scipy.optimize import lsq_linear
 from edge.models.registry import MODELS
 from edge.profile.calibrate import Measurement, fit, fitting, measure, measure_all, random_images, result, step_seconds
 from edge.protocol.config import CPU, ModelConfig, TrainConfig
-from edge.training.block_model import Net, build
+from edge.training.block_model import BlockModel, build
 
 
 def took(model: str, flops: float, seconds: float, *, family: str = "conv", own_width: bool = True) -> Measurement:
@@ -169,7 +169,7 @@ def test_steps_are_taken_until_enough_is_known(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr("edge.profile.calibrate.time.process_time", ProcessorTime(each))
     row = MODELS["digits-cnn"]
     images = fitting(row)
-    net = Net(lambda: build(ModelConfig("digits-cnn", 4), images.classes, images.shape[0]), torch.device(CPU))
+    net = BlockModel(lambda: build(ModelConfig("digits-cnn", 4), images.classes, images.shape[0]), torch.device(CPU))
     before = net.flat.clone()
 
     taken = step_seconds(net, random_images(images, "contiguous"), TrainConfig(batch=4, local_steps=20), 5)

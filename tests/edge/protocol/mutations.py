@@ -16,7 +16,7 @@ import msgpack
 import numpy as np
 
 from edge.protocol import codec, messages
-from edge.protocol.config import DataConfig, Description, HalfConfig, Job, ModelConfig, TrainConfig
+from edge.protocol.config import ComponentConfig, DataConfig, Job, ModelConfig, ModelProfile, TrainConfig
 from edge.protocol.payload import BlockShape, Layout, Payload, Vector
 
 RUN = "run-1"
@@ -32,11 +32,11 @@ JOB = Job(
     model=ModelConfig("toy"),
     data=DataConfig("digits", clients=3),
     train=TrainConfig(),
-    objective=HalfConfig("nowhere:Nothing", {"lambda1": 0.5, "pathways": [1, 2]}),
+    objective=ComponentConfig("nowhere:Nothing", {"lambda1": 0.5, "pathways": [1, 2]}),
     up=("a", "b"),
 )
 COUNTS = np.array([5, 7])
-DESCRIPTION = Description(
+DESCRIPTION = ModelProfile(
     layout=Layout((BlockShape("a", 3, 1), BlockShape("b", 1))),
     family="toy",
     flops=np.ones((2, 4)),
@@ -64,10 +64,10 @@ def going_up() -> list[messages.Message]:
         messages.Described(DESCRIPTION, payload()),
         messages.Update(1, 5, {"loss": 0.5, "steps": 3.0}, payload()),
         messages.Update(1, 5, {"loss": 0.5}, {}),
-        messages.Sums(5, 2, {"model": {"a": np.array([1, -(2**40), 3]), "b": np.array([7])}}),
+        messages.PartialSum(5, 2, {"model": {"a": np.array([1, -(2**40), 3]), "b": np.array([7])}}),
         messages.Score(0, messages.GLOBAL, 3, 4, 1.5),
         messages.Error("ValueError", "that cannot be trained"),
-        messages.Kept(1, payload()),
+        messages.ClientState(1, payload()),
     ]
 
 
@@ -77,16 +77,16 @@ def going_down() -> list[messages.Message]:
         messages.Welcome(JOB),
         messages.Ping(),
         messages.Describe(True),
-        messages.Blocks(tuple(payload()["model"].values())),
+        messages.Tensors(tuple(payload()["model"].values())),
         messages.Train(1, 5, 0.1, {"act": 0}, payload()),
         messages.Evaluate(0, 4, messages.GLOBAL, payload()),
-        messages.Collect(5),
+        messages.FetchPartial(5),
         messages.Cancel(),
-        messages.Kept(1, payload()),
+        messages.ClientState(1, payload()),
     ]
 
 
-BYE = messages.Bye("its message was refused: the envelope names worker-1-00ff")
+BYE = messages.Shutdown("its message was refused: the envelope names worker-1-00ff")
 
 
 def one_of_each() -> list[messages.Message]:

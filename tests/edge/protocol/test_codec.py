@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edge.protocol import codec, messages
-from edge.protocol.config import DataConfig, Description, HalfConfig, Job, ModelConfig, TrainConfig
+from edge.protocol.config import ComponentConfig, DataConfig, Job, ModelConfig, ModelProfile, TrainConfig
 from edge.protocol.payload import BlockShape, Layout, Payload, Vector, shapes
 
 RUN = "20250102T030405-abcd"
@@ -22,10 +22,10 @@ JOB = Job(
     model=ModelConfig("cnn"),
     data=DataConfig("digits", clients=3),
     train=TrainConfig(lr=0.05, local_steps=4),
-    objective=HalfConfig("edge.methods.fedbr:Local", {"lambda1": 0.5, "pathways": [1, 2], "detach": True}),
+    objective=ComponentConfig("edge.methods.fedbr:ClientUpdate", {"lambda1": 0.5, "pathways": [1, 2], "detach": True}),
     up=("stem", "head"),
 )
-DESCRIPTION = Description(
+DESCRIPTION = ModelProfile(
     layout=Layout((BlockShape("stem", 3, 2), BlockShape("head", 1))),
     family="cnn",
     flops=np.array([[6.0, 6.0, 0.0, 6.0], [2.0, 2.0, 0.0, 2.0]]),
@@ -40,7 +40,7 @@ DESCRIPTION = Description(
 )
 
 
-def bare() -> Description:
+def bare() -> ModelProfile:
     """A description of the model alone, without data."""
     none = np.array([], np.int64)
     return replace(DESCRIPTION, samples=none, histogram=np.zeros((0, 2), np.int64), test_samples=none)
@@ -90,10 +90,10 @@ def refusal(message: messages.Message, edit: object = None, frames: list[bytes] 
         messages.Pong(),
         messages.Describe(True),
         messages.Score(0, messages.GLOBAL, 3, 4, 1.5),
-        messages.Collect(3),
+        messages.FetchPartial(3),
         messages.Cancel(),
         messages.Error("ValueError", "what"),
-        messages.Bye("its message was refused"),
+        messages.Shutdown("its message was refused"),
     ],
     ids=lambda message: type(message).__name__,
 )
@@ -124,9 +124,9 @@ def test_update_and_evaluate_come_back() -> None:
 
 
 def test_what_a_client_keeps_comes_back_and_always_has_checksums() -> None:
-    sent = messages.Kept(7, model())
+    sent = messages.ClientState(7, model())
     kept = there_and_back(sent)
-    assert isinstance(kept, messages.Kept)
+    assert isinstance(kept, messages.ClientState)
     assert (kept.client, plain(kept.payload)) == (7, plain(model()))
     crcs = [int.from_bytes(entry[6], "big") for entry in msgpack.unpackb(codec.encode(sent, RUN).header)[4]]
     assert crcs == [zlib.crc32(vector.data.tobytes()) for named in sent.payload.values() for vector in named.values()]
@@ -136,7 +136,7 @@ def test_what_a_client_keeps_is_refused_without_checksum_and_where_names_would_r
     def put(item: int, value: object) -> object:
         return lambda header: header[4][0].__setitem__(item, value)
 
-    sent = messages.Kept(7, model())
+    sent = messages.ClientState(7, model())
     assert refusal(sent, put(6, bytes(8))) == "entry model/stem: the checksum does not fit the frame"
     assert refusal(sent, put(0, "mo|del")) == "kept: slot: 'mo|del' does not fit"
     assert refusal(sent, lambda header: header[3].__setitem__("client", b"\xff" * 8)) == "kept: client: -1 does not fit"
@@ -187,8 +187,8 @@ def test_flops_and_counts_are_never_negative() -> None:
 
 def test_blocks_are_found_again_by_version() -> None:
     vectors = tuple(model()["model"].values())
-    back = there_and_back(messages.Blocks(vectors))
-    assert isinstance(back, messages.Blocks)
+    back = there_and_back(messages.Tensors(vectors))
+    assert isinstance(back, messages.Tensors)
     held = {vector.version: vector for vector in back.vectors}
     held |= {vector.version: vector for vector in model()["teacher"].values()}
     task = codec.decode(codec.encode(train(), RUN).header, [], RUN, held)
@@ -294,7 +294,14 @@ def test_what_is_too_large_or_not_msgpack_is_refused() -> None:
 def test_envelope_comes_back() -> None:
     envelope = codec.Envelope("worker-1-00ff", 9, "state/1", None, (b"v" * 16,), 0.5, 0.25, (3, 0), "cuda:0: 1 MiB")
     assert codec.Envelope.parse(envelope.pack()) == envelope
-    wrong = {"sequence": -1, "state_in": 5, "forget": (b"short",), "wall_seconds": -1.0, "left": (-1,), "note": None}
+    wrong = {
+        "sequence": -1,
+        "state_in": 5,
+        "evict": (b"short",),
+        "wall_seconds": -1.0,
+        "retired_slots": (-1,),
+        "telemetry": None,
+    }
     for name, value in wrong.items():
         with pytest.raises(messages.WireError, match=f"envelope: {name}"):
             codec.Envelope.parse(replace(envelope, **{name: value}).pack())  # type: ignore[arg-type]
@@ -308,7 +315,7 @@ def test_mutated_messages_are_refused_or_still_well_formed() -> None:
         messages.Update(1, 2, {"a": 1.0}, model()),
         messages.Welcome(JOB),
         messages.Described(DESCRIPTION, model()),
-        messages.Sums(3, 2, {"model": {"stem": np.array([1, -(2**40)])}}),
+        messages.PartialSum(3, 2, {"model": {"stem": np.array([1, -(2**40)])}}),
     ]
     for number in range(600):
         encoded = codec.encode(sent[number % len(sent)], RUN)
@@ -379,7 +386,7 @@ def test_a_version_stands_where_vectors_go_down_and_nowhere_else() -> None:
 
     assert refusal(train(), put(unnamed)).startswith("train: version of model/stem")
     assert refusal(messages.Update(1, 2, {}, model()), put(named)).startswith("update: version of model/stem")
-    blocks = messages.Blocks(tuple(model()["model"].values()))
+    blocks = messages.Tensors(tuple(model()["model"].values()))
     assert (
         refusal(blocks, put(named))
         == f"blocks: version {named.hex()} sent as: {('', blocks.vectors[0].version.hex())} does not fit"
@@ -387,7 +394,7 @@ def test_a_version_stands_where_vectors_go_down_and_nowhere_else() -> None:
 
 
 def test_what_took_for_ever_and_notes_without_end_are_refused() -> None:
-    for name, value in (("wall_seconds", float("inf")), ("wall_seconds", float("nan")), ("note", "x" * 1001)):
+    for name, value in (("wall_seconds", float("inf")), ("wall_seconds", float("nan")), ("telemetry", "x" * 1001)):
         with pytest.raises(messages.WireError, match=f"envelope: {name}"):
             codec.Envelope.parse(replace(codec.Envelope("worker-0-00ff"), **{name: value}).pack())  # type: ignore[arg-type]
 
@@ -396,7 +403,7 @@ def test_an_error_is_no_longer_than_a_record_may_be() -> None:
     assert refusal(messages.Error("E", "x" * 4000), lambda header: header[3].__setitem__("text", "x" * 4001)) == (
         "error: characters: 4001 does not fit"
     )
-    assert refusal(messages.Bye("x" * 4000), lambda header: header[3].__setitem__("why", "x" * 4001)) == (
+    assert refusal(messages.Shutdown("x" * 4000), lambda header: header[3].__setitem__("why", "x" * 4001)) == (
         "bye: characters: 4001 does not fit"
     )
 

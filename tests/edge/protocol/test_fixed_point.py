@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from edge.protocol import codec, messages
-from edge.protocol.fixed_point import CHUNK, FRACTION_BITS, LIMIT, ExactSum, ExactSums, unfit
-from edge.protocol.messages import Sums, Totals, Update
+from edge.protocol.fixed_point import CHUNK, FRACTION_BITS, LIMIT, FixedPointSum, FixedPointSums, not_summable
+from edge.protocol.messages import PartialSum, Totals, Update
 from edge.protocol.payload import Floats, Payload, Vector
 
 ONE = 2**46
@@ -22,8 +22,8 @@ def floats(*numbers: float) -> Floats:
     return np.array(numbers, dtype=np.float32)
 
 
-def total_of(vectors: list[Floats], shares: list[float]) -> ExactSum:
-    total = ExactSum(np.zeros(vectors[0].size, np.int64))
+def total_of(vectors: list[Floats], shares: list[float]) -> FixedPointSum:
+    total = FixedPointSum(np.zeros(vectors[0].size, np.int64))
     for vector, share in zip(vectors, shares, strict=True):
         total.add(vector, share)
     return total
@@ -94,12 +94,12 @@ def test_shares_that_add_up_to_1_never_overflow(clients: int) -> None:
     ],
 )
 def test_numbers_that_cannot_be_added_up(numbers: list[float], problem: str | None) -> None:
-    assert unfit(floats(*numbers)) == problem
+    assert not_summable(floats(*numbers)) == problem
 
 
 def test_without_a_limit_every_finite_number_is_fit() -> None:
-    assert unfit(floats(1e30), float("inf")) is None
-    assert unfit(floats(float("inf")), float("inf")) == "is not finite (training diverged?)"
+    assert not_summable(floats(1e30), float("inf")) is None
+    assert not_summable(floats(float("inf")), float("inf")) == "is not finite (training diverged?)"
 
 
 # --- the updates of a round -------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def plain(totals: Totals) -> dict[str, dict[str, list[float]]]:
 
 
 def test_what_is_added_up_comes_back_without_its_vectors() -> None:
-    sums = ExactSums(5)
+    sums = FixedPointSums(5)
     assert sums.put(update(3, 1.0, 2.0), 0.5) == Update(3, 5, {"loss": 0.5}, {})
     assert sums.put(update(1, 3.0, 4.0), 0.5) == Update(1, 5, {"loss": 0.5}, {})
     assert (sums.message().round, sums.message().clients) == (5, 2)
@@ -118,7 +118,7 @@ def test_what_is_added_up_comes_back_without_its_vectors() -> None:
 
 
 def test_an_update_that_cannot_be_added_comes_back_whole_and_leaves_nothing() -> None:
-    sums = ExactSums(5)
+    sums = FixedPointSums(5)
     sums.put(update(3, 1.0, 2.0), 0.5)
     both: Payload = {"model": {"head": Vector(floats(1.0, 1.0))}, "control": {"c": Vector(floats(np.nan))}}
     for bad in (update(1, 1.0, LIMIT), Update(1, 5, {}, both)):
@@ -128,7 +128,7 @@ def test_an_update_that_cannot_be_added_comes_back_whole_and_leaves_nothing() ->
 
 
 def test_updates_of_one_round_have_the_same_shapes() -> None:
-    sums = ExactSums(5)
+    sums = FixedPointSums(5)
     sums.put(update(3, 1.0, 2.0), 0.5)
     for other in (update(4, 1.0), update(4, 1.0, 2.0, key="stem")):
         with pytest.raises(ValueError, match=r"client 4, round 5: shapes .* instead of {'model': {'head': 2}}"):
@@ -137,7 +137,7 @@ def test_updates_of_one_round_have_the_same_shapes() -> None:
 
 
 def test_sums_are_merged_with_those_of_the_same_round_and_shapes() -> None:
-    ours, theirs = ExactSums(5), ExactSums(5)
+    ours, theirs = FixedPointSums(5), FixedPointSums(5)
     ours.put(update(3, 1.0), 0.25)
     theirs.put(update(4, 2.0), 0.25)
     theirs.put(update(5, 4.0), 0.5)
@@ -146,13 +146,13 @@ def test_sums_are_merged_with_those_of_the_same_round_and_shapes() -> None:
     with pytest.raises(ValueError, match="sums of round 6 instead of 5"):
         ours.merge(replace(theirs.message(), round=6))
     with pytest.raises(ValueError, match=r"sums of round 5: shapes {'model': {'head': 2}} instead of"):
-        ours.merge(Sums(5, 1, {"model": {"head": np.zeros(2, np.int64)}}))
+        ours.merge(PartialSum(5, 1, {"model": {"head": np.zeros(2, np.int64)}}))
 
 
 # --- on the wire ------------------------------------------------------------------------------------------------------
 
 RUN = "run-1"
-SUMS = Sums(
+SUMS = PartialSum(
     5, 2, {"model": {"stem": np.array([2**62, -1]), "head": np.array([7])}, "control": {"c": np.array([], int)}}
 )
 
@@ -173,7 +173,7 @@ def test_sums_come_back_as_64_bit_integers() -> None:
     encoded = codec.encode(SUMS, RUN)
     assert sum(frame.nbytes for frame in encoded.frames) == 3 * 8
     back = codec.decode(encoded.header, encoded.frames, RUN)
-    assert isinstance(back, Sums)
+    assert isinstance(back, PartialSum)
     assert (back.round, back.clients) == (5, 2)
     assert {slot: {key: t.tolist() for key, t in named.items()} for slot, named in back.totals.items()} == {
         "model": {"stem": [2**62, -1], "head": [7]},
@@ -186,7 +186,7 @@ def test_sums_that_do_not_follow_the_protocol_are_refused() -> None:
     minus_one = (-1).to_bytes(8, "big", signed=True)
     assert refusal(SUMS, (3, "clients"), minus_one) == "sums: clients: -1 does not fit"
     assert refusal(SUMS, (3, "round"), minus_one) == "sums: round: -1 does not fit"
-    assert refusal(messages.Collect(5), (3, "round"), minus_one) == "collect: round: -1 does not fit"
+    assert refusal(messages.FetchPartial(5), (3, "round"), minus_one) == "collect: round: -1 does not fit"
     assert refusal(SUMS, (4, 0, 3), "<f8") == "sums: vector model/stem: (dtype('float64'), (2,)) does not fit"
     assert refusal(SUMS, (4, 1, 1), "stem").startswith("slot and key sent twice")
     assert "16 bytes announced, but shape (1,) of <i8 has 8" in refusal(SUMS, (4, 0, 4), [(1).to_bytes(8, "big")])
@@ -202,11 +202,11 @@ def test_an_update_does_not_bring_integers() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 1 / 3, 1.0])
 def test_a_share_rides_in_the_envelope(share: float) -> None:
-    envelope = codec.Envelope("worker-1-00ff", 9, share=share)
+    envelope = codec.Envelope("worker-1-00ff", 9, weight=share)
     assert codec.Envelope.parse(envelope.pack()) == envelope
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan"), float("inf"), 1])
 def test_a_share_that_is_no_part_of_a_whole_is_refused(share: float) -> None:
     with pytest.raises(messages.WireError, match="envelope: share"):
-        codec.Envelope.parse(codec.Envelope("worker-1-00ff", 9, share=share).pack())
+        codec.Envelope.parse(codec.Envelope("worker-1-00ff", 9, weight=share).pack())

@@ -16,8 +16,8 @@ import zmq
 
 from edge.protocol import client_state, codec, messages
 from edge.protocol.payload import Payload, Vector
-from edge.runtime.connection import Link
-from edge.runtime.task_runner import Bench
+from edge.runtime.connection import CoordinatorConnection
+from edge.runtime.task_runner import TaskRunner
 from edge.runtime.worker import LOST, serve
 from tests.edge.protocol.mutations import DESCRIPTION, RUN, Parts, pack, payload
 
@@ -53,12 +53,12 @@ class KeepingSite(Site):
         return super().train(task, None, None)
 
 
-def guest(argv: Sequence[str]) -> int:
-    """A guest's loop behind a socket without keys."""
+def remote_worker(argv: Sequence[str]) -> int:
+    """A remote worker's loop behind a socket without keys."""
     endpoint, identity, *_ = argv
-    link = Link(endpoint, identity, 5000, lambda why: os._exit(LOST))
+    link = CoordinatorConnection(endpoint, identity, 5000, lambda why: os._exit(LOST))
     link.welcome()
-    return 1 if serve(link, lambda: Bench(KeepingSite(None), None, is_guest=True)) else 0
+    return 1 if serve(link, lambda: TaskRunner(KeepingSite(None), None, is_remote=True)) else 0
 
 
 class Listener:
@@ -110,20 +110,20 @@ class Listener:
         task = messages.Train(client, 5, 0.1, {"act": 0}, payload(float(self.sent)))
         vectors = tuple(task.payload["model"].values())
         gone = tuple(vector.version for vector in payload(float(self.sent - 1))["model"].values())
-        self.send(pack(messages.Blocks(vectors), codec.Envelope(self.identity, forget=gone)))
+        self.send(pack(messages.Tensors(vectors), codec.Envelope(self.identity, evict=gone)))
         mine = codec.Envelope(self.identity, sequence, None if kept is None else "before", out)
         if kept is not None:
-            self.send(pack(messages.Kept(client, kept), mine))
+            self.send(pack(messages.ClientState(client, kept), mine))
         self.send(pack(task, mine, frames=False))
         while True:
             got, message = self.hear()
-            if got == sequence and not isinstance(message, messages.Kept):
+            if got == sequence and not isinstance(message, messages.ClientState):
                 return message
             heard(message)
 
     def close(self) -> int:
         """How the worker ends after a bye."""
-        self.send(pack(messages.Bye(), codec.Envelope(self.identity)))
+        self.send(pack(messages.Shutdown(), codec.Envelope(self.identity)))
         try:
             return self.process.wait(SILENT_SECONDS)
         finally:

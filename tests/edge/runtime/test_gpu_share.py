@@ -9,20 +9,22 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from coordinator.workers.message_handler import OUT_OF_MEMORY
+from coordinator.workers.messaging import OUT_OF_MEMORY
 from edge.protocol import codec, messages
-from edge.protocol.config import DataConfig, Description, HalfConfig, Job, ModelConfig, TrainConfig
+from edge.protocol.config import ComponentConfig, DataConfig, Job, ModelConfig, ModelProfile, TrainConfig
 from edge.protocol.payload import Payload
 from edge.runtime import gpu_share
-from edge.runtime.gpu_share import MIB, Gpu, placed, process_nbytes, sharers
-from edge.runtime.task_runner import Bench
+from edge.runtime.gpu_share import MIB, GpuShare, assign_gpu, process_nbytes, workers_on_same_gpu
+from edge.runtime.task_runner import TaskRunner
 
 GIB = 1024 * MIB
 
 
-def job(device: str = "cuda", seat: int = 0, workers: int = 1) -> Job:
-    model, half = ModelConfig("cnn"), HalfConfig("edge.training.client_update:Local")
-    return Job("run", 0, device, "", model, DataConfig("digits"), TrainConfig(), half, seat=seat, workers=workers)
+def job(device: str = "cuda", slot: int = 0, workers: int = 1) -> Job:
+    model, half = ModelConfig("cnn"), ComponentConfig("edge.training.client_update:ClientUpdate")
+    return Job(
+        "run", 0, device, "", model, DataConfig("digits"), TrainConfig(), half, worker_slot=slot, workers=workers
+    )
 
 
 @pytest.mark.parametrize(
@@ -36,7 +38,7 @@ def job(device: str = "cuda", seat: int = 0, workers: int = 1) -> Job:
     ],
 )
 def test_workers_take_turns_unless_the_user_names_one_gpu(device: str, count: int, devices: list[str]) -> None:
-    assert [placed(device, worker, count) for worker in range(5)] == devices
+    assert [assign_gpu(device, worker, count) for worker in range(5)] == devices
 
 
 @pytest.mark.parametrize(
@@ -49,7 +51,7 @@ def test_workers_take_turns_unless_the_user_names_one_gpu(device: str, count: in
 )
 def test_a_gpu_that_is_not_there_is_refused_by_name(device: str, count: int, text: str) -> None:
     with pytest.raises(ValueError) as refusal:
-        placed(device, 0, count)
+        assign_gpu(device, 0, count)
     assert str(refusal.value) == text
 
 
@@ -57,14 +59,14 @@ def test_a_gpu_that_is_not_there_is_refused_by_name(device: str, count: int, tex
     ("device", "gone", "of_each"),
     [
         ("cuda", (), [3, 2, 3, 2, 3]),
-        ("cuda", (2, 3), [2, 1, 2]),  # seats 0, 1 and 4 are left
+        ("cuda", (2, 3), [2, 1, 2]),  # slots 0, 1 and 4 are left
         ("cuda:0", (), [5] * 5),
         ("cuda:0", (2, 3), [3] * 3),
     ],
 )
 def test_those_that_left_have_no_share(device: str, gone: tuple[int, ...], of_each: list[int]) -> None:
-    left = [seat for seat in range(5) if seat not in gone]
-    assert [sharers(job(device, seat, 5), gone, 2) for seat in left] == of_each
+    left = [slot for slot in range(5) if slot not in gone]
+    assert [workers_on_same_gpu(job(device, slot, 5), gone, 2) for slot in left] == of_each
 
 
 def test_the_drivers_table_is_read_line_by_line() -> None:
@@ -90,7 +92,7 @@ class Visited:
             raise torch.OutOfMemoryError("too little")
         return messages.Update(task.client, task.round, {}, {})
 
-    def describe(self, data: bool) -> tuple[Description, Payload]:
+    def describe(self, data: bool) -> tuple[ModelProfile, Payload]:
         raise AssertionError
 
     def evaluate(self, task: messages.Evaluate, state_in: str | None) -> messages.Score:
@@ -113,7 +115,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 
 def test_the_contexts_own_memory_comes_off_the_share_once_it_is_measured(driver: Driver) -> None:
-    gpu = Gpu(job(seat=3, workers=8))  # four of them on each GPU
+    gpu = GpuShare(job(slot=3, workers=8))  # four of them on each GPU
     gpu.make_room(())
     driver.reserved = 1024 * MIB
     # The process holds 1.5 GiB, of which torch's allocator knows 1.
@@ -124,31 +126,33 @@ def test_the_contexts_own_memory_comes_off_the_share_once_it_is_measured(driver:
 
 def test_a_driver_that_tells_nothing_leaves_the_share_whole(driver: Driver) -> None:
     driver.table = ""
-    gpu = Gpu(job("cuda:0", seat=1, workers=2))
+    gpu = GpuShare(job("cuda:0", slot=1, workers=2))
     gpu.make_room(())
     assert gpu.measure() == "cuda:0: 0 MiB reserved, share 0.50"
     assert driver.fractions == [("cuda:0", 0.5), ("cuda:0", 0.5)]
 
 
 def test_a_share_grows_when_a_neighbour_has_left_and_is_set_only_when_it_changes(driver: Driver) -> None:
-    gpu = Gpu(job(seat=0, workers=6))
-    for gone in ((), (), (1,), (1, 2), (1, 2, 4)):  # seats 1, 3 and 5 are on the other GPU
+    gpu = GpuShare(job(slot=0, workers=6))
+    for gone in ((), (), (1,), (1, 2), (1, 2, 4)):  # slots 1, 3 and 5 are on the other GPU
         gpu.make_room(gone)
     assert driver.fractions == [("cuda:0", pytest.approx(1 / 3)), ("cuda:0", 0.5), ("cuda:0", 1.0)]
 
 
 def test_a_worker_hears_before_each_task_who_has_left_and_tells_after_its_first_visit(driver: Driver) -> None:
-    bench = Bench(Visited(), Gpu(job(seat=0, workers=4)))
+    runner = TaskRunner(Visited(), GpuShare(job(slot=0, workers=4)))
     failing, visit = messages.Train(1, 0, 0.1, {}, {}), messages.Train(0, 0, 0.1, {}, {})
     notes = []
     for task, left in ((failing, ()), (visit, ()), (visit, (2,))):
-        notes.append(bench.note(task, bench.perform(task, codec.Envelope("worker-0-00ff", 1, left=left))[0]))
+        notes.append(
+            runner.telemetry(task, runner.perform(task, codec.Envelope("worker-0-00ff", 1, retired_slots=left))[0])
+        )
     assert notes == ["", "cuda:0: 0 MiB reserved, 1536 MiB context, share 0.50", ""]
     assert driver.fractions == [("cuda:0", 0.5), ("cuda:0", pytest.approx(0.35)), ("cuda:0", pytest.approx(0.85))]
 
 
 def test_a_context_beyond_the_share_leaves_no_room(driver: Driver) -> None:
-    gpu = Gpu(job("cuda:0", workers=20))
+    gpu = GpuShare(job("cuda:0", workers=20))
     gpu.make_room(())
     gpu.measure()
     assert driver.fractions[-1] == ("cuda:0", 0.0)
@@ -156,6 +160,6 @@ def test_a_context_beyond_the_share_leaves_no_room(driver: Driver) -> None:
 
 def test_torchs_own_error_reaches_the_coordinator_by_the_name_that_it_knows() -> None:
     task = messages.Train(1, 0, 0.1, {}, {})
-    assert Bench(Visited(), None).perform(task, codec.Envelope("worker-0-00ff", 1))[0] == messages.Error(
+    assert TaskRunner(Visited(), None).perform(task, codec.Envelope("worker-0-00ff", 1))[0] == messages.Error(
         OUT_OF_MEMORY, "too little"
     )

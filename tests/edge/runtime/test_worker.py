@@ -98,8 +98,8 @@ def test_a_task_that_comes_twice_is_done_once(listener: Listener) -> None:
 def test_a_refused_message_changes_nothing(listener: Listener) -> None:
     welcome(listener)
     vectors = tuple(payload()["model"].values())
-    listener.send(pack(messages.Blocks(vectors), codec.Envelope(listener.identity)))
-    forget = codec.Envelope(listener.identity, forget=tuple(vector.version for vector in vectors))
+    listener.send(pack(messages.Tensors(vectors), codec.Envelope(listener.identity)))
+    forget = codec.Envelope(listener.identity, evict=tuple(vector.version for vector in vectors))
     listener.send([forget.pack(), b"\xc1"])
     assert refusal(listener)[1].startswith("not a msgpack message")
     listener.send(pack(messages.Evaluate(0, 4, 1, payload()), codec.Envelope(listener.identity, 8), frames=False))

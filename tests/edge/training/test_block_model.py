@@ -9,18 +9,18 @@ from torch import nn
 from torch.nn import functional as F
 
 from edge.protocol.payload import Vector
-from edge.training.block_model import Block, Net
+from edge.training.block_model import Block, BlockModel
 from tests.toy import CPU, batch, tower, vector
 
 
-def normalised() -> Net:
+def normalised() -> BlockModel:
     """A net with batch statistics in its first block."""
 
     def make() -> list[Block]:
         torch.manual_seed(0)
         return [("body", nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Tanh())), ("head", nn.Linear(4, 3))]
 
-    return Net(make, CPU)
+    return BlockModel(make, CPU)
 
 
 def test_a_layout_names_parameters_and_buffers_apart() -> None:
@@ -70,7 +70,7 @@ def test_batch_statistics_lie_in_one_flat_vector_too() -> None:
     assert torch.count_nonzero(mean) == 4
 
 
-def convolutions(memory_format: torch.memory_format) -> Net:
+def convolutions(memory_format: torch.memory_format) -> BlockModel:
     """A net of two convolutions and a linear layer."""
 
     def make() -> list[Block]:
@@ -78,13 +78,13 @@ def convolutions(memory_format: torch.memory_format) -> Net:
         body = nn.Sequential(nn.Conv2d(3, 4, 2), nn.Tanh(), nn.Conv2d(4, 2, 2), nn.Flatten())
         return [("body", body), ("head", nn.Linear(8, 3))]
 
-    return Net(make, CPU, memory_format)
+    return BlockModel(make, CPU, memory_format)
 
 
 def test_vectors_travel_in_torchs_order_however_weights_lie() -> None:
     plain, turned = convolutions(torch.contiguous_format), convolutions(torch.channels_last)
     assert not torch.equal(plain.flat, turned.flat)
-    for net in (turned, turned.frozen()):
+    for net in (turned, turned.frozen_copy()):
         assert net.modules[0].get_parameter("0.weight").is_contiguous(memory_format=torch.channels_last)
         for take in (net.views, net.dump):
             sent = take(["body", "head"])
@@ -118,7 +118,7 @@ def test_scratch_is_allocated_once_and_is_as_long_as_the_model() -> None:
 
 
 def test_a_block_without_numbers_has_an_empty_vector() -> None:
-    net = Net(lambda: [("body", nn.Linear(2, 1)), ("end", nn.Flatten())], CPU)
+    net = BlockModel(lambda: [("body", nn.Linear(2, 1)), ("end", nn.Flatten())], CPU)
     assert net.layout.sizes == {"body": 3, "end": 0}
     assert net.views(["end"])["end"].data.tolist() == []
     net.run(batch(8, inputs=2)[0])
@@ -147,8 +147,8 @@ def test_batch_statistics_travel_under_a_key_of_their_own() -> None:
 
 def test_the_frozen_twin_is_another_model_that_never_learns() -> None:
     net = tower()
-    twin = net.frozen()
-    assert net.frozen() is twin
+    twin = net.frozen_copy()
+    assert net.frozen_copy() is twin
     twin.load(net.dump(net.layout.names))
     x, y = batch()
     torch.autograd.backward(F.cross_entropy(twin.run(net.run(x, 0, 2), 2), y))
@@ -166,7 +166,7 @@ def test_a_model_is_frozen_where_it_stands(memory_format: torch.memory_format) -
         body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten())
         return [("body", body), ("head", nn.Linear(16, 2))]
 
-    net = Net(make, CPU, memory_format)
+    net = BlockModel(make, CPU, memory_format)
     net.flat.uniform_(-1, 1)
     net.run(torch.randn(8, 3, 4, 4).contiguous(memory_format=memory_format))
     then = net.dump(net.layout.sizes)
@@ -179,22 +179,22 @@ def test_a_model_is_frozen_where_it_stands(memory_format: torch.memory_format) -
 
 def test_the_frozen_twin_uses_the_batch_statistics_it_was_given() -> None:
     net = normalised()
-    twin = net.frozen()
+    twin = net.frozen_copy()
     twin.run(batch()[0])
     assert twin.dump(["body.buffers"])["body.buffers"].data.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
 def test_only_batch_statistics_that_are_in_the_making_mix_examples() -> None:
     net = normalised()
-    assert [net.mixes(0), net.mixes(1)] == [True, False]
-    assert not net.frozen().mixes(0)
+    assert [net.uses_batch_stats(0), net.uses_batch_stats(1)] == [True, False]
+    assert not net.frozen_copy().uses_batch_stats(0)
     net.train_mode(False)
-    assert not net.mixes(0)
+    assert not net.uses_batch_stats(0)
 
     def by_groups() -> list[Block]:
         return [("body", nn.Sequential(nn.Linear(5, 4), nn.GroupNorm(2, 4))), ("head", nn.Linear(4, 3))]
 
-    assert not Net(by_groups, CPU).mixes(0)
+    assert not BlockModel(by_groups, CPU).uses_batch_stats(0)
 
 
 def test_logits_are_float32_whatever_the_blocks_compute_in() -> None:

@@ -15,69 +15,69 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from edge.data.augment import Profile
 from edge.data.registry import Split
-from edge.methods.fedprox import Prox
+from edge.methods.fedprox import FedProxCorrection
 from edge.protocol import client_state
-from edge.protocol.config import ModelConfig, Plan, TrainConfig
+from edge.protocol.config import ModelConfig, TrainConfig, TrainingPlan
 from edge.protocol.messages import GLOBAL, Evaluate, Train
 from edge.protocol.payload import MODEL, Vector, sha256
 from edge.training.batches import Loader, LocalBatches
 from edge.training.sgd import Sgd
-from edge.training.trainer import Site
+from edge.training.trainer import LocalTrainer
 from tests.toy import batch, federation, tower, vector, visit
 
 
 @pytest.mark.parametrize(
     ("config", "samples", "plan"),
     [
-        (TrainConfig(batch=10, local_epochs=2), 25, Plan(6, 50, 3)),
-        (TrainConfig(batch=10, local_epochs=2, drop_last=True), 25, Plan(4, 40, 2)),
-        (TrainConfig(batch=10, local_steps=4), 25, Plan(4, 35, 3)),  # 25, then 10 of the second epoch
-        (TrainConfig(batch=10, local_steps=6), 25, Plan(6, 50, 3)),
-        (TrainConfig(batch=10, local_steps=4, drop_last=True), 25, Plan(4, 40, 2)),
-        (TrainConfig(batch=10, local_steps=2), 25, Plan(2, 20, 3)),
-        (TrainConfig(batch=10, drop_last=True), 9, Plan(0, 0, 0)),
-        (TrainConfig(batch=10), 0, Plan(0, 0, 0)),
+        (TrainConfig(batch=10, local_epochs=2), 25, TrainingPlan(6, 50, 3)),
+        (TrainConfig(batch=10, local_epochs=2, drop_last=True), 25, TrainingPlan(4, 40, 2)),
+        (TrainConfig(batch=10, local_steps=4), 25, TrainingPlan(4, 35, 3)),  # 25, then 10 of the second epoch
+        (TrainConfig(batch=10, local_steps=6), 25, TrainingPlan(6, 50, 3)),
+        (TrainConfig(batch=10, local_steps=4, drop_last=True), 25, TrainingPlan(4, 40, 2)),
+        (TrainConfig(batch=10, local_steps=2), 25, TrainingPlan(2, 20, 3)),
+        (TrainConfig(batch=10, drop_last=True), 9, TrainingPlan(0, 0, 0)),
+        (TrainConfig(batch=10), 0, TrainingPlan(0, 0, 0)),
     ],
 )
-def test_a_plan_by_hand(config: TrainConfig, samples: int, plan: Plan) -> None:
+def test_a_plan_by_hand(config: TrainConfig, samples: int, plan: TrainingPlan) -> None:
     assert config.plan(samples) == plan
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+def site(tmp_path_factory: pytest.TempPathFactory) -> LocalTrainer:
     run = federation(tmp_path_factory.mktemp("site"))
     run.ledger.close()
-    return Site(run.job)
+    return LocalTrainer(run.job)
 
 
-def drawn(site: Site, config: TrainConfig, key: tuple[int, int, int]) -> list[list[int]]:
+def drawn(site: LocalTrainer, config: TrainConfig, key: tuple[int, int, int]) -> list[list[int]]:
     """The labels of each batch of a visit to the client of ``key``."""
-    return [y.tolist() for _, y in LocalBatches(site.train_set, site.shares.train[key[2]], config, key)()]
+    return [y.tolist() for _, y in LocalBatches(site.train_set, site.client_indices.train[key[2]], config, key)()]
 
 
-def test_a_visit_draws_as_many_batches_as_planned(site: Site) -> None:
-    held = len(site.shares.train[0])
+def test_a_visit_draws_as_many_batches_as_planned(site: LocalTrainer) -> None:
+    held = len(site.client_indices.train[0])
     for config in (TrainConfig(batch=50, local_epochs=2), TrainConfig(batch=50, local_steps=9, drop_last=True)):
         batches, plan = drawn(site, config, (0, 0, 0)), config.plan(held)
         assert (len(batches), sum(map(len, batches))) == (plan.steps, plan.samples)
 
 
-def test_an_epoch_holds_each_example_once_in_a_new_order(site: Site) -> None:
-    held = len(site.shares.train[0])
+def test_an_epoch_holds_each_example_once_in_a_new_order(site: LocalTrainer) -> None:
+    held = len(site.client_indices.train[0])
     first, second = drawn(site, TrainConfig(batch=held, local_epochs=2), (0, 0, 0))
-    assert sorted(first) == sorted(second) == sorted(site.data.train.y[site.shares.train[0]].tolist())
+    assert sorted(first) == sorted(second) == sorted(site.data.train.y[site.client_indices.train[0]].tolist())
     assert first != second
 
 
-def test_the_order_depends_on_seed_round_and_client_alone(site: Site) -> None:
+def test_the_order_depends_on_seed_round_and_client_alone(site: LocalTrainer) -> None:
     config = TrainConfig(batch=50)
     assert drawn(site, config, (0, 1, 2)) == drawn(site, config, (0, 1, 2))
     assert drawn(site, config, (0, 1, 2)) != drawn(site, config, (0, 2, 2))
     assert drawn(site, config, (0, 1, 2)) != drawn(site, config, (1, 1, 2))
 
 
-def test_a_further_phase_has_an_order_of_its_own(site: Site) -> None:
-    batches = LocalBatches(site.train_set, site.shares.train[0], TrainConfig(batch=50), (0, 0, 0))
+def test_a_further_phase_has_an_order_of_its_own(site: LocalTrainer) -> None:
+    batches = LocalBatches(site.train_set, site.client_indices.train[0], TrainConfig(batch=50), (0, 0, 0))
     first, second = (torch.cat([y for _, y in batches()]) for _ in range(2))
     assert torch.equal(first.sort().values, second.sort().values)
     assert not torch.equal(first, second)
@@ -86,19 +86,19 @@ def test_a_further_phase_has_an_order_of_its_own(site: Site) -> None:
 # --- nothing is allocated per client ----------------------------------------------------------------------------------
 
 
-def asked(site: Site, client: int, start: Vector) -> Train:
+def asked(site: LocalTrainer, client: int, start: Vector) -> Train:
     """A visit of round 0 that begins with all parameters as ``start`` says, cut into blocks."""
     cuts = np.cumsum(list(site.net.layout.sizes.values()))[:-1]
     pieces = zip(site.net.layout.sizes, np.split(start.data, cuts), strict=True)
     return Train(client, 0, 0.1, {}, {MODEL: {key: Vector(piece) for key, piece in pieces}})
 
 
-def start_of(site: Site) -> Vector:
+def start_of(site: LocalTrainer) -> Vector:
     """Where the net of a site stands."""
     return Vector(site.net.flat.numpy().copy())
 
 
-def test_an_update_is_a_view_of_the_model_that_the_next_visit_overwrites(site: Site) -> None:
+def test_an_update_is_a_view_of_the_model_that_the_next_visit_overwrites(site: LocalTrainer) -> None:
     start, flat = start_of(site), site.net.flat.numpy()
     first = site.train(asked(site, 0, start), None, None).payload[MODEL]
     assert all(np.shares_memory(vector.data, flat) for vector in first.values())
@@ -126,7 +126,7 @@ class Allocations(TorchDispatchMode):
 
 def test_a_step_allocates_no_vector_as_long_as_the_model() -> None:
     net = tower((5, 50, 50, 3))
-    prox = Prox({"mu": 0.1, "half": True})
+    prox = FedProxCorrection({"mu": 0.1, "half": True})
     config = TrainConfig(momentum=0.9, nesterov=True, weight_decay=0.1, clip=1.0)
     for _ in range(2):  # visits
         prox.begin(net, {}, {}, visit(net))
@@ -141,9 +141,9 @@ def test_a_step_allocates_no_vector_as_long_as_the_model() -> None:
 # --- precision --------------------------------------------------------------------------------------------------------
 
 
-def test_training_in_bf16_is_scored_in_fp32(site: Site) -> None:
+def test_training_in_bf16_is_scored_in_fp32(site: LocalTrainer) -> None:
     start = start_of(site)
-    half = Site(replace(site.job, train=replace(site.job.train, precision="bf16")))
+    half = LocalTrainer(replace(site.job, train=replace(site.job.train, precision="bf16")))
     exact, rounded = (
         np.concatenate([v.data for v in one.train(asked(one, 0, start), None, None).payload[MODEL].values()])
         for one in (site, half)
@@ -207,7 +207,7 @@ def test_examples_prepared_once_a_visit_are_those_prepared_batch_by_batch(
         assert x.stride() == x_anew.stride()
 
 
-def test_a_model_that_is_too_large_is_refused_before_it_takes_any_memory(site: Site) -> None:
-    wide = Site(replace(site.job, model=ModelConfig("digits-cnn", width=4096)))
+def test_a_model_that_is_too_large_is_refused_before_it_takes_any_memory(site: LocalTrainer) -> None:
+    wide = LocalTrainer(replace(site.job, model=ModelConfig("digits-cnn", width=4096)))
     with pytest.raises(ValueError, match=r"^model\.name = 'digits-cnn': of width 4096 it has 906,354,698 parameters"):
         wide.describe(data=False)

@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coordinator.rounds.synchronous import POLICIES
-from edge.methods.fedprox import Prox
+from edge.methods.fedprox import FedProxCorrection
 from edge.protocol.config import TrainConfig
-from edge.training.block_model import Net
-from edge.training.client_update import Correction, Local
-from edge.training.cuda_graphs import WARM_UP_STEPS, Replayed, Stepper
+from edge.training.block_model import BlockModel
+from edge.training.client_update import ClientUpdate, GradientCorrection
+from edge.training.cuda_graphs import WARM_UP_STEPS, GraphStep, StepFactory
 from edge.training.sgd import Sgd
 from tests.toy import Direct, Run, batch, federation, play, tower, visit, whole
 
@@ -59,7 +59,7 @@ def replayed(folder: Path, graphs: Graphs, method: str, **how: Any) -> Run:
     run = federation(folder, method, **how)
     assert isinstance(run.workers, Direct)
     site = run.workers.site
-    site.stepper = Stepper(site.net, site.job.train, graphs)
+    site.stepper = StepFactory(site.net, site.job.train, graphs)
     try:
         return Run(run, POLICIES[run.rules.policy](run))
     finally:
@@ -101,7 +101,9 @@ def test_a_run_of_replayed_steps_ends_in_the_same_bits(
 # --- one visit --------------------------------------------------------------------------------------------------------
 
 
-def steps(half: Local, stepper: Stepper, net: Net, batches: list[tuple[Tensor, Tensor]], **how: Any) -> list[float]:
+def steps(
+    half: ClientUpdate, stepper: StepFactory, net: BlockModel, batches: list[tuple[Tensor, Tensor]], **how: Any
+) -> list[float]:
     """The losses of a visit that starts where the net stands."""
     about = replace(visit(net), **how)
     half.begin(net, whole(net), {}, about)
@@ -116,11 +118,14 @@ BATCHES = [batch(8, seed) for seed in range(5)]
 
 def test_a_short_batch_runs_as_it_is() -> None:
     graphs, net = Graphs(), tower()
-    stepper = Stepper(net, TrainConfig(batch=8), graphs)
-    noted = steps(Local({}), stepper, net, [*BATCHES[:4], batch(3, 9), BATCHES[4]])
+    stepper = StepFactory(net, TrainConfig(batch=8), graphs)
+    noted = steps(ClientUpdate({}), stepper, net, [*BATCHES[:4], batch(3, 9), BATCHES[4]])
     assert (graphs.made, graphs.replays) == (1, 5 - WARM_UP_STEPS)
     plain = tower()
-    assert steps(Local({}), Stepper(plain, TrainConfig()), plain, [*BATCHES[:4], batch(3, 9), BATCHES[4]]) == noted
+    assert (
+        steps(ClientUpdate({}), StepFactory(plain, TrainConfig()), plain, [*BATCHES[:4], batch(3, 9), BATCHES[4]])
+        == noted
+    )
     assert torch.equal(net.flat, plain.flat)
     assert net.executed.tolist() == plain.executed.tolist()
 
@@ -128,9 +133,9 @@ def test_a_short_batch_runs_as_it_is() -> None:
 def test_a_step_on_some_blocks_is_another_kind_of_step() -> None:
     nets, graphs = (tower(), tower()), Graphs()
     for net, made in zip(nets, (graphs, None), strict=True):
-        half = Local({})
+        half = ClientUpdate({})
         half.begin(net, whole(net), {}, visit(net))
-        step = Stepper(net, TrainConfig(batch=8), made).begin(visit(net), half, [])
+        step = StepFactory(net, TrainConfig(batch=8), made).begin(visit(net), half, [])
         for only in (["b1"], None, ["b4"]):
             for x, y in BATCHES:
                 step(half.loss, x, y, only=only)
@@ -147,18 +152,18 @@ def test_a_step_size_in_a_tensor_gives_the_same_bits(lr: float) -> None:
     assert torch.equal(number.flat, tensor.flat)
 
 
-class Fading(Local):
+class Fading(ClientUpdate):
     """Breaks the promise: its loss depends on the round."""
 
     capturable = True
 
-    def loss(self, net: Net, x: Tensor, y: Tensor) -> Tensor:
-        return self.note(F.cross_entropy(net.run(x), y)) / (1 + self.visit.round)
+    def loss(self, net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
+        return self.record_loss(F.cross_entropy(net.run(x), y)) / (1 + self.visit.round)
 
 
 def test_a_replay_knows_nothing_of_a_visit_but_what_is_promised() -> None:
     net, plain = tower(), tower()
-    replaying, as_it_is = Stepper(net, TrainConfig(batch=8), Graphs()), Stepper(plain, TrainConfig(batch=8))
+    replaying, as_it_is = StepFactory(net, TrainConfig(batch=8), Graphs()), StepFactory(plain, TrainConfig(batch=8))
     for round, same in ((0, True), (1, False)):
         steps(Fading({}), replaying, net, BATCHES, round=round)
         steps(Fading({}), as_it_is, plain, BATCHES, round=round)
@@ -168,33 +173,35 @@ def test_a_replay_knows_nothing_of_a_visit_but_what_is_promised() -> None:
 # --- who is captured --------------------------------------------------------------------------------------------------
 
 
-class Silent(Local):
+class Silent(ClientUpdate):
     """Overrides, and promises nothing."""
 
-    def loss(self, net: Net, x: Tensor, y: Tensor) -> Tensor:
-        return self.note(F.cross_entropy(net.run(x), y) if float(x.sum()) > 0 else net.run(x).sum())
+    def loss(self, net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
+        return self.record_loss(F.cross_entropy(net.run(x), y) if float(x.sum()) > 0 else net.run(x).sum())
 
 
-class Push(Correction):
+class Push(GradientCorrection):
     """Promises nothing either."""
 
 
 @pytest.mark.parametrize(
     ("half", "corrections", "kind"),
     [
-        (Local({}), [], Replayed),
-        (Local({}), [Prox({"mu": 0.1, "half": True})], Replayed),
+        (ClientUpdate({}), [], GraphStep),
+        (ClientUpdate({}), [FedProxCorrection({"mu": 0.1, "half": True})], GraphStep),
         (Silent({}), [], Sgd),
-        (Local({}), [Prox({"mu": 0.1, "half": True}), Push({})], Sgd),
+        (ClientUpdate({}), [FedProxCorrection({"mu": 0.1, "half": True}), Push({})], Sgd),
     ],
 )
-def test_only_halves_that_promise_it_are_captured(half: Local, corrections: list[Correction], kind: type) -> None:
+def test_only_halves_that_promise_it_are_captured(
+    half: ClientUpdate, corrections: list[GradientCorrection], kind: type
+) -> None:
     net = tower()
-    assert type(Stepper(net, TrainConfig(), Graphs()).begin(visit(net), half, corrections)) is kind
+    assert type(StepFactory(net, TrainConfig(), Graphs()).begin(visit(net), half, corrections)) is kind
 
 
 def test_without_graphs_steps_are_plain_and_their_size_is_a_number() -> None:
     net = tower()
-    step = Stepper(net, TrainConfig()).begin(visit(net), Local({}), [])
+    step = StepFactory(net, TrainConfig()).begin(visit(net), ClientUpdate({}), [])
     assert isinstance(step, Sgd)
     assert step.lr == 0.1 and isinstance(step.lr, float)

@@ -17,7 +17,7 @@ from coordinator.methods.registry import resolve
 from edge.data.registry import dataset
 from edge.profile.describe import activations_per_example, cached_counts, flops_per_example
 from edge.protocol.config import DataConfig, ModelConfig
-from edge.training.block_model import Block, Net, build, load_dotted
+from edge.training.block_model import Block, BlockModel, build, load_dotted
 from edge.training.client_update import first_last
 from tests.toy import CPU, DIGITS_CNN, batch, described, shifted, tower, tower_blocks, visit, whole
 
@@ -56,7 +56,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, int]]] = [
 def test_a_row_foresees_the_flops_of_a_step(name: str, options: dict[str, Any], choice: dict[str, int]) -> None:
     net, method = tower(), resolve(name)
     row, chosen = method.objective, method.options(**options)
-    half = load_dotted(row.client)(method.share(chosen, row))
+    half = load_dotted(row.client)(method.options_of(chosen, row))
     half.begin(net, whole(net), {}, visit(net, **choice))
     shifted(net)
     flops = flops_per_example(tower_blocks, (1, 1, 5))
@@ -64,7 +64,7 @@ def test_a_row_foresees_the_flops_of_a_step(name: str, options: dict[str, Any], 
     net.executed[:] = 0
     with FlopCounterMode(display=False) as counter:
         torch.autograd.backward(half.loss(net, x, y))
-    foreseen = row.passes(4, chosen, choice)
+    foreseen = row.pass_counts(4, chosen, choice)
     assert (net.executed == 8 * foreseen).all()
     assert counter.get_total_flops() == (foreseen * flops).sum() * 8
 
@@ -72,15 +72,15 @@ def test_a_row_foresees_the_flops_of_a_step(name: str, options: dict[str, Any], 
 @pytest.mark.parametrize(("name", "options", "choice"), CASES)
 def test_so_it_is_for_blocks_of_many_layers(name: str, options: dict[str, Any], choice: dict[str, int]) -> None:
     config = ModelConfig("resnet18", width=4, blocks="balanced:4")
-    net, method = Net(lambda: build(config, 10, 3), CPU), resolve(name)
+    net, method = BlockModel(lambda: build(config, 10, 3), CPU), resolve(name)
     row, chosen = method.objective, method.options(**options)
-    half = load_dotted(row.client)(method.share(chosen, row))
+    half = load_dotted(row.client)(method.options_of(chosen, row))
     half.begin(net, whole(net), {}, visit(net, **choice))
     flops = flops_per_example(lambda: build(config, 10, 3), (3, 16, 16))
     x, y = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1])
     with FlopCounterMode(display=False) as counter:
         torch.autograd.backward(half.loss(net, x, y))
-    assert counter.get_total_flops() == 2 * (row.passes(4, chosen, choice) * flops).sum()
+    assert counter.get_total_flops() == 2 * (row.pass_counts(4, chosen, choice) * flops).sum()
 
 
 @pytest.mark.parametrize("groups", [1, 3, 12])
@@ -96,11 +96,11 @@ def test_a_convolution_in_groups_costs_as_little_backward_as_forward(groups: int
 def test_the_exact_drop_runs_all_local_data_forward_twice() -> None:
     net, method = tower(), resolve("fedbr")
     chosen, choice = FedBROptions(drop="exact"), {"alpha": 1, "full": 1}
-    half = load_dotted(method.objective.client)(method.share(chosen, method.objective))
+    half = load_dotted(method.objective.client)(method.options_of(chosen, method.objective))
     half.begin(net, whole(net), {}, visit(net, **choice))
     half.end(net, visit(net))
     # The visit's client holds one batch of 8.
-    assert (net.executed == 8 * method.objective.whole_passes(4, chosen, choice)).all()
+    assert (net.executed == 8 * method.objective.once_per_visit_pass_counts(4, chosen, choice)).all()
     assert net.executed.sum() == 2 * 8 * 4
 
 

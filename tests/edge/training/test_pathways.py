@@ -19,31 +19,31 @@ from torch import Tensor, nn
 
 from coordinator.methods.fedbr import FedBROptions
 from coordinator.methods.fedmlb import FedMLBOptions
-from edge.methods.fedbr import FedBR
-from edge.methods.fedmlb import FedMLB
+from edge.methods.fedbr import FedBRUpdate
+from edge.methods.fedmlb import FedMLBUpdate
 from edge.protocol.config import TrainConfig
-from edge.training.block_model import Block, Net
-from edge.training.client_update import Local
-from edge.training.pathways import Form, PathwayLoss
+from edge.training.block_model import Block, BlockModel
+from edge.training.client_update import ClientUpdate
+from edge.training.pathways import PathwayForm, PathwayLoss
 from edge.training.sgd import Sgd
 from tests.toy import CPU, batch, gradient, shifted, tower, tower_blocks, visit, whole
 
 BLOCKS = 4
 
 
-FORMS: tuple[Form, ...] = ("each", "sweep")
+FORMS: tuple[PathwayForm, ...] = ("each", "sweep")
 
 
-def fedmlb(net: Net, form: Form = "each", **options: Any) -> FedMLB:
-    """FedMLB's client half at the start of a visit."""
-    half = FedMLB(FedMLBOptions(**options).model_dump())
+def fedmlb(net: BlockModel, form: PathwayForm = "each", **options: Any) -> FedMLBUpdate:
+    """FedMLB's client side at the start of a visit."""
+    half = FedMLBUpdate(FedMLBOptions(**options).model_dump())
     half.begin(net, whole(net), {}, replace(visit(net), pathways=form))
     return half
 
 
-def fedbr(net: Net, alpha: int, form: Form = "each", **options: Any) -> FedBR:
-    """FedBR's client half at the start of a visit with a full download."""
-    half = FedBR(FedBROptions(**options).model_dump())
+def fedbr(net: BlockModel, alpha: int, form: PathwayForm = "each", **options: Any) -> FedBRUpdate:
+    """FedBR's client side at the start of a visit with a full download."""
+    half = FedBRUpdate(FedBROptions(**options).model_dump())
     half.begin(net, whole(net), {}, replace(visit(net, alpha=alpha, full=1), pathways=form))
     return half
 
@@ -103,8 +103,8 @@ def test_extreme_logits_give_finite_losses_and_gradients(direction: Any) -> None
 
 
 def slow(
-    net: Net,
-    frozen: Net,
+    net: BlockModel,
+    frozen: BlockModel,
     pathways: Sequence[int],
     lambda1: float = 1.0,
     lambda2: float = 1.0,
@@ -143,7 +143,7 @@ def slow(
     return float(total.detach()), torch.cat([grad.reshape(-1) for grad in grads]).numpy()
 
 
-def assert_same(half: FedMLB | FedBR, net: Net, pathways: Sequence[int], **how: Any) -> None:
+def assert_same(half: FedMLBUpdate | FedBRUpdate, net: BlockModel, pathways: Sequence[int], **how: Any) -> None:
     shifted(net)
     value, theirs = slow(net, half.frozen, pathways, **how)
     ours = gradient(half, net, *batch())
@@ -155,7 +155,7 @@ def assert_same(half: FedMLB | FedBR, net: Net, pathways: Sequence[int], **how: 
 @pytest.mark.parametrize("order", ["LG", "GL"])
 @pytest.mark.parametrize("pathways", [None, (2,), (1, 3)])
 def test_fedmlbs_gradient_with_any_pathways_in_both_orders(
-    order: str, pathways: tuple[int, ...] | None, form: Form
+    order: str, pathways: tuple[int, ...] | None, form: PathwayForm
 ) -> None:
     net = tower()
     half = fedmlb(net, form, order=order, pathways=pathways)
@@ -183,13 +183,13 @@ def test_fedmlbs_divergence_moves_pathways_unless_they_are_detached() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("alpha", "pathways"), [(1, (3,)), (2, (2, 3)), (3, (1, 2, 3))])
-def test_fedbr_takes_the_last_alpha_pathways(alpha: int, pathways: tuple[int, ...], form: Form) -> None:
+def test_fedbr_takes_the_last_alpha_pathways(alpha: int, pathways: tuple[int, ...], form: PathwayForm) -> None:
     net = tower()
     assert_same(fedbr(net, alpha, form), net, pathways)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_fedbrs_options_change_the_loss_as_they_say(form: Form) -> None:
+def test_fedbrs_options_change_the_loss_as_they_say(form: PathwayForm) -> None:
     for options, how in (
         ({"norm": "all"}, {"divisor": 3.0}),
         ({"norm": "none"}, {"divisor": 1.0}),
@@ -206,7 +206,7 @@ def test_fedbrs_options_change_the_loss_as_they_say(form: Form) -> None:
 # --- in one sweep -----------------------------------------------------------------------------------------------------
 
 
-def heard(net: Net) -> list[tuple[int, int]]:
+def heard(net: BlockModel) -> list[tuple[int, int]]:
     """(block counted from 0, examples) of every call of a net's blocks, from now on."""
     calls: list[tuple[int, int]] = []
     for index, module in enumerate(net.modules):
@@ -249,7 +249,7 @@ def test_both_forms_execute_the_same_passes(order: str) -> None:
     assert [row[0] for row in counts[0]] == through
 
 
-def with_statistics() -> Net:
+def with_statistics() -> BlockModel:
     """Four blocks, of which the third mixes the examples of a batch while it trains."""
 
     def make() -> list[Block]:
@@ -257,7 +257,7 @@ def with_statistics() -> Net:
         blocks[2] = ("b3", nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Tanh()))
         return blocks
 
-    return Net(make, CPU)
+    return BlockModel(make, CPU)
 
 
 def test_pathways_stay_apart_where_a_block_mixes_examples() -> None:
@@ -287,9 +287,9 @@ def test_the_frozen_model_mixes_no_examples_so_its_pathways_sweep() -> None:
 # --- a round's first step ---------------------------------------------------------------------------------------------
 
 
-def factors(half: Local, net: Net) -> list[float]:
+def factors(half: ClientUpdate, net: BlockModel) -> list[float]:
     """By how much each block's gradient is larger than FedAvg's."""
-    plain = Local({})
+    plain = ClientUpdate({})
     plain.begin(net, whole(net), {}, visit(net))
     mine, theirs = gradient(half, net, *batch()), gradient(plain, net, *batch())
     found = []
@@ -338,7 +338,7 @@ def test_the_frozen_model_has_the_parts_that_never_travel_as_the_client_holds_th
     net = tower()
     private = net.dump(["b4"])
     arrived = {key: vector for key, vector in whole(tower(seed=5))["model"].items() if key != "b4"}
-    half = FedMLB(FedMLBOptions().model_dump())
+    half = FedMLBUpdate(FedMLBOptions().model_dump())
     half.begin(net, {"model": arrived}, {"model": private}, visit(net))
     assert torch.equal(half.frozen.flat, net.flat)
     assert np.array_equal(half.frozen.dump(["b4"])["b4"].data, private["b4"].data)
@@ -350,7 +350,7 @@ def test_the_frozen_model_has_the_parts_that_never_travel_as_the_client_holds_th
 def test_fedbr_starts_from_its_own_first_blocks_and_the_global_last_ones() -> None:
     net, kept, sent = tower(), whole(tower(seed=3))["model"], whole(tower(seed=4))["model"]
     down = {"model": {key: sent[key] for key in ("b3", "b4")}}
-    half = FedBR(FedBROptions().model_dump())
+    half = FedBRUpdate(FedBROptions().model_dump())
     half.begin(net, down, {"model": {key: kept[key] for key in ("b1", "b2", "b3")}}, visit(net, alpha=2, full=0))
     combined = net.dump(net.layout.names)
     assert [combined[key].version for key in ("b1", "b2")] == [kept[key].version for key in ("b1", "b2")]
@@ -362,7 +362,7 @@ def test_fedbr_starts_from_its_own_first_blocks_and_the_global_last_ones() -> No
 def test_a_client_that_lacks_a_block_says_so() -> None:
     net = tower()
     with pytest.raises(ValueError, match="client 0 has never held b1, b2 and was not sent it"):
-        Local({}).begin(net, {"model": net.dump(["b3", "b4"])}, {}, visit(net))
+        ClientUpdate({}).begin(net, {"model": net.dump(["b3", "b4"])}, {}, visit(net))
 
 
 def reported_drop(losses: Sequence[float], **options: Any) -> float:

@@ -13,27 +13,27 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edge.protocol.config import TrainConfig
-from edge.training.block_model import Net
+from edge.training.block_model import BlockModel
 from edge.training.sgd import Sgd, clip
 from tests.toy import CPU, batch, tower
 
 
-def cross_entropy(net: Net, x: Tensor, y: Tensor) -> Tensor:
+def cross_entropy(net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(net.run(x), y)
 
 
-def push(amount: float, block: str | None = None) -> Callable[[Net], None]:
+def push(amount: float, block: str | None = None) -> Callable[[BlockModel], None]:
     """A correction that adds ``amount`` to the gradient of one block, or of all."""
 
-    def correct(net: Net) -> None:
+    def correct(net: BlockModel) -> None:
         net.grad[net.slices[block] if block else slice(None)].add_(amount)
 
     return correct
 
 
-def weight(value: float) -> Net:
+def weight(value: float) -> BlockModel:
     """A net of one weight."""
-    net = Net(lambda: [("w", nn.Linear(1, 1, bias=False))], CPU)
+    net = BlockModel(lambda: [("w", nn.Linear(1, 1, bias=False))], CPU)
     net.flat.fill_(value)
     return net
 
@@ -183,7 +183,7 @@ def test_bf16_normalises_with_statistics_of_float32() -> None:
 def test_the_loss_is_float32_in_bf16() -> None:
     seen = []
 
-    def watched(net: Net, x: Tensor, y: Tensor) -> Tensor:
+    def watched(net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
         seen.extend([net.run(x, 0, 2).dtype, net.run(x).dtype])
         loss = cross_entropy(net, x, y)
         seen.append(loss.dtype)

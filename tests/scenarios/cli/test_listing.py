@@ -12,7 +12,7 @@ import pytest
 from edge.protocol.config import PartitionConfig
 from scenarios.cli import listing, main
 from scenarios.config.load import ScenarioError
-from scenarios.config.schema import Partition
+from scenarios.config.schema import PartitionSection
 from scenarios.studies import doctor
 
 
@@ -71,12 +71,12 @@ def test_a_server_optimiser_is_listed_with_its_options() -> None:
 
 
 def test_every_kind_of_partition_is_listed() -> None:
-    kinds = get_args(Partition.model_fields["kind"].annotation)
+    kinds = get_args(PartitionSection.model_fields["kind"].annotation)
 
     assert [row["name"] for row in listing.rows("partitions")] == list(kinds)
     assert kinds == get_args(get_type_hints(PartitionConfig)["kind"])
     for row in listing.rows("partitions"):
-        assert {key.rpartition(".")[2] for key in row["options"]} <= set(Partition.model_fields)
+        assert {key.rpartition(".")[2] for key in row["options"]} <= set(PartitionSection.model_fields)
 
 
 GUESSED: listing.Row = {
@@ -177,7 +177,7 @@ def test_an_unknown_word_names_the_nearest() -> None:
 
 @pytest.mark.parametrize("what", listing.KINDS)
 def test_each_list_is_shown_to_people_and_as_json(what: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.guarded(["list", what, "--json"]) == 0
+    assert main.run_command(["list", what, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     stream = io.StringIO()
     listing.show(what, listing.rows(what), stream)
@@ -188,7 +188,7 @@ def test_each_list_is_shown_to_people_and_as_json(what: str, capsys: pytest.Capt
 
 
 def test_the_doctor_says_what_a_run_needs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.guarded(["doctor", "--json"]) == 0
+    assert main.run_command(["doctor", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
 
     assert found["cores"] >= 1

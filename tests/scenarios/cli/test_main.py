@@ -14,11 +14,11 @@ import psutil
 import pytest
 
 from coordinator.records.store import read
-from coordinator.rounds.run import Progress
-from coordinator.workers.launcher import Nursery
+from coordinator.rounds.run import RoundFinished
+from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli import main
 from scenarios.config.load import load
-from scenarios.host import Host, Interrupt, check_folder, make_folder
+from scenarios.host import Host, StopFlag, check_folder, make_folder
 from scenarios.report import html, terminal
 from scenarios.runner import run
 
@@ -33,7 +33,7 @@ RUN_KEYS = {
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """The message of a command line that must be refused, without its ``fedbr:``."""
-    assert main.guarded(words) == 2
+    assert main.run_command(words) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "Traceback" not in captured.err
@@ -48,7 +48,7 @@ def command(*words: str) -> list[str]:
 def test_a_run_as_json_is_one_object_with_exactly_the_promised_keys(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main.guarded(["run", *TINY, "--out", str(tmp_path), "--run-id", "a", "--seed", "3", "--json"]) == 0
+    assert main.run_command(["run", *TINY, "--out", str(tmp_path), "--run-id", "a", "--seed", "3", "--json"]) == 0
     captured = capsys.readouterr()
     result = json.loads(captured.out)
 
@@ -103,12 +103,13 @@ WORDS = ["run", "compare", "check", "report", "list", "doctor", "study budget", 
 
 @pytest.mark.parametrize("word", WORDS)
 def test_every_command_explains_itself(word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.guarded([*word.split(), "--help"]) == 0
+    assert main.run_command([*word.split(), "--help"]) == 0
     assert f"fedbr {word}" in capsys.readouterr().out
 
 
 def test_help_needs_neither_numpy_nor_the_scenarios() -> None:
-    code = "import sys; from scenarios.cli import main; main.guarded(['--help']); print({'numpy', 'zmq'} & {*sys.modules})"
+    code = "import sys; from scenarios.cli import main; main.run_command(['--help']); "
+    code += "print({'numpy', 'zmq'} & {*sys.modules})"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert ended.stdout.splitlines()[-1] == "set()"
@@ -196,7 +197,7 @@ CUT = ["digits", "budget.virtual_seconds=1 ms", "--workers", "1", "--run-id", "a
 
 
 def test_a_run_that_is_cut_in_its_first_round_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.guarded(["run", *CUT, "--out", str(tmp_path)]) == 0
+    assert main.run_command(["run", *CUT, "--out", str(tmp_path)]) == 0
     captured = capsys.readouterr()
 
     assert captured.err.splitlines()[1].startswith("fedbr 1/40 cut  accuracy -  virtual 1 ms")
@@ -210,7 +211,7 @@ def test_a_report_that_cannot_be_written_does_not_lose_the_run(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(html, "build", full)
-    assert main.guarded(["run", *CUT, "--out", str(tmp_path), "--json"]) == 0
+    assert main.run_command(["run", *CUT, "--out", str(tmp_path), "--json"]) == 0
     captured = capsys.readouterr()
 
     assert json.loads(captured.out)["stopped_by"] == "virtual_seconds"
@@ -240,7 +241,7 @@ def test_ctrl_c_where_nothing_is_kept_ends_with_4_too(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("scenarios.studies.stress.stress", interrupted)
-    assert main.guarded(["stress", "--clients", "10"]) == 4
+    assert main.run_command(["stress", "--clients", "10"]) == 4
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "fedbr: stopped\n")
 
@@ -279,7 +280,7 @@ def test_ctrl_c_ends_a_run_within_5_seconds_with_4_and_a_readable_ledger(tmp_pat
 
 
 def test_a_second_ctrl_c_ends_at_once_with_130() -> None:
-    interrupt = Interrupt()
+    interrupt = StopFlag()
     before = signal.getsignal(signal.SIGINT)
     with interrupt.watching():
         assert not interrupt()
@@ -295,14 +296,14 @@ def test_a_second_ctrl_c_ends_at_once_with_130() -> None:
 def test_a_worker_that_is_killed_in_mid_run_changes_nothing(tmp_path: Path) -> None:
     loaded = load("digits", ["rounds.max=3", "train.local_epochs=1"])
 
-    def kill_one(progress: Progress) -> None:
-        nursery = psutil.Process().children()[0]
+    def kill_one(progress: RoundFinished) -> None:
+        launcher = psutil.Process().children()[0]
         if progress.rounds == 1:
-            os.kill(nursery.children()[0].pid, signal.SIGKILL)
+            os.kill(launcher.children()[0].pid, signal.SIGKILL)
 
-    with Nursery() as nursery:
-        quiet = run(loaded, Host(tmp_path, 2, "cpu", "quiet"), nursery, lambda: False, False)
-        killed = run(loaded, Host(tmp_path, 2, "cpu", "killed", on_round=kill_one), nursery, lambda: False, False)
+    with WorkerLauncher() as launcher:
+        quiet = run(loaded, Host(tmp_path, 2, "cpu", "quiet"), launcher, lambda: False, False)
+        killed = run(loaded, Host(tmp_path, 2, "cpu", "killed", on_round=kill_one), launcher, lambda: False, False)
 
     assert kinds(killed)["worker_died"] == 1
     assert killed["model_sha256"] == quiet["model_sha256"]

@@ -23,28 +23,28 @@ import zmq
 
 from coordinator.methods.registry import Method
 from coordinator.records.store import has_rounds, read
-from coordinator.rounds.run import Federation, Progress
-from coordinator.rounds.synchronous import synchronous
-from coordinator.workers.door import Gate
-from coordinator.workers.instructions import Instruction, Send
-from coordinator.workers.launcher import Nursery
+from coordinator.rounds.run import FederatedRun, RoundFinished
+from coordinator.rounds.synchronous import run_synchronous
+from coordinator.workers.instructions import Instruction, SendTask
+from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
+from coordinator.workers.sockets import RemoteAccess
 from edge.protocol import codec, messages
-from edge.protocol.config import DataConfig, HalfConfig, Job, ModelConfig, TrainConfig
+from edge.protocol.config import ComponentConfig, DataConfig, Job, ModelConfig, TrainConfig
 from edge.runtime.keys import make, read_pair, read_public
-from edge.runtime.numerics import computes
-from edge.runtime.remote_worker import JoinError, bench, fitted
+from edge.runtime.numerics import fingerprint
+from edge.runtime.remote_worker import JoinError, localized_job, open_runner
 from scenarios.cli import main
 from tests.coordinator.aggregation.test_server_interfaces import objective
 from tests.toy import federation
 
 TINY = ["digits", "method=fedavg", "train.local_epochs=1", "rounds.max=2"]
-HALF = HalfConfig("edge.training.client_update:Local")
+HALF = ComponentConfig("edge.training.client_update:ClientUpdate")
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """The message of a command line that must be refused, without its ``fedbr:``."""
-    assert main.guarded(words) == 2
+    assert main.run_command(words) == 2
     captured = capsys.readouterr()
     assert (captured.out, psutil.Process().children(recursive=True)) == ("", [])
     return captured.err.splitlines()[-1].removeprefix("fedbr: ")
@@ -89,7 +89,7 @@ def listening(folder: Path, port: int, run_id: str) -> list[str]:
 
 
 def model_sha256(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
-    assert main.guarded(words) == 0
+    assert main.run_command(words) == 0
     return str(json.loads(capsys.readouterr().out)["model_sha256"])
 
 
@@ -99,13 +99,13 @@ def test_a_worker_of_another_process_gives_the_same_model_to_the_bit(
     port = free_port()
     alone = model_sha256(capsys, ["run", *TINY, "--workers", "1", "--out", str(folder / "runs"), "--json"])
     with worker(folder, port) as alice, worker(folder, port, "eve") as eve:
-        # Nobody works here, so that each number has been made by the guest.
-        assert model_sha256(capsys, [*listening(folder, port, "guest"), "--workers", "0"]) == alone
+        # Nobody works here, so that each number has been made by the remote worker.
+        assert model_sha256(capsys, [*listening(folder, port, "remote_worker"), "--workers", "0"]) == alone
         status, said = ended(alice)
         assert (status, said[0][:11], said[1:]) == (0, "joined run ", ["the run has ended"])
         why = "the run does not know this key: its public half must be named in --allow there"
         assert ended(eve) == (3, [f"tcp://127.0.0.1:{port}: {why}"])
-    ledger = folder / "runs" / "digits" / "guest" / "ledger.sqlite"
+    ledger = folder / "runs" / "digits" / "remote_worker" / "ledger.sqlite"
     rows = read(ledger, "SELECT kind FROM host_events WHERE kind IN ('worker_joined', 'worker_started', 'listening')")
     assert [row["kind"] for row in rows] == ["listening", "worker_joined"]
 
@@ -123,7 +123,7 @@ def outcome(run: Path) -> dict[str, list[tuple[object, ...]]]:
 
 
 @pytest.mark.parametrize("method", ["fedbr", "scaffold"])
-def test_what_clients_keep_travels_to_a_guest_and_back_and_changes_nothing(
+def test_what_clients_keep_travels_to_a_remote_worker_and_back_and_changes_nothing(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     """Of ten clients five are visited in each of three rounds, so that some come with what they kept before."""
@@ -133,11 +133,11 @@ def test_what_clients_keep_travels_to_a_guest_and_back_and_changes_nothing(
     alone = model_sha256(capsys, ["run", *TINY, *asked, *here])
     monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
     with worker(folder, port) as alice:
-        assert model_sha256(capsys, [*listening(folder, port, "guest"), *asked, "--workers", "0"]) == alone
+        assert model_sha256(capsys, [*listening(folder, port, "remote_worker"), *asked, "--workers", "0"]) == alone
         assert ended(alice)[0] == 0
     runs = folder / "runs" / "digits"
-    assert outcome(runs / "guest") == outcome(runs / "alone")
-    assert len(outcome(runs / "guest")["states"]) > 5
+    assert outcome(runs / "remote_worker") == outcome(runs / "alone")
+    assert len(outcome(runs / "remote_worker")["states"]) > 5
     assert list((folder / "tmp").iterdir()) == []
 
 
@@ -145,24 +145,26 @@ PRIVATE_HEAD = objective("private-head", down="without:head", up="without:head",
 """What a client keeps is read for its scores, too."""
 
 
-def pool_for(run: Federation, folder: Path, workers: int, nursery: Nursery) -> Pool:
+def pool_for(run: FederatedRun, folder: Path, workers: int, launcher: WorkerLauncher) -> Pool:
     """A pool that listens for alice."""
     asked = replace(run.job, data_sha256=run.description.data_sha256)
     own = read_pair(folder / "run.key")
-    gate = Gate(f"tcp://127.0.0.1:{free_port()}", own.public, own.secret, [read_public(folder / "alice.pub").decode()])
-    return Pool(asked, workers, nursery, folder, run.ledger.event, bool, gate=gate)
+    remote_access = RemoteAccess(
+        f"tcp://127.0.0.1:{free_port()}", own.public, own.secret, [read_public(folder / "alice.pub").decode()]
+    )
+    return Pool(asked, workers, launcher, folder, run.ledger.event, bool, remote_access=remote_access)
 
 
-def until_ready(pool: Pool, workers: int, guests: Sequence[subprocess.Popen[str]]) -> None:
-    while len(pool._leases._hands) < workers:
-        assert [guest.poll() for guest in guests] == [None] * len(guests)
+def until_ready(pool: Pool, workers: int, remote_workers: Sequence[subprocess.Popen[str]]) -> None:
+    while len(pool._scheduler._hands) < workers:
+        assert [remote_worker.poll() for remote_worker in remote_workers] == [None] * len(remote_workers)
         pool.submit([], lambda task, reply: None)
         time.sleep(0.01)
 
 
 def port_of(pool: Pool) -> int:
-    assert pool.gate is not None
-    return int(pool.gate.endpoint.rpartition(":")[2])
+    assert pool.remote_access is not None
+    return int(pool.remote_access.endpoint.rpartition(":")[2])
 
 
 @pytest.mark.parametrize(
@@ -175,22 +177,22 @@ def port_of(pool: Pool) -> int:
     ],
     ids=lambda value: getattr(value, "name", value),
 )
-def test_one_of_ours_and_a_guest_side_by_side_change_nothing(
+def test_one_of_ours_and_a_remote_worker_side_by_side_change_nothing(
     folder: Path, sum: Literal["client_order", "fixed_point"], method: str | Method
 ) -> None:
     run = federation(folder / "alone", method, clients=6, sum=sum)
-    synchronous(run)
+    run_synchronous(run)
     run.ledger.close()
     answered = dict[int, int]()
     run = federation(folder / "both", method, clients=6, sum=sum)
-    with Nursery() as nursery, pool_for(run, folder, 1, nursery) as pool:
-        leases = pool._leases
+    with WorkerLauncher() as launcher, pool_for(run, folder, 1, launcher) as pool:
+        scheduler = pool._scheduler
         with worker(folder, port_of(pool)) as alice:
             until_ready(pool, 2, [alice])
-            first_hands = leases._hand_out
-            leases._hand_out = lambda workers: _counted(first_hands(workers), answered)  # type: ignore[method-assign]
+            first_hands = scheduler._hand_out
+            scheduler._hand_out = lambda workers: _counted(first_hands(workers), answered)  # type: ignore[method-assign]
             run.workers = pool
-            synchronous(run)
+            run_synchronous(run)
             pool.__exit__(None, None, None)
             assert ended(alice)[0] == 0
     run.ledger.close()
@@ -198,32 +200,32 @@ def test_one_of_ours_and_a_guest_side_by_side_change_nothing(
     assert min(answered[0], answered[1]) >= 2  # both have worked
 
 
-def test_a_guest_that_is_killed_in_the_middle_takes_nothing_with_it_that_clients_keep(
+def test_a_remote_worker_that_is_killed_in_the_middle_takes_nothing_with_it_that_clients_keep(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the first round, when it has what clients kept in hand; the other goes on alone."""
     (folder / "tmp").mkdir()
-    monkeypatch.setenv("TMPDIR", str(folder / "tmp"))  # of the guests: who is killed clears nothing away
+    monkeypatch.setenv("TMPDIR", str(folder / "tmp"))  # of the remote workers: who is killed clears nothing away
     run = federation(folder / "alone", "scaffold", clients=6, rounds=4)
-    synchronous(run)
+    run_synchronous(run)
     run.ledger.close()
     killed: list[subprocess.Popen[str]] = []
 
-    def kill(progress: Progress) -> None:
+    def kill(progress: RoundFinished) -> None:
         if progress.rounds == 1:
             killed[0].kill()
 
     run = federation(folder / "both", "scaffold", clients=6, rounds=4, on_round=kill)
     with (
-        Nursery() as nursery,
-        pool_for(run, folder, 0, nursery) as pool,
+        WorkerLauncher() as launcher,
+        pool_for(run, folder, 0, launcher) as pool,
         worker(folder, port_of(pool)) as alice,
         worker(folder, port_of(pool)) as bob,
     ):
         killed.append(alice)
         until_ready(pool, 2, [alice, bob])
         run.workers = pool
-        synchronous(run)
+        run_synchronous(run)
         pool.__exit__(None, None, None)
         assert (ended(alice)[0], ended(bob)[0]) == (-signal.SIGKILL, 0)
     run.ledger.close()
@@ -234,7 +236,7 @@ def test_a_guest_that_is_killed_in_the_middle_takes_nothing_with_it_that_clients
 
 def _counted(sent: list[Instruction], by_worker: dict[int, int]) -> list[Instruction]:
     for one in sent:
-        if isinstance(one, Send):
+        if isinstance(one, SendTask):
             by_worker[one.worker] = by_worker.get(one.worker, 0) + 1
     return sent
 
@@ -277,7 +279,7 @@ def test_a_worker_whose_run_is_killed_and_taken_up_again_joins_it_again(folder: 
                 time.sleep(0.01)
             run.kill()
         resume = ["resume", str(ledger.parent), *words[words.index("--listen") : words.index("--out")], "--json"]
-        assert main.guarded([*resume, "--workers", "0"]) == 0
+        assert main.run_command([*resume, "--workers", "0"]) == 0
         status, said = ended(alice)
     gone = f"tcp://127.0.0.1:{port}: the coordinator is gone; trying again for 60 s"
     assert (status, said[1], said[3]) == (0, gone, "the run has ended")
@@ -305,7 +307,7 @@ def test_what_a_run_on_another_machine_says_does_not_reach_the_terminal_as_contr
 
         say(messages.Welcome(job(device="\x1b]0;a title\x07")), messages.NO_RUN)
         router.recv_multipart()  # its refusal
-        say(messages.Bye(), "run-1")
+        say(messages.Shutdown(), "run-1")
 
         assert ended(alice) == (
             3,
@@ -349,7 +351,7 @@ def test_a_listening_run_without_keys_or_a_list_is_refused(folder: Path, capsys:
 
 
 def test_the_command_keys_makes_a_pair_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.guarded(["keys", "alice", "--out", str(tmp_path)]) == 0
+    assert main.run_command(["keys", "alice", "--out", str(tmp_path)]) == 0
     assert capsys.readouterr().out.splitlines()[0] == f"{tmp_path / 'alice.key'}  yours alone"
     assert (tmp_path / "alice.key").stat().st_mode & 0o777 == 0o600
     before = (tmp_path / "alice.key").read_bytes()
@@ -357,7 +359,8 @@ def test_the_command_keys_makes_a_pair_once(tmp_path: Path, capsys: pytest.Captu
     assert (tmp_path / "alice.key").read_bytes() == before
 
 
-# --- what a guest makes sure of before it serves ----------------------------------------------------------------------
+# --- what a remote worker makes sure of before it serves
+# ----------------------------------------------------------------------
 
 
 def job(**other: object) -> Job:
@@ -367,34 +370,34 @@ def job(**other: object) -> Job:
     return Job("run-1", 0, cache="/nowhere", model=ModelConfig("digits-cnn"), data=data, train=TrainConfig(), **fields)  # type: ignore[arg-type]
 
 
-def test_a_guest_uses_folders_of_its_own() -> None:
-    here = fitted(job(), "auto", None, "/cache")
-    assert (here.device, here.data.root, here.cache, here.seat, here.workers) == ("cpu", None, "/cache", 0, 1)
-    assert fitted(job(device="cuda:3"), "auto", "/data", "/cache").device == "cuda"
-    assert fitted(job(device="cuda:3"), "cuda:1", "/data", "/cache").data.root == "/data"
+def test_a_remote_worker_uses_folders_of_its_own() -> None:
+    here = localized_job(job(), "auto", None, "/cache")
+    assert (here.device, here.data.root, here.cache, here.worker_slot, here.workers) == ("cpu", None, "/cache", 0, 1)
+    assert localized_job(job(device="cuda:3"), "auto", "/data", "/cache").device == "cuda"
+    assert localized_job(job(device="cuda:3"), "cuda:1", "/data", "/cache").data.root == "/data"
 
 
-def test_a_guest_on_another_type_of_device_does_not_serve() -> None:
+def test_a_remote_worker_on_another_type_of_device_does_not_serve() -> None:
     with pytest.raises(JoinError, match="--device cpu: the run computes on cuda:0, and other devices give other last"):
-        fitted(job(device="cuda:0"), "cpu", None, "/cache")
+        localized_job(job(device="cuda:0"), "cpu", None, "/cache")
 
 
-def test_a_guest_whose_libraries_would_give_other_last_bits_does_not_serve() -> None:
-    run = job(objective=HALF, device="cpu", computes=computes("cpu") | {"torch": "2.0.1"})
+def test_a_remote_worker_whose_libraries_would_give_other_last_bits_does_not_serve() -> None:
+    run = job(objective=HALF, device="cpu", fingerprint=fingerprint("cpu") | {"torch": "2.0.1"})
     why = (
         f"other last bits than the run's: torch {version('torch')} instead of 2.0.1; fedbr run --any-machine takes them"
     )
     with pytest.raises(JoinError) as error:
-        bench(run, run)
+        open_runner(run, run)
     assert str(error.value) == why
 
 
-def test_a_guest_with_other_data_or_without_the_method_does_not_serve(tmp_path: Path) -> None:
+def test_a_remote_worker_with_other_data_or_without_the_method_does_not_serve(tmp_path: Path) -> None:
     other = job(data_sha256="0123456789abcdef" * 4)
     with pytest.raises(
         JoinError, match=r"data set digits: this worker's is [0-9a-f]{16}, the run's is 0123456789abcdef"
     ):
-        bench(other, fitted(other, "auto", None, str(tmp_path)))
-    unknown = job(objective=HalfConfig("nobodys.module:Half"))
+        open_runner(other, localized_job(other, "auto", None, str(tmp_path)))
+    unknown = job(objective=ComponentConfig("nobodys.module:Half"))
     with pytest.raises(ModuleNotFoundError, match="nobodys"):
-        bench(unknown, fitted(unknown, "auto", None, str(tmp_path)))
+        open_runner(unknown, localized_job(unknown, "auto", None, str(tmp_path)))

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from coordinator.records.store import read
-from scenarios.cli.main import guarded
+from scenarios.cli.main import run_command
 from scenarios.config.load import load
 from scenarios.config.toml_writer import toml_text
-from scenarios.host import the_only_one
+from scenarios.host import run_lock
 
 TABLES = ("rounds", "visits", "transfers", "choices", "states", "checkpoints")
 DIGITS = ("run", "digits", "rounds.max=8", "stop.target_accuracy=1.0", "train.local_epochs=1", "--workers", "2")
@@ -68,14 +68,14 @@ def moved(folder: Path) -> None:
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(
     overrides: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert guarded([*DIGITS, *overrides, "--out", str(tmp_path), "--run-id", "whole", "--json"]) == 0
+    assert run_command([*DIGITS, *overrides, "--out", str(tmp_path), "--run-id", "whole", "--json"]) == 0
     whole = json.loads(capsys.readouterr().out)
     folder = killed(tmp_path, "cut", 3, *overrides)
     moved(folder)
 
-    assert guarded([*DIGITS, *overrides, "--out", str(tmp_path), "--run-id", "cut"]) == 2
+    assert run_command([*DIGITS, *overrides, "--out", str(tmp_path), "--run-id", "cut"]) == 2
     assert f"holds an unfinished run; to go on with it: fedbr resume {folder}" in capsys.readouterr().err
-    assert guarded(["resume", str(folder), "--workers", "1", "--json"]) == 0
+    assert run_command(["resume", str(folder), "--workers", "1", "--json"]) == 0
     resumed = json.loads(capsys.readouterr().out)
 
     assert resumed["rounds"] == whole["rounds"] == 8
@@ -84,9 +84,9 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(
     assert everything(folder) == everything(tmp_path / "digits" / "whole")
 
     assert [row["detail"] for row in read(folder / "ledger.sqlite", MACHINE_CHANGED)] == [CHANGE]
-    assert guarded(["resume", str(folder), "--json"]) == 0
+    assert run_command(["resume", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == resumed
-    assert guarded(["verify", str(folder), "--workers", "1", "--json"]) == 0
+    assert run_command(["verify", str(folder), "--workers", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
         "run_dir": str(folder), "rounds": 8, "verified": 8, "same": True, "difference": None, "machine_change": CHANGE,
         "source_change": "",
@@ -96,48 +96,48 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(
 def test_a_run_that_has_ended_says_so_again_whenever_it_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert guarded([*DIGITS, "rounds.max=1", "--out", str(tmp_path / "runs"), "--run-id", "a", "--json"]) == 0
+    assert run_command([*DIGITS, "rounds.max=1", "--out", str(tmp_path / "runs"), "--run-id", "a", "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     folder = (tmp_path / "runs" / "digits").rename(tmp_path / "digits") / "a"
     page = folder / "report.html"
     ledger = (folder / "ledger.sqlite").read_bytes()
-    monkeypatch.setattr("coordinator.workers.launcher.Nursery.__enter__", started_nothing)
+    monkeypatch.setattr("coordinator.workers.launcher.WorkerLauncher.__enter__", started_nothing)
 
     page.write_text("mine")
-    assert guarded(["resume", str(folder), "--json"]) == 0
+    assert run_command(["resume", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {**summary, "run_dir": str(folder)}
     assert page.read_text() == "mine"
     os.utime(page, (0, 0))  # as if it had been drawn before the last round
-    assert guarded(["resume", str(folder)]) == 0
+    assert run_command(["resume", str(folder)]) == 0
     assert capsys.readouterr().out.endswith(f"run folder: {folder}\nreport: {page}\n")
     drawn = page.read_text()
     assert drawn.startswith("<!DOCTYPE html>")
     page.unlink()
-    assert guarded(["resume", str(folder)]) == 0
+    assert run_command(["resume", str(folder)]) == 0
     assert page.read_text() == drawn
     assert (folder / "ledger.sqlite").read_bytes() == ledger
 
-    with the_only_one(folder):
-        assert guarded(["resume", str(folder)]) == 2
+    with run_lock(folder):
+        assert run_command(["resume", str(folder)]) == 2
     assert "another process is at work on this run" in capsys.readouterr().err
     scenario = (folder / "scenario.toml").read_text()
     (folder / "scenario.toml").write_text(scenario.replace("seed = 0", "seed = 1"))
-    assert guarded(["resume", str(folder)]) == 2
+    assert run_command(["resume", str(folder)]) == 2
     assert "the data or the files that the scenario names are not what they were" in capsys.readouterr().err
 
 
-def started_nothing(nursery: object) -> None:
+def started_nothing(launcher: object) -> None:
     raise AssertionError("a process was started for a run that has ended")
 
 
 def test_a_run_that_ended_before_its_first_round_has_ended_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert guarded([*DIGITS, "budget.bytes=1", "--out", str(tmp_path), "--run-id", "a", "--json"]) == 0
+    assert run_command([*DIGITS, "budget.bytes=1", "--out", str(tmp_path), "--run-id", "a", "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert (summary["rounds"], summary["stopped_by"]) == (0, "bytes")
-    monkeypatch.setattr("coordinator.workers.launcher.Nursery.__enter__", started_nothing)
-    assert guarded(["resume", str(tmp_path / "digits" / "a"), "--json"]) == 0
+    monkeypatch.setattr("coordinator.workers.launcher.WorkerLauncher.__enter__", started_nothing)
+    assert run_command(["resume", str(tmp_path / "digits" / "a"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == summary
 
 
@@ -146,7 +146,7 @@ def test_a_run_that_was_killed_before_its_first_round_begins_anew(
 ) -> None:
     folder = killed(tmp_path, "early", 0)
     assert committed(folder) == 0
-    assert guarded(["resume", str(folder), "--workers", "1", "--json"]) == 0
+    assert run_command(["resume", str(folder), "--workers", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rounds"] == 8
 
 
@@ -157,7 +157,7 @@ def test_a_folder_has_one_run_at_a_time(tmp_path: Path, capsys: pytest.CaptureFi
         while not committed(tmp_path / "digits" / "busy"):
             assert time.monotonic() < limit
             time.sleep(0.01)
-        assert guarded(["resume", str(tmp_path / "digits" / "busy")]) == 2
+        assert run_command(["resume", str(tmp_path / "digits" / "busy")]) == 2
         assert "another process is at work on this run" in capsys.readouterr().err
     finally:
         process.send_signal(signal.SIGINT)
@@ -167,7 +167,7 @@ def test_a_folder_has_one_run_at_a_time(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_verify_names_the_first_round_that_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert guarded([*DIGITS, "rounds.max=3", "--out", str(tmp_path), "--run-id", "run", "--quiet"]) == 0
+    assert run_command([*DIGITS, "rounds.max=3", "--out", str(tmp_path), "--run-id", "run", "--quiet"]) == 0
     folder = tmp_path / "digits" / "run"
     with contextlib.closing(sqlite3.connect(folder / "ledger.sqlite")) as db:
         db.execute(
@@ -175,7 +175,7 @@ def test_verify_names_the_first_round_that_differs(tmp_path: Path, capsys: pytes
         )
         db.commit()
     capsys.readouterr()
-    assert guarded(["verify", str(folder), "--workers", "1", "--quiet"]) == 3
+    assert run_command(["verify", str(folder), "--workers", "1", "--quiet"]) == 3
     said = capsys.readouterr().out
     assert said.startswith("the first 1 of 3 rounds are the same, then round 1: visits, row 0: steps is ")
     assert said.endswith(" instead of 77\n")
@@ -185,23 +185,23 @@ def test_a_ledger_that_is_none_is_named_and_left_as_it_is(tmp_path: Path, capsys
     folder = tmp_path / "digits" / "a"
     folder.mkdir(parents=True)
     (folder / "scenario.toml").write_text(toml_text(load("digits", []).scenario.model_dump()))
-    assert guarded(["verify", str(folder)]) == 2
+    assert run_command(["verify", str(folder)]) == 2
     assert "nothing to verify before the first round has been committed" in capsys.readouterr().err
 
     ledger = folder / "ledger.sqlite"
     ledger.write_text("no database\n" * 100)
-    assert guarded(["verify", str(folder)]) == 2
+    assert run_command(["verify", str(folder)]) == 2
     assert capsys.readouterr().err == f"fedbr: {ledger} cannot be read: file is not a database\n"
-    assert guarded(["resume", str(folder)]) == 3
+    assert run_command(["resume", str(folder)]) == 3
     assert f"fedbr: {ledger}: file is not a database\n" in capsys.readouterr().err
-    assert guarded(["run", "digits", "--out", str(tmp_path), "--run-id", "a"]) == 2
+    assert run_command(["run", "digits", "--out", str(tmp_path), "--run-id", "a"]) == 2
     assert "holds an unfinished run" in capsys.readouterr().err
     assert ledger.read_text() == "no database\n" * 100
 
 
 @pytest.mark.parametrize("command", ["resume", "verify"])
 def test_a_folder_without_a_run_is_refused(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert guarded([command, str(tmp_path)]) == 2
+    assert run_command([command, str(tmp_path)]) == 2
     assert "not a run folder: there is no scenario.toml in it" in capsys.readouterr().err
 
 
@@ -228,5 +228,5 @@ def test_a_damaged_environment_is_named(
     db.close()
     if text is not None:
         (folder / "environment.json").write_text(text, encoding="latin-1")
-    assert guarded([command, str(folder)]) == 2
+    assert run_command([command, str(folder)]) == 2
     assert capsys.readouterr().err.startswith(f"fedbr: {folder / 'environment.json'} {why}")

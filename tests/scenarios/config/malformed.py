@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
-from coordinator.aggregation.optimizers import OPTIMISERS
+from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
 from coordinator.methods.registry import CORRECTIONS, OBJECTIVES
-from coordinator.methods.spec import Correction, Objective
+from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec
 from costmodel import units
 from costmodel.fleet.devices import devices, networks
 from edge.data.registry import DATASETS
@@ -28,10 +28,10 @@ from edge.models.registry import MODELS
 from scenarios.config.schema import Scenario, Section
 from scenarios.config.toml_writer import toml_text
 
-METHODS: list[Objective | Correction] = [*OBJECTIVES.values(), *CORRECTIONS.values()]
+METHODS: list[ObjectiveSpec | CorrectionSpec] = [*OBJECTIVES.values(), *CORRECTIONS.values()]
 NAMES = {
     "method": [*(row.name for row in METHODS), "fedmlb+fedprox", "fedavg+scaffold"],
-    "server": list(OPTIMISERS),
+    "server": list(SERVER_OPTIMIZERS),
     "data.name": list(DATASETS),
     "data.augment": ["default", "none", "plain"],
     "model.name": list(MODELS),
@@ -41,7 +41,7 @@ NAMES = {
     "fleet.devices": list(devices()),
     "fleet.networks": list(networks()),
     "method_options": [name for row in METHODS for name in row.options.model_fields],
-    "server_options": [name for row in OPTIMISERS.values() for name in row.options.model_fields],
+    "server_options": [name for row in SERVER_OPTIMIZERS.values() for name in row.options.model_fields],
 }
 """What texts name, where that is known; any other text may be any text."""
 UNITS = {

@@ -62,6 +62,6 @@ def test_check_shows_what_a_run_here_would_do(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scenarios.studies.estimate.choose_device", lambda asked: "cpu")
-    assert main.guarded(["check", "digits", "train.precision=bf16", "--json"]) == 0
+    assert main.run_command(["check", "digits", "train.precision=bf16", "--json"]) == 0
     train = json.loads(capsys.readouterr().out)["scenario"]["train"]
     assert (train["memory_format"], train["precision"], train["pathways"]) == ("channels_last", "bf16", "sweep")

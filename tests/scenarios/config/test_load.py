@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.methods.fedavg import ROW as FEDAVG
+from coordinator.methods.fedavg import SPEC as FEDAVG
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.toml_source import shipped
 from scenarios.config.toml_writer import toml_text

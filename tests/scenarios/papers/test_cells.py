@@ -14,12 +14,12 @@ from scenarios.cli import main
 from scenarios.config.load import ScenarioError
 from scenarios.papers import cells as reproduce_cells
 from scenarios.papers import data_provenance, reproduce, tables
-from scenarios.papers.cells import Plan, measured, measured_row
+from scenarios.papers.cells import ReproductionPlan, measured, measured_row
 from scenarios.papers.moving_average import FIRST, Smoothing, smoothed
-from scenarios.report.progress import Point, Trail
+from scenarios.report.progress import ProgressPoint, Trail
 
 
-def planned(cells: str | None, scale: str = "tiny", ema: str | None = None) -> Plan:
+def planned(cells: str | None, scale: str = "tiny", ema: str | None = None) -> ReproductionPlan:
     """Table 4: FedAvg and both orders of pathways."""
     return reproduce.plan("fedmlb:4", scale, cells, [], 1, ema=ema)
 
@@ -28,7 +28,7 @@ def learning(*accuracies: float) -> Trail:
     points, best = [], 0.0
     for index, accuracy in enumerate(accuracies, start=1):
         best = max(best, accuracy)
-        points.append(Point(index, 10.0 * index, 100 * index, 80.0 * index, accuracy, best))
+        points.append(ProgressPoint(index, 10.0 * index, 100 * index, 80.0 * index, accuracy, best))
     return tuple(points)
 
 
@@ -121,7 +121,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """One row of Table 8 on two seeds, cut short after two rounds of one step."""
     out = tmp_path_factory.mktemp("runs")
     words = ["fedmlb:8", "rounds.max=2", "train.local_steps=1", "--cells", "tau=1.5,cifar100-dir0.3-100"]
-    assert main.guarded(["reproduce", *words, "--seeds", "2", "--quiet", "--out", str(out), "--run-id", "a"]) == 0
+    assert main.run_command(["reproduce", *words, "--seeds", "2", "--quiet", "--out", str(out), "--run-id", "a"]) == 0
     return dict(json.loads((out / "fedmlb-8-tiny" / "a" / "study.json").read_text()))
 
 
@@ -164,7 +164,7 @@ def test_real_images_that_were_compressed_again_bear_a_mark_at_the_papers_scale(
         pytest.skip("FEDBR_DATA names no folder with data sets")
     short = ["rounds.max=1", "train.local_steps=1", "train.batch=2", "model.width=2", "eval.subset=10"]
     words = ["fedmlb:4", *short, "--scale", "paper", "--cells", "FedAvg,cifar100-dir0.3-100@1000R", "--quiet"]
-    assert main.guarded(["reproduce", *words, "--out", str(tmp_path), "--run-id", "a"]) == 0
+    assert main.run_command(["reproduce", *words, "--out", str(tmp_path), "--run-id", "a"]) == 0
     (cell,) = json.loads((tmp_path / "fedmlb-4-paper" / "a" / "study.json").read_text())["cells"]
 
     assert cell["marks"] == ["data", "asked"]

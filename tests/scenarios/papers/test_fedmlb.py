@@ -12,8 +12,8 @@ from scenarios.cli import main
 from scenarios.config.load import ScenarioError
 from scenarios.papers import cells as reproduce_cells
 from scenarios.papers import fedmlb, published, reproduce, tables
-from scenarios.papers.cells import Plan
-from scenarios.papers.spec import Row
+from scenarios.papers.cells import ReproductionPlan
+from scenarios.papers.spec import PaperRow
 
 VALUES = {
     "1a": 64, "1b": 64, "2": 56, "3": 56, "4": 24, "5": 9, "6": 5, "7": 16, "8": 12, "9": 20,
@@ -27,7 +27,7 @@ def cells_of(table: str) -> dict[tuple[str, str, str], dict[str, Any]]:
     return {(row["title"], row["row"], row["panel"].partition("@")[2]): row for row in rows}
 
 
-def planned(table: str, scale: str, cells: str | None, **more: Any) -> Plan:
+def planned(table: str, scale: str, cells: str | None, **more: Any) -> ReproductionPlan:
     return reproduce.plan(f"fedmlb:{table}", scale, cells, more.pop("overrides", []), more.pop("seeds", 1), **more)
 
 
@@ -131,7 +131,7 @@ def test_epochs_and_batches_make_the_papers_local_steps(
 def test_fedadam_rows_have_their_own_local_learning_rate() -> None:
     rows = reproduce.FIGURES["fedmlb:1a"].rows
 
-    assert rows["FedADAM+FedMLB"] == Row(
+    assert rows["FedADAM+FedMLB"] == PaperRow(
         "fedmlb", ("server=fedadam", "train.lr=0.01"), note="beta1, beta2 and v_0 are not printed"
     )
     assert rows["FedDyn+FedMLB"].method == "fedmlb+feddyn"
@@ -213,7 +213,7 @@ def test_rows_whose_setting_is_lost_are_not_run_and_say_so() -> None:
 
 
 def test_the_list_prints_the_papers_table_and_what_stands_for_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.guarded(["reproduce", "fedmlb:2", "--list"]) == 0
+    assert main.run_command(["reproduce", "fedmlb:2", "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
 
     assert "CIFAR-100, Dir(0.3) 100 clients 5% (cifar100-dir0.3-100)" in lines

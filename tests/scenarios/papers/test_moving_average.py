@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scenarios.papers.moving_average import CORRECTED, FIRST, Smoothing, ema, smoothed
-from scenarios.report.progress import Point
+from scenarios.report.progress import ProgressPoint
 
 
 def test_a_corrected_average_weighs_the_rounds_so_far_and_nothing_before_them() -> None:
@@ -38,9 +38,9 @@ def test_after_a_hundred_rounds_the_beginning_is_forgotten() -> None:
 
 def test_a_trail_keeps_what_was_spent_and_rounds_that_were_not_evaluated_stay_so() -> None:
     points = (
-        Point(1, 10.0, 100, 80.0, 0.5, 0.5),
-        Point(2, 20.0, 200, 160.0, None, 0.5),
-        Point(3, 30.0, 300, 240.0, 0.1, 0.5),
+        ProgressPoint(1, 10.0, 100, 80.0, 0.5, 0.5),
+        ProgressPoint(2, 20.0, 200, 160.0, None, 0.5),
+        ProgressPoint(3, 30.0, 300, 240.0, 0.1, 0.5),
     )
     first, second, third = smoothed(points, Smoothing(0.9, CORRECTED))
 

@@ -10,13 +10,22 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError
-from scenarios.papers import reproduce, show
+from scenarios.papers import reproduce, tables
 from scenarios.papers.cells import measured
-from scenarios.papers.spec import ACCURACY_AT, PAPER, SCALES, TO_ACCURACY, Figure, Panel, Row, Setting
-from scenarios.report.progress import Point, Trail
+from scenarios.papers.spec import (
+    ACCURACY_AT,
+    PAPER,
+    SCALES,
+    TO_ACCURACY,
+    PaperFigure,
+    PaperPanel,
+    PaperRow,
+    PaperSetting,
+)
+from scenarios.report.progress import ProgressPoint, Trail
 
-SLOW: Trail = (Point(1, 10.0, 100, 80.0, 0.4, 0.4), Point(2, 20.0, 200, 160.0, 0.6, 0.6))
-FAST: Trail = (Point(1, 6.0, 100, 80.0, 0.5, 0.5), Point(2, 12.0, 200, 160.0, 0.7, 0.7))
+SLOW: Trail = (ProgressPoint(1, 10.0, 100, 80.0, 0.4, 0.4), ProgressPoint(2, 20.0, 200, 160.0, 0.6, 0.6))
+FAST: Trail = (ProgressPoint(1, 6.0, 100, 80.0, 0.5, 0.5), ProgressPoint(2, 12.0, 200, 160.0, 0.7, 0.7))
 
 
 def refusal(name: str, scale: str = "tiny", cells: str | None = None) -> str:
@@ -106,25 +115,27 @@ def test_panels_with_one_scenario_share_its_runs() -> None:
 
 
 def test_the_list_tells_cells_settings_and_what_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.guarded(["reproduce", "fedbr:fig4", "--list"]) == 0
+    assert main.run_command(["reproduce", "fedbr:fig4", "--list"]) == 0
     text = capsys.readouterr().out
 
     assert "published  1,104 s  1,189 s  1,245 s  954 s" in text
     assert "105.4 GB" in text
     assert "not printed" in text
     assert "paper: fedbr-cifar100" in text
-    assert main.guarded(["reproduce", "--list", "--json"]) == 0
+    assert main.run_command(["reproduce", "--list", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == sum(
         len(figure.panels) * len(figure.rows) for figure in reproduce.FIGURES.values()
     )
-    assert main.guarded(["reproduce"]) == 2
+    assert main.run_command(["reproduce"]) == 2
 
 
 def test_rows_may_carry_overrides_that_win_over_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = {"Plain": Row("fedprox"), "Slow": Row("fedprox", ("train.lr=0.01", "method_options.mu=0.1"))}
-    setting = {scale: Setting("digits", ("train.lr=0.5",), {}, "all of it") for scale in SCALES}
-    panel = Panel("acc@2", "test accuracy after 2 rounds", "toy", "accuracy at rounds", 2.0, {})
-    monkeypatch.setitem(reproduce.FIGURES, "other:1", Figure("A table", "A source", rows, {"toy": setting}, (panel,)))
+    rows = {"Plain": PaperRow("fedprox"), "Slow": PaperRow("fedprox", ("train.lr=0.01", "method_options.mu=0.1"))}
+    setting = {scale: PaperSetting("digits", ("train.lr=0.5",), {}, "all of it") for scale in SCALES}
+    panel = PaperPanel("acc@2", "test accuracy after 2 rounds", "toy", "accuracy at rounds", 2.0, {})
+    monkeypatch.setitem(
+        reproduce.FIGURES, "other:1", PaperFigure("A table", "A source", rows, {"toy": setting}, (panel,))
+    )
     plain, slow = reproduce.plan("other:1", "paper", None, [], seeds=1).study.parts
 
     assert (plain.name, slow.name) == ("toy-fedprox-seed0", "toy-fedprox-lr-0.01-mu-0.1-seed0")
@@ -133,10 +144,12 @@ def test_rows_may_carry_overrides_that_win_over_the_settings(monkeypatch: pytest
 
 
 def test_a_row_with_an_option_that_its_method_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    setting = {scale: Setting("digits", (), {}, "all of it") for scale in SCALES}
-    panel = Panel("acc@2", "test accuracy after 2 rounds", "toy", "accuracy at rounds", 2.0, {})
-    rows = {"Wrong": Row("fedprox", ("method_options.mue=0.1",))}
-    monkeypatch.setitem(reproduce.FIGURES, "other:1", Figure("A table", "A source", rows, {"toy": setting}, (panel,)))
+    setting = {scale: PaperSetting("digits", (), {}, "all of it") for scale in SCALES}
+    panel = PaperPanel("acc@2", "test accuracy after 2 rounds", "toy", "accuracy at rounds", 2.0, {})
+    rows = {"Wrong": PaperRow("fedprox", ("method_options.mue=0.1",))}
+    monkeypatch.setitem(
+        reproduce.FIGURES, "other:1", PaperFigure("A table", "A source", rows, {"toy": setting}, (panel,))
+    )
 
     assert "unknown key method_options.mue" in refusal("other:1")
 
@@ -167,9 +180,9 @@ def test_amounts_to_a_target_are_those_of_the_first_round_that_reached_it() -> N
 
 
 def test_another_papers_table_is_a_row_of_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    panel = Panel("acc@2", "test accuracy after 2 rounds", "toy", "accuracy at rounds", 2.0, {"Plain": 0.5})
-    setting = {scale: Setting("digits", ("rounds.max=2",), {}, "all of it") for scale in SCALES}
-    table = Figure("A table", "A source", {"Plain": Row("fedavg")}, {"toy": setting}, (panel,))
+    panel = PaperPanel("acc@2", "test accuracy after 2 rounds", "toy", "accuracy at rounds", 2.0, {"Plain": 0.5})
+    setting = {scale: PaperSetting("digits", ("rounds.max=2",), {}, "all of it") for scale in SCALES}
+    table = PaperFigure("A table", "A source", {"Plain": PaperRow("fedavg")}, {"toy": setting}, (panel,))
     monkeypatch.setitem(reproduce.FIGURES, "other:1", table)
     made = reproduce.plan("other:1", "paper", None, [], seeds=1)
 
@@ -185,7 +198,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two cells of Fig. 3, cut short after two rounds."""
     out = tmp_path_factory.mktemp("runs")
     words = ["fedbr:fig3", "rounds.max=2", "--cells", "c,FedAvg,FedBR", "--workers", "1", "--json"]
-    assert main.guarded(["reproduce", *words, "--out", str(out), "--run-id", "a"]) == 0
+    assert main.run_command(["reproduce", *words, "--out", str(out), "--run-id", "a"]) == 0
     return out / "fedbr-fig3-tiny" / "a"
 
 
@@ -209,7 +222,7 @@ def test_every_number_says_that_it_is_scaled_and_what_was_changed(folder: Path) 
 
 def test_the_printed_table_puts_published_values_beside_ours(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = reproduce.plan("fedbr:fig3", "tiny", "c,FedAvg,FedBR", ["rounds.max=2"], seeds=1)
-    show.show(made, result_of(folder), folder / "report.html")
+    tables.show(made, result_of(folder), folder / "report.html")
     lines = capsys.readouterr().out.splitlines()
     fedavg = next(line for line in lines if line.startswith("FedAvg"))
 
@@ -235,6 +248,6 @@ def test_the_page_and_the_table_are_left_beside_the_runs(folder: Path) -> None:
 def test_a_figure_that_is_made_again_keeps_its_runs(folder: Path) -> None:
     before = [path.stat().st_mtime_ns for path in sorted(folder.glob("*/ledger.sqlite"))]
     words = ["fedbr:fig3", "rounds.max=2", "--cells", "c,FedAvg,FedBR", "--workers", "1", "--quiet"]
-    assert main.guarded(["reproduce", *words, "--out", str(folder.parent.parent), "--run-id", "a"]) == 0
+    assert main.run_command(["reproduce", *words, "--out", str(folder.parent.parent), "--run-id", "a"]) == 0
 
     assert before == [path.stat().st_mtime_ns for path in sorted(folder.glob("*/ledger.sqlite"))]

@@ -9,16 +9,16 @@ from pathlib import Path
 from rich.console import Console
 
 from coordinator.records.store import RoundRow
-from coordinator.rounds.run import Progress
+from coordinator.rounds.run import RoundFinished
 from scenarios.config.load import load
-from scenarios.report.live import Show, alphas, spark
+from scenarios.report.live import LiveTable, alphas, spark
 
 FOLDER = Path("runs/digits/x")
 
 
 def progress(
     number: int, accuracy: float | None, alphas: dict[int, int] | None = None, bottleneck: str = "own link"
-) -> Progress:
+) -> RoundFinished:
     row = RoundRow(
         round=number - 1,
         start_s=0.0,
@@ -41,15 +41,15 @@ def progress(
         bottleneck=bottleneck,
         model_sha256="",
     )
-    return Progress(row, number, 1_230_000 * number, 4_560_000 * number, alphas or {})
+    return RoundFinished(row, number, 1_230_000 * number, 4_560_000 * number, alphas or {})
 
 
-def cut_after(rounds: int) -> Progress:
+def cut_after(rounds: int) -> RoundFinished:
     """A round that makes no step: after it there are as many rounds as before."""
     return replace(progress(rounds + 1, None), rounds=rounds)
 
 
-def shown(show: Show) -> str:
+def shown(show: LiveTable) -> str:
     console = Console(file=io.StringIO(), width=80)
     with console.capture() as capture:
         console.print(show.render())
@@ -57,7 +57,7 @@ def shown(show: Show) -> str:
 
 
 def test_the_table_shows_every_method_and_the_last_rounds_of_the_one_at_work() -> None:
-    show = Show(["fedavg", "fedmlb+fedprox"], stream=io.StringIO(), quiet=True)
+    show = LiveTable(["fedavg", "fedmlb+fedprox"], stream=io.StringIO(), quiet=True)
     show.on_start(FOLDER, load("digits", ["rounds.max=40"], method="fedbr"))
     for number in range(1, 31):
         show.on_round(progress(number, number / 40, {1: 2, 3: 3}))
@@ -87,7 +87,7 @@ def test_the_table_shows_every_method_and_the_last_rounds_of_the_one_at_work() -
 
 
 def test_methods_that_choose_no_alpha_have_no_such_column() -> None:
-    show = Show(["fedavg"], stream=io.StringIO(), quiet=True)
+    show = LiveTable(["fedavg"], stream=io.StringIO(), quiet=True)
     show.on_start(FOLDER, load("digits", method="fedavg"))
     show.on_round(progress(1, None))
 
@@ -97,7 +97,7 @@ def test_methods_that_choose_no_alpha_have_no_such_column() -> None:
 
 def test_where_there_is_no_terminal_each_round_is_one_plain_line() -> None:
     stream = io.StringIO()
-    show = Show(["fedbr"], stream=stream)
+    show = LiveTable(["fedbr"], stream=stream)
     with show.showing():
         show.on_start(FOLDER, load("digits", ["rounds.max=2"]))
         show.on_round(progress(1, 0.5, {2: 5}))
@@ -115,10 +115,10 @@ def test_where_there_is_no_terminal_each_round_is_one_plain_line() -> None:
 
 def test_a_round_that_a_budget_cuts_is_shown_as_cut_even_if_it_is_the_first() -> None:
     stream = io.StringIO()
-    show = Show(["fedbr"], stream=stream)
+    show = LiveTable(["fedbr"], stream=stream)
     show.on_start(FOLDER, load("digits", ["rounds.max=3"]))
     show.on_round(cut_after(0))
-    again = Show(["fedbr"], stream=stream)
+    again = LiveTable(["fedbr"], stream=stream)
     again.on_start(FOLDER, load("digits", ["rounds.max=3"]))
     again.on_round(progress(1, 0.5))
     again.on_round(cut_after(1))
@@ -134,7 +134,7 @@ def test_a_round_that_a_budget_cuts_is_shown_as_cut_even_if_it_is_the_first() ->
 
 def test_a_round_in_which_nobody_counted_is_a_round_like_any_other() -> None:
     stream = io.StringIO()
-    show = Show(["fedbr"], stream=stream)
+    show = LiveTable(["fedbr"], stream=stream)
     show.on_start(FOLDER, load("digits", ["rounds.max=3"]))
     nobody = progress(1, None, bottleneck="waiting")
     show.on_round(replace(nobody, row=nobody.row._replace(participants=0)))
@@ -147,7 +147,7 @@ def test_a_round_in_which_nobody_counted_is_a_round_like_any_other() -> None:
 
 def test_a_score_after_the_last_round_is_no_further_round() -> None:
     stream = io.StringIO()
-    show = Show(["fedbr"], stream=stream)
+    show = LiveTable(["fedbr"], stream=stream)
     show.on_start(FOLDER, load("digits", ["rounds.max=3"]))
     show.on_round(progress(1, None))
     late = progress(2, 0.75, bottleneck="")
@@ -161,7 +161,7 @@ def test_a_score_after_the_last_round_is_no_further_round() -> None:
 
 
 def test_the_widest_rows_fit_a_terminal() -> None:
-    show = Show(["fedmlb+fedprox"], stream=io.StringIO(), quiet=True)
+    show = LiveTable(["fedmlb+fedprox"], stream=io.StringIO(), quiet=True)
     show.on_start(FOLDER, load("digits", ["rounds.max=4000"], method="fedbr"))
     show.on_round(progress(3999, 1.0, {1: 10, 2: 10, 3: 10}, "server link"))
     show.on_round(replace(progress(4000, 0.8125, {1: 10, 2: 10, 3: 10}, "compute"), rounds=3999))
@@ -175,7 +175,7 @@ def test_the_widest_rows_fit_a_terminal() -> None:
 
 def test_quiet_writes_nothing() -> None:
     stream = io.StringIO()
-    show = Show(["fedbr"], stream=stream, quiet=True)
+    show = LiveTable(["fedbr"], stream=stream, quiet=True)
     with show.showing():
         show.on_start(FOLDER, load("digits"))
         show.on_round(progress(1, 0.5))

@@ -294,10 +294,10 @@ def test_rounds_and_their_seconds_are_put_down_to_what_held_them_up(troubled: Pa
     # The rounds take 10, 9 and 8 s; the first and the last were held up by computing.
     held = bottlenecks.bottlenecks(open_runs([troubled])[0].query)
     assert held == {
-        "own link": bottlenecks.Bottleneck(0, 0.0),
-        "server link": bottlenecks.Bottleneck(0, 0.0),
-        "compute": bottlenecks.Bottleneck(2, 18.0),
-        "waiting": bottlenecks.Bottleneck(1, 9.0),
+        "own link": bottlenecks.BottleneckCount(0, 0.0),
+        "server link": bottlenecks.BottleneckCount(0, 0.0),
+        "compute": bottlenecks.BottleneckCount(2, 18.0),
+        "waiting": bottlenecks.BottleneckCount(1, 9.0),
     }
 
 

@@ -14,14 +14,14 @@ import pytest
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError
 from scenarios.report import bands
-from scenarios.report.progress import Point, Trail, at_budget, spread, suffices, to_target, trail
+from scenarios.report.progress import ProgressPoint, Trail, at_budget, reached, spread, to_target, trail
 from scenarios.studies import budget
 
 # Three rounds of 100 bytes, of which the second was not evaluated and the third fell back.
 RUN: Trail = (
-    Point(1, 2.0, 100, 90.0, 0.6, 0.6),
-    Point(2, 3.0, 200, 160.0, None, 0.6),
-    Point(3, 5.0, 300, 230.0, 0.5, 0.6),
+    ProgressPoint(1, 2.0, 100, 90.0, 0.6, 0.6),
+    ProgressPoint(2, 3.0, 200, 160.0, None, 0.6),
+    ProgressPoint(3, 5.0, 300, 230.0, 0.5, 0.6),
 )
 
 
@@ -57,10 +57,10 @@ def test_a_target_is_reached_by_the_first_round_that_is_as_good() -> None:
 
 
 def test_a_run_is_long_enough_once_all_its_needs_are_met() -> None:
-    assert suffices(RUN, {"bytes": 300, "time": 5.0, "accuracy": 0.6})
-    assert not suffices(RUN, {"bytes": 300, "time": 5.1})
-    assert not suffices(RUN[:1], {"bytes": 300})
-    assert not suffices((), {})
+    assert reached(RUN, {"bytes": 300, "time": 5.0, "accuracy": 0.6})
+    assert not reached(RUN, {"bytes": 300, "time": 5.1})
+    assert not reached(RUN[:1], {"bytes": 300})
+    assert not reached((), {})
 
 
 def test_a_mean_is_over_all_seeds_or_none() -> None:
@@ -72,7 +72,7 @@ def test_a_mean_is_over_all_seeds_or_none() -> None:
 
 
 def test_a_band_steps_from_evaluation_to_evaluation_and_ends_with_its_shortest_run() -> None:
-    shorter: Trail = (Point(1, 2.0, 100, 90.0, 0.8, 0.8), Point(2, 4.0, 200, 160.0, 0.9, 0.9))
+    shorter: Trail = (ProgressPoint(1, 2.0, 100, 90.0, 0.8, 0.8), ProgressPoint(2, 4.0, 200, 160.0, 0.9, 0.9))
     drawn = bands.band("fedavg", "bytes", [RUN, shorter])
 
     assert drawn.amounts[[0, -1]].tolist() == [0.0, 200.0]
@@ -117,7 +117,7 @@ WORDS = ["digits", "--methods", "fedavg,fedbr", "--bytes", "700 kB,1.5 MB", "--s
 
 
 def study(out: Path, *more: str) -> int:
-    return main.guarded(["study", "budget", *WORDS, "--out", str(out), "--run-id", "a", *more])
+    return main.run_command(["study", "budget", *WORDS, "--out", str(out), "--run-id", "a", *more])
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +225,7 @@ def test_other_scenarios_and_other_folders_are_not_taken_up(made: Path, capsys: 
 
 def test_a_budget_that_the_run_does_not_reach_is_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["study", "budget", "digits", "rounds.max=1", "--methods", "fedavg", "--time", "1 us,1 h", "--seeds", "1"]
-    assert main.guarded([*words, "--out", str(tmp_path), "--workers", "1", "--quiet"]) == 0
+    assert main.run_command([*words, "--out", str(tmp_path), "--workers", "1", "--quiet"]) == 0
     lines = capsys.readouterr().out.splitlines()
 
     assert next(line for line in lines if line.startswith("1 us")).split()[2:] == ["-"]
@@ -237,7 +237,7 @@ def test_a_method_that_fails_costs_the_others_nothing_and_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["digits", "method_options.lambda1=1e29", "--methods", "fedmlb,fedavg", "--bytes", "1 B", "--seeds", "1"]
-    assert main.guarded(["study", "budget", *words, "--out", str(tmp_path), "--workers", "1", "--quiet"]) == 3
+    assert main.run_command(["study", "budget", *words, "--out", str(tmp_path), "--workers", "1", "--quiet"]) == 3
     captured = capsys.readouterr()
 
     assert captured.err.startswith("fedbr: fedmlb-seed0 failed: ")

@@ -68,7 +68,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a comparison of two methods over two rounds."""
     out = tmp_path_factory.mktemp("runs")
     words = ["rounds.max=2", "stop.target_accuracy=0.05", "--out", str(out), "--run-id", "both", "--json"]
-    assert main.guarded(["compare", "digits", "--methods", "fedavg,fedbr", "--workers", "1", *words]) == 0
+    assert main.run_command(["compare", "digits", "--methods", "fedavg,fedbr", "--workers", "1", *words]) == 0
     return out / "digits" / "both"
 
 
@@ -117,14 +117,14 @@ def test_the_final_table_has_a_column_per_method(compared: Path, capsys: pytest.
 def test_a_comparison_can_be_reported_again(compared: Path, tmp_path: Path) -> None:
     words = ["-o", str(tmp_path / "again.html"), "--csv", str(tmp_path / "rounds.csv")]
 
-    assert main.guarded(["report", str(compared), *words]) == 0
+    assert main.run_command(["report", str(compared), *words]) == 0
     assert "fedbr" in (tmp_path / "again.html").read_text()
     assert len((tmp_path / "rounds.csv").read_text().splitlines()) == 1 + 2 * 2
 
 
 def test_a_method_that_fails_costs_the_others_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["rounds.max=1", "method_options.lambda1=1e29", "--out", str(tmp_path), "--run-id", "a", "--workers", "1"]
-    assert main.guarded(["compare", "digits", "--methods", "fedmlb,fedavg", *words, "--json"]) == 3
+    assert main.run_command(["compare", "digits", "--methods", "fedmlb,fedavg", *words, "--json"]) == 3
     captured = capsys.readouterr()
     result = json.loads(captured.out)
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.aggregation.server import Part
-from coordinator.methods.spec import Correction, Options
-from edge.protocol.config import Description
+from coordinator.aggregation.server import ServerExtension
+from coordinator.methods.spec import CorrectionSpec, Options
+from edge.protocol.config import ModelProfile
 from edge.protocol.payload import BlockShape, Layout, Payload, Vector
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError, load
@@ -21,10 +21,10 @@ from scenarios.report import terminal
 from scenarios.studies import estimate as check
 
 
-def described(samples: int = 0) -> Description:
+def described(samples: int = 0) -> ModelProfile:
     """A model of two blocks of 100 and 300 parameters; ten clients with ``samples`` each, or no data at all."""
     empty = np.zeros(0, dtype=np.int64)
-    return Description(
+    return ModelProfile(
         layout=Layout((BlockShape("body", 100), BlockShape("head", 300))),
         family="conv",
         flops=np.array([[1000.0, 1000.0, 0.0, 1000.0], [200.0, 200.0, 0.0, 200.0]]),
@@ -172,8 +172,8 @@ def test_those_who_only_listen_are_priced_too() -> None:
 
 def test_a_round_that_takes_too_long_to_reckon_is_left_out_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "PATIENCE_SECONDS", 0.2)
-    spells = [f"fleet.availability.{said}" for said in ("kind=renewal", "on_loss=pause", "on=0.001", "off=0.001")]
-    endless = load("digits", ["method=fedavg", "method_options={}", "train.local_epochs=1000000000000", *spells])
+    intervals = [f"fleet.availability.{said}" for said in ("kind=renewal", "on_loss=pause", "on=0.001", "off=0.001")]
+    endless = load("digits", ["method=fedavg", "method_options={}", "train.local_epochs=1000000000000", *intervals])
     estimate = check.estimate(endless, described(samples=32))
 
     assert (estimate["virtual_seconds"], estimate["joules"]) == (None, None)
@@ -182,7 +182,7 @@ def test_a_round_that_takes_too_long_to_reckon_is_left_out_and_told(monkeypatch:
     assert ("virtual time", f"{terminal.UNKNOWN} {estimate['untimed']}") in list(terminal.estimate_rows(estimate))
 
 
-class Control(Part):
+class Control(ServerExtension):
     """A vector as large as the model, down and up."""
 
     def down(self, client: int) -> Payload:
@@ -194,7 +194,9 @@ class Control(Part):
 
 def test_what_a_correction_sends_and_keeps_is_priced_too() -> None:
     loaded = load("digits", ["method=fedavg", "method_options={}"])
-    row = Correction("control", "", "", Options, "", "edge.methods.fedprox:Prox", server=Control, keeps=True)
+    row = CorrectionSpec(
+        "control", "", "", Options, "", "edge.methods.fedprox:FedProxCorrection", server=Control, has_client_state=True
+    )
     estimate = check.estimate(replace(loaded, method=replace(loaded.method, corrections=(row,))), described(samples=32))
 
     assert estimate["payload_down_nbytes"] == [1600 + 1600] * 2
@@ -216,7 +218,7 @@ def test_kept_state_that_the_disk_cannot_hold_is_refused_with_the_sum(
 
 
 def test_check_as_json_has_exactly_these_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.guarded(["check", "digits", "--json"]) == 0
+    assert main.run_command(["check", "digits", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
 
     assert set(result) == {"scenario", "blocks", "alphas", "estimate"}

@@ -8,7 +8,7 @@ import pytest
 from edge.profile.describe import flops_per_example
 from edge.protocol.config import ModelConfig
 from edge.training.block_model import build
-from scenarios.studies.method_costs import CLASSES, LAYOUT, MACS, overhead
+from scenarios.studies.method_costs import CLASSES, LAYOUT, MACS, method_costs
 
 MODEL_NBYTES = 44_880_528
 
@@ -36,16 +36,16 @@ def test_the_stated_model_is_the_one_that_ships() -> None:
     ],
 )
 def test_a_teacher_costs_one_forward_pass_of_three(name: str, factor: float) -> None:
-    assert overhead(name).relative_compute == pytest.approx((factor, factor), rel=1e-12)
+    assert method_costs(name).relative_compute == pytest.approx((factor, factor), rel=1e-12)
 
 
 def test_pathways_cost_what_the_papers_count() -> None:
-    assert overhead("fedmlb").relative_compute == pytest.approx((2.631, 2.631), abs=5e-4)
-    assert overhead("fedbr").relative_compute == pytest.approx((1.0001, 2.6313), abs=5e-5)
+    assert method_costs("fedmlb").relative_compute == pytest.approx((2.631, 2.631), abs=5e-4)
+    assert method_costs("fedbr").relative_compute == pytest.approx((1.0001, 2.6313), abs=5e-5)
 
 
 def test_what_travels_beside_the_model() -> None:
-    found = {name: overhead(name) for name in ("fedavg", "fedavg-kd", "fedgkd", "fednova", "fedbr")}
+    found = {name: method_costs(name) for name in ("fedavg", "fedavg-kd", "fedgkd", "fednova", "fedbr")}
     extra = {name: (one.extra_bytes_down, one.extra_bytes_up) for name, one in found.items()}
     assert extra["fedavg"] == extra["fedavg-kd"] == (0, 0)
     # Another model, and in the header its entries and a number.

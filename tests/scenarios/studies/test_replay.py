@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 
 from coordinator.records.store import RoundRow, VisitRow, read
-from coordinator.workers.launcher import Nursery
+from coordinator.workers.launcher import WorkerLauncher
 from costmodel.fleet import devices as device
-from edge.protocol.config import Description, Job
+from edge.protocol.config import Job, ModelProfile
 from edge.protocol.payload import Payload
-from edge.training.trainer import Site
+from edge.training.trainer import LocalTrainer
 from scenarios import builder, runner
 from scenarios.cache import cache_folder
 from scenarios.cli import main
@@ -48,7 +48,7 @@ class InThisProcess(toy.Direct):
     """Stands where a run's pool of workers stands."""
 
     def __init__(self, job: Job, *_: Any, **__: Any) -> None:
-        super().__init__(Site(job))
+        super().__init__(LocalTrainer(job))
 
     def __enter__(self) -> InThisProcess:
         return self
@@ -56,7 +56,7 @@ class InThisProcess(toy.Direct):
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         pass
 
-    def describe(self, data: bool) -> tuple[Description, Payload]:
+    def describe(self, data: bool) -> tuple[ModelProfile, Payload]:
         return self.site.describe(data)
 
 
@@ -70,7 +70,7 @@ def _no_worker_processes() -> Iterator[None]:
 def run(out: Path, *overrides: str, stop_at_target: bool = True) -> Path:
     """The folder of a real run on the digits."""
     loaded = load("digits", ["method=fedavg", *SMALL, *overrides])
-    summary = runner.run(loaded, Host(out, 1, "cpu"), Nursery(), lambda: False, stop_at_target)
+    summary = runner.run(loaded, Host(out, 1, "cpu"), WorkerLauncher(), lambda: False, stop_at_target)
     return Path(summary["run_dir"])
 
 
@@ -215,7 +215,7 @@ def test_nothing_is_written_into_the_run_folder(plain: Path) -> None:
 
 def test_the_environment_says_all_that_a_visit_is_reckoned_from(plain: Path) -> None:
     loaded = load(str(plain / "scenario.toml"))
-    known, _ = Site(builder.job(loaded, None, "cpu", cache_folder())).describe(True)
+    known, _ = LocalTrainer(builder.job(loaded, None, "cpu", cache_folder())).describe(True)
     found = described(json.loads((plain / "environment.json").read_text()), loaded)
 
     assert found.layout == known.layout
@@ -344,12 +344,12 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_command_prints_one_object(plain: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.guarded(["replay", str(plain), *SLOW_LINK, "--json"]) == 0
+    assert main.run_command(["replay", str(plain), *SLOW_LINK, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == replay(plain, SLOW_LINK)
 
 
 def test_a_refusal_ends_with_code_2(plain: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.guarded(["replay", str(plain), "rounds.policy=over_select"]) == 2
+    assert main.run_command(["replay", str(plain), "rounds.policy=over_select"]) == 2
     assert capsys.readouterr().err.startswith("fedbr: round 0: client 1 would take part")
 
 

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from coordinator.rounds import synchronous
-from coordinator.rounds.policy import Rules
+from coordinator.rounds.policy import RoundPolicy
 from costmodel.clock import Clock
 from costmodel.network.tcp import slow_start_seconds
 from scenarios.errors import ScenarioError
@@ -101,10 +101,14 @@ def test_a_contended_server_holds_most_visits_and_a_boundless_one_none() -> None
 
 @pytest.mark.parametrize(
     "rules",
-    [Rules("sync", 20), Rules("over_select", 20, over_select=1.5), Rules("deadline", 20, deadline=1.5)],
+    [
+        RoundPolicy("sync", 20),
+        RoundPolicy("over_select", 20, over_select=1.5),
+        RoundPolicy("deadline", 20, deadline=1.5),
+    ],
     ids=lambda rules: rules.policy,
 )
-def test_a_round_closes_when_that_of_a_run_would(rules: Rules) -> None:
+def test_a_round_closes_when_that_of_a_run_would(rules: RoundPolicy) -> None:
     clock = Clock(study._fleet(60, 20, True, 0))
     conditions = clock.conditions(range(rules.cohort), 0)
     timeline = clock.solve(np.full(rules.cohort, 3.0), study._works(rules.cohort), conditions)
