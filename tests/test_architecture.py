@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,22 @@ def test_a_file_imports_only_what_its_room_may(name: str, tree: ast.Module) -> N
             assert not imported.startswith(("coordinator.methods", "coordinator.rounds")), f"{name} imports {imported}"
         if top in ONLY_IN:
             assert name.startswith(ONLY_IN[top]), f"{name} imports {imported}"
+
+
+def test_no_file_imports_itself_through_others_not_even_for_types() -> None:
+    trees = dict(sources())
+    modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in trees}
+    graph = {}
+    for name, tree in trees.items():
+        module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        named = {full if full in modules else full.rpartition(".")[0] for full in imports(tree)}
+        graph[module] = (named & modules) - {module}
+    TopologicalSorter(graph).prepare()  # raises CycleError
+
+
+def test_a_class_name_means_one_class() -> None:
+    names = Counter(node.name for _, tree in sources() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    assert [name for name, times in names.items() if times > 1] == []
 
 
 UNPICKLERS = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve"}

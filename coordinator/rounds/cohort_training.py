@@ -8,26 +8,51 @@ server takes the sums at the end.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Protocol
 
+from coordinator.aggregation.server import Model, ServerStrategy
 from coordinator.records.store import TRAIN, TRAINED
 from coordinator.rounds.reorder_buffer import ReorderBuffer
 from coordinator.rounds.visit import PlannedVisit
-from edge.protocol.messages import Update
-
-if TYPE_CHECKING:
-    from coordinator.rounds.run import FederatedRun
+from coordinator.workers.task import TaskGroup, Workers
+from edge.protocol.messages import Totals, Update
 
 SPARE_REPLIES = 2
 """So many more replies than workers may wait in memory for their turn."""
 
 
+class TrainingRun(Protocol):
+    """What is needed of the run whose visits are trained (`coordinator.rounds.run`)."""
+
+    workers: Workers
+    server: ServerStrategy
+    folder: Path
+
+    def submit(
+        self,
+        visits: Sequence[PlannedVisit],
+        heard: Callable[[Update], None],
+        shares: Mapping[int, float] | None = None,
+    ) -> TaskGroup:
+        """Have these visits trained; ``heard`` gets each reply as it comes, unchecked."""
+        ...
+
+    def validate(self, reply: Update, visit: PlannedVisit, base: Model) -> tuple[str, Update]:
+        """(kind of the visit, what counts of its reply)."""
+        ...
+
+    def accept_partial(self, totals: Totals, visits: Sequence[PlannedVisit]) -> None:
+        """Hand the server what workers have added up of these visits."""
+        ...
+
+
 class CohortTraining:
     """The visits of one synchronous round, from the moment at which workers are asked to train them."""
 
-    def __init__(self, run: FederatedRun, visits: Sequence[PlannedVisit]) -> None:
+    def __init__(self, run: TrainingRun, visits: Sequence[PlannedVisit]) -> None:
         self._run, self._visits = run, visits
         self._left = deque(sorted(visits, key=lambda visit: visit.client))
         self._replies: list[Update] = []

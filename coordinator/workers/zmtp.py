@@ -27,7 +27,7 @@ class RefusedError(Exception):
     """Bytes that no worker sends; the text says what is wrong with them."""
 
 
-class Frame(NamedTuple):
+class FrameHead(NamedTuple):
     """A frame that has begun."""
 
     nbytes: int
@@ -44,7 +44,7 @@ class Frames:
         self._header, self._head = bytearray(), bytearray()
         self._nbytes: int | None = None
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes) -> list[FrameHead]:
         """The next bytes; the frames of which the first bytes are known by now."""
         at, begun = 0, []
         while at < len(data):
@@ -62,7 +62,7 @@ class Frames:
                 self._head += data[at : at + step]
                 at = min(at + step, len(data))
                 if len(self._head) == min(len(READY), self._nbytes):
-                    begun.append(Frame(self._nbytes, bytes(self._head)))
+                    begun.append(FrameHead(self._nbytes, bytes(self._head)))
                     self._skip, self._nbytes = self._nbytes - len(self._head), None
                     self._header.clear()
                     self._head.clear()

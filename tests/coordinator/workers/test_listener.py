@@ -20,7 +20,7 @@ import zmq
 from coordinator.workers import listener as listeners
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.listener import Listener
-from coordinator.workers.zmtp import Frame, Frames, Handshake, RefusedError, cost
+from coordinator.workers.zmtp import FrameHead, Frames, Handshake, RefusedError, cost
 from edge.protocol import messages
 from edge.protocol.payload import Vector
 from tests.coordinator.workers import test_remote_workers
@@ -38,7 +38,7 @@ MB = 1_000_000
 
 def test_frames_are_told_apart_by_their_lengths_however_their_bytes_come() -> None:
     stream = GREETING + frame(4, b"\x05READY" + bytes(30)) + frame(0, b"") + frame(0, bytes(300)) + frame(1, b"abc")
-    known = [Frame(36, b"\x05READY"), Frame(0, b""), Frame(300, bytes(6)), Frame(3, b"abc")]
+    known = [FrameHead(36, b"\x05READY"), FrameHead(0, b""), FrameHead(300, bytes(6)), FrameHead(3, b"abc")]
     assert Frames().feed(stream) == known
     one_by_one = Frames()
     assert [found for byte in stream for found in one_by_one.feed(bytes([byte]))] == known
