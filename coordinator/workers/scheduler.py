@@ -1,27 +1,27 @@
-"""Who works on what: a state machine, events in and instructions out. Never a socket, a process or a clock.
+"""Which worker has which task: a state machine, events in and instructions out. Never a socket, a process or a clock.
 
-`TaskScheduler` follows tasks and workers. Tasks are handed out in the order in which they were submitted; a task whose
-worker dies or fails goes back to the front. Each worker that is started has a new number, so that whatever a dead one
-left behind can be told from its replacement's; its *place* (a GPU, perhaps) is the same. A task is tried again where it
-has failed only if it has failed everywhere, and who fails over three different tasks in a row is *dismissed*.
+`TaskScheduler` follows tasks and workers. Tasks are assigned in the order of their submission; tasks of a worker that
+dies or fails are requeued at the front. Each worker that is started has a new number, so that late messages of a dead
+worker can be told from those of its replacement; its *place* (its slot, perhaps a GPU) is the same. A task is retried
+in a place where it has failed only if it has failed in all places. A worker that fails three different tasks in a row
+is replaced.
 
-A worker holds a *hand* of tasks: it is at work on the first, and the others wait in the worker, so that short tasks do
-not cost a round trip each. An empty hand gets a task whenever one waits; further ones only as far as `PREFETCH_SECONDS`
-of foreseen work, and fewer and fewer of them as the queue empties (guided self-scheduling: Polychronopoulos and Kuck,
-IEEE Transactions on Computers C-36(12), 1987), so that at the end no task waits in one hand while another is empty.
+A worker runs the first of the tasks that it is assigned; the others wait in its prefetch queue, so that short tasks do
+not cost a round trip each. An idle worker gets a task whenever one waits; further ones are prefetched up to
+`PREFETCH_SECONDS` of foreseen work, and fewer of them as the queue empties (guided self-scheduling: Polychronopoulos
+and Kuck, IEEE Transactions on Computers C-36(12), 1987), so that no task waits for one worker while another is idle.
 
-An update may be *deposited* with the worker that made it: it is in the worker's sums, and counts when these have come.
-A worker that dies takes them with it, so its deposits go back to the front as well, and nobody is to blame for them. A
-dead worker's sums never count: nothing is counted twice.
+An update may stay in the *partial sum* of the worker that made it, and counts when that sum has come. A worker that
+dies loses its partial sum: the tasks in it are requeued without a failure. The partial sum of a dead worker never
+counts, so that nothing counts twice.
 
-Workers of one GPU share its memory. One that has too little for a task *leaves*: it is ended and not replaced, and its
-task goes to the front without a strike. Until it has ended nothing is handed out; what is handed out afterwards has
-more memory. Only the last worker's task gets strikes.
+Workers of one GPU share its memory. A worker that lacks memory for a task *retires*: it is ended and not replaced, and
+its task is requeued without a failure. Until it has ended no task is assigned; tasks that are assigned afterwards have
+more memory. Only the last worker's task counts failures.
 
-*Remote workers* are workers on other machines, that come and go: nobody starts them, and nobody replaces them. When one
-is lost its link may be to blame, so that its task gets no strike. What a remote worker is at work on has a *term*: many
-times as long as it should take, by what its own tasks have taken before, or those of all workers. Nothing else bounds
-how long one may be at work whose process cannot be looked at.
+*Remote workers* come and go: nobody starts them, and nobody replaces them. When one is lost its link may be the cause,
+so that its task counts no failure. The task that a remote worker runs has a *term*: many times its foreseen seconds, by
+the pace of that worker, or of all workers. Nothing else bounds a process on another machine.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ TRIES = 3
 """Workers that may die or fail over one task, and workers in a row that may die before they are ready, or before they
 have given their sums away."""
 PREFETCH_SECONDS = 0.1
-"""Foreseen work up to which a hand that is not empty is filled: many round trips long, and soon repeated."""
+"""Foreseen work up to which tasks are prefetched: many round trips long, and soon repeated."""
 MAX_PREFETCH = 64
-"""Tasks in one hand, however short they are."""
+"""Tasks assigned to one worker, however short they are."""
 TERM_SECONDS = 120.0
 """No term is shorter."""
 TERM_FACTOR = 20.0
@@ -74,8 +74,8 @@ GETTING_READY, GIVING_SUMS = 0, -1
 class _ScheduledTask:
     name: str
     flops: float
-    strikes: int = 0
-    holders: set[int] = field(default_factory=set)
+    failures: int = 0
+    workers: set[int] = field(default_factory=set)
     """All workers that it was ever sent to."""
     failed_at: set[int | str] = field(default_factory=set)
     """Places where it could not be done."""
@@ -88,11 +88,11 @@ class TaskScheduler:
         self._tasks: dict[int, _ScheduledTask] = {}
         self._queue: deque[int] = deque()
         self._starting: set[int] = set()
-        self._hands: dict[int, deque[int]] = {}  # ready worker -> its tasks, cancelled ones until they are dropped
-        self._deposits: dict[int, list[int]] = {}  # ready worker -> tasks whose updates it has added up
+        self._assigned: dict[int, deque[int]] = {}  # ready worker -> running task, prefetched ones
+        self._partials: dict[int, list[int]] = {}  # ready worker -> tasks in its partial sum
         self._asked: set[int] = set()  # workers whose sums are on their way
-        self._leaving: int | None = None  # a worker that was told to retire, and has not ended yet
-        self._crowded: set[int] = set()  # tasks that were handed out before the last one that retired had ended
+        self._retiring: int | None = None  # a worker that was told to retire, and has not ended yet
+        self._before_retirement: set[int] = set()  # tasks assigned before the last retirement had ended
         self._deaths_before_ready = self._deaths_while_asked = 0
         self._started = 0
         self._workers = workers
@@ -122,37 +122,37 @@ class TaskScheduler:
             assert flops >= 0.0, flops
             self._tasks[sequence] = _ScheduledTask(name, flops)
             self._queue.append(sequence)
-        return self._hand_out(self._hands)
+        return self._assign_tasks(self._assigned)
 
     def ready(self, worker: int) -> list[Instruction]:
         """A worker that was starting waits for its first task; from any other this says nothing new."""
         if worker in self._starting:
             self._starting.remove(worker)
             self._deaths_before_ready = 0
-            self._hands[worker] = deque()
+            self._assigned[worker] = deque()
             self._workers += worker in self._remote_workers
-        return self._hand_out([worker])
+        return self._assign_tasks([worker])
 
     def dropped(self, worker: int, sequence: int) -> list[Instruction]:
         """A worker has nothing more to do with a cancelled task."""
-        self._take(worker, sequence)
-        return self._hand_out([worker])
+        self._unassign(worker, sequence)
+        return self._assign_tasks([worker])
 
-    def answered(self, worker: int, sequence: int, seconds: float = 0.0, deposited: bool = False) -> list[Instruction]:
-        """A worker's reply to a task has come, over which it was ``seconds``; of a deposit it keeps the update."""
-        was_in_hand = self._take(worker, sequence)
+    def answered(self, worker: int, sequence: int, seconds: float = 0.0, in_partial: bool = False) -> list[Instruction]:
+        """A worker's reply to a task has come, after ``seconds``; ``in_partial``: the update is in its partial sum."""
+        was_assigned = self._unassign(worker, sequence)
         task = self._tasks.get(sequence)
-        if task is None or worker not in task.holders or (deposited and not was_in_hand):
-            return [DropReply(worker, sequence), *self._hand_out([worker])]
-        if deposited:
-            self._deposits.setdefault(worker, []).append(sequence)
+        if task is None or worker not in task.workers or (in_partial and not was_assigned):
+            return [DropReply(worker, sequence), *self._assign_tasks([worker])]
+        if in_partial:
+            self._partials.setdefault(worker, []).append(sequence)
         else:
             del self._tasks[sequence]
         vain: list[Instruction] = []
-        if not was_in_hand and sequence in self._queue:
+        if not was_assigned and sequence in self._queue:
             self._queue.remove(sequence)
-        elif not was_in_hand:
-            vain = [CancelTask(other, sequence) for other, hand in self._hands.items() if sequence in hand]
+        elif not was_assigned:
+            vain = [CancelTask(other, sequence) for other, assigned in self._assigned.items() if sequence in assigned]
         self._failed_over.pop(worker, None)
         if task.flops > 0.0:
             self._flops += task.flops
@@ -160,7 +160,7 @@ class TaskScheduler:
             if worker in self._remote_workers:
                 flops_before, seconds_before = self._paces.get(worker, (0.0, 0.0))
                 self._paces[worker] = flops_before + task.flops, seconds_before + seconds
-        return [DeliverReply(sequence), *vain, *self._hand_out([worker])]
+        return [DeliverReply(sequence), *vain, *self._assign_tasks([worker])]
 
     def slot(self, worker: int) -> int:
         """Of a worker of ours; the one that replaces it takes it over."""
@@ -169,9 +169,9 @@ class TaskScheduler:
         return place
 
     def running_task(self, worker: int) -> int | None:
-        """The task that a worker is at work on, wanted or cancelled; None if its hand is empty."""
-        hand = self._hands.get(worker)
-        return hand[0] if hand else None
+        """The task that a worker runs, wanted or cancelled; None if it is idle."""
+        assigned = self._assigned.get(worker)
+        return assigned[0] if assigned else None
 
     def term(self, worker: int) -> tuple[int, float] | None:
         """What a remote worker is at (a task's number, `GETTING_READY`, `GIVING_SUMS`), and for how many seconds it may
@@ -206,36 +206,36 @@ class TaskScheduler:
 
     def is_assigned(self, worker: int, sequence: int) -> bool:
         """Whether a worker has been given a task, wanted or cancelled, that it has not answered or dropped."""
-        return sequence in self._hands.get(worker, ())
+        return sequence in self._assigned.get(worker, ())
 
     def asked(self, worker: int) -> tuple[int, ...] | None:
-        """The wanted deposits in the sums that a worker was asked for; None if it was not."""
-        return tuple(self._deposits.get(worker, ())) if worker in self._asked else None
+        """The wanted tasks in the partial sum that a worker was asked for; None if it was not."""
+        return tuple(self._partials.get(worker, ())) if worker in self._asked else None
 
     def doubted(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
         """A worker's reply to a task cannot be used, as it is: another is to do it, and nobody is to blame yet."""
-        if not self._take(worker, sequence):
+        if not self._unassign(worker, sequence):
             return [DropReply(worker, sequence)]
         instructions: list[Instruction] = []
         if sequence in self._tasks:  # or it was cancelled
             self._tasks[sequence].failed_at.add(self._places[worker])
             self._queue.appendleft(sequence)
             instructions.append(Requeue(worker, sequence, reason))
-        return [*instructions, *self._hand_out(self._hands)]
+        return [*instructions, *self._assign_tasks(self._assigned)]
 
     def failed(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
         """A worker could not do a task, but lives on: unless it fails whatever it does, as on a GPU that is lost."""
-        if not self._take(worker, sequence):
+        if not self._unassign(worker, sequence):
             return [DropReply(worker, sequence)]
         if sequence in self._tasks:  # or it was cancelled
             self._tasks[sequence].failed_at.add(self._places[worker])
-        instructions = self._strike(worker, sequence, reason)
+        instructions = self._count_failure(worker, sequence, reason)
         failed_over = self._failed_over.setdefault(worker, set())
         failed_over.add(sequence)
         if len(failed_over) >= TRIES and worker not in self._dismissed:
             self._dismissed.add(worker)
             instructions.append(ReplaceWorker(worker, f"it failed over {TRIES} tasks in a row; the last: {reason}"))
-        return [*instructions, *self._hand_out(self._hands)]
+        return [*instructions, *self._assign_tasks(self._assigned)]
 
     def lacked_memory(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
         """A worker lacked the memory for a task, but lives on: it leaves, unless it is the last or one has just left.
@@ -243,21 +243,21 @@ class TaskScheduler:
         All that work at once may find that they are too many. So one leaves at a time, and a task that was handed out
         before it had ended shows nothing about the memory that there is now.
         """
-        if not self._take(worker, sequence):
+        if not self._unassign(worker, sequence):
             return [DropReply(worker, sequence)]
-        is_news = self._leaving is None and sequence not in self._crowded
-        self._crowded.discard(sequence)
+        is_news = self._retiring is None and sequence not in self._before_retirement
+        self._before_retirement.discard(sequence)
         if is_news and self._workers == 1:
-            return [*self._strike(worker, sequence, reason), *self._hand_out(self._hands)]
+            return [*self._count_failure(worker, sequence, reason), *self._assign_tasks(self._assigned)]
         instructions: list[Instruction] = []
         if sequence in self._tasks:  # or it was cancelled
             self._queue.appendleft(sequence)
             instructions.append(Requeue(worker, sequence, reason))
         if is_news:
-            self._leaving = worker
+            self._retiring = worker
             self._workers -= 1
             instructions.append(RetireWorker(worker, reason))
-        return [*instructions, *self._hand_out(self._hands)]
+        return [*instructions, *self._assign_tasks(self._assigned)]
 
     def died(self, worker: int, reason: str, is_blameless: bool = False) -> list[Instruction]:
         """A worker's process has ended: the task that it was at work on is to blame, those that waited are not.
@@ -266,34 +266,34 @@ class TaskScheduler:
         are tasks of a worker of ours that was ended from outside, and its start did not fail.
         """
         if worker in self._remote_workers:
-            return self._left(worker, reason)
+            return self._remote_worker_left(worker, reason)
         if worker in self._starting:
             self._starting.remove(worker)
             self._deaths_before_ready += not is_blameless
             if self._deaths_before_ready >= TRIES:
                 return [Abort(worker, f"{TRIES} workers in a row ended before they were ready; the last: {reason}")]
             return [self._start(self._places.pop(worker))]
-        if worker not in self._hands:
+        if worker not in self._assigned:
             return []
-        hand, is_leaving = self._hands.pop(worker), worker == self._leaving
+        assigned, is_retiring = self._assigned.pop(worker), worker == self._retiring
         was_dismissed = worker in self._dismissed
         place = self._forget(worker)
         lost: list[Instruction] = []
-        if hand and is_blameless:
-            lost += [Requeue(worker, sequence, reason) for sequence in hand if sequence in self._tasks]
-            self._give_back(hand)
-        elif hand and not is_leaving and not was_dismissed:
-            first = hand.popleft()
-            self._give_back(hand)
-            lost += self._strike(worker, first, reason)
+        if assigned and is_blameless:
+            lost += [Requeue(worker, sequence, reason) for sequence in assigned if sequence in self._tasks]
+            self._requeue_all(assigned)
+        elif assigned and not is_retiring and not was_dismissed:
+            first = assigned.popleft()
+            self._requeue_all(assigned)
+            lost += self._count_failure(worker, first, reason)
         else:
-            self._give_back(hand)
-        lost += self._recall(worker, reason, is_blameless)
-        if is_leaving:
-            self._end_leaving()
+            self._requeue_all(assigned)
+        lost += self._invalidate_partial(worker, reason, is_blameless)
+        if is_retiring:
+            self._end_retirement()
         else:
             lost.append(self._start(place))
-        return [*lost, *self._hand_out(self._hands)]
+        return [*lost, *self._assign_tasks(self._assigned)]
 
     def _forget(self, worker: int) -> int | str:
         """Nothing more will be heard of a worker; its place."""
@@ -302,46 +302,46 @@ class TaskScheduler:
         self._paces.pop(worker, None)
         return self._places.pop(worker)
 
-    def _end_leaving(self) -> None:
-        self._leaving = None
-        self._crowded = {sequence for others in self._hands.values() for sequence in others}
+    def _end_retirement(self) -> None:
+        self._retiring = None
+        self._before_retirement = {sequence for others in self._assigned.values() for sequence in others}
 
-    def _left(self, worker: int, reason: str) -> list[Instruction]:
+    def _remote_worker_left(self, worker: int, reason: str) -> list[Instruction]:
         """A remote worker is gone: what it held goes to the front."""
         self._remote_workers.remove(worker)
         self._starting.discard(worker)
         self._forget(worker)
-        if worker == self._leaving:  # then it has been counted out already
-            self._end_leaving()
+        if worker == self._retiring:  # then it has been counted out already
+            self._end_retirement()
         else:
-            self._workers -= worker in self._hands
-        hand = [sequence for sequence in self._hands.pop(worker, ()) if sequence in self._tasks]
-        deposits = tuple(self._deposits.pop(worker, ()))
+            self._workers -= worker in self._assigned
+        assigned = [sequence for sequence in self._assigned.pop(worker, ()) if sequence in self._tasks]
+        in_partial = tuple(self._partials.pop(worker, ()))
         self._asked.discard(worker)
-        self._queue.extendleft(reversed([*hand, *deposits]))
-        lost: list[Instruction] = [Requeue(worker, sequence, reason) for sequence in hand]
-        if deposits:
-            lost.append(InvalidatePartial(worker, deposits, reason))
-        return [*lost, *self._hand_out(self._hands)]
+        self._queue.extendleft(reversed([*assigned, *in_partial]))
+        lost: list[Instruction] = [Requeue(worker, sequence, reason) for sequence in assigned]
+        if in_partial:
+            lost.append(InvalidatePartial(worker, in_partial, reason))
+        return [*lost, *self._assign_tasks(self._assigned)]
 
     def collect(self, sequences: Iterable[int]) -> list[Instruction]:
         """The sums with these tasks in them are wanted; workers that have been asked already are not asked again."""
         wanted = set(sequences)
-        holders = {
+        workers = {
             worker: held[0]
-            for worker, held in self._deposits.items()
+            for worker, held in self._partials.items()
             if worker not in self._asked and not wanted.isdisjoint(held)
         }
-        self._asked.update(holders)
-        return [RequestPartial(worker, sequence) for worker, sequence in holders.items()]
+        self._asked.update(workers)
+        return [RequestPartial(worker, sequence) for worker, sequence in workers.items()]
 
     def collected(self, worker: int) -> list[Instruction]:
-        """A worker's sums have come, with all of its deposits in them; those of a dead one do not count."""
+        """A worker's partial sum has come; that of a dead worker does not count."""
         if worker not in self._asked:
             return []
         self._asked.remove(worker)
         self._deaths_while_asked = 0
-        over = tuple(self._deposits.pop(worker, ()))
+        over = tuple(self._partials.pop(worker, ()))
         for sequence in over:
             del self._tasks[sequence]
         return [DeliverPartial(worker, over)]
@@ -350,12 +350,12 @@ class TaskScheduler:
         """These tasks are not wanted any more."""
         over = {sequence for sequence in sequences if self._tasks.pop(sequence, None) is not None}
         self._queue = deque(sequence for sequence in self._queue if sequence not in over)
-        for worker, held in self._deposits.items():
-            self._deposits[worker] = [sequence for sequence in held if sequence not in over]
+        for worker, held in self._partials.items():
+            self._partials[worker] = [sequence for sequence in held if sequence not in over]
         return [
             CancelTask(worker, sequence)
-            for worker, hand in self._hands.items()
-            for sequence in hand
+            for worker, assigned in self._assigned.items()
+            for sequence in assigned
             if sequence in over
         ]
 
@@ -370,18 +370,18 @@ class TaskScheduler:
         self._starting.add(worker)
         return worker
 
-    def _hand_out(self, workers: Iterable[int]) -> list[Instruction]:
-        """Give these workers what they may have by now, empty hands first."""
-        if self._leaving is not None:
+    def _assign_tasks(self, workers: Iterable[int]) -> list[Instruction]:
+        """Assign tasks to these workers, to idle ones first."""
+        if self._retiring is not None:
             return []
-        able = [worker for worker in workers if worker in self._hands and worker not in self._dismissed]
-        hands = [(worker, self._hands[worker]) for worker in able]
+        able = [worker for worker in workers if worker in self._assigned and worker not in self._dismissed]
         sent: list[Instruction] = []
-        for worker, hand in hands:
-            if not hand and (sequence := self._next_for(worker)) is not None:
-                sent.append(self._give(worker, hand, sequence))
-        for worker, hand in hands:
-            sent += self._fill(worker, hand)
+        for worker in able:
+            assigned = self._assigned[worker]
+            if not assigned and (sequence := self._next_for(worker)) is not None:
+                sent.append(self._assign(worker, assigned, sequence))
+        for worker in able:
+            sent += self._prefetch(worker, self._assigned[worker])
         return sent
 
     def _next_for(self, worker: int) -> int | None:
@@ -395,22 +395,22 @@ class TaskScheduler:
 
     def _is_tried_out(self, task: _ScheduledTask) -> bool:
         to_come = self._starting - self._remote_workers  # a remote worker may never get ready
-        return all(self._places[other] in task.failed_at for other in self._hands.keys() | to_come)
+        return all(self._places[other] in task.failed_at for other in self._assigned.keys() | to_come)
 
-    def _fill(self, worker: int, hand: deque[int]) -> list[Instruction]:
-        """Further tasks for a hand that is not empty."""
+    def _prefetch(self, worker: int, assigned: deque[int]) -> list[Instruction]:
+        """Prefetch tasks for a worker that is not idle."""
         sent: list[Instruction] = []
-        seconds = sum(map(self._foreseen, hand)) if self._has_room(hand) else math.inf
-        while self._has_room(hand) and (sequence := self._next_for(worker)) is not None:
+        seconds = sum(map(self._foreseen, assigned)) if self._may_prefetch(assigned) else math.inf
+        while self._may_prefetch(assigned) and (sequence := self._next_for(worker)) is not None:
             seconds += self._foreseen(sequence)
             if seconds > PREFETCH_SECONDS:
                 break
-            sent.append(self._give(worker, hand, sequence))
+            sent.append(self._assign(worker, assigned, sequence))
         return sent
 
-    def _has_room(self, hand: deque[int]) -> bool:
-        """Whether a further task may wait in this hand, if it is short."""
-        return 0 < len(hand) <= min(len(self._queue) // (2 * self._workers), MAX_PREFETCH - 1)
+    def _may_prefetch(self, assigned: deque[int]) -> bool:
+        """Whether another task may wait at this worker, if it is short."""
+        return 0 < len(assigned) <= min(len(self._queue) // (2 * self._workers), MAX_PREFETCH - 1)
 
     def _foreseen(self, sequence: int) -> float:
         """Seconds that a task will take at the pace seen so far; inf if that is unknown, or the task cancelled."""
@@ -419,26 +419,26 @@ class TaskScheduler:
             return math.inf
         return task.flops / self._flops * self._seconds
 
-    def _give(self, worker: int, hand: deque[int], sequence: int) -> SendTask:
+    def _assign(self, worker: int, assigned: deque[int], sequence: int) -> SendTask:
         self._queue.remove(sequence)  # among the first
-        hand.append(sequence)
-        self._tasks[sequence].holders.add(worker)
+        assigned.append(sequence)
+        self._tasks[sequence].workers.add(worker)
         return SendTask(worker, sequence)
 
-    def _take(self, worker: int, sequence: int) -> bool:
-        """Take a task from a hand; whether it was there."""
-        hand = self._hands.get(worker)
-        if hand is None or sequence not in hand:
+    def _unassign(self, worker: int, sequence: int) -> bool:
+        """Take a task from a worker; whether it was assigned."""
+        assigned = self._assigned.get(worker)
+        if assigned is None or sequence not in assigned:
             return False
-        hand.remove(sequence)
+        assigned.remove(sequence)
         return True
 
-    def _give_back(self, hand: deque[int]) -> None:
-        """Tasks that waited in a hand go to the front, but for cancelled ones."""
-        self._queue.extendleft(sequence for sequence in reversed(hand) if sequence in self._tasks)
+    def _requeue_all(self, assigned: deque[int]) -> None:
+        """Requeue prefetched tasks at the front, but for cancelled ones."""
+        self._queue.extendleft(sequence for sequence in reversed(assigned) if sequence in self._tasks)
 
-    def _recall(self, worker: int, reason: str, is_blameless: bool) -> list[Instruction]:
-        lost = self._deposits.pop(worker, [])
+    def _invalidate_partial(self, worker: int, reason: str, is_blameless: bool) -> list[Instruction]:
+        lost = self._partials.pop(worker, [])
         self._queue.extendleft(reversed(lost))
         recall: list[Instruction] = [InvalidatePartial(worker, tuple(lost), reason)] if lost else []
         if worker in self._asked:
@@ -449,12 +449,12 @@ class TaskScheduler:
                 recall.append(Abort(worker, ended))
         return recall
 
-    def _strike(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
+    def _count_failure(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
         task = self._tasks.get(sequence)
         if task is None:  # cancelled, or answered by a worker thought dead
             return []
-        task.strikes += 1
-        if task.strikes >= TRIES:
+        task.failures += 1
+        if task.failures >= TRIES:
             del self._tasks[sequence]
             return [Abort(worker, f"{task.name}: given up after {TRIES} workers; the last: {reason}", sequence)]
         self._queue.appendleft(sequence)

@@ -327,7 +327,7 @@ def test_cancelled_tasks_of_a_dead_workers_hand_are_forgotten() -> None:
 def deposited(scheduler: TaskScheduler, worker: int, *sequences: int) -> None:
     """These tasks, which are in this worker's hand one after another, are answered as deposits."""
     for sequence in sequences:
-        assert scheduler.answered(worker, sequence, deposited=True)[0] == DeliverReply(sequence)
+        assert scheduler.answered(worker, sequence, in_partial=True)[0] == DeliverReply(sequence)
 
 
 def test_deposits_are_over_when_their_worker_has_given_its_sums_away() -> None:
@@ -355,9 +355,9 @@ def test_the_deposits_of_a_dead_worker_go_to_the_front_and_nobody_is_to_blame() 
     assert scheduler.ready(1) == [SendTask(1, 1)]
     for worker in (1, 2, 3):  # without a strike a task may be lost more than three times
         deposited(scheduler, worker, 1)
-        assert scheduler.answered(worker, 2, deposited=True) == [DeliverReply(2), SendTask(worker, 3)]
-        assert scheduler.answered(worker, 3, deposited=True) == [DeliverReply(3), SendTask(worker, 4)]
-        assert scheduler.answered(worker, 4, deposited=True) == [DeliverReply(4)]
+        assert scheduler.answered(worker, 2, in_partial=True) == [DeliverReply(2), SendTask(worker, 3)]
+        assert scheduler.answered(worker, 3, in_partial=True) == [DeliverReply(3), SendTask(worker, 4)]
+        assert scheduler.answered(worker, 4, in_partial=True) == [DeliverReply(4)]
         assert scheduler.died(worker, "SIGKILL") == [
             InvalidatePartial(worker, (1, 2, 3, 4), "SIGKILL"),
             StartWorker(worker + 1),
@@ -380,8 +380,8 @@ def test_a_deposit_that_is_heard_of_after_its_workers_death_does_not_count() -> 
     scheduler = registry(2)
     submit(scheduler, 1)
     assert scheduler.died(0, "SIGKILL") == [Requeue(0, 1, "SIGKILL"), StartWorker(2), SendTask(1, 1)]
-    assert scheduler.answered(0, 1, deposited=True) == [DropReply(0, 1)]
-    assert scheduler.answered(1, 1, deposited=True) == [DeliverReply(1)]
+    assert scheduler.answered(0, 1, in_partial=True) == [DropReply(0, 1)]
+    assert scheduler.answered(1, 1, in_partial=True) == [DeliverReply(1)]
     assert scheduler.collect([1]) == [RequestPartial(1, 1)]
 
 
@@ -514,7 +514,7 @@ def test_what_waits_in_the_hand_of_one_that_leaves_goes_back_with_its_deposits()
         SendTask(0, 3),
         SendTask(1, 4),
     ]
-    assert scheduler.answered(0, 1, deposited=True) == [DeliverReply(1), SendTask(0, 5)]
+    assert scheduler.answered(0, 1, in_partial=True) == [DeliverReply(1), SendTask(0, 5)]
     assert scheduler.lacked_memory(0, 3, "no room") == [Requeue(0, 3, "no room"), RetireWorker(0, "no room")]
     assert scheduler.died(0, "SIGTERM") == [InvalidatePartial(0, (1,), "SIGTERM"), SendTask(1, 1)]
     assert scheduler.answered(1, 2) == [DeliverReply(2), SendTask(1, 5)]
@@ -573,7 +573,7 @@ def test_what_a_lost_remote_worker_had_in_hand_and_in_its_sums_goes_to_the_front
         SendTask(0, 3),
         SendTask(1, 4),
     ]
-    assert scheduler.answered(1, 2, deposited=True) == [DeliverReply(2), SendTask(1, 5)]
+    assert scheduler.answered(1, 2, in_partial=True) == [DeliverReply(2), SendTask(1, 5)]
     assert scheduler.collect([2]) == [RequestPartial(1, 2)]
     assert scheduler.died(1, "unreachable") == [
         Requeue(1, 4, "unreachable"),

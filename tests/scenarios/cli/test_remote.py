@@ -156,7 +156,7 @@ def pool_for(run: FederatedRun, folder: Path, workers: int, launcher: WorkerLaun
 
 
 def until_ready(pool: Pool, workers: int, remote_workers: Sequence[subprocess.Popen[str]]) -> None:
-    while len(pool._scheduler._hands) < workers:
+    while len(pool._scheduler._assigned) < workers:
         assert [remote_worker.poll() for remote_worker in remote_workers] == [None] * len(remote_workers)
         pool.submit([], lambda task, reply: None)
         time.sleep(0.01)
@@ -189,8 +189,8 @@ def test_one_of_ours_and_a_remote_worker_side_by_side_change_nothing(
         scheduler = pool._scheduler
         with worker(folder, port_of(pool)) as alice:
             until_ready(pool, 2, [alice])
-            first_hands = scheduler._hand_out
-            scheduler._hand_out = lambda workers: _counted(first_hands(workers), answered)  # type: ignore[method-assign]
+            first_hands = scheduler._assign_tasks
+            scheduler._assign_tasks = lambda workers: _counted(first_hands(workers), answered)  # type: ignore[method-assign]
             run.workers = pool
             run_synchronous(run)
             pool.__exit__(None, None, None)
