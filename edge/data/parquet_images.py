@@ -79,9 +79,10 @@ def _tables(row: DataSet, file: Path, id_column: str | None) -> Iterator[pa.Tabl
         by_row = any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in chunks)
         shared = [] if by_row else [column for column in columns if column not in LABEL_COLUMNS]
         with pq.ParquetFile(file, metadata=metadata, read_dictionary=shared) as parquet:
-            for batch in parquet.iter_batches(batch_size=1 if by_row else BATCH_ROWS, columns=columns):
-                yield pa.Table.from_batches([batch])
-                start += len(batch)
+            for group in range(metadata.num_row_groups):  # each has dictionaries of its own
+                for batch in parquet.iter_batches(1 if by_row else BATCH_ROWS, row_groups=[group], columns=columns):
+                    yield pa.Table.from_batches([batch])
+                    start += len(batch)
     except DataError:
         raise
     except Exception as error:  # by where the damage is, Arrow's errors, or Python's of what Arrow made of it

@@ -60,6 +60,14 @@ def test_natural_ids_stay_beside_their_examples(tmp_path: Path) -> None:
     assert ids.tolist() == ["b", "a", "b"]
 
 
+def test_row_groups_that_end_within_a_batch_are_read_in_their_order(tmp_path: Path) -> None:
+    whole = write(tmp_path / "whole.parquet", [png(RAMP + n) for n in range(7)], [n % 4 for n in range(7)])
+    pq.write_table(pq.read_table(whole), tmp_path / "train.parquet", row_group_size=3)
+    split = read_split(GREY, tmp_path / "train.parquet")
+    assert split.x[:, 0, 0, 0].tolist() == list(range(7))
+    assert split.y.tolist() == [0, 1, 2, 3, 0, 1, 2]
+
+
 def test_jpeg_is_named_because_it_loses_pixels(tmp_path: Path) -> None:
     out = BytesIO()
     Image.fromarray(RAMP).save(out, "JPEG")
