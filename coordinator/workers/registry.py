@@ -200,8 +200,10 @@ class WorkerRegistry:
 
     def _await_ends(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
+        answers = select.poll()  # which takes descriptors beyond 1,023, too
+        answers.register(self._launcher.fileno(), select.POLLIN)
         while self.alive and time.monotonic() < deadline:
-            select.select([self._launcher.fileno()], [], [], 0.01)
+            answers.poll(10)
             self.events()
 
 

@@ -208,5 +208,5 @@ def test_a_share_rides_in_the_envelope(share: float) -> None:
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan"), float("inf"), 1])
 def test_a_share_that_is_no_part_of_a_whole_is_refused(share: float) -> None:
-    with pytest.raises(messages.WireError, match="envelope: share"):
+    with pytest.raises(messages.WireError, match="envelope: weight"):
         codec.Envelope.parse(codec.Envelope("worker-1-00ff", 9, weight=share).pack())
