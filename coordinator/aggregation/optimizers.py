@@ -76,7 +76,6 @@ class Momentum(ServerOptimizer):
         return dict(self.m)
 
     def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
-        """Inverse of `state`."""
         self.m = {key: np.asarray(vector, dtype=np.float32) for key, vector in state.items()}
 
 
@@ -127,7 +126,6 @@ class Adam(ServerOptimizer):
         return {f"{name}/{key}": vector for name, moment in moments.items() for key, vector in moment.items()}
 
     def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
-        """Inverse of `state`."""
         for name, moment in (("m/", self.m), ("v/", self.v)):
             moment.clear()
             for key, vector in state.items():

@@ -250,7 +250,6 @@ class FedBRServer(ServerStrategy):
         return super().state() | {name: array.copy() for name, array in own.items()}
 
     def restore(self, model: dict[str, Vector], state: State) -> None:
-        """Inverse of `state`."""
         super().restore(model, state)
         self.gmbs.p[:], self.gmbs.n[:] = state["p"], state["n"]
         self.last_seen[:], self.last_loss[:] = state["last_seen"], state["last_loss"]

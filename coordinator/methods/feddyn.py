@@ -72,7 +72,6 @@ class FedDynExtension(ServerExtension):
         return dict(self.h)
 
     def restore(self, state: State) -> None:
-        """Inverse of `state`."""
         self.h = {key: np.asarray(state[key], dtype=np.float32) for key in self.h}
 
 

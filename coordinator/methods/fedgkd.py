@@ -74,7 +74,6 @@ class FedGKDServer(ServerStrategy):
         return super().state() | kept
 
     def restore(self, model: Model, state: State) -> None:
-        """Inverse of `state`."""
         super().restore(model, state)
         ages = sorted({int(name.split("/")[1]) for name in state if name.startswith("last/")})
         self._keep([{key: Vector(np.asarray(state[f"last/{age}/{key}"], np.float32)) for key in model} for age in ages])

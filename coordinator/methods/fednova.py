@@ -48,7 +48,6 @@ class ScaledOptimizer(ServerOptimizer):
         return self.inner.state()
 
     def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
-        """Inverse of `state`."""
         self.inner.restore(state)
 
 

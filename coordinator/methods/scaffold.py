@@ -98,7 +98,6 @@ class ScaffoldExtension(ServerExtension):
         return {key: vector.data for key, vector in self.c.items()}
 
     def restore(self, state: State) -> None:
-        """Inverse of `state`."""
         self.c = {key: Vector(np.asarray(state[key], dtype=np.float32)) for key in self.c}
 
 

@@ -39,31 +39,24 @@ class DecisionOnlyServer(ServerStrategy):
         self.half = half
 
     def download(self, client: int, round: int) -> Download:
-        """As the half's."""
         return self.half.download(client, round)
 
     def select(self, keys: Sequence[str]) -> Payload:
-        """As the half's."""
         return self.half.select(keys)
 
     def started(self, round: int, dispatches: Sequence[Download]) -> None:
-        """As the half's."""
         self.half.started(round, dispatches)
 
     def received(self, round: int, dispatches: Sequence[Download]) -> None:
-        """As the half's."""
         self.half.received(round, dispatches)
 
     def download_only_clients(self, round: int, cohort: Sequence[int]) -> Sequence[int]:
-        """As the half's."""
         return self.half.download_only_clients(round, cohort)
 
     def up_shapes(self) -> dict[str, dict[str, int]]:
-        """As the half's."""
         return self.half.up_shapes()
 
     def feedback(self, round: int, outcomes: Sequence[VisitFeedback]) -> list[ChoiceRow]:
-        """As the half's."""
         return self.half.feedback(round, outcomes)
 
     def observe(self, reply: Update) -> None:
@@ -106,7 +99,6 @@ def pack_in_flight(under_way: Mapping[int, InFlight]) -> dict[str, NDArray[np.ge
 
 
 def unpack_in_flight(arrays: Arrays) -> dict[int, InFlight]:
-    """Inverse of `pack_in_flight`."""
     index = json.loads(np.asarray(arrays[INDEX]).tobytes()) if INDEX in arrays else {}
 
     def some(names: Mapping[str, str]) -> Model:
@@ -134,7 +126,6 @@ class ReplayedServer(DecisionOnlyServer):
         self.half.step()
 
     def feedback(self, round: int, outcomes: Sequence[VisitFeedback]) -> list[ChoiceRow]:
-        """As it was."""
         rows = [self._choices.popleft() for _ in outcomes if self._choices]
         for outcome, row in zip(outcomes, rows, strict=bool(rows)):
             self.half.replay_feedback(outcome, row)

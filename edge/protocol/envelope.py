@@ -45,7 +45,6 @@ class Envelope:
 
     @classmethod
     def parse(cls, raw: Buffer) -> Envelope:
-        """Inverse of `pack`."""
         values = as_list(unpackb(raw), 9, "envelope")
         worker, sequence, state_in, state_out, forget, wall_seconds, share, left, note = values
         expect(isinstance(worker, str), "envelope: worker", worker)

@@ -26,7 +26,6 @@ Buffer = bytes | bytearray | memoryview
 
 
 def packb(value: object) -> bytes:
-    """As msgpack."""
     return cast(bytes, msgpack.packb(value))
 
 

@@ -55,7 +55,6 @@ def pack_int(value: int) -> bytes:
 
 
 def unpack_int(value: object, what: str) -> int:
-    """Inverse of `pack_int`."""
     if not isinstance(value, bytes) or len(value) != 8:
         reject(what, value)
     return int(struct.unpack(">q", value)[0])

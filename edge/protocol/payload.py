@@ -147,5 +147,4 @@ class Layout:
 
     @classmethod
     def parse(cls, plain: list[list[Any]]) -> Layout:
-        """Inverse of `plain`."""
         return cls(tuple(BlockShape(str(name), int(params), int(buffers)) for name, params, buffers in plain))

@@ -96,7 +96,6 @@ class RetimedServer(DecisionOnlyServer):
         """Clients whose visits began in the last round."""
 
     def started(self, round: int, dispatches: Sequence[Download]) -> None:
-        """As the half's."""
         self.begun = {dispatch.client for dispatch in dispatches}
         super().started(round, dispatches)
 
@@ -189,7 +188,6 @@ class RetimedRun(FederatedRun):
         return cast(CohortTraining, _RecordedAnswer(lambda: self._replies(visits), faulty))
 
     def _replies(self, visits: Sequence[PlannedVisit]) -> list[Update]:
-        """As they were; the visits must be the same as then."""
         number = self.rounds
         recorded = self.record.of_kinds(number, (TRAIN, *FAULTY))
         if number >= self.record.completed:
@@ -252,7 +250,6 @@ class RetimedRun(FederatedRun):
         return row.accuracy, float("inf") if row.test_loss is None else row.test_loss
 
     def model_sha256(self) -> str:
-        """As it was."""
         index = len(self.rounds_done)
         return self.record.rounds[index].model_sha256 if index < len(self.record.rounds) else ""
 
