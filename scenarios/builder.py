@@ -178,10 +178,10 @@ def server(loaded: Loaded, description: ModelProfile, initial: Payload) -> Serve
     return method.objective.server(setup, parts)
 
 
-def largest_message(loaded: Loaded, asked: Job, description: ModelProfile, half: ServerStrategy) -> int:
+def largest_message(loaded: Loaded, asked: Job, description: ModelProfile, server_side: ServerStrategy) -> int:
     """Bytes that one message of a worker can have at most, all of its parts together, but for headers: see `wire`."""
     model = description.layout.nbytes()
-    up = codec.update_nbytes(asked.run_id, asked.reports, half.up_shapes())
+    up = codec.update_nbytes(asked.run_id, asked.reports, server_side.up_shapes())
     keeps = sum(part.has_client_state for part in loaded.method.parts)
     kept = description.layout.nbytes(asked.kept_blocks) + KEPT_MODELS * model * keeps
     return max(2 * up, kept) + HEADERS_NBYTES  # sums have eight bytes where updates have four

@@ -242,8 +242,8 @@ def _run(
             asked = replace(asked, fingerprint={} if host.remote_access.any_machine else fingerprint(host.device))
         if again and (change := machine_change(folder, host.device)):
             ledger.event(HostEvent("machine_changed", "", change, time.time()))
-        half = builder.server(loaded, description, initial)
-        most = builder.largest_message(loaded, asked, description, half)
+        server_side = builder.server(loaded, description, initial)
+        most = builder.largest_message(loaded, asked, description, server_side)
         with Pool(
             asked,
             host.workers,
@@ -259,7 +259,7 @@ def _run(
                 method=loaded.method,
                 options=loaded.options,
                 description=description,
-                server=half,
+                server=server_side,
                 workers=pool,
                 clock=Clock(drawn),
                 budget=Budget(builder.limits(loaded, stop_at_target)),

@@ -128,7 +128,8 @@ class ServerStrategy:
     """The server side of FedAvg, and the base of all others."""
 
     sends_the_same: ClassVar[bool] = False
-    """Of a half with a `dispatch` of its own: whether what it decides, and how much it sends, follow from the round."""
+    """Of a server side with a `download` of its own: whether what it decides, and how much it sends, follow from the
+    round."""
 
     def __init__(self, setup: ServerContext, parts: Sequence[ServerExtension] = ()) -> None:
         self.setup = setup

@@ -1,7 +1,7 @@
 """FedDyn: dynamic regularisation, whose fixed point is the global optimum. A client's very first step is plain.
 
 Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, https://arxiv.org/abs/2111.04263. The client
-half is `edge.methods.feddyn`, which keeps λ_i; nothing travels beside the model.
+side is `edge.methods.feddyn`, which keeps λ_i; nothing travels beside the model.
 
 The server keeps h, 0 at first: h ← h − (α/N) Σ (θ_i − θ) over those that took part, N being all clients; so h is the
 mean of all λ_i at any time. Then θ ← (the clients' mean) − h/α. The paper's mean is plain; ``aggregate.weights`` says

@@ -125,13 +125,13 @@ class Method:
         return ("loss", "samples", "steps", "flops", *own)
 
 
-def _overrides_accumulate(half: type[ServerStrategy] | type[ServerExtension] | None) -> bool:
+def _overrides_accumulate(server_side: type[ServerStrategy] | type[ServerExtension] | None) -> bool:
     """Whether a server side has its own way with replies, whatever its row says."""
-    if half is None:
+    if server_side is None:
         return False
-    if issubclass(half, ServerExtension):
-        return half.accumulate is not ServerExtension.accumulate
-    return half.accumulate is not ServerStrategy.accumulate or half.weight is not ServerStrategy.weight
+    if issubclass(server_side, ServerExtension):
+        return server_side.accumulate is not ServerExtension.accumulate
+    return server_side.accumulate is not ServerStrategy.accumulate or server_side.weight is not ServerStrategy.weight
 
 
 def _why_single(row: ObjectiveSpec, options: Options) -> str:

@@ -1,7 +1,8 @@
 """What a method's row says. Torch-free: the client side is named by a dotted string.
 
-A row names its two halves, its options, what travels, how often each block runs each kind of pass, and how it is
-evaluated. `ObjectiveSpec` rows stand alone; `CorrectionSpec` rows join any objective (``fedmlb+fedprox``).
+A row names its client side and its server side, its options, what travels, how often each block runs each kind of pass,
+and how it is evaluated. `ObjectiveSpec` rows stand alone; `CorrectionSpec` rows join any objective
+(``fedmlb+fedprox``).
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class ObjectiveSpec:
     reports: tuple[str, ...] = ()
     """Names of the numbers that ride up, beside those of every method."""
     reads: tuple[str, ...] = ()
-    """Names of options that both halves are told too, where a correction that joins has them."""
+    """Names of options that both sides are told too, where a correction that joins has them."""
     pass_counts: Callable[[int, Any, ChosenBlocks], PassCounts] = lambda blocks, options, choice: fedavg_pass_counts(
         blocks
     )

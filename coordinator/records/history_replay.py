@@ -32,32 +32,32 @@ from edge.protocol.payload import Payload, Vector
 
 
 class DecisionOnlyServer(ServerStrategy):
-    """Another half's decisions, for visits that were trained before and need not be trained again."""
+    """The decisions of another server side, for visits that were trained before and need not be trained again."""
 
-    def __init__(self, half: ServerStrategy) -> None:
-        super().__init__(half.setup, half.parts)
-        self.half = half
+    def __init__(self, server_side: ServerStrategy) -> None:
+        super().__init__(server_side.setup, server_side.parts)
+        self.server_side = server_side
 
     def download(self, client: int, round: int) -> Download:
-        return self.half.download(client, round)
+        return self.server_side.download(client, round)
 
     def select(self, keys: Sequence[str]) -> Payload:
-        return self.half.select(keys)
+        return self.server_side.select(keys)
 
     def started(self, round: int, dispatches: Sequence[Download]) -> None:
-        self.half.started(round, dispatches)
+        self.server_side.started(round, dispatches)
 
     def received(self, round: int, dispatches: Sequence[Download]) -> None:
-        self.half.received(round, dispatches)
+        self.server_side.received(round, dispatches)
 
     def download_only_clients(self, round: int, cohort: Sequence[int]) -> Sequence[int]:
-        return self.half.download_only_clients(round, cohort)
+        return self.server_side.download_only_clients(round, cohort)
 
     def up_shapes(self) -> dict[str, dict[str, int]]:
-        return self.half.up_shapes()
+        return self.server_side.up_shapes()
 
     def feedback(self, round: int, outcomes: Sequence[VisitFeedback]) -> list[ChoiceRow]:
-        return self.half.feedback(round, outcomes)
+        return self.server_side.feedback(round, outcomes)
 
     def observe(self, reply: Update) -> None:
         """There are no vectors."""
@@ -123,12 +123,12 @@ class ReplayedServer(DecisionOnlyServer):
 
     def step(self) -> None:
         """Of no updates; so that what goes down has the slots that it had."""
-        self.half.step()
+        self.server_side.step()
 
     def feedback(self, round: int, outcomes: Sequence[VisitFeedback]) -> list[ChoiceRow]:
         rows = [self._choices.popleft() for _ in outcomes if self._choices]
         for outcome, row in zip(outcomes, rows, strict=bool(rows)):
-            self.half.replay_feedback(outcome, row)
+            self.server_side.replay_feedback(outcome, row)
         return rows
 
 

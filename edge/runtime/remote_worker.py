@@ -165,9 +165,9 @@ def open_runner(job: Job, here: Job) -> TaskRunner:
     )
 
     site, gpu = load_executor(here, EXECUTOR)
-    for half in (job.objective, *job.corrections):
+    for client_side in (job.objective, *job.corrections):
         load_dotted(
-            half.component
+            client_side.component
         )  # a method from a user's own module may be missing here, which no client is to blame for
     sha256 = site.describe(True)[0].data_sha256
     if sha256 != job.data_sha256:

@@ -107,8 +107,8 @@ class StepFactory:
         return GraphStep(step, objective.losses, choice, self._recordings, self._graphs)
 
 
-def _is_capturable(half: type) -> bool:
-    return bool(vars(half).get("capturable", False))  # a base cannot promise for what overrides it
+def _is_capturable(client_side: type) -> bool:
+    return bool(vars(client_side).get("capturable", False))  # a base cannot promise for what overrides it
 
 
 class GraphStep:

@@ -221,9 +221,9 @@ def estimate(loaded: Loaded, description: ModelProfile) -> dict[str, Any]:
     None too, and ``untimed`` says why, where they take longer to reckon than `PATIENCE_SECONDS`.
     """
     scenario = loaded.scenario
-    asked, half = builder.job(loaded, description, DEVICE, Path()), server(loaded, description)
+    asked, server_side = builder.job(loaded, description, DEVICE, Path()), server(loaded, description)
     clients, rounds = _visits(loaded), scenario.rounds.max
-    prices = [_price(loaded, description, half, asked, choice) for choice in _choices(loaded, half)]
+    prices = [_price(loaded, description, server_side, asked, choice) for choice in _choices(loaded, server_side)]
     heard = listening(loaded, description)
     known = len(description.samples) > 0
     cheapest, dearest = min(prices, key=_dearness), max(prices, key=_dearness)
@@ -285,11 +285,11 @@ def _cohort(loaded: Loaded) -> list[int]:
 
 def listening(loaded: Loaded, description: ModelProfile) -> DownloadOnlyVisits:
     """Who only downloads in a round that sends the whole model to all, as round 0 does where any does."""
-    half, layout = server(loaded, description), description.layout
+    server_side, layout = server(loaded, description), description.layout
     names, run_id = loaded.method.objective.choices, builder.job(loaded, description, DEVICE, Path()).run_id
     whole = codec.train_nbytes(run_id, names, {MODEL: layout.shapes(layout.keys())})
     return DownloadOnlyVisits(
-        list(half.download_only_clients(0, _cohort(loaded))), Work(whole, 0, 0.0), float(layout.nbytes())
+        list(server_side.download_only_clients(0, _cohort(loaded))), Work(whole, 0, 0.0), float(layout.nbytes())
     )
 
 
@@ -297,10 +297,12 @@ def _dearness(price: VisitPrice) -> tuple[int, float]:
     return price.work.bytes_down, price.work.flops
 
 
-def _choices(loaded: Loaded, half: ServerStrategy) -> list[ChosenBlocks]:
-    count = len(half.setup.layout)
+def _choices(loaded: Loaded, server_side: ServerStrategy) -> list[ChosenBlocks]:
+    count = len(server_side.setup.layout)
     if "alpha" not in loaded.method.objective.choices:
-        return [half.download(ANY, loaded.scenario.rounds.max - 1).choice]  # what does not begin at once has begun
+        return [
+            server_side.download(ANY, loaded.scenario.rounds.max - 1).choice
+        ]  # what does not begin at once has begun
     fixed = getattr(loaded.options, "alpha", None)
     possible = [fixed] if isinstance(fixed, int) else list(range(1, count))
     in_full = [count - 1] if getattr(loaded.options, "full_rounds", None) == "all" else possible
@@ -311,10 +313,10 @@ def _choices(loaded: Loaded, half: ServerStrategy) -> list[ChosenBlocks]:
 
 
 def _price(
-    loaded: Loaded, description: ModelProfile, half: ServerStrategy, asked: Job, choice: ChosenBlocks
+    loaded: Loaded, description: ModelProfile, server_side: ServerStrategy, asked: Job, choice: ChosenBlocks
 ) -> VisitPrice:
     row, layout = loaded.method.objective, description.layout
-    down, up = shapes(_payload(half, choice)), half.up_shapes()
+    down, up = shapes(_payload(server_side, choice)), server_side.up_shapes()
     held = int(np.median(description.samples[description.samples > 0])) if len(description.samples) else 0
     plan = asked.train.plan(held)
     passes = row.pass_counts(len(layout), loaded.options, choice) * plan.samples
@@ -332,11 +334,13 @@ def _price(
     return VisitPrice(work, _payload_nbytes(down), _payload_nbytes(up), nominal)
 
 
-def _payload(half: ServerStrategy, choice: ChosenBlocks) -> Payload:
+def _payload(server_side: ServerStrategy, choice: ChosenBlocks) -> Payload:
     if "alpha" not in choice:
-        return half.download(ANY, 0).payload
-    layout = half.setup.layout
-    return half.with_extensions(ANY, half.select(layout.keys() if choice["full"] else layout.last(choice["alpha"])))
+        return server_side.download(ANY, 0).payload
+    layout = server_side.setup.layout
+    return server_side.with_extensions(
+        ANY, server_side.select(layout.keys() if choice["full"] else layout.last(choice["alpha"]))
+    )
 
 
 def _payload_nbytes(sizes: Shapes) -> int:

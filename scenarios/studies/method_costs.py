@@ -81,11 +81,11 @@ def _compute(passes: PassCounts) -> float:
 
 def _message_nbytes(method: Method) -> tuple[int, int]:
     """Bytes of the messages of one visit: down, up."""
-    half = _server(method)
-    sent = half.download(0, LATE)
+    server_side = _server(method)
+    sent = server_side.download(0, LATE)
     return (
         codec.train_nbytes(RUN_ID, tuple(sent.choice), shapes(sent.payload)),
-        codec.update_nbytes(RUN_ID, method.reports, half.up_shapes()),
+        codec.update_nbytes(RUN_ID, method.reports, server_side.up_shapes()),
     )
 
 

@@ -90,8 +90,8 @@ class _Unfinished(Exception):  # noqa: N818 - no error, but the end of an unfini
 class RetimedServer(DecisionOnlyServer):
     """Remembers, too, whose visits began."""
 
-    def __init__(self, half: ServerStrategy) -> None:
-        super().__init__(half)
+    def __init__(self, server_side: ServerStrategy) -> None:
+        super().__init__(server_side)
         self.begun: set[int] = set()
         """Clients whose visits began in the last round."""
 
@@ -140,16 +140,16 @@ class RetimedRun(FederatedRun):
             refused=refused,
         )
 
-    def _decisive(self, loaded: Loaded, half: ServerStrategy) -> ServerStrategy:
+    def _decisive(self, loaded: Loaded, server_side: ServerStrategy) -> ServerStrategy:
         """The server side, if what it decides follows from what the ledger knows; ScenarioError if it may not."""
-        if type(half) is FedBRServer and half.options.deviation != "model":
-            return half
-        own = (type(half).download, type(half).download_only_clients) != (
+        if type(server_side) is FedBRServer and server_side.options.deviation != "model":
+            return server_side
+        own = (type(server_side).download, type(server_side).download_only_clients) != (
             ServerStrategy.download,
             ServerStrategy.download_only_clients,
         )
-        if half.sends_the_same or not own:
-            return half
+        if server_side.sends_the_same or not own:
+            return server_side
         raise ScenarioError(
             f"{loaded.method.name}: what it sends may depend on the updates themselves, which a ledger does not keep, "
             f"so it cannot be replayed; to train anew: {self.fresh}"
