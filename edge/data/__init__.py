@@ -1,12 +1,12 @@
-"""Data sets on the device: found, decoded once, memory-mapped, shared among clients and augmented in whole batches.
+"""Data sets on the device: found, decoded once, memory-mapped, partitioned among clients and augmented in whole batches.
 
-* `sets`       the table of data sets and what a data set is
-* `find`       where a set may be, and the message when it is nowhere
-* `store`      `open_data`: decode once into the cache, then map
-* `images`, `official`, `digits`   the readers: Parquet, torchvision's own files, scikit-learn's digits
-* `partition`, `epsilon`   who holds which examples, as pure functions
-* `shares`     `share_out` and `cached_shares`: a partition from its configuration
-* `augment`    uint8 batches to float batches
+* `registry`: the table of data sets, and what a data set is
+* `locate`: where a set may be, and the message when it is nowhere
+* `decoded_cache`, `atomic_cache`: `open_data` decodes once into the cache, then maps
+* `parquet_images`, `torchvision_files`, `tinyimagenet`, `digits`: the readers
+* `partition`, `epsilon_partition`, `json_partition`: who holds which examples, as pure functions
+* `partitioning`: `partition_data` and `cached_partition`, a partition from its configuration
+* `augment`: uint8 batches to float batches
 
 Nothing is imported here, so that the table and the search can be used without torch.
 """

@@ -136,7 +136,7 @@ _JOB = _Codec(config.plain, _unpack_record(Job))
 _LAYOUT = _Codec(Layout.plain, _unpack_layout)
 
 ARRAYS = {"flops": "<f8", "activations": "<f8", "samples": "<i8", "histogram": "<i8", "test_samples": "<i8"}
-"""The arrays of a `Description`, which travel as frames of slot `DESCRIPTION`, and their types."""
+"""The arrays of a `ModelProfile`, which travel as frames of slot `DESCRIPTION`, and their types."""
 DESCRIPTION = "(description)"
 _DESCRIPTION_FIELDS = {
     "layout": _LAYOUT,

@@ -131,7 +131,7 @@ class CoordinatorConnection:
         self._under_way.clear()
 
     def receive(self, wait: bool = True) -> tuple[codec.Envelope, messages.Message]:
-        """The next message that is not `Blocks`; zmq.Again if none has come and we do not ``wait``.
+        """The next message that is not `Tensors`; zmq.Again if none has come and we do not ``wait``.
 
         A message that does not follow the protocol is refused.
         """

@@ -40,7 +40,7 @@ class PlannedRun:
     """Of its folder."""
     loaded: Loaded
     needs: Mapping[str, float]
-    """How far it has to go, as `trail.suffices` reads it; rounds.max and the scenario's budgets may end it first."""
+    """How far it has to go, as `progress.reached` reads it; rounds.max and the scenario's budgets may end it first."""
 
 
 @dataclass(frozen=True)
