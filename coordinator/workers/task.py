@@ -49,7 +49,7 @@ class PoolTask:
     unfit_sums: Callable[[Totals, float], str | None] | None = None
     """The same of sums that a remote worker has added up, of clients with such a part of the mean."""
     may_fail: bool = False
-    """Whether its group goes on if three workers ended over it, with `failed_update` in place of a reply. Only training."""
+    """Whether its group goes on with `failed_update` if three workers ended over it. Only training."""
 
     @property
     def failed_update(self) -> messages.Update:

@@ -1,4 +1,4 @@
-"""Data sets on the device: found, decoded once, memory-mapped, partitioned among clients and augmented in whole batches.
+"""Data sets on the device: found, decoded once, memory-mapped, partitioned among clients, augmented in whole batches.
 
 * `registry`: the table of data sets, and what a data set is
 * `locate`: where a set may be, and the message when it is nowhere
