@@ -1,11 +1,9 @@
-"""A server side without its model: it decides who takes part and what is sent, and learns nothing from vectors.
+"""The past of an asynchronous run, replayed without training, so that the run can go on from it.
 
-The past of an asynchronous run, played again without training, so that the run can go on from it.
-
-What is under way on the clock between two commits (messages on shared links, events in SimPy's queue) cannot be written
-down, but it follows from the scenario and from what the ledger knows of the visits that have ended. So the same stream
-of visits is played on the same clock, with replies out of the ledger, up to its last round; then the vectors that a
-ledger does not hold are put in place from the checkpoint.
+Visits under way between two commits (messages on shared links, events in SimPy's queue) cannot be written down, but
+they follow from the scenario and from the ledger's rows of the visits that have ended. So the same stream of visits is
+replayed on the same clock, with replies out of the ledger, up to its last round. The server side decides as it did, and
+learns from rows instead of vectors; then the vectors that a ledger does not hold are restored from the checkpoint.
 """
 
 from __future__ import annotations

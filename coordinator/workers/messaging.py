@@ -1,13 +1,13 @@
-"""What workers say: checked, refused or turned into events of the scheduler. The protocol is `edge.protocol.codec`.
+"""Messages between a pool and its workers: handled as they come, sent as the scheduler says. The protocol is
+`edge.protocol.codec`.
 
-Here a message meets what is known of its sender. Whoever says what does not fit is dismissed, and nothing is changed.
+`MessageHandler` checks each message against what is known of its sender, and turns it into an event of the scheduler.
+A sender of an invalid message is dismissed, and nothing is changed. `MessageSender` sends messages and tasks, and each
+block version once per worker.
 
-What goes out to workers: messages, tasks, and each block version once per worker.
-
-What clients keep, on its way to remote workers and back: workers on other machines do not reach the run's folder.
-
-It is read when a task is handed to a remote worker, and written when the remote worker's update is taken; the files are
-as a worker of ours would have read and written them. Nothing of it is charged. Never a socket.
+Remote workers do not reach the run's folder. The client state that a task needs is read when the task is sent to a
+remote worker, and written when its update is taken; the files are those that a local worker would have read and
+written. None of it is charged.
 """
 
 from __future__ import annotations

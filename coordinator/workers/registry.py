@@ -1,11 +1,10 @@
-"""The workers of a pool, living and dead, and the launcher that starts and ends them. Never a socket.
+"""The workers of a pool, living and dead, the launcher that starts and ends them, and a detector of stalls.
 
-Remote workers are workers on other machines, known by their key: nothing here starts them, or can end them.
+Remote workers run on other machines, and are known by their key: nothing here starts or ends their processes.
 
-Whether workers do anything, by the CPU time of their main threads.
-
-libzmq's own thread answers heartbeats whatever the main thread does, and a step may take minutes. But a main thread
-that uses no CPU time at all over a visit for so long waits for something that will not come: a lock, a disk, a GPU.
+A local worker has stalled if its main thread has used no CPU time over a visit for `STUCK_SECONDS`: libzmq's own thread
+answers heartbeats whatever the main thread does, and a step may take minutes, but a thread that uses no CPU time waits
+for something that will not come: a lock, a disk, a GPU.
 """
 
 from __future__ import annotations

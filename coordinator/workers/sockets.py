@@ -1,12 +1,10 @@
-"""The ROUTER sockets of a pool: one for its own processes, and one with a lock for remote workers from other machines.
+"""The ROUTER sockets of a pool, for local and for remote workers, and the loop's wait for messages on them.
 
-Both are in a folder that is open to this user alone. By the first come the workers that the pool has started. By the
-second come, through a `coordinator.workers.listener`, those who prove by CURVE (https://rfc.zeromq.org/spec/26) that
-theirs is one of the allowed keys. libzmq asks about each key by ZAP (https://rfc.zeromq.org/spec/27), is answered
-between two turns of the pool's loop, and stamps the key and the number of the connection on every message that comes
-over it. Nobody can thus speak in the name of another.
-
-The sockets of one pool and what comes through them: messages, news of lost connections, questions about keys.
+Both are in a folder that is open to this user alone. Workers that the pool has started use the first. Remote workers
+reach the second through a `coordinator.workers.listener`, and prove by CURVE (https://rfc.zeromq.org/spec/26) that they
+have an allowed key. libzmq asks about each key by ZAP (https://rfc.zeromq.org/spec/27), is answered between two turns
+of the pool's loop, and stamps the key and the number of the connection on every message of that connection. So no
+worker can speak in the name of another.
 """
 
 from __future__ import annotations

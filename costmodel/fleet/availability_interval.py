@@ -1,8 +1,7 @@
-"""A client's stays and absences, and what all models of them share. Nothing here draws a random number or asks who.
+"""Availability intervals: what all models of presence and absence share, and intervals that were recorded.
 
-A client is alternately available and away. A interval begins at its first instant and ends just before the next begins.
-
-Availability as it was recorded: windows in which each client was there, once or over and over again.
+A client is alternately available and away. An interval begins at its first instant and ends just before the next
+begins. Recorded intervals are used once, or over and over again. Nothing here draws a random number.
 """
 
 from __future__ import annotations

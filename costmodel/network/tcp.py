@@ -1,16 +1,12 @@
-"""What a message costs on its way beside its fair share of the links: headers, round trips, connection, slow start.
+"""The cost of a message beside its fair share of the links: headers, round trips, connection set-up, slow start.
 
-Everything here is a closed form. The share of the server's link is `costmodel.network.fair_link`.
+TCP sends a window and waits for a round trip before it sends the next, twice as wide, until a window takes as long as
+the round trip: then the pipe is full and the rest flows. Alone on a link, this is a closed form
+(`slow_start_seconds`); on a shared link the time of a window depends on the other flows, so that it is known when the
+window has been sent (`SlowStart`). The share of the server's link is `costmodel.network.fair_link`.
 
 Measured over ZeroMQ behind a shaped link of 20 Mbit/s and 30 ms with 5 MB: bytes / rate alone is 7.2 % short, with
 headers and half a round trip 2.2 %, with slow start 0.0 % (``make test-network`` repeats it).
-
-One message on its way over a link: at once, or window by window while its sender starts slowly.
-
-TCP sends a window and waits for the round trip to pass before it sends the next, twice as wide, until a window takes as
-long as the round trip: then the pipe is full and the rest flows. How long a window takes depends on who else is on the
-link, so it is only known once it has been sent; alone on a link, all of it is
-`costmodel.network.tcp.slow_start_seconds`.
 """
 
 from __future__ import annotations

@@ -58,9 +58,8 @@ worker of ours is ended as a process, one on another machine by a bye that says 
 nobody asked for, holds other vectors than the client keeps where these are known, or is not followed by its update; and
 one whose update comes without it. What a frame holds is not checked, unless its entry has a checksum.
 
-From a message to its header and frames, and how long they are before the message exists.
-
-From a header and its frames to a message, or to the reason why it is none.
+`encode` gives the header and frames of a message, `train_nbytes` and `update_nbytes` their length before a message
+exists; `decode` gives a message, or raises the reason why the frames are none.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Worker 0 is on the first GPU, worker 1 on the second, and so on in turns. Those 
 memory, beyond which torch's allocator raises `torch.OutOfMemoryError` instead of taking what is the others'. A worker
 whose visit does not fit in its share leaves, and the shares of those that stay grow (`coordinator.workers.scheduler`).
 
-All of this is called in the worker: CUDA does not survive a fork, so nothing here may run in the launcher. What needs a
-driver has been read against torch's documentation, and never been run.
+All of this is called in the worker: CUDA does not survive a fork, so nothing here may run in the fork server. What
+needs a driver has been read against torch's documentation, and never been run.
 """
 
 from __future__ import annotations

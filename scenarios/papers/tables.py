@@ -1,6 +1,6 @@
-"""A published table as the paper prints it, one table per setting, with ours beside each value. Runs nothing.
+"""Published tables beside ours: what `reproduce` leaves and prints, a table per setting, as the paper prints it.
 
-What `reproduce` leaves and prints: published values beside ours, each with what was changed for it. Runs nothing.
+Each of our values stands beside the published one, with the changes that were made for it. Nothing is run here.
 """
 
 from __future__ import annotations
