@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -113,7 +113,10 @@ def too_far(faults: UpdateChecks, whose: str, payload: Payload, base: Model, rea
             if not norm <= other:
                 return f"{whose}: the norm of {slot} is {norm:.6g}, more than {other:.6g} ({_why(faults, reach)})"
             continue
-        norm = _norm([vector.data - base[key].data for key, vector in named.items()])
+        for key, vector in named.items():  # what a client keeps, no shapes may be known of
+            if key not in base or vector.data.size != base[key].data.size:
+                return f"{whose}: {slot}/{key} of {vector.data.size} numbers is no vector of the model"
+        norm = _distance(named, base)
         if not norm <= faults.max_norm:
             return (
                 f"{whose}: changes the model by a norm of {norm:.6g}, more than faults.max_norm = {faults.max_norm:g}"
@@ -137,6 +140,11 @@ def sums_too_far(faults: UpdateChecks, totals: Totals, share: float, base: Model
     whole = replace(reach, initial_norm=reach.initial_norm * share, moved=reach.moved * share)
     limit = replace(faults, max_norm=faults.max_norm * share)
     return too_far(limit, f"sums of clients with {share:.6g} of the mean", summed, part, whole)
+
+
+def _distance(named: Mapping[str, Vector], base: Model) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):  # then it is inf or NaN, and so beyond any bound
+        return _norm([vector.data - base[key].data for key, vector in named.items()])
 
 
 def _norm(vectors: Sequence[Floats]) -> float:

@@ -280,7 +280,11 @@ class FederatedRun:
     def reach(self, visit: PlannedVisit) -> Reach:
         """How far this visit can lead."""
         moved = visit.lr * self.job.train.step_sum(visit.plan.steps)
-        return Reach(self._initial_norm, self.description.layout.nbytes() // ITEM_NBYTES, moved)
+        return Reach(self._initial_norm, self._parameters, moved)
+
+    @cached_property
+    def _parameters(self) -> int:
+        return self.description.layout.nbytes() // ITEM_NBYTES
 
     @cached_property
     def _initial_norm(self) -> float:

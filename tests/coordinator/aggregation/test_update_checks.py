@@ -156,6 +156,45 @@ def test_a_control_variate_has_a_bound_too(tmp_path: Path) -> None:
         ended(spoilt(tmp_path, spoil, UpdateChecks(), "scaffold"))
 
 
+@pytest.mark.parametrize(
+    ("kept", "why"),
+    [
+        ({"tail": 3}, "model/tail of 3 numbers is no vector of the model"),
+        ({"head": 2}, "model/head of 2 numbers is no vector of the model"),
+        ({"head": None}, "changes the model by a norm of"),
+    ],
+)
+def test_what_a_remote_worker_says_that_a_client_keeps_is_looked_at_before_it_is_stored(
+    kept: dict[str, int | None], why: str, tmp_path: Path
+) -> None:
+    """Of what SCAFFOLD's clients keep no row says the shapes: anything may come in the slot of the model, too."""
+    run = federation(tmp_path, "scaffold", **HOW)
+    heard: list[Update] = []
+    tasks: list[PoolTask] = []
+    workers = run.workers
+
+    class Noting:
+        size = 1
+
+        def submit(self, submitted: Sequence[PoolTask], on_reply: ReplyHandler) -> Any:
+            tasks.extend(submitted)
+            return workers.submit(submitted, on_reply)
+
+    run.workers = Noting()
+    run.submit([run.prepare(1, 0)], heard.append).wait()
+    run.ledger.close()
+    (task,) = tasks
+    assert task.unfit is not None
+    base = run.server.model["head"].data
+    far = np.where(base < 0, 3.4e38, -3.4e38).astype(np.float32)
+    vectors = {key: Vector(far if size is None else np.zeros(size, np.float32)) for key, size in kept.items()}
+    assert task.unfit(heard[0], {}) is None
+    problem = task.unfit(heard[0], {MODEL: vectors})
+    assert problem is not None
+    assert problem.startswith("client 1, round 0: what the client keeps: ")
+    assert why in problem
+
+
 def test_sums_of_workers_are_bounded_as_updates_are(tmp_path: Path) -> None:
     run = federation(tmp_path, **HOW, sum="fixed_point")
     visits = [run.prepare(client, 0) for client in range(3)]
