@@ -175,7 +175,7 @@ class MessageHandler:
             if worker.key:
                 self.registry.end(worker, reason)
             return
-        self._check_in_hand(worker, sequence)
+        self._check_assigned(worker, sequence)
         worker.sent_at.pop(sequence, None)
         is_wanted = self.orders.get(sequence) is not None  # what a client kept is deleted once nobody needs it
         if error.kind == StateError.__name__ and not worker.key and is_wanted:
@@ -187,8 +187,8 @@ class MessageHandler:
     def _came_ahead(self, worker: Worker, sequence: int, kept: messages.ClientState) -> None:
         """What a client keeps, from a remote worker; it counts when the update comes that belongs to it."""
         if not worker.key:
-            raise messages.WireError("a Kept of a worker that reaches the files of the run")
-        self._check_in_hand(worker, sequence)
+            raise messages.WireError("a ClientState of a worker that reaches the files of the run")
+        self._check_assigned(worker, sequence)
         asked = self.orders.get(sequence)
         if asked is not None:  # or it was cancelled
             check_client_state(asked.task, kept)
@@ -198,7 +198,7 @@ class MessageHandler:
         self, worker: Worker, envelope: codec.Envelope, reply: Reply, kept: messages.ClientState | None
     ) -> None:
         sequence, seconds = envelope.sequence, envelope.wall_seconds
-        self._check_in_hand(worker, sequence)
+        self._check_assigned(worker, sequence)
         asked = self.orders.get(sequence)
         if asked is not None:
             check_reply_kind(asked.task, reply)
@@ -251,10 +251,10 @@ class MessageHandler:
             if not remote_worker.dead:
                 self.offend(remote_worker, "its reply could not be used, and another worker's to the same task could")
 
-    def _check_in_hand(self, worker: Worker, sequence: int) -> None:
+    def _check_assigned(self, worker: Worker, sequence: int) -> None:
         """WireError if a worker answers what it was not asked, or answers it again."""
         if not worker.dead and not self.scheduler.is_assigned(worker.number, sequence):
-            raise messages.WireError(f"task {sequence} is not in its hand")
+            raise messages.WireError(f"task {sequence} is not assigned to it")
 
     def _collected(self, worker: Worker, envelope: codec.Envelope, sums: messages.PartialSum) -> None:
         if worker.dead:

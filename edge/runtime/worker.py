@@ -117,7 +117,7 @@ class _PrefetchQueue:
         if isinstance(message, messages.Welcome):
             return "a second welcome"
         if isinstance(message, messages.ClientState):
-            return "a worker that reaches the files of the run has no use for a Kept"
+            return "a worker that reaches the files of the run has no use for a ClientState"
         if sequence and any(task[0].sequence == sequence for task in self.tasks):
             return f"task {sequence} came twice"
         return f"more than {MAX_PREFETCHED} tasks wait" if len(self.tasks) >= MAX_PREFETCHED else ""

@@ -128,8 +128,8 @@ WRONG: dict[str, tuple[Callable[[messages.Update, int], Said], str]] = {
         lambda update, n: [(replace(KEPT, payload={"other": AFTER["model"]}), n), (update, n)],
         "client 7, round 5, train: the client keeps {'other': {'a': 2}} instead of {'model': {'a': 2}}",
     ),
-    "another task's": (lambda update, n: [(KEPT, n + 1), (update, n)], "task 2 is not in its hand"),
-    "no task's": (lambda update, n: [(KEPT, 0), (update, n)], "task 0 is not in its hand"),
+    "another task's": (lambda update, n: [(KEPT, n + 1), (update, n)], "task 2 is not assigned to it"),
+    "no task's": (lambda update, n: [(KEPT, 0), (update, n)], "task 0 is not assigned to it"),
     "twice": (lambda update, n: [(KEPT, n), (KEPT, n), (update, n)], "a ClientState in place of the update of task 1"),
     "too early": (
         lambda update, n: [(KEPT, n), (messages.Pong(), 0), (update, n)],

@@ -417,7 +417,7 @@ def test_a_reply_that_is_repeated_counts_once_and_its_remote_worker_is_dismissed
             _, message = alice.hear()
             if isinstance(message, messages.Train):  # the next visit may come in between
                 _, message = alice.hear()
-            assert message == messages.Shutdown("its message was refused: from remote-1: task 1 is not in its hand")
+            assert message == messages.Shutdown("its message was refused: from remote-1: task 1 is not assigned to it")
             assert alice.hears_nothing
         with Peer(host.endpoint, ALICE, "remote-2") as alice:
             alice.join().serve(1)
@@ -428,7 +428,7 @@ def test_a_reply_that_is_repeated_counts_once_and_its_remote_worker_is_dismissed
         host.until(lambda: host.pool.refused == 4)
     assert [reply.client for reply in heard if isinstance(reply, messages.Update)] == [1, 2]
     assert [text for text in host.of("worker_died") if "worker 0" in text] == [
-        "worker 0, a remote worker, is gone: its message was refused: from remote-1: task 1 is not in its hand"
+        "worker 0, a remote worker, is gone: its message was refused: from remote-1: task 1 is not assigned to it"
     ]
 
 
