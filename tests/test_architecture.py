@@ -6,7 +6,7 @@ import ast
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -28,8 +28,8 @@ ONLY_IN = {
 }
 
 
-def sources() -> Iterator[tuple[str, ast.Module]]:
-    for package in OURS:
+def sources(packages: Sequence[str] = OURS) -> Iterator[tuple[str, ast.Module]]:
+    for package in packages:
         for path in sorted((ROOT / package).rglob("*.py")):
             yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
 
@@ -68,6 +68,11 @@ def test_no_file_imports_itself_through_others_not_even_for_types() -> None:
         named = {full if full in modules else full.rpartition(".")[0] for full in imports(tree)}
         graph[module] = (named & modules) - {module}
     TopologicalSorter(graph).prepare()  # raises CycleError
+
+
+def test_no_test_imports_anothers() -> None:
+    found = {name: [full for full in imports(tree) if ".test_" in full] for name, tree in sources(["tests"])}
+    assert {name: full for name, full in found.items() if full} == {}
 
 
 def test_a_class_name_means_one_class() -> None:

@@ -21,7 +21,9 @@ from torch import Tensor, nn
 
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS, ServerOptimizer
 from coordinator.aggregation.server import ServerContext
+from coordinator.methods.fedavg import FedAvgOptions
 from coordinator.methods.registry import Method, resolve
+from coordinator.methods.spec import ObjectiveSpec
 from coordinator.records.names import PLACES
 from coordinator.records.store import Ledger, read
 from coordinator.rounds.asynchronous import run_asynchronous
@@ -318,6 +320,12 @@ def clockwork(
         behaviour=behaviour,
         **more,
     )
+
+
+def objective(name: str, client: str = "edge.training.client_update:ClientUpdate", **fields: Any) -> Method:
+    """A method that is not in the registry; ``client``: "module:Class" of its client side."""
+    fields = {"options": FedAvgOptions, "client": client, **fields}
+    return Method(name, ObjectiveSpec(name=name, title=name, source="a test", neutral="", **fields), ())
 
 
 @dataclass(frozen=True)

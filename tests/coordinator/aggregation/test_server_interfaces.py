@@ -20,9 +20,8 @@ from torch.nn import functional as F
 from coordinator.aggregation.optimizers import ServerOptimizer
 from coordinator.aggregation.server import Download, Model, ServerContext, ServerExtension, ServerStrategy, State
 from coordinator.aggregation.weighted_sum import WeightedSum
-from coordinator.methods.fedavg import FedAvgOptions
 from coordinator.methods.registry import Method
-from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec, Options, fedavg_pass_counts
+from coordinator.methods.spec import CorrectionSpec, Options, fedavg_pass_counts
 from coordinator.rounds.budget import ROUNDS
 from coordinator.rounds.run import FederatedRun
 from coordinator.rounds.synchronous import run_synchronous
@@ -35,18 +34,11 @@ from edge.protocol.payload import FORWARD, MODEL, PASS_TYPES, Floats, Payload, V
 from edge.training import client_update
 from edge.training.block_model import BlockModel
 from edge.training.client_update import Batches, ClientUpdate, Step
-from tests.toy import federation, play
+from tests.toy import federation, objective, play
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=4)
 IID = PartitionConfig("iid")
 BODY = ("conv1", "conv2", "conv3")
-
-
-def objective(name: str, client: str | None = None, **fields: Any) -> Method:
-    """A method of this file."""
-    half = "edge.training.client_update:ClientUpdate" if client is None else f"{__name__}:{client}"
-    fields = {"options": FedAvgOptions, "client": half, **fields}
-    return Method(name, ObjectiveSpec(name=name, title=name, source="a test", neutral="", **fields), ())
 
 
 # --- several models down to one client: IFCA --------------------------------------------------------------------------
@@ -114,7 +106,7 @@ def two_forward_passes(blocks: int, options: Options, choice: object) -> Any:
 
 IFCA = objective(
     "ifca",
-    "Clusters",
+    f"{__name__}:Clusters",
     server=ClusterServer,
     reports=("cluster",),
     once_per_visit_pass_counts=two_forward_passes,
@@ -287,7 +279,7 @@ def phases_passes(blocks: int, options: Options, choice: object) -> Any:
     return passes
 
 
-PFEDMB = objective("pfedmb", "Phases", pass_counts=phases_passes, has_client_state=True)
+PFEDMB = objective("pfedmb", f"{__name__}:Phases", pass_counts=phases_passes, has_client_state=True)
 
 
 def test_local_training_in_two_phases(tmp_path: Path) -> None:

@@ -14,11 +14,8 @@ import pytest
 from coordinator.workers.task import PoolError, PoolTask, Reply
 from edge.protocol import client_state, codec, messages
 from edge.protocol.payload import Payload, Vector
-from tests.coordinator.workers import test_remote_workers
-from tests.coordinator.workers.test_pool import model, visit
-from tests.coordinator.workers.test_remote_workers import ALICE, Opener, Peer, answer, meanwhile
+from tests.pools import ALICE, Opener, Peer, answer, meanwhile, model, visit
 
-launcher, listening = test_remote_workers.launcher, test_remote_workers.listening
 BEFORE: Payload = {
     "model": {"a": Vector(np.array([1.0, 2.0], np.float32)), "empty": Vector(np.zeros(0, np.float32))},
     "control": {"a": Vector(np.array([np.nan], np.float32))},

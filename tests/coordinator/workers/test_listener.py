@@ -23,12 +23,8 @@ from coordinator.workers.listener import Listener
 from coordinator.workers.zmtp import FrameHead, Frames, Handshake, RefusedError, cost
 from edge.protocol import messages
 from edge.protocol.payload import Vector
-from tests.coordinator.workers import test_remote_workers
-from tests.coordinator.workers.test_pool import sums, visit
-from tests.coordinator.workers.test_remote_workers import ALICE, Host, Opener, Peer, answer, meanwhile
 from tests.handshakes import GREETING, HELLO, INITIATE, frame
-
-launcher, listening = test_remote_workers.launcher, test_remote_workers.listening
+from tests.pools import ALICE, Host, Opener, Peer, answer, meanwhile, sums, visit
 
 MB = 1_000_000
 
@@ -184,15 +180,12 @@ def test_silent_connections_are_capped_and_others_still_join(listening: Opener) 
 
 
 LIMITED = """
-import resource, sys, tempfile, zmq
+import resource, sys, time
 resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
 from pathlib import Path
 from coordinator.workers.launcher import WorkerLauncher
-from tests.coordinator.workers.test_remote_workers import Host
-from tests.coordinator.workers.test_pool import sums, visit
-from tests.handshakes import GREETING, HELLO, INITIATE, frame
-import time
-with WorkerLauncher(preload=("tests.coordinator.workers.test_pool",)) as launcher:
+from tests.pools import Host, sums, visit
+with WorkerLauncher(preload=("tests.pools",)) as launcher:
     host = Host(1, launcher, Path(sys.argv[1]))
     with host.pool:
         print(host.endpoint, flush=True)
@@ -300,7 +293,7 @@ def test_a_large_honest_model_passes(launcher: WorkerLauncher, tmp_path: Path) -
 
 def test_each_key_is_stamped_with_the_connection_that_showed_it(listening: Opener) -> None:
     host = listening(0)
-    peers = [Peer(host.endpoint, test_remote_workers.ALICE, f"remote-{n}") for n in range(8)]
+    peers = [Peer(host.endpoint, ALICE, f"remote-{n}") for n in range(8)]
     with ExitStack() as stack:
         for peer in peers:
             stack.enter_context(peer)

@@ -7,8 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,134 +26,32 @@ from coordinator.workers.pool import Pool
 from coordinator.workers.scheduler import MAX_PREFETCH
 from coordinator.workers.task import PoolError, PoolTask, Reply, Stopped, TaskGroup
 from edge.protocol import codec, messages
-from edge.protocol.config import ComponentConfig, DataConfig, Job, ModelConfig, ModelProfile, TrainConfig
-from edge.protocol.payload import BlockShape, Layout, Payload, Vector
+from edge.protocol.payload import Vector
 from tests.edge.protocol import mutations
-
-HERE = Path(__file__)
-BLOCK_NBYTES = 400_000
-HANDED_OVER_NBYTES = 8_000_000
-NORMAL, KILL, KILL_ONCE, RAISE, RAISE_ONCE, SLEEP, STOP_ONCE, WRONG_CLIENT, REUSE, AWAIT, FILL, OVERFILL = range(12)
-SHORT_LAST = 12
-
-
-class OutOfMemoryError(RuntimeError):
-    """As torch's."""
-
-
-class Site:
-    """Adds the client's number to every vector, or does what the task's ``act`` says.
-
-    REUSE: its vectors are views of one flat vector that the next task overwrites; SHORT_LAST: the last is a short one.
-    AWAIT: it waits for a file, state_in.
-    FILL: there is memory for it on slot 0 alone; OVERFILL: nowhere.
-    """
-
-    def __init__(self, job: Job) -> None:
-        if job.seed == 13:
-            raise FileNotFoundError("no such data set")
-        self.flat = np.zeros((2, HANDED_OVER_NBYTES // 4), np.float32)
-        self.slot = job.worker_slot
-
-    def describe(self, data: bool) -> tuple[ModelProfile, Payload]:
-        clients = 2 if data else 0
-        counts = np.full(clients, 3)
-        layout = Layout((BlockShape("b", 2),))
-        initial: Payload = {"model": {"b": Vector(np.array([1.0, 2.0], np.float32))}}
-        flops, activations = np.ones((1, 4)), np.ones(1)
-        about = ("hash", "made up", 1, 4, counts, counts.reshape(clients, 1), counts)
-        return ModelProfile(layout, "toy", flops, activations, *about), initial
-
-    def train(self, task: messages.Train, state_in: str | None, state_out: str | None) -> messages.Update:
-        act = task.choice["act"]
-        first = state_out is None or not Path(state_out).exists()
-        if state_out is not None:
-            Path(state_out).touch()
-        if act == KILL or (act == KILL_ONCE and first):
-            os.kill(os.getpid(), signal.SIGKILL)
-        if act == STOP_ONCE and first:
-            os.kill(os.getpid(), signal.SIGSTOP)
-        if act == RAISE or (act == RAISE_ONCE and first):
-            raise ValueError("that cannot be trained")
-        if act == SLEEP:
-            time.sleep(60)
-        if act == OVERFILL or (act == FILL and self.slot > 0):
-            raise OutOfMemoryError("no room beside others")
-        if act == AWAIT:
-            assert state_in is not None
-            await_file(Path(state_in))
-        client = task.client + (act == WRONG_CLIENT)
-        if act in (REUSE, SHORT_LAST):
-            self.flat.fill(client)
-            last = self.flat[1] if act == REUSE else self.flat[1, :2]
-            return messages.Update(client, task.round, {}, {"model": {"a": Vector(self.flat[0]), "b": Vector(last)}})
-        up = {key: Vector(vector.data + np.float32(client)) for key, vector in task.payload["model"].items()}
-        return messages.Update(client, task.round, {"pid": os.getpid()}, {"model": up})
-
-    def evaluate(self, task: messages.Evaluate, state_in: str | None) -> messages.Score:
-        correct = int(sum(vector.data[0] for vector in task.payload["model"].values()))
-        return messages.Score(task.start, task.client, correct, task.stop - task.start, 0.5)
-
-
-def job(seed: int = 0) -> Job:
-    model, half = ModelConfig("toy"), ComponentConfig("nowhere:Nothing")
-    return Job("run-1", seed, "cpu", "", model, DataConfig("digits"), TrainConfig(), half)
-
-
-def model(value: float = 0.0) -> Payload:
-    return {"model": {key: Vector(np.full(BLOCK_NBYTES // 4, value + n, np.float32)) for n, key in enumerate("ab")}}
-
-
-def visit(
-    client: int,
-    act: int = NORMAL,
-    payload: Payload | None = None,
-    state_out: Path | None = None,
-    state_in: Path | None = None,
-    flops: float = 0.0,
-) -> PoolTask:
-    message = messages.Train(client, 5, 0.1, {"act": act}, payload or model())
-    return PoolTask(message, str(state_in) if state_in else None, str(state_out) if state_out else None, flops=flops)
-
-
-def await_file(path: Path) -> None:
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < deadline, path
-        time.sleep(0.002)
-
-
-class Heard:
-    """What hears replies: (client, first number of each vector that came back), in order of arrival."""
-
-    def __init__(self) -> None:
-        self.replies: list[tuple[int, list[float]]] = []
-
-    def __call__(self, task: PoolTask, reply: Reply) -> None:
-        assert isinstance(task.message, messages.Train) and isinstance(reply, messages.Update)
-        numbers = [float(vector.data[0]) for vector in reply.payload["model"].values()]
-        self.replies.append((task.message.client, numbers))
-
-    @property
-    def clients(self) -> list[int]:
-        return [client for client, _ in self.replies]
-
-
-def sums(pool: Pool, tasks: list[PoolTask]) -> dict[int, list[float]]:
-    """client -> first number of each vector that came back."""
-    heard = Heard()
-    pool.submit(tasks, heard).wait()
-    assert len(heard.replies) == len(tasks)
-    return dict(sorted(heard.replies))
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[WorkerLauncher]:
-    """One fork server for all tests of this file; it can import this file as ``test_pool``."""
-    sys.path.insert(0, str(HERE.parent))
-    with WorkerLauncher(preload=("test_pool",)) as launcher:
-        yield launcher
-    sys.path.remove(str(HERE.parent))
+from tests.pools import (
+    AWAIT,
+    BLOCK_NBYTES,
+    FILL,
+    KILL,
+    KILL_ONCE,
+    NORMAL,
+    OVERFILL,
+    RAISE,
+    RAISE_ONCE,
+    REUSE,
+    SHORT_LAST,
+    SITE,
+    SLEEP,
+    STOP_ONCE,
+    WRONG_CLIENT,
+    Heard,
+    Pools,
+    await_file,
+    job,
+    model,
+    sums,
+    visit,
+)
 
 
 def all_end(processes: list[psutil.Process], seconds: float = 10.0) -> bool:
@@ -165,50 +62,6 @@ def all_end(processes: list[psutil.Process], seconds: float = 10.0) -> bool:
             return True
         time.sleep(0.02)
     return False
-
-
-class Pools:
-    """Opens pools, keeps their events, and checks that each leaves neither a process nor a folder."""
-
-    def __init__(self, launcher: WorkerLauncher, logs: Path, folder: Path) -> None:
-        self.launcher, self.logs, self.folder = launcher, logs, folder
-        self.events: list[HostEvent] = []
-        self.stopped: Callable[[], bool] = lambda: False
-
-    def __call__(self, workers: int = 1, seed: int = 0, heartbeat_seconds: float = 5.0) -> AbstractContextManager[Pool]:
-        return self._open(workers, seed, heartbeat_seconds)
-
-    @contextmanager
-    def _open(self, workers: int, seed: int, heartbeat_seconds: float) -> Iterator[Pool]:
-        pool = Pool(
-            job(seed),
-            workers,
-            self.launcher,
-            self.logs,
-            self.events.append,
-            lambda: self.stopped(),
-            "test_pool:Site",
-            heartbeat_seconds,
-        )
-        try:
-            with pool:
-                yield pool
-        finally:
-            assert [pid for pid in self.pids() if psutil.pid_exists(pid)] == []
-            assert list(self.folder.iterdir()) == []
-
-    def pids(self) -> list[int]:
-        return [int(event.detail.removeprefix("pid ")) for event in self.of("worker_started")]
-
-    def of(self, kind: str) -> list[HostEvent]:
-        return [event for event in self.events if event.kind == kind]
-
-
-@pytest.fixture
-def pools(launcher: WorkerLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pools]:
-    with tempfile.TemporaryDirectory(prefix="t-") as folder:  # pytest's own paths can be too long for a socket
-        monkeypatch.setattr(tempfile, "tempdir", folder)
-        yield Pools(launcher, tmp_path, Path(folder))
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
@@ -343,7 +196,7 @@ def test_workers_that_cannot_start_end_the_run(pools: Pools) -> None:
 
 def test_a_gpu_that_is_not_there_is_named(pools: Pools, launcher: WorkerLauncher) -> None:
     asked = replace(job(), device="cuda:9999")
-    pool = Pool(asked, 1, launcher, pools.logs, pools.events.append, bool, "test_pool:Site")
+    pool = Pool(asked, 1, launcher, pools.logs, pools.events.append, bool, SITE)
     with pool, pytest.raises(PoolError, match=r"worker 2 .*ValueError: --device cuda:9999: torch finds "):
         pool.describe()
 
@@ -638,7 +491,6 @@ def test_a_launcher_that_cannot_import_says_why(tmp_path: Path) -> None:
         pool.describe()
 
 
-@pytest.mark.usefixtures("launcher")  # for its path
 def test_what_starts_workers_may_die_three_times_in_a_run(tmp_path: Path) -> None:
     workers: list[psutil.Process] = []
     died: list[str] = []
@@ -655,8 +507,8 @@ def test_what_starts_workers_may_die_three_times_in_a_run(tmp_path: Path) -> Non
 
     with (
         pytest.raises(PoolError, match="the process that starts workers was ended by SIGKILL"),
-        WorkerLauncher(preload=("test_pool",)) as own,
-        Pool(job(), 1, own, tmp_path, kill_its_parent, lambda: False, "test_pool:Site") as pool,
+        WorkerLauncher(preload=("tests.pools",)) as own,
+        Pool(job(), 1, own, tmp_path, kill_its_parent, lambda: False, SITE) as pool,
     ):
         sums(pool, [visit(0, SLEEP)])
     assert len(workers) == 4
@@ -664,24 +516,22 @@ def test_what_starts_workers_may_die_three_times_in_a_run(tmp_path: Path) -> Non
     assert all_end(workers)
 
 
-@pytest.mark.usefixtures("launcher")  # for its path
 def test_the_death_of_what_starts_workers_is_nobodys_fault(tmp_path: Path) -> None:
     """Tasks in hand are done by the next workers, and no task is given up for it: three at once were lost here."""
     events: list[HostEvent] = []
-    with WorkerLauncher(preload=("test_pool",)) as own:
-        with Pool(job(), 3, own, tmp_path, events.append, lambda: False, "test_pool:Site") as pool:
+    with WorkerLauncher(preload=("tests.pools",)) as own:
+        with Pool(job(), 3, own, tmp_path, events.append, lambda: False, SITE) as pool:
             assert sums(pool, [visit(n) for n in range(6)]) == {n: [n, n + 1.0] for n in range(6)}
             for _ in range(3):
                 os.kill(own._process.pid, signal.SIGKILL)
                 assert sums(pool, [visit(n) for n in range(6)]) == {n: [n, n + 1.0] for n in range(6)}
-        with Pool(job(), 1, own, tmp_path, events.append, lambda: False, "test_pool:Site") as pool:
+        with Pool(job(), 1, own, tmp_path, events.append, lambda: False, SITE) as pool:
             os.kill(own._process.pid, signal.SIGKILL)  # the next run has three again
             assert sums(pool, [visit(0)]) == {0: [0.0, 1.0]}
     died = {event.detail.partition(": ")[2] for event in events if event.kind == "worker_died"}
     assert died == {"the process that starts workers was ended by SIGKILL"}
 
 
-@pytest.mark.usefixtures("launcher")  # for its path
 def test_what_starts_workers_is_started_again_if_it_is_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launchers, "ANSWER_SECONDS", 0.5)
     stopped: list[int] = []
@@ -697,8 +547,8 @@ def test_what_starts_workers_is_started_again_if_it_is_stuck(tmp_path: Path, mon
     stuck = r"the process that starts workers \(pid \d+\) has not answered for 0.5 s"
     with (
         pytest.raises(PoolError, match=stuck),
-        WorkerLauncher(preload=("test_pool",)) as own,
-        Pool(job(), 1, own, tmp_path, stop_its_parent, lambda: False, "test_pool:Site", 0.25) as pool,
+        WorkerLauncher(preload=("tests.pools",)) as own,
+        Pool(job(), 1, own, tmp_path, stop_its_parent, lambda: False, SITE, 0.25) as pool,
     ):
         sums(pool, [visit(0, KILL)])
     assert len(set(stopped)) == 4
@@ -726,32 +576,26 @@ def test_a_worker_that_never_greets_ends_the_run(
 
     with (
         pytest.raises(PoolError, match=r"no worker has been there for 0\.5 s"),
-        Pool(job(), 1, launcher, tmp_path, stop, lambda: False, "test_pool:Site") as pool,
+        Pool(job(), 1, launcher, tmp_path, stop, lambda: False, SITE) as pool,
     ):
         sums(pool, [visit(0)])
 
 
 def test_a_killed_coordinator_leaves_nothing_behind(tmp_path: Path) -> None:
-    script = "\n".join(
-        [
-            "import sys, test_pool",
-            "from pathlib import Path",
-            "from coordinator.workers.launcher import WorkerLauncher",
-            "from coordinator.workers.pool import Pool",
-            "say = lambda event: print(event.detail.removeprefix('pid '), flush=True)",
-            "with WorkerLauncher(('test_pool',)) as launcher:",
-            "    job, logs = test_pool.job(), Path(sys.argv[1])",
-            "    with Pool(job, 2, launcher, logs, say, lambda: False, 'test_pool:Site') as pool:",
-            "        pool.submit([test_pool.visit(n, test_pool.SLEEP) for n in range(2)], print).wait()",
-        ]
-    )
+    script = f"""
+import sys
+from pathlib import Path
+from coordinator.workers.launcher import WorkerLauncher
+from coordinator.workers.pool import Pool
+from tests import pools
+say = lambda event: print(event.detail.removeprefix("pid "), flush=True)
+with WorkerLauncher(("tests.pools",)) as launcher:
+    with Pool(pools.job(), 2, launcher, Path({str(tmp_path)!r}), say, bool, pools.SITE) as pool:
+        pool.submit([pools.visit(n, pools.SLEEP) for n in range(2)], print).wait()
+"""
     with tempfile.TemporaryDirectory(prefix="t-") as folder:
-        path = os.pathsep.join([str(HERE.parent), *sys.path])
         coordinator = subprocess.Popen(
-            [sys.executable, "-c", script, str(tmp_path)],
-            stdout=subprocess.PIPE,
-            env=os.environ | {"TMPDIR": folder, "PYTHONPATH": path},
-            text=True,
+            [sys.executable, "-c", script], stdout=subprocess.PIPE, env=os.environ | {"TMPDIR": folder}, text=True
         )
         assert coordinator.stdout is not None
         with coordinator.stdout:
@@ -790,7 +634,7 @@ def test_a_log_that_cannot_be_opened_is_named(launcher: WorkerLauncher, tmp_path
     logs = tmp_path / "nowhere"
     with (
         pytest.raises(PoolError) as error,
-        Pool(job(), 1, launcher, logs, lambda event: None, lambda: False, "test_pool:Site") as pool,
+        Pool(job(), 1, launcher, logs, lambda event: None, lambda: False, SITE) as pool,
     ):
         pool.describe()
     assert str(error.value) == (
@@ -808,9 +652,7 @@ def test_a_pool_whose_events_cannot_be_put_on_record_waits_for_nothing_more(
         if event.kind == "worker_died":
             raise OSError("the disk is full")
 
-    with Pool(
-        job(), 1, launcher, tmp_path, put_on_record, lambda: time.monotonic() > deadline, "test_pool:Site"
-    ) as pool:
+    with Pool(job(), 1, launcher, tmp_path, put_on_record, lambda: time.monotonic() > deadline, SITE) as pool:
         order = pool.submit([visit(1, KILL_ONCE, None, tmp_path / "1")], Heard())
         for ask in (order.wait, order.wait, pool.describe):
             with pytest.raises(OSError, match="the disk is full"):

@@ -8,191 +8,21 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pytest
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
-from coordinator.records.store import HostEvent
 from coordinator.workers import pool as pools
 from coordinator.workers.launcher import WorkerLauncher
-from coordinator.workers.pool import Pool
-from coordinator.workers.sockets import Received, RemoteAccess
+from coordinator.workers.sockets import Received
 from coordinator.workers.task import PoolError, PoolTask, Reply
-from edge.protocol import codec, messages
+from edge.protocol import messages
 from edge.protocol.payload import Vector
-from tests.coordinator.workers.test_pool import job, sums, visit
-
-SITE = "tests.coordinator.workers.test_pool:Site"
-RUN, ALICE, BOB, EVE = (zmq.curve_keypair() for _ in range(4))
-SECONDS = 20.0
-AUTH, NO_DETAIL = zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-DROPPED = zmq.EVENT_DISCONNECTED
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[WorkerLauncher]:
-    with WorkerLauncher(preload=("tests.coordinator.workers.test_pool",)) as launcher:
-        yield launcher
-
-
-class Host:
-    """A pool that listens, and what happened in it."""
-
-    def __init__(self, workers: int, launcher: WorkerLauncher, logs: Path) -> None:
-        self.events: list[HostEvent] = []
-        allowed = [public.decode() for public, _ in (ALICE, BOB)]
-        remote_access = RemoteAccess("tcp://127.0.0.1:*", *RUN, allowed)
-        self.pool = Pool(job(), workers, launcher, logs, self.events.append, bool, SITE, 0.5, remote_access)
-
-    @property
-    def endpoint(self) -> str:
-        assert self.pool.remote_access is not None
-        return self.pool.remote_access.endpoint
-
-    def of(self, kind: str) -> list[str]:
-        return [event.detail for event in self.events if event.kind == kind]
-
-    def until(self, happened: Callable[[], object]) -> None:
-        """Have the pool listen until this holds; it does so whenever it is asked something."""
-        deadline = time.monotonic() + SECONDS
-        while not happened():
-            assert time.monotonic() < deadline, self.events
-            self.pool.submit([], lambda task, reply: None)
-            time.sleep(0.005)
-
-
-Opener = Callable[[int], Host]
-
-
-@pytest.fixture
-def listening(launcher: WorkerLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opener]:
-    with tempfile.TemporaryDirectory(prefix="t-") as folder, ExitStack() as opened:
-        monkeypatch.setattr(tempfile, "tempdir", folder)
-
-        def open_pool(workers: int) -> Host:
-            host = Host(workers, launcher, tmp_path)
-            opened.enter_context(host.pool)
-            return host
-
-        yield open_pool
-
-
-class Peer:
-    """Somebody at the other end, with whatever keys and name: speaks the protocol by hand."""
-
-    def __init__(
-        self, endpoint: str, keys: tuple[bytes, bytes] | None, name: str = "remote-1", server: bytes = RUN[0]
-    ) -> None:
-        self.name, self.run_id = name, messages.NO_RUN
-        self.envelope = codec.Envelope(name)
-        """Of what was heard last."""
-        self._held: dict[bytes, Vector] = {}
-        self._context = zmq.Context[Any]()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.linger = 500  # who leaves has been heard out, where anybody listens
-        self._socket.rcvtimeo = round(SECONDS * 1000)
-        self._socket.setsockopt(zmq.IDENTITY, name.encode())
-        if keys is not None:
-            self._socket.curve_publickey, self._socket.curve_secretkey = keys
-            self._socket.curve_serverkey = server
-        self._monitor = self._socket.get_monitor_socket(AUTH | NO_DETAIL | DROPPED)
-        self._socket.connect(endpoint)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.disable_monitor()
-        self._monitor.close()
-        self._socket.close()
-        self._context.term()
-
-    def say(self, message: messages.Message, sequence: int = 0, envelope_name: str = "") -> None:
-        encoded = codec.encode(message, self.run_id)
-        envelope = codec.Envelope(envelope_name or self.name, sequence).pack()
-        self.send([envelope, encoded.header, *encoded.frames])
-
-    def send(self, parts: Sequence[bytes | memoryview]) -> None:
-        self._socket.send_multipart(parts)
-
-    def hear(self) -> tuple[int, messages.Message]:
-        """(sequence, message), blocks aside."""
-        while True:
-            first, header, *frames = self._socket.recv_multipart()
-            self.envelope = codec.Envelope.parse(first)
-            message = codec.decode(header, frames, self.run_id, self._held)
-            if not isinstance(message, messages.Tensors):
-                return self.envelope.sequence, message
-            self._held |= {vector.version: vector for vector in message.vectors}
-
-    def join(self) -> Self:
-        """Greet, and be ready for a task."""
-        self.say(messages.Hello())
-        _, welcome = self.hear()
-        assert isinstance(welcome, messages.Welcome)
-        self.run_id = welcome.job.run_id
-        assert self.hear() == (0, messages.Ping())
-        self.say(messages.Pong())
-        return self
-
-    def decline(self, why: str) -> messages.Message:
-        """Greet, but fail to get ready; what is answered."""
-        self.say(messages.Hello())
-        _, welcome = self.hear()
-        assert isinstance(welcome, messages.Welcome)
-        self.run_id = welcome.job.run_id
-        self.hear()
-        self.say(messages.Error("JoinError", why))
-        return self.hear()[1]
-
-    def serve(self, count: int) -> Self:
-        """Do so many visits as `test_pool.Site` does."""
-        for _ in range(count):
-            sequence, task = self.hear()
-            self.say(answer(task), sequence)
-        return self
-
-    def failure(self) -> zmq.Event:
-        """How the connection ended."""
-        assert self._monitor.poll(round(SECONDS * 1000))
-        return zmq.Event(recv_monitor_message(self._monitor)["event"])
-
-    @property
-    def hears_nothing(self) -> bool:
-        return self._socket.poll(200) == 0
-
-
-def answer(task: messages.Message) -> messages.Update:
-    assert isinstance(task, messages.Train)
-    up = {key: Vector(vector.data + task.client) for key, vector in task.payload["model"].items()}
-    return messages.Update(task.client, task.round, {}, {"model": up})
-
-
-@contextmanager
-def meanwhile(act: Callable[[], object]) -> Iterator[None]:
-    """Somebody else acts while we do what is in the block; what goes wrong there is raised here."""
-    wrong: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            act()
-        except BaseException as error:
-            wrong.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    yield
-    thread.join(SECONDS)
-    assert not thread.is_alive()
-    if wrong:
-        raise wrong[0]
-
+from tests.pools import ALICE, AUTH, BOB, EVE, RUN, SECONDS, Host, Opener, Peer, answer, meanwhile, sums, visit
 
 # --- who is welcome ---------------------------------------------------------------------------------------------------
 

@@ -15,11 +15,7 @@ from coordinator.workers.task import PoolTask, Reply
 from edge.protocol import codec, messages
 from edge.protocol.messages import Update
 from edge.protocol.payload import Payload
-from tests.coordinator.workers import test_remote_workers
-from tests.coordinator.workers.test_pool import sums, visit
-from tests.coordinator.workers.test_remote_workers import ALICE, BOB, Opener, Peer, answer, meanwhile
-
-launcher, listening = test_remote_workers.launcher, test_remote_workers.listening
+from tests.pools import ALICE, BOB, Opener, Peer, answer, meanwhile, sums, visit
 
 
 def is_finite(update: Update, kept: Payload) -> str | None:
@@ -33,7 +29,7 @@ def doubtful(client: int) -> PoolTask:
 
 
 def reporting(client: int) -> PoolTask:
-    """A visit that is to report the number that `test_pool.Site` does."""
+    """A visit that is to report the number that `Site` does."""
     return replace(visit(client), reports=frozenset({"pid"}))
 
 

@@ -27,15 +27,21 @@ from edge.data.registry import DATASETS, DataError, PartitionError
 from edge.data.tinyimagenet import read as read_tiny
 from edge.protocol.config import DataConfig
 from tests import peak
-from tests.edge.data.test_decoded_cache import write_idx, write_parquet
-from tests.edge.data.test_parquet_images import COLOUR, GREY, RAMP, WRITERS, png, write
-from tests.edge.data.test_tinyimagenet import MEMBERS, ROW
-from tests.edge.data.test_tinyimagenet import write as write_zip
+from tests.edge.data.made_up import (
+    COLOUR,
+    GREY,
+    RAMP,
+    TINY,
+    TINY_MEMBERS,
+    WRITERS,
+    png,
+    write,
+    write_idx,
+    write_parquet,
+    write_zip,
+)
 
-
-@pytest.fixture(autouse=True)
-def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FEDBR_DATA", raising=False)
+pytestmark = pytest.mark.usefixtures("no_data_folder")
 
 
 def refusal(root: Path, name: str = "mnist") -> str:
@@ -123,7 +129,7 @@ def test_ids_that_cannot_name_a_client_are_refused(tmp_path: Path) -> None:
         read_split(WRITERS, file)
 
 
-READ = "from edge.data.parquet_images import read_split; from tests.edge.data.test_parquet_images import GREY, WRITERS"
+READ = "from edge.data.parquet_images import read_split; from tests.edge.data.made_up import GREY, WRITERS"
 ROWS, LONG_NBYTES = 500, 1 << 18
 PLAIN, DICTIONARY = {"use_dictionary": False}, {"dictionary_pagesize_limit": 1 << 30}
 DELTA = {**PLAIN, "column_encoding": {"image.bytes": "DELTA_BYTE_ARRAY"}}
@@ -272,10 +278,10 @@ def test_a_pickle_that_is_not_its_makers_is_named_and_never_opened(tmp_path: Pat
 def test_a_member_that_would_unpack_without_end_is_not_unpacked(tmp_path: Path) -> None:
     file = tmp_path / "tiny-imagenet-200.zip"
     with ZipFile(file, "w", ZIP_DEFLATED) as archive:
-        for name, content in {**MEMBERS, "val/images/val_1.JPEG": bytes(20_000_000)}.items():
+        for name, content in {**TINY_MEMBERS, "val/images/val_1.JPEG": bytes(20_000_000)}.items():
             archive.writestr(f"tiny-imagenet-200/{name}", content)
     with pytest.raises(DataError) as caught:
-        read_tiny(ROW, [file])
+        read_tiny(TINY, [file])
     assert str(caught.value) == (
         f"{file}, tiny-imagenet-200/val/images/val_1.JPEG: is 20,000,000 bytes long; the most is 10,000,000"
     )
@@ -301,16 +307,18 @@ def test_a_member_whose_header_lies_about_its_length_is_not_unpacked_either(tmp_
 
 
 def test_a_line_of_the_archives_table_that_lacks_a_class_is_named(tmp_path: Path) -> None:
-    file = write_zip(tmp_path / "tiny.zip", {**MEMBERS, "val/val_annotations.txt": b"val_0.JPEG\tn02\nval_1.JPEG\n"})
+    file = write_zip(
+        tmp_path / "tiny.zip", {**TINY_MEMBERS, "val/val_annotations.txt": b"val_0.JPEG\tn02\nval_1.JPEG\n"}
+    )
     with pytest.raises(DataError) as caught:
-        read_tiny(ROW, [file])
+        read_tiny(TINY, [file])
     assert str(caught.value) == (
         f"{file}, tiny-imagenet-200/val/val_annotations.txt, line 2: must name an image and its class"
     )
 
 
 def test_an_archive_that_is_cut_or_flipped_anywhere_is_refused_by_name_or_whole(tmp_path: Path) -> None:
-    file = write_zip(tmp_path / "tiny.zip", MEMBERS)
+    file = write_zip(tmp_path / "tiny.zip", TINY_MEMBERS)
     whole, draw, refused = file.read_bytes(), random.Random(4), 0
     for attempt in range(60):
         damaged = bytearray(whole[: draw.randrange(len(whole))] if attempt % 3 == 0 else whole)
@@ -318,7 +326,7 @@ def test_an_archive_that_is_cut_or_flipped_anywhere_is_refused_by_name_or_whole(
             damaged[draw.randrange(len(damaged))] ^= 1 << draw.randrange(8)
         file.write_bytes(damaged)
         try:
-            read_tiny(ROW, [file])
+            read_tiny(TINY, [file])
         except DataError as error:
             refused += 1
             assert str(error).startswith(str(file)), error

@@ -3,64 +3,22 @@
 from __future__ import annotations
 
 import os
-import struct
 import types
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torchvision.datasets
-from numpy.typing import NDArray
-from PIL import Image
 
 from edge.data import decoded_cache, parquet_images
 from edge.data.decoded_cache import open_data
 from edge.data.registry import Data, DataError
 from edge.protocol.config import DataConfig
+from tests.edge.data.made_up import PIXELS, RNG, write_idx, write_parquet
 
-RNG = np.random.default_rng(5)
-PIXELS = {
-    "train": RNG.integers(0, 256, (6, 28, 28), dtype=np.uint8),
-    "test": RNG.integers(0, 256, (4, 28, 28), np.uint8),
-}
-LABELS = {"train": [3, 1, 4, 1, 5, 9], "test": [2, 6, 5, 3]}
-WRITERS = {"train": ["w2", "w1", "w9", "w1", "w2", "w2"], "test": ["w9", "w2", "w5", "w1"]}
-
-
-@pytest.fixture(autouse=True)
-def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FEDBR_DATA", raising=False)
-
-
-def png(pixels: NDArray[np.uint8]) -> bytes:
-    out = BytesIO()
-    Image.fromarray(pixels).save(out, "PNG")
-    return out.getvalue()
-
-
-def write_parquet(root: Path, name: str = "mnist") -> Path:
-    (root / name).mkdir(parents=True)
-    for split in ("train", "test"):
-        columns: dict[str, Any] = {"image": [{"bytes": png(x)} for x in PIXELS[split]], "label": LABELS[split]}
-        if name == "femnist":
-            columns["writer_id"] = WRITERS[split]
-        pq.write_table(pa.table(columns), root / name / f"{split}.parquet")
-    return root
-
-
-def write_idx(root: Path) -> Path:
-    """MNIST's own format: a big-endian header, then raw bytes."""
-    raw = root / "MNIST" / "raw"
-    raw.mkdir(parents=True)
-    for split, part in (("train", "train"), ("test", "t10k")):
-        x, y = PIXELS[split], LABELS[split]
-        (raw / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">4i", 0x803, *x.shape) + x.tobytes())
-        (raw / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 0x801, len(y)) + bytes(y))
-    return root
+pytestmark = pytest.mark.usefixtures("no_data_folder")
 
 
 def mnist(root: Path, cache: Path) -> Data:

@@ -10,29 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from numpy.typing import NDArray
 from PIL import Image
 
 from edge.data.parquet_images import read, read_split
-from edge.data.registry import DataError, DataSet
-
-GREY = DataSet("grey", "Grey 3x2", 4, (1, 2, 3), (1, 2, 3), "plain", "made up")
-COLOUR = DataSet("colour", "Colour 3x2", 4, (3, 2, 3), (3, 2, 3), "plain", "made up")
-WRITERS = DataSet("writers", "Grey 3x2", 4, (1, 2, 3), (1, 2, 3), "plain", "made up", id_column="writer_id")
-RAMP = np.arange(6, dtype=np.uint8).reshape(2, 3)
-
-
-def png(pixels: NDArray[np.uint8]) -> bytes:
-    out = BytesIO()
-    Image.fromarray(pixels).save(out, "PNG")
-    return out.getvalue()
-
-
-def write(file: Path, images: list[Any], labels: Any, image: str = "image", label: str = "label", **more: Any) -> Path:
-    structs = [{"bytes": data, "path": None} for data in images]
-    column = pa.array(structs, type=pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
-    pq.write_table(pa.table({image: column, label: labels, **more}), file)
-    return file
+from edge.data.registry import DataError
+from tests.edge.data.made_up import COLOUR, GREY, RAMP, WRITERS, png, write
 
 
 def test_a_grey_image_keeps_its_rows_and_columns(tmp_path: Path) -> None:

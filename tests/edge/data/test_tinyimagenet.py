@@ -3,57 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import replace
-from io import BytesIO
 from pathlib import Path
-from zipfile import ZipFile
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from edge.data.decoded_cache import open_data
 from edge.data.locate import find_data, missing, search_paths
 from edge.data.registry import DATASETS, DataError, dataset
 from edge.data.tinyimagenet import read
 from edge.protocol.config import DataConfig
-
-ROW = replace(DATASETS["tinyimagenet"], classes=2, counts=(4, 2))
-VALIDATION = "val_0.JPEG\tn02\t0\t0\t9\t9\nval_1.JPEG\tn01\t0\t0\t9\t9\n"
-
-
-def picture(shade: int, mode: str = "RGB", side: int = 64) -> bytes:
-    """One flat colour, as a JPEG."""
-    out = BytesIO()
-    Image.new(mode, (side, side), shade if mode == "L" else (shade, 0, 0)).save(out, "JPEG", quality=95)
-    return out.getvalue()
-
-
-MEMBERS: dict[str, bytes] = {
-    "wnids.txt": b"n02\nn01\n",
-    "words.txt": b"n01\tgoldfish\n",
-    "val/val_annotations.txt": VALIDATION.encode(),
-    "train/n02/images/n02_0.JPEG": picture(30),
-    "train/n01/images/n01_0.JPEG": picture(10),
-    "train/n01/images/n01_2.JPEG": picture(40),
-    "train/n01/images/n01_10.JPEG": picture(20, "L"),
-    "train/n01/n01_boxes.txt": b"n01_0.JPEG\t0\t0\t9\t9\n",
-    "val/images/val_1.JPEG": picture(60),
-    "val/images/val_0.JPEG": picture(50),
-    "test/images/test_0.JPEG": picture(70),
-}
-
-
-def write(file: Path, members: Mapping[str, bytes]) -> Path:
-    with ZipFile(file, "w") as archive:
-        for name, content in members.items():
-            archive.writestr(f"tiny-imagenet-200/{name}", content)
-    return file
+from tests.edge.data.made_up import TINY, TINY_MEMBERS, picture, write_zip
 
 
 def test_the_archive_gives_what_an_image_folder_gives(tmp_path: Path) -> None:
-    decoded = read(ROW, [write(tmp_path / "tiny-imagenet-200.zip", MEMBERS)])
+    decoded = read(TINY, [write_zip(tmp_path / "tiny-imagenet-200.zip", TINY_MEMBERS)])
     # Classes by WordNet id; within one, _0, _10, _2: file names are text.
     assert decoded.train.y.tolist() == [0, 0, 0, 1]
     assert np.abs(decoded.train.x[:, 0, 9, 9].astype(int) - [10, 20, 40, 30]).max() <= 2
@@ -81,18 +46,18 @@ def test_the_archive_gives_what_an_image_folder_gives(tmp_path: Path) -> None:
     ],
 )
 def test_an_archive_that_does_not_fit_is_named(tmp_path: Path, change: dict[str, bytes], complaint: str) -> None:
-    file = write(tmp_path / "tiny.zip", MEMBERS | change)
+    file = write_zip(tmp_path / "tiny.zip", TINY_MEMBERS | change)
     with pytest.raises(DataError) as refusal:
-        read(ROW, [file])
+        read(TINY, [file])
     assert str(refusal.value).startswith(str(file))
     assert complaint in str(refusal.value)
 
 
 def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
-    file = write(tmp_path / "tiny.zip", MEMBERS)
+    file = write_zip(tmp_path / "tiny.zip", TINY_MEMBERS)
     file.write_bytes(file.read_bytes()[:2000])
     with pytest.raises(DataError, match=r"tiny\.zip: not Tiny-ImageNet's archive, or damaged: File is not a zip file"):
-        read(ROW, [file])
+        read(TINY, [file])
 
 
 @pytest.mark.parametrize("below", ["", "tinyimagenet"])
@@ -114,12 +79,12 @@ def test_a_missing_set_names_the_archive(tmp_path: Path) -> None:
 
 
 def test_a_subset_says_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "tiny-imagenet-200.zip", MEMBERS)
+    write_zip(tmp_path / "tiny-imagenet-200.zip", TINY_MEMBERS)
     config, cache = DataConfig("tinyimagenet", root=str(tmp_path)), tmp_path / "cache"
-    monkeypatch.setitem(DATASETS, "tinyimagenet", ROW)
+    monkeypatch.setitem(DATASETS, "tinyimagenet", TINY)
     whole = open_data(config, cache)
     assert whole.source == f"tiny-imagenet-200.zip (JPEG images) in {tmp_path}"
-    monkeypatch.setitem(DATASETS, "tinyimagenet", replace(ROW, counts=(100_000, 2)))
+    monkeypatch.setitem(DATASETS, "tinyimagenet", replace(TINY, counts=(100_000, 2)))
     assert open_data(config, cache).source == (
         f"tiny-imagenet-200.zip (JPEG images; a subset: 4 of 100,000 training and 2 of 2 test examples) in {tmp_path}"
     )

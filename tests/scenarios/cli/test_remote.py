@@ -35,8 +35,7 @@ from edge.runtime.keys import make, read_pair, read_public
 from edge.runtime.numerics import fingerprint
 from edge.runtime.remote_worker import JoinError, localized_job, open_runner
 from scenarios.cli import main
-from tests.coordinator.aggregation.test_server_interfaces import objective
-from tests.toy import federation
+from tests.toy import federation, objective
 
 TINY = ["digits", "method=fedavg", "train.local_epochs=1", "rounds.max=2"]
 HALF = ComponentConfig("edge.training.client_update:ClientUpdate")

@@ -1,0 +1,47 @@
+"""Fixtures that several folders of tests share."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from coordinator.workers.launcher import WorkerLauncher
+from tests.pools import Host, Opener, Pools
+
+
+@pytest.fixture(scope="session")
+def launcher() -> Iterator[WorkerLauncher]:
+    """One fork server for all pools of `tests.pools`."""
+    with WorkerLauncher(preload=("tests.pools",)) as launcher:
+        yield launcher
+
+
+@pytest.fixture
+def short_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder for temporary files: pytest's own paths can be too long for a socket."""
+    with tempfile.TemporaryDirectory(prefix="t-") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
+
+
+@pytest.fixture
+def pools(launcher: WorkerLauncher, tmp_path: Path, short_folder: Path) -> Pools:
+    """Opens pools of local workers."""
+    return Pools(launcher, tmp_path, short_folder)
+
+
+@pytest.fixture
+def listening(launcher: WorkerLauncher, tmp_path: Path, short_folder: Path) -> Iterator[Opener]:
+    """Opens pools that remote workers may join."""
+    with ExitStack() as opened:
+
+        def open_pool(workers: int) -> Host:
+            host = Host(workers, launcher, tmp_path)
+            opened.enter_context(host.pool)
+            return host
+
+        yield open_pool
