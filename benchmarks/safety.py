@@ -62,8 +62,9 @@ def inside(how: str, words: Sequence[str]) -> int:
         rounds.append(time.time())
         spent += time.monotonic() - begun
 
-    def bare(self: CheckpointStore, rows: Any, *arguments: Any) -> None:
-        self.states.update(rows.kept)
+    def bare(self: CheckpointStore, pending: Any, *arguments: Any) -> None:
+        if self.states is not None:
+            self.states.committed.update(pending.record.states)
         rounds.append(time.time())
 
     def send(self: MessageSender, worker: Any, sequence: int, opened: Any) -> None:

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
 from coordinator.aggregation.server import ServerContext, ServerStrategy
+from coordinator.aggregation.update_checks import UpdateChecks
 from coordinator.methods.spec import CorrectionSpec
-from coordinator.records.store import initial_hash
+from coordinator.records.chain import initial_hash
+from coordinator.records.checkpoints import CheckpointStore
+from coordinator.records.client_states import ClientStates
+from coordinator.records.store import Ledger
 from coordinator.rounds.asynchronous import POLICIES as ASYNCHRONOUS
-from coordinator.rounds.budget import ClientLimits, Limits
+from coordinator.rounds.budget import Budget, ClientLimits, Limits
+from coordinator.rounds.evaluation import PoolEvaluator
 from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.pool_trainer import PoolTrainer
+from coordinator.rounds.run import FederatedRun, RoundFinished
+from coordinator.workers.task import Workers
+from costmodel.clock import Clock
 from costmodel.files import read_bytes
 from costmodel.fleet.csv_table import LARGEST_NBYTES
 from costmodel.fleet.fleet import Fleet
@@ -176,6 +186,50 @@ def server(loaded: Loaded, description: ModelProfile, initial: Payload) -> Serve
         if correction.server
     ]
     return method.objective.server(setup, parts)
+
+
+def federated_run(
+    loaded: Loaded,
+    asked: Job,
+    description: ModelProfile,
+    server_side: ServerStrategy,
+    clock: Clock,
+    workers: Workers,
+    ledger: Ledger,
+    folder: Path,
+    *,
+    refused: Mapping[int, str],
+    on_round: Callable[[RoundFinished], None],
+    is_stopped: Callable[[], bool],
+    stop_at_target: bool,
+) -> tuple[FederatedRun, CheckpointStore]:
+    """A run that trains, before its first round, and the store of its checkpoints.
+
+    ``refused``: client -> why it takes no part; the other arguments are the run's parts.
+    """
+    method, checks = loaded.method, UpdateChecks(**loaded.scenario.faults.model_dump(exclude_none=True))
+    keeps = bool(asked.kept_blocks) or method.keeps_slots
+    states = ClientStates(folder, asked.kept_blocks, method.keeps_slots) if keeps else None
+    store = CheckpointStore(ledger, folder, server_side, states)
+    run = FederatedRun(
+        job=asked,
+        method=method,
+        options=loaded.options,
+        description=description,
+        server=server_side,
+        clock=clock,
+        trainer=PoolTrainer(asked, method, description, server_side, workers, folder, checks, states),
+        evaluator=PoolEvaluator(asked, method.objective.evaluated, description, server_side, workers, states),
+        recorder=store,
+        states=states,
+        budget=Budget(limits(loaded, stop_at_target)),
+        rules=rules(loaded),
+        eval_every=loaded.scenario.eval.every,
+        on_round=on_round,
+        is_stopped=is_stopped,
+        refused=refused,
+    )
+    return run, store
 
 
 def largest_message(loaded: Loaded, asked: Job, description: ModelProfile, server_side: ServerStrategy) -> int:

@@ -12,11 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.aggregation.update_checks import UpdateChecks
+from coordinator.records.chain import initial_hash
 from coordinator.records.resume import resume_checkpoint
-from coordinator.records.store import HostEvent, Ledger, has_rounds, initial_hash, read
-from coordinator.rounds.budget import USER, Budget
-from coordinator.rounds.run import FederatedRun, RunFailed
+from coordinator.records.schema import HostEvent
+from coordinator.records.store import Ledger, has_rounds, read
+from coordinator.rounds.budget import USER
+from coordinator.rounds.run import RunFailed
 from coordinator.rounds.synchronous import POLICIES
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
@@ -232,7 +233,7 @@ def _run(
     if not again:
         known = environment(loaded, description, host, out, stop_at_target, plugin_sources.keep(own, folder))
         write_text(folder / "environment.json", json.dumps(known, indent=1))
-    ledger = Ledger(folder / "ledger.sqlite", None if again else chain)
+    ledger = Ledger(folder / "ledger.sqlite", None if again else chain, loaded.method.objective.table)
     try:
         if ledger.genesis != chain:
             raise _is_another(folder)
@@ -254,32 +255,28 @@ def _run(
             remote_access=host.remote_access,
             most_nbytes=most,
         ) as pool:
-            federation = FederatedRun(
-                job=asked,
-                method=loaded.method,
-                options=loaded.options,
-                description=description,
-                server=server_side,
-                workers=pool,
-                clock=Clock(drawn),
-                budget=Budget(builder.limits(loaded, stop_at_target)),
-                ledger=ledger,
-                folder=folder,
-                rules=builder.rules(loaded),
-                eval_every=loaded.scenario.eval.every,
+            run, store = builder.federated_run(
+                loaded,
+                asked,
+                description,
+                server_side,
+                Clock(drawn),
+                pool,
+                ledger,
+                folder,
+                refused=out,
                 on_round=host.on_round,
                 is_stopped=stopped,
-                refused=out,
-                faults=UpdateChecks(**loaded.scenario.faults.model_dump(exclude_none=True)),
+                stop_at_target=stop_at_target,
             )
             before = ledger.wall_seconds()
-            stopped_by = resume_checkpoint(federation) if again else None
+            stopped_by = resume_checkpoint(run, store) if again else None
             try:
-                stopped_by = stopped_by or POLICIES[loaded.scenario.rounds.policy](federation)
+                stopped_by = stopped_by or POLICIES[loaded.scenario.rounds.policy](run)
             except Stopped:
                 stopped_by = USER
-        federation.archive.remove_orphans()
-        result = summary(folder, loaded, federation, stopped_by, before + time.monotonic() - wall_started)
+        store.remove_orphans()
+        result = summary(folder, loaded, run, stopped_by, before + time.monotonic() - wall_started)
         ledger.finish(result)
         return result
     finally:

@@ -13,7 +13,7 @@ import msgpack
 import numpy as np
 import zmq
 
-from coordinator.records.store import HostEvent
+from coordinator.records.schema import HostEvent
 from coordinator.workers.pool import Pool
 from coordinator.workers.sockets import RemoteAccess
 from edge.protocol import codec, messages

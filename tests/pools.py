@@ -16,7 +16,7 @@ import psutil
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from coordinator.records.store import HostEvent
+from coordinator.records.schema import HostEvent
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
 from coordinator.workers.sockets import RemoteAccess

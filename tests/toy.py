@@ -21,17 +21,22 @@ from torch import Tensor, nn
 
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS, ServerOptimizer
 from coordinator.aggregation.server import ServerContext
+from coordinator.aggregation.update_checks import UpdateChecks
 from coordinator.methods.fedavg import FedAvgOptions
 from coordinator.methods.registry import Method, resolve
 from coordinator.methods.spec import ObjectiveSpec
+from coordinator.records.checkpoints import CheckpointStore
+from coordinator.records.client_states import ClientStates
 from coordinator.records.names import PLACES
 from coordinator.records.store import Ledger, read
 from coordinator.rounds.asynchronous import run_asynchronous
 from coordinator.rounds.budget import Budget, Limits
+from coordinator.rounds.evaluation import PoolEvaluator
 from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.pool_trainer import PoolTrainer
 from coordinator.rounds.run import FederatedRun, RoundFinished
 from coordinator.rounds.synchronous import POLICIES
-from coordinator.workers.task import PoolTask, Reply, ReplyHandler
+from coordinator.workers.task import PoolTask, Reply, ReplyHandler, Workers
 from costmodel.clock import Clock
 from costmodel.fleet.availability import Renewal
 from costmodel.fleet.devices import devices, networks
@@ -50,7 +55,7 @@ from edge.protocol.config import (
     TrainConfig,
 )
 from edge.protocol.fixed_point import FixedPointSums
-from edge.protocol.payload import MODEL, Payload, Vector
+from edge.protocol.payload import MODEL, Payload, Vector, sha256
 from edge.protocol.rng import keyed_generator
 from edge.training.block_model import Block, BlockModel
 from edge.training.client_update import ClientUpdate, VisitContext
@@ -200,6 +205,7 @@ def federation(
     fleet: Mapping[str, Any] | None = None,
     seconds: Sequence[tuple[float, float, float]] | None = None,
     again: bool = False,
+    checks: UpdateChecks | None = None,
     **options: Any,
 ) -> FederatedRun:
     """A run on digits that is ready to start; ``options`` are the method's, ``limits`` replaces ``rounds``.
@@ -247,21 +253,27 @@ def federation(
                         **({} if seconds else fleet or {}))  # fmt: skip
     for place in PLACES:
         (folder / place).mkdir(parents=True, exist_ok=True)
+    server_side = row.server(setup(row), [c.server(setup(c)) for c in method.corrections if c.server])
+    workers = Direct(
+        LocalTrainer(job),
+        None if shuffle is None else np.random.default_rng(shuffle),
+        [LocalTrainer(job) for _ in range(sites - 1)],
+    )
+    ledger = Ledger(folder / "ledger.sqlite", None if again else "genesis", row.table)
+    keeps = bool(keep) or method.keeps_slots
+    states = ClientStates(folder, keep, method.keeps_slots) if keeps else None
     run = FederatedRun(
         job=job,
         method=method,
         options=chosen,
         description=description,
-        server=row.server(setup(row), [c.server(setup(c)) for c in method.corrections if c.server]),
-        workers=Direct(
-            LocalTrainer(job),
-            None if shuffle is None else np.random.default_rng(shuffle),
-            [LocalTrainer(job) for _ in range(sites - 1)],
-        ),
+        server=server_side,
         clock=Clock(drawn),
+        trainer=PoolTrainer(job, method, description, server_side, workers, folder, checks or UpdateChecks(), states),
+        evaluator=PoolEvaluator(job, row.evaluated, description, server_side, workers, states),
+        recorder=CheckpointStore(ledger, folder, server_side, states),
+        states=states,
         budget=Budget(limits or Limits(rounds)),
-        ledger=Ledger(folder / "ledger.sqlite", None if again else "genesis"),
-        folder=folder,
         rules=rules,
         eval_every=eval_every,
         on_round=on_round,
@@ -348,12 +360,11 @@ class Run:
     @property
     def workers(self) -> Direct:
         """Who did the work."""
-        assert isinstance(self.federation.workers, Direct)
-        return self.federation.workers
+        return direct(self.federation)
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """Rows of the ledger."""
-        return [tuple(row) for row in read(self.federation.folder / "ledger.sqlite", query)]
+        return [tuple(row) for row in read(store(self.federation).folder / "ledger.sqlite", query)]
 
 
 def play(folder: Path, method: str | Method = "fedavg", **how: Any) -> Run:
@@ -362,7 +373,47 @@ def play(folder: Path, method: str | Method = "fedavg", **how: Any) -> Run:
     try:
         return Run(run, POLICIES[run.rules.policy](run))
     finally:
-        run.ledger.close()
+        store(run).ledger.close()
+
+
+def trainer(run: FederatedRun) -> PoolTrainer:
+    """Who has a run's visits trained."""
+    assert isinstance(run.trainer, PoolTrainer)
+    return run.trainer
+
+
+def direct(run: FederatedRun) -> Direct:
+    """The workers in this process that train a run's visits."""
+    workers = trainer(run).workers
+    assert isinstance(workers, Direct)
+    return workers
+
+
+def set_workers(run: FederatedRun, workers: Workers) -> None:
+    """Let other workers train and evaluate."""
+    assert isinstance(run.evaluator, PoolEvaluator)
+    trainer(run).workers = run.evaluator.workers = workers
+
+
+def state_file(run: FederatedRun, client: int) -> str | None:
+    """The file of what a client keeps, if it keeps anything."""
+    return None if run.states is None else run.states.newest(client)
+
+
+def committed_states(run: FederatedRun) -> dict[int, str]:
+    """client -> name of the file of what it keeps, as committed."""
+    return {} if run.states is None else run.states.committed
+
+
+def model_sha256(run: FederatedRun) -> str:
+    """The hash of the global model."""
+    return sha256({MODEL: run.server.model})
+
+
+def store(run: FederatedRun) -> CheckpointStore:
+    """Where a run's rounds are recorded."""
+    assert isinstance(run.recorder, CheckpointStore)
+    return run.recorder
 
 
 # --- small nets, without data or server -------------------------------------------------------------------------------

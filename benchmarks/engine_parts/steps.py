@@ -80,7 +80,7 @@ class Product:
     def flops(self, choice: Mapping[str, int]) -> float:
         """Per example, as the method's row foresees them."""
         row, blocks = self.loaded.method.objective, len(self.description.layout)
-        return float((row.passes(blocks, self.loaded.options, choice) * self.description.flops).sum())
+        return float((row.pass_counts(blocks, self.loaded.options, choice) * self.description.flops).sum())
 
 
 class PlainClient:
@@ -92,7 +92,7 @@ class PlainClient:
         local, frozen = (self._blocks(product, layout) for _ in range(2))
         self.plain = Plain(local, scenario.train.lr, frozen)
         pixels = Images(site.data.train.x, site.data.train.y, images.MEAN, images.STD, layout)
-        indices = site.shares.train[CLIENT]
+        indices = site.client_indices.train[CLIENT]
         shuffled = indices[keyed_generator(scenario.seed, "batches", ROUND, CLIENT).permutation(len(indices))]
         cut = torch.split(torch.from_numpy(shuffled), scenario.train.batch)
         self.batches = [pixels.batch(chosen) for chosen in cut]

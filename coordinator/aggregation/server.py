@@ -5,7 +5,10 @@ https://arxiv.org/abs/1602.05629
 
 Subclasses of `ServerStrategy` can customise by overriding
 
-* ``download``: what goes down to one client, in as many slots as the method needs, and what is chosen for the visit;
+* ``choose`` and ``payload``: the small numbers that are chosen for a visit, and what goes down for such a choice, in as
+  many slots as the method needs; or ``download``, where the two cannot be told apart;
+* ``possible_choices``: what ``choose`` may return, where that differs from visit to visit;
+* ``decides_without_updates``: whether finished runs of the method can be replayed on another fleet;
 * ``weight``: the weight of a reply, which may differ per block;
 * ``observe``: what is remembered of a reply's vectors for ``feedback``;
 * ``accumulate`` and ``step``: how replies, one after another, become the next global model;
@@ -24,14 +27,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.aggregation.optimizers import ServerOptimizer
 from coordinator.aggregation.weighted_sum import WeightedSum
-from coordinator.records.store import ChoiceRow
 from edge.protocol.config import TrainConfig
 from edge.protocol.fixed_point import LIMIT, FixedPointSum, not_summable, sizes
 from edge.protocol.messages import Totals, Update
@@ -127,10 +129,6 @@ class ServerExtension:
 class ServerStrategy:
     """The server side of FedAvg, and the base of all others."""
 
-    sends_the_same: ClassVar[bool] = False
-    """Of a server side with a `download` of its own: whether what it decides, and how much it sends, follow from the
-    round."""
-
     def __init__(self, setup: ServerContext, parts: Sequence[ServerExtension] = ()) -> None:
         self.setup = setup
         self.parts = parts
@@ -141,7 +139,30 @@ class ServerStrategy:
 
     def download(self, client: int, round: int) -> Download:
         """What goes down to ``client``; changes nothing."""
-        return Download(client, self.with_extensions(client, self.select(self.setup.down)))
+        choice = self.choose(client, round)
+        return Download(client, self.payload(client, choice), choice)
+
+    def choose(self, client: int, round: int) -> Mapping[str, int]:
+        """The small numbers that ride down in a visit; changes nothing."""
+        return {}
+
+    def possible_choices(self) -> Sequence[Mapping[str, int]]:
+        """All that `choose` may return, for ``check``; none where visits of the same round are alike."""
+        return ()
+
+    def payload(self, client: int, choice: Mapping[str, int]) -> Payload:
+        """The vectors that go down for a choice."""
+        return self.with_extensions(client, self.select(self.setup.down))
+
+    @property
+    def decides_without_updates(self) -> bool:
+        """Whether what goes down, and to whom, follows from rounds, times and reported numbers, which a ledger has.
+
+        Only such runs can be replayed without training. A class that chooses for itself says so itself.
+        """
+        own, base = type(self), ServerStrategy
+        deciding = ("download", "choose", "payload", "download_only_clients")
+        return all(getattr(own, name) is getattr(base, name) for name in deciding)
 
     def select(self, keys: Sequence[str]) -> Payload:
         """These keys of the global model."""
@@ -159,8 +180,8 @@ class ServerStrategy:
     def received(self, round: int, dispatches: Sequence[Download]) -> None:
         """These visits, begun in ``round``, have counted: their clients hold what they were sent."""
 
-    def replay_feedback(self, outcome: VisitFeedback, learned: ChoiceRow) -> None:
-        """Learn again, from the ledger, what `feedback` learned of a visit when it had ended."""
+    def replay_feedback(self, outcome: VisitFeedback, learned: Any) -> None:
+        """Learn again, from the row of the method's own table, what `feedback` learned of a visit when it had ended."""
 
     def restore_in_flight(self, client: int, model: Model) -> None:
         """A visit is under way that began, before the run was broken off, when this was the global model."""
@@ -228,9 +249,9 @@ class ServerStrategy:
         for part in self.parts:
             self.model = part.step(before, self.model)
 
-    def feedback(self, round: int, outcomes: Sequence[VisitFeedback]) -> list[ChoiceRow]:
-        """Learn from how the visits went, in client order; returns what the ledger should show of it."""
-        return []
+    def feedback(self, round: int, outcomes: Sequence[VisitFeedback]) -> Sequence[NamedTuple]:
+        """Learn from how the visits went, in client order; returns rows of the method's own table, if it has one."""
+        return ()
 
     def state(self) -> State:
         """Everything but the model that later rounds depend on, by name."""

@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 
 from coordinator.aggregation.server import Model, ServerStrategy, check_reply
-from coordinator.records.store import FAILED, NO_OP, TRAIN, UPDATE_REJECTED
+from coordinator.records.schema import FAILED, NO_OP, TRAIN, UPDATE_REJECTED
 from coordinator.rounds.visit import PlannedVisit
 from edge.protocol.fixed_point import FixedPointSum
 from edge.protocol.messages import Totals, Update

@@ -23,18 +23,19 @@ from coordinator.aggregation.server import (
     State,
     VisitFeedback,
 )
-from coordinator.methods.gmbs import Bonus, Gmbs, Normalise, normalise, reward
+from coordinator.methods.gmbs import CHOICES, Bonus, ChoiceRow, Gmbs, Normalise, normalise, reward
 from coordinator.methods.spec import (
     ChosenBlocks,
+    MethodFigure,
     ObjectiveSpec,
     Options,
     PassCounts,
+    ProgressColumn,
     add_frozen_suffix,
     fedavg_pass_counts,
 )
-from coordinator.records.store import ChoiceRow
 from edge.protocol.messages import Update
-from edge.protocol.payload import FORWARD, MODEL, PASS_TYPES, Layout, Vector
+from edge.protocol.payload import FORWARD, MODEL, PASS_TYPES, Layout, Payload, Vector
 from edge.protocol.rng import keyed_generator
 
 
@@ -118,15 +119,33 @@ class FedBRServer(ServerStrategy):
         self._moved: dict[int, float] = {}
         self._values: dict[int, float] = {}
 
-    def download(self, client: int, round: int) -> Download:
+    def choose(self, client: int, round: int) -> ChosenBlocks:
         """The last alpha blocks, or everything where a whole broadcast is due."""
         due = self._is_due(client) if self.setup.asynchronous else self.is_full(round)
         full = due or self._needs_all(client, round)
         alpha = self._alpha(client, round)
-        keys = self.setup.layout.keys() if full else self.setup.layout.last(alpha)
-        if full and self.options.full_rounds == "all":
-            alpha = self.blocks - 1
-        return Download(client, self.with_extensions(client, self.select(keys)), {"alpha": alpha, "full": int(full)})
+        return {"alpha": self.blocks - 1 if full and self.options.full_rounds == "all" else alpha, "full": int(full)}
+
+    def payload(self, client: int, choice: ChosenBlocks) -> Payload:
+        """The last alpha blocks of the model, or all of them."""
+        layout = self.setup.layout
+        keys = layout.keys() if choice["full"] else layout.last(choice["alpha"])
+        return self.with_extensions(client, self.select(keys))
+
+    def possible_choices(self) -> list[ChosenBlocks]:
+        """Every alpha, alone and where everything goes down."""
+        fixed = self.options.alpha
+        alphas = [fixed] if isinstance(fixed, int) else range(1, self.blocks)
+        in_full = [self.blocks - 1] if self.options.full_rounds == "all" else alphas
+        return [
+            *({"alpha": alpha, "full": 0} for alpha in alphas),
+            *({"alpha": alpha, "full": 1} for alpha in in_full),
+        ]
+
+    @property
+    def decides_without_updates(self) -> bool:
+        """Rewards follow from times and losses, unless the deviation in Eq. 5 is that of the models."""
+        return self.options.deviation != "model"
 
     def is_full(self, round: int) -> bool:
         """Whether the whole model goes down in this round."""
@@ -304,6 +323,20 @@ def kept(layout: Layout, down: tuple[str, ...]) -> tuple[str, ...]:
     return layout.keys(layout.names[:-1])
 
 
+FIGURE = MethodFigure(
+    title="GMBS choices",
+    text="Left: how many clients were given each α, the number of last blocks they download; a triangle marks a round "
+    "in which the whole model went down. Right: the bandit's value of what it chose (Eq. 7) and the reward it got "
+    "(Eq. 5). Bands that narrow show a preference being learned; V falling towards the reward shows exploration "
+    "ending.",
+    counted="alpha",
+    symbol="α",
+    counted_title="blocks downloaded",
+    marked=("full", "full download"),
+    averaged={"value": "V of the chosen α", "reward": "reward"},
+    averaged_title="expected and received",
+)
+
 SPEC = ObjectiveSpec(
     name="fedbr",
     title="adaptive block-wise regularisation, GMBS",
@@ -316,6 +349,9 @@ SPEC = ObjectiveSpec(
     kept_blocks=kept,
     choices=("alpha", "full"),
     reports=("drop",),
+    table=CHOICES,
+    progress=ProgressColumn("alpha", lambda blocks: range(1, blocks)),
+    figure=FIGURE,
     pass_counts=passes,
     once_per_visit_pass_counts=whole_passes,
     nominal_alpha=lambda blocks, options, choice: choice["alpha"],

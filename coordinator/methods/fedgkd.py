@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from coordinator.aggregation.server import Download, Model, ServerContext, ServerExtension, ServerStrategy, State
+from coordinator.aggregation.server import Model, ServerContext, ServerExtension, ServerStrategy, State
 from coordinator.aggregation.weighted_sum import WeightedSum
 from coordinator.methods.spec import ChosenBlocks, ObjectiveSpec, Options, PassCounts, distillation_pass_counts
-from edge.protocol.payload import TEACHER, Vector
+from edge.protocol.payload import TEACHER, Payload, Vector
 
 
 class FedGKDOptions(Options):
@@ -38,22 +38,25 @@ class FedGKDOptions(Options):
 class FedGKDServer(ServerStrategy):
     """Keeps the last models, and sends their mean beside the newest."""
 
-    sends_the_same = True
-
     def __init__(self, setup: ServerContext, parts: Sequence[ServerExtension] = ()) -> None:
         super().__init__(setup, parts)
         self.options = FedGKDOptions.model_validate(dict(setup.options))
         self.sends_teacher = self.options.buffer > 1 and self.options.weight > 0
         self._keep(())
 
-    def download(self, client: int, round: int) -> Download:
+    def choose(self, client: int, round: int) -> ChosenBlocks:
+        """Whether the visit distils."""
+        return {"distil": int(round >= self.options.silent_rounds)} if self.sends_teacher else {}
+
+    def payload(self, client: int, choice: ChosenBlocks) -> Payload:
         """The model and the teacher, also in silent rounds: all messages are alike."""
-        plain = super().download(client, round)
-        if not self.sends_teacher:
-            return plain
-        teacher = {key: self.teacher[key] for key in self.setup.down}
-        choice = {"distil": int(round >= self.options.silent_rounds)}
-        return Download(client, plain.payload | {TEACHER: teacher}, choice)
+        plain = super().payload(client, choice)
+        return plain | {TEACHER: {key: self.teacher[key] for key in self.setup.down}} if self.sends_teacher else plain
+
+    @property
+    def decides_without_updates(self) -> bool:
+        """What it sends has the same shapes in every round."""
+        return True
 
     def step(self) -> None:
         """The new model pushes the oldest out."""

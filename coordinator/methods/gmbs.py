@@ -10,19 +10,42 @@ times:
     Eq. 7    V_{k,m} = p_{k,m} + √(ln(t+1)) / (n_{k,m} + 1)       n_{k,m}: how often m was chosen for k
 
 and the choice is argmax_m V_{k,m}, ties broken at random (at t = 0 all values are 0: the choice is uniform).
-Pure: no clock, no server, no scenario.
+Pure: no clock, no server, no scenario. The ledger shows what was chosen and learned in the table ``choices``.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.records.schema import MethodTable
+
 Bonus = Literal["printed", "root"]
 Normalise = Literal["max", "min-max", "mean", "z-score"]
+
+
+class ChoiceRow(NamedTuple):
+    """What the server chose for one visit, and what it learned from it (Eq. 5-7)."""
+
+    round: int
+    client: int
+    alpha: int
+    full: int
+    value: float
+    """V of the chosen alpha at dispatch (Eq. 7)."""
+    deviation: float
+    loss_drop: float
+    compute_share: float
+    """Normalised compute time t'_{k,c}."""
+    communication_share: float
+    """Normalised communication time t'_{k,b}."""
+    reward: float
+
+
+CHOICES = MethodTable("choices", ChoiceRow, reports={"drop": "loss_drop"})
 
 
 class Gmbs:

@@ -64,6 +64,11 @@ class Method:
         return (self.objective, *self.corrections)
 
     @property
+    def keeps_slots(self) -> bool:
+        """Whether clients keep vectors of its own between visits, beside blocks of the model."""
+        return any(part.has_client_state for part in self.parts)
+
+    @property
     def options(self) -> type[Options]:
         """One record with the options of all parts."""
         parts = [part.options for part in self.parts]

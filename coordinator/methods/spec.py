@@ -1,8 +1,8 @@
 """What a method's row says. Torch-free: the client side is named by a dotted string.
 
-A row names its client side and its server side, its options, what travels, how often each block runs each kind of pass,
-and how it is evaluated. `ObjectiveSpec` rows stand alone; `CorrectionSpec` rows join any objective
-(``fedmlb+fedprox``).
+A spec names its client side and its server side, its options, what travels, how often each block runs each kind of
+pass, how it is evaluated, and what ledger, live table and report show of it beside what they show of every method.
+`ObjectiveSpec` stands alone; `CorrectionSpec` joins any objective (``fedmlb+fedprox``).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from coordinator.aggregation import block_exchange
 from coordinator.aggregation.server import ServerExtension, ServerStrategy
+from coordinator.records.schema import MethodTable
 from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, PASS_TYPES, Layout
 
 PassCounts = NDArray[np.float64]
@@ -75,6 +76,34 @@ def keeps_what_does_not_arrive(layout: Layout, down: tuple[str, ...]) -> tuple[s
 
 
 @dataclass(frozen=True)
+class ProgressColumn:
+    """A column of the method's table that the live table shows: how many visits of a round have each value."""
+
+    column: str
+    values: Callable[[int], range]
+    """Those shown, from the number of blocks."""
+
+
+@dataclass(frozen=True)
+class MethodFigure:
+    """A figure of the report, drawn from the method's table, with two panels per run over its rounds."""
+
+    title: str
+    text: str
+    """What a reader sees in it."""
+    counted: str
+    """Left: clients by the value of this column, stacked."""
+    symbol: str
+    """Of that value in the legend."""
+    counted_title: str
+    averaged: Mapping[str, str]
+    """Right: column -> its name in the legend; means over clients."""
+    averaged_title: str
+    marked: tuple[str, str] | None = None
+    """(column, name in the legend): rounds in which it is not 0 are marked on the left."""
+
+
+@dataclass(frozen=True)
 class ObjectiveSpec:
     """A method by its local objective and server side. Defaults are FedAvg's."""
 
@@ -99,6 +128,12 @@ class ObjectiveSpec:
     """Names of the numbers that ride down in a dispatch."""
     reports: tuple[str, ...] = ()
     """Names of the numbers that ride up, beside those of every method."""
+    table: MethodTable | None = None
+    """The ledger table of its own: what its server side's `feedback` returns."""
+    progress: ProgressColumn | None = None
+    """What the live table shows of that table."""
+    figure: MethodFigure | None = None
+    """What the report shows of that table."""
     reads: tuple[str, ...] = ()
     """Names of options that both sides are told too, where a correction that joins has them."""
     pass_counts: Callable[[int, Any, ChosenBlocks], PassCounts] = lambda blocks, options, choice: fedavg_pass_counts(

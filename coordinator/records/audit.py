@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from coordinator.records.store import Ledger, next_hash
+from coordinator.records.chain import next_hash
+from coordinator.records.store import Ledger
 from coordinator.rounds.run import RunFailed
 
 Kept = dict[int, tuple[str, str]]

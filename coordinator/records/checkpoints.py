@@ -9,52 +9,65 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.aggregation.server import ServerStrategy
 from coordinator.records import names
+from coordinator.records.client_states import ClientStates
 from coordinator.records.names import CHECKPOINTS, PLACES, STATE
 from coordinator.records.round_record import RoundRecord
-from coordinator.records.store import Commit, Ledger, RoundRow
+from coordinator.records.schema import RoundRow
+from coordinator.records.store import Commit, Ledger
+from coordinator.rounds.ports import Arrays, PendingCommit, RunMemory, Snapshot
 from edge.protocol.files import opened, write_vectors
+from edge.protocol.payload import MODEL, Vector, sha256
 
-Arrays = Mapping[str, NDArray[np.generic]]
-"""By name, as a checkpoint holds them"""
+GLOBAL_MODEL, SERVER, CLOCK = "model|", "server|", "clock|"
+"""What the names of a checkpoint's arrays begin with."""
+PROGRESS = "progress"
+"""Of a checkpoint's arrays: server steps so far, visits begun so far, and whether the model has been evaluated."""
 CHUNK_NBYTES = 1 << 20
 
 
 class CheckpointStore:
-    """What a run folder holds, and its ledger names."""
+    """What a run folder holds, and its ledger names; records the rounds of a run that trains.
 
-    def __init__(self, ledger: Ledger, folder: Path) -> None:
-        self._ledger, self._folder = ledger, folder
-        self.states: dict[int, str] = {}
-        """client -> file name of its kept state, as committed"""
+    ``states`` is None where clients keep nothing between visits.
+    """
+
+    def __init__(
+        self, ledger: Ledger, folder: Path, server: ServerStrategy, states: ClientStates | None = None
+    ) -> None:
+        self.ledger, self.folder, self.states = ledger, folder, states
+        self._server = server
         self._committed_at = time.monotonic()
 
-    def state(self, name: str) -> Path:
-        """The path of what a client keeps, by its file's name."""
-        return self._folder / STATE / name
+    def snapshot(self, record: RoundRecord, memory: RunMemory) -> Snapshot:
+        """The model, whose vectors are replaced and never changed, and copies of all else that is remembered."""
+        arrays = {f"{SERVER}{key}": np.array(array) for key, array in self._server.state().items()}
+        arrays |= {f"{CLOCK}{key}": np.array(array) for key, array in memory.clock.items()}
+        arrays[PROGRESS] = np.array([memory.rounds, memory.visits, memory.evaluated])
+        model = dict(self._server.model)
+        return Snapshot(sha256({MODEL: model}), model, arrays | dict(memory.more))
 
-    def client_state_path(self, client: int, later: Mapping[int, str]) -> str | None:
-        """The path of what a client keeps: of what is not committed yet (client -> file name), or as committed."""
-        name = later.get(client, self.states.get(client))
-        return None if name is None else str(self.state(name))
-
-    def commit(self, rows: RoundRecord, row: RoundRow, checkpoint: Arrays, stopped_by: str | None) -> None:
+    def commit(self, pending: PendingCommit, row: RoundRow, stopped_by: str | None) -> None:
         """Write the checkpoint, commit all in one transaction, then drop what is obsolete."""
-        written = self._write(rows.round, checkpoint)
-        digests = {name: file_sha256(self._folder / STATE / name) for name in set(rows.kept.values())}
-        states = {client: (name, digests[name]) for client, name in rows.kept.items()}
+        record, snapshot = pending.record, pending.snapshot
+        model = {f"{GLOBAL_MODEL}{key}": vector.data for key, vector in snapshot.model.items()}
+        written = self._write(record.round, model | dict(snapshot.arrays))
+        digests = {name: file_sha256(self.folder / STATE / name) for name in set(record.states.values())}
+        states = {client: (name, digests[name]) for client, name in record.states.items()}
         now = time.monotonic()
         wall_seconds, self._committed_at = now - self._committed_at, now
-        obsolete = self._ledger.commit(
-            Commit(row, rows.visits, rows.transfers, rows.choices, states, written, wall_seconds, stopped_by)
+        obsolete = self.ledger.commit(
+            Commit(row, record.visits, record.payloads, record.method_rows, states, written, wall_seconds, stopped_by)
         )
-        self.states.update(rows.kept)
+        if self.states is not None:
+            self.states.committed.update(record.states)
         self.remove(obsolete)
 
     def remove(self, files: Iterable[str]) -> None:
@@ -62,18 +75,35 @@ class CheckpointStore:
         for name in files:
             for place in PLACES:
                 if names.is_given(place, name):
-                    (self._folder / place / name).unlink(missing_ok=True)
+                    (self.folder / place / name).unlink(missing_ok=True)
 
     def remove_orphans(self) -> None:
         """Remove what was written for a round that was never committed."""
-        remove_all(self._folder, but=self._ledger.files())
+        remove_all(self.folder, but=self.ledger.files())
 
     def _write(self, round: int, checkpoint: Arrays) -> tuple[str, str]:
         """(name, sha256) of a checkpoint."""
         name = names.of_checkpoint(round)
-        path = self._folder / CHECKPOINTS / name
+        path = self.folder / CHECKPOINTS / name
         write_vectors(path, {key: np.ascontiguousarray(array) for key, array in checkpoint.items()})
         return name, file_sha256(path)
+
+
+def arrays_under(prefix: str, arrays: Arrays) -> dict[str, NDArray[np.generic]]:
+    """The arrays whose names begin with a prefix, by the rest of their names."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def restore_server(server: ServerStrategy, arrays: Arrays) -> None:
+    """Set the model, and what the server side remembers, to a checkpoint's."""
+    model = arrays_under(GLOBAL_MODEL, arrays)
+    named = {key: Vector(np.asarray(model[key], np.float32)) for key in server.model}
+    server.restore(named, arrays_under(SERVER, arrays))
+
+
+def clock_state(arrays: Arrays) -> dict[str, NDArray[np.float64]]:
+    """What the clock remembers in a checkpoint."""
+    return {key: np.asarray(array, np.float64) for key, array in arrays_under(CLOCK, arrays).items()}
 
 
 def remove_all(folder: Path, but: Collection[str] = ()) -> None:

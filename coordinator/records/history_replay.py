@@ -9,23 +9,23 @@ learns from rows instead of vectors; then the vectors that a ledger does not hol
 from __future__ import annotations
 
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.aggregation.server import Download, Model, ServerStrategy, VisitFeedback
-from coordinator.records.checkpoints import Arrays
-from coordinator.records.round_record import RoundRecord
-from coordinator.records.store import ChoiceRow, RoundRow, VisitRow
-from coordinator.rounds.evaluation import Evaluation
-from coordinator.rounds.run import FederatedRun, PendingCommit, RunFailed, RunTotals
+from coordinator.records.round_record import EvalResult, RoundRecord
+from coordinator.records.schema import RoundRow
+from coordinator.rounds.ports import Arrays, PendingCommit, PendingEvaluation, RunMemory, Snapshot
+from coordinator.rounds.run import FederatedRun, History, RunFailed, RunTotals
 from coordinator.rounds.visit import PlannedVisit
 from coordinator.workers.task import TaskGroup
-from edge.protocol.messages import Update
+from edge.protocol.messages import Totals, Update
 from edge.protocol.payload import Payload, Vector
 
 
@@ -33,7 +33,7 @@ class DecisionOnlyServer(ServerStrategy):
     """The decisions of another server side, for visits that were trained before and need not be trained again."""
 
     def __init__(self, server_side: ServerStrategy) -> None:
-        super().__init__(server_side.setup, server_side.parts)
+        super().__init__(replace(server_side.setup, sum="client_order"), server_side.parts)
         self.server_side = server_side
 
     def download(self, client: int, round: int) -> Download:
@@ -54,7 +54,7 @@ class DecisionOnlyServer(ServerStrategy):
     def up_shapes(self) -> dict[str, dict[str, int]]:
         return self.server_side.up_shapes()
 
-    def feedback(self, round: int, outcomes: Sequence[VisitFeedback]) -> list[ChoiceRow]:
+    def feedback(self, round: int, outcomes: Sequence[VisitFeedback]) -> Sequence[NamedTuple]:
         return self.server_side.feedback(round, outcomes)
 
     def observe(self, reply: Update) -> None:
@@ -113,85 +113,95 @@ class ReplayFinished(Exception):  # noqa: N818 - no error, but the end of the pa
 
 
 class ReplayedServer(DecisionOnlyServer):
-    """What the server side learned then, it learns again from the ledger."""
+    """A server side that learns again, from the ledger, what it learned then."""
 
-    def __init__(self, run: FederatedRun) -> None:
-        super().__init__(run.server)
-        self._choices = deque(run.ledger.choices())
+    def __init__(self, server_side: ServerStrategy, method_rows: Sequence[Any]) -> None:
+        super().__init__(server_side)
+        self._rows = deque(method_rows)
 
     def step(self) -> None:
         """Of no updates; so that what goes down has the slots that it had."""
         self.server_side.step()
 
-    def feedback(self, round: int, outcomes: Sequence[VisitFeedback]) -> list[ChoiceRow]:
-        rows = [self._choices.popleft() for _ in outcomes if self._choices]
+    def feedback(self, round: int, outcomes: Sequence[VisitFeedback]) -> list[Any]:
+        rows = [self._rows.popleft() for _ in outcomes if self._rows]
         for outcome, row in zip(outcomes, rows, strict=bool(rows)):
             self.server_side.replay_feedback(outcome, row)
         return rows
 
 
-class ReplayedRun(FederatedRun):
-    """A run up to its last commit, on the run's own clock and budget, which nothing is trained for."""
+class ReplayedRun:
+    """A run up to its last commit, on the run's own clock and budget: trainer, evaluator and recorder are its ledger.
 
-    def __init__(self, run: FederatedRun) -> None:
-        given = {field.name: getattr(run, field.name) for field in fields(FederatedRun)}
-        super().__init__(**{**given, "server": ReplayedServer(run), "on_round": lambda progress: None})
-        self.rounds, self.visits, self.scored, self.committed = 0, 0, True, RunTotals()
-        self._rounds = deque(run.ledger.rounds())
-        self._visits = {row.visit: row for row in run.ledger.visits()}
+    ``run`` is the run to be played; nothing is trained for it, and nothing of it is written again.
+    """
+
+    def __init__(self, run: FederatedRun, history: History) -> None:
+        self._rounds = deque(history.rounds)
+        self._visits = {row.visit: row for row in history.visits}
+        self._asked_to_stop = run.is_stopped
+        self.reorder_buffer = run.trainer.reorder_buffer
+        self.run = replace(
+            run,
+            server=ReplayedServer(run.server, history.method_rows),
+            trainer=self,
+            evaluator=self,
+            recorder=self,
+            states=None,  # what clients kept is there already
+            on_round=lambda progress: None,
+            is_stopped=self._is_stopped,
+            rounds=0,
+            visits=0,
+            evaluated=True,
+            committed=RunTotals(),
+            history=None,
+        )
 
     @property
     def is_over(self) -> bool:
         """Whether all rounds of the ledger have been played."""
         return not self._rounds
 
-    def check_stop(self) -> None:
-        """CaughtUp when no further round is known."""
-        super().check_stop()
-        if self.is_over:
+    def _is_stopped(self) -> bool:
+        """ReplayFinished when no further round is known."""
+        stopped = self._asked_to_stop()
+        if not stopped and self.is_over:
             raise ReplayFinished
-
-    @property
-    def has_client_state(self) -> bool:
-        """What clients kept is there already."""
-        return False
+        return stopped
 
     def submit(
         self,
         visits: Sequence[PlannedVisit],
-        heard: Callable[[Update], None],
-        shares: Mapping[int, float] | None = None,
+        on_update: Callable[[Update], None],
+        weights: Mapping[int, float] | None = None,
     ) -> TaskGroup:
         """What the ledger knows of the visits; nothing of those that had not ended."""
 
-        def hear() -> None:
+        def answer() -> None:
             for visit in visits:
-                row: VisitRow | None = self._visits.get(visit.number)
+                row = self._visits.get(visit.number)
                 loss = row.loss if row is not None and row.loss is not None else 0.0
-                heard(Update(visit.client, visit.rng_round, {"loss": loss}, {}))
+                on_update(Update(visit.client, visit.rng_round, {"loss": loss}, {}))
 
-        return cast(TaskGroup, _ResolvedTask(hear))
+        return RecordedTraining(answer)
 
-    def validate(self, reply: Update, visit: PlannedVisit, base: Model) -> tuple[str, Update]:
+    def validate(self, update: Update, visit: PlannedVisit, base: Model) -> tuple[str, Update]:
         """As it was judged then."""
-        return self._visits[visit.number].kind, reply
+        return self._visits[visit.number].kind, update
 
-    def evaluate(self, kept: Mapping[int, str]) -> Evaluation:
-        """The score as it was."""
+    def accept_partial(self, totals: Totals, visits: Sequence[PlannedVisit]) -> None:
+        """There are no vectors."""
+
+    def evaluate(self) -> PendingEvaluation:
+        """The evaluation as it was."""
         row = self._rounds[0]
-        return cast(
-            Evaluation, _ResolvedTask(lambda: (row.accuracy, np.inf if row.test_loss is None else row.test_loss))
-        )
+        return RecordedEvaluation(lambda: (row.accuracy, math.inf if row.test_loss is None else row.test_loss))
 
-    def close_round(
-        self, rows: RoundRecord, scoring: Evaluation | None, stopped_by: str | None = None, more: Arrays | None = None
-    ) -> PendingCommit:
+    def snapshot(self, record: RoundRecord, memory: RunMemory) -> Snapshot:
         """Nothing of it is written again."""
-        return PendingCommit(
-            rows, scoring, self.rounds, self.clock.now, {}, self._rounds[0].model_sha256, {}, stopped_by
-        )
+        return Snapshot(self._rounds[0].model_sha256)
 
-    def commit(self, ending: PendingCommit, row: RoundRow) -> None:
+    def commit(self, pending: PendingCommit, row: RoundRow, stopped_by: str | None) -> None:
         """RunFailed unless the round is what it was."""
         known = self._rounds.popleft()
         if row != known:
@@ -202,8 +212,21 @@ class ReplayedRun(FederatedRun):
 
 
 @dataclass(frozen=True)
-class _ResolvedTask:
-    answer: Callable[[], Any]
+class RecordedTraining:
+    """Stands where workers train: the updates are in the ledger, and are looked up when they are waited for."""
 
-    def wait(self) -> Any:
-        return self.answer()
+    wait: Callable[[], None]
+
+    def collect(self) -> Totals:
+        """There are no vectors."""
+        return {}
+
+    def cancel(self) -> None:
+        """Nothing is under way."""
+
+
+@dataclass(frozen=True)
+class RecordedEvaluation:
+    """An evaluation that is in the ledger, and is looked up when it is waited for."""
+
+    wait: Callable[[], EvalResult]

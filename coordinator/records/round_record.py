@@ -1,6 +1,6 @@
-"""Rows of the ledger from visits that have taken place, and who was to blame for a round's length.
+"""The ledger's rows of one round, from visits that have ended, and the bottleneck that set the round's length.
 
-Every policy writes its rows here, so that they mean the same in all of them.
+Every round policy writes its rows here, so that they mean the same in all of them.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.aggregation.server import VisitFeedback
-from coordinator.records.store import (
+from coordinator.records.schema import (
     BOTTLENECKS,
     COMPUTE,
     COUNTED,
@@ -22,15 +22,14 @@ from coordinator.records.store import (
     SERVER_LINK,
     TRAINED,
     WAITING,
-    ChoiceRow,
     RoundRow,
-    TransferRow,
     VisitRow,
+    payload_name,
 )
 from coordinator.rounds.budget import Cost
 from coordinator.rounds.visit import PlannedVisit
 from edge.protocol.messages import Update
-from edge.protocol.payload import ITEM_NBYTES, Shapes, shapes
+from edge.protocol.payload import Shapes, shapes
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
     from costmodel.fleet.fleet import Fleet
@@ -49,10 +48,12 @@ class RoundRecord:
     start: float
     """When the round began, absolute virtual seconds"""
     visits: list[VisitRow] = field(default_factory=list)
-    transfers: list[TransferRow] = field(default_factory=list)
-    choices: list[ChoiceRow] = field(default_factory=list)
-    kept: dict[int, str] = field(default_factory=dict)
-    """client -> file of what it kept in this round"""
+    payloads: dict[str, Shapes] = field(default_factory=dict)
+    """Name -> shapes of what the visits that counted sent and received"""
+    method_rows: list[NamedTuple] = field(default_factory=list)
+    """Of the method's own table"""
+    states: dict[int, str] = field(default_factory=dict)
+    """client -> file of the state that it kept in this round"""
     critical: int | None = None
     bottleneck: str = ""
 
@@ -87,13 +88,23 @@ class RoundRecord:
         waiting_joules: float = 0.0,
         staleness: int = 0,
         loss: float | None = None,
-        up: Shapes | None = None,
+        *,
+        up: Shapes,
     ) -> Cost:
-        """A visit has ended, or was broken off at ``until``; returns what it spent."""
+        """A visit has ended, or was broken off at ``until``; returns what it spent. ``up``: shapes of an update."""
         row = _visit_row(visit, self.round, fleet, timeline, index, kind, until, waiting_joules, staleness, loss)
+        if kind in COUNTED:
+            row = row._replace(
+                down_payload=self._payload(shapes(visit.dispatch.payload)),
+                up_payload=self._payload(up) if row.bytes_up else "",
+            )
         self.visits.append(row)
-        self.transfers += _transfers(visit, row, up or {})
         return spent(row)
+
+    def _payload(self, sizes: Shapes) -> str:
+        name = payload_name(sizes)
+        self.payloads[name] = sizes
+        return name
 
     def round_row(self, end: float, scored: EvalResult, model_sha256: str) -> RoundRow:
         """The round as a whole."""
@@ -182,34 +193,16 @@ def _visit_row(
         paused_s=float(timeline.paused_seconds[index]),
         bytes_down=int(timeline.bytes_down[index]),
         bytes_up=int(timeline.bytes_up[index]),
-        nominal_bytes=visit.nominal_bytes if counted else 0.0,
+        nominal_bytes=visit.price.nominal_bytes if counted else 0.0,
         flops=float(timeline.flops[index]),
-        nominal_flops=visit.nominal_flops if counted else 0.0,
+        nominal_flops=visit.price.nominal_flops if counted else 0.0,
         joules=float(timeline.joules_spent[index]) + waiting_joules,
         samples=visit.plan.samples,
         steps=visit.plan.steps,
         loss=loss,
+        down_payload="",
+        up_payload="",
     )
-
-
-def _transfers(visit: PlannedVisit, row: VisitRow, up: Shapes) -> list[TransferRow]:
-    if row.kind not in COUNTED:
-        return [
-            TransferRow(row.visit, row.round, row.client, direction, "", "cut", nbytes)
-            for direction, nbytes in (("down", row.bytes_down), ("up", row.bytes_up))
-        ]
-    rows = _by_block(row, "down", shapes(visit.dispatch.payload), row.bytes_down)
-    return rows + (_by_block(row, "up", up, row.bytes_up) if row.bytes_up else [])
-
-
-def _by_block(row: VisitRow, direction: str, sizes: Shapes, nbytes: int) -> list[TransferRow]:
-    blocks = [
-        TransferRow(row.visit, row.round, row.client, direction, slot, key, ITEM_NBYTES * size)
-        for slot, named in sizes.items()
-        for key, size in named.items()
-    ]
-    header = nbytes - sum(block.nbytes for block in blocks)
-    return [TransferRow(row.visit, row.round, row.client, direction, "", "header", header), *blocks]
 
 
 def outcome(visit: PlannedVisit, reply: Update, timeline: Timeline, index: int) -> VisitFeedback:

@@ -1,152 +1,33 @@
-"""Who spent how many seconds, bytes, FLOPs and joules on what: one SQLite file per run, one transaction per round.
+"""The ledger: one SQLite file per run, one transaction per round.
 
-A round is committed whole: its rows, the model's checkpoint, the server's state and where each client's kept state
-lies. Tables ``rounds``, ``visits``, ``transfers``, ``choices``, ``states``, ``checkpoints`` and ``meta`` hold virtual
-facts, equal for any number of workers; ``host_rounds`` and ``host_events`` hold what this machine did.
-
-The hash chain runs over (previous hash, the round's virtual rows, among them the model's hash, and the hashes of the
-files that were committed with it) and starts from the resolved scenario and the data's hash. It can be computed again
-from what is stored (`coordinator.records.audit`).
+A round is committed whole: its rows, the model's checkpoint, the server's state and where each client's state lies.
+`coordinator.records.schema` has the tables, `coordinator.records.chain` the hash chain over them.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_type_hints
+from typing import Any, NamedTuple, TypeVar
 
-
-class RoundRow(NamedTuple):
-    """One committed round. Times are virtual and absolute; amounts are of the visits that ended in it."""
-
-    round: int
-    start_s: float
-    end_s: float
-    participants: int
-    """Training visits that counted."""
-    accuracy: float | None
-    """On the test set after this round; None where it was not evaluated."""
-    test_loss: float | None
-    train_loss: float | None
-    """Mean over visits of their mean local cross-entropy."""
-    bytes_down: int
-    bytes_up: int
-    nominal_bytes: float
-    flops: float
-    nominal_flops: float
-    joules: float
-    busy_s: float
-    """Seconds of all visits together."""
-    wasted_s: float
-    """Of these, seconds of visits that did not count; likewise bytes and joules."""
-    wasted_bytes: int
-    wasted_joules: float
-    critical: int | None
-    """The client that the round waited for last; None if nobody was waited for."""
-    bottleneck: str
-    """What that client's visit, or the wait for it, took most of: one of `BOTTLENECKS`; '' if there is none."""
-    model_sha256: str
-
-
-OWN_LINK, SERVER_LINK, COMPUTE, WAITING = "own link", "server link", "compute", "waiting"
-BOTTLENECKS = (OWN_LINK, SERVER_LINK, COMPUTE, WAITING)
-TRAIN, NO_OP, DOWNLOAD_ONLY, UPDATE_REJECTED, FAILED = "train", "zeroed", "listen", "refused", "failed"
-TRAINED = (TRAIN, NO_OP)
-"""Kinds of visit whose updates counted."""
-FAULTY = (NO_OP, UPDATE_REJECTED, FAILED)
-"""Kinds of visit whose updates could not be used as they were."""
-COUNTED = (*TRAINED, DOWNLOAD_ONLY)
-"""Kinds of visit that were not in vain."""
-
-
-class VisitRow(NamedTuple):
-    """One visit of one client, in the round in which it ended."""
-
-    visit: int
-    """Number of the visit in the order of the beginnings."""
-    round: int
-    client: int
-    device: str
-    network: str
-    kind: str
-    """``train``, ``zeroed`` (its update could not be used, and counted as no change), or ``listen`` for a download
-    only. Those that did not count: ``late`` (for the round's rule), ``lost`` (the client left, crashed or ran out of
-    power), ``cut`` (the run ended), ``refused`` (its update could not be used), ``failed`` (no worker could train
-    it)."""
-    staleness: int
-    """Server steps between the beginning of the visit and its use; 0 in synchronous rounds."""
-    start_s: float
-    down_end_s: float
-    compute_end_s: float
-    up_end_s: float
-    shared_s: float
-    """Lost because others used the same links."""
-    paused_s: float
-    """In which the client was away."""
-    bytes_down: int
-    bytes_up: int
-    nominal_bytes: float
-    flops: float
-    nominal_flops: float
-    joules: float
-    samples: int
-    """Examples trained on, an example counted each time; what was planned where the visit did not count."""
-    steps: int
-    loss: float | None
-
-
-class TransferRow(NamedTuple):
-    """The bytes of one block in one direction of one visit.
-
-    Slot '' and key 'header' for the header; slot '' and key 'cut' for all that a visit sent until it was broken off.
-    """
-
-    visit: int
-    round: int
-    client: int
-    direction: str
-    slot: str
-    key: str
-    nbytes: int
-
-
-class ChoiceRow(NamedTuple):
-    """What the server chose for one visit, and what it learned from it (GMBS, Eq. 5-7)."""
-
-    round: int
-    client: int
-    alpha: int
-    full: int
-    value: float
-    """V of the chosen alpha at dispatch (Eq. 7)."""
-    deviation: float
-    loss_drop: float
-    compute_share: float
-    """Normalised compute time t'_{k,c}."""
-    communication_share: float
-    """Normalised communication time t'_{k,b}."""
-    reward: float
-
-
-class HostEvent(NamedTuple):
-    """Something that happened to this machine's processes; never part of the result."""
-
-    kind: str
-    """worker_started, worker_joined, worker_memory, worker_retired, worker_died, task_failed, task_repeated,
-    task_given_up, late_reply, message_refused, listening, checkpoint_damaged, machine_changed"""
-    worker: str
-    """Its number; '' when no worker of ours is known to be concerned."""
-    detail: str
-    wall_seconds: float
-    """Unix time."""
+from coordinator.records.chain import as_stored, committed_files, next_hash
+from coordinator.records.schema import (
+    SCHEMA,
+    HostEvent,
+    MethodTable,
+    PayloadShapeRow,
+    RoundRow,
+    VisitRow,
+    create,
+    payload_rows,
+)
+from edge.protocol.payload import Shapes
 
 
 @dataclass(frozen=True)
@@ -155,8 +36,10 @@ class Commit:
 
     row: RoundRow
     visits: Sequence[VisitRow] = ()
-    transfers: Sequence[TransferRow] = ()
-    choices: Sequence[ChoiceRow] = ()
+    payloads: Mapping[str, Shapes] = field(default_factory=dict)
+    """Name -> shapes of all payloads that its visits refer to"""
+    method_rows: Sequence[NamedTuple] = ()
+    """Of the method's own table"""
     states: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     """client -> (file name, sha256 of the file) of what it kept"""
     checkpoint: tuple[str, str] = ("", "")
@@ -172,32 +55,16 @@ class Stored:
 
     round: int
     rows: Sequence[Sequence[Any]]
-    """What the chain runs over: the row of the round, and those of its visits, transfers and choices"""
+    """What the chain runs over: the row of the round, those of its visits and of the payloads that they were the first
+    to bring, and those of the method's own table"""
     files: str
     """As of `committed_files`"""
     chain: str
 
 
-Row = TypeVar("Row", RoundRow, VisitRow, ChoiceRow)
-_TYPES = {int: "INTEGER", float: "REAL", str: "TEXT", float | None: "REAL", int | None: "INTEGER"}
-
-
-def _create(table: str, kind: type[NamedTuple], extra: str = "") -> str:
-    columns = ", ".join(f"{name} {_TYPES[of]}" for name, of in get_type_hints(kind).items())
-    return f"CREATE TABLE {table} ({columns}{extra})"
-
-
-SCHEMA = (
-    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT)",
-    _create("rounds", RoundRow, ", chain TEXT, files TEXT, PRIMARY KEY (round)"),
-    _create("visits", VisitRow, ", PRIMARY KEY (visit)"),
-    _create("transfers", TransferRow),
-    _create("choices", ChoiceRow),
-    "CREATE TABLE states (client INTEGER, round INTEGER, file TEXT, sha256 TEXT, PRIMARY KEY (client, round))",
-    "CREATE TABLE checkpoints (round INTEGER PRIMARY KEY, file TEXT, sha256 TEXT)",
-    "CREATE TABLE host_rounds (round INTEGER PRIMARY KEY, wall_s REAL)",
-    "CREATE TABLE host_events (kind TEXT, worker TEXT, detail TEXT, wall_s REAL)",
-)
+Row = TypeVar("Row", RoundRow, VisitRow)
+BY_ROUND = ("rounds", "visits", "payload_shapes", "states", "checkpoints", "host_rounds")
+"""Tables whose rows belong to a round."""
 TRUST_NOTHING = "PRAGMA trusted_schema=OFF"
 """A ledger may come from others: what is in its schema may not do more than read and write its own tables."""
 FILES = "SELECT file FROM states UNION SELECT file FROM checkpoints"
@@ -208,9 +75,10 @@ KEPT_CHECKPOINTS = 2
 class Ledger:
     """The ledger of one run, open for writing by one process."""
 
-    def __init__(self, path: Path, genesis: str | None) -> None:
-        """Create the ledger; ``initial_hash`` is the first hash of the chain. None: take up one that is there."""
+    def __init__(self, path: Path, genesis: str | None, method_table: MethodTable | None = None) -> None:
+        """Create the ledger; ``genesis`` is the first hash of its chain. None: open one that is there."""
         self.path = path
+        self._method_table = method_table
         self._db = sqlite3.connect(path, isolation_level=None)
         try:
             self._open(genesis)
@@ -219,6 +87,7 @@ class Ledger:
             raise
         self.genesis = self._genesis()
         self.chain = self._last_chain()
+        self._payloads: set[str] = self._texts("SELECT DISTINCT payload FROM payload_shapes")
 
     def _open(self, genesis: str | None) -> None:
         self._db.execute(TRUST_NOTHING)
@@ -228,16 +97,22 @@ class Ledger:
             with self._transaction():
                 for statement in SCHEMA:
                     self._db.execute(statement)
+                if self._method_table is not None:
+                    self._db.execute(create(self._method_table.name, self._method_table.row))
                 self._set("genesis", genesis)
 
     def commit(self, done: Commit) -> list[str]:
         """Commit one round; returns the names of files that nothing refers to any more, to be deleted."""
-        files = committed_files(done)
-        chain = next_hash(self.chain, canonical(done), files)
+        files = committed_files(done.checkpoint, done.states)
+        shapes = self._new_payloads(done)
+        visits = sorted(done.visits, key=lambda row: row.visit)  # as they are read back
+        chain = next_hash(self.chain, as_stored([done.row, *visits, *shapes, *done.method_rows]), files)
         with self._transaction():
             self._insert("rounds", [(*done.row, chain, files)])
-            for table, rows in (("visits", done.visits), ("transfers", done.transfers), ("choices", done.choices)):
-                self._insert(table, rows)
+            self._insert("visits", visits)
+            self._insert("payload_shapes", shapes)
+            if self._method_table is not None:
+                self._insert(self._method_table.name, done.method_rows)
             self._insert("states", [(client, done.row.round, *file) for client, file in done.states.items()])
             self._insert("checkpoints", [(done.row.round, *done.checkpoint)])
             obsolete = self._drop_checkpoints()
@@ -245,7 +120,13 @@ class Ledger:
             if done.stopped_by is not None:
                 self._set("stopped_by", json.dumps([done.row.round, done.stopped_by]))
         self.chain = chain
+        self._payloads.update(row.payload for row in shapes)
         return obsolete
+
+    def _new_payloads(self, done: Commit) -> list[PayloadShapeRow]:
+        """Rows of the shapes that no committed visit had, in the order of the visits."""
+        new = {name: shapes for name, shapes in done.payloads.items() if name not in self._payloads}
+        return [row for name, shapes in new.items() for row in payload_rows(name, done.row.round, shapes)]
 
     def rounds(self) -> list[RoundRow]:
         """All rounds, in their order."""
@@ -255,9 +136,10 @@ class Ledger:
         """All visits, in the order of their beginnings."""
         return self._rows(VisitRow, "visits", "visit")
 
-    def choices(self) -> list[ChoiceRow]:
-        """All choices, in the order in which they were learned from."""
-        return self._rows(ChoiceRow, "choices", "rowid")
+    def method_rows(self) -> list[Any]:
+        """All rows of the method's own table, in the order in which they were written; none without one."""
+        table = self._method_table
+        return [] if table is None else [table.row(*row) for row in self._scan(table.name, table.row, "rowid")]
 
     def stored(self) -> Iterator[Stored]:
         """The rounds one after the other, each table read once; last, one without a chain if rows belong to no round.
@@ -266,9 +148,10 @@ class Ledger:
         """
         tables = [
             _ByRound(self._scan("visits", VisitRow, "round, visit"), VisitRow),
-            _ByRound(self._scan("transfers", TransferRow, "rowid"), TransferRow),
-            _ByRound(self._scan("choices", ChoiceRow, "rowid"), ChoiceRow),
+            _ByRound(self._scan("payload_shapes", PayloadShapeRow, "rowid"), PayloadShapeRow),
         ]
+        if (own := self._method_table) is not None:
+            tables.append(_ByRound(self._scan(own.name, own.row, "rowid"), own.row))
         for *row, files, chain in self._scan("rounds", RoundRow, "round", ", files, chain"):
             yield Stored(row[0], [row, *(each for table in tables for each in table.take(row[0]))], files, chain)
         for table in tables:
@@ -296,7 +179,7 @@ class Ledger:
 
     def files(self) -> set[str]:
         """Names of all files that the run may still need."""
-        return self._files(FILES)
+        return self._texts(FILES)
 
     def named(self) -> list[tuple[str, object]]:
         """(table, name of a file) of all rows that name one, whatever they hold."""
@@ -310,10 +193,11 @@ class Ledger:
         """
         before = self.files()
         with self._transaction():
-            for table in ("rounds", "visits", "transfers", "choices", "states", "checkpoints", "host_rounds"):
+            for table in (*BY_ROUND, *([] if self._method_table is None else [self._method_table.name])):
                 self._db.execute(f"DELETE FROM {table} WHERE round > ?", (round,))
             self._db.execute("DELETE FROM meta WHERE key = 'summary'")
         self.chain = self._last_chain()
+        self._payloads = self._texts("SELECT DISTINCT payload FROM payload_shapes")
         return sorted(before - self.files())
 
     def event(self, event: HostEvent) -> None:
@@ -351,11 +235,11 @@ class Ledger:
             "SELECT 1 FROM states AS later WHERE later.client = states.client "
             f"AND later.round > states.round AND later.round <= ({oldest})"
         )
-        replaced = self._files(f"SELECT file FROM states WHERE EXISTS ({later})")
+        replaced = self._texts(f"SELECT file FROM states WHERE EXISTS ({later})")
         self._db.execute(f"DELETE FROM states WHERE EXISTS ({later})")
-        old = self._files(f"SELECT file FROM checkpoints WHERE round NOT IN ({newest})")
+        old = self._texts(f"SELECT file FROM checkpoints WHERE round NOT IN ({newest})")
         self._db.execute(f"DELETE FROM checkpoints WHERE round NOT IN ({newest})")
-        return sorted(old | replaced - self._files("SELECT file FROM states"))  # clients may share a file
+        return sorted(old | replaced - self._texts("SELECT file FROM states"))  # clients may share a file
 
     def _last_chain(self) -> str:
         last = self._db.execute("SELECT chain FROM rounds ORDER BY round DESC LIMIT 1").fetchone()
@@ -368,13 +252,17 @@ class Ledger:
         return [kind(*row) for row in self._scan(table, kind, order)]
 
     def _scan(self, table: str, kind: type[NamedTuple], order: str, more: str = "") -> sqlite3.Cursor:
-        return self._db.execute(f"SELECT {', '.join(kind._fields)}{more} FROM {table} ORDER BY {order}")
+        return self._db.execute(f"SELECT {', '.join(map(_quoted, kind._fields))}{more} FROM {table} ORDER BY {order}")
 
-    def _files(self, query: str) -> set[str]:
+    def _texts(self, query: str) -> set[str]:
         return {str(row[0]) for row in self._db.execute(query)}
 
     def _transaction(self) -> _Transaction:
         return _Transaction(self._db)
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'
 
 
 class _Transaction:
@@ -416,49 +304,6 @@ class _ByRound:
 
     def _next(self) -> None:
         self.ahead, self._rows = next(self._groups, (None, iter(())))
-
-
-def canonical(done: Commit) -> list[tuple[Any, ...]]:
-    """The rows that the chain runs over, in the order and with the values that they are read back with."""
-    visits = sorted(done.visits, key=lambda row: row.visit)  # as the table is: its order of insertion is not stored
-    rows: list[NamedTuple] = [done.row, *visits, *done.transfers, *done.choices]
-    return [_as_stored(row) for row in rows]
-
-
-_STORED: Mapping[str, Callable[[Any], Any]] = {"INTEGER": int, "REAL": lambda value: float(value) + 0.0, "TEXT": str}
-"""How a value is read back: 2 as 2.0 and -0.0 as 0.0 from a column of floats."""
-
-
-def _as_stored(row: NamedTuple) -> tuple[Any, ...]:
-    return tuple(None if v is None else as_is(v) for v, as_is in zip(row, _columns(type(row)), strict=True))
-
-
-@cache
-def _columns(kind: type[Any]) -> tuple[Callable[[Any], Any], ...]:
-    return tuple(_STORED[_TYPES[of]] for of in get_type_hints(kind).values())
-
-
-def committed_files(done: Commit) -> str:
-    """The files that are committed with a round: [[name, sha256] of the checkpoint, [[client, name, sha256], ...]]."""
-    return _json([done.checkpoint, sorted((client, *file) for client, file in done.states.items())])
-
-
-def next_hash(previous: str, rows: Sequence[Sequence[Any]], files: str) -> str:
-    """The next hash of the chain: over the previous one, the round's rows and its files, all as they are stored.
-
-    ValueError or TypeError for values that no run commits.
-    """
-    return hashlib.sha256(f"{previous}\n{_json(rows)}\n{files}".encode()).hexdigest()
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
-
-
-def initial_hash(scenario: Mapping[str, Any], data_sha256: str) -> str:
-    """The chain's first hash, from the resolved scenario and the data."""
-    text = json.dumps(scenario, sort_keys=True, separators=(",", ":"), default=str)
-    return hashlib.sha256(f"{text}\n{data_sha256}".encode()).hexdigest()
 
 
 def has_rounds(path: Path) -> bool:

@@ -28,16 +28,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.aggregation.server import Model
-from coordinator.records.checkpoints import Arrays
+from coordinator.records.checkpoints import clock_state, restore_server
 from coordinator.records.history_replay import InFlight, ReplayedRun, ReplayFinished, pack_in_flight, unpack_in_flight
 from coordinator.records.round_record import NOT_EVALUATED, RoundRecord, outcome
-from coordinator.records.store import TRAINED
+from coordinator.records.schema import TRAINED
 from coordinator.rounds import selection
 from coordinator.rounds.budget import CLIENTS, SECONDS, Cost
-from coordinator.rounds.cohort_training import SPARE_REPLIES
-from coordinator.rounds.evaluation import Evaluation
-from coordinator.rounds.reorder_buffer import ReorderBuffer
-from coordinator.rounds.run import FederatedRun, RunFailed
+from coordinator.rounds.ports import PendingEvaluation
+from coordinator.rounds.run import FederatedRun, History, RunFailed
 from coordinator.rounds.visit import PlannedVisit
 from edge.protocol.messages import Update
 from edge.protocol.payload import MODEL, Vector
@@ -60,29 +58,29 @@ class _VisitInFlight:
     model: Model
     """The global model at its beginning"""
     trained: bool = False
-    """Whether it has really been trained, and its reply is held"""
+    """Whether it has really been trained, and its update waits in the reorder buffer"""
 
 
 def run_asynchronous(run: FederatedRun) -> str:
     """Visits one by one until a rule stops the run; returns the rule."""
-    played = _AsynchronousRun(run) if run.taken_up is None else _caught_up(run, run.taken_up)
-    with played.held:
-        return played.play()
+    stream = _AsynchronousRun(run) if run.history is None else _replayed(run, run.history)
+    with stream.waiting:
+        return stream.play()
 
 
-def _caught_up(run: FederatedRun, checkpoint: Arrays) -> _AsynchronousRun:
-    """The stream of a run that was broken off, as it was when its last round was committed."""
-    past = ReplayedRun(run)
-    played = _AsynchronousRun(past)
-    with played.held:
+def _replayed(run: FederatedRun, history: History) -> _AsynchronousRun:
+    """The stream of a run that was interrupted, as it was when its last round was committed."""
+    past = ReplayedRun(run, history)
+    stream = _AsynchronousRun(past.run)
+    with stream.waiting:
         try:
-            rule: str | None = played.play()
+            rule: str | None = stream.play()
         except ReplayFinished:
             rule = None
     if rule is not None and not past.is_over:
-        raise RunFailed(f"round {past.rounds}: played again, the run would have ended here: {rule}")
-    played.go_on(run, checkpoint, rule)
-    return played
+        raise RunFailed(f"round {past.run.rounds}: played again, the run would have ended here: {rule}")
+    stream.go_on(run, history, rule)
+    return stream
 
 
 class _AsynchronousRun:
@@ -90,8 +88,8 @@ class _AsynchronousRun:
         self.run, self.rules = run, run.rules
         self.under_way: dict[int, _VisitInFlight] = {}
         """By client"""
-        self.held = ReorderBuffer(run.workers.size + SPARE_REPLIES, run.folder)
-        """Replies of visits that are under way on the clock"""
+        self.waiting = run.trainer.reorder_buffer()
+        """Updates of visits that are under way on the clock"""
         self.arrived = 0
         """Updates that were folded, but are not yet in the model"""
         self.version = 0
@@ -111,23 +109,24 @@ class _AsynchronousRun:
 
     def _open(self) -> None:
         """A new round of the ledger begins."""
-        self.rows = RoundRecord(self.run.rounds, self.run.clock.now)
-        self.run.uncommitted = self.rows.kept
+        self.record = RoundRecord(self.run.rounds, self.run.clock.now)
+        if self.run.states is not None:
+            self.run.states.uncommitted = self.record.states
         self.steps = 0
         """Server steps in this round"""
         self.lost = 0
         """Visits of this round that lost their clients"""
 
-    def go_on(self, run: FederatedRun, checkpoint: Arrays, stopped_by: str | None) -> None:
+    def go_on(self, run: FederatedRun, history: History, stopped_by: str | None) -> None:
         """Go on with another run, which stands on the same clock where this one has come to, or has ended there."""
         self.stopped_by = stopped_by
-        self.run, self.held = run, ReorderBuffer(run.workers.size + SPARE_REPLIES, run.folder)
-        known, clock = unpack_in_flight(checkpoint), run.clock_state(checkpoint)
+        self.run, self.waiting = run, run.trainer.reorder_buffer()
+        known, clock = unpack_in_flight(history.checkpoint), clock_state(history.checkpoint)
         if known.keys() != self.under_way.keys() or any(
             not np.array_equal(array, clock[name]) for name, array in run.clock.state().items()
         ):
             raise RunFailed(f"round {run.rounds - 1}: played again, its visits would not be under way as they were")
-        run.restore(checkpoint)
+        restore_server(run.server, history.checkpoint)
         for client, one in self.under_way.items():
             dispatch = replace(one.visit.dispatch, payload=known[client].payload)
             one.visit, one.model = replace(one.visit, dispatch=dispatch), known[client].model
@@ -172,7 +171,7 @@ class _AsynchronousRun:
 
     def _begin(self, client: int) -> None:
         run = self.run
-        visit = run.prepare(client, self.version, turn=run.visits)
+        visit = run.prepare(client, self.version, rng_round=run.visits)
         cost = run.uncontended_cost(visit)
         _, self.refused_by = run.budget.reserve([cost])
         if self.refused_by is not None:
@@ -200,9 +199,9 @@ class _AsynchronousRun:
         run.server.received(one.visit.round, [one.visit.dispatch])
         run.server.observe(reply)
         self._charge(one, ended, kind, reply.numbers["loss"])
-        self.rows.set_critical_path([one.visit], ended.timeline, run.clock.now)
+        self.record.set_critical_path([one.visit], ended.timeline, run.clock.now)
         learned = run.server.feedback(one.visit.round, [outcome(one.visit, reply, ended.timeline, 0)])
-        self.rows.choices += [row._replace(round=self.rows.round) for row in learned]
+        self.record.method_rows += [row._replace(round=self.record.round) for row in learned]
         run.server.accumulate(self._moved(one, reply, run.server.model))
         self.arrived += 1
         if self.arrived == (1 if self.rules.policy == "fedasync" else self.rules.buffer):
@@ -220,38 +219,37 @@ class _AsynchronousRun:
         """The visit's reply, checked only now: it harms nobody if training goes wrong in a visit that is in vain."""
         if not one.trained:
             waiting = [each for each in (one, *self.under_way.values()) if not each.trained]
-            self.run.submit([each.visit for each in waiting], self.held.add).wait()
+            self.run.trainer.submit([each.visit for each in waiting], self.waiting.add).wait()
             for each in waiting:
                 each.trained = True
-        kind, reply = self.run.validate(self.held.take(one.visit.client), one.visit, one.model)
+        kind, reply = self.run.trainer.validate(self.waiting.take(one.visit.client), one.visit, one.model)
         if kind not in TRAINED:
             self._drop_state(one)
         return kind, reply
 
     def _keep(self, visit: PlannedVisit) -> None:
-        """What the client kept replaces what it kept before, at once: it may be visited again before the commit."""
-        run, client = self.run, visit.client
-        if not run.has_client_state:
+        """The client's new state replaces the old one at once: the client may be visited again before the commit."""
+        if self.run.states is None:
             return
-        replaced = self.rows.kept.get(client)
+        replaced = self.record.states.get(visit.client)
         if replaced is not None:
-            run.archive.state(replaced).unlink(missing_ok=True)
-        self.rows.kept[client] = visit.state_name
+            self.run.states.drop(replaced)
+        self.record.states[visit.client] = visit.state_name
 
     def _forget(self, one: _VisitInFlight) -> None:
         """A visit was in vain: what came of it, if it has been trained already, is dropped."""
         if not one.trained:
             return
-        self.held.take(one.visit.client)
+        self.waiting.take(one.visit.client)
         self._drop_state(one)
 
     def _drop_state(self, one: _VisitInFlight) -> None:
-        if self.run.has_client_state:
-            self.run.archive.state(one.visit.state_name).unlink(missing_ok=True)
+        if self.run.states is not None:
+            self.run.states.drop(one.visit.state_name)
 
     def _charge(self, one: _VisitInFlight, ended: VisitEnded, kind: str, loss: float | None = None) -> None:
         run = self.run
-        spent = self.rows.add(
+        spent = self.record.add(
             one.visit,
             run.clock.fleet,
             ended.timeline,
@@ -298,17 +296,17 @@ class _AsynchronousRun:
         run = self.run
         run.rounds += 1
         stopped_by = stopped_by or run.budget.reached(run.rounds, None)
-        scoring: Evaluation | None = None
+        evaluation: PendingEvaluation | None = None
         if self.steps:
-            scoring = run.evaluate_if_due(self.rows.kept, is_last=stopped_by is not None)
+            evaluation = run.evaluate_if_due(is_last=stopped_by is not None)
         elif stopped_by is not None:
-            scoring = run.late_evaluation()
-        scored = NOT_EVALUATED if scoring is None else scoring.wait()
-        stopped_by = run.budget.reached(run.rounds, scored[0]) or stopped_by
+            evaluation = run.late_evaluation()
+        result = NOT_EVALUATED if evaluation is None else evaluation.wait()
+        stopped_by = run.budget.reached(run.rounds, result[0]) or stopped_by
         if stopped_by is not None:
             self._cut_all()
-        held = {client: InFlight(one.visit.dispatch.payload, one.model) for client, one in self.under_way.items()}
-        run.commit_when_evaluated(run.close_round(self.rows, scoring, stopped_by, pack_in_flight(held)))
+        flight = {client: InFlight(one.visit.dispatch.payload, one.model) for client, one in self.under_way.items()}
+        run.commit_when_evaluated(run.close_round(self.record, evaluation, stopped_by, pack_in_flight(flight)))
         self._open()
         return stopped_by
 
@@ -319,8 +317,8 @@ class _AsynchronousRun:
         if self.steps:
             return self._close(stopped_by) or stopped_by
         self._cut_all()
-        if self.rows.visits or not self.run.scored:
-            self.run.commit_when_evaluated(self.run.close_round(self.rows, self.run.late_evaluation(), stopped_by))
+        if self.record.visits or not self.run.evaluated:
+            self.run.commit_when_evaluated(self.run.close_round(self.record, self.run.late_evaluation(), stopped_by))
         return stopped_by
 
     def _cut_all(self) -> None:

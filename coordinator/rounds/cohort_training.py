@@ -8,64 +8,33 @@ server takes the sums at the end.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Protocol
 
-from coordinator.aggregation.server import Model, ServerStrategy
-from coordinator.records.store import TRAIN, TRAINED
-from coordinator.rounds.reorder_buffer import ReorderBuffer
+from coordinator.aggregation.server import ServerStrategy
+from coordinator.records.schema import TRAIN, TRAINED
+from coordinator.rounds.ports import Trainer
 from coordinator.rounds.visit import PlannedVisit
-from coordinator.workers.task import TaskGroup, Workers
-from edge.protocol.messages import Totals, Update
-
-SPARE_REPLIES = 2
-"""So many more replies than workers may wait in memory for their turn."""
-
-
-class TrainingRun(Protocol):
-    """What is needed of the run whose visits are trained (`coordinator.rounds.run`)."""
-
-    workers: Workers
-    server: ServerStrategy
-    folder: Path
-
-    def submit(
-        self,
-        visits: Sequence[PlannedVisit],
-        heard: Callable[[Update], None],
-        shares: Mapping[int, float] | None = None,
-    ) -> TaskGroup:
-        """Have these visits trained; ``heard`` gets each reply as it comes, unchecked."""
-        ...
-
-    def validate(self, reply: Update, visit: PlannedVisit, base: Model) -> tuple[str, Update]:
-        """(kind of the visit, what counts of its reply)."""
-        ...
-
-    def accept_partial(self, totals: Totals, visits: Sequence[PlannedVisit]) -> None:
-        """Hand the server what workers have added up of these visits."""
-        ...
+from edge.protocol.messages import Update
 
 
 class CohortTraining:
     """The visits of one synchronous round, from the moment at which workers are asked to train them."""
 
-    def __init__(self, run: TrainingRun, visits: Sequence[PlannedVisit]) -> None:
-        self._run, self._visits = run, visits
+    def __init__(self, trainer: Trainer, server: ServerStrategy, visits: Sequence[PlannedVisit]) -> None:
+        self._trainer, self._server, self._visits = trainer, server, visits
         self._left = deque(sorted(visits, key=lambda visit: visit.client))
         self._replies: list[Update] = []
         self.faulty: dict[int, str] = {}
         """client -> kind of its visit, where its update could not be used"""
-        self._held = ReorderBuffer(run.workers.size + SPARE_REPLIES, run.folder)
-        self._in_workers = run.server.setup.sum == "fixed_point"
+        self._waiting = trainer.reorder_buffer()
+        self._in_workers = server.setup.sum == "fixed_point"
         clients = [visit.client for visit in visits]
-        shares = run.server.aggregation_weights(clients) if self._in_workers else {}
+        weights = server.aggregation_weights(clients) if self._in_workers else {}
         try:
-            self._order = run.submit(visits, self._heard, shares)
+            self._group = trainer.submit(visits, self._on_update, weights)
         except BaseException:
-            self._held.close()
+            self._waiting.close()
             raise
 
     def wait(self) -> list[Update]:
@@ -74,37 +43,37 @@ class CohortTraining:
         RunFailed for a reply that cannot be used; PoolError, Stopped.
         """
         try:
-            self._order.wait()
+            self._group.wait()
         finally:
-            self._held.close()
+            self._waiting.close()
         assert not self._left
         if self._in_workers and self._replies:
-            self._run.accept_partial(self._order.collect(), self._visits)
+            self._trainer.accept_partial(self._group.collect(), self._visits)
         return self._replies
 
     def cancel(self) -> None:
         """Nobody wants it any more; what was folded is for the caller to forget."""
-        self._order.cancel()
-        self._held.close()
+        self._group.cancel()
+        self._waiting.close()
 
-    def _heard(self, reply: Update) -> None:
+    def _on_update(self, reply: Update) -> None:
         if self._is_next(reply.client):
             self._use(reply)
         else:
-            self._held.add(reply)
-        while self._left and self._left[0].client in self._held:
-            self._use(self._held.take(self._left[0].client))
+            self._waiting.add(reply)
+        while self._left and self._left[0].client in self._waiting:
+            self._use(self._waiting.take(self._left[0].client))
 
     def _is_next(self, client: int) -> bool:
         return bool(self._left) and self._left[0].client == client
 
     def _use(self, reply: Update) -> None:
-        kind, reply = self._run.validate(reply, self._left.popleft(), self._run.server.model)
+        kind, reply = self._trainer.validate(reply, self._left.popleft(), self._server.model)
         if kind != TRAIN:
             self.faulty[reply.client] = kind
         if kind not in TRAINED:
             return
         if not self._in_workers:
-            self._run.server.observe(reply)
-            self._run.server.accumulate(reply)
+            self._server.observe(reply)
+            self._server.accumulate(reply)
         self._replies.append(replace(reply, payload={}))

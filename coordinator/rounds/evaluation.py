@@ -6,13 +6,15 @@ It changes nothing, costs no virtual time, and never decides when a model is sco
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import numpy as np
 
 from coordinator.aggregation.server import ServerStrategy
+from coordinator.records.client_states import ClientStates
 from coordinator.workers.task import PoolTask, Reply, Workers
 from edge.protocol import messages
-from edge.protocol.config import ModelProfile
+from edge.protocol.config import Job, ModelProfile
 from edge.protocol.messages import Score
 from edge.protocol.payload import FORWARD
 
@@ -37,45 +39,61 @@ class Evaluation:
         return self._total(sorted(self._scores, key=lambda score: (score.client, score.start)))
 
 
-def evaluate_global_model(
-    workers: Workers, server: ServerStrategy, description: ModelProfile, batch: int, count: int
-) -> Evaluation:
-    """On the first ``count`` examples of those that scores use, ``batch`` at a time."""
-    payload, forward = server.global_evaluation_model(), float(description.flops[:, FORWARD].sum())
-    tasks = [
-        PoolTask(
-            messages.Evaluate(start, min(start + batch, count), messages.GLOBAL, payload),
-            flops=forward * min(batch, count - start),
-        )
-        for start in range(0, count, batch)
-    ]
+class PoolEvaluator:
+    """Has models evaluated by the worker pool. ``states``: what clients keep between visits, if they keep anything."""
 
-    def total(scores: Sequence[Score]) -> tuple[float, float]:
-        return sum(s.correct for s in scores) / count, sum(s.loss_sum for s in scores) / count
+    def __init__(
+        self,
+        job: Job,
+        evaluated: Literal["global", "clients"],
+        description: ModelProfile,
+        server: ServerStrategy,
+        workers: Workers,
+        states: ClientStates | None,
+    ) -> None:
+        self.job, self._evaluated, self._description = job, evaluated, description
+        self._server, self.workers, self._states = server, workers, states
 
-    return Evaluation(workers, tasks, total)
+    def evaluate(self) -> Evaluation:
+        """Of the global model on the test set, or the mean over clients of each one's own model."""
+        return self._clients() if self._evaluated == "clients" else self._global_model()
 
+    def _global_model(self) -> Evaluation:
+        """On the first examples of those that evaluations use, ``eval.batch`` at a time."""
+        payload, batch = self._server.global_evaluation_model(), self.job.eval_batch
+        count = self.job.scored(self._description.test_count)
+        tasks = [
+            PoolTask(
+                messages.Evaluate(start, min(start + batch, count), messages.GLOBAL, payload),
+                flops=self._forward_flops * min(batch, count - start),
+            )
+            for start in range(0, count, batch)
+        ]
 
-def evaluate_clients(
-    workers: Workers, server: ServerStrategy, description: ModelProfile, kept: Callable[[int], str | None]
-) -> Evaluation:
-    """The mean over clients with test examples of their own.
+        def total(scores: Sequence[Score]) -> tuple[float, float]:
+            return sum(s.correct for s in scores) / count, sum(s.loss_sum for s in scores) / count
 
-    ``kept``: client -> the file of what it has kept, which it joins with what the server has for it.
-    """
-    forward = float(description.flops[:, FORWARD].sum())
-    tasks = [
-        PoolTask(
-            messages.Evaluate(0, int(count), client, server.evaluation_model(client)),
-            kept(client),
-            flops=forward * count,
-        )
-        for client, count in enumerate(description.test_samples)
-        if count
-    ]
+        return Evaluation(self.workers, tasks, total)
 
-    def total(scores: Sequence[Score]) -> tuple[float, float]:
-        accuracy = float(np.mean([score.correct / score.count for score in scores]))
-        return accuracy, float(np.mean([score.loss_sum / score.count for score in scores]))
+    def _clients(self) -> Evaluation:
+        """The mean over clients with test examples of their own; each joins what it keeps with what the server has."""
+        tasks = [
+            PoolTask(
+                messages.Evaluate(0, int(count), client, self._server.evaluation_model(client)),
+                None if self._states is None else self._states.newest(client),
+                flops=self._forward_flops * count,
+            )
+            for client, count in enumerate(self._description.test_samples)
+            if count
+        ]
 
-    return Evaluation(workers, tasks, total)
+        def total(scores: Sequence[Score]) -> tuple[float, float]:
+            accuracy = float(np.mean([score.correct / score.count for score in scores]))
+            return accuracy, float(np.mean([score.loss_sum / score.count for score in scores]))
+
+        return Evaluation(self.workers, tasks, total)
+
+    @property
+    def _forward_flops(self) -> float:
+        """Per example."""
+        return float(self._description.flops[:, FORWARD].sum())

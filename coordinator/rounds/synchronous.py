@@ -24,13 +24,14 @@ from numpy.typing import NDArray
 
 from coordinator.aggregation.server import VisitFeedback
 from coordinator.records.round_record import RoundRecord, outcome
-from coordinator.records.store import TRAINED
+from coordinator.records.schema import TRAINED
 from coordinator.rounds import selection
 from coordinator.rounds.asynchronous import run_asynchronous
 from coordinator.rounds.budget import CLIENTS, SECONDS, Cost
 from coordinator.rounds.cohort_training import CohortTraining
 from coordinator.rounds.policy import RoundPolicy
-from coordinator.rounds.run import FederatedRun, PendingCommit
+from coordinator.rounds.ports import PendingCommit
+from coordinator.rounds.run import FederatedRun
 from coordinator.rounds.visit import PlannedVisit
 from coordinator.workers.task import PoolError
 from edge.protocol.messages import Update
@@ -119,7 +120,7 @@ class _SynchronousRound:
     def __init__(self, run: FederatedRun, number: int) -> None:
         self.run = run
         self.number = number
-        self.rows = RoundRecord(number, run.clock.now)
+        self.record = RoundRecord(number, run.clock.now)
         self.visits: list[PlannedVisit] = []
         self.counts: Mask = np.zeros(0, bool)
         """Which of the visits count"""
@@ -140,7 +141,7 @@ class _SynchronousRound:
         run.check_stop()
         able = run.eligible(run.candidates, self.number)
         begun = run.clock.first_available(able)
-        if self.rows.start >= limit or limit <= begun < math.inf:
+        if self.record.start >= limit or limit <= begun < math.inf:
             self.stopped_by = SECONDS
         elif begun == math.inf:
             self.stopped_by = CLIENTS
@@ -160,7 +161,8 @@ class _SynchronousRound:
         self.closes_at = end + self._adding_up(self.visits, self.counts)
         if self.closes_at <= run.budget.limits.virtual_seconds:
             run.server.started(self.number, [visit.dispatch for visit in self.visits])
-            self.training = run.train([visit for visit in self._counted if visit.kind == "train"])
+            trained = [visit for visit in self._counted if visit.kind == "train"]
+            self.training = CohortTraining(run.trainer, run.server, trained)
         else:
             self.stopped_by = SECONDS
 
@@ -263,20 +265,20 @@ class _SynchronousRound:
         run, counted = self.run, self._counted
         conditions, timeline = self._broken_off(*self._timed(self.visits), self.closes_at)
         run.clock.advance(self.closes_at)
-        kept = run.store_broadcast([visit for visit in counted if visit.kind == "listen"])
-        if run.has_client_state:
-            kept |= {visit.client: visit.state_name for visit in counted if visit.kind == "train"}
-        self.rows.kept = kept
+        if run.states is not None:
+            stored = run.states.store_broadcast([visit for visit in counted if visit.kind == "listen"])
+            stored |= {visit.client: visit.state_name for visit in counted if visit.kind == "train"}
+            self.record.states = run.states.uncommitted = stored
         run.server.received(self.number, [visit.dispatch for visit in counted])
         if replies:
             run.step()
-            self.rows.choices += run.server.feedback(self.number, _outcomes(self.visits, replies, timeline))
+            self.record.method_rows += run.server.feedback(self.number, _outcomes(self.visits, replies, timeline))
         run.rounds += 1
         self.stopped_by = self.stopped_by or run.budget.reached(run.rounds, None)
-        changed = bool(replies) or (self.stopped_by is not None and not run.scored)
-        scoring = run.evaluate_if_due(kept, self.stopped_by is not None) if changed else None
+        changed = bool(replies) or (self.stopped_by is not None and not run.evaluated)
+        evaluation = run.evaluate_if_due(self.stopped_by is not None) if changed else None
         self._settle(replies, conditions, timeline)
-        return run.close_round(self.rows, scoring, self.stopped_by)
+        return run.close_round(self.record, evaluation, self.stopped_by)
 
     def _cut(self) -> PendingCommit:
         """The clock's budget ends in mid-round: charge what was spent by then; nothing counts, nothing is trained."""
@@ -285,11 +287,15 @@ class _SynchronousRound:
         self.run.clock.advance(limit)
         self.counts = np.zeros(len(self.visits), bool)
         self._settle([], conditions, timeline, broken_off="cut")
-        return self.run.close_round(self.rows, self.run.late_evaluation(), self.stopped_by)
+        return self.run.close_round(self.record, self.run.late_evaluation(), self.stopped_by)
 
     def _closed(self) -> PendingCommit | None:
         """No further round starts: the last model is scored if it was not, in a row without visits."""
-        return None if self.run.scored else self.run.close_round(self.rows, self.run.late_evaluation(), self.stopped_by)
+        return (
+            None
+            if self.run.evaluated
+            else self.run.close_round(self.record, self.run.late_evaluation(), self.stopped_by)
+        )
 
     def _settle(
         self, replies: Sequence[Update], conditions: Conditions, timeline: Timeline, broken_off: str = "late"
@@ -302,7 +308,7 @@ class _SynchronousRound:
             unfinished = "lost" if math.isfinite(timeline.lost[i]) else broken_off
             kind = faulty.get(visit.client) or (visit.kind if self.counts[i] else unfinished)
             loss = losses.get(visit.client) if kind in TRAINED else None
-            spent = self.rows.add(
+            spent = self.record.add(
                 visit, run.clock.fleet, timeline, i, kind, now, float(waiting[i]), loss=loss, up=run.up_shapes
             )
             run.budget.settle(visit.client, spent)
@@ -311,8 +317,8 @@ class _SynchronousRound:
         trains = sum(visit.kind == "train" for visit in compress(self.visits, self.awaited))
         enough = run.rules.policy == "over_select" and trains == run.rules.participants
         awaited = self.awaited if enough and replies else None
-        self.rows.set_critical_path(
-            visits, timeline, now, awaited, waited=float(timeline.start.min()) - self.rows.start
+        self.record.set_critical_path(
+            visits, timeline, now, awaited, waited=float(timeline.start.min()) - self.record.start
         )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from coordinator.aggregation.server import Download
 from coordinator.records import names
 from coordinator.rounds.budget import Cost
+from coordinator.rounds.pricing import VisitPrice
 from costmodel.visits.work import Work
 from edge.protocol.config import TrainingPlan
 
@@ -29,15 +30,22 @@ class PlannedVisit:
     dispatch: Download
     kind: str
     """``train`` or ``listen``"""
-    work: Work
-    plan: TrainingPlan
-    nominal_bytes: float
-    nominal_flops: float
+    price: VisitPrice
 
     @property
     def client(self) -> int:
         """Whom it visits."""
         return self.dispatch.client
+
+    @property
+    def work(self) -> Work:
+        """Bytes, FLOPs and steps."""
+        return self.price.work
+
+    @property
+    def plan(self) -> TrainingPlan:
+        """How much it trains."""
+        return self.price.plan
 
     def numbered(self, number: int) -> PlannedVisit:
         """The same visit, once it is known how many begin before it."""

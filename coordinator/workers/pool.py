@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from coordinator.records.store import HostEvent
+from coordinator.records.schema import HostEvent
 from coordinator.workers.instructions import (
     Abort,
     CancelTask,

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from coordinator.records.store import (
+from coordinator.records.schema import (
     BOTTLENECKS,
     COMPUTE,
     COUNTED,

@@ -7,16 +7,17 @@ The methods' colours are Okabe and Ito's, told apart by readers with any kind of
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from coordinator.records.store import COMPUTE, OWN_LINK, SERVER_LINK, WAITING
+from coordinator.records.schema import COMPUTE, OWN_LINK, SERVER_LINK, WAITING
 from costmodel.units import BYTES, SECONDS, format_bytes, format_seconds
 from scenarios.report import bottlenecks as blame
-from scenarios.report import plot_style
+from scenarios.report import method_figures, plot_style
 from scenarios.report.plot_style import INK, MUTED
 from scenarios.report.run_reader import NO_BLOCKS, RecordedRun
 
@@ -34,19 +35,20 @@ def draw(runs: Sequence[RecordedRun], target: float | None) -> dict[str, str]:
     sources: dict[str, Callable[[], Figure | None]] = {
         "curves": lambda: curves(started, target),
         "to_target": lambda: to_target(started, target),
-        "choices": lambda: choices(started),
         "bottlenecks": lambda: bottlenecks(started),
         "timing": lambda: timing(started),
         "staleness": lambda: staleness(started),
         "blocks": lambda: blocks(started),
         "partition": lambda: partition(runs),
     }
+    for table, figure in method_figures.figures_of(started).items():
+        sources[table] = partial(method_figures.draw, table, figure, started)
     drawn = {}
     with matplotlib.rc_context(plot_style.STYLE):
         for name, source in sources.items():
-            figure = source()
-            if figure is not None:
-                drawn[name] = plot_style.svg(figure, name)
+            page = source()
+            if page is not None:
+                drawn[name] = plot_style.svg(page, name)
     return drawn
 
 
@@ -122,33 +124,6 @@ def to_target(runs: Sequence[RecordedRun], target: float | None) -> Figure | Non
     for axes in panels:
         axes.set_xlim(0, 1.18 * axes.dataLim.x1)
         plot_style.bars(axes)
-    return figure
-
-
-def choices(runs: Sequence[RecordedRun]) -> Figure | None:
-    """How many clients got each alpha, by round, and what the bandit thought and got."""
-    found = [(run, rows) for run in runs if (rows := run.query(CHOSEN))]
-    if not found:
-        return None
-    figure, panels = plot_style.panels(2 * len(found), 2, 330)
-    alphas = sorted({row["alpha"] for _, rows in found for row in rows})
-    shades = dict(zip(alphas, matplotlib.colormaps["YlGnBu"](np.linspace(0.25, 0.95, len(alphas))), strict=True))
-    for (run, rows), counted, learned in zip(found, panels[::2], panels[1::2], strict=True):
-        rounds = sorted({row["round"] for row in rows})
-        counts = {alpha: np.zeros(len(rounds)) for alpha in alphas}
-        for row in rows:
-            counts[row["alpha"]][rounds.index(row["round"])] = row["clients"]
-        plot_style.stack(counted, rounds, [(f"α = {alpha}", shades[alpha], counts[alpha]) for alpha in alphas])
-        full = [row["round"] for row in rows if row["full_clients"]]
-        top = np.sum(list(counts.values()), axis=0).max()
-        counted.plot(sorted(set(full)), [1.05 * top] * len(set(full)), "v", color=INK, ms=5, label="full download")
-        counted.set(title=f"{run.label}: blocks downloaded", xlabel="round", ylabel="clients")
-        counted.legend(loc="upper left", bbox_to_anchor=(1, 1), handlelength=1, borderaxespad=0)
-        means = run.query("SELECT round, AVG(value) AS value, AVG(reward) AS reward FROM choices GROUP BY round")
-        for key, label, colour in (("value", "V of the chosen α", PALETTE[0]), ("reward", "reward", PALETTE[3])):
-            learned.plot([row["round"] for row in means], [row[key] for row in means], color=colour, label=label)
-        learned.set(title=f"{run.label}: expected and received", xlabel="round", ylabel="mean over clients (no unit)")
-        learned.legend(loc="upper right")
     return figure
 
 
@@ -275,8 +250,6 @@ def partition(runs: Sequence[RecordedRun]) -> Figure | None:
     return figure
 
 
-CHOSEN = """SELECT round, alpha, COUNT(*) AS clients, SUM("full") AS full_clients FROM choices
-    GROUP BY round, alpha ORDER BY round, alpha"""
 # Per round: the visit that was waited for last, and how long others that counted had been done by the round's end.
 CRITICAL = """SELECT r.round, r.start_s AS round_start_s, r.end_s, c.start_s, c.down_end_s, c.compute_end_s, c.up_end_s,
     AVG(r.end_s - o.up_end_s) AS others_wait_s

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator.records.store import FAULTY
+from coordinator.records.schema import FAULTY
 from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
 from edge.protocol.files import write_text
 from scenarios.report import bottlenecks
@@ -82,7 +82,7 @@ def build(
     import jinja2
     from markupsafe import Markup
 
-    from scenarios.report import figures
+    from scenarios.report import figures, method_figures
 
     opened = open_runs(runs)
     target = _target(opened, comparison)
@@ -113,6 +113,7 @@ def build(
         environments=_distinct((run, _environment(run)) for run in opened),
         events=[(run.label, *_events(run)) for run in opened],
         figures=drawn,
+        method_figures=method_figures.figures_of(opened),
         colours=figures.colours(opened),
     )
     if follow and output.exists() and not output.is_file():

@@ -17,6 +17,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
+from coordinator.methods.spec import ProgressColumn
 from coordinator.rounds.run import RoundFinished
 from costmodel.units import format_bytes, format_seconds
 from scenarios.config.load import Loaded
@@ -35,8 +36,10 @@ class _RunProgress:
 
     name: str
     rounds_max: int = 0
-    alpha_max: int = 0
-    """M - 1"""
+    column: ProgressColumn | None = None
+    """What the live table shows of the method's own table"""
+    values: Sequence[int] = ()
+    """Those of that column"""
     started: float | None = None
     """None while it waits for its turn."""
     ended: float | None = None
@@ -91,7 +94,9 @@ class LiveTable:
             self._runs[self._current].ended = time.monotonic()
         self._current += 1
         run = self._runs[self._current]
-        run.started, run.rounds_max, run.alpha_max = time.monotonic(), loaded.scenario.rounds.max, loaded.blocks - 1
+        run.started, run.rounds_max = time.monotonic(), loaded.scenario.rounds.max
+        run.column = loaded.method.objective.progress
+        run.values = [] if run.column is None else run.column.values(loaded.blocks)
         self._line(f"{loaded.name}: {run.name}, run folder {folder}")
 
     def on_round(self, progress: RoundFinished) -> None:
@@ -156,8 +161,8 @@ def _rounds(run: _RunProgress) -> Table:
     table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
     for title in ("round", "accuracy", "virtual", "down", "up", "clients", "held by", "wall"):
         table.add_column(title, justify="right", no_wrap=True)
-    if any(progress.alphas for progress, _ in run.progress):
-        table.add_column("alpha 1..", justify="left", no_wrap=True)
+    if run.column is not None and any(progress.chosen for progress, _ in run.progress):
+        table.add_column(f"{run.column.column} {run.values[0]}..", justify="left", no_wrap=True)
     for progress, wall_seconds in run.progress:
         table.add_row(*_cells(run, progress, wall_seconds))
     return table
@@ -175,14 +180,14 @@ def _cells(run: _RunProgress, progress: RoundFinished, wall_seconds: float) -> l
         SHORT.get(row.bottleneck, "-"),
         format_seconds(wall_seconds),
     ]
-    return [*cells, alphas(progress.alphas, run.alpha_max)] if progress.alphas else cells
+    return [*cells, counts(progress.chosen, run.values)] if progress.chosen else cells
 
 
 def line(run: _RunProgress) -> str:
     """The last round of a run as one line of text."""
     progress, wall_seconds = run.progress[-1]
     place, *rest = _cells(run, progress, wall_seconds)
-    names = ("accuracy", "virtual", "down", "up", "clients", "held by", "wall", "alpha")
+    names = ("accuracy", "virtual", "down", "up", "clients", "held by", "wall", run.column.column if run.column else "")
     number, *cut = place.split()
     place = " ".join([f"{number}/{run.rounds_max}", *cut]) if number != "end" else number
     parts = [f"{run.name} {place}", *(f"{n} {c}" for n, c in zip(names, rest, strict=False))]
@@ -190,9 +195,9 @@ def line(run: _RunProgress) -> str:
     return "  ".join([*parts, *([] if eta is None else [f"ETA {format_seconds(round(eta))}"])])
 
 
-def alphas(counts: Mapping[int, int], alpha_max: int) -> str:
-    """``4/0/6``: how many visits got alpha 1, 2, 3."""
-    return "/".join(str(counts.get(alpha, 0)) for alpha in range(1, alpha_max + 1))
+def counts(chosen: Mapping[int, int], values: Sequence[int]) -> str:
+    """``4/0/6``: how many visits got each of the values."""
+    return "/".join(str(chosen.get(value, 0)) for value in values)
 
 
 def spark(values: Sequence[float]) -> str:

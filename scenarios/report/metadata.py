@@ -140,9 +140,7 @@ def _recorded(folder: Path) -> _Recorded:
         return _Recorded()
 
 
-def summary(
-    folder: Path, loaded: Loaded, federation: FederatedRun, stopped_by: str, wall_seconds: float
-) -> dict[str, Any]:
+def summary(folder: Path, loaded: Loaded, run: FederatedRun, stopped_by: str, wall_seconds: float) -> dict[str, Any]:
     """What ``run --json`` prints."""
     query = partial(read, folder / "ledger.sqlite")
     rows = query("SELECT * FROM rounds ORDER BY round")
@@ -153,20 +151,20 @@ def summary(
         "run_dir": str(folder),
         "method": loaded.scenario.method,
         "seed": loaded.scenario.seed,
-        "data": federation.description.data_source,
-        "rounds": federation.committed.rounds,
+        "data": run.description.data_source,
+        "rounds": run.committed.rounds,
         "accuracy": scored[-1]["accuracy"] if scored else None,
         "best_accuracy": max((row["accuracy"] for row in scored), default=None),
-        "virtual_seconds": federation.committed.virtual_seconds,
+        "virtual_seconds": run.committed.virtual_seconds,
         **total,
         "wasted_seconds": sum(row["wasted_s"] for row in rows),
         "bottlenecks": {name: each.rounds for name, each in bottlenecks.bottlenecks(query).items()},
         "visits": bottlenecks.visits(query),
         "target_accuracy": target,
-        **to_target(rows, target, federation.committed.rounds),
+        **to_target(rows, target, run.committed.rounds),
         "stopped_by": stopped_by,
         "wall_seconds": wall_seconds,
-        "model_sha256": federation.committed.model_sha256,
+        "model_sha256": run.committed.model_sha256,
     }
 
 

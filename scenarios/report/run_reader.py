@@ -20,7 +20,8 @@ from typing import Any, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.records.store import RoundRow, read
+from coordinator.records.schema import RoundRow
+from coordinator.records.store import read
 from coordinator.rounds.asynchronous import POLICIES as ASYNCHRONOUS
 from edge.protocol.payload import BUFFERS
 

@@ -11,16 +11,15 @@ from typing import Any
 import numpy as np
 
 from coordinator.aggregation.server import ServerStrategy
-from coordinator.methods.spec import ChosenBlocks
 from coordinator.rounds.asynchronous import POLICIES as ASYNCHRONOUS
+from coordinator.rounds.pricing import VisitPrice, VisitPricing
 from coordinator.workers.launcher import WorkerLauncher
 from costmodel.clock import Clock
 from costmodel.fleet.fleet import Fleet
 from costmodel.units import format_bytes
-from costmodel.visits.work import Work, nominal_bytes, nominal_bytes_plain
 from edge.data.locate import find_data, search_paths
 from edge.protocol import codec
-from edge.protocol.config import Job, ModelProfile
+from edge.protocol.config import ModelProfile
 from edge.protocol.payload import (
     FORWARD,
     INNER_GRADIENT,
@@ -28,7 +27,6 @@ from edge.protocol.payload import (
     ITEM_NBYTES,
     MODEL,
     WEIGHT_GRADIENT,
-    Payload,
     Shapes,
     Vector,
     shapes,
@@ -50,22 +48,20 @@ ANY = 0
 
 
 @dataclass(frozen=True)
-class VisitPrice:
+class PricedVisit:
     """One visit: what it weighs and works."""
 
-    work: Work
+    price: VisitPrice
     payload_down: int
     payload_up: int
-    nominal_bytes: float
 
 
 @dataclass(frozen=True)
 class DownloadOnlyVisits:
-    """What a round adds in which all who may only listen do."""
+    """What a round adds in which all who may only download do."""
 
     clients: list[int]
-    work: Work
-    nominal_bytes: float
+    price: VisitPrice
     """Of one client."""
 
 
@@ -150,7 +146,7 @@ def kept_copies(loaded: Loaded, description: ModelProfile) -> int:
 
     Where clients keep nothing but blocks of the model, all that only listened share one file.
     """
-    listeners = len(listening(loaded, description).clients)
+    listeners = len(download_only(loaded, description).clients)
     shared = not any(part.has_client_state for part in loaded.method.parts)
     new = loaded.scenario.rounds.participants + (min(listeners, 1) if shared else listeners)
     return loaded.scenario.data.clients + new
@@ -221,20 +217,20 @@ def estimate(loaded: Loaded, description: ModelProfile) -> dict[str, Any]:
     None too, and ``untimed`` says why, where they take longer to reckon than `PATIENCE_SECONDS`.
     """
     scenario = loaded.scenario
-    asked, server_side = builder.job(loaded, description, DEVICE, Path()), server(loaded, description)
     clients, rounds = _visits(loaded), scenario.rounds.max
-    prices = [_price(loaded, description, server_side, asked, choice) for choice in _choices(loaded, server_side)]
-    heard = listening(loaded, description)
+    visits = _priced(loaded, description, server(loaded, description))
+    listeners = download_only(loaded, description)
     known = len(description.samples) > 0
-    cheapest, dearest = min(prices, key=_dearness), max(prices, key=_dearness)
-    least, most = ((price.work.bytes_down + price.work.bytes_up) * clients for price in (cheapest, dearest))
+    cheapest, dearest = min(visits, key=_dearness), max(visits, key=_dearness)
+    low, high, heard = cheapest.price, dearest.price, listeners.price
+    least, most = ((price.work.bytes_down + price.work.bytes_up) * clients for price in (low, high))
     result: dict[str, Any] = {
-        "message_down_nbytes": [cheapest.work.bytes_down, dearest.work.bytes_down],
-        "message_up_nbytes": dearest.work.bytes_up,
+        "message_down_nbytes": [low.work.bytes_down, high.work.bytes_down],
+        "message_up_nbytes": high.work.bytes_up,
         "payload_down_nbytes": [cheapest.payload_down, dearest.payload_down],
         "payload_up_nbytes": dearest.payload_up,
-        "bytes": [least * rounds, (most + heard.work.bytes_down * len(heard.clients)) * rounds],
-        "nominal_bytes": (dearest.nominal_bytes * clients + heard.nominal_bytes * len(heard.clients)) * rounds,
+        "bytes": [least * rounds, (most + heard.work.bytes_down * len(listeners.clients)) * rounds],
+        "nominal_bytes": (high.nominal_bytes * clients + heard.nominal_bytes * len(listeners.clients)) * rounds,
         "state_disk_nbytes": kept_nbytes(loaded, description) * kept_copies(loaded, description),
         "flops": None,
         "virtual_seconds": None,
@@ -245,10 +241,10 @@ def estimate(loaded: Loaded, description: ModelProfile) -> dict[str, Any]:
     out = builder.refused(loaded, drawn, description)
     result["refused_clients"] = [{"clients": count, "why": why} for why, count in Counter(out.values()).most_common()]
     if known:
-        result["flops"] = dearest.work.flops * _visits(loaded) * rounds
+        result["flops"] = high.work.flops * clients * rounds
         try:
             with time_limit(PATIENCE_SECONDS):
-                result |= _timed(loaded, drawn, dearest, heard, rounds)
+                result |= _timed(loaded, drawn, high, listeners, rounds)
         except TimeoutError:
             result["untimed"] = f"not reckoned within {PATIENCE_SECONDS:g} s: a round has too many events"
     return result
@@ -283,75 +279,47 @@ def _cohort(loaded: Loaded) -> list[int]:
     return sorted(rng.choice(scenario.data.clients, size=count, replace=False).tolist())
 
 
-def listening(loaded: Loaded, description: ModelProfile) -> DownloadOnlyVisits:
+def download_only(loaded: Loaded, description: ModelProfile) -> DownloadOnlyVisits:
     """Who only downloads in a round that sends the whole model to all, as round 0 does where any does."""
-    server_side, layout = server(loaded, description), description.layout
-    names, run_id = loaded.method.objective.choices, builder.job(loaded, description, DEVICE, Path()).run_id
-    whole = codec.train_nbytes(run_id, names, {MODEL: layout.shapes(layout.keys())})
-    return DownloadOnlyVisits(
-        list(server_side.download_only_clients(0, _cohort(loaded))), Work(whole, 0, 0.0), float(layout.nbytes())
-    )
+    server_side = server(loaded, description)
+    clients = list(server_side.download_only_clients(0, _cohort(loaded)))
+    return DownloadOnlyVisits(clients, _pricing(loaded, description, server_side).download_only())
 
 
-def _dearness(price: VisitPrice) -> tuple[int, float]:
-    return price.work.bytes_down, price.work.flops
+def _dearness(visit: PricedVisit) -> tuple[int, float]:
+    return visit.price.work.bytes_down, visit.price.work.flops
 
 
-def _choices(loaded: Loaded, server_side: ServerStrategy) -> list[ChosenBlocks]:
-    count = len(server_side.setup.layout)
-    if "alpha" not in loaded.method.objective.choices:
-        return [
-            server_side.download(ANY, loaded.scenario.rounds.max - 1).choice
-        ]  # what does not begin at once has begun
-    fixed = getattr(loaded.options, "alpha", None)
-    possible = [fixed] if isinstance(fixed, int) else list(range(1, count))
-    in_full = [count - 1] if getattr(loaded.options, "full_rounds", None) == "all" else possible
-    return [
-        *({"alpha": alpha, "full": 0} for alpha in possible),
-        *({"alpha": alpha, "full": 1} for alpha in in_full),
-    ]
+def _pricing(loaded: Loaded, description: ModelProfile, server_side: ServerStrategy) -> VisitPricing:
+    asked = builder.job(loaded, description, DEVICE, Path())
+    return VisitPricing(asked, loaded.method, loaded.options, description, server_side.up_shapes())
 
 
-def _price(
-    loaded: Loaded, description: ModelProfile, server_side: ServerStrategy, asked: Job, choice: ChosenBlocks
-) -> VisitPrice:
-    row, layout = loaded.method.objective, description.layout
-    down, up = shapes(_payload(server_side, choice)), server_side.up_shapes()
-    held = int(np.median(description.samples[description.samples > 0])) if len(description.samples) else 0
-    plan = asked.train.plan(held)
-    passes = row.pass_counts(len(layout), loaded.options, choice) * plan.samples
-    passes = passes + row.once_per_visit_pass_counts(len(layout), loaded.options, choice) * held
-    tau = row.nominal_period(loaded.options)
-    nominal = nominal_bytes_plain(layout.nbytes())
-    if tau is not None:
-        nominal = nominal_bytes(choice["alpha"], len(layout), tau, layout.nbytes())
-    work = Work(
-        codec.train_nbytes(asked.run_id, tuple(choice), down),
-        codec.update_nbytes(asked.run_id, loaded.method.reports, up),
-        float((passes * description.flops).sum()),
-        plan.steps,
-    )
-    return VisitPrice(work, _payload_nbytes(down), _payload_nbytes(up), nominal)
-
-
-def _payload(server_side: ServerStrategy, choice: ChosenBlocks) -> Payload:
-    if "alpha" not in choice:
-        return server_side.download(ANY, 0).payload
-    layout = server_side.setup.layout
-    return server_side.with_extensions(
-        ANY, server_side.select(layout.keys() if choice["full"] else layout.last(choice["alpha"]))
-    )
+def _priced(loaded: Loaded, description: ModelProfile, server_side: ServerStrategy) -> list[PricedVisit]:
+    """All visits that a client with the median of examples may get."""
+    pricing, samples = _pricing(loaded, description, server_side), description.samples
+    held = int(np.median(samples[samples > 0])) if len(samples) else 0
+    last = loaded.scenario.rounds.max - 1  # what does not begin at once has begun
+    choices = server_side.possible_choices() or [server_side.download(ANY, last).choice]
+    up = _payload_nbytes(server_side.up_shapes())
+    visits = []
+    for choice in choices:
+        down = shapes(server_side.payload(ANY, choice))
+        visits.append(PricedVisit(pricing.train(choice, down, held), _payload_nbytes(down), up))
+    return visits
 
 
 def _payload_nbytes(sizes: Shapes) -> int:
     return ITEM_NBYTES * sum(size for named in sizes.values() for size in named.values())
 
 
-def _timed(loaded: Loaded, drawn: Fleet, price: VisitPrice, heard: DownloadOnlyVisits, rounds: int) -> dict[str, Any]:
+def _timed(
+    loaded: Loaded, drawn: Fleet, price: VisitPrice, listeners: DownloadOnlyVisits, rounds: int
+) -> dict[str, Any]:
     clock, cohort = Clock(drawn), _cohort(loaded)
-    clients = [*cohort, *heard.clients]
+    clients = [*cohort, *listeners.clients]
     conditions = clock.conditions(clients, 0)
-    works = [price.work] * len(cohort) + [heard.work] * len(heard.clients)
+    works = [price.work] * len(cohort) + [listeners.price.work] * len(listeners.clients)
     timeline = clock.solve(np.zeros(len(clients)), works, conditions)
     end, share = float(timeline.end.max()), _visits(loaded) / len(cohort)
     joules = float((timeline.joules_spent + timeline.waiting_joules(end, conditions)).sum())

@@ -68,10 +68,10 @@ def method_costs(name: str) -> MethodCosts:
     method = resolve(name)
     down, up = _message_nbytes(method)
     plain_down, plain_up = _message_nbytes(resolve("fedavg"))
-    row, options, blocks = method.objective, method.options(), len(LAYOUT)
-    # Choices are numbers of blocks, or flags.
-    least, most = (row.pass_counts(blocks, options, dict.fromkeys(row.choices, number)) for number in (1, blocks - 1))
-    return MethodCosts(down - plain_down, up - plain_up, row.down is None, (_compute(least), _compute(most)))
+    row, options, server_side = method.objective, method.options(), _server(method)
+    choices = server_side.possible_choices() or [server_side.choose(0, LATE)]
+    compute = [_compute(row.pass_counts(len(LAYOUT), options, choice)) for choice in choices]
+    return MethodCosts(down - plain_down, up - plain_up, row.down is None, (min(compute), max(compute)))
 
 
 def _compute(passes: PassCounts) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from coordinator.records.store import BOTTLENECKS, RoundRow
+from coordinator.records.schema import BOTTLENECKS, RoundRow
 from coordinator.rounds.asynchronous import POLICIES as ASYNCHRONOUS
 from costmodel.clock import Clock
 from costmodel.units import format_bytes, format_joules, format_seconds
@@ -57,7 +57,7 @@ def replay(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         "method": new.loaded.scenario.method,
         "seed": new.loaded.scenario.seed,
         "overrides": list(overrides),
-        "rounds": new.rounds,
+        "rounds": new.run.rounds,
         "target_accuracy": target,
         "virtual_seconds": [rows[-1].end_s for rows in (before, after)],
         "time_to_target_s": [_time_to(target, rows) for rows in (before, after)],
@@ -75,11 +75,11 @@ def replay(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 def replayed(folder: Path, overrides: Sequence[str] = ()) -> RetimedRun:
     """The run, played again to its end. Errors as of `replay`."""
     (run,) = open_runs([folder])
-    record = RecordedRounds.of(run)
-    if not record.rounds:
-        raise ScenarioError(f"{folder}: there is nothing to replay before the first round has ended")
     file = str(folder / "scenario.toml")
     was, loaded = load(file), load(file, overrides)
+    record = RecordedRounds.of(run, was.method.objective.table)
+    if not record.rounds:
+        raise ScenarioError(f"{folder}: there is nothing to replay before the first round has ended")
     fresh = shlex.join(["fedbr", "run", file, *overrides])
     _check_overrides(overrides, fresh)
     for policy in (was.scenario.rounds.policy, loaded.scenario.rounds.policy):

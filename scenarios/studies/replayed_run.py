@@ -9,38 +9,35 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
-from coordinator.aggregation.server import Download, ServerStrategy
-from coordinator.methods.fedbr import FedBRServer
-from coordinator.records.checkpoints import Arrays
-from coordinator.records.history_replay import DecisionOnlyServer
-from coordinator.records.round_record import RoundRecord
-from coordinator.records.store import (
+from coordinator.aggregation.server import Download, Model, ServerStrategy
+from coordinator.records.history_replay import DecisionOnlyServer, RecordedEvaluation, RecordedTraining
+from coordinator.records.round_record import EvalResult, RoundRecord
+from coordinator.records.schema import (
     COUNTED,
     DOWNLOAD_ONLY,
     FAULTY,
     TRAIN,
     TRAINED,
-    ChoiceRow,
-    Ledger,
+    MethodTable,
     RoundRow,
     VisitRow,
 )
 from coordinator.rounds import selection
 from coordinator.rounds.budget import CLIENTS, ROUNDS, TARGET, USER, Budget
-from coordinator.rounds.cohort_training import CohortTraining
-from coordinator.rounds.evaluation import Evaluation
-from coordinator.rounds.run import FederatedRun, PendingCommit
+from coordinator.rounds.ports import PendingCommit, PendingEvaluation, RunMemory, Snapshot
+from coordinator.rounds.reorder_buffer import ReorderBuffer
+from coordinator.rounds.run import FederatedRun
 from coordinator.rounds.synchronous import run_synchronous
 from coordinator.rounds.visit import PlannedVisit
-from coordinator.workers.task import Workers
+from coordinator.workers.task import TaskGroup
 from costmodel.clock import Clock
 from costmodel.units import format_seconds
 from edge.protocol.config import ModelProfile
-from edge.protocol.messages import Update
+from edge.protocol.messages import Totals, Update
 from scenarios import builder
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.report.run_reader import RecordedRun
@@ -54,24 +51,25 @@ class RecordedRounds:
     rounds: Sequence[RoundRow]
     visits: Mapping[int, Mapping[int, VisitRow]]
     """round -> client -> its visit"""
-    choices: Mapping[tuple[int, int], ChoiceRow]
-    """(round, client) -> what the server chose and learned"""
+    method_rows: Mapping[tuple[int, int], Any]
+    """(round, client) -> row of the method's own table: what the server chose and learned"""
     stopped_by: str | None
     """None while the run is unfinished"""
 
     @classmethod
-    def of(cls, run: RecordedRun) -> RecordedRounds:
-        """Everything of one run folder."""
+    def of(cls, run: RecordedRun, own: MethodTable | None) -> RecordedRounds:
+        """Everything of one run folder; ``own`` is the table of its method's own."""
 
         def rows(table: str, kind: type[Any], order: str) -> list[Any]:
-            columns = ", ".join(kind._fields)
+            columns = ", ".join(f'"{name}"' for name in kind._fields)
             return [kind(*row) for row in run.query(f"SELECT {columns} FROM {table} ORDER BY {order}")]
 
         visits: defaultdict[int, dict[int, VisitRow]] = defaultdict(dict)
         for visit in rows("visits", VisitRow, "visit"):
             visits[visit.round][visit.client] = visit
-        choices = {(row.round, row.client): row for row in rows("choices", ChoiceRow, "round, client")}
-        return cls(rows("rounds", RoundRow, "round"), visits, choices, (run.summary or {}).get("stopped_by"))
+        learned = [] if own is None else rows(own.name, own.row, "rowid")
+        by_visit = {(row.round, row.client): row for row in learned}
+        return cls(rows("rounds", RoundRow, "round"), visits, by_visit, (run.summary or {}).get("stopped_by"))
 
     def of_kinds(self, round: int, kinds: Collection[str]) -> dict[int, VisitRow]:
         """client -> its visit, of those of these kinds."""
@@ -100,10 +98,10 @@ class RetimedServer(DecisionOnlyServer):
         super().started(round, dispatches)
 
 
-class RetimedRun(FederatedRun):
+class RetimedRun:
     """A run whose visits were trained before; the round policies play it as they play any other.
 
-    It has neither workers nor a ledger to write: what would need them is overridden here.
+    It is the trainer, the evaluator and the recorder of ``run``, which has neither workers nor a ledger to write.
     """
 
     def __init__(
@@ -119,76 +117,83 @@ class RetimedRun(FederatedRun):
         self.record, self.loaded, self.fresh = record, loaded, fresh
         self.rounds_done: list[RoundRow] = []
         self.visits_done: list[VisitRow] = []
-        self.still = RetimedServer(self._decisive(loaded, server_of_zeros(loaded, description)))
+        server_side = server_of_zeros(loaded, description)
+        if not server_side.decides_without_updates:
+            raise ScenarioError(
+                f"{loaded.method.name}: what it sends may depend on the updates themselves, which a ledger does not "
+                f"keep, so it cannot be replayed; to train anew: {fresh}"
+            )
+        self.server = RetimedServer(server_side)
         # Beside the run that it ended, a target is a yardstick.
         ending = target if record.stopped_by == TARGET else None
         limits = replace(builder.limits(loaded, stop_at_target=False), target_accuracy=ending)
-        super().__init__(
+        self.run = FederatedRun(
             job=builder.job(loaded, description, "cpu", Path()),
             method=loaded.method,
             options=loaded.options,
             description=description,
-            server=self.still,
-            workers=cast(Workers, None),
+            server=self.server,
             clock=clock,
+            trainer=self,
+            evaluator=self,
+            recorder=self,
+            states=None,  # nothing is kept, since nothing is trained
             budget=Budget(limits),
-            ledger=cast(Ledger, None),
-            folder=Path(),
             rules=builder.rules(loaded),
             eval_every=loaded.scenario.eval.every,
             on_round=lambda progress: None,
+            is_stopped=self._is_stopped,
             refused=refused,
-        )
-
-    def _decisive(self, loaded: Loaded, server_side: ServerStrategy) -> ServerStrategy:
-        """The server side, if what it decides follows from what the ledger knows; ScenarioError if it may not."""
-        if type(server_side) is FedBRServer and server_side.options.deviation != "model":
-            return server_side
-        own = (type(server_side).download, type(server_side).download_only_clients) != (
-            ServerStrategy.download,
-            ServerStrategy.download_only_clients,
-        )
-        if server_side.sends_the_same or not own:
-            return server_side
-        raise ScenarioError(
-            f"{loaded.method.name}: what it sends may depend on the updates themselves, which a ledger does not keep, "
-            f"so it cannot be replayed; to train anew: {self.fresh}"
         )
 
     def play(self) -> None:
         """All rounds of the record. ScenarioError, with the round, where others would have been trained."""
         try:
-            stopped_by = run_synchronous(self)
+            stopped_by = run_synchronous(self.run)
         except _Unfinished:
             return
-        if self.rounds < self.record.completed:
+        if self.run.rounds < self.record.completed:
             why = "no client could take part" if stopped_by == CLIENTS else f"{_budget(stopped_by)} would end the run"
-            self._refuse(f"{why}, which went on to round {self.record.completed - 1}", self.rounds)
+            self._refuse(f"{why}, which went on to round {self.record.completed - 1}", self.run.rounds)
 
     def _refuse(self, why: str, round: int) -> NoReturn:
         raise ScenarioError(f"round {round}: {why}; to train anew: {self.fresh}")
 
-    # --- in place of workers and ledger -------------------------------------------------------------------------------
-
-    @property
-    def has_client_state(self) -> bool:
-        """Nothing is kept, since nothing is trained."""
+    def _is_stopped(self) -> bool:
+        """_Unfinished where the ledger ends of a run that no rule has ended: beyond it nothing is known."""
+        if self.run.rounds == len(self.record.rounds) and self.record.stopped_by in (None, USER):
+            raise _Unfinished
         return False
 
-    def eligible(self, candidates: Sequence[int], round: int) -> list[int]:
-        """As in any run, but that of an unfinished one nothing is known beyond its ledger."""
-        if self.rounds == len(self.record.rounds) and self.record.stopped_by in (None, USER):
-            raise _Unfinished
-        return super().eligible(candidates, round)
+    # --- in place of workers and ledger -------------------------------------------------------------------------------
 
-    def train(self, visits: Sequence[PlannedVisit]) -> CohortTraining:
+    def reorder_buffer(self) -> ReorderBuffer:
+        """Updates come without vectors, so all of them fit."""
+        return ReorderBuffer(len(self.run.description.samples), Path())
+
+    def submit(
+        self,
+        visits: Sequence[PlannedVisit],
+        on_update: Callable[[Update], None],
+        weights: Mapping[int, float] | None = None,
+    ) -> TaskGroup:
         """What was learned of these visits when they were trained."""
-        rows = self.record.visits.get(self.rounds, {}).values()
-        faulty = {row.client: row.kind for row in rows if row.kind in FAULTY}
-        return cast(CohortTraining, _RecordedAnswer(lambda: self._replies(visits), faulty))
 
-    def _replies(self, visits: Sequence[PlannedVisit]) -> list[Update]:
-        number = self.rounds
+        def answer() -> None:
+            for update in self._updates(visits):
+                on_update(update)
+
+        return RecordedTraining(answer)
+
+    def validate(self, update: Update, visit: PlannedVisit, base: Model) -> tuple[str, Update]:
+        """As it was judged then."""
+        return self.record.visits[self.run.rounds][visit.client].kind, update
+
+    def accept_partial(self, totals: Totals, visits: Sequence[PlannedVisit]) -> None:
+        """There are no vectors."""
+
+    def _updates(self, visits: Sequence[PlannedVisit]) -> list[Update]:
+        number = self.run.rounds
         recorded = self.record.of_kinds(number, (TRAIN, *FAULTY))
         if number >= self.record.completed:
             assert self.record.stopped_by is not None, number
@@ -196,93 +201,75 @@ class RetimedRun(FederatedRun):
         differing = set(recorded).symmetric_difference(visit.client for visit in visits)
         if differing:
             self._refuse(self._why(min(differing), number), number)
-        return [
-            self._reply(visit, recorded[visit.client], number)
-            for visit in visits
-            if recorded[visit.client].kind in TRAINED
-        ]
+        return [self._update(visit, recorded[visit.client], number) for visit in visits]
 
     def _why(self, client: int, number: int) -> str:
         """Why a client would have taken part although it had not, or the other way round."""
+        run = self.run
         before = self.record.visits.get(number, {}).get(client)
         if before is None or before.kind not in COUNTED:
             return f"client {client} would take part, but " + (f"was {before.kind}" if before else "was not chosen")
-        is_there = self.clock.is_there
+        is_there = run.clock.is_there
         why = "would not be chosen"
-        if client in self.still.begun:
-            why = "its visit would be lost" if self.rules.policy == "sync" else "its visit would be late or lost"
-        elif client in self.refused:
-            why = self.refused[client]
-        elif not self.clock.has_power(client):
+        if client in self.server.begun:
+            why = "its visit would be lost" if run.rules.policy == "sync" else "its visit would be late or lost"
+        elif client in run.refused:
+            why = run.refused[client]
+        elif not run.clock.has_power(client):
             why = "its battery would be empty"
         elif is_there is not None and not is_there(client):
-            why = f"would not be there at {format_seconds(self.clock.now)}"
-        elif client in selection.sample_cohort(self.job.seed, number, self.candidates, self.rules.cohort, is_there):
+            why = f"would not be there at {format_seconds(run.clock.now)}"
+        elif client in selection.sample_cohort(run.job.seed, number, run.candidates, run.rules.cohort, is_there):
             why = "its visit would not be within the budget"
         return f"client {client} took part, but {why}"
 
-    def _reply(self, visit: PlannedVisit, row: VisitRow, number: int) -> Update:
-        chosen, names = self.record.choices.get((number, visit.client)), self.method.objective.choices
-        for name in names if chosen is not None else ():
-            before, after = int(getattr(chosen, name)), visit.dispatch.choice[name]
-            if before != after:
+    def _update(self, visit: PlannedVisit, row: VisitRow, number: int) -> Update:
+        """What the visit's client reported; ScenarioError where another visit would have been trained."""
+        if row.kind not in TRAINED:
+            return Update(visit.client, visit.rng_round, {}, {})
+        objective = self.run.method.objective
+        learned = self.record.method_rows.get((number, visit.client))
+        for name in objective.choices:
+            before, after = getattr(learned, name, None), visit.dispatch.choice[name]
+            if before not in (None, after):
                 self._refuse(
                     f"client {visit.client} would be given {name} = {after} instead of {before}, since what "
-                    f"{self.method.name} chooses depends on times",
+                    f"{self.run.method.name} chooses depends on times",
                     number,
                 )
         work = visit.work
         if (work.bytes_down, work.bytes_up, work.flops) != (row.bytes_down, row.bytes_up, row.flops):
             self._refuse(f"the ledger and the environment do not agree on the visit to client {visit.client}", number)
         assert row.loss is not None, row
-        drop = {} if chosen is None else {"drop": chosen.loss_drop}
-        return Update(visit.client, visit.rng_round, {"loss": row.loss, **drop}, {})
+        columns = {} if learned is None or objective.table is None else objective.table.reports
+        reported = {name: float(getattr(learned, column)) for name, column in columns.items()}
+        return Update(visit.client, visit.rng_round, {"loss": row.loss, **reported}, {})
 
-    def evaluate(self, kept: Mapping[int, str]) -> Evaluation:
-        """The scores as they were."""
-        return cast(Evaluation, _RecordedAnswer(self._score))
+    def evaluate(self) -> PendingEvaluation:
+        """The evaluations as they were."""
+        return RecordedEvaluation(self._evaluation)
 
-    def _score(self) -> tuple[float, float]:
+    def _evaluation(self) -> EvalResult:
         index = len(self.rounds_done)
         row = self.record.rounds[index] if index < len(self.record.rounds) else None
         if row is None or row.accuracy is None:
             self._refuse("the run would end here, but its model was not scored then", index)
         return row.accuracy, float("inf") if row.test_loss is None else row.test_loss
 
-    def model_sha256(self) -> str:
-        index = len(self.rounds_done)
-        return self.record.rounds[index].model_sha256 if index < len(self.record.rounds) else ""
-
-    def close_round(
-        self, rows: RoundRecord, scoring: Evaluation | None, stopped_by: str | None = None, more: Arrays | None = None
-    ) -> PendingCommit:
-        """As in any run, if as many have listened as then."""
-        if _is_complete(rows.visits):
-            listened = {visit.client for visit in rows.visits if visit.kind == "listen"}
-            differing = listened.symmetric_difference(self.record.of_kinds(rows.round, (DOWNLOAD_ONLY,)))
+    def snapshot(self, record: RoundRecord, memory: RunMemory) -> Snapshot:
+        """The model's hash as it was; ScenarioError where others would have downloaded the whole model."""
+        if _is_complete(record.visits):
+            listened = {visit.client for visit in record.visits if visit.kind == DOWNLOAD_ONLY}
+            differing = listened.symmetric_difference(self.record.of_kinds(record.round, (DOWNLOAD_ONLY,)))
             if differing:
-                self._refuse(self._why(min(differing), rows.round), rows.round)
-        return super().close_round(rows, scoring, stopped_by)
+                self._refuse(self._why(min(differing), record.round), record.round)
+        index = len(self.rounds_done)
+        return Snapshot(self.record.rounds[index].model_sha256 if index < len(self.record.rounds) else "")
 
-    def commit(self, ending: PendingCommit, row: RoundRow) -> None:
+    def commit(self, pending: PendingCommit, row: RoundRow, stopped_by: str | None) -> None:
         """Take note of a round."""
         self.rounds_done.append(row)
-        self.visits_done += ending.rows.visits
-
-
-@dataclass(frozen=True)
-class _RecordedAnswer:
-    """Stands for what workers are asked: the answer is in the ledger, and is looked up when it is waited for."""
-
-    look_up: Callable[[], Any]
-    faulty: Mapping[int, str] = field(default_factory=dict)
-    """As of `CohortTraining`"""
-
-    def wait(self) -> Any:
-        return self.look_up()
-
-    def cancel(self) -> None:
-        pass
+        self.visits_done += pending.record.visits
 
 
 def _is_complete(visits: Iterable[VisitRow]) -> bool:

@@ -19,8 +19,8 @@ from scenarios.config.load import Loaded, ScenarioError
 from scenarios.host import Host
 from scenarios.report.metadata import machine_change, source_change, stops_at_target
 
-TABLES = {"rounds": "round", "visits": "visit", "transfers": "rowid", "choices": "rowid"}
-"""What the chain runs over -> the order of its rows."""
+TABLES = {"rounds": "round", "visits": "visit", "payload_shapes": "rowid"}
+"""What the chain runs over, beside the method's own table -> the order of its rows."""
 CHAINED = ("chain", "files")
 """Columns of the table ``rounds`` that stand for all the others, and for files."""
 Row = Mapping[str, Any]
@@ -82,7 +82,11 @@ def verify(
         elsewhere = replace(host, out=place, run_id="again", on_round=on_round)
         result = runner.run(loaded, elsewhere, launcher, is_enough, stops_at_target(folder))
         again = Path(result["run_dir"])
-        found = next(filter(None, (difference(folder, again, round) for round in range(min(made, known)))), None)
+        tables = TABLES | (
+            {} if loaded.method.objective.table is None else {loaded.method.objective.table.name: "rowid"}
+        )
+        compared = (difference(folder, again, round, tables) for round in range(min(made, known)))
+        found = next(filter(None, compared), None)
         verified = found.round if found else min(made, known)
     return {
         "run_dir": str(folder),
@@ -95,15 +99,18 @@ def verify(
     }
 
 
-def difference(folder: Path, again: Path, round: int) -> Difference | None:
-    """The first row, in the order of the chain, in which a round of two run folders differs; or file; or the hash."""
-    for table in TABLES:
-        before, after = _rows(folder, table, round), _rows(again, table, round)
+def difference(folder: Path, again: Path, round: int, tables: Mapping[str, str]) -> Difference | None:
+    """The first row, in the order of the chain, in which a round of two run folders differs; or file; or the hash.
+
+    ``tables``: name -> the order of its rows.
+    """
+    for table, order in tables.items():
+        before, after = (_rows(at, table, round, order) for at in (folder, again))
         for index in range(max(len(before), len(after))):
             one, other = before[index : index + 1], after[index : index + 1]
             if one != other:
                 return _differing(table, round, index, one, other)
-    (was,), (now,) = (_rows(at, "rounds", round, all_columns=True) for at in (folder, again))
+    (was,), (now,) = (_rows(at, "rounds", round, "round", all_columns=True) for at in (folder, again))
     for index, (one, other) in enumerate(zip_longest(_files(was), _files(now))):
         if one != other:
             return Difference(round, "files", index, ("name, sha256",), (one,), (other,))
@@ -130,8 +137,8 @@ def _chain(folder: Path) -> list[str]:
     return [row["chain"] for row in read(folder / "ledger.sqlite", "SELECT chain FROM rounds ORDER BY round")]
 
 
-def _rows(folder: Path, table: str, round: int, all_columns: bool = False) -> list[Row]:
-    query = f"SELECT * FROM {table} WHERE round = ? ORDER BY {TABLES[table]}"
+def _rows(folder: Path, table: str, round: int, order: str, all_columns: bool = False) -> list[Row]:
+    query = f"SELECT * FROM {table} WHERE round = ? ORDER BY {order}"
     rows = [dict(row) for row in read(folder / "ledger.sqlite", query, (round,))]
     return [{name: value for name, value in row.items() if all_columns or name not in CHAINED} for row in rows]
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,11 +18,11 @@ from scenarios import runner
 from scenarios.cli.main import run_command
 from scenarios.config.load import ScenarioError, load
 from scenarios.host import Host, logging_to
+from tests.ledgers import virtual_rows
 from tests.remains import Watch
 from tests.scenarios import meddler
 
 MEDDLER = ("-m", "tests.scenarios.meddler")
-TABLES = ("rounds", "visits", "transfers", "choices", "states", "checkpoints")
 QUICK = ("train.local_epochs=1", "rounds.max=4", "stop.target_accuracy=1.0")
 
 
@@ -59,17 +58,13 @@ def undisturbed(overrides: list[str], out: Path, launcher: WorkerLauncher) -> Pa
     return Path(runner.run(loaded, Host(out, 2, "cpu", "whole"), launcher, lambda: False, True)["run_dir"])
 
 
-def everything(folder: Path) -> dict[str, list[tuple[Any, ...]]]:
-    return {name: [tuple(r) for r in read(folder / "ledger.sqlite", f"SELECT * FROM {name}")] for name in TABLES}
-
-
 def committed(folder: Path) -> int:
     return int(read(folder / "ledger.sqlite", "SELECT COUNT(*) FROM rounds")[0][0])
 
 
 COMMIT = ("coordinator.records.store:Ledger.commit", "before", "2")
 CHECKPOINT = ("coordinator.records.checkpoints:write_vectors", "before", "2")
-TRAINING = ("coordinator.rounds.run:FederatedRun.submit", "before", "1")
+TRAINING = ("coordinator.rounds.pool_trainer:PoolTrainer.submit", "before", "1")
 SUMMARY = ("coordinator.records.store:Ledger.finish", "before", "1")
 
 
@@ -122,7 +117,7 @@ def test_a_disk_that_takes_nothing_more_ends_a_run_that_can_go_on_later(
     loaded, device = runner.open_existing(folder, "auto")
     summary = runner.resume(loaded, Host(disk, 2, device), folder, launcher, lambda: False)
     assert summary["rounds"] == 4
-    assert everything(folder) == everything(undisturbed(overrides, tmp_path, launcher))
+    assert virtual_rows(folder) == virtual_rows(undisturbed(overrides, tmp_path, launcher))
     assert list(folder.rglob("*.part")) == []
 
 

@@ -21,8 +21,8 @@ from scenarios import runner
 from scenarios.cli.main import run_command
 from scenarios.config.load import load
 from scenarios.host import Host
+from tests.ledgers import virtual_rows
 
-TABLES = ("rounds", "visits", "transfers", "choices", "states", "checkpoints")
 MEDDLER = ("-m", "tests.scenarios.meddler")
 Instant = tuple[str, str, int]
 """What is called, whether the kill comes before or after it, and at which call."""
@@ -34,7 +34,7 @@ IN_TRANSACTION = ("coordinator.records.store:Ledger._drop_checkpoints", "before"
 """All rows of the round are in, and the transaction is open."""
 IN_EVALUATION = ("coordinator.rounds.evaluation:Evaluation.wait", "before", 2)
 """Workers score the model, and train for the next round."""
-AMONG_REPLIES = ("coordinator.rounds.run:FederatedRun.validate", "before", 3)
+AMONG_REPLIES = ("coordinator.rounds.pool_trainer:PoolTrainer.validate", "before", 3)
 """Two clients of the round have answered, and perhaps kept something; others are being trained."""
 IN_STATE_FILE = ("os:fsync", "before", 4)
 """The coordinator keeps for a client what it has sent it; a probe of the disk and two checkpoints came before."""
@@ -99,10 +99,6 @@ def committed(folder: Path) -> int:
     return int(read(folder / "ledger.sqlite", "SELECT COUNT(*) FROM rounds")[0][0])
 
 
-def everything(folder: Path) -> dict[str, list[tuple[Any, ...]]]:
-    return {name: [tuple(r) for r in read(folder / "ledger.sqlite", f"SELECT * FROM {name}")] for name in TABLES}
-
-
 def files(folder: Path) -> list[str]:
     """All files of a run but its logs, of which each worker that was ever started has one."""
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file() and p.parent.name != "logs")
@@ -148,7 +144,7 @@ def test_killed_at_one_bad_moment_after_the_other_a_run_still_ends_in_the_same_c
         words = go_on(folder)
     assert resumed(folder, launcher)["rounds"] == 5
 
-    assert everything(folder) == everything(whole)
+    assert virtual_rows(folder) == virtual_rows(whole)
     assert files(folder) == files(whole)
     assert sorted(path.name for path in (tmp_path / "digits").iterdir()) == ["cut", "whole"]
 
@@ -167,7 +163,7 @@ def test_a_run_that_is_killed_while_its_folder_is_made_can_be_begun_again(
     assert resumed(folder, launcher)["rounds"] == 2
 
     whole = undisturbed(tmp_path, launcher, "method=fedavg", "rounds.max=2")
-    assert everything(folder) == everything(whole)
+    assert virtual_rows(folder) == virtual_rows(whole)
     assert files(folder) == files(whole)
     assert sorted(path.name for path in (tmp_path / "digits").iterdir()) == ["cut", "whole"]
 

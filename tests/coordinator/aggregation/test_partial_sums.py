@@ -17,7 +17,8 @@ import pytest
 
 from coordinator.aggregation.server import ServerExtension, ServerStrategy
 from coordinator.methods.registry import CORRECTIONS, OBJECTIVES, Method, resolve
-from coordinator.records.store import HostEvent, read
+from coordinator.records.schema import HostEvent
+from coordinator.records.store import read
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.run import FederatedRun, RunFailed
 from coordinator.rounds.synchronous import run_synchronous
@@ -40,7 +41,7 @@ from edge.protocol.payload import MODEL, Payload, Vector
 from scenarios.config.load import ScenarioError, load
 from scenarios.host import Host
 from scenarios.runner import run as run_scenario
-from tests.toy import Direct, federation, play
+from tests.toy import direct, federation, model_sha256, play, set_workers, store
 
 HERE = Path(__file__)
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=4)
@@ -262,11 +263,11 @@ def on_real_workers(launcher: WorkerLauncher, folder: Path, workers: int, kill_a
     opened = Crowd(run.job, workers, launcher, folder, "edge.training.trainer:LocalTrainer")
     try:
         with opened.pool:
-            run.workers = Killing(opened, kill_after)
+            set_workers(run, Killing(opened, kill_after))
             run_synchronous(run)
     finally:
-        run.ledger.close()
-    return run.model_sha256(), opened
+        store(run).ledger.close()
+    return model_sha256(run), opened
 
 
 def in_process(folder: Path, shuffle: int | None = None) -> str:
@@ -274,8 +275,8 @@ def in_process(folder: Path, shuffle: int | None = None) -> str:
     try:
         run_synchronous(run)
     finally:
-        run.ledger.close()
-    return run.model_sha256()
+        store(run).ledger.close()
+    return model_sha256(run)
 
 
 def test_the_model_is_the_same_for_any_number_of_workers_and_in_any_order(
@@ -360,8 +361,7 @@ def test_nothing_virtual_changes(tmp_path: Path) -> None:
 def spoilt(folder: Path, spoil: Callable[[Update], Update], **how: Any) -> FederatedRun:
     """A run in which updates are changed before they leave the client."""
     run = federation(folder, rounds=1, train=BRIEF, sum="fixed_point", **how)
-    assert isinstance(run.workers, Direct)
-    site = run.workers.site
+    site = direct(run).site
     train = site.train
     site.train = lambda *asked: spoil(train(*asked))  # type: ignore[method-assign]
     return run
@@ -372,7 +372,7 @@ def failure(run: FederatedRun) -> str:
         with pytest.raises(RunFailed) as failed:
             run_synchronous(run)
     finally:
-        run.ledger.close()
+        store(run).ledger.close()
     return str(failed.value)
 
 
@@ -417,7 +417,7 @@ def test_a_number_at_the_limit_is_refused_and_the_largest_below_it_is_not(tmp_pa
     )
     run = spoilt(tmp_path / "below", with_number(2, 32767.998), weights="uniform")
     run_synchronous(run)
-    run.ledger.close()
+    store(run).ledger.close()
     assert run.server.model["head"].data[3] == pytest.approx(32767.998 / 4, abs=1)
 
 
@@ -440,7 +440,7 @@ def test_real_workers_are_not_asked_again_for_an_update_that_diverged(launcher: 
     run = federation(tmp_path, rounds=1, train=TrainConfig(lr=1e30, batch=32, local_steps=4), sum="fixed_point")
     opened = Crowd(run.job, 2, launcher, tmp_path, "edge.training.trainer:LocalTrainer")
     with opened.pool:
-        run.workers = opened.pool
+        set_workers(run, opened.pool)
         assert failure(run).startswith("update refused: client 0, round 0: ")
     assert opened.of("task_failed") == opened.of("task_repeated") == []
 

@@ -17,7 +17,7 @@ from coordinator.workers.task import PoolTask, ReplyHandler, Stopped, TaskGroup
 from edge.protocol.config import TrainConfig
 from edge.protocol.messages import Update
 from edge.protocol.payload import MODEL, Vector
-from tests.toy import federation, play
+from tests.toy import federation, play, set_workers, store
 
 
 def test_numbers_must_be_finite(tmp_path: Path) -> None:
@@ -54,10 +54,10 @@ def test_errors_call_a_visit_by_the_number_that_it_has(policy: str, called: str,
         tasks.extend(asked)
         raise Stopped
 
-    run.workers = SimpleNamespace(submit=give_up, size=1)
+    set_workers(run, SimpleNamespace(submit=give_up, size=1))
     with pytest.raises(Stopped):
         POLICIES[policy](run)
-    run.ledger.close()
+    store(run).ledger.close()
     numbers = {0, 1, 2, 3} if called == "visit" else {0}
     assert {task.name for task in tasks} <= {f"client {k}, {called} {n}, train" for k in range(4) for n in numbers}
     assert len({task.name for task in tasks}) == 4

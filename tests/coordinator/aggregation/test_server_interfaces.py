@@ -34,7 +34,7 @@ from edge.protocol.payload import FORWARD, MODEL, PASS_TYPES, Floats, Payload, V
 from edge.training import client_update
 from edge.training.block_model import BlockModel
 from edge.training.client_update import Batches, ClientUpdate, Step
-from tests.toy import federation, objective, play
+from tests.toy import committed_states, direct, federation, objective, play, set_workers, state_file, store
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=4)
 IID = PartitionConfig("iid")
@@ -172,9 +172,10 @@ class Listening:
 
 def with_buffers(folder: Path, method: str = "fedavg", **how: Any) -> tuple[FederatedRun, list[Update]]:
     run = federation(folder, method, model=ModelConfig(f"{__name__}:NORMALISED"), train=BRIEF, clients=3, **how)
-    run.workers = listening = Listening(run.workers)
+    listening = Listening(direct(run))
+    set_workers(run, listening)
     run_synchronous(run)
-    run.ledger.close()
+    store(run).ledger.close()
     return run, listening.replies
 
 
@@ -206,7 +207,7 @@ def test_corrections_act_on_parameters_and_buffers_are_averaged(method: str, tmp
     assert list(run.server.parts[0].state()) == ["body", "middle", "head"]
     last = [reply.payload[MODEL]["body.buffers"].data for reply in replies[-3:]]
     assert np.allclose(run.server.model["body.buffers"].data, np.mean(last, axis=0), rtol=0, atol=1e-6)
-    kept = client_state.read(run.client_state_name(0))
+    kept = client_state.read(state_file(run, 0))
     assert sorted(key for named in kept.values() for key in named) == ["body", "head", "middle"]
 
 
@@ -218,7 +219,7 @@ FEDPER = objective("fedper", down="without:head", up="without:head", evaluated="
 def test_a_private_head_never_travels_and_is_kept(tmp_path: Path) -> None:
     run = play(tmp_path, FEDPER, rounds=3, train=BRIEF)
     assert run.rows("SELECT DISTINCT key FROM transfers WHERE slot = 'model' ORDER BY key") == [(key,) for key in BODY]
-    heads = [client_state.read(run.federation.client_state_name(client))[MODEL] for client in range(4)]
+    heads = [client_state.read(state_file(run.federation, client))[MODEL] for client in range(4)]
     assert [list(head) for head in heads] == [["head"]] * 4
     assert len({head["head"].version for head in heads}) == 4
 
@@ -228,7 +229,7 @@ def test_each_client_is_scored_with_its_own_head_on_its_own_test_examples(tmp_pa
     site, scores = run.workers.site, []
     for client in range(4):
         site.net.load({key: run.federation.server.model[key] for key in BODY})
-        site.net.load(client_state.read(run.federation.client_state_name(client))[MODEL])
+        site.net.load(client_state.read(state_file(run.federation, client))[MODEL])
         x, y = site.test_set.fetch(site.client_indices.test[client])
         with torch.no_grad():
             scores.append(float((site.net.run(x).argmax(1) == y).double().mean()))
@@ -239,7 +240,7 @@ def test_a_client_that_was_never_visited_has_its_head_as_it_was_initialised(tmp_
     run = play(tmp_path, FEDPER, clients=4, participants=1, rounds=1, train=BRIEF, partition=IID)
     # All four are scored, three of them with the head that every client starts from.
     assert run.rows("SELECT participants, accuracy IS NULL FROM rounds") == [(1, 0)]
-    assert list(run.federation.archive.states) == [client for (client,) in run.rows("SELECT client FROM visits")]
+    assert list(committed_states(run.federation)) == [client for (client,) in run.rows("SELECT client FROM visits")]
 
 
 # --- two phases of local training, and weights of branches that the client keeps: pFedMB ------------------------------
@@ -285,7 +286,7 @@ PFEDMB = objective("pfedmb", f"{__name__}:Phases", pass_counts=phases_passes, ha
 def test_local_training_in_two_phases(tmp_path: Path) -> None:
     run = play(tmp_path, PFEDMB, rounds=3, train=dataclasses.replace(BRIEF, momentum=0.5, clip=1.0, weight_decay=0.01))
     assert run.stopped_by == ROUNDS
-    kept = [client_state.read(run.federation.client_state_name(client)) for client in range(4)]
+    kept = [client_state.read(state_file(run.federation, client)) for client in range(4)]
     assert [{slot: list(named) for slot, named in one.items()} for one in kept] == [{"branch": ["visits"]}] * 4
     assert [float(one["branch"]["visits"].data[0]) for one in kept] == [3, 3, 3, 3]
 
@@ -303,7 +304,7 @@ def test_a_correction_brings_its_own_vectors_in_both_directions(tmp_path: Path) 
 def test_a_restored_server_has_its_corrections_vectors(tmp_path: Path) -> None:
     server = play(tmp_path / "run", "scaffold", rounds=2, train=BRIEF).federation.server
     fresh = federation(tmp_path / "fresh", "scaffold")
-    fresh.ledger.close()
+    store(fresh).ledger.close()
     assert sha256(fresh.server.download(0, 2).payload) != sha256(server.download(0, 2).payload)
     fresh.server.restore(server.model, server.state())
     assert sha256(fresh.server.download(0, 2).payload) == sha256(server.download(0, 2).payload)
@@ -317,7 +318,7 @@ def test_what_a_correction_keeps_outlives_a_broadcast_to_everyone(tmp_path: Path
     listeners = [client for client, kind in visits if kind == "listen" and client in trained]
     assert listeners
     for client in listeners:
-        kept = client_state.read(run.federation.client_state_name(client))
+        kept = client_state.read(state_file(run.federation, client))
         assert list(kept[MODEL]) == list(BODY)
         assert max(np.abs(vector.data).max() for vector in kept["control"].values()) > 0
 

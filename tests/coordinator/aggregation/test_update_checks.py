@@ -23,7 +23,7 @@ from coordinator.workers.task import PoolTask, Reply, ReplyHandler, Stopped
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import Train, Update
 from edge.protocol.payload import MODEL, Shapes, Vector
-from tests.toy import Direct, Later, Run, federation, play, unsteady_world
+from tests.toy import Direct, Later, Run, direct, federation, play, set_workers, store, trainer, unsteady_world
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
 HOW: dict[str, Any] = {"clients": 3, "rounds": 2, "train": BRIEF, "partition": PartitionConfig("iid")}
@@ -79,17 +79,22 @@ class Spoiling:
 def spoilt(
     folder: Path, spoil: Callable[[Update], Update], faults: UpdateChecks, method: str = "fedavg", **how: Any
 ) -> FederatedRun:
-    run = federation(folder, method, **{**HOW, **how})
-    assert isinstance(run.workers, Direct)
-    run.workers, run.faults = Spoiling(run.workers, spoil), faults
+    run = federation(folder, method, checks=faults, **{**HOW, **how})
+    set_workers(run, Spoiling(direct(run), spoil))
     return run
+
+
+def spoiling(run: FederatedRun) -> Spoiling:
+    workers = trainer(run).workers
+    assert isinstance(workers, Spoiling)
+    return workers
 
 
 def ended(run: FederatedRun) -> Run:
     try:
         return Run(run, POLICIES[run.rules.policy](run))
     finally:
-        run.ledger.close()
+        store(run).ledger.close()
 
 
 REJECT, ZERO = UpdateChecks("reject"), UpdateChecks("zero")
@@ -120,13 +125,13 @@ def test_finite_poison_is_refused_before_it_is_in_any_model(number: float, polic
 
 def test_the_bound_follows_from_the_models_own_norm_and_the_steps(tmp_path: Path) -> None:
     run = federation(tmp_path, **HOW)
-    reach = run.reach(run.prepare(1, 0))
+    reach = trainer(run).reach(run.prepare(1, 0))
     start = np.concatenate([vector.data for vector in run.server.model.values()]).astype(np.float64)
     assert reach.initial_norm == pytest.approx(np.linalg.norm(start))
     assert reach.parameters == start.size
     assert reach.moved == pytest.approx(0.1 * 2)  # two steps of 0.1
     assert reach.scale == pytest.approx(np.linalg.norm(start) + 0.2 * math.sqrt(start.size))
-    run.ledger.close()
+    store(run).ledger.close()
 
 
 def test_a_training_that_is_far_from_good_is_still_far_from_the_bound(tmp_path: Path) -> None:
@@ -135,9 +140,9 @@ def test_a_training_that_is_far_from_good_is_still_far_from_the_bound(tmp_path: 
     base = dict(run.server.model)
     visit = run.prepare(1, 0)
     heard: list[Update] = []
-    run.submit([visit], heard.append).wait()
+    run.trainer.submit([visit], heard.append).wait()
     moved = math.sqrt(sum(float(np.square(v.data - base[k].data).sum()) for k, v in heard[0].payload[MODEL].items()))
-    assert moved < 0.1 * 1000 * run.reach(visit).scale
+    assert moved < 0.1 * 1000 * trainer(run).reach(visit).scale
     assert ended(run).stopped_by == "rounds"
 
 
@@ -171,7 +176,7 @@ def test_what_a_remote_worker_says_that_a_client_keeps_is_looked_at_before_it_is
     run = federation(tmp_path, "scaffold", **HOW)
     heard: list[Update] = []
     tasks: list[PoolTask] = []
-    workers = run.workers
+    workers = trainer(run).workers
 
     class Noting:
         size = 1
@@ -180,9 +185,9 @@ def test_what_a_remote_worker_says_that_a_client_keeps_is_looked_at_before_it_is
             tasks.extend(submitted)
             return workers.submit(submitted, on_reply)
 
-    run.workers = Noting()
-    run.submit([run.prepare(1, 0)], heard.append).wait()
-    run.ledger.close()
+    set_workers(run, Noting())
+    run.trainer.submit([run.prepare(1, 0)], heard.append).wait()
+    store(run).ledger.close()
     (task,) = tasks
     assert task.unfit is not None
     base = run.server.model["head"].data
@@ -201,11 +206,13 @@ def test_sums_of_workers_are_bounded_as_updates_are(tmp_path: Path) -> None:
     sizes = {key: vector.data.size for key, vector in run.server.model.items()}
     honest = {key: np.rint(vector.data.astype(np.float64) * 2.0**46).astype(np.int64)
               for key, vector in run.server.model.items()}  # fmt: skip
-    assert sums_too_far(run.faults, {MODEL: honest}, 1.0, run.server.model, run.reach(visits[0])) is None
+    assert (
+        sums_too_far(trainer(run).checks, {MODEL: honest}, 1.0, run.server.model, trainer(run).reach(visits[0])) is None
+    )
     poison = {key: np.full(size, 1 << 60, np.int64) for key, size in sizes.items()}  # 16384 each
     with pytest.raises(RunFailed, match=r"updates refused: round 0: sums of clients with 1 of the mean: changes"):
-        run.accept_partial({MODEL: poison}, visits)
-    run.ledger.close()
+        run.trainer.accept_partial({MODEL: poison}, visits)
+    store(run).ledger.close()
 
 
 def test_a_model_that_is_not_finite_after_a_step_is_never_committed(tmp_path: Path) -> None:
@@ -242,9 +249,8 @@ def test_a_wrong_shape_reaches_the_judge_where_the_run_may_go_on_without_it(
 ) -> None:
     run = spoilt(tmp_path, lambda update: update, faults, rounds=1)
     ended(run)
-    assert isinstance(run.workers, Spoiling)
     due = run.up_shapes if faults.on_bad_update == "stop" else None
-    assert run.workers.shapes_due == [due] * 3
+    assert spoiling(run).shapes_due == [due] * 3
 
 
 @pytest.mark.parametrize("spoil", [not_a_number, without_its_head])
@@ -261,8 +267,7 @@ def test_rejected_its_visit_is_paid_for_but_does_not_count(spoil: Callable[[Upda
 
 def test_rejected_the_model_is_the_mean_of_the_others(tmp_path: Path) -> None:
     run = spoilt(tmp_path, not_a_number, REJECT, rounds=1)
-    assert isinstance(run.workers, Spoiling)
-    workers, samples = run.workers, run.description.samples
+    workers, samples = spoiling(run), run.description.samples
     model = ended(run).model
     vectors = {k: np.concatenate([v.data for v in workers.seen[k].payload[MODEL].values()]) for k in (0, 2)}
     mean = (vectors[0].astype(np.float64) * samples[0] + vectors[2].astype(np.float64) * samples[2]) / (
@@ -318,14 +323,14 @@ def test_in_every_policy_such_a_run_can_be_resumed(
         ended(first)
     shutil.copytree(tmp_path / "cut", tmp_path / "again")
     again = spoilt(tmp_path / "again", not_a_number, faults, method, **how, again=True)
-    resume_checkpoint(again)
+    resume_checkpoint(again, store(again))
     assert np.array_equal(ended(again).model, straight.model)
-    assert again.ledger.chain == straight.federation.ledger.chain
+    assert store(again).ledger.chain == store(straight.federation).ledger.chain
 
 
 def test_a_good_run_is_the_same_whatever_is_asked(tmp_path: Path) -> None:
     plain = play(tmp_path / "plain", "fedbr", **HOW)
     run = federation(tmp_path / "careful", "fedbr", **HOW)
-    run.faults = UpdateChecks("reject", 1e6, "skip")
+    trainer(run).checks = UpdateChecks("reject", 1e6, "skip")
     assert np.array_equal(ended(run).model, plain.model)
-    assert run.ledger.chain == plain.federation.ledger.chain
+    assert store(run).ledger.chain == store(plain.federation).ledger.chain

@@ -21,7 +21,7 @@ from coordinator.workers.task import PoolTask, ReplyHandler, TaskGroup, Workers
 from edge.protocol import messages
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.payload import MODEL, Vector
-from tests.toy import Run, federation, play
+from tests.toy import Run, committed_states, direct, federation, model_sha256, play, set_workers, store
 
 IID = PartitionConfig("iid")
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=3, momentum=0.5, weight_decay=1e-3, clip=1.0)
@@ -201,14 +201,14 @@ def test_a_client_that_is_absent_keeps_what_it_had(case: Case, tmp_path: Path) -
     files: list[dict[int, tuple[str, str]]] = []
 
     def look(progress: RoundFinished) -> None:
-        names = federated.archive.states.items()
+        names = committed_states(federated).items()
         files.append({client: (name, file_sha256(tmp_path / "state" / name)) for client, name in names})
 
     federated = federation(
         tmp_path, case.name, participants=2, rounds=4, train=BRIEF, partition=IID, on_round=look, **case.used
     )
     run = Run(federated, run_synchronous(federated))
-    federated.ledger.close()
+    store(federated).ledger.close()
     took_part = run.rows("SELECT round, client FROM visits")
     for round in range(1, 4):
         for client, kept in files[round - 1].items():
@@ -226,13 +226,14 @@ def test_replies_of_any_workers_in_any_order_give_the_same_model_and_the_same_ch
     for shuffle, sites in ((1, 1), (2, 3)):
         shuffled = case.play_real(once, shuffle=shuffle, sites=sites)
         assert shuffled.workers.trained != ordered.workers.trained
-        assert shuffled.federation.model_sha256() == ordered.federation.model_sha256()
-        assert shuffled.federation.ledger.chain == ordered.federation.ledger.chain
+        assert model_sha256(shuffled.federation) == model_sha256(ordered.federation)
+        assert store(shuffled.federation).ledger.chain == store(ordered.federation).ledger.chain
 
 
 @each_method
 def test_another_seed_gives_another_model(case: Case, once: Played) -> None:
-    assert case.play_real(once).federation.model_sha256() != case.play_real(once, seed=1).federation.model_sha256()
+    one, other = case.play_real(once), case.play_real(once, seed=1)
+    assert model_sha256(one.federation) != model_sha256(other.federation)
 
 
 @each_method
@@ -241,11 +242,11 @@ def test_a_run_that_goes_on_from_its_checkpoint_ends_as_if_it_had_not_stopped(ca
     whole = play(tmp_path / "whole", case.name, rounds=5, **how)
     stopped = play(tmp_path / "resumed", case.name, rounds=3, **how)
     resumed = federation(tmp_path / "resumed", case.name, rounds=5, again=True, **how)
-    assert resume_checkpoint(resumed) is None
+    assert resume_checkpoint(resumed, store(resumed)) is None
     run_synchronous(resumed)
-    resumed.ledger.close()
-    assert resumed.model_sha256() == whole.federation.model_sha256() != stopped.federation.model_sha256()
-    assert resumed.ledger.chain == whole.federation.ledger.chain
+    store(resumed).ledger.close()
+    assert model_sha256(resumed) == model_sha256(whole.federation) != model_sha256(stopped.federation)
+    assert store(resumed).ledger.chain == store(whole.federation).ledger.chain
 
 
 # --- what a reply must be ---------------------------------------------------------------------------------------------
@@ -268,12 +269,12 @@ class Spoilt:
 
 def refused(folder: Path, change: Callable[[messages.Update], messages.Update]) -> str:
     run = federation(folder, train=BRIEF)
-    run.workers = Spoilt(run.workers, change)
+    set_workers(run, Spoilt(direct(run), change))
     try:
         with pytest.raises(RunFailed) as failure:
             run_synchronous(run)
     finally:
-        run.ledger.close()
+        store(run).ledger.close()
     return str(failure.value)
 
 

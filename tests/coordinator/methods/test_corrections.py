@@ -25,7 +25,7 @@ from edge.protocol.messages import Update
 from edge.protocol.payload import CONTROL, MODEL, Layout, Payload
 from edge.training.block_model import BlockModel, load_dotted
 from edge.training.sgd import Sgd
-from tests.toy import CPU, batch, play, vector, visit
+from tests.toy import CPU, batch, play, state_file, vector, visit
 
 IID = PartitionConfig("iid")
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=3)
@@ -333,9 +333,7 @@ def test_the_means_weights_do_not_change_what_feddyn_remembers() -> None:
 
 def own(run: FederatedRun, slot: str) -> list[np.ndarray[Any, np.dtype[np.float32]]]:
     """What each client remembers, all blocks in one vector; 0 for those that were never visited."""
-    kept = [
-        client_state.read(run.client_state_name(client)).get(slot, {}) for client in range(len(run.description.samples))
-    ]
+    kept = [client_state.read(state_file(run, client)).get(slot, {}) for client in range(len(run.description.samples))]
     sizes = {key: size for key, size in run.description.layout.sizes.items() if not key.endswith(".buffers")}
     return [
         np.concatenate([named[key].data if key in named else np.zeros(size, np.float32) for key, size in sizes.items()])
@@ -408,7 +406,7 @@ def test_scaffold_covers_the_blocks_that_go_up(tmp_path: Path) -> None:
     body = ["conv1", "conv2", "conv3"]
     keys = run.rows("SELECT DISTINCT direction, key FROM transfers WHERE slot = 'control' ORDER BY direction, key")
     assert keys == [(way, key) for way in ("down", "up") for key in body]
-    kept = client_state.read(run.federation.client_state_name(0))
+    kept = client_state.read(state_file(run.federation, 0))
     assert {slot: list(named) for slot, named in kept.items()} == {CONTROL: body, MODEL: ["head"]}
 
 

@@ -16,7 +16,7 @@ from coordinator.rounds.synchronous import POLICIES
 from edge.protocol.config import TrainConfig
 from edge.protocol.messages import Update
 from edge.protocol.payload import MODEL, TEACHER, BlockShape, Layout, Payload
-from tests.toy import Run, federation, play, vector
+from tests.toy import Run, federation, play, store, vector
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=3)
 CLIPPED = TrainConfig(lr=0.1, batch=64, clip=0.5, weight_decay=1e-3)
@@ -111,7 +111,7 @@ def test_the_teacher_is_the_mean_of_as_many_of_the_last_models_as_there_are(tmp_
     try:
         POLICIES[policy](run)
     finally:
-        run.ledger.close()
+        store(run).ledger.close()
     assert seen == [3, 4, 5, 6]  # so many different heads: every step's, and a mean that is none of them
 
 

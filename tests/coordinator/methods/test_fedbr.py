@@ -12,7 +12,7 @@ from edge.protocol import client_state
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import Update
 from edge.protocol.payload import MODEL
-from tests.toy import Run, federation, play
+from tests.toy import Run, federation, play, state_file, store
 
 CLIPPED = TrainConfig(lr=0.1, batch=64, clip=0.5, weight_decay=1e-3)
 # digits-cnn of width 4: 1 -> 4 -> 8 -> 8 channels of 3x3, then 32 -> 10; 4 bytes a number.
@@ -37,12 +37,12 @@ def test_without_training_every_client_keeps_the_global_model(tmp_path: Path) ->
     # Two clients: the mean of two equal models has their bits.
     iid, idle = PartitionConfig("iid"), TrainConfig(local_epochs=0)
     start = federation(tmp_path / "start", clients=2, partition=iid)
-    start.ledger.close()
+    store(start).ledger.close()
     run = play(tmp_path / "run", "fedbr", clients=2, rounds=3, partition=iid, train=idle)
     before = {key: vector.version for key, vector in start.server.model.items()}
     assert {key: vector.version for key, vector in run.federation.server.model.items()} == before
     for client in (0, 1):
-        kept = client_state.read(run.federation.client_state_name(client))[MODEL]
+        kept = client_state.read(state_file(run.federation, client))[MODEL]
         assert {key: vector.version for key, vector in kept.items()} == {
             k: before[k] for k in ("conv1", "conv2", "conv3")
         }
@@ -84,11 +84,11 @@ def test_the_bandit_has_counted_every_visit(tmp_path: Path) -> None:
 
 def test_a_partial_round_starts_from_the_clients_own_first_blocks(tmp_path: Path) -> None:
     run = play(tmp_path, "fedbr", clients=2, rounds=1, alpha=1, train=CLIPPED).federation
-    kept = {client: client_state.read(run.client_state_name(client))[MODEL] for client in (0, 1)}
+    kept = {client: client_state.read(state_file(run, client))[MODEL] for client in (0, 1)}
     # Without a step size, what a client uploads is what it started from.
     run.job = replace(run.job, train=replace(CLIPPED, lr=0.0))
     replies: list[Update] = []
-    run.submit([run.prepare(client, 1) for client in (0, 1)], replies.append).wait()
+    run.trainer.submit([run.prepare(client, 1) for client in (0, 1)], replies.append).wait()
     for reply in replies:
         client, up = reply.client, reply.payload[MODEL]
         assert [up[key].version for key in ("conv1", "conv2", "conv3")] == [
@@ -102,14 +102,14 @@ def test_with_broadcast_to_everyone_listeners_keep_the_model_that_was_sent(tmp_p
     iid = PartitionConfig("iid")
     how: dict[str, Any] = {"clients": 4, "participants": 2, "train": brief, "partition": iid}
     start = federation(tmp_path / "start", "fedbr", **how)
-    start.ledger.close()
+    store(start).ledger.close()
     run = play(tmp_path / "run", "fedbr", rounds=1, broadcast="everyone", **how)
     kinds = dict(run.rows("SELECT client, kind FROM visits"))
     listeners = [client for client, kind in kinds.items() if kind == "listen"]
     assert sorted(kinds) == [0, 1, 2, 3]
     assert len(listeners) == 2
     for client in listeners:
-        kept = client_state.read(run.federation.client_state_name(client))[MODEL]
+        kept = client_state.read(state_file(run.federation, client))[MODEL]
         assert [kept[k].version for k in kept] == [start.server.model[k].version for k in ("conv1", "conv2", "conv3")]
         assert run.rows(f"SELECT bytes_up, flops, samples FROM visits WHERE client = {client}") == [(0, 0.0, 0)]
         assert downloads(run)[0, client] == BLOCK_NBYTES

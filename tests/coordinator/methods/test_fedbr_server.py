@@ -14,7 +14,7 @@ import pytest
 
 from coordinator.aggregation.server import Download, ServerContext, VisitFeedback
 from coordinator.methods.fedbr import FedBROptions, FedBRServer, label_deviation, model_distance
-from coordinator.records.store import ChoiceRow
+from coordinator.methods.gmbs import ChoiceRow
 from edge.protocol.messages import Update
 from edge.protocol.payload import MODEL, BlockShape, Layout, Payload, Vector, sha256
 

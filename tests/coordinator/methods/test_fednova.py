@@ -18,7 +18,7 @@ from coordinator.rounds.synchronous import run_synchronous
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import Update
 from edge.protocol.payload import MODEL, BlockShape, Floats, Layout
-from tests.toy import federation, play, vector
+from tests.toy import federation, play, store, vector
 
 UNEVEN = PartitionConfig("dirichlet-unbalanced", alpha=0.5, min_samples=1)
 EPOCH = TrainConfig(lr=0.1, batch=32, momentum=0.5)
@@ -161,7 +161,7 @@ def reported(folder: Path, method: str, **how: Any) -> list[dict[str, float]]:
     run = federation(folder, method, rounds=1, partition=UNEVEN, **how)
     run.server.observe = lambda reply: found.append(dict(reply.numbers))  # type: ignore[method-assign]
     run_synchronous(run)
-    run.ledger.close()
+    store(run).ledger.close()
     return found
 
 

@@ -14,14 +14,16 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
+from coordinator.methods.gmbs import CHOICES
 from coordinator.records.audit import audit
+from coordinator.records.chain import next_hash
 from coordinator.records.checkpoints import file_sha256
 from coordinator.records.resume import resume_checkpoint
-from coordinator.records.store import Ledger, next_hash
+from coordinator.records.store import Ledger
 from coordinator.rounds.run import RunFailed
 from coordinator.rounds.synchronous import POLICIES
 from coordinator.workers.task import Stopped
-from tests.toy import federation, play, unsteady_world
+from tests.toy import federation, play, store, unsteady_world
 
 POLICY = pytest.mark.parametrize("policy", POLICIES)
 
@@ -45,9 +47,9 @@ def edited(folder: Path, *statements: str) -> None:
 def why_not(folder: Path, policy: str = "sync", **how: Any) -> str:
     """Why a run is not gone on with, without the ledger's path."""
     run = federation(folder, "fedbr", again=True, **{**unsteady_world(policy), **how})
-    before = [tuple(row) for row in run.ledger._db.execute("SELECT * FROM rounds")]
-    with contextlib.closing(run.ledger), pytest.raises(RunFailed) as failed:
-        resume_checkpoint(run)
+    before = [tuple(row) for row in store(run).ledger._db.execute("SELECT * FROM rounds")]
+    with contextlib.closing(store(run).ledger), pytest.raises(RunFailed) as failed:
+        resume_checkpoint(run, store(run))
     with contextlib.closing(sqlite3.connect(folder / "ledger.sqlite")) as db:
         assert [tuple(row) for row in db.execute("SELECT * FROM rounds")] == before
     return str(failed.value).replace(f"{folder}/", "")
@@ -61,7 +63,7 @@ def test_what_a_run_has_committed_is_what_its_chain_says(policy: str, made: dict
     with contextlib.closing(sqlite3.connect(made[policy] / "ledger.sqlite")) as db:
         ended = [round for (round,) in db.execute("SELECT round FROM visits ORDER BY visit")]
     assert (ended == sorted(ended)) == (policy not in ("fedasync", "fedbuff"))  # there, rounds overlap
-    ledger = Ledger(made[policy] / "ledger.sqlite", None)
+    ledger = Ledger(made[policy] / "ledger.sqlite", None, CHOICES)
     audit(ledger)
     ledger.close()
 
@@ -70,8 +72,8 @@ def test_who_asks_for_an_end_meanwhile_is_heard(made: dict[str, Path]) -> None:
     run = federation(made["sync"], "fedbr", again=True, **unsteady_world("sync"))
     asked = iter([False, False, True])
     run.is_stopped = lambda: next(asked)
-    with contextlib.closing(run.ledger), pytest.raises(Stopped):
-        resume_checkpoint(run)
+    with contextlib.closing(store(run).ledger), pytest.raises(Stopped):
+        resume_checkpoint(run, store(run))
     assert list(asked) == []
 
 
@@ -84,9 +86,9 @@ def test_who_asks_for_an_end_meanwhile_is_heard(made: dict[str, Path]) -> None:
         ("UPDATE visits SET steps = 77 WHERE visit = (SELECT MAX(visit) FROM visits WHERE round = 2)", 2),
         ("UPDATE visits SET loss = x'00' WHERE visit = (SELECT MIN(visit) FROM visits WHERE round = 2)", 2),
         ("UPDATE visits SET joules = 9e999 WHERE visit = (SELECT MIN(visit) FROM visits WHERE round = 2)", 2),
-        ("UPDATE transfers SET nbytes = nbytes + 1 WHERE rowid = (SELECT MIN(rowid) FROM transfers)", 0),
-        ("DELETE FROM transfers WHERE rowid = (SELECT MAX(rowid) FROM transfers)", 3),
-        ("INSERT INTO transfers SELECT visit, 9, client, direction, slot, key, nbytes FROM transfers LIMIT 1", 9),
+        ("UPDATE payload_shapes SET nbytes = nbytes + 1 WHERE rowid = (SELECT MIN(rowid) FROM payload_shapes)", 0),
+        ("DELETE FROM payload_shapes WHERE rowid = (SELECT MIN(rowid) FROM payload_shapes)", 0),
+        ("INSERT INTO payload_shapes SELECT payload, 9, slot, key, nbytes FROM payload_shapes LIMIT 1", 9),
         ("UPDATE choices SET reward = 1e6 WHERE rowid = (SELECT MAX(rowid) FROM choices WHERE round = 1)", 1),
         ("UPDATE rounds SET files = '[]' WHERE round = 2", 2),
         ("DELETE FROM rounds WHERE round = 0", 1),
@@ -141,7 +143,7 @@ def swapped(folder: Path, change: Any) -> str:
 
 def forge(folder: Path, digest: str) -> None:
     """Name another newest checkpoint, and compute the whole chain again: it has no key."""
-    ledger = Ledger(folder / "ledger.sqlite", None)
+    ledger = Ledger(folder / "ledger.sqlite", None, CHOICES)
     last = list(ledger.stored())[-1]
     files = json.dumps([["round-000003.safetensors", digest], json.loads(last.files)[1]], separators=(",", ":"))
     before = list(ledger.stored())[-2].chain

@@ -9,22 +9,15 @@ import numpy as np
 import pytest
 
 from coordinator.records.resume import resume_checkpoint
-from coordinator.records.store import read
 from coordinator.rounds.budget import ClientLimits, Limits
 from coordinator.rounds.run import RoundFinished
 from coordinator.rounds.synchronous import POLICIES
 from edge.protocol.config import TrainConfig
-from tests.toy import Run, federation, play, unsteady_world
+from tests.ledgers import virtual_rows
+from tests.toy import Run, federation, play, store, unsteady_world
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
-VIRTUAL = ("rounds", "visits", "transfers", "choices", "states", "checkpoints")
 each_policy = pytest.mark.parametrize("policy", POLICIES)
-
-
-def everything(folder: Path) -> dict[str, list[tuple[Any, ...]]]:
-    return {
-        table: [tuple(row) for row in read(folder / "ledger.sqlite", f"SELECT * FROM {table}")] for table in VIRTUAL
-    }
 
 
 def broken_off(folder: Path, method: str, after: int, how: dict[str, Any]) -> None:
@@ -39,17 +32,17 @@ def broken_off(folder: Path, method: str, after: int, how: dict[str, Any]) -> No
 
     run = federation(folder, method, on_round=look, **how)
     if how.get("again"):
-        assert resume_checkpoint(run) is None
+        assert resume_checkpoint(run, store(run)) is None
     with pytest.raises(Killed):
         POLICIES[run.rules.policy](run)
-    run.ledger.close()
+    store(run).ledger.close()
 
 
 def resumed(folder: Path, method: str, how: dict[str, Any]) -> Run:
     run = federation(folder, method, again=True, **how)
-    rule = resume_checkpoint(run) or POLICIES[run.rules.policy](run)
-    run.archive.remove_orphans()
-    run.ledger.close()
+    rule = resume_checkpoint(run, store(run)) or POLICIES[run.rules.policy](run)
+    store(run).remove_orphans()
+    store(run).ledger.close()
     return Run(run, rule)
 
 
@@ -64,7 +57,7 @@ def test_resumed_after_any_round_is_uninterrupted(policy: str, method: str, tmp_
         again = resumed(folder, method, how)
         assert again.stopped_by == straight.stopped_by == "rounds"
         assert np.array_equal(again.model, straight.model)
-        assert everything(folder) == everything(tmp_path / "straight")
+        assert virtual_rows(folder) == virtual_rows(tmp_path / "straight")
         assert again.federation.budget.spent == straight.federation.budget.spent
         assert again.federation.committed == straight.federation.committed
 
@@ -78,7 +71,7 @@ def test_resumed_twice_with_budgets_of_clients_it_is_still_the_same(policy: str,
     broken_off(folder, "fedavg", 1, how)
     broken_off(folder, "fedavg", 3, {**how, "again": True})
     again = resumed(folder, "fedavg", how)
-    assert everything(folder) == everything(tmp_path / "straight")
+    assert virtual_rows(folder) == virtual_rows(tmp_path / "straight")
     assert again.stopped_by == straight.stopped_by
 
 
@@ -91,5 +84,5 @@ def test_a_run_that_a_budget_has_ended_stays_ended(tmp_path: Path) -> None:
     assert ended.stopped_by == "bytes"
     # Killed after the last commit, before it was summed up: smaller visits might fit in what is left.
     again = federation(tmp_path / "ended", "fedbr", **how, limits=limits, again=True)
-    assert resume_checkpoint(again) == "bytes"
-    again.ledger.close()
+    assert resume_checkpoint(again, store(again)) == "bytes"
+    store(again).ledger.close()

@@ -13,29 +13,24 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coordinator.methods.gmbs import CHOICES, ChoiceRow
+from coordinator.records.chain import initial_hash
 from coordinator.records.checkpoints import file_sha256
 from coordinator.records.resume import resume_checkpoint
-from coordinator.records.store import (
-    ChoiceRow,
-    Commit,
-    HostEvent,
-    Ledger,
-    RoundRow,
-    TransferRow,
-    VisitRow,
-    initial_hash,
-    read,
-)
+from coordinator.records.schema import HostEvent, RoundRow, VisitRow
+from coordinator.records.store import Commit, Ledger, read
 from coordinator.rounds.run import RunFailed
 from coordinator.rounds.synchronous import run_synchronous
 from edge.protocol.config import TrainConfig
-from tests.toy import federation, play
+from tests.toy import federation, model_sha256, play, store
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
 AMOUNTS = (100, 80, 400.0, 1e6, 2e6, 3.5)
 ROUND = RoundRow(0, 0.0, 2.5, 1, 0.5, 1.25, 2.0, *AMOUNTS, 2.5, 0.0, 0, 0.0, 7, "own link", "ab12")
-VISIT = VisitRow(0, 0, 7, "phone-mid", "lte", "train", 0, 0.0, 1.0, 2.0, 2.5, 0.25, 0.0, *AMOUNTS, 32, 1, 2.0)
-TRANSFER = TransferRow(0, 0, 7, "down", "model", "head", 100)
+VISIT = VisitRow(
+    0, 0, 7, "phone-mid", "lte", "train", 0, 0.0, 1.0, 2.0, 2.5, 0.25, 0.0, *AMOUNTS, 32, 1, 2.0, "d0", "u0"
+)
+PAYLOADS = {"d0": {"model": {"head": 20}}, "u0": {"model": {"head": 15}}}
 CHOICE = ChoiceRow(0, 7, 2, 1, 0.0, 0.5, 0.25, 1.0, 1.0, 0.0169)
 
 
@@ -43,7 +38,7 @@ def done(round: int = 0, **more: object) -> Commit:
     commit = Commit(
         ROUND._replace(round=round),
         [VISIT._replace(visit=round, round=round)],
-        [TRANSFER._replace(visit=round, round=round)],
+        PAYLOADS,
         [CHOICE._replace(round=round)],
         checkpoint=(f"round-{round}", "c0"),
     )
@@ -58,7 +53,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def ledger(path: Path) -> Ledger:
     path.parent.mkdir()
-    return Ledger(path, "start")
+    return Ledger(path, "start", CHOICES)
 
 
 def counts(path: Path) -> list[int]:
@@ -73,7 +68,11 @@ def test_a_round_is_read_back_as_it_was_written_while_the_ledger_is_in_use(ledge
         0, 0.0, 2.5, 1, 0.5, 1.25, 2.0, 100, 80, 400.0, 1e6, 2e6, 3.5, 2.5, 0.0, 0, 0.0, 7, "own link", "ab12"
     )  # fmt: skip
     assert [tuple(r) for r in read(path, "SELECT * FROM states WHERE client = ?", (7,))] == [(7, 0, "7-0", "aa")]
-    assert counts(path) == [1, 1, 1, 1, 1, 1, 1]
+    assert [tuple(r) for r in read(path, "SELECT * FROM transfers ORDER BY direction, slot")] == [
+        (0, 0, 7, "down", "", "header", 20), (0, 0, 7, "down", "model", "head", 80),
+        (0, 0, 7, "up", "", "header", 20), (0, 0, 7, "up", "model", "head", 60),
+    ]  # fmt: skip
+    assert counts(path) == [1, 1, 4, 1, 1, 1, 1]
     ledger.close()
 
 
@@ -86,7 +85,7 @@ def test_a_commit_that_fails_leaves_nothing_behind(ledger: Ledger, path: Path) -
     assert counts(path) == before
     assert ledger.chain == chain
     ledger.commit(done(1))
-    assert counts(path) == [2, 2, 2, 2, 0, 2, 2]
+    assert counts(path) == [2, 2, 8, 2, 0, 2, 2]
     ledger.close()
 
 
@@ -96,11 +95,11 @@ def test_a_disk_without_room_is_told_as_that_and_what_is_committed_stays(ledger:
     pages = ledger._db.execute("PRAGMA page_count").fetchone()[0]
     ledger._db.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(sqlite3.OperationalError, match="database or disk is full"):
-        ledger.commit(done(1, transfers=[TRANSFER._replace(visit=1, round=1)] * 5000))
+        ledger.commit(done(1, method_rows=[CHOICE._replace(round=1)] * 5000))
     ledger.close()
 
     assert [file.name for file in path.parent.iterdir()] == ["ledger.sqlite"]
-    again = Ledger(path, None)
+    again = Ledger(path, None, CHOICES)
     assert (again.chain, counts(path)) == (chain, before)
     again.close()
 
@@ -111,10 +110,10 @@ def test_the_chain_by_hand(ledger: Ledger, path: Path) -> None:
     rows = [
         [0, 0.0, 2.5, 1, 0.5, 1.25, 2.0, 100, 80, 400.0, 1e6, 2e6, 3.5, 2.5, 0.0, 0, 0.0, 7, "own link", "ab12"],
         [0, 0, 7, "phone-mid", "lte", "train", 0, 0.0, 1.0, 2.0, 2.5, 0.25, 0.0, 100, 80, 400.0, 1e6, 2e6, 3.5, 32, 1,
-         2.0],
+         2.0, "d0", "u0"],
         [1, 0, 7, "phone-mid", "lte", "train", 0, 0.0, 1.0, 2.0, 2.5, 0.25, 0.0, 100, 80, 400.0, 1e6, 2e6, 4.0, 32, 1,
-         2.0],
-        [0, 0, 7, "down", "model", "head", 100],
+         2.0, "d0", "u0"],
+        ["d0", 0, "model", "head", 80], ["u0", 0, "model", "head", 60],
         [0, 7, 2, 1, 0.0, 0.5, 0.25, 1.0, 1.0, 0.0169],
     ]  # fmt: skip
     files = '[["round-0","c0"],[[3,"3-0","bb"],[7,"7-0","aa"]]]'
@@ -152,14 +151,15 @@ def test_a_change_in_any_virtual_number_changes_the_chain(tmp_path: Path) -> Non
         done(row=ROUND._replace(bottleneck="compute")),
         done(visits=[VISIT._replace(up_end_s=2.4)]),
         done(visits=[VISIT._replace(staleness=1)]),
-        done(transfers=[TRANSFER._replace(nbytes=99)]),
-        done(choices=[CHOICE._replace(alpha=3)]),
+        done(visits=[VISIT._replace(up_payload="d0")]),
+        done(payloads=PAYLOADS | {"u0": {"model": {"head": 14}}}),
+        done(method_rows=[CHOICE._replace(alpha=3)]),
         done(checkpoint=("round-0", "c1")),
         done(states={7: ("7-0", "aa")}),
         done(states={7: ("7-0", "ab")}),
     ]
     for index, commit in enumerate(changed):
-        ledger = Ledger(tmp_path / f"{index}.sqlite", "start")
+        ledger = Ledger(tmp_path / f"{index}.sqlite", "start", CHOICES)
         ledger.commit(commit)
         chains.add(ledger.chain)
         ledger.close()
@@ -188,7 +188,7 @@ def test_a_ledger_goes_back_to_an_earlier_checkpoint(ledger: Ledger, path: Path)
     assert (ledger.chain, [row.round for row in ledger.rounds()]) == (chain, [0, 1])
     assert dict(tuple(r) for r in read(path, "SELECT * FROM meta")) == {"genesis": "start"}
     ledger.close()
-    again = Ledger(path, None)
+    again = Ledger(path, None, CHOICES)
     assert again.chain == chain
     assert again.kept(1) == {1: ("1-1", "c"), 2: ("2-0", "b")}
     again.close()
@@ -212,13 +212,13 @@ def test_a_checkpoint_holds_all_that_a_run_needs_to_go_on(tmp_path: Path) -> Non
     how: dict[str, Any] = {"participants": 2, "train": BRIEF, "stale_after": 2}
     straight = play(tmp_path / "straight", "fedbr", rounds=6, **how)
     first = play(tmp_path / "first", "fedbr", rounds=3, **how).federation
-    shutil.copytree(first.folder, tmp_path / "second")
+    shutil.copytree(store(first).folder, tmp_path / "second")
     second = federation(tmp_path / "second", "fedbr", rounds=6, again=True, **how)
-    assert resume_checkpoint(second) is None
-    assert second.model_sha256() == first.model_sha256()
+    assert resume_checkpoint(second, store(second)) is None
+    assert model_sha256(second) == model_sha256(first)
     run_synchronous(second)
-    second.ledger.close()
-    assert second.model_sha256() == straight.federation.model_sha256()
+    store(second).ledger.close()
+    assert model_sha256(second) == model_sha256(straight.federation)
     # Connections that were open are still open, and batteries as empty as they were: the hash chain goes on.
     for table in ("rounds", "choices", "visits", "transfers", "states", "checkpoints"):
         rows = f"SELECT * FROM {table}"
@@ -232,7 +232,7 @@ def test_a_run_whose_last_checkpoint_is_damaged_goes_back_a_round(tmp_path: Path
     newest = tmp_path / "second" / "checkpoints" / "round-000003.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1])
     second = federation(tmp_path / "second", "fedbr", again=True, **how)
-    assert resume_checkpoint(second) is None
+    assert resume_checkpoint(second, store(second)) is None
     assert second.rounds == 3
     (event,) = read(tmp_path / "second" / "ledger.sqlite", "SELECT kind, detail FROM host_events")
     assert tuple(event) == (
@@ -240,7 +240,7 @@ def test_a_run_whose_last_checkpoint_is_damaged_goes_back_a_round(tmp_path: Path
         "round 3: checkpoints/round-000003.safetensors is missing or not what was committed; going back to round 2",
     )
     run_synchronous(second)
-    second.ledger.close()
+    store(second).ledger.close()
     chain = "SELECT chain FROM rounds ORDER BY round"
     assert [tuple(r) for r in read(tmp_path / "second" / "ledger.sqlite", chain)] == straight.rows(chain)
 
@@ -251,12 +251,12 @@ def test_without_a_whole_checkpoint_a_run_cannot_go_on(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "round-000001.safetensors").write_bytes(b"")
     second = federation(tmp_path, "fedbr", rounds=6, again=True, train=BRIEF, participants=2)
     with pytest.raises(RunFailed) as failed:
-        resume_checkpoint(second)
+        resume_checkpoint(second, store(second))
     assert str(failed.value) == (
         "no checkpoint can be used: round 2: checkpoints/round-000002.safetensors is missing or not what was "
         "committed; round 1: checkpoints/round-000001.safetensors is missing or not what was committed"
     )
-    second.ledger.close()
+    store(second).ledger.close()
 
 
 def test_a_run_keeps_what_its_two_checkpoints_need(tmp_path: Path) -> None:
@@ -284,8 +284,8 @@ def test_what_workers_kept_for_a_round_that_was_never_committed_is_removed(tmp_p
     run_synchronous(run)
     kept = sorted(path.name for path in (tmp_path / "state").iterdir())
     (tmp_path / "state" / "0-99.safetensors").write_bytes(b"half a visit")
-    run.archive.remove_orphans()
-    run.ledger.close()
+    store(run).remove_orphans()
+    store(run).ledger.close()
     assert sorted(path.name for path in (tmp_path / "state").iterdir()) == kept
     assert kept == [f"{client}-{round}.safetensors" for client in range(4) for round in (0, 1)]
 

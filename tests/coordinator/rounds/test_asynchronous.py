@@ -41,7 +41,7 @@ from edge.protocol.messages import Update
 from edge.protocol.payload import MODEL, Floats, Payload, Vector
 from edge.training import client_update
 from edge.training.block_model import BlockModel
-from tests.toy import Run, federation, play
+from tests.toy import Run, committed_states, direct, federation, model_sha256, play, set_workers, state_file, store
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
 IID = PartitionConfig("iid")
@@ -385,9 +385,7 @@ def test_the_next_visit_of_a_client_sees_what_its_last_one_kept(policy: str, obj
     assert max(seen.values()) > 2
     for client, visits in seen.items():
         if visits:
-            assert (
-                float(client_state.read(run.federation.client_state_name(client))["tally"]["visits"].data[0]) == visits
-            )
+            assert float(client_state.read(state_file(run.federation, client))["tally"]["visits"].data[0]) == visits
     assert float(run.federation.server.state()["part0/used"]) == len(trained)
 
 
@@ -450,9 +448,11 @@ def test_a_visit_that_was_lost_brings_no_feedback_and_does_not_postpone_the_whol
 def test_every_client_keeps_its_own_first_blocks_between_visits(tmp_path: Path) -> None:
     run = ran(tmp_path, RoundPolicy("fedbuff", buffer=2), method="fedbr", alpha=1, rounds=3)
     last = dict(run.rows("SELECT client, MAX(visit) FROM visits WHERE kind = 'train' GROUP BY client"))
-    assert run.federation.archive.states == {client: f"{client}-{visit}.safetensors" for client, visit in last.items()}
+    assert committed_states(run.federation) == {
+        client: f"{client}-{visit}.safetensors" for client, visit in last.items()
+    }
     for client, visit in last.items():
-        kept = client_state.read(run.federation.client_state_name(client))[MODEL]
+        kept = client_state.read(state_file(run.federation, client))[MODEL]
         sent = run.workers.replies[visit].payload[MODEL]
         assert {key: vector.version for key, vector in kept.items()} == {key: sent[key].version for key in kept}
         assert list(kept) == ["conv1", "conv2", "conv3"]
@@ -487,17 +487,17 @@ def test_training_that_goes_wrong_ends_the_run_only_where_it_is_used(policy: str
     for spoilt in ((3, 4), (2,)):
         limits = Limits(99, virtual_seconds=10.0)
         run = federation(tmp_path / str(spoilt), rules=RoundPolicy(policy, buffer=2), limits=limits, **how)
-        run.workers = Spoilt(run.workers, spoilt)
+        set_workers(run, Spoilt(direct(run), spoilt))
         try:
             if spoilt == (3, 4):
                 assert POLICIES[policy](run) == SECONDS
                 in_vain = "SELECT client FROM visits WHERE kind != 'train' AND start_s = 0 ORDER BY client"
-                assert [row["client"] for row in read(run.folder / "ledger.sqlite", in_vain)] == [3, 4]
+                assert [row["client"] for row in read(store(run).folder / "ledger.sqlite", in_vain)] == [3, 4]
             else:
                 with pytest.raises(RunFailed, match=r"client 2, visit \d: loss = nan \(training diverged\?\)"):
                     POLICIES[policy](run)
         finally:
-            run.ledger.close()
+            store(run).ledger.close()
 
 
 def test_a_run_that_is_stopped_in_mid_round_leaves_every_file_that_its_ledger_names(tmp_path: Path) -> None:
@@ -505,13 +505,14 @@ def test_a_run_that_is_stopped_in_mid_round_leaves_every_file_that_its_ledger_na
     run = federation(tmp_path, "fedbr", rules=RoundPolicy("fedbuff", buffer=3), **how)
     committed: list[dict[int, str]] = []
     # Visits are trained at 4 s, and again whenever one ends that began later; the model is scored once a round.
-    run.workers = Spoilt(run.workers, (), calls=5)
-    run.on_round = lambda progress: committed.append(dict(run.archive.states))
+    set_workers(run, Spoilt(direct(run), (), calls=5))
+    run.on_round = lambda progress: committed.append(dict(committed_states(run)))
     with pytest.raises(Stopped):
         POLICIES["fedbuff"](run)
-    anew = [client for client in run.uncommitted if client in committed[-1]]
-    run.archive.remove_orphans()
-    run.ledger.close()
+    assert run.states is not None
+    anew = [client for client in run.states.uncommitted if client in committed[-1]]
+    store(run).remove_orphans()
+    store(run).ledger.close()
     named = {row["file"]: row["sha256"] for row in read(tmp_path / "ledger.sqlite", "SELECT file, sha256 FROM states")}
     assert anew
     assert len(named) == 2
@@ -529,7 +530,7 @@ def test_what_was_trained_in_vain_is_not_held_any_more(
             left.append([client for client in range(4) if client in self])
             super().close()
 
-    monkeypatch.setattr("coordinator.rounds.asynchronous.ReorderBuffer", Closed)
+    monkeypatch.setattr("coordinator.rounds.pool_trainer.ReorderBuffer", Closed)
     # All four are trained together at 4 s. Client 3 is lost at 9 s, begins again at 10 s, and would send until 26 s.
     behaviour = ClientDynamics(RecordedIntervals([[EVER], [EVER], [EVER], [(0, 9), (10, 1e6)]], None))
     for seconds, third in ((30.0, [(0, "lost"), (10, "train"), (26, "cut")]), (25.0, [(0, "lost"), (10, "cut")])):
@@ -583,7 +584,7 @@ def test_a_run_in_which_every_visit_is_lost_ends_with_its_rounds(policy: str, tm
         (1, 20),
         (2, 20),
     ]
-    assert run.rows("SELECT participants, model_sha256 FROM rounds") == [(0, run.federation.model_sha256())] * 3
+    assert run.rows("SELECT participants, model_sha256 FROM rounds") == [(0, model_sha256(run.federation))] * 3
 
 
 def test_the_user_is_heard_where_no_worker_is_ever_asked(tmp_path: Path) -> None:
@@ -593,4 +594,4 @@ def test_the_user_is_heard_where_no_worker_is_ever_asked(tmp_path: Path) -> None
     run.is_stopped = lambda: next(asked) == 49
     with pytest.raises(Stopped):
         POLICIES["fedbuff"](run)
-    run.ledger.close()
+    store(run).ledger.close()

@@ -24,7 +24,7 @@ from coordinator.rounds.budget import (
 )
 from coordinator.rounds.synchronous import _SynchronousRound
 from edge.protocol.config import PartitionConfig, TrainConfig
-from tests.toy import Run, federation, play
+from tests.toy import Run, committed_states, federation, model_sha256, play
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
 IID = PartitionConfig("iid")
@@ -155,9 +155,9 @@ def test_a_cut_round_leaves_model_and_clients_as_they_were(tmp_path: Path) -> No
     run = play(tmp_path / "run", "fedbr", limits=Limits(99, virtual_seconds=edge), train=BRIEF)
     assert (run.stopped_by, run.federation.clock.now) == (SECONDS, edge)
     assert np.array_equal(run.model, one.model)
-    assert run.federation.archive.states == one.federation.archive.states
+    assert committed_states(run.federation) == committed_states(one.federation)
     assert run.federation.server.state()["n"].tolist() == one.federation.server.state()["n"].tolist()
-    assert run.rows("SELECT DISTINCT model_sha256 FROM rounds") == [(one.federation.model_sha256(),)]
+    assert run.rows("SELECT DISTINCT model_sha256 FROM rounds") == [(model_sha256(one.federation),)]
 
 
 def test_a_visit_that_ends_at_the_edge_counts(tmp_path: Path) -> None:

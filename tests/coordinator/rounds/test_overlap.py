@@ -12,7 +12,9 @@ import pytest
 
 from coordinator.records.store import read
 from coordinator.rounds.budget import TARGET, Limits
-from coordinator.rounds.cohort_training import SPARE_REPLIES, CohortTraining
+from coordinator.rounds.cohort_training import CohortTraining
+from coordinator.rounds.evaluation import PoolEvaluator
+from coordinator.rounds.pool_trainer import SPARE_REPLIES
 from coordinator.rounds.run import FederatedRun, RoundFinished, RunFailed
 from coordinator.rounds.synchronous import run_synchronous
 from coordinator.workers.task import PoolError, PoolTask, ReplyHandler, Stopped
@@ -20,7 +22,7 @@ from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import Evaluate, Totals, Train, Update
 from edge.protocol.payload import MODEL, Vector
 from edge.protocol.rng import keyed_generator
-from tests.toy import Direct, Later, federation, play
+from tests.toy import Direct, Later, direct, federation, play, set_workers, store
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
 UNEVEN = PartitionConfig("dirichlet-unbalanced", alpha=0.5, min_samples=1)
@@ -63,8 +65,8 @@ class Noted:
 
 def watched(folder: Path, method: str = "fedavg", **how: Any) -> tuple[FederatedRun, Desk]:
     run = federation(folder, method, train=BRIEF, **how)
-    assert isinstance(run.workers, Direct)
-    run.workers = desk = Desk(run.workers)
+    desk = Desk(direct(run))
+    set_workers(run, desk)
     return run, desk
 
 
@@ -72,7 +74,7 @@ def finished(run: FederatedRun, policy: Callable[[FederatedRun], str] = run_sync
     try:
         return policy(run)
     finally:
-        run.ledger.close()
+        store(run).ledger.close()
 
 
 # --- the next round begins while this one is scored -------------------------------------------------------------------
@@ -117,7 +119,9 @@ def test_what_a_checkpoint_holds_is_not_touched_by_the_round_after_it(tmp_path: 
     one = play(tmp_path / "one", "fedbr", train=BRIEF, rounds=1).federation
     two = play(tmp_path / "two", "fedbr", train=BRIEF, rounds=2).federation
     first = "round-000000.safetensors"
-    assert (one.folder / "checkpoints" / first).read_bytes() == (two.folder / "checkpoints" / first).read_bytes()
+    assert (store(one).folder / "checkpoints" / first).read_bytes() == (
+        store(two).folder / "checkpoints" / first
+    ).read_bytes()
 
 
 def test_a_round_that_has_been_scored_is_kept_whatever_becomes_of_the_next(tmp_path: Path) -> None:
@@ -167,8 +171,8 @@ class Interruptible(Later):
 
 def prompt(folder: Path, early: int = 99, **how: Any) -> tuple[FederatedRun, Prompt]:
     run = federation(folder, train=BRIEF, **how)
-    assert isinstance(run.workers, Direct)
-    run.workers = workers = Prompt(run.workers.site, run.workers.shuffle)
+    workers = Prompt(direct(run).site, direct(run).shuffle)
+    set_workers(run, workers)
     workers.early = early
     run.is_stopped = lambda: workers.asked
     return run, workers
@@ -177,7 +181,7 @@ def prompt(folder: Path, early: int = 99, **how: Any) -> tuple[FederatedRun, Pro
 def test_replies_that_come_early_change_nothing(tmp_path: Path) -> None:
     run, _ = prompt(tmp_path / "early", rounds=3)
     finished(run)
-    assert run.ledger.chain == play(tmp_path / "late", train=BRIEF, rounds=3).federation.ledger.chain
+    assert store(run).ledger.chain == store(play(tmp_path / "late", train=BRIEF, rounds=3).federation).ledger.chain
 
 
 @pytest.mark.parametrize("early", [0, 2, 99])
@@ -216,7 +220,7 @@ def test_nothing_of_the_next_round_stays_open_if_this_one_cannot_be_committed(tm
     def refuse(done: object) -> list[str]:
         raise OSError("disk full")
 
-    run.ledger.commit = refuse  # type: ignore[method-assign]
+    store(run).ledger.commit = refuse  # type: ignore[method-assign]
     with pytest.raises(OSError, match="disk full"):
         finished(run)
     assert [len(order.left) for order in workers.orders] == [0] * 3
@@ -244,8 +248,8 @@ def test_workers_that_have_given_up_are_not_waited_for(tmp_path: Path) -> None:
 
 def test_workers_get_the_longest_visits_first(tmp_path: Path) -> None:
     run = federation(tmp_path, clients=6, rounds=1, partition=UNEVEN, train=TrainConfig(batch=16))
-    assert isinstance(run.workers, Direct)
-    run.workers = desk = Desk(run.workers)
+    desk = Desk(direct(run))
+    set_workers(run, desk)
     finished(run)
     asked = [task.message.client for task in desk.tasks[0] if isinstance(task.message, Train)]
     held = run.description.samples
@@ -285,7 +289,8 @@ def test_replies_are_folded_in_client_order_and_at_most_workers_plus_two_are_hel
     clients = 12
     run = federation(tmp_path, clients=clients, rounds=1, weights="uniform")
     visits = [run.prepare(client, 0) for client in range(clients)]
-    run.workers = workers = ByHand()
+    workers = ByHand()
+    set_workers(run, workers)
     folded: list[int] = []
     server = run.server
     fold = server.accumulate
@@ -295,17 +300,17 @@ def test_replies_are_folded_in_client_order_and_at_most_workers_plus_two_are_hel
         fold(reply)
 
     server.accumulate = note_and_fold  # type: ignore[method-assign]
-    training = CohortTraining(run, visits)
+    training = CohortTraining(run.trainer, run.server, visits)
     most = 0
     for client in reversed(range(clients)):
         model = {key: Vector(np.full_like(v.data, client)) for key, v in server.model.items()}
         numbers = {"loss": 1.0, "samples": 1.0, "steps": 1.0, "flops": visits[client].work.flops}
         workers.answer(client, Update(client, 0, numbers, {MODEL: model}))
-        most = max(most, training._held.in_memory)
+        most = max(most, training._waiting.in_memory)
         assert folded == (list(range(clients)) if client == 0 else [])
     assert most == workers.size + SPARE_REPLIES == 3
     replies = training.wait()
-    run.ledger.close()
+    store(run).ledger.close()
     assert [reply.client for reply in replies] == list(range(clients))
     assert all(reply.payload == {} for reply in replies)
     server.step()
@@ -324,10 +329,10 @@ def test_the_first_client_whose_reply_cannot_be_used_is_named_whoever_comes_firs
 
 def test_a_score_may_use_a_part_of_the_test_set_the_same_in_every_round(tmp_path: Path) -> None:
     run = federation(tmp_path, rounds=2, train=BRIEF)
-    assert isinstance(run.workers, Direct)
-    site = run.workers.site
-    run.job = site.job = replace(run.job, eval_subset=70, eval_batch=32)
-    run.workers = desk = Desk(run.workers)
+    desk, site = Desk(direct(run)), direct(run).site
+    assert isinstance(run.evaluator, PoolEvaluator)
+    run.evaluator.job = site.job = replace(run.job, eval_subset=70, eval_batch=32)
+    set_workers(run, desk)
     finished(run)
     shards = [
         [(task.message.start, task.message.stop) for task in tasks if isinstance(task.message, Evaluate)]

@@ -16,7 +16,7 @@ import psutil
 import pytest
 import zmq
 
-from coordinator.records.store import HostEvent
+from coordinator.records.schema import HostEvent
 from coordinator.workers import launcher as launchers
 from coordinator.workers import pool as pool_module
 from coordinator.workers import registry

@@ -23,7 +23,7 @@ from edge.protocol.payload import MODEL, Vector, sha256
 from edge.training.batches import Loader, LocalBatches
 from edge.training.sgd import Sgd
 from edge.training.trainer import LocalTrainer
-from tests.toy import batch, federation, tower, vector, visit
+from tests.toy import batch, federation, store, tower, vector, visit
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_plan_by_hand(config: TrainConfig, samples: int, plan: TrainingPlan) -
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> LocalTrainer:
     run = federation(tmp_path_factory.mktemp("site"))
-    run.ledger.close()
+    store(run).ledger.close()
     return LocalTrainer(run.job)
 
 

@@ -24,7 +24,7 @@ from edge.training.block_model import BlockModel
 from edge.training.client_update import ClientUpdate, GradientCorrection
 from edge.training.cuda_graphs import WARM_UP_STEPS, GraphStep, StepFactory
 from edge.training.sgd import Sgd
-from tests.toy import Direct, Run, batch, federation, play, tower, visit, whole
+from tests.toy import Run, batch, direct, federation, play, store, tower, visit, whole
 
 TRAIN = TrainConfig(lr=0.1, lr_decay=0.5, batch=32, local_epochs=2, momentum=0.9, weight_decay=1e-3, clip=1.0)
 
@@ -57,13 +57,12 @@ class Graphs:
 def replayed(folder: Path, graphs: Graphs, method: str, **how: Any) -> Run:
     """A run as `play` gives it, whose steps are replayed."""
     run = federation(folder, method, **how)
-    assert isinstance(run.workers, Direct)
-    site = run.workers.site
+    site = direct(run).site
     site.stepper = StepFactory(site.net, site.job.train, graphs)
     try:
         return Run(run, POLICIES[run.rules.policy](run))
     finally:
-        run.ledger.close()
+        store(run).ledger.close()
 
 
 @pytest.mark.parametrize(

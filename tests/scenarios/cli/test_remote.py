@@ -35,7 +35,7 @@ from edge.runtime.keys import make, read_pair, read_public
 from edge.runtime.numerics import fingerprint
 from edge.runtime.remote_worker import JoinError, localized_job, open_runner
 from scenarios.cli import main
-from tests.toy import federation, objective
+from tests.toy import federation, objective, set_workers, store
 
 TINY = ["digits", "method=fedavg", "train.local_epochs=1", "rounds.max=2"]
 HALF = ComponentConfig("edge.training.client_update:ClientUpdate")
@@ -151,7 +151,7 @@ def pool_for(run: FederatedRun, folder: Path, workers: int, launcher: WorkerLaun
     remote_access = RemoteAccess(
         f"tcp://127.0.0.1:{free_port()}", own.public, own.secret, [read_public(folder / "alice.pub").decode()]
     )
-    return Pool(asked, workers, launcher, folder, run.ledger.event, bool, remote_access=remote_access)
+    return Pool(asked, workers, launcher, folder, store(run).ledger.event, bool, remote_access=remote_access)
 
 
 def until_ready(pool: Pool, workers: int, remote_workers: Sequence[subprocess.Popen[str]]) -> None:
@@ -181,7 +181,7 @@ def test_one_of_ours_and_a_remote_worker_side_by_side_change_nothing(
 ) -> None:
     run = federation(folder / "alone", method, clients=6, sum=sum)
     run_synchronous(run)
-    run.ledger.close()
+    store(run).ledger.close()
     answered = dict[int, int]()
     run = federation(folder / "both", method, clients=6, sum=sum)
     with WorkerLauncher() as launcher, pool_for(run, folder, 1, launcher) as pool:
@@ -190,11 +190,11 @@ def test_one_of_ours_and_a_remote_worker_side_by_side_change_nothing(
             until_ready(pool, 2, [alice])
             first_hands = scheduler._assign_tasks
             scheduler._assign_tasks = lambda workers: _counted(first_hands(workers), answered)  # type: ignore[method-assign]
-            run.workers = pool
+            set_workers(run, pool)
             run_synchronous(run)
             pool.__exit__(None, None, None)
             assert ended(alice)[0] == 0
-    run.ledger.close()
+    store(run).ledger.close()
     assert outcome(folder / "both") == outcome(folder / "alone")
     assert min(answered[0], answered[1]) >= 2  # both have worked
 
@@ -207,7 +207,7 @@ def test_a_remote_worker_that_is_killed_in_the_middle_takes_nothing_with_it_that
     monkeypatch.setenv("TMPDIR", str(folder / "tmp"))  # of the remote workers: who is killed clears nothing away
     run = federation(folder / "alone", "scaffold", clients=6, rounds=4)
     run_synchronous(run)
-    run.ledger.close()
+    store(run).ledger.close()
     killed: list[subprocess.Popen[str]] = []
 
     def kill(progress: RoundFinished) -> None:
@@ -223,11 +223,11 @@ def test_a_remote_worker_that_is_killed_in_the_middle_takes_nothing_with_it_that
     ):
         killed.append(alice)
         until_ready(pool, 2, [alice, bob])
-        run.workers = pool
+        set_workers(run, pool)
         run_synchronous(run)
         pool.__exit__(None, None, None)
         assert (ended(alice)[0], ended(bob)[0]) == (-signal.SIGKILL, 0)
-    run.ledger.close()
+    store(run).ledger.close()
     assert outcome(folder / "both") == outcome(folder / "alone")
     gone = read(folder / "both" / "ledger.sqlite", "SELECT detail FROM host_events WHERE kind = 'worker_died'")
     assert [row["detail"].partition(", ")[0] for row in gone][:1] in (["worker 0"], ["worker 1"])

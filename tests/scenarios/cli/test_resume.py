@@ -12,7 +12,6 @@ import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,8 +20,8 @@ from scenarios.cli.main import run_command
 from scenarios.config.load import load
 from scenarios.config.toml_writer import toml_text
 from scenarios.host import run_lock
+from tests.ledgers import virtual_rows
 
-TABLES = ("rounds", "visits", "transfers", "choices", "states", "checkpoints")
 DIGITS = ("run", "digits", "rounds.max=8", "stop.target_accuracy=1.0", "train.local_epochs=1", "--workers", "2")
 
 
@@ -32,10 +31,6 @@ MACHINE_CHANGED = "SELECT detail FROM host_events WHERE kind = 'machine_changed'
 
 def fedbr(*words: str) -> list[str]:
     return [sys.executable, "-m", "scenarios.cli.main", *words]
-
-
-def everything(folder: Path) -> dict[str, list[tuple[Any, ...]]]:
-    return {name: [tuple(r) for r in read(folder / "ledger.sqlite", f"SELECT * FROM {name}")] for name in TABLES}
 
 
 def committed(folder: Path) -> int:
@@ -81,7 +76,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(
     assert resumed["rounds"] == whole["rounds"] == 8
     different = {key for key in whole if whole[key] != resumed[key]}
     assert different == {"run_dir", "wall_seconds"}
-    assert everything(folder) == everything(tmp_path / "digits" / "whole")
+    assert virtual_rows(folder) == virtual_rows(tmp_path / "digits" / "whole")
 
     assert [row["detail"] for row in read(folder / "ledger.sqlite", MACHINE_CHANGED)] == [CHANGE]
     assert run_command(["resume", str(folder), "--json"]) == 0

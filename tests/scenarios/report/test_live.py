@@ -8,10 +8,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from coordinator.records.store import RoundRow
+from coordinator.records.schema import RoundRow
 from coordinator.rounds.run import RoundFinished
 from scenarios.config.load import load
-from scenarios.report.live import LiveTable, alphas, spark
+from scenarios.report.live import LiveTable, counts, spark
 
 FOLDER = Path("runs/digits/x")
 
@@ -184,7 +184,7 @@ def test_quiet_writes_nothing() -> None:
 
 
 def test_a_histogram_counts_each_alpha_in_order() -> None:
-    assert alphas({3: 6, 1: 4}, 5) == "4/0/6/0/0"
+    assert counts({3: 6, 1: 4}, range(1, 6)) == "4/0/6/0/0"
 
 
 def test_a_spark_line_runs_from_0_to_1_and_ends_with_the_last_value() -> None:

@@ -17,7 +17,9 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from coordinator.records.store import ChoiceRow, Commit, HostEvent, Ledger, RoundRow, TransferRow, VisitRow
+from coordinator.methods.gmbs import CHOICES, ChoiceRow
+from coordinator.records.schema import HostEvent, RoundRow, VisitRow
+from coordinator.records.store import Commit, Ledger
 from scenarios.report import bottlenecks, figures, html, metadata, plot_style
 from scenarios.report.run_reader import BlockTraffic, ReportError, find, open_runs
 from scenarios.studies import doctor
@@ -32,8 +34,8 @@ COMPARISON = {
     "at_common_seconds": {"seconds": 12.0, "accuracy": {"fedavg": 0.4, "fedbr": None}},
 }
 VOID = {"meta", "br", "hr", "img", "link", "input"}
-STEM = {"stem": 392, "stem.buffers": 8}
-HEAD = {"head": 1200}
+HEAD = {"head": 300}
+PAYLOADS = {"whole": {"model": {"stem": 98, "stem.buffers": 2} | HEAD}, "head": {"model": HEAD}}
 
 
 class Page(HTMLParser):
@@ -93,7 +95,7 @@ def make_run(
     partition = {"clients": clients, "classes": 2, "histogram": [[20, 5]] * clients}
     environment = {"python": "3.11.7", "versions": {"torch": "2.11.0"}, "partition": partition, "blocks": BLOCKS}
     (folder / "environment.json").write_text(json.dumps(environment))
-    ledger = Ledger(folder / "ledger.sqlite", "genesis")
+    ledger = Ledger(folder / "ledger.sqlite", "genesis", CHOICES if method == "fedbr" else None)
     for commit in rounds:
         ledger.commit(commit)
     ledger.event(HostEvent("worker died", "worker-1", "signal 9 <killed>", 2.5))
@@ -111,20 +113,24 @@ def round_row(number: int, end_s: float, accuracy: float | None, **amounts: Any)
     return RoundRow(round=number, end_s=end_s, accuracy=accuracy, test_loss=None, train_loss=1.5, **known)
 
 
-def visit(number: int, client: int, start_s: float, down_s: float, compute_s: float, up_s: float) -> VisitRow:
+def visit(
+    number: int,
+    client: int,
+    start_s: float,
+    down_s: float,
+    compute_s: float,
+    up_s: float,
+    down: str = "whole",
+    nbytes: int = 1650,
+) -> VisitRow:
     """Visits are numbered as if clients 0 and 1 took part in every round."""
     ends = (start_s, start_s + down_s, start_s + down_s + compute_s, start_s + down_s + compute_s + up_s)
     known = {"visit": 2 * number + client, "round": number, "client": client, "device": "pi", "network": "lte"}
     times = dict(zip(("start_s", "down_end_s", "compute_end_s", "up_end_s"), ends, strict=True))
-    spent = {"bytes_down": 1650, "bytes_up": 1650, "nominal_bytes": 3200.0, "flops": 5e8, "nominal_flops": 5e8}
+    spent = {"bytes_down": nbytes, "bytes_up": 1650, "nominal_bytes": 3200.0, "flops": 5e8, "nominal_flops": 5e8}
     rest = {"staleness": 0, "shared_s": 0.0, "paused_s": 0.0, "joules": 25.0, "samples": 25, "steps": 1, "loss": 1.5}
-    return VisitRow(**{**known, "kind": "train", **times, **spent, **rest})  # type: ignore[arg-type]
-
-
-def transfers(number: int, client: int, direction: str, blocks: dict[str, int]) -> list[TransferRow]:
-    place = (2 * number + client, number, client, direction)
-    header = TransferRow(*place, "", "header", 50)
-    return [header, *(TransferRow(*place, "model", key, n) for key, n in blocks.items())]
+    payloads = {"down_payload": down, "up_payload": "whole"}
+    return VisitRow(**{**known, "kind": "train", **times, **spent, **rest, **payloads})  # type: ignore[arg-type]
 
 
 def fedavg_rounds() -> list[Commit]:
@@ -132,8 +138,7 @@ def fedavg_rounds() -> list[Commit]:
     commits = []
     for number, accuracy in enumerate((0.4, 0.6, 0.8)):
         visits = [visit(number, 0, 10.0 * number, 2, 3, 1), visit(number, 1, 10.0 * number, 2, 4, 4)]
-        sent = [t for c in (0, 1) for d in ("down", "up") for t in transfers(number, c, d, STEM | HEAD)]
-        commits.append(Commit(round_row(number, 10.0 * number + 10, accuracy), visits, sent, wall_seconds=1.5))
+        commits.append(Commit(round_row(number, 10.0 * number + 10, accuracy), visits, PAYLOADS, wall_seconds=1.5))
     return commits
 
 
@@ -141,13 +146,12 @@ def fedbr_rounds() -> list[Commit]:
     """Two rounds of 3 MB: the first sends the whole model, the second its last block only (alpha = 1)."""
     commits = []
     for number, accuracy in enumerate((0.3, 0.45)):
-        down = HEAD if number else STEM | HEAD
-        sent = [t for c in (0, 1) for t in transfers(number, c, "down", down) + transfers(number, c, "up", STEM | HEAD)]
+        down = ("head", 1250) if number else ("whole", 1650)
         amounts = {"bytes_down": 1_000_000, "nominal_bytes": 3.5e6, "flops": 1.5e9, "nominal_flops": 1.2e9}
         row = round_row(number, 6.0 * number + 6, accuracy, **amounts)
-        visits = [visit(number, client, 6.0 * number, 1, 3, 2) for client in (0, 1)]
+        visits = [visit(number, client, 6.0 * number, 1, 3, 2, *down) for client in (0, 1)]
         chosen = [ChoiceRow(number, client, 1, int(number == 0), 0.2, 0.5, 0.1, 1.0, 1.0, 0.1) for client in (0, 1)]
-        commits.append(Commit(row, visits, sent, chosen, wall_seconds=1.5))
+        commits.append(Commit(row, visits, PAYLOADS, chosen, wall_seconds=1.5))
     return commits
 
 

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.records.store import RoundRow, VisitRow, read
+from coordinator.records.schema import RoundRow, VisitRow
+from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
 from costmodel.fleet import devices as device
 from edge.protocol.config import Job, ModelProfile

@@ -1,0 +1,222 @@
+"""The tables of a ledger: their rows, and what the values in them mean.
+
+Tables ``rounds``, ``visits``, ``payload_shapes``, ``states``, ``checkpoints`` and ``meta``, and the table that a method
+brings along, hold virtual facts, equal for any number of workers; ``host_rounds`` and ``host_events`` hold what this
+machine did. The view ``transfers`` derives the bytes of every block in every visit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple, get_type_hints
+
+from edge.protocol.payload import ITEM_NBYTES, Shapes
+
+
+class RoundRow(NamedTuple):
+    """One committed round. Times are virtual and absolute; amounts are of the visits that ended in it."""
+
+    round: int
+    start_s: float
+    end_s: float
+    participants: int
+    """Training visits that counted."""
+    accuracy: float | None
+    """On the test set after this round; None where it was not evaluated."""
+    test_loss: float | None
+    train_loss: float | None
+    """Mean over visits of their mean local cross-entropy."""
+    bytes_down: int
+    bytes_up: int
+    nominal_bytes: float
+    flops: float
+    nominal_flops: float
+    joules: float
+    busy_s: float
+    """Seconds of all visits together."""
+    wasted_s: float
+    """Of these, seconds of visits that did not count; likewise bytes and joules."""
+    wasted_bytes: int
+    wasted_joules: float
+    critical: int | None
+    """The client that the round waited for last; None if nobody was waited for."""
+    bottleneck: str
+    """What that client's visit, or the wait for it, took most of: one of `BOTTLENECKS`; '' if there is none."""
+    model_sha256: str
+
+
+OWN_LINK, SERVER_LINK, COMPUTE, WAITING = "own link", "server link", "compute", "waiting"
+BOTTLENECKS = (OWN_LINK, SERVER_LINK, COMPUTE, WAITING)
+TRAIN, NO_OP, DOWNLOAD_ONLY, UPDATE_REJECTED, FAILED = "train", "zeroed", "listen", "refused", "failed"
+TRAINED = (TRAIN, NO_OP)
+"""Kinds of visit whose updates counted."""
+FAULTY = (NO_OP, UPDATE_REJECTED, FAILED)
+"""Kinds of visit whose updates could not be used as they were."""
+COUNTED = (*TRAINED, DOWNLOAD_ONLY)
+"""Kinds of visit that were not in vain."""
+
+
+class VisitRow(NamedTuple):
+    """One visit of one client, in the round in which it ended."""
+
+    visit: int
+    """Number of the visit in the order of the beginnings."""
+    round: int
+    client: int
+    device: str
+    network: str
+    kind: str
+    """``train``, ``zeroed`` (its update could not be used, and counted as no change), or ``listen`` for a download
+    only. Those that did not count: ``late`` (for the round's rule), ``lost`` (the client left, crashed or ran out of
+    power), ``cut`` (the run ended), ``refused`` (its update could not be used), ``failed`` (no worker could train
+    it)."""
+    staleness: int
+    """Server steps between the beginning of the visit and its use; 0 in synchronous rounds."""
+    start_s: float
+    down_end_s: float
+    compute_end_s: float
+    up_end_s: float
+    shared_s: float
+    """Lost because others used the same links."""
+    paused_s: float
+    """In which the client was away."""
+    bytes_down: int
+    bytes_up: int
+    nominal_bytes: float
+    flops: float
+    nominal_flops: float
+    joules: float
+    samples: int
+    """Examples trained on, an example counted each time; what was planned where the visit did not count."""
+    steps: int
+    loss: float | None
+    down_payload: str
+    """Shapes of what went down, by their name in `PayloadShapeRow`; '' where the visit was broken off."""
+    up_payload: str
+    """Shapes of what came up; '' where nothing did, or the visit was broken off."""
+
+
+class PayloadShapeRow(NamedTuple):
+    """One vector of a payload: what a message brings beside its header."""
+
+    payload: str
+    """Names the payload's shapes (`payload_name`); visits refer to it."""
+    round: int
+    """The first in which a visit's message had these shapes."""
+    slot: str
+    key: str
+    nbytes: int
+
+
+class HostEvent(NamedTuple):
+    """Something that happened to this machine's processes; never part of the result."""
+
+    kind: str
+    """worker_started, worker_joined, worker_memory, worker_retired, worker_died, task_failed, task_repeated,
+    task_given_up, late_reply, message_refused, listening, checkpoint_damaged, machine_changed"""
+    worker: str
+    """Its number; '' when no worker of ours is known to be concerned."""
+    detail: str
+    wall_seconds: float
+    """Unix time."""
+
+
+@dataclass(frozen=True)
+class MethodTable:
+    """A ledger table that a method brings along, for what its server side decides and learns visit by visit."""
+
+    name: str
+    row: type[NamedTuple]
+    """Its columns; the first two are ``round`` and ``client``."""
+    reports: Mapping[str, str] = field(default_factory=dict)
+    """Number that an update reports -> the column that holds it, so that a replay can report it again."""
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier() or self.name in TABLES:
+            raise ValueError(f"a method's table cannot be named {self.name!r}: use another plain word")
+        columns = get_type_hints(self.row)
+        if list(columns)[:2] != ["round", "client"] or not set(columns.values()) <= _TYPES.keys():
+            raise ValueError(f"table {self.name}: its columns are to be round, client, and int, float or str")
+
+
+SqlType = str
+_TYPES: Mapping[Any, SqlType] = {
+    int: "INTEGER",
+    float: "REAL",
+    str: "TEXT",
+    float | None: "REAL",
+    int | None: "INTEGER",
+}
+
+
+def column_types(row: type[Any]) -> dict[str, SqlType]:
+    """Column -> its SQL type."""
+    return {name: _TYPES[of] for name, of in get_type_hints(row).items()}
+
+
+def create(table: str, row: type[Any], extra: str = "") -> str:
+    """The statement that creates a table of such rows."""
+    columns = ", ".join(f'"{name}" {of}' for name, of in column_types(row).items())
+    return f"CREATE TABLE {table} ({columns}{extra})"
+
+
+TRANSFERS = """CREATE VIEW transfers AS
+    WITH
+        directions (direction) AS (VALUES ('down'), ('up')),
+        weights AS (SELECT payload, SUM(nbytes) AS nbytes FROM payload_shapes GROUP BY payload),
+        messages AS (
+            SELECT visit, round, client, direction, down_payload = '' AS cut,
+                CASE direction WHEN 'down' THEN down_payload ELSE up_payload END AS payload,
+                CASE direction WHEN 'down' THEN bytes_down ELSE bytes_up END AS nbytes
+            FROM visits, directions
+        )
+    SELECT visit, round, client, direction, '' AS slot, CASE WHEN cut THEN 'cut' ELSE 'header' END AS "key",
+        messages.nbytes - COALESCE(weights.nbytes, 0) AS nbytes
+        FROM messages LEFT JOIN weights USING (payload) WHERE cut OR payload != ''
+    UNION ALL
+    SELECT visit, messages.round, client, direction, slot, "key", payload_shapes.nbytes
+        FROM messages JOIN payload_shapes USING (payload)"""
+"""The bytes of one block in one direction of one visit. Slot '' and key 'header' for the header; slot '' and key 'cut'
+for all that a visit sent until it was broken off."""
+
+SCHEMA = (
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT)",
+    create("rounds", RoundRow, ", chain TEXT, files TEXT, PRIMARY KEY (round)"),
+    create("visits", VisitRow, ", PRIMARY KEY (visit)"),
+    create("payload_shapes", PayloadShapeRow),
+    "CREATE TABLE states (client INTEGER, round INTEGER, file TEXT, sha256 TEXT, PRIMARY KEY (client, round))",
+    "CREATE TABLE checkpoints (round INTEGER PRIMARY KEY, file TEXT, sha256 TEXT)",
+    "CREATE TABLE host_rounds (round INTEGER PRIMARY KEY, wall_s REAL)",
+    "CREATE TABLE host_events (kind TEXT, worker TEXT, detail TEXT, wall_s REAL)",
+    TRANSFERS,
+)
+
+
+TABLES = (
+    *("meta", "rounds", "visits", "payload_shapes", "transfers"),
+    *("states", "checkpoints", "host_rounds", "host_events"),
+)
+"""Names that a method's own table cannot have."""
+
+
+def payload_name(shapes: Shapes) -> str:
+    """A name for the shapes of a payload: 16 hexadecimal digits that follow from them."""
+    return _payload_name(tuple((slot, key, size) for slot, named in shapes.items() for key, size in named.items()))
+
+
+@lru_cache(maxsize=1024)
+def _payload_name(sizes: tuple[tuple[str, str, int], ...]) -> str:
+    return hashlib.sha256(json.dumps(sizes).encode()).hexdigest()[:16]
+
+
+def payload_rows(name: str, round: int, shapes: Shapes) -> list[PayloadShapeRow]:
+    """The rows of one payload's shapes, in the order of its vectors."""
+    return [
+        PayloadShapeRow(name, round, slot, key, ITEM_NBYTES * size)
+        for slot, named in shapes.items()
+        for key, size in named.items()
+    ]

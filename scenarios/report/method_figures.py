@@ -1,0 +1,83 @@
+"""Figures that methods bring along: drawn from a method's own ledger table, as its spec says."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from coordinator.methods.registry import resolve
+from coordinator.methods.spec import MethodFigure
+from scenarios.report import plot_style
+from scenarios.report.plot_style import INK
+from scenarios.report.run_reader import RecordedRun
+
+AVERAGED_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
+
+
+def figures_of(runs: Sequence[RecordedRun]) -> dict[str, MethodFigure]:
+    """Table -> the figure that is drawn from it, for all methods of these runs that bring one.
+
+    A method of the user's own that cannot be loaded here brings none.
+    """
+    found: dict[str, MethodFigure] = {}
+    for name in dict.fromkeys(run.method for run in runs):
+        try:
+            spec = resolve(name).objective
+        except ValueError:
+            continue
+        if spec.table is not None and spec.figure is not None:
+            found[spec.table.name] = spec.figure
+    return found
+
+
+def draw(table: str, figure: MethodFigure, runs: Sequence[RecordedRun]) -> Figure | None:
+    """Two panels for each run whose method has this table: clients by what was chosen, and means, by round."""
+    chosen = [(run, _counts(table, figure, run)) for run in runs if table in figures_of([run])]
+    chosen = [(run, counts) for run, counts in chosen if counts]
+    if not chosen:
+        return None
+    drawn, panels = plot_style.panels(2 * len(chosen), 2, 330)
+    values = sorted({value for _, counts in chosen for by_value in counts.values() for value in by_value})
+    shades = dict(zip(values, matplotlib.colormaps["YlGnBu"](np.linspace(0.25, 0.95, len(values))), strict=True))
+    for (run, counts), left, right in zip(chosen, panels[::2], panels[1::2], strict=True):
+        rounds = list(counts)
+        clients = {value: np.array([counts[round].get(value, 0.0) for round in rounds]) for value in values}
+        layers = [(f"{figure.symbol} = {value}", shades[value], clients[value]) for value in values]
+        plot_style.stack(left, rounds, layers)
+        _mark(left, table, figure, run, 1.05 * np.sum(list(clients.values()), axis=0).max())
+        left.set(title=f"{run.label}: {figure.counted_title}", xlabel="round", ylabel="clients")
+        left.legend(loc="upper left", bbox_to_anchor=(1, 1), handlelength=1, borderaxespad=0)
+        _average(right, table, figure, run)
+    return drawn
+
+
+def _counts(table: str, figure: MethodFigure, run: RecordedRun) -> Mapping[int, Mapping[int, float]]:
+    """Round -> value of the counted column -> clients."""
+    counts: defaultdict[int, dict[int, float]] = defaultdict(dict)
+    query = f'SELECT round, "{figure.counted}", COUNT(*) FROM {table} GROUP BY 1, 2 ORDER BY 1, 2'
+    for round, value, clients in run.query(query):
+        counts[round][value] = float(clients)
+    return counts
+
+
+def _mark(axes: Axes, table: str, figure: MethodFigure, run: RecordedRun, height: float) -> None:
+    """A triangle above the rounds in which the marked column is not 0 for some client."""
+    if figure.marked is not None:
+        column, label = figure.marked
+        marked = [row[0] for row in run.query(f'SELECT DISTINCT round FROM {table} WHERE "{column}" ORDER BY 1')]
+        axes.plot(marked, [height] * len(marked), "v", color=INK, ms=5, label=label)
+
+
+def _average(axes: Axes, table: str, figure: MethodFigure, run: RecordedRun) -> None:
+    columns = ", ".join(f'AVG("{column}")' for column in figure.averaged)
+    means = run.query(f"SELECT round, {columns} FROM {table} GROUP BY round ORDER BY round")
+    for index, label in enumerate(figure.averaged.values()):
+        colour = AVERAGED_COLOURS[index % len(AVERAGED_COLOURS)]
+        axes.plot([row[0] for row in means], [row[index + 1] for row in means], color=colour, label=label)
+    axes.set(title=f"{run.label}: {figure.averaged_title}", xlabel="round", ylabel="mean over clients (no unit)")
+    axes.legend(loc="upper right")
