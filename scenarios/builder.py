@@ -1,4 +1,4 @@
-"""What a scenario means for each part of a run: job, fleet, limits, round policy, and the server side of its method."""
+"""What a scenario means for each part of a run: job, fleet, and the server side of its method."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from typing import Any
 
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
 from coordinator.aggregation.server import ServerContext, ServerStrategy
-from coordinator.aggregation.update_checks import UpdateChecks
 from coordinator.methods.spec import CorrectionSpec
 from coordinator.records.chain import initial_hash
 from coordinator.records.checkpoints import CheckpointStore
 from coordinator.records.client_states import ClientStates
 from coordinator.records.store import Ledger
-from coordinator.rounds.asynchronous import POLICIES as ASYNCHRONOUS
-from coordinator.rounds.budget import Budget, ClientLimits, Limits
+from coordinator.rounds.budget import Budget
 from coordinator.rounds.evaluation import PoolEvaluator
-from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.pool_trainer import PoolTrainer
 from coordinator.rounds.run import FederatedRun, RoundFinished
 from coordinator.workers.task import Workers
@@ -29,10 +26,10 @@ from costmodel.fleet.csv_table import LARGEST_NBYTES
 from costmodel.fleet.fleet import Fleet
 from edge.data.json_partition import MOST_NBYTES
 from edge.protocol import codec
-from edge.protocol.config import ComponentConfig, Job, ModelConfig, ModelProfile, TrainConfig
+from edge.protocol.config import ComponentConfig, Job, ModelProfile
 from edge.protocol.payload import INNER_GRADIENT, Layout, Payload
 from scenarios import fleet_builder
-from scenarios.config.load import Loaded, ScenarioError, data_config
+from scenarios.config.load import Loaded, ScenarioError
 
 RUN_ID_BYTES = 8
 HEADERS_NBYTES = 4 * codec.MAX_HEADER_NBYTES
@@ -60,7 +57,7 @@ def _settled(loaded: Loaded, device: str) -> Loaded:
     defaults = loaded.model.on(device.partition(":")[0], loaded.scenario.model.width, train.precision)
     keys = ("precision", "memory_format", "pathways")
     missing = {key: getattr(defaults, key) for key in keys if getattr(train, key) is None}
-    settled = {"train": train.model_copy(update=missing)}
+    settled = {"train": replace(train, **missing)}
     return replace(loaded, scenario=loaded.scenario.model_copy(update=settled))
 
 
@@ -98,15 +95,14 @@ def job(loaded: Loaded, known: ModelProfile | None, device: str, cache: Path) ->
         down, up = travels(loaded, known.layout)
         keep = method.objective.kept_blocks(known.layout, down)
         flops = tuple((float(f), float(w), float(n), float(i)) for f, w, n, i in known.flops)
-    train = scenario.train.model_dump()
     return Job(
         run_id=initial_hash(identity(loaded), "")[: 2 * RUN_ID_BYTES],
         seed=scenario.seed,
         device=device,
         cache=str(cache),
-        model=ModelConfig(**scenario.model.model_dump()),
-        data=data_config(scenario),
-        train=TrainConfig(**train),
+        model=scenario.model,
+        data=scenario.data,
+        train=scenario.train,
         objective=ComponentConfig(method.objective.client, method.options_of(loaded.options, method.objective)),
         corrections=tuple(ComponentConfig(c.client, method.options_of(loaded.options, c)) for c in method.corrections),
         up=up,
@@ -147,19 +143,6 @@ def refused(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> dict[int
         raise ScenarioError(f"{loaded.name}: {error}") from None
 
 
-def limits(loaded: Loaded, stop_at_target: bool) -> Limits:
-    """The stop rules of a scenario."""
-    budget, rounds = loaded.scenario.budget.model_dump(exclude_none=True), loaded.scenario.rounds.max
-    client = ClientLimits(**budget.pop("client"))
-    target = loaded.scenario.stop.target_accuracy if stop_at_target else None
-    return Limits(rounds, **budget, client=client, target_accuracy=target)
-
-
-def rules(loaded: Loaded) -> RoundPolicy:
-    """The round policy of a scenario."""
-    return RoundPolicy(**loaded.scenario.rounds.model_dump(exclude={"max"}))
-
-
 def server(loaded: Loaded, description: ModelProfile, initial: Payload) -> ServerStrategy:
     """The method's server side, with those of its corrections, before the first round."""
     scenario, method = loaded.scenario, loaded.method
@@ -176,9 +159,9 @@ def server(loaded: Loaded, description: ModelProfile, initial: Payload) -> Serve
         samples=description.samples,
         histogram=description.histogram,
         optimiser=SERVER_OPTIMIZERS[scenario.server].make(loaded.server_options),
-        asynchronous=scenario.rounds.policy in ASYNCHRONOUS,
+        asynchronous=scenario.rounds.is_asynchronous,
         sum=scenario.aggregate.sum,
-        train=TrainConfig(**scenario.train.model_dump()),
+        train=scenario.train,
     )
     parts = [
         correction.server(_with_options(setup, loaded, correction))
@@ -207,8 +190,9 @@ def federated_run(
 
     ``refused``: client -> why it takes no part; the other arguments are the run's parts.
     """
-    method, checks = loaded.method, UpdateChecks(**loaded.scenario.faults.model_dump(exclude_none=True))
+    method, scenario = loaded.method, loaded.scenario
     keeps = bool(asked.kept_blocks) or method.keeps_slots
+    target = scenario.stop.target_accuracy if stop_at_target else None
     states = ClientStates(folder, asked.kept_blocks, method.keeps_slots) if keeps else None
     store = CheckpointStore(ledger, folder, server_side, states)
     run = FederatedRun(
@@ -218,13 +202,13 @@ def federated_run(
         description=description,
         server=server_side,
         clock=clock,
-        trainer=PoolTrainer(asked, method, description, server_side, workers, folder, checks, states),
+        trainer=PoolTrainer(asked, method, description, server_side, workers, folder, scenario.faults, states),
         evaluator=PoolEvaluator(asked, method.objective.evaluated, description, server_side, workers, states),
         recorder=store,
         states=states,
-        budget=Budget(limits(loaded, stop_at_target)),
-        rules=rules(loaded),
-        eval_every=loaded.scenario.eval.every,
+        budget=Budget(scenario.budget, scenario.rounds.max, target),
+        rules=scenario.rounds,
+        eval_every=scenario.eval.every,
         on_round=on_round,
         is_stopped=is_stopped,
         refused=refused,

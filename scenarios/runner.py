@@ -18,7 +18,7 @@ from coordinator.records.schema import HostEvent
 from coordinator.records.store import Ledger, has_rounds, read
 from coordinator.rounds.budget import USER
 from coordinator.rounds.run import RunFailed
-from coordinator.rounds.synchronous import POLICIES
+from coordinator.rounds.synchronous import run_rounds
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
 from coordinator.workers.task import PoolError, Stopped
@@ -229,6 +229,7 @@ def _run(
     with probe_worker(loaded, host.device, launcher, logs, stopped) as scout:
         description, initial = scout.describe(True)
     out = builder.refused(loaded, drawn, description)
+    scenario = loaded.scenario
     chain = initial_hash(builder.identity(loaded), description.data_sha256)
     if not again:
         known = environment(loaded, description, host, out, stop_at_target, plugin_sources.keep(own, folder))
@@ -272,7 +273,7 @@ def _run(
             before = ledger.wall_seconds()
             stopped_by = resume_checkpoint(run, store) if again else None
             try:
-                stopped_by = stopped_by or POLICIES[loaded.scenario.rounds.policy](run)
+                stopped_by = stopped_by or run_rounds(run)
             except Stopped:
                 stopped_by = USER
         store.remove_orphans()

@@ -29,13 +29,12 @@ from coordinator.records.checkpoints import CheckpointStore
 from coordinator.records.client_states import ClientStates
 from coordinator.records.names import PLACES
 from coordinator.records.store import Ledger, read
-from coordinator.rounds.asynchronous import run_asynchronous
-from coordinator.rounds.budget import Budget, Limits
+from coordinator.rounds.budget import Budget, RunLimits
 from coordinator.rounds.evaluation import PoolEvaluator
-from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.policy import PolicyName, RoundPolicy
 from coordinator.rounds.pool_trainer import PoolTrainer
 from coordinator.rounds.run import FederatedRun, RoundFinished
-from coordinator.rounds.synchronous import POLICIES
+from coordinator.rounds.synchronous import run_rounds
 from coordinator.workers.task import PoolTask, Reply, ReplyHandler, Workers
 from costmodel.clock import Clock
 from costmodel.fleet.availability import Renewal
@@ -182,7 +181,8 @@ def federation(
     clients: int = 4,
     participants: int | None = None,
     rounds: int = 2,
-    limits: Limits | None = None,
+    limits: RunLimits | None = None,
+    target: float | None = None,
     train: TrainConfig = TRAIN,
     partition: PartitionConfig = DIRICHLET,
     model: ModelConfig = DIGITS_CNN,
@@ -208,7 +208,7 @@ def federation(
     checks: UpdateChecks | None = None,
     **options: Any,
 ) -> FederatedRun:
-    """A run on digits that is ready to start; ``options`` are the method's, ``limits`` replaces ``rounds``.
+    """A run on digits that is ready to start; ``options`` are the method's.
 
     ``server`` and ``server_options`` are as a scenario's, or ``optimiser`` is in their place; ``travels``: as a
     scenario has it, (down, up). ``fleet`` is handed to `Fleet.build`, or to `clockwork` if there are ``seconds``;
@@ -243,7 +243,7 @@ def federation(
             description.samples,
             description.histogram,
             stepping,
-            POLICIES[rules.policy] is run_asynchronous,
+            rules.is_asynchronous,
             sum,
             train,
         )
@@ -273,7 +273,7 @@ def federation(
         evaluator=PoolEvaluator(job, row.evaluated, description, server_side, workers, states),
         recorder=CheckpointStore(ledger, folder, server_side, states),
         states=states,
-        budget=Budget(limits or Limits(rounds)),
+        budget=Budget(limits or RunLimits(), rounds, target),
         rules=rules,
         eval_every=eval_every,
         on_round=on_round,
@@ -284,7 +284,7 @@ def federation(
     return run
 
 
-def unsteady_world(policy: str) -> dict[str, Any]:
+def unsteady_world(policy: PolicyName) -> dict[str, Any]:
     """For `federation`: clients of all kinds that come and go, crash and differ from visit to visit."""
     return {
         "clients": 6,
@@ -371,7 +371,7 @@ def play(folder: Path, method: str | Method = "fedavg", **how: Any) -> Run:
     """Start a `federation` and let it run to its end."""
     run = federation(folder, method, **how)
     try:
-        return Run(run, POLICIES[run.rules.policy](run))
+        return Run(run, run_rounds(run))
     finally:
         store(run).ledger.close()
 

@@ -30,7 +30,7 @@ from edge.protocol.rng import keyed_generator
 from edge.training.trainer import LocalTrainer
 from scenarios.builder import job
 from scenarios.cache import cache_folder
-from scenarios.config.load import data_config, load
+from scenarios.config.load import load
 
 PROCESSES = 2
 SEED_STREAM = "batches"
@@ -49,9 +49,9 @@ class Floor:
 
     def __init__(self, toml: str, layout: str) -> None:
         scenario = load(toml).scenario
-        data = open_data(data_config(scenario), cache_folder())
+        data = open_data(scenario.data, cache_folder())
         self.train, self.seed = scenario.train, scenario.seed
-        self.shares = cached_partition(data_config(scenario), data, cache_folder()).train
+        self.shares = cached_partition(scenario.data, data, cache_folder()).train
         with mp.get_context("fork").Pool(1) as pool:
             self.initial = pool.apply(initial_model, (toml,))
         blocks = plain.blocks_of(scenario.model.name, images.CLASSES, scenario.model.width)

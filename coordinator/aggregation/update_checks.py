@@ -13,13 +13,15 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import Field
 
 from coordinator.aggregation.server import Model, ServerStrategy, check_reply
 from coordinator.records.schema import FAILED, NO_OP, TRAIN, UPDATE_REJECTED
 from coordinator.rounds.visit import PlannedVisit
+from edge.protocol.config import Section
 from edge.protocol.fixed_point import FixedPointSum
 from edge.protocol.messages import Totals, Update
 from edge.protocol.payload import MODEL, Floats, Payload, Vector
@@ -35,15 +37,19 @@ class InvalidUpdate(Exception):  # noqa: N818 - what it is, wherever it comes fr
 
 
 @dataclass(frozen=True)
-class UpdateChecks:
-    """What a run does about them."""
+class UpdateChecks(Section):
+    """What becomes of updates that cannot be used, and of clients that no worker can train."""
 
     on_bad_update: Literal["stop", "reject", "zero"] = "stop"
-    max_norm: float = math.inf
-    """How far an update may be from the model that it began with, as an L2 norm over what came up."""
+    """An update of wrong shape, with NaN or Inf, or beyond ``max_norm``: ends the run; does not count; or counts as one
+    that changed nothing."""
+    max_norm: Annotated[float | None, Field(gt=0)] = None
+    """How far an update may be from the model that the visit began with (L2); by default any distance."""
+    max_growth: Annotated[float, Field(gt=0)] = 1000.0
+    """And how far in any case, as a multiple of `Reach.scale`: no honest training comes near to it, but finite rubbish
+    does."""
     on_bad_client: Literal["stop", "skip"] = "stop"
-    max_growth: float = 1000.0
-    """How far an update may be from the model that it began with, as a multiple of `Reach.scale`."""
+    """A visit that ended three workers in a row: ends the run; or does not count."""
 
     @property
     def stops(self) -> bool:
@@ -117,10 +123,9 @@ def too_far(faults: UpdateChecks, whose: str, payload: Payload, base: Model, rea
             if key not in base or vector.data.size != base[key].data.size:
                 return f"{whose}: {slot}/{key} of {vector.data.size} numbers is no vector of the model"
         norm = _distance(named, base)
-        if not norm <= faults.max_norm:
-            return (
-                f"{whose}: changes the model by a norm of {norm:.6g}, more than faults.max_norm = {faults.max_norm:g}"
-            )
+        most = faults.max_norm
+        if most is not None and not norm <= most:
+            return f"{whose}: changes the model by a norm of {norm:.6g}, more than faults.max_norm = {most:g}"
         if not norm <= bound:
             return f"{whose}: changes the model by a norm of {norm:.6g}, more than {bound:.6g} ({_why(faults, reach)})"
     return None
@@ -138,7 +143,7 @@ def sums_too_far(faults: UpdateChecks, totals: Totals, share: float, base: Model
     }
     part = {key: Vector(vector.data * np.float32(share)) for key, vector in base.items()}
     whole = replace(reach, initial_norm=reach.initial_norm * share, moved=reach.moved * share)
-    limit = replace(faults, max_norm=faults.max_norm * share)
+    limit = replace(faults, max_norm=None if faults.max_norm is None else faults.max_norm * share)
     return too_far(limit, f"sums of clients with {share:.6g} of the mean", summed, part, whole)
 
 

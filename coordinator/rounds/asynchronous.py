@@ -46,7 +46,6 @@ if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never l
 RETRY = "retry"
 LOST_ROUNDS = 10
 """A round of the ledger is given up when as many visits were lost as so many rounds need."""
-POLICIES = ("fedasync", "fedbuff")
 
 
 @dataclass
@@ -135,7 +134,7 @@ class _AsynchronousRun:
         self._open()
 
     def play(self) -> str:
-        run, limit = self.run, self.run.budget.limits.virtual_seconds
+        run, limit = self.run, self.run.budget.ends_at
         while self.stopped_by is None:
             run.check_stop()
             self._fill()
@@ -156,7 +155,7 @@ class _AsynchronousRun:
     def _fill(self) -> None:
         """Begin visits until as many are under way as may be; where nobody is there, try again when somebody is."""
         run = self.run
-        is_over = run.clock.now >= run.budget.limits.virtual_seconds
+        is_over = run.clock.now >= run.budget.ends_at
         while len(self.under_way) < self.rules.participants and self.refused_by is None and not is_over:
             client = self.idle.take(run.visits, run.clock.now)
             if client is None:
@@ -204,10 +203,9 @@ class _AsynchronousRun:
         self.record.method_rows += [row._replace(round=self.record.round) for row in learned]
         run.server.accumulate(self._moved(one, reply, run.server.model))
         self.arrived += 1
-        if self.arrived == (1 if self.rules.policy == "fedasync" else self.rules.buffer):
+        if self.arrived == self.rules.updates_per_step:
             self._step()
-        whole = self.rules.participants if self.rules.policy == "fedasync" else 1
-        return self._close() if self.steps == whole else None
+        return self._close() if self.steps == self.rules.steps_per_round else None
 
     def _in_vain(self, one: _VisitInFlight, ended: VisitEnded, kind: str) -> str | None:
         """A visit has ended for nothing; returns the rule that stops the run after it, or None."""

@@ -11,7 +11,11 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
+from typing import Annotated
+
+from coordinator.rounds.quantities import Flops, Joules, NBytes, Seconds
+from edge.protocol.config import Also, Section
 
 TARGET, ROUNDS, SECONDS, BYTES, BYTES_DOWN, BYTES_UP, FLOPS, JOULES, CLIENTS, USER = (
     "target",
@@ -57,32 +61,26 @@ _COLUMNS = tuple(column.name for column in fields(Cost))
 
 
 @dataclass(frozen=True)
-class ClientLimits:
-    """What one client may spend in the whole run; inf where there is no limit."""
+class Limits(Section):
+    """What may be spent in the whole run, and is never overspent; by default there is no limit."""
 
-    bytes: float = math.inf
-    bytes_down: float = math.inf
-    bytes_up: float = math.inf
-    flops: float = math.inf
-    joules: float = math.inf
-    virtual_seconds: float = math.inf
-    """Of being at work."""
+    virtual_seconds: Annotated[Seconds | None, Also("time", "seconds")] = None
+    """Until the run ends; of a client, those in which it is at work."""
+    bytes: Annotated[NBytes | None, Also("bandwidth", "traffic")] = None
+    """Down and up together."""
+    bytes_down: NBytes | None = None
+    """From the server to clients."""
+    bytes_up: NBytes | None = None
+    """From clients to the server."""
+    flops: Flops | None = None
+    joules: Annotated[Joules | None, Also("energy")] = None
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What ends a run; inf or None where there is no limit."""
+class RunLimits(Limits):
+    """What all clients together may spend, and each of them."""
 
-    rounds: int
-    virtual_seconds: float = math.inf
-    bytes: float = math.inf
-    """Down and up together, of all clients."""
-    flops: float = math.inf
-    joules: float = math.inf
-    target_accuracy: float | None = None
-    bytes_down: float = math.inf
-    bytes_up: float = math.inf
-    client: ClientLimits = field(default_factory=ClientLimits)
+    client: Limits = Limits()
     """A client that has no more to spend takes part no more."""
 
 
@@ -91,19 +89,25 @@ FLEET_RULES = (BYTES, BYTES_DOWN, BYTES_UP, FLOPS, JOULES)
 CLIENT_RULES = (*FLEET_RULES, SECONDS)
 
 
-def _exceeded(limits: Limits | ClientLimits, rules: Sequence[str], cost: Cost) -> str | None:
+def _exceeded(limits: Limits, rules: Sequence[str], cost: Cost) -> str | None:
     """The first of these rules that does not allow so much."""
-    return next((rule for rule in rules if getattr(cost, rule) > getattr(limits, rule)), None)
+    for rule in rules:
+        limit = getattr(limits, rule)
+        if limit is not None and getattr(cost, rule) > limit:
+            return rule
+    return None
 
 
 class Budget:
-    """What has been spent, and what is reserved for visits under way."""
+    """What has been spent, and what is reserved for visits under way; and the rules that end a run otherwise."""
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
+    def __init__(self, limits: RunLimits, rounds: int, target_accuracy: float | None = None) -> None:
+        self.limits, self.rounds, self.target_accuracy = limits, rounds, target_accuracy
+        self.ends_at = math.inf if limits.virtual_seconds is None else limits.virtual_seconds
+        """The virtual second in which the run is over"""
         self.spent = Cost()
         self._by_client: defaultdict[int, Cost] = defaultdict(Cost)
-        self._is_limited = any(getattr(limits, rule) < math.inf for rule in FLEET_RULES)
+        self._is_limited = any(getattr(limits, rule) is not None for rule in FLEET_RULES)
         self._under_way: Counter[Cost] = Counter()
 
     def reserve(self, costs: Sequence[Cost]) -> tuple[list[bool], str | None]:
@@ -145,7 +149,6 @@ class Budget:
 
     def reached(self, rounds: int, accuracy: float | None) -> str | None:
         """The rule that ends the run after this many rounds, or None."""
-        target = self.limits.target_accuracy
-        if target is not None and accuracy is not None and accuracy >= target:
+        if self.target_accuracy is not None and accuracy is not None and accuracy >= self.target_accuracy:
             return TARGET
-        return ROUNDS if rounds >= self.limits.rounds else None
+        return ROUNDS if rounds >= self.rounds else None

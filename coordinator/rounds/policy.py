@@ -4,36 +4,63 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal, get_args
 
-Staleness = Literal["constant", "hinge", "polynomial"]
+from pydantic import Field
+
+from coordinator.rounds.quantities import Seconds
+from edge.protocol.config import Also, Section
+
+SynchronousPolicy = Literal["sync", "over_select", "deadline"]
+AsynchronousPolicy = Literal["fedasync", "fedbuff"]
+PolicyName = Literal[SynchronousPolicy, AsynchronousPolicy]
+POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
+ASYNCHRONOUS: tuple[str, ...] = get_args(AsynchronousPolicy)
 
 
 @dataclass(frozen=True)
-class RoundPolicy:
-    """The round policy and its numbers; each is used by the policies named with it."""
+class RoundPolicy(Section):
+    """Who takes part, and for how long; some numbers are used by the policies named with them alone."""
 
-    policy: str = "sync"
-    participants: int = 1
-    """Clients of a round; in asynchronous policies, visits under way at a time."""
-    over_select: float = 1.3
+    policy: PolicyName = "sync"
+    """Who is waited for: everyone; the first ``participants`` of more; those in time; or nobody."""
+    participants: Annotated[int, Field(ge=1), Also("cohort", "clients_per_round")] = 10
+    """Clients per round; in fedasync and fedbuff, visits under way at a time."""
+    max: Annotated[int, Field(ge=1), Also("num_rounds", "n_rounds", "rounds")] = 100
+    """The run ends after so many rounds; in fedasync a round is ``participants`` updates."""
+    over_select: Annotated[float, Field(ge=1, le=1e6), Also("overcommit", "over_commit")] = 1.3
     """over_select: so many times ``participants`` begin, and the first ``participants`` count."""
-    deadline: float = 270.0
-    """deadline: seconds from the beginning of the visits after which none counts."""
-    min_fraction: float = 0.0
-    """deadline: a round in which fewer of its visits are done changes nothing."""
-    mixing: float = 0.6
+    deadline: Annotated[Seconds, Also("timeout")] = 270.0
+    """deadline: from the beginning of the visits until they are broken off."""
+    min_fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """deadline: a round in which a smaller share of the visits is done changes nothing."""
+    mixing: Annotated[float, Field(gt=0, le=1)] = 0.6
     """fedasync: share of a fresh update in the new global model."""
-    buffer: int = 10
+    buffer: Annotated[int, Field(ge=1, le=1_000_000), Also("buffer_size")] = 10
     """fedbuff: updates per server step."""
-    server_lr: float = 1.0
+    server_lr: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     """fedbuff: factor on the mean of the buffered changes, weighted as the method's replies are."""
-    staleness: Staleness = "polynomial"
+    staleness: Literal["constant", "hinge", "polynomial"] = "polynomial"
     """fedasync, fedbuff: how an update counts that was made from a model of s server steps ago."""
-    staleness_power: float = 0.5
+    staleness_power: Annotated[float, Field(ge=0, le=1e6)] = 0.5
     """a of (s + 1)^-a (polynomial) and 1 / (a (s - b) + 1) (hinge, for which FedAsync's authors take 10)."""
-    staleness_from: int = 4
-    """b of the hinge, below which an update counts in full."""
+    staleness_from: Annotated[int, Field(ge=0)] = 4
+    """b of the hinge: up to there an update counts in full."""
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether visits begin and end one by one."""
+        return self.policy in ASYNCHRONOUS
+
+    @property
+    def updates_per_step(self) -> int:
+        """Updates that an asynchronous policy's server step needs."""
+        return self.buffer if self.policy == "fedbuff" else 1
+
+    @property
+    def steps_per_round(self) -> int:
+        """Server steps of a round of the ledger in an asynchronous policy."""
+        return 1 if self.policy == "fedbuff" else self.participants
 
     @property
     def cohort(self) -> int:

@@ -22,7 +22,7 @@ from coordinator.methods.spec import Options
 from coordinator.records.client_states import ClientStates
 from coordinator.records.round_record import NOT_EVALUATED, RoundRecord
 from coordinator.records.schema import RoundRow, VisitRow
-from coordinator.rounds.budget import Budget, ClientLimits, Cost
+from coordinator.rounds.budget import Budget, Cost, Limits
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.ports import (
     Arrays,
@@ -135,12 +135,12 @@ class FederatedRun:
 
     def eligible(self, candidates: Sequence[int], round: int) -> list[int]:
         """Those whose batteries and budgets pay for another visit, if it began after ``round`` server steps."""
-        if self.clock.fleet.battery_joules == math.inf and self.budget.limits.client == ClientLimits():
+        if self.clock.fleet.battery_joules == math.inf and self.budget.limits.client == Limits():
             return list(candidates)
         return [client for client in candidates if self.clock.has_power(client) and self._affords(client, round)]
 
     def _affords(self, client: int, round: int) -> bool:
-        if self.budget.limits.client == ClientLimits():
+        if self.budget.limits.client == Limits():
             return True
         visit = self.prepare(client, round)
         return self.budget.admits(client, self.uncontended_cost(visit))

@@ -14,7 +14,7 @@ is discarded, and nobody is charged for it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import compress
 from typing import TYPE_CHECKING
@@ -76,13 +76,9 @@ def _finished_behind(run: FederatedRun, following: _SynchronousRound, ended: Pen
     return None if ended is None else run.commit_when_evaluated(ended)
 
 
-POLICIES: dict[str, Callable[[FederatedRun], str]] = {
-    "sync": run_synchronous,
-    "over_select": run_synchronous,
-    "deadline": run_synchronous,
-    "fedasync": run_asynchronous,
-    "fedbuff": run_asynchronous,
-}
+def run_rounds(run: FederatedRun) -> str:
+    """Run rounds of the run's policy until a rule stops them, and name it."""
+    return run_asynchronous(run) if run.rules.is_asynchronous else run_synchronous(run)
 
 
 def accepted(
@@ -137,7 +133,7 @@ class _SynchronousRound:
 
     def open(self) -> None:
         """Draw who takes part, see when the visits end, and have those that count trained."""
-        run, limit = self.run, self.run.budget.limits.virtual_seconds
+        run, limit = self.run, self.run.budget.ends_at
         run.check_stop()
         able = run.eligible(run.candidates, self.number)
         begun = run.clock.first_available(able)
@@ -159,7 +155,7 @@ class _SynchronousRound:
         self.counts, end = accepted(run.rules, self.visits, timeline, run.clock.now)
         self.awaited = self.counts
         self.closes_at = end + self._adding_up(self.visits, self.counts)
-        if self.closes_at <= run.budget.limits.virtual_seconds:
+        if self.closes_at <= run.budget.ends_at:
             run.server.started(self.number, [visit.dispatch for visit in self.visits])
             trained = [visit for visit in self._counted if visit.kind == "train"]
             self.training = CohortTraining(run.trainer, run.server, trained)
@@ -282,7 +278,7 @@ class _SynchronousRound:
 
     def _cut(self) -> PendingCommit:
         """The clock's budget ends in mid-round: charge what was spent by then; nothing counts, nothing is trained."""
-        limit = self.run.budget.limits.virtual_seconds
+        limit = self.run.budget.ends_at
         conditions, timeline = self._broken_off(*self._timed(self.visits), limit)
         self.run.clock.advance(limit)
         self.counts = np.zeros(len(self.visits), bool)

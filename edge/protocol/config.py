@@ -1,6 +1,7 @@
 """What a worker is told, and what it answers before round 0: plain frozen records, no torch.
 
-`Job` travels once, in the welcome; `ModelProfile` is the answer to describe. Both are validated on receipt.
+`Job` travels once, in the welcome; `ModelProfile` is the answer to describe. Both are validated on receipt. Those parts
+of a job that users choose are tables of a scenario: every field with its range, its default and its meaning.
 """
 
 from __future__ import annotations
@@ -8,11 +9,11 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from edge.protocol.payload import Layout
 
@@ -21,51 +22,61 @@ T = TypeVar("T")
 CPU = "cpu"
 
 
-class _Strict:
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+class Section:
+    """Base of frozen records that are validated where they are read, and trusted where code makes them."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class Also:
+    """Names that other tools use for a key, so that a message can name ours."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
 
 
 @dataclass(frozen=True)
-class ModelConfig(_Strict):
-    """Which model, how wide, and how it is cut into blocks."""
+class ModelConfig(Section):
+    """Which model, how wide, cut into which blocks."""
 
-    name: str
-    width: int | None = None
-    """Channels of the first stage, for models that have a width; None is the model's own."""
+    name: Annotated[str, Also("arch", "net")] = "digits-cnn"
+    width: Annotated[int | None, Field(ge=1, le=4096)] = None
+    """Channels of the first stage; by default the model's own."""
     blocks: str = "stages"
-    """``stages``: the model's own blocks; ``balanced:M``: its units cut into M blocks of as equal bytes as possible."""
+    """``stages``: the model's own; ``balanced:M``: M blocks of as equal bytes as the order of its units allows."""
 
 
 @dataclass(frozen=True)
-class PartitionConfig(_Strict):
-    """How the training examples are shared among clients."""
+class PartitionConfig(Section):
+    """How the training examples are shared among clients (``fedbr list partitions``)."""
 
     kind: Literal["iid", "dirichlet", "dirichlet-unbalanced", "epsilon", "natural", "file"] = "iid"
     alpha: float = 0.3
-    """Concentration of both Dirichlet partitions."""
+    """Concentration of both Dirichlet partitions; smaller is more uneven."""
     epsilon: int = 7
     """FedBR's non-IID level, 0..9."""
-    min_samples: int = 10
-    """Unbalanced Dirichlet: drawn again while a client holds fewer."""
-    max_tries: int = 1000
-    """Unbalanced Dirichlet: draws before giving up with an error."""
+    min_samples: Annotated[int, Field(ge=0)] = 10
+    """dirichlet-unbalanced: drawn again while a client holds fewer examples."""
+    max_tries: Annotated[int, Field(ge=1)] = 1000
+    """dirichlet-unbalanced: draws before giving up with an error; fewer where there are very many clients."""
     file: str | None = None
-    """JSON ``{client: [indices]}`` for kind = file."""
-    seed: int = 0
+    """JSON {client: [indices]} for kind = "file"."""
+    seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the partition alone, so that runs with different seeds can share one."""
 
 
 @dataclass(frozen=True)
-class DataConfig(_Strict):
-    """Which data set, where it may be, and how it is shared among clients."""
+class DataConfig(Section):
+    """Which data set, and who holds what of it."""
 
-    name: str
+    name: Annotated[str, Also("dataset")] = "digits"
     root: str | None = None
-    """Folder searched first; if named and the set is not in it, that is an error."""
-    clients: int = 10
-    partition: PartitionConfig = field(default_factory=PartitionConfig)
+    """Folder searched first; if it is named and lacks the set, that is an error."""
+    clients: Annotated[int, Field(ge=1, le=1_000_000), Also("num_clients", "n_clients")] = 10
+    """How many clients there are."""
+    partition: PartitionConfig = PartitionConfig()
     augment: str = "default"
-    """``default``: what the set's profile says; ``none``; or a profile by name."""
+    """``default``: the set's own profile; ``none``: normalisation alone; or a profile's name."""
     download: bool = True
     """Whether torchvision may fetch a set that is found nowhere."""
 
@@ -82,32 +93,42 @@ class TrainingPlan:
 
 
 @dataclass(frozen=True)
-class TrainConfig(_Strict):
+class TrainConfig(Section):
     """Local SGD."""
 
-    lr: float = 0.1
-    lr_decay: float = 1.0
-    """Factor per round, applied at dispatch."""
-    momentum: float = 0.0
+    lr: Annotated[float, Field(ge=0, le=1e6), Also("learning_rate", "eta", "step_size")] = 0.1
+    """Learning rate of round 0."""
+    lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Factor on the learning rate per round."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     nesterov: bool = False
-    weight_decay: float = 0.0
-    clip: float = 0.0
+    weight_decay: Annotated[float, Field(ge=0), Also("l2", "wd")] = 0.0
+    """L2 decay, added to the gradient after clipping."""
+    clip: Annotated[float, Field(ge=0), Also("max_grad_norm", "grad_clip")] = 0.0
     """Joint L2 norm that gradients are scaled down to; 0 is off."""
-    batch: int = 50
-    local_epochs: int = 1
-    local_steps: int | None = None
-    """If set, exactly so many steps, over as many epochs as it takes; it replaces ``local_epochs``."""
+    batch: Annotated[int, Field(ge=1), Also("batch_size")] = 50
+    """Examples per step."""
+    local_epochs: Annotated[int, Field(ge=0), Also("epochs")] = 1
+    """Passes over a client's examples per visit."""
+    local_steps: Annotated[int | None, Field(ge=0), Also("steps", "iterations")] = None
+    """Exactly so many steps per visit, over as many epochs as it takes, instead of local_epochs."""
     drop_last: bool = False
-    precision: Literal["fp32", "bf16", "tf32"] = "fp32"
-    """In what training computes (`edge.training.sgd`); tf32 is for CUDA devices. Part of the result, as the next two
-    are."""
-    memory_format: Literal["contiguous", "channels_last"] = "contiguous"
+    """Whether a short last batch is left out."""
+    precision: Annotated[Literal["fp32", "bf16", "tf32"] | None, Also("dtype", "amp")] = None
+    """What training computes in: fp32; bf16 (layers in bfloat16; fast on GPUs, and on CPUs with AVX512-BF16 or AMX);
+    tf32 (CUDA devices only). Models are kept, sent and evaluated in fp32 in any case.
+
+    Where a scenario leaves this or one of the next two keys out, `scenarios.builder` fills in what is fastest for the
+    model on the device in use, since all three are part of the result; a worker takes None for the first choice."""
+    memory_format: Literal["contiguous", "channels_last"] | None = None
     """How images lie in memory; it changes the order of sums."""
-    pathways: Literal["each", "sweep"] = "each"
-    """How hybrid pathways are run (`edge.training.pathways`); it changes the order of sums."""
+    pathways: Literal["each", "sweep"] | None = None
+    """How the hybrid pathways of FedMLB and FedBR are run: each, one after the other; sweep, all that stand before a
+    block together as one larger batch. It changes the order of sums."""
     graphs: bool = False
-    """Whether steps are captured in CUDA graphs and replayed (`edge.training.cuda_graphs`)."""
-    threads: int = 1
+    """CUDA devices only: capture a step in a graph and replay it, which spares launches. Not yet run on any GPU."""
+    threads: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Threads of one CPU worker; part of the result, since it changes the order of sums."""
 
     def lr_in(self, round: int) -> float:
         """The step size of visits that begin after so many server steps."""
@@ -140,7 +161,7 @@ class TrainConfig(_Strict):
 
 
 @dataclass(frozen=True)
-class ComponentConfig(_Strict):
+class ComponentConfig(Section):
     """A client side (objective or correction) by dotted name, with its options."""
 
     component: str
@@ -149,7 +170,7 @@ class ComponentConfig(_Strict):
 
 
 @dataclass(frozen=True)
-class Job(_Strict):
+class Job(Section):
     """All that a worker must know to serve any client of one run."""
 
     run_id: str

@@ -82,7 +82,7 @@ class Sgd:
             flat.add_(step, alpha=-self.lr)
 
 
-def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
+def autocast(precision: str | None, device: torch.device) -> AbstractContextManager[object]:
     """Where the loss of a training step is computed in this precision (``tf32`` is set for a whole process)."""
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
 

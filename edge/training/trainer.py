@@ -51,7 +51,7 @@ class LocalTrainer:
         if job.train.graphs:
             # For all of this process: steps are captured where they run, which cannot be the default stream.
             torch.cuda.set_stream(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
-        self.memory_format = MEMORY_FORMATS[job.train.memory_format]
+        self.memory_format = MEMORY_FORMATS[job.train.memory_format or "contiguous"]
         self.dataset = dataset(job.data.name)
         self.profile = profile_for(self.dataset, job.data.augment)
 
@@ -196,7 +196,7 @@ class LocalTrainer:
             keep=job.kept_blocks,
             local=lambda: self.train_set.in_order(indices, job.eval_batch),
             device=self.device,
-            pathways=job.train.pathways,
+            pathways=job.train.pathways or "each",
             train=job.train,
         )
 

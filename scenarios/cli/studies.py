@@ -158,7 +158,7 @@ def verify(
 def stress(
     clients: Annotated[int, typer.Option("--clients", min=1, max=10_000_000, help="how many there are")],
     cohort: Annotated[int | None, typer.Option("--cohort", min=1, help="how many take part; by default all")] = None,
-    policy: Annotated[str, typer.Option("--policy", help="sync, over_select, deadline, fedasync or fedbuff")] = "sync",
+    policy: Annotated[str, typer.Option("--policy", help="as a scenario's rounds.policy")] = "sync",
     contended: Annotated[bool, typer.Option("--contended", help="let the server's link be the bottleneck")] = False,
     seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
     as_json: Json = False,

@@ -5,24 +5,22 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 
-from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from scenarios.config.schema import Section
+from edge.protocol.config import Also, Section
+from scenarios.config.schema import fields
 
 
-def known_keys(section: type[BaseModel], at: str = "") -> dict[str, str]:
+def known_keys(table: type, at: str = "") -> dict[str, str]:
     """Every dotted key, and every name that other tools use for it, with the key it stands for."""
     keys: dict[str, str] = {}
-    for name, field in section.model_fields.items():
+    for name, field in fields(table).items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, Section):
             keys |= known_keys(kind, f"{at}{name}.")
             keys[f"{at}{name}"] = f"{at}{name}"
         else:
-            extra = field.json_schema_extra
-            others = extra.get("also", []) if isinstance(extra, dict) else []
-            assert isinstance(others, list)
+            others = [other for each in field.metadata if isinstance(each, Also) for other in each.names]
             keys |= {f"{at}{other}": f"{at}{name}" for other in [name, *others]}
     return keys
 
@@ -35,7 +33,7 @@ def is_branch(part: str | int) -> bool:
 
 A_TABLE = "must be a table"
 KINDS = {
-    "model_type": A_TABLE,
+    "dataclass_type": A_TABLE,
     "dict_type": A_TABLE,
     "tuple_type": "must be a list",
     "missing": "too few values",
@@ -46,7 +44,7 @@ KINDS = {
 
 def error_message(error: ErrorDetails, key: str, known: Mapping[str, str]) -> str:
     """What pydantic found wrong with ``key``; ``known`` as of `known_keys`."""
-    if error["type"] == "extra_forbidden":
+    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"unknown key {key}{_did_you_mean(key, known)}"
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "literal_error":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,15 @@ from pydantic import ValidationError
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS, ServerOptimizerOptions
 from coordinator.methods.registry import Method, resolve
 from coordinator.methods.spec import Options
-from coordinator.rounds.asynchronous import POLICIES as ASYNCHRONOUS
+from coordinator.rounds.quantities import LARGEST_INTEGER
 from costmodel.units import LARGEST
 from edge.data.locate import check_root
 from edge.data.partitioning import check_partition
 from edge.data.registry import DataSet, dataset
 from edge.models.registry import ModelRow, model
-from edge.protocol.config import DataConfig, PartitionConfig
 from scenarios.config import validation
 from scenarios.config.error_messages import error_message, is_branch, known_keys
-from scenarios.config.schema import LARGEST_INTEGER, Scenario
+from scenarios.config.schema import Scenario
 from scenarios.config.toml_source import COMMAND_LINE, ValueOrigin, find, leaves, parse, read, set_key
 from scenarios.errors import ScenarioError as ScenarioError
 
@@ -120,9 +119,9 @@ def _resolve(name: str, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
     architecture: ModelRow = valid("model.name", model, scenario.model.name)
     blocks: int = valid("model.blocks", architecture.block_count, scenario.model.blocks)
     valid("method_options", lambda: method.check(options, blocks))
-    if scenario.rounds.policy in ASYNCHRONOUS:
+    if scenario.rounds.is_asynchronous:
         valid("rounds.policy", lambda: method.check_asynchronous(options))
-    valid("data.partition", lambda: check_partition(data_config(scenario), data))
+    valid("data.partition", lambda: check_partition(scenario.data, data))
     valid("data.partition.kind", lambda: validation.check_own_examples(method, scenario))
     valid("eval.subset", lambda: validation.check_subset(method, scenario))
     valid("train.nesterov", lambda: validation.check_nesterov(scenario))
@@ -136,10 +135,8 @@ def _resolve(name: str, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
     update: dict[str, Any] = {
         "method": method.name,
         **own,
-        "model": scenario.model.model_copy(update={"width": scenario.model.width or architecture.width}),
-        "aggregate": scenario.aggregate.model_copy(
-            update={"weights": scenario.aggregate.weights or method.objective.weights}
-        ),
+        "model": replace(scenario.model, width=scenario.model.width or architecture.width),
+        "aggregate": replace(scenario.aggregate, weights=scenario.aggregate.weights or method.objective.weights),
     }
     resolved = scenario.model_copy(update=update)
     return Loaded(name, resolved, method, options, server_options, data, architecture, blocks)
@@ -180,9 +177,3 @@ def _named(key: str, make: Any, value: str) -> Any:
         return make(value)
     except ValueError as error:
         raise ValueError(f"{key}: {error}") from None
-
-
-def data_config(scenario: Scenario) -> DataConfig:
-    """The data section as workers get it."""
-    data = scenario.data.model_dump()
-    return DataConfig(**{**data, "partition": PartitionConfig(**data["partition"])})

@@ -1,4 +1,6 @@
-"""What a scenario may say: typed, frozen, every field with its unit and default. Unknown keys are refused.
+"""The tables of a scenario: typed, frozen, every field with its unit and default. Unknown keys are refused.
+
+A table that a part of a run is given as it stands is defined beside that part; the others are here.
 
 Quantities take units (``"50 GB"``, ``"20 Mbit/s"``, ``"15 min"``) and are kept in SI: bytes, bit/s, seconds, FLOPs,
 joules.
@@ -6,116 +8,29 @@ joules.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import AllowInfNan, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.fields import FieldInfo
 
+from coordinator.aggregation.update_checks import UpdateChecks
+from coordinator.rounds.budget import RunLimits
+from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.quantities import Joules, Seconds
 from costmodel import units
+from edge.protocol.config import Also, DataConfig, ModelConfig, Section, TrainConfig
 
-LARGEST_INTEGER = 2**53
-"""As far as float64 counts exactly; no integer of a scenario needs more."""
-
-NBytes = Annotated[int, BeforeValidator(units.nbytes), Field(gt=0, le=LARGEST_INTEGER)]
 Rate = Annotated[float, AllowInfNan(True), BeforeValidator(units.bits_per_second), Field(ge=1)]
 """inf is a link that is never a bottleneck."""
-Seconds = Annotated[float, BeforeValidator(units.seconds), Field(gt=0)]
-Flops = Annotated[float, BeforeValidator(units.flops), Field(gt=0)]
-Joules = Annotated[float, BeforeValidator(units.joules), Field(gt=0)]
 Share = Annotated[float, Field(gt=0)]
 Sigma = Annotated[float, Field(ge=0, le=5)]
 Names = Annotated[list[str], Field(fail_fast=True)]
 """Perhaps a million: what is wrong with each of them would fill gigabytes."""
 
 
-class Section(BaseModel):
-    """A table of a scenario."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
-
-
-def also(*names: str) -> dict[str, Any]:
-    """Names that other tools use for a key, so that a message can name ours."""
-    return {"also": list(names)}
-
-
-class PartitionSection(Section):
-    """How the training examples are shared among clients (``fedbr list partitions``)."""
-
-    kind: Literal["iid", "dirichlet", "dirichlet-unbalanced", "epsilon", "natural", "file"] = "iid"
-    alpha: float = 0.3
-    """Concentration of both Dirichlet partitions; smaller is more uneven."""
-    epsilon: int = 7
-    """FedBR's non-IID level, 0..9."""
-    min_samples: int = Field(default=10, ge=0)
-    """dirichlet-unbalanced: drawn again while a client holds fewer examples."""
-    max_tries: int = Field(default=1000, ge=1)
-    """dirichlet-unbalanced: draws before giving up with an error; fewer where there are very many clients."""
-    file: str | None = None
-    """JSON {client: [indices]} for kind = "file"."""
-    seed: int = Field(default=0, ge=0)
-    """Seed of the partition alone, so that runs with different seeds can share one."""
-
-
-class DataSection(Section):
-    """Which data set, and who holds what of it."""
-
-    name: str = Field(default="digits", json_schema_extra=also("dataset"))
-    root: str | None = None
-    """Folder searched first; if it is named and lacks the set, that is an error."""
-    clients: int = Field(default=10, ge=1, le=1_000_000, json_schema_extra=also("num_clients", "n_clients"))
-    """How many clients there are."""
-    partition: PartitionSection = PartitionSection()
-    augment: str = "default"
-    """``default``: the set's own profile; ``none``: normalisation alone; or a profile's name."""
-    download: bool = True
-    """Whether torchvision may fetch a set that is found nowhere."""
-
-
-class ModelSection(Section):
-    """Which model, how wide, cut into which blocks."""
-
-    name: str = Field(default="digits-cnn", json_schema_extra=also("arch", "net"))
-    width: int | None = Field(default=None, ge=1, le=4096)
-    """Channels of the first stage; by default the model's own."""
-    blocks: str = "stages"
-    """``stages``: the model's own; ``balanced:M``: M blocks of as equal bytes as the order of its units allows."""
-
-
-class TrainSection(Section):
-    """Local SGD."""
-
-    lr: float = Field(default=0.1, ge=0, le=1e6, json_schema_extra=also("learning_rate", "eta", "step_size"))
-    """Learning rate of round 0."""
-    lr_decay: float = Field(default=1.0, gt=0, le=1)
-    """Factor on the learning rate per round."""
-    momentum: float = Field(default=0.0, ge=0, lt=1)
-    nesterov: bool = False
-    weight_decay: float = Field(default=0.0, ge=0, json_schema_extra=also("l2", "wd"))
-    """L2 decay, added to the gradient after clipping."""
-    clip: float = Field(default=0.0, ge=0, json_schema_extra=also("max_grad_norm", "grad_clip"))
-    """Joint L2 norm that gradients are scaled down to; 0 is off."""
-    batch: int = Field(default=50, ge=1, json_schema_extra=also("batch_size"))
-    """Examples per step."""
-    local_epochs: int = Field(default=1, ge=0, json_schema_extra=also("epochs"))
-    """Passes over a client's examples per visit."""
-    local_steps: int | None = Field(default=None, ge=0, json_schema_extra=also("steps", "iterations"))
-    """Exactly so many steps per visit instead of local_epochs."""
-    drop_last: bool = False
-    """Whether a short last batch is left out."""
-    precision: Literal["fp32", "bf16", "tf32"] | None = Field(default=None, json_schema_extra=also("dtype", "amp"))
-    """What training computes in: fp32; bf16 (layers in bfloat16; fast on GPUs, and on CPUs with AVX512-BF16 or AMX);
-    tf32 (CUDA devices only). By default fp32. Models are kept, sent and evaluated in fp32 in any case."""
-    memory_format: Literal["contiguous", "channels_last"] | None = None
-    """How images lie in memory; by default what is fastest for the model on the device in use."""
-    pathways: Literal["each", "sweep"] | None = None
-    """How the hybrid pathways of FedMLB and FedBR are run: each, one after the other; sweep, all that stand before a
-    block together as one larger batch. By default what is fastest for the model on the device in use."""
-    graphs: bool = False
-    """CUDA devices only: capture a step in a graph and replay it, which spares launches. Not yet run on any GPU."""
-    threads: int = Field(default=1, ge=1, le=1024)
-    """Threads of one CPU worker; part of the result, since it changes the order of sums."""
-
-
+@dataclass(frozen=True)
 class BlockExchangeSection(Section):
     """Which blocks travel; by default what the method says."""
 
@@ -125,6 +40,7 @@ class BlockExchangeSection(Section):
     """Likewise."""
 
 
+@dataclass(frozen=True)
 class AggregateSection(Section):
     """How the server sums updates."""
 
@@ -136,87 +52,15 @@ class AggregateSection(Section):
     In both the result depends neither on the number of workers nor on who is fastest."""
 
 
-class FaultsSection(Section):
-    """What becomes of updates that cannot be used, and of clients that no worker can train."""
-
-    on_bad_update: Literal["stop", "reject", "zero"] = "stop"
-    """An update of wrong shape, with NaN or Inf, or beyond ``max_norm``: ends the run; does not count; or counts as one
-    that changed nothing."""
-    max_norm: float | None = Field(default=None, gt=0)
-    """How far an update may be from the model that the visit began with (L2); by default any distance."""
-    max_growth: float = Field(default=1000.0, gt=0)
-    """And how far in any case, as a multiple of the norm of the initial model plus that of the visit's steps along
-    gradients of which each number is 1: no honest training comes near to it, but finite rubbish does."""
-    on_bad_client: Literal["stop", "skip"] = "stop"
-    """A visit that ended three workers in a row: ends the run; or does not count."""
-
-
-class RoundsSection(Section):
-    """Who takes part, and for how long."""
-
-    policy: Literal["sync", "over_select", "deadline", "fedasync", "fedbuff"] = "sync"
-    """Who is waited for: everyone; the first ``participants`` of more; those in time; or nobody."""
-    participants: int = Field(default=10, ge=1, json_schema_extra=also("cohort", "clients_per_round"))
-    """Clients per round; in fedasync and fedbuff, visits under way at a time."""
-    max: int = Field(default=100, ge=1, json_schema_extra=also("num_rounds", "n_rounds", "rounds"))
-    """The run ends after so many rounds; in fedasync a round is ``participants`` updates."""
-    over_select: float = Field(default=1.3, ge=1, le=1e6, json_schema_extra=also("overcommit", "over_commit"))
-    """over_select: so many times ``participants`` begin."""
-    deadline: Seconds = Field(default=270.0, json_schema_extra=also("timeout"))
-    """deadline: from the beginning of the visits until they are broken off."""
-    min_fraction: float = Field(default=0.0, ge=0, le=1)
-    """deadline: a round in which a smaller share of the visits is done changes nothing."""
-    mixing: float = Field(default=0.6, gt=0, le=1)
-    """fedasync: share of a fresh update in the new global model."""
-    buffer: int = Field(default=10, ge=1, le=1_000_000, json_schema_extra=also("buffer_size"))
-    """fedbuff: updates per server step."""
-    server_lr: float = Field(default=1.0, gt=0, le=1e6)
-    """fedbuff: factor on the mean of the buffered changes."""
-    staleness: Literal["constant", "hinge", "polynomial"] = "polynomial"
-    """fedasync, fedbuff: how an update counts that was made from a model of s server steps ago."""
-    staleness_power: float = Field(default=0.5, ge=0, le=1e6)
-    """a of (s + 1)^-a, and of the hinge's 1 / (a (s - b) + 1)."""
-    staleness_from: int = Field(default=4, ge=0)
-    """b of the hinge: up to there an update counts in full."""
-
-
+@dataclass(frozen=True)
 class StopSection(Section):
     """The goal."""
 
-    target_accuracy: float | None = Field(default=None, gt=0, le=1)
+    target_accuracy: Annotated[float | None, Field(gt=0, le=1)] = None
     """``run`` stops when the test accuracy reaches it; in ``compare`` it is a yardstick."""
 
 
-class ClientBudgetSection(Section):
-    """What one client may spend in the whole run; who has no more takes part no more."""
-
-    virtual_seconds: Seconds | None = None
-    """In which it is at work."""
-    bytes: NBytes | None = None
-    """Down and up."""
-    bytes_down: NBytes | None = None
-    bytes_up: NBytes | None = None
-    flops: Flops | None = None
-    joules: Joules | None = None
-
-
-class BudgetSection(Section):
-    """What may be spent; never overspent."""
-
-    virtual_seconds: Seconds | None = Field(default=None, json_schema_extra=also("time", "seconds"))
-    bytes: NBytes | None = Field(default=None, json_schema_extra=also("bandwidth", "traffic"))
-    """Down and up of all clients together."""
-    bytes_down: NBytes | None = None
-    """From the server to all clients together."""
-    bytes_up: NBytes | None = None
-    """From all clients together to the server."""
-    flops: Flops | None = None
-    """Of all devices together."""
-    joules: Joules | None = Field(default=None, json_schema_extra=also("energy"))
-    """Of all devices together."""
-    client: ClientBudgetSection = ClientBudgetSection()
-
-
+@dataclass(frozen=True)
 class ServerLinkSection(Section):
     """The server's link, shared by all clients at work, as clients see it."""
 
@@ -228,10 +72,11 @@ class ServerLinkSection(Section):
     """How fast the server adds updates up, bit/s (assumed: 3 GB/s)."""
 
 
+@dataclass(frozen=True)
 class AccessLinksSection(Section):
     """Links between some clients each and the server's link, such as a building's."""
 
-    count: int = Field(default=0, ge=0, le=1000)
+    count: Annotated[int, Field(ge=0, le=1000)] = 0
     """How many there are; clients are spread over them in turn. 0: clients reach the server's link directly."""
     down: Rate = 1e9
     """To the clients of one site, bit/s."""
@@ -239,6 +84,7 @@ class AccessLinksSection(Section):
     """From the clients of one site, bit/s."""
 
 
+@dataclass(frozen=True)
 class TransportSection(Section):
     """How messages travel beside their share of the links."""
 
@@ -246,25 +92,27 @@ class TransportSection(Section):
     """What a new connection agrees on: 3.5 or 5.5 round trips."""
     slow_start: bool = True
     """Whether a connection that has been idle starts slowly again, as Linux does by default."""
-    noise: float = Field(default=0.0, ge=0, le=2)
+    noise: Annotated[float, Field(ge=0, le=2)] = 0.0
     """Sigma of a lognormal factor of mean 1 on each message: what TCP does beyond fair shares (about 0.1)."""
 
 
+@dataclass(frozen=True)
 class BandwidthSection(Section):
     """How clients' own links vary in time."""
 
     kind: Literal["constant", "ou", "trace"] = "constant"
     """``ou``: the logarithm is an Ornstein-Uhlenbeck process; ``trace``: recorded factors, repeated."""
-    cv: float = Field(default=0.37, ge=0, le=3)
+    cv: Annotated[float, Field(ge=0, le=3)] = 0.37
     """Of each client's rate over time, where ``fleet.trace`` does not tell (0.37: FLASH's users, WWW 2021)."""
-    tau: Seconds = Field(default=30.0, le=1e6)
+    tau: Annotated[Seconds, Field(le=1e6)] = 30.0
     """After which a deviation has decayed to 1/e (assumed: 30 s on Wi-Fi, 10 s in cellular networks)."""
-    step: Seconds = Field(default=10.0, ge=1e-3)
+    step: Annotated[Seconds, Field(ge=1e-3)] = 10.0
     """Between changes of the rate; at least a thousandth of tau."""
     file: str | None = None
     """CSV with columns seconds, factor and perhaps client."""
 
 
+@dataclass(frozen=True)
 class AvailabilitySection(Section):
     """When clients are there."""
 
@@ -273,21 +121,21 @@ class AvailabilitySection(Section):
     windows."""
     on_loss: Literal["abort", "pause"] = "abort"
     """What becomes of a visit whose client goes away."""
-    on: Seconds = Field(default=3600.0, ge=1e-3, le=1e9)
+    on: Annotated[Seconds, Field(ge=1e-3, le=1e9)] = 3600.0
     """renewal: median of a presence."""
-    off: Seconds = Field(default=3600.0, ge=1e-3, le=1e9)
+    off: Annotated[Seconds, Field(ge=1e-3, le=1e9)] = 3600.0
     """renewal: median of an absence."""
-    sigma: float = Field(default=1.0, ge=0, le=5)
+    sigma: Annotated[float, Field(ge=0, le=5)] = 1.0
     """renewal: of both lognormal distributions; diurnal: of the length of the daily presence."""
-    hour: float = Field(default=23.0, ge=0, lt=24)
+    hour: Annotated[float, Field(ge=0, lt=24)] = 23.0
     """diurnal: when the presence begins, on average."""
-    hours: float = Field(default=7.0, ge=0.01, le=23)
+    hours: Annotated[float, Field(ge=0.01, le=23)] = 7.0
     """diurnal: median of its length."""
-    spread_hours: float = Field(default=2.0, ge=0, le=12)
+    spread_hours: Annotated[float, Field(ge=0, le=12)] = 2.0
     """diurnal: by how much clients differ in the hour (standard deviation)."""
-    jitter_hours: float = Field(default=0.5, ge=0, le=12)
+    jitter_hours: Annotated[float, Field(ge=0, le=12)] = 0.5
     """diurnal: by how much the days of one client differ."""
-    start_hour: float = Field(default=0.0, ge=0, lt=24)
+    start_hour: Annotated[float, Field(ge=0, lt=24)] = 0.0
     """diurnal, trace: time of day at which the run begins."""
     file: str | None = None
     """trace: CSV with columns device, start_s, end_s."""
@@ -295,18 +143,19 @@ class AvailabilitySection(Section):
     """trace: whether windows come again when the recording is over."""
 
 
+@dataclass(frozen=True)
 class FleetSection(Section):
     """Devices and networks of the clients (``fedbr list devices``, ``fedbr list networks``)."""
 
-    devices: dict[str, Share] | Names = {"raspberry-pi-4": 1.0}
+    devices: dict[str, Share] | Names = field(default_factory=lambda: {"raspberry-pi-4": 1.0})
     """Shares by name, or one name per client."""
-    networks: dict[str, Share] | Names = {"wifi-4": 1.0}
+    networks: dict[str, Share] | Names = field(default_factory=lambda: {"wifi-4": 1.0})
     """Likewise."""
-    compute_spread: float = Field(default=1.0, ge=1, le=1e6)
+    compute_spread: Annotated[float, Field(ge=1, le=1e6)] = 1.0
     """Each client's device is slower by a fixed factor, log-uniform in 1 .. compute_spread."""
-    bandwidth_spread: float = Field(default=1.0, ge=1, le=1e6)
+    bandwidth_spread: Annotated[float, Field(ge=1, le=1e6)] = 1.0
     """Likewise for both directions of its link."""
-    compute_sigma: float = Field(default=0.0, ge=0, le=5)
+    compute_sigma: Annotated[float, Field(ge=0, le=5)] = 0.0
     """Each client's speed is times a fixed lognormal factor of median 1 (0.6: FedScale)."""
     down_sigma: Sigma | Literal["network"] = 0.0
     """Likewise for its rate down; ``network``: what its network's row says."""
@@ -324,13 +173,13 @@ class FleetSection(Section):
     """TOML with devices of your own, in the format of those that ship."""
     network_file: str | None = None
     """TOML with networks of your own."""
-    redraw: float = Field(default=0.0, ge=0, lt=1)
+    redraw: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """In each round, speed and rates vary by a factor uniform in 1 - redraw .. 1 + redraw."""
-    jitter: float = Field(default=0.1, ge=0, le=2)
+    jitter: Annotated[float, Field(ge=0, le=2)] = 0.1
     """Sigma of a lognormal factor of median 1 on the computing time of each visit."""
-    mode_rounds: int = Field(default=0, ge=0)
+    mode_rounds: Annotated[int, Field(ge=0)] = 0
     """Every so many rounds clients draw a power mode of their device, and ``rates`` anew (20: the USTC testbeds)."""
-    crashes_per_hour: float = Field(default=0.0, ge=0, le=1e6)
+    crashes_per_hour: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     """Of being at work."""
     battery: Joules | None = None
     """What each client may spend, waiting included, until it is lost for good; by default mains."""
@@ -345,37 +194,48 @@ class FleetSection(Section):
     availability: AvailabilitySection = AvailabilitySection()
 
 
+@dataclass(frozen=True)
 class EvalSection(Section):
     """How often the model is scored."""
 
-    every: int = Field(default=1, ge=1)
+    every: Annotated[int, Field(ge=1)] = 1
     """Rounds between evaluations; the last round always is."""
-    batch: int = Field(default=500, ge=1)
+    batch: Annotated[int, Field(ge=1)] = 500
     """Examples per shard of the test set; part of the result, since losses are summed shard by shard."""
-    subset: int | None = Field(default=None, ge=1)
+    subset: Annotated[int | None, Field(ge=1)] = None
     """Score on so many examples of the test set, drawn once by the seed; by default on all of it."""
 
 
-class Scenario(Section):
+class Scenario(BaseModel):
     """All that a run is made of."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     method: str = "fedavg"
     """A method's name (``fedbr list methods``), joined with ``+`` (``fedmlb+fedprox``), or ``module:ROW``."""
     method_options: dict[str, Any] = {}
     """The method's hyperparameters."""
-    server: str = Field(default="plain", json_schema_extra=also("server_optimizer", "strategy"))
+    server: Annotated[str, Also("server_optimizer", "strategy")] = "plain"
     """Server optimiser (``fedbr list servers``)."""
     server_options: dict[str, Any] = {}
     """The server optimiser's hyperparameters."""
     seed: int = Field(default=0, ge=0)
-    data: DataSection = DataSection()
-    model: ModelSection = ModelSection()
-    train: TrainSection = TrainSection()
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    train: TrainConfig = TrainConfig()
     travels: BlockExchangeSection = BlockExchangeSection()
     aggregate: AggregateSection = AggregateSection()
-    faults: FaultsSection = FaultsSection()
-    rounds: RoundsSection = RoundsSection()
+    faults: UpdateChecks = UpdateChecks()
+    rounds: RoundPolicy = RoundPolicy()
     stop: StopSection = StopSection()
-    budget: BudgetSection = BudgetSection()
+    budget: RunLimits = RunLimits()
     fleet: FleetSection = FleetSection()
     eval: EvalSection = EvalSection()
+
+
+def fields(table: type[Any]) -> dict[str, FieldInfo]:
+    """The keys of a table."""
+    if issubclass(table, BaseModel):
+        return table.model_fields
+    types = get_type_hints(table, include_extras=True)
+    return {key.name: FieldInfo.from_annotation(types[key.name]) for key in dataclasses.fields(table)}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
 from coordinator.methods.registry import Method
 from coordinator.methods.spec import Options
-from coordinator.rounds.asynchronous import POLICIES as ASYNCHRONOUS
 from costmodel.fleet.devices import devices, networks
 from costmodel.units import nearest
 from edge.data.registry import DataSet
@@ -34,13 +34,13 @@ def check_sum(method: Method, options: Options, scenario: Scenario) -> None:
     who = method.needs_individual_updates(options)
     if who is not None:
         raise ValueError(f'aggregate.sum = "fixed_point": {who} looks into single updates')
-    of_sums = {"max_growth"}  # which bounds what workers have added up as it bounds updates
-    for key, value in scenario.faults.model_dump(exclude_none=True, exclude=of_sums).items():
-        if value != "stop":
+    for key, value in asdict(scenario.faults).items():
+        # max_growth bounds what workers have added up as it bounds updates.
+        if key != "max_growth" and value not in (None, "stop"):
             raise ValueError(f'aggregate.sum = "fixed_point": faults.{key} = {value} looks into single updates')
-    policy = scenario.rounds.policy
-    if policy in ASYNCHRONOUS:
-        raise ValueError(f'aggregate.sum = "fixed_point": rounds.policy = {policy} discounts updates one by one')
+    rounds = scenario.rounds
+    if rounds.is_asynchronous:
+        raise ValueError(f'aggregate.sum = "fixed_point": rounds.policy = {rounds.policy} discounts updates one by one')
 
 
 def check_subset(method: Method, scenario: Scenario) -> None:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from coordinator.records.schema import RoundRow
 from coordinator.records.store import read
-from coordinator.rounds.asynchronous import POLICIES as ASYNCHRONOUS
+from coordinator.rounds.policy import ASYNCHRONOUS
 from edge.protocol.payload import BUFFERS
 
 Doubles = NDArray[np.float64]

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from coordinator.aggregation.server import ServerStrategy
-from coordinator.rounds.asynchronous import POLICIES as ASYNCHRONOUS
 from coordinator.rounds.pricing import VisitPrice, VisitPricing
 from coordinator.workers.launcher import WorkerLauncher
 from costmodel.clock import Clock
@@ -72,7 +71,7 @@ def run_check(loaded: Loaded, out: Path) -> dict[str, Any]:
     """
     scenario = loaded.scenario
     found = find_data(loaded.dataset.name, scenario.data.root, cache_folder())
-    at_home = scenario.model_copy(update={"data": scenario.data.model_copy(update={"download": False})})
+    at_home = scenario.model_copy(update={"data": replace(scenario.data, download=False)})
     interrupt = StopFlag()
     with (
         interrupt.watching(),
@@ -265,8 +264,8 @@ def server(loaded: Loaded, description: ModelProfile) -> ServerStrategy:
 
 def _visits(loaded: Loaded) -> int:
     """Training visits of a round."""
-    rules = builder.rules(loaded)
-    if rules.policy in ASYNCHRONOUS:
+    rules = loaded.scenario.rounds
+    if rules.is_asynchronous:
         return rules.visits_per_round
     return min(rules.cohort, loaded.scenario.data.clients)
 
@@ -275,7 +274,7 @@ def _cohort(loaded: Loaded) -> list[int]:
     """The clients that are at work together in a typical round."""
     scenario = loaded.scenario
     rng = keyed_generator(scenario.seed, "cohort", 0)
-    count = min(builder.rules(loaded).cohort, scenario.data.clients)
+    count = min(scenario.rounds.cohort, scenario.data.clients)
     return sorted(rng.choice(scenario.data.clients, size=count, replace=False).tolist())
 
 

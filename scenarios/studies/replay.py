@@ -18,7 +18,6 @@ from rich.console import Console
 from rich.table import Table
 
 from coordinator.records.schema import BOTTLENECKS, RoundRow
-from coordinator.rounds.asynchronous import POLICIES as ASYNCHRONOUS
 from costmodel.clock import Clock
 from costmodel.units import format_bytes, format_joules, format_seconds
 from edge.protocol.config import ModelProfile
@@ -82,11 +81,11 @@ def replayed(folder: Path, overrides: Sequence[str] = ()) -> RetimedRun:
         raise ScenarioError(f"{folder}: there is nothing to replay before the first round has ended")
     fresh = shlex.join(["fedbr", "run", file, *overrides])
     _check_overrides(overrides, fresh)
-    for policy in (was.scenario.rounds.policy, loaded.scenario.rounds.policy):
-        if policy in ASYNCHRONOUS:
+    for rounds in (was.scenario.rounds, loaded.scenario.rounds):
+        if rounds.is_asynchronous:
             raise ScenarioError(
-                f"rounds.policy = {policy}: the order of its updates depends on times, so it cannot be replayed; "
-                f"to train anew: {fresh}"
+                f"rounds.policy = {rounds.policy}: the order of its updates depends on times, so it cannot be "
+                f"replayed; to train anew: {fresh}"
             )
     description = described(run.environment, was)
     drawn = builder.fleet(loaded)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -126,7 +126,6 @@ class RetimedRun:
         self.server = RetimedServer(server_side)
         # Beside the run that it ended, a target is a yardstick.
         ending = target if record.stopped_by == TARGET else None
-        limits = replace(builder.limits(loaded, stop_at_target=False), target_accuracy=ending)
         self.run = FederatedRun(
             job=builder.job(loaded, description, "cpu", Path()),
             method=loaded.method,
@@ -138,8 +137,8 @@ class RetimedRun:
             evaluator=self,
             recorder=self,
             states=None,  # nothing is kept, since nothing is trained
-            budget=Budget(limits),
-            rules=builder.rules(loaded),
+            budget=Budget(loaded.scenario.budget, loaded.scenario.rounds.max, ending),
+            rules=loaded.scenario.rounds,
             eval_every=loaded.scenario.eval.every,
             on_round=lambda progress: None,
             is_stopped=self._is_stopped,

@@ -16,7 +16,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from rich.table import Table
 
 from coordinator.records.round_record import bottleneck
 from coordinator.rounds import selection as cohorts
-from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.policy import ASYNCHRONOUS, POLICIES, PolicyName, RoundPolicy
 from costmodel.clock import Clock
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
@@ -38,7 +38,6 @@ from scenarios.errors import ScenarioError
 Doubles = NDArray[np.float64]
 Clients = NDArray[np.intp]
 
-SYNCHRONOUS, ASYNCHRONOUS = ("sync", "over_select", "deadline"), ("fedasync", "fedbuff")
 VISIT = Work(bytes_down=1_000_000, bytes_up=1_000_000, flops=20e9, steps=50)
 DEVICES = {
     "phone-mid": 0.3,
@@ -98,7 +97,7 @@ def stress(
     cannot be and for unknown policies.
     """
     _check(clients, cohort, policy, rounds, visits)
-    rules = RoundPolicy(policy, cohort)
+    rules = RoundPolicy(cast(PolicyName, policy), cohort)
     fleet = _fleet(clients, cohort, contended, seed)
     result: dict[str, Any] = {
         "clients": clients,
@@ -110,7 +109,7 @@ def stress(
         "server_down_bits_per_second": fleet.links.down if contended else None,
         "server_up_bits_per_second": fleet.links.up if contended else None,
     }
-    if policy in ASYNCHRONOUS:
+    if rules.is_asynchronous:
         return result | _stream(fleet, rules, seed, visits or max(3 * cohort, LEAST_VISITS))
     clock = Clock(fleet)
     result |= _summary(*zip(*(_round(clock, rules, seed, number) for number in range(rounds)), strict=True))
@@ -118,8 +117,8 @@ def stress(
 
 
 def _check(clients: int, cohort: int, policy: str, rounds: int, visits: int | None) -> None:
-    if policy not in SYNCHRONOUS + ASYNCHRONOUS:
-        raise ScenarioError(f"--policy: no policy {policy!r}; {nearest(policy, SYNCHRONOUS + ASYNCHRONOUS)}")
+    if policy not in POLICIES:
+        raise ScenarioError(f"--policy: no policy {policy!r}; {nearest(policy, POLICIES)}")
     for name, number in (("clients", clients), ("cohort", cohort), ("rounds", rounds), ("visits", visits)):
         if number is not None and number < 1:
             raise ScenarioError(f"--{name}: must be at least 1, not {number}")
@@ -245,7 +244,7 @@ def _stream(fleet: Fleet, rules: RoundPolicy, seed: int, visits: int) -> dict[st
     """Keep as many visits under way as there may be until ``visits`` have ended; a server step needs one or more."""
     clock, rng = Clock(fleet), keyed_generator(seed, "cohort")
     idle = rng.permutation(len(fleet)).tolist()
-    per_step = 1 if rules.policy == "fedasync" else rules.buffer
+    per_step = rules.updates_per_step
     began_at: dict[int, int] = {}
     staleness = np.empty(visits, np.int64)
     lengths = np.empty(visits)

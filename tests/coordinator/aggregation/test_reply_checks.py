@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from coordinator.aggregation.server import check_reply
-from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.policy import PolicyName, RoundPolicy
 from coordinator.rounds.run import RunFailed
-from coordinator.rounds.synchronous import POLICIES
+from coordinator.rounds.synchronous import run_rounds
 from coordinator.workers.task import PoolTask, ReplyHandler, Stopped, TaskGroup
 from edge.protocol.config import TrainConfig
 from edge.protocol.messages import Update
@@ -46,7 +46,7 @@ def test_training_that_diverges_ends_the_run_with_the_client_and_the_round(tmp_p
 
 
 @pytest.mark.parametrize(("policy", "called"), [("sync", "round"), ("fedbuff", "visit"), ("fedasync", "visit")])
-def test_errors_call_a_visit_by_the_number_that_it_has(policy: str, called: str, tmp_path: Path) -> None:
+def test_errors_call_a_visit_by_the_number_that_it_has(policy: PolicyName, called: str, tmp_path: Path) -> None:
     run = federation(tmp_path, rules=RoundPolicy(policy), rounds=1)
     tasks: list[PoolTask] = []
 
@@ -56,7 +56,7 @@ def test_errors_call_a_visit_by_the_number_that_it_has(policy: str, called: str,
 
     set_workers(run, SimpleNamespace(submit=give_up, size=1))
     with pytest.raises(Stopped):
-        POLICIES[policy](run)
+        run_rounds(run)
     store(run).ledger.close()
     numbers = {0, 1, 2, 3} if called == "visit" else {0}
     assert {task.name for task in tasks} <= {f"client {k}, {called} {n}, train" for k in range(4) for n in numbers}

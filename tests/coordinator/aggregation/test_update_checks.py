@@ -16,9 +16,9 @@ from coordinator.aggregation.optimizers import ServerOptimizer
 from coordinator.aggregation.update_checks import UpdateChecks, sums_too_far
 from coordinator.records.resume import resume_checkpoint
 from coordinator.records.store import read
-from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.policy import POLICIES, PolicyName, RoundPolicy
 from coordinator.rounds.run import FederatedRun, RunFailed
-from coordinator.rounds.synchronous import POLICIES
+from coordinator.rounds.synchronous import run_rounds
 from coordinator.workers.task import PoolTask, Reply, ReplyHandler, Stopped
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import Train, Update
@@ -92,7 +92,7 @@ def spoiling(run: FederatedRun) -> Spoiling:
 
 def ended(run: FederatedRun) -> Run:
     try:
-        return Run(run, POLICIES[run.rules.policy](run))
+        return Run(run, run_rounds(run))
     finally:
         store(run).ledger.close()
 
@@ -115,7 +115,7 @@ def reporting(loss: float) -> Callable[[Update], Update]:
 
 @pytest.mark.parametrize("number", [1e10, 1e38, 3.4e38])
 @pytest.mark.parametrize("policy", ["sync", "fedbuff"])
-def test_finite_poison_is_refused_before_it_is_in_any_model(number: float, policy: str, tmp_path: Path) -> None:
+def test_finite_poison_is_refused_before_it_is_in_any_model(number: float, policy: PolicyName, tmp_path: Path) -> None:
     """And nothing of it is committed, so that the run can be gone on with."""
     run = spoilt(tmp_path, of_size(number), UpdateChecks(), rules=RoundPolicy(policy, buffer=3))
     with pytest.raises(RunFailed, match=r"client 1, \w+ \d: changes the model by a norm of .*faults.max_growth = 1000"):
@@ -310,7 +310,7 @@ def test_if_nobody_is_left_the_model_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("method", ["fedbr", "fedprox"])
 def test_in_every_policy_such_a_run_can_be_resumed(
-    method: str, policy: str, faults: UpdateChecks, tmp_path: Path
+    method: str, policy: PolicyName, faults: UpdateChecks, tmp_path: Path
 ) -> None:
     how = unsteady_world(policy)
     straight = ended(spoilt(tmp_path / "straight", not_a_number, faults, method, **how))
@@ -331,6 +331,6 @@ def test_in_every_policy_such_a_run_can_be_resumed(
 def test_a_good_run_is_the_same_whatever_is_asked(tmp_path: Path) -> None:
     plain = play(tmp_path / "plain", "fedbr", **HOW)
     run = federation(tmp_path / "careful", "fedbr", **HOW)
-    trainer(run).checks = UpdateChecks("reject", 1e6, "skip")
+    trainer(run).checks = UpdateChecks("reject", 1e6, on_bad_client="skip")
     assert np.array_equal(ended(run).model, plain.model)
     assert store(run).ledger.chain == store(plain.federation).ledger.chain

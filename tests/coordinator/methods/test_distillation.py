@@ -10,9 +10,9 @@ import pytest
 
 from coordinator.aggregation.server import ServerContext
 from coordinator.methods.fedgkd import FedGKDOptions, FedGKDServer
-from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.policy import PolicyName, RoundPolicy
 from coordinator.rounds.run import RoundFinished
-from coordinator.rounds.synchronous import POLICIES
+from coordinator.rounds.synchronous import run_rounds
 from edge.protocol.config import TrainConfig
 from edge.protocol.messages import Update
 from edge.protocol.payload import MODEL, TEACHER, BlockShape, Layout, Payload
@@ -88,7 +88,7 @@ def test_with_a_buffer_of_one_it_is_additive_kd_with_the_same_weight_and_sends_n
 
 
 @pytest.mark.parametrize("policy", ["sync", "fedbuff", "fedasync"])
-def test_the_teacher_is_the_mean_of_as_many_of_the_last_models_as_there_are(tmp_path: Path, policy: str) -> None:
+def test_the_teacher_is_the_mean_of_as_many_of_the_last_models_as_there_are(tmp_path: Path, policy: PolicyName) -> None:
     models: list[Payload] = []
     seen: list[int] = []
 
@@ -109,7 +109,7 @@ def test_the_teacher_is_the_mean_of_as_many_of_the_last_models_as_there_are(tmp_
     models.append(run.server.global_evaluation_model())
     assert run.server.download(0, 0).payload[TEACHER] == run.server.model
     try:
-        POLICIES[policy](run)
+        run_rounds(run)
     finally:
         store(run).ledger.close()
     assert seen == [3, 4, 5, 6]  # so many different heads: every step's, and a mean that is none of them

@@ -20,8 +20,8 @@ from coordinator.records.chain import next_hash
 from coordinator.records.checkpoints import file_sha256
 from coordinator.records.resume import resume_checkpoint
 from coordinator.records.store import Ledger
+from coordinator.rounds.policy import POLICIES, PolicyName
 from coordinator.rounds.run import RunFailed
-from coordinator.rounds.synchronous import POLICIES
 from coordinator.workers.task import Stopped
 from tests.toy import federation, play, store, unsteady_world
 
@@ -31,9 +31,10 @@ POLICY = pytest.mark.parametrize("policy", POLICIES)
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A run of four rounds for each policy."""
-    folders = {policy: tmp_path_factory.mktemp(policy) for policy in POLICIES}
-    for policy, folder in folders.items():
-        play(folder, "fedbr", **unsteady_world(policy))
+    folders: dict[str, Path] = {}
+    for policy in POLICIES:
+        folders[policy] = tmp_path_factory.mktemp(policy)
+        play(folders[policy], "fedbr", **unsteady_world(policy))
     return folders
 
 
@@ -44,7 +45,7 @@ def edited(folder: Path, *statements: str) -> None:
         db.commit()
 
 
-def why_not(folder: Path, policy: str = "sync", **how: Any) -> str:
+def why_not(folder: Path, policy: PolicyName = "sync", **how: Any) -> str:
     """Why a run is not gone on with, without the ledger's path."""
     run = federation(folder, "fedbr", again=True, **{**unsteady_world(policy), **how})
     before = [tuple(row) for row in store(run).ledger._db.execute("SELECT * FROM rounds")]
@@ -59,7 +60,7 @@ ROWS = "ledger.sqlite: round {}: its rows are not what was committed, so the run
 
 
 @POLICY
-def test_what_a_run_has_committed_is_what_its_chain_says(policy: str, made: dict[str, Path]) -> None:
+def test_what_a_run_has_committed_is_what_its_chain_says(policy: PolicyName, made: dict[str, Path]) -> None:
     with contextlib.closing(sqlite3.connect(made[policy] / "ledger.sqlite")) as db:
         ended = [round for (round,) in db.execute("SELECT round FROM visits ORDER BY visit")]
     assert (ended == sorted(ended)) == (policy not in ("fedasync", "fedbuff"))  # there, rounds overlap
@@ -96,7 +97,7 @@ def test_who_asks_for_an_end_meanwhile_is_heard(made: dict[str, Path]) -> None:
     ],
 )
 def test_the_first_round_that_was_changed_is_named(
-    statement: str, round: int, policy: str, made: dict[str, Path], tmp_path: Path
+    statement: str, round: int, policy: PolicyName, made: dict[str, Path], tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(made[policy], tmp_path / "run"))
     edited(folder, statement)
@@ -160,7 +161,7 @@ Arrays = dict[str, NDArray[Any]]
 
 @POLICY
 def test_a_model_must_be_the_one_of_its_round_even_if_the_chain_says_otherwise(
-    policy: str, made: dict[str, Path], tmp_path: Path
+    policy: PolicyName, made: dict[str, Path], tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(made[policy], tmp_path / "run"))
 

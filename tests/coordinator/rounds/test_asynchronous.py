@@ -23,11 +23,11 @@ from coordinator.methods.registry import Method
 from coordinator.methods.spec import CorrectionSpec, Options
 from coordinator.records.checkpoints import file_sha256
 from coordinator.records.store import read
-from coordinator.rounds.budget import BYTES, CLIENTS, JOULES, ROUNDS, SECONDS, Cost, Limits
-from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.budget import BYTES, CLIENTS, JOULES, ROUNDS, SECONDS, Cost, RunLimits
+from coordinator.rounds.policy import PolicyName, RoundPolicy
 from coordinator.rounds.reorder_buffer import ReorderBuffer
 from coordinator.rounds.run import FederatedRun, RunFailed
-from coordinator.rounds.synchronous import POLICIES
+from coordinator.rounds.synchronous import run_rounds
 from coordinator.rounds.visit import PlannedVisit
 from coordinator.workers.task import PoolTask, ReplyHandler, Stopped, TaskGroup, Workers
 from costmodel.fleet.availability import RecordedIntervals
@@ -108,7 +108,7 @@ def test_a_buffer_makes_rounds_of_its_own_length(tmp_path: Path) -> None:
 
 
 @both
-def test_a_visit_is_trained_with_what_it_was_sent_however_late_it_ends(policy: str, tmp_path: Path) -> None:
+def test_a_visit_is_trained_with_what_it_was_sent_however_late_it_ends(policy: PolicyName, tmp_path: Path) -> None:
     # All that are under way are trained at once when the first of them is needed, each with its own number.
     run = ran(tmp_path, RoundPolicy(policy, buffer=2))
     assert sorted(run.workers.trained[:4]) == run.rows("SELECT visit, client FROM visits WHERE start_s = 0")
@@ -116,8 +116,8 @@ def test_a_visit_is_trained_with_what_it_was_sent_however_late_it_ends(policy: s
 
 
 @both
-def test_no_visit_begins_at_the_end_of_time(policy: str, tmp_path: Path) -> None:
-    run = ran(tmp_path, RoundPolicy(policy, buffer=2), limits=Limits(99, virtual_seconds=4.0))
+def test_no_visit_begins_at_the_end_of_time(policy: PolicyName, tmp_path: Path) -> None:
+    run = ran(tmp_path, RoundPolicy(policy, buffer=2), rounds=99, limits=RunLimits(virtual_seconds=4.0))
     assert (run.stopped_by, run.federation.clock.now) == (SECONDS, 4.0)
     # Both that end at that moment count.
     kinds = run.rows("SELECT client, kind, start_s FROM visits ORDER BY client")
@@ -154,17 +154,17 @@ def test_a_client_that_comes_back_sooner_is_not_kept_waiting_for_another(tmp_pat
 
 
 @both
-def test_where_nobody_is_there_the_run_waits_for_the_first(policy: str, tmp_path: Path) -> None:
+def test_where_nobody_is_there_the_run_waits_for_the_first(policy: PolicyName, tmp_path: Path) -> None:
     behaviour = ClientDynamics(RecordedIntervals([[(64, 1e6)], [(128, 1e6)]], None))
     run = ran(tmp_path, RoundPolicy(policy, buffer=2), FOUR[:2], behaviour=behaviour, rounds=1)
     assert run.rows("SELECT client, start_s FROM visits WHERE kind = 'train'") == [(0, 64), (0, 68)]
 
 
 @both
-def test_a_run_may_end_while_it_waits(policy: str, tmp_path: Path) -> None:
+def test_a_run_may_end_while_it_waits(policy: PolicyName, tmp_path: Path) -> None:
     behaviour = ClientDynamics(RecordedIntervals([[(64, 1e6)]] * 2, None))
-    limits = Limits(9, virtual_seconds=32.0)
-    run = ran(tmp_path, RoundPolicy(policy), FOUR[:2], behaviour=behaviour, limits=limits)
+    limits = RunLimits(virtual_seconds=32.0)
+    run = ran(tmp_path, RoundPolicy(policy), FOUR[:2], behaviour=behaviour, rounds=9, limits=limits)
     assert (run.stopped_by, run.federation.clock.now, run.rows("SELECT * FROM visits")) == (SECONDS, 32, [])
 
 
@@ -262,7 +262,7 @@ def test_a_buffer_of_all_who_begin_together_is_a_round_of_fedavg(tmp_path: Path)
 
 def test_what_is_left_in_the_buffer_at_the_end_is_used(tmp_path: Path) -> None:
     rules = RoundPolicy("fedbuff", buffer=3)
-    run = ran(tmp_path, rules, limits=Limits(99, virtual_seconds=10.0))
+    run = ran(tmp_path, rules, rounds=99, limits=RunLimits(virtual_seconds=10.0))
     assert run.stopped_by == SECONDS
     # Three by 8 s, two more at 8 s, and the next would come at 12 s.
     assert run.rows("SELECT end_s, participants, accuracy IS NULL FROM rounds") == [(8, 3, 0), (10, 2, 0)]
@@ -273,9 +273,9 @@ def test_what_is_left_in_the_buffer_at_the_end_is_used(tmp_path: Path) -> None:
 
 
 @both
-def test_a_visit_is_paid_for_when_it_begins(policy: str, tmp_path: Path) -> None:
+def test_a_visit_is_paid_for_when_it_begins(policy: PolicyName, tmp_path: Path) -> None:
     visit = 5344 + 5398
-    run = ran(tmp_path, RoundPolicy(policy, buffer=4), limits=Limits(99, bytes=5.5 * visit))
+    run = ran(tmp_path, RoundPolicy(policy, buffer=4), rounds=99, limits=RunLimits(bytes=int(5.5 * visit)))
     assert run.stopped_by == BYTES
     # Client 0 begins for the second time at 4 s; client 1, who comes back then, too, no more.
     ended = run.rows("SELECT client, kind, up_end_s FROM visits ORDER BY up_end_s, client")
@@ -287,8 +287,8 @@ def test_a_visit_is_paid_for_when_it_begins(policy: str, tmp_path: Path) -> None
 
 
 @both
-def test_what_is_cut_is_settled_with_what_it_spent(policy: str, tmp_path: Path) -> None:
-    run = ran(tmp_path, RoundPolicy(policy, buffer=2), limits=Limits(99, virtual_seconds=6.0, joules=1e6))
+def test_what_is_cut_is_settled_with_what_it_spent(policy: PolicyName, tmp_path: Path) -> None:
+    run = ran(tmp_path, RoundPolicy(policy, buffer=2), rounds=99, limits=RunLimits(virtual_seconds=6.0, joules=1e6))
     (spent,) = run.rows("SELECT SUM(joules) FROM visits")[0]
     # 0 and 1: 18 and 22 J, then 2 s more each: 2 + 8 J. 2: 4 + 16 + 8 J. 3: 8 + 16 J.
     assert spent == 18 + 22 + 10 + 10 + 28 + 24
@@ -298,7 +298,7 @@ def test_what_is_cut_is_settled_with_what_it_spent(policy: str, tmp_path: Path) 
 
 @both
 def test_what_is_reserved_is_what_a_visit_spends_if_nobody_else_uses_the_links(
-    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    policy: PolicyName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reserved: dict[int, Cost] = {}
     alone = FederatedRun.uncontended_cost
@@ -321,9 +321,9 @@ def test_what_is_reserved_is_what_a_visit_spends_if_nobody_else_uses_the_links(
 
 
 @both
-def test_joules_are_never_overspent(policy: str, tmp_path: Path) -> None:
+def test_joules_are_never_overspent(policy: PolicyName, tmp_path: Path) -> None:
     for joules in (50.0, 110.0, 200.0):
-        run = ran(tmp_path / str(joules), RoundPolicy(policy, buffer=2), limits=Limits(99, joules=joules))
+        run = ran(tmp_path / str(joules), RoundPolicy(policy, buffer=2), rounds=99, limits=RunLimits(joules=joules))
         assert run.stopped_by == JOULES
         assert joules - 72 < run.federation.budget.spent.joules <= joules
 
@@ -371,7 +371,9 @@ TALLY = CorrectionSpec("tally", "tally", "a test", Options, "", f"{__name__}:Tal
 
 @both
 @pytest.mark.parametrize("objective", [FEDAVG, FEDBR], ids=lambda row: row.name)
-def test_the_next_visit_of_a_client_sees_what_its_last_one_kept(policy: str, objective: Any, tmp_path: Path) -> None:
+def test_the_next_visit_of_a_client_sees_what_its_last_one_kept(
+    policy: PolicyName, objective: Any, tmp_path: Path
+) -> None:
     # Client 1 is lost in the middle of a visit; what it kept before stands.
     behaviour = ClientDynamics(RecordedIntervals([[EVER], [(0, 6), (7, 1e6)], [EVER], [EVER]], None))
     method = Method("tallied", objective, (TALLY,))
@@ -390,7 +392,7 @@ def test_the_next_visit_of_a_client_sees_what_its_last_one_kept(policy: str, obj
 
 
 @both
-def test_what_a_part_sends_down_is_as_old_as_the_model_beside_it(policy: str, tmp_path: Path) -> None:
+def test_what_a_part_sends_down_is_as_old_as_the_model_beside_it(policy: PolicyName, tmp_path: Path) -> None:
     rules = RoundPolicy(policy, buffer=2)
     run = ran(tmp_path, rules, method=Method("tallied", FEDAVG, (TALLY,)), rounds=3)
     version, per_step = 0, 1 if policy == "fedasync" else 2
@@ -410,7 +412,7 @@ def test_what_a_part_sends_down_is_as_old_as_the_model_beside_it(policy: str, tm
     ],
 )
 def test_neutral_settings_are_fedavg_to_the_bit_without_rounds_too(
-    policy: str, method: str, neutral: dict[str, Any], tmp_path: Path
+    policy: PolicyName, method: str, neutral: dict[str, Any], tmp_path: Path
 ) -> None:
     rules = RoundPolicy(policy, buffer=3)
     fedavg = ran(tmp_path / "fedavg", rules)
@@ -424,7 +426,7 @@ def test_neutral_settings_are_fedavg_to_the_bit_without_rounds_too(
 
 
 @both
-def test_each_client_counts_its_own_visits_to_the_next_whole_model(policy: str, tmp_path: Path) -> None:
+def test_each_client_counts_its_own_visits_to_the_next_whole_model(policy: PolicyName, tmp_path: Path) -> None:
     rules = RoundPolicy(policy, buffer=4)
     run = ran(tmp_path, rules, FOUR[:2], method="fedbr", alpha=1, period=2, rounds=5)
     for client in (0, 1):
@@ -479,23 +481,29 @@ class Spoilt:
 
 
 @both
-def test_training_that_goes_wrong_ends_the_run_only_where_it_is_used(policy: str, tmp_path: Path) -> None:
+def test_training_that_goes_wrong_ends_the_run_only_where_it_is_used(policy: PolicyName, tmp_path: Path) -> None:
     # All five are trained together at 4 s. Client 3 is lost at 9 s, and 4 is still under way when the run ends.
     behaviour = ClientDynamics(RecordedIntervals([[EVER], [EVER], [EVER], [(0, 9)], [EVER]], None))
     five = [*FOUR, FOUR[3]]
-    how: dict[str, Any] = {"train": BRIEF, "partition": IID, "seconds": five, "behaviour": behaviour, "clients": 5}
+    how: dict[str, Any] = {
+        "train": BRIEF,
+        "partition": IID,
+        "seconds": five,
+        "behaviour": behaviour,
+        "clients": 5,
+    }
     for spoilt in ((3, 4), (2,)):
-        limits = Limits(99, virtual_seconds=10.0)
-        run = federation(tmp_path / str(spoilt), rules=RoundPolicy(policy, buffer=2), limits=limits, **how)
+        limits = RunLimits(virtual_seconds=10.0)
+        run = federation(tmp_path / str(spoilt), rules=RoundPolicy(policy, buffer=2), limits=limits, rounds=99, **how)
         set_workers(run, Spoilt(direct(run), spoilt))
         try:
             if spoilt == (3, 4):
-                assert POLICIES[policy](run) == SECONDS
+                assert run_rounds(run) == SECONDS
                 in_vain = "SELECT client FROM visits WHERE kind != 'train' AND start_s = 0 ORDER BY client"
                 assert [row["client"] for row in read(store(run).folder / "ledger.sqlite", in_vain)] == [3, 4]
             else:
                 with pytest.raises(RunFailed, match=r"client 2, visit \d: loss = nan \(training diverged\?\)"):
-                    POLICIES[policy](run)
+                    run_rounds(run)
         finally:
             store(run).ledger.close()
 
@@ -508,7 +516,7 @@ def test_a_run_that_is_stopped_in_mid_round_leaves_every_file_that_its_ledger_na
     set_workers(run, Spoilt(direct(run), (), calls=5))
     run.on_round = lambda progress: committed.append(dict(committed_states(run)))
     with pytest.raises(Stopped):
-        POLICIES["fedbuff"](run)
+        run_rounds(run)
     assert run.states is not None
     anew = [client for client in run.states.uncommitted if client in committed[-1]]
     store(run).remove_orphans()
@@ -521,7 +529,7 @@ def test_a_run_that_is_stopped_in_mid_round_leaves_every_file_that_its_ledger_na
 
 @both
 def test_what_was_trained_in_vain_is_not_held_any_more(
-    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    policy: PolicyName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left: list[list[int]] = []
 
@@ -534,9 +542,9 @@ def test_what_was_trained_in_vain_is_not_held_any_more(
     # All four are trained together at 4 s. Client 3 is lost at 9 s, begins again at 10 s, and would send until 26 s.
     behaviour = ClientDynamics(RecordedIntervals([[EVER], [EVER], [EVER], [(0, 9), (10, 1e6)]], None))
     for seconds, third in ((30.0, [(0, "lost"), (10, "train"), (26, "cut")]), (25.0, [(0, "lost"), (10, "cut")])):
-        limits = Limits(99, virtual_seconds=seconds)
+        limits = RunLimits(virtual_seconds=seconds)
         rules = RoundPolicy(policy, buffer=2)
-        run = ran(tmp_path / str(seconds), rules, behaviour=behaviour, limits=limits)
+        run = ran(tmp_path / str(seconds), rules, behaviour=behaviour, rounds=99, limits=limits)
         assert run.rows("SELECT start_s, kind FROM visits WHERE client = 3 ORDER BY start_s") == third
         # Each of its visits that anybody was trained beside, used or not.
         trained = [visit for visit, client in run.workers.trained if client == 3]
@@ -545,7 +553,7 @@ def test_what_was_trained_in_vain_is_not_held_any_more(
 
 
 @both
-def test_the_last_client_to_end_does_not_stop_the_others(policy: str, tmp_path: Path) -> None:
+def test_the_last_client_to_end_does_not_stop_the_others(policy: PolicyName, tmp_path: Path) -> None:
     # One client's battery ends after two visits; the other goes on until its own does.
     run = ran(tmp_path, RoundPolicy(policy, buffer=1), FOUR[:2], rounds=99, fleet={"battery_joules": 40.0})
     assert run.stopped_by == CLIENTS
@@ -573,7 +581,7 @@ def test_rounds_end_it_in_the_middle_of_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("policy", ["fedasync", "fedbuff"])
-def test_a_run_in_which_every_visit_is_lost_ends_with_its_rounds(policy: str, tmp_path: Path) -> None:
+def test_a_run_in_which_every_visit_is_lost_ends_with_its_rounds(policy: PolicyName, tmp_path: Path) -> None:
     rules = RoundPolicy(policy=policy, buffer=2)
     how: dict[str, Any] = {"change": RoundVariation(crashes_per_second=1e9)}
     run = play(tmp_path, rounds=3, participants=2, rules=rules, fleet=how)
@@ -593,5 +601,5 @@ def test_the_user_is_heard_where_no_worker_is_ever_asked(tmp_path: Path) -> None
     asked = iter(range(50))
     run.is_stopped = lambda: next(asked) == 49
     with pytest.raises(Stopped):
-        POLICIES["fedbuff"](run)
+        run_rounds(run)
     store(run).ledger.close()

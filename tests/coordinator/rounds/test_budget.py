@@ -18,9 +18,9 @@ from coordinator.rounds.budget import (
     SECONDS,
     TARGET,
     Budget,
-    ClientLimits,
     Cost,
     Limits,
+    RunLimits,
 )
 from coordinator.rounds.synchronous import _SynchronousRound
 from edge.protocol.config import PartitionConfig, TrainConfig
@@ -35,7 +35,7 @@ TOTALS = "SELECT SUM(bytes_down) + SUM(bytes_up), SUM(flops), SUM(joules), SUM(b
 
 
 def test_visits_start_while_all_of_them_fit() -> None:
-    budget = Budget(Limits(rounds=9, bytes=100, flops=50.0, joules=10.0))
+    budget = Budget(RunLimits(bytes=100, flops=50.0, joules=10.0), 9)
     first, second = Cost(30, 10, 1.0, 1.0), Cost(20, 40, 1.0, 1.0)
     assert budget.reserve([first, second]) == ([True, True], None)
     assert budget.reserve([Cost(1)]) == ([False], BYTES)
@@ -46,14 +46,14 @@ def test_visits_start_while_all_of_them_fit() -> None:
 
 
 def test_a_smaller_visit_may_start_after_a_refused_one_and_the_first_refusal_is_named() -> None:
-    budget = Budget(Limits(rounds=9, bytes=100, flops=50.0, joules=10.0))
+    budget = Budget(RunLimits(bytes=100, flops=50.0, joules=10.0), 9)
     asked = [Cost(1, 0, 60.0, 1.0), Cost(1, 0, 1.0, 11.0), Cost(90, 10, 1.0, 1.0)]
     assert budget.reserve(asked) == ([False, False, True], FLOPS)
-    assert Budget(Limits(9, joules=1.0)).reserve([Cost(joules=1.5)]) == ([False], JOULES)
+    assert Budget(RunLimits(joules=1.0), 9).reserve([Cost(joules=1.5)]) == ([False], JOULES)
 
 
 def test_visits_may_end_one_by_one() -> None:
-    budget = Budget(Limits(rounds=9, bytes=100))
+    budget = Budget(RunLimits(bytes=100), 9)
     first, second = Cost(60, 0, 0.1, 0.1), Cost(40, 0, 0.2, 0.2)
     budget.reserve([first, second])
     budget.release([first])
@@ -62,13 +62,13 @@ def test_visits_may_end_one_by_one() -> None:
 
 
 def test_each_direction_may_have_a_budget_of_its_own() -> None:
-    budget = Budget(Limits(rounds=9, bytes=100, bytes_down=60, bytes_up=30))
+    budget = Budget(RunLimits(bytes=100, bytes_down=60, bytes_up=30), 9)
     assert budget.reserve([Cost(61, 0), Cost(0, 31), Cost(60, 30)]) == ([False, False, True], BYTES_DOWN)
     assert budget.reserve([Cost(0, 1)]) == ([False], BYTES_UP)
 
 
 def test_time_refuses_no_visit_of_the_fleet_but_may_one_of_a_client() -> None:
-    budget = Budget(Limits(rounds=9, virtual_seconds=1.0, client=ClientLimits(virtual_seconds=3.0)))
+    budget = Budget(RunLimits(virtual_seconds=1.0, client=Limits(virtual_seconds=3.0)), 9)
     assert budget.reserve([Cost(virtual_seconds=2.0)]) == ([True], None)
     assert budget.admits(5, Cost(virtual_seconds=3.0))
     budget.settle(5, Cost(virtual_seconds=2.0))
@@ -77,7 +77,7 @@ def test_time_refuses_no_visit_of_the_fleet_but_may_one_of_a_client() -> None:
 
 
 def test_a_client_pays_for_its_own_visits_alone() -> None:
-    budget = Budget(Limits(rounds=9, client=ClientLimits(bytes=100, bytes_up=30, flops=5.0, joules=4.0)))
+    budget = Budget(RunLimits(client=Limits(bytes=100, bytes_up=30, flops=5.0, joules=4.0)), 9)
     budget.settle(0, Cost(50, 20, 3.0, 2.0))
     affordable = Cost(20, 10, 2.0, 2.0)
     assert budget.admits(0, affordable)
@@ -87,7 +87,7 @@ def test_a_client_pays_for_its_own_visits_alone() -> None:
 
 
 def test_a_target_comes_before_the_last_round() -> None:
-    budget = Budget(Limits(rounds=3, target_accuracy=0.5))
+    budget = Budget(RunLimits(), 3, 0.5)
     assert [budget.reached(1, None), budget.reached(2, 0.49), budget.reached(3, 0.5)] == [None, None, TARGET]
     assert budget.reached(3, 0.49) == ROUNDS
 
@@ -106,7 +106,7 @@ def test_a_budget_is_used_up_but_never_overspent(rule: str, column: int, tmp_pat
     whole = play(tmp_path / "whole", rounds=3, train=BRIEF, partition=IID)
     first, second, third = (row[column] for row in whole.rows(f"{TOTALS} GROUP BY round"))
     limit = first + second + 0.6 * third
-    run = play(tmp_path / "run", limits=Limits(99, **{rule: limit}), train=BRIEF, partition=IID)
+    run = play(tmp_path / "run", rounds=99, limits=RunLimits(**{rule: limit}), train=BRIEF, partition=IID)
     assert run.stopped_by == rule
     assert run.rows(TOTALS)[0][column] <= limit
     # Two of the four visits of the third round: a third one would not have fitted.
@@ -114,7 +114,7 @@ def test_a_budget_is_used_up_but_never_overspent(rule: str, column: int, tmp_pat
 
 
 def test_a_budget_that_pays_for_no_visit_trains_nothing(tmp_path: Path) -> None:
-    run = play(tmp_path, limits=Limits(99, bytes=100), train=BRIEF)
+    run = play(tmp_path, rounds=99, limits=RunLimits(bytes=100), train=BRIEF)
     assert (run.stopped_by, run.federation.rounds, run.rows(TOTALS)) == (BYTES, 0, [(None,) * 5])
     assert np.array_equal(run.model, run.start)
 
@@ -122,7 +122,7 @@ def test_a_budget_that_pays_for_no_visit_trains_nothing(tmp_path: Path) -> None:
 def test_virtual_time_is_cut_exactly_at_its_edge(tmp_path: Path) -> None:
     first, second = play(tmp_path / "two", rounds=2, train=BRIEF).rows("SELECT start_s, end_s FROM rounds")
     edge = (second[0] + second[1]) / 2
-    run = play(tmp_path / "run", limits=Limits(99, virtual_seconds=edge), train=BRIEF)
+    run = play(tmp_path / "run", rounds=99, limits=RunLimits(virtual_seconds=edge), train=BRIEF)
     assert run.stopped_by == SECONDS
     assert run.federation.clock.now == edge
     assert run.federation.rounds == 1
@@ -152,7 +152,7 @@ def test_a_cut_round_leaves_model_and_clients_as_they_were(tmp_path: Path) -> No
         "SELECT start_s, end_s FROM rounds WHERE round = 1"
     )
     edge = (start + end) / 2
-    run = play(tmp_path / "run", "fedbr", limits=Limits(99, virtual_seconds=edge), train=BRIEF)
+    run = play(tmp_path / "run", "fedbr", rounds=99, limits=RunLimits(virtual_seconds=edge), train=BRIEF)
     assert (run.stopped_by, run.federation.clock.now) == (SECONDS, edge)
     assert np.array_equal(run.model, one.model)
     assert committed_states(run.federation) == committed_states(one.federation)
@@ -163,14 +163,14 @@ def test_a_cut_round_leaves_model_and_clients_as_they_were(tmp_path: Path) -> No
 def test_a_visit_that_ends_at_the_edge_counts(tmp_path: Path) -> None:
     one = play(tmp_path / "one", rounds=1, train=BRIEF)
     edge = one.federation.clock.now
-    run = play(tmp_path / "run", limits=Limits(1, virtual_seconds=edge), train=BRIEF)
+    run = play(tmp_path / "run", rounds=1, limits=RunLimits(virtual_seconds=edge), train=BRIEF)
     assert (run.stopped_by, run.federation.clock.now) == (ROUNDS, edge)
     assert np.array_equal(run.model, one.model)
 
 
 def test_no_round_starts_at_the_edge(tmp_path: Path) -> None:
     one = play(tmp_path / "one", rounds=1, train=BRIEF)
-    run = play(tmp_path / "run", limits=Limits(9, virtual_seconds=one.federation.clock.now), train=BRIEF)
+    run = play(tmp_path / "run", rounds=9, limits=RunLimits(virtual_seconds=one.federation.clock.now), train=BRIEF)
     assert run.stopped_by == SECONDS
     assert run.rows("SELECT round, participants FROM rounds") == [(0, 4)]
 
@@ -183,7 +183,7 @@ def test_a_target_ends_a_run_in_the_round_that_reaches_it(tmp_path: Path) -> Non
     train = TrainConfig(lr=0.2, batch=16, local_steps=30)
     path = [a for a in accuracies(play(tmp_path / "path", rounds=4, train=train, partition=IID)) if a is not None]
     target = max(path)
-    run = play(tmp_path / "run", limits=Limits(4, target_accuracy=target), train=train, partition=IID)
+    run = play(tmp_path / "run", rounds=4, target=target, train=train, partition=IID)
     assert run.stopped_by == TARGET
     assert run.federation.rounds == path.index(target) + 1
 
@@ -198,7 +198,7 @@ def test_joules_hold_on_a_contended_link_too(share: float, tmp_path: Path) -> No
     # Whoever is left when visits are refused uses the link at other times, and may spend more than was foreseen.
     how: dict[str, Any] = {"train": BRIEF, "partition": IID, "clients": 6, "server_link": 2e6}
     whole = play(tmp_path / "whole", rounds=1, **how).rows(TOTALS)[0][2]
-    run = play(tmp_path / "run", limits=Limits(1, joules=share * whole), **how)
+    run = play(tmp_path / "run", rounds=1, limits=RunLimits(joules=share * whole), **how)
     spent = run.rows(TOTALS)[0][2]
     assert 0 < spent <= share * whole
 
@@ -209,7 +209,7 @@ def test_whoever_is_left_is_priced_again(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(
         _SynchronousRound, "_costs", lambda self, visits: [Cost(1, 0, 1.0, joules[len(visits)])] * len(visits)
     )
-    run = federation(tmp_path, limits=Limits(1, joules=3.2))
+    run = federation(tmp_path, rounds=1, limits=RunLimits(joules=3.2))
     admitted, refused_by = _SynchronousRound(run, 0)._admitted(run.candidates)
     assert ([visit.client for visit in admitted], refused_by) == ([0, 1], JOULES)
 
@@ -217,11 +217,11 @@ def test_whoever_is_left_is_priced_again(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_run_that_ends_between_evaluations_scores_its_last_model(tmp_path: Path) -> None:
     times = play(tmp_path / "three", rounds=3, train=BRIEF).rows("SELECT end_s, accuracy FROM rounds")
     edge, wanted = (times[0][0] + times[1][0]) / 2, times[0][1]
-    cut = play(tmp_path / "cut", limits=Limits(99, virtual_seconds=edge), train=BRIEF, eval_every=5)
+    cut = play(tmp_path / "cut", rounds=99, limits=RunLimits(virtual_seconds=edge), train=BRIEF, eval_every=5)
     assert cut.rows("SELECT participants, accuracy FROM rounds") == [(4, None), (0, wanted)]
 
     one_round = play(tmp_path / "one", rounds=1, train=BRIEF).rows(TOTALS)[0][0]
-    spent = play(tmp_path / "spent", limits=Limits(99, bytes=one_round), train=BRIEF, eval_every=5)
+    spent = play(tmp_path / "spent", rounds=99, limits=RunLimits(bytes=one_round), train=BRIEF, eval_every=5)
     assert (spent.stopped_by, spent.rows("SELECT participants, accuracy FROM rounds")) == (
         BYTES,
         [(4, None), (0, wanted)],

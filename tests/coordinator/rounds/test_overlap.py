@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from coordinator.records.store import read
-from coordinator.rounds.budget import TARGET, Limits
+from coordinator.rounds.budget import TARGET
 from coordinator.rounds.cohort_training import CohortTraining
 from coordinator.rounds.evaluation import PoolEvaluator
 from coordinator.rounds.pool_trainer import SPARE_REPLIES
@@ -104,7 +104,7 @@ def test_without_a_score_the_next_round_begins_before_this_one_is_committed(tmp_
 
 
 def test_visits_begun_early_are_discarded_and_charged_to_nobody_when_the_score_ends_the_run(tmp_path: Path) -> None:
-    run, desk = watched(tmp_path, "fedbr", limits=Limits(99, target_accuracy=0.05))
+    run, desk = watched(tmp_path, "fedbr", rounds=99, target=0.05)
     assert finished(run) == TARGET
     assert desk.said[-3:] == ["submit train 1", "wait score 0", "cancel train 1"]
     alone = play(tmp_path / "alone", "fedbr", train=BRIEF, rounds=1)

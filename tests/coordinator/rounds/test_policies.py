@@ -15,10 +15,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.rounds.budget import BYTES, BYTES_UP, CLIENTS, JOULES, ROUNDS, SECONDS, TARGET, ClientLimits, Limits
+from coordinator.rounds.budget import (
+    BYTES,
+    BYTES_UP,
+    CLIENTS,
+    JOULES,
+    ROUNDS,
+    SECONDS,
+    TARGET,
+    Limits,
+    RunLimits,
+)
 from coordinator.rounds.cohort_training import CohortTraining
-from coordinator.rounds.policy import RoundPolicy
-from coordinator.rounds.synchronous import POLICIES
+from coordinator.rounds.policy import POLICIES, PolicyName, RoundPolicy
 from costmodel.clock import Clock
 from costmodel.fleet.availability import RecordedIntervals
 from costmodel.fleet.dynamics import PAUSE, ClientDynamics
@@ -91,7 +100,7 @@ def test_the_round_lasts_until_the_server_has_added_the_updates_up(tmp_path: Pat
     # Two updates at one a second, and both clients wait: 18 J for the visit and 2 J.
     assert run.rows("SELECT end_s, joules FROM rounds") == [(6, 40)]
     # What the wait will cost is foreseen: 39 J are not enough for both.
-    run = ran(tmp_path / "two", seconds=equal, links=slow, limits=Limits(1, joules=39.0))
+    run = ran(tmp_path / "two", seconds=equal, links=slow, rounds=1, limits=RunLimits(joules=39.0))
     assert (run.stopped_by, run.rows("SELECT end_s, joules, participants FROM rounds")) == (ROUNDS, [(5, 19, 1)])
 
 
@@ -271,12 +280,12 @@ def test_a_round_begins_when_the_first_client_is_there(tmp_path: Path) -> None:
 
 def test_a_round_that_would_begin_after_the_end_of_time_does_not_begin(tmp_path: Path) -> None:
     late = windows([(64, 1e6)], [(64, 1e6)])
-    run = ran(tmp_path, seconds=FOUR[:2], limits=Limits(9, virtual_seconds=64.0), behaviour=late)
+    run = ran(tmp_path, seconds=FOUR[:2], rounds=9, limits=RunLimits(virtual_seconds=64.0), behaviour=late)
     assert (run.stopped_by, run.rows("SELECT * FROM rounds")) == (SECONDS, [])
 
 
 @each_policy
-def test_a_run_ends_when_nobody_will_ever_be_there_again(policy: str, tmp_path: Path) -> None:
+def test_a_run_ends_when_nobody_will_ever_be_there_again(policy: PolicyName, tmp_path: Path) -> None:
     gone = windows([(0, 10)], [(0, 10)], [(0, 10)], [(0, 10)])
     run = ran(tmp_path, RoundPolicy(policy, buffer=2), rounds=99, behaviour=gone)
     assert run.stopped_by == CLIENTS
@@ -325,7 +334,7 @@ def test_waiting_for_the_others_drains_a_battery_too(tmp_path: Path) -> None:
 
 @each_policy
 def test_a_crumb_in_a_battery_is_as_good_as_nothing(
-    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    policy: PolicyName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The bits of a download take more than is left, so that a further visit would end where it begins, for ever.
     how: dict[str, Any] = {"seconds": [(1.0, 1.0, 2.0)] * 2, "rounds": 40}
@@ -401,17 +410,17 @@ def visits_of(run: Run, clients: int = 4) -> list[int]:
     ],
 )
 def test_a_client_that_has_spent_its_own_budget_takes_part_no_more(
-    policy: str, limit: dict[str, float], visits: list[int], tmp_path: Path
+    policy: PolicyName, limit: dict[str, Any], visits: list[int], tmp_path: Path
 ) -> None:
     rules = RoundPolicy(policy, over_select=1.0, deadline=100.0, buffer=2)
-    run = ran(tmp_path, rules, limits=Limits(99, client=ClientLimits(**limit)))
+    run = ran(tmp_path, rules, rounds=99, limits=RunLimits(client=Limits(**limit)))
     assert (run.stopped_by, visits_of(run)) == (CLIENTS, visits)
 
 
 def test_joules_of_a_client_are_refused_with_what_it_waits(tmp_path: Path) -> None:
     # 18 J for each visit of client 0 alone, and 12 J for waiting for client 1, who needs 72 J.
-    clients = ClientLimits(joules=80.0)
-    run = ran(tmp_path, seconds=[FOUR[0], FOUR[3]], limits=Limits(99, client=clients))
+    clients = Limits(joules=80.0)
+    run = ran(tmp_path, seconds=[FOUR[0], FOUR[3]], rounds=99, limits=RunLimits(client=clients))
     # 30 J are spent after the first round; the others are without client 1.
     assert visits_of(run, 2) == [3, 1]
     assert run.rows("SELECT joules FROM visits WHERE client = 0") == [(30,), (18,), (18,)]
@@ -420,8 +429,8 @@ def test_joules_of_a_client_are_refused_with_what_it_waits(tmp_path: Path) -> No
 def test_clients_that_can_pay_only_alone_take_turns(tmp_path: Path) -> None:
     # An upload takes 8 s on the server's link, or 16 s if both send: 10 or 18 s in all.
     narrow = Links(up=float(wire_bits(UP_NBYTES)) / 8)
-    own = ClientLimits(virtual_seconds=12.0)
-    run = ran(tmp_path, seconds=[(1.0, 1.0, 1.0)] * 2, links=narrow, limits=Limits(99, client=own))
+    own = Limits(virtual_seconds=12.0)
+    run = ran(tmp_path, seconds=[(1.0, 1.0, 1.0)] * 2, links=narrow, rounds=99, limits=RunLimits(client=own))
     assert run.stopped_by == CLIENTS
     assert run.rows("SELECT round, client, up_end_s - start_s FROM visits") == [(0, 0, 10), (1, 1, 10)]
 
@@ -429,11 +438,11 @@ def test_clients_that_can_pay_only_alone_take_turns(tmp_path: Path) -> None:
 @each_policy
 @pytest.mark.parametrize(("rule", "limit"), [(BYTES_UP, 6.5 * UP_NBYTES), (BYTES, 6.5 * (DOWN_NBYTES + UP_NBYTES))])
 def test_bytes_are_never_overspent_and_nothing_that_was_paid_for_is_broken_off(
-    policy: str, rule: str, limit: float, tmp_path: Path
+    policy: PolicyName, rule: str, limit: float, tmp_path: Path
 ) -> None:
     rules = RoundPolicy(policy, over_select=1.0, deadline=100.0, buffer=2)
     budget: dict[str, Any] = {rule: limit}
-    run = ran(tmp_path, rules, limits=Limits(99, **budget))
+    run = ran(tmp_path, rules, rounds=99, limits=RunLimits(**budget))
     assert (run.stopped_by, run.rows("SELECT COUNT(*), MIN(kind), MAX(kind) FROM visits")) == (
         rule,
         [(6, "train", "train")],
@@ -444,8 +453,12 @@ def test_bytes_are_never_overspent_and_nothing_that_was_paid_for_is_broken_off(
 
 
 @each_policy
-def test_time_that_ends_before_the_first_visit_does_leaves_the_model_as_it_was(policy: str, tmp_path: Path) -> None:
-    run = ran(tmp_path, RoundPolicy(policy, over_select=1.0, buffer=2), limits=Limits(99, virtual_seconds=3.0))
+def test_time_that_ends_before_the_first_visit_does_leaves_the_model_as_it_was(
+    policy: PolicyName, tmp_path: Path
+) -> None:
+    run = ran(
+        tmp_path, RoundPolicy(policy, over_select=1.0, buffer=2), rounds=99, limits=RunLimits(virtual_seconds=3.0)
+    )
     assert (run.stopped_by, run.federation.clock.now, run.federation.rounds) == (SECONDS, 3.0, 0)
     assert kinds(run) == "0 cut, 1 cut, 2 cut, 3 cut"
     # Down for 1, 1, 2, 3 s; computing for 1, 2, 1, 0 s; client 0 has been sending for 1 s, half of its update.
@@ -457,15 +470,15 @@ def test_time_that_ends_before_the_first_visit_does_leaves_the_model_as_it_was(p
 
 
 @each_policy
-def test_a_target_ends_the_run_in_the_round_that_reaches_it(policy: str, tmp_path: Path) -> None:
+def test_a_target_ends_the_run_in_the_round_that_reaches_it(policy: PolicyName, tmp_path: Path) -> None:
     rules = RoundPolicy(policy, over_select=1.0, deadline=100.0, buffer=2)
-    run = ran(tmp_path, rules, limits=Limits(99, target_accuracy=0.0))
+    run = ran(tmp_path, rules, rounds=99, target=0.0)
     assert (run.stopped_by, run.federation.rounds) == (TARGET, 1)
     assert run.rows("SELECT round, accuracy IS NULL FROM rounds") == [(0, 0)]
 
 
 @each_policy
-def test_rounds_end_a_run_and_the_last_is_scored(policy: str, tmp_path: Path) -> None:
+def test_rounds_end_a_run_and_the_last_is_scored(policy: PolicyName, tmp_path: Path) -> None:
     rules = RoundPolicy(policy, over_select=1.0, deadline=100.0, buffer=2)
     run = ran(tmp_path, rules, rounds=3, eval_every=2)
     assert (run.stopped_by, run.federation.rounds) == (ROUNDS, 3)
@@ -476,8 +489,7 @@ def test_a_run_ends_with_its_last_round_even_if_the_clock_had_moved_on_to_the_ne
     # Both updates are there at 4 s and take 2 s to add up; when the round ends, nobody is there until 64 s.
     away = windows([(0, 5), (64, 1e6)], [(0, 5), (64, 1e6)])
     slow = Links(aggregate_bytes_per_second=float(UP_NBYTES))
-    limits = Limits(99, target_accuracy=0.0)
-    run = ran(tmp_path, seconds=FOUR[:2], limits=limits, behaviour=away, links=slow)
+    run = ran(tmp_path, seconds=FOUR[:2], rounds=99, target=0.0, behaviour=away, links=slow)
     assert (run.stopped_by, kinds(run), kinds(run, 1)) == (TARGET, "0 train, 1 train", "")
     assert run.federation.clock.now == 64
     assert (run.federation.committed.rounds, run.federation.committed.virtual_seconds) == (1, 6)
@@ -489,8 +501,7 @@ def test_a_target_that_is_met_only_when_time_has_ended_the_run_is_not_what_ended
     seconds: float, visits: str, tmp_path: Path
 ) -> None:
     # Round 0 lasts until 16 s and is not scored; its model is, when no further round is played to its end.
-    limits = Limits(99, virtual_seconds=seconds, target_accuracy=0.0)
-    run = ran(tmp_path, limits=limits, eval_every=2)
+    run = ran(tmp_path, rounds=99, limits=RunLimits(virtual_seconds=seconds), target=0.0, eval_every=2)
     assert run.rows("SELECT end_s, accuracy IS NULL FROM rounds") == [(16, 1), (seconds, 0)]
     assert kinds(run, 1) == visits
     assert run.stopped_by == SECONDS
@@ -499,14 +510,14 @@ def test_a_target_that_is_met_only_when_time_has_ended_the_run_is_not_what_ended
 # --- what holds for every policy --------------------------------------------------------------------------------------
 
 
-def unsteady(folder: Path, policy: str, method: str = "fedbr", **how: Any) -> Run:
+def unsteady(folder: Path, policy: PolicyName, method: str = "fedbr", **how: Any) -> Run:
     """Clients of all kinds that come and go, crash and differ from visit to visit."""
     return play(folder, method, **{**unsteady_world(policy), **how})
 
 
 @each_policy
 @pytest.mark.parametrize("method", ["fedbr", "fedmlb+fedprox"])
-def test_the_order_of_replies_changes_nothing(policy: str, method: str, tmp_path: Path) -> None:
+def test_the_order_of_replies_changes_nothing(policy: PolicyName, method: str, tmp_path: Path) -> None:
     ordered = unsteady(tmp_path / "ordered", policy, method)
     assert ordered.rows("SELECT COUNT(*) FROM visits WHERE kind IN ('lost', 'late', 'cut')") != [(0,)]
     for name, shuffle in (("again", None), ("shuffled", 1)):
@@ -517,7 +528,7 @@ def test_the_order_of_replies_changes_nothing(policy: str, method: str, tmp_path
 
 
 @each_policy
-def test_what_travels_is_what_is_charged_and_the_sums_agree(policy: str, tmp_path: Path) -> None:
+def test_what_travels_is_what_is_charged_and_the_sums_agree(policy: PolicyName, tmp_path: Path) -> None:
     run = unsteady(tmp_path, policy)
     turn = "visit" if policy in ("fedasync", "fedbuff") else "round"
     counted = run.rows(f"SELECT {turn}, client, bytes_down, bytes_up FROM visits WHERE kind = 'train'")
@@ -536,7 +547,7 @@ def test_what_travels_is_what_is_charged_and_the_sums_agree(policy: str, tmp_pat
 
 
 @each_policy
-def test_a_visit_has_one_number_in_the_order_of_the_beginnings(policy: str, tmp_path: Path) -> None:
+def test_a_visit_has_one_number_in_the_order_of_the_beginnings(policy: PolicyName, tmp_path: Path) -> None:
     run = unsteady(tmp_path, policy)
     visits = run.rows("SELECT visit, start_s FROM visits ORDER BY visit")
     assert [number for number, _ in visits] == list(range(len(visits)))
@@ -545,7 +556,7 @@ def test_a_visit_has_one_number_in_the_order_of_the_beginnings(policy: str, tmp_
 
 
 @each_policy
-def test_a_run_leaves_two_checkpoints_and_what_they_need(policy: str, tmp_path: Path) -> None:
+def test_a_run_leaves_two_checkpoints_and_what_they_need(policy: PolicyName, tmp_path: Path) -> None:
     run = unsteady(tmp_path, policy)
     files, kept = {path.name for path in (tmp_path / "state").iterdir()}, committed_states(run.federation)
     assert files == {name for (name,) in run.rows("SELECT file FROM states")} >= set(kept.values())
@@ -557,7 +568,7 @@ def test_a_run_leaves_two_checkpoints_and_what_they_need(policy: str, tmp_path: 
 
 
 @each_policy
-def test_choices_stand_in_the_round_of_their_visits(policy: str, tmp_path: Path) -> None:
+def test_choices_stand_in_the_round_of_their_visits(policy: PolicyName, tmp_path: Path) -> None:
     run = unsteady(tmp_path, policy)
     chosen = run.rows("SELECT round, client FROM choices ORDER BY round, client")
     assert chosen == run.rows("SELECT round, client FROM visits WHERE kind = 'train' ORDER BY round, client")
@@ -565,7 +576,7 @@ def test_choices_stand_in_the_round_of_their_visits(policy: str, tmp_path: Path)
 
 @each_policy
 def test_the_wall_seconds_of_rounds_add_up_to_those_of_the_run(
-    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    policy: PolicyName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = iter([10.0, 11.0, 13.0, 16.0])  # when the run is put together, and at each commit
     monkeypatch.setattr("coordinator.records.checkpoints.time", SimpleNamespace(monotonic=lambda: next(ticks)))
@@ -574,7 +585,7 @@ def test_the_wall_seconds_of_rounds_add_up_to_those_of_the_run(
 
 
 def test_joules_that_are_not_enough_are_named(tmp_path: Path) -> None:
-    run = ran(tmp_path, limits=Limits(9, joules=17.0))
+    run = ran(tmp_path, rounds=9, limits=RunLimits(joules=17.0))
     assert (run.stopped_by, run.rows("SELECT * FROM visits")) == (JOULES, [])
 
 

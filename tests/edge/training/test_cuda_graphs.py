@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coordinator.rounds.synchronous import POLICIES
+from coordinator.rounds.synchronous import run_rounds
 from edge.methods.fedprox import FedProxCorrection
 from edge.protocol.config import TrainConfig
 from edge.training.block_model import BlockModel
@@ -60,7 +60,7 @@ def replayed(folder: Path, graphs: Graphs, method: str, **how: Any) -> Run:
     site = direct(run).site
     site.stepper = StepFactory(site.net, site.job.train, graphs)
     try:
-        return Run(run, POLICIES[run.rules.policy](run))
+        return Run(run, run_rounds(run))
     finally:
         store(run).ledger.close()
 

@@ -25,7 +25,8 @@ from costmodel import units
 from costmodel.fleet.devices import devices, networks
 from edge.data.registry import DATASETS
 from edge.models.registry import MODELS
-from scenarios.config.schema import Scenario, Section
+from edge.protocol.config import Section
+from scenarios.config import schema
 from scenarios.config.toml_writer import toml_text
 
 METHODS: list[ObjectiveSpec | CorrectionSpec] = [*OBJECTIVES.values(), *CORRECTIONS.values()]
@@ -55,10 +56,10 @@ WIDE = 10**6
 """Beyond the bounds of most keys."""
 
 
-def fields(section: type[Section] = Scenario, at: str = "") -> dict[str, FieldInfo]:
+def fields(table: type = schema.Scenario, at: str = "") -> dict[str, FieldInfo]:
     """Every key of the schema that is no table of other keys."""
     found: dict[str, FieldInfo] = {}
-    for name, field in section.model_fields.items():
+    for name, field in schema.fields(table).items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, Section):
             found |= fields(kind, f"{at}{name}.")

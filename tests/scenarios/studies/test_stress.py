@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from coordinator.rounds import synchronous
-from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.policy import POLICIES, RoundPolicy
 from costmodel.clock import Clock
 from costmodel.network.tcp import slow_start_seconds
 from scenarios.errors import ScenarioError
@@ -41,7 +41,7 @@ def shown(result: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("contended", [False, True])
-@pytest.mark.parametrize("policy", [*study.SYNCHRONOUS, *study.ASYNCHRONOUS])
+@pytest.mark.parametrize("policy", POLICIES)
 def test_what_is_virtual_follows_from_the_arguments_alone(policy: str, contended: bool) -> None:
     first, again = (virtual(quick(policy, contended=contended, visits=50)) for _ in range(2))
     other = virtual(quick(policy, contended=contended, visits=50, seed=1))
@@ -49,10 +49,6 @@ def test_what_is_virtual_follows_from_the_arguments_alone(policy: str, contended
     assert first == again
     assert first["virtual_seconds"] != other["virtual_seconds"]
     assert json.loads(json.dumps(first)) == first
-
-
-def test_the_policies_are_those_of_runs() -> None:
-    assert tuple(synchronous.POLICIES) == study.SYNCHRONOUS + study.ASYNCHRONOUS
 
 
 # --- synchronous rounds -----------------------------------------------------------------------------------------------
