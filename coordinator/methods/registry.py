@@ -5,7 +5,6 @@ A method of your own needs no entry here: name it ``my_package.my_method:ROW`` i
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import itertools
 import json
@@ -32,6 +31,7 @@ from coordinator.methods import (
 )
 from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec, Options
 from edge.protocol.payload import Layout
+from edge.protocol.spelling import nearest
 
 OBJECTIVES: dict[str, ObjectiveSpec] = {
     row.name: row
@@ -199,9 +199,7 @@ def _part(name: str) -> ObjectiveSpec | CorrectionSpec:
         return _load_user_spec(name)
     known: Mapping[str, ObjectiveSpec | CorrectionSpec] = {**OBJECTIVES, **CORRECTIONS}
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]}" if near else ""
-        raise ValueError(f"no method {name!r}{hint} (known: {', '.join(known)})")
+        raise ValueError(f"no method {name!r}; {nearest(name, known)}")
     return known[name]
 
 

@@ -9,7 +9,6 @@ row and one per column until a rotation needs one per pixel.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -21,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from edge.data.registry import DataError, DataSet
+from edge.protocol.spelling import nearest
 
 _Numbers = NDArray[np.float32]
 FAR = 1e6
@@ -84,9 +84,8 @@ def profile_for(row: DataSet, augment: str = "default") -> Profile:
     """
     name = row.profile if augment in ("default", "none") else augment
     if name not in PROFILES:
-        near = difflib.get_close_matches(name, [*PROFILES, "default", "none"], n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known: default, none, {', '.join(PROFILES)}"
-        raise DataError(f"data.augment: unknown profile {name!r}; {hint}")
+        names = ["default", "none", *PROFILES]
+        raise DataError(f"data.augment: unknown profile {name!r}; {nearest(name, names)}")
     profile = PROFILES[name]
     if profile.mean is not None and len(profile.mean) != row.stored[0]:
         raise DataError(f"data.augment = {name} is for {len(profile.mean)} channels; {row.name} has {row.stored[0]}")

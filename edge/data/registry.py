@@ -6,13 +6,14 @@ or that torchvision can read needs nothing else; any other names a reader module
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from edge.protocol.spelling import nearest
 
 
 class DataError(ValueError):
@@ -200,9 +201,7 @@ def dataset(name: str) -> DataSet:
         return DATASETS[name]
     module, colon, attribute = name.partition(":")
     if not colon:
-        near = difflib.get_close_matches(name, DATASETS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(DATASETS)}"
-        raise DataError(f"data.name: unknown data set {name!r}; {hint}")
+        raise DataError(f"data.name: unknown data set {name!r}; {nearest(name, DATASETS)}")
     try:
         row = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # a module of the user's own may raise anything

@@ -6,13 +6,13 @@ A model is a sequence of *stages*, each a list of *units* (the finest places whe
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edge.protocol.config import CPU
+from edge.protocol.spelling import nearest
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ class ModelRow:
             raise ValueError(f"model.width = {width}: {self.name} has no width")
         if width % self.width_multiple:
             step = self.width_multiple
-            nearest = max(1, round(width / step)) * step
-            raise ValueError(f"model.width = {width}: {self.name} needs a multiple of {step}; the nearest is {nearest}")
+            near = max(1, round(width / step)) * step
+            raise ValueError(f"model.width = {width}: {self.name} needs a multiple of {step}; the nearest is {near}")
 
     def block_count(self, cut: str) -> int:
         """M under ``model.blocks = cut``. ValueError naming the key for a cut that it does not allow."""
@@ -143,10 +143,7 @@ def model(name: str) -> ModelRow:
         if isinstance(row, ModelRow):
             return row
         raise ValueError(f"model.name = {name!r} is not a model row")
-    near = difflib.get_close_matches(name, MODELS, n=1)
-    raise ValueError(
-        f"model.name = {name!r}: " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(MODELS)}")
-    )
+    raise ValueError(f"model.name = {name!r}: {nearest(name, MODELS)}")
 
 
 def load_row(name: str) -> object:

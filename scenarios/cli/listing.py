@@ -20,10 +20,11 @@ from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
 from coordinator.methods.registry import CORRECTIONS, OBJECTIVES
 from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec, keeps_what_does_not_arrive
 from costmodel.fleet.devices import devices, figures, networks
-from costmodel.units import format_bytes, format_rate, nearest
+from costmodel.units import format_bytes, format_rate
 from edge.data.locate import find_data
 from edge.data.registry import DATASETS
 from edge.models.registry import MODELS
+from edge.protocol.spelling import nearest
 from scenarios.cache import cache_folder
 from scenarios.config.toml_source import FILES, shipped
 from scenarios.errors import ScenarioError

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 
 from pydantic_core import ErrorDetails
 
 from edge.protocol.config import Also, Section
+from edge.protocol.spelling import closest
 from scenarios.config.schema import fields
 
 
@@ -50,8 +50,8 @@ def error_message(error: ErrorDetails, key: str, known: Mapping[str, str]) -> st
     if error["type"] == "literal_error":
         expected = str(error.get("ctx", {}).get("expected", ""))
         choices = [choice.strip("' ") for choice in expected.replace(" or ", ", ").split(", ")]
-        near = difflib.get_close_matches(str(error["input"]), choices, n=1)
-        message = f"must be one of {', '.join(choices)}" + (f"; did you mean {near[0]}?" if near else "")
+        near = closest(str(error["input"]), choices)
+        message = f"must be one of {', '.join(choices)}" + ("" if near is None else f"; did you mean {near!r}?")
     message = KINDS.get(error["type"], message)
     if key in ("fleet.devices", "fleet.networks") and message == A_TABLE:
         message += " of shares, or a list of names, one per client"
@@ -59,13 +59,13 @@ def error_message(error: ErrorDetails, key: str, known: Mapping[str, str]) -> st
 
 
 def _did_you_mean(key: str, known: Mapping[str, str]) -> str:
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    if not near:
-        last = key.rpartition(".")[2]
+    near = closest(key, known)
+    if near is None:
         by_last = {name.rpartition(".")[2]: name for name in known}
-        near = [by_last[name] for name in difflib.get_close_matches(last, by_last, n=1, cutoff=0.7)]
-    if near:
-        return f", did you mean {known[near[0]]}?"
+        last = closest(key.rpartition(".")[2], by_last, cutoff=0.7)
+        near = last and by_last[last]
+    if near is not None:
+        return f", did you mean {known[near]!r}?"
     table = key.rpartition(".")[0]
     inside = sorted({name for name in known.values() if name.rpartition(".")[0] == table})
     return f" (known here: {', '.join(inside) or 'none'})" if table else ""

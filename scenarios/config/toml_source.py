@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.files import parse_toml, read_bytes
-from costmodel.units import nearest
 from edge.data.locate import is_file
+from edge.protocol.spelling import nearest
 from scenarios.errors import ScenarioError
 
 FILES = Path(__file__).parent / "files"

@@ -9,10 +9,10 @@ from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
 from coordinator.methods.registry import Method
 from coordinator.methods.spec import Options
 from costmodel.fleet.devices import devices, networks
-from costmodel.units import nearest
 from edge.data.registry import DataSet
 from edge.models.registry import ModelRow
 from edge.protocol.payload import BlockShape, Layout
+from edge.protocol.spelling import nearest
 from scenarios import fleet_builder
 from scenarios.config.schema import Scenario
 

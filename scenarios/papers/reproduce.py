@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from coordinator.workers.launcher import WorkerLauncher
-from costmodel.units import nearest
+from edge.protocol.spelling import nearest
 from scenarios.config.load import ScenarioError, load
 from scenarios.host import Host
 from scenarios.papers import fedbr, fedmlb

@@ -19,8 +19,8 @@ from coordinator.records.store import read
 from coordinator.rounds.run import RunFailed
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import PoolError, Stopped
-from costmodel.units import nearest
 from edge.protocol.files import write_text
+from edge.protocol.spelling import nearest
 from scenarios import runner
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.toml_source import COMMAND_LINE, parse

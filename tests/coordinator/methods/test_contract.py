@@ -330,7 +330,7 @@ def test_a_method_has_one_name_however_it_is_spelled() -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("fedavgg", "no method 'fedavgg'; did you mean fedavg"),
+        ("fedavgg", "no method 'fedavgg'; did you mean 'fedavg'"),
         ("fedmlb+fedbr", "joins two objectives, fedmlb and fedbr"),
         ("fedprox+fedprox", "names a correction twice"),
         ("scaffold+feddyn", "scaffold and feddyn both take the same drift out of a client's gradient"),

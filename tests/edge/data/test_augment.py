@@ -43,7 +43,7 @@ def test_none_keeps_the_normalisation_alone() -> None:
 
 def test_a_profile_that_cannot_be_is_refused() -> None:
     with pytest.raises(
-        DataError, match=r"data\.augment: unknown profile 'fedalign-cifar'; did you mean fedalign-cifar"
+        DataError, match=r"data\.augment: unknown profile 'fedalign-cifar'; did you mean 'fedalign-cifar"
     ):
         profile_for(DATASETS["cifar10"], "fedalign-cifar")
     with pytest.raises(DataError, match=r"data\.augment = mnist is for 1 channels; cifar10 has 3"):

@@ -42,7 +42,7 @@ def test_only_28_pixel_sets_are_padded_by_2() -> None:
 
 
 def test_an_unknown_name_gets_the_nearest_one() -> None:
-    with pytest.raises(DataError, match=r"data\.name: unknown data set 'cifar-10'; did you mean cifar10\?"):
+    with pytest.raises(DataError, match=r"data\.name: unknown data set 'cifar-10'; did you mean 'cifar10'\?"):
         dataset("cifar-10")
 
 

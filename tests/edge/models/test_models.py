@@ -246,7 +246,7 @@ def test_a_cut_that_the_model_does_not_allow_is_named(cut: str) -> None:
 
 
 def test_a_model_that_is_not_there_is_answered_with_the_nearest() -> None:
-    with pytest.raises(ValueError, match=r"model\.name = 'resnet-18'.*did you mean resnet18"):
+    with pytest.raises(ValueError, match=r"model\.name = 'resnet-18'.*did you mean 'resnet18'"):
         model("resnet-18")
 
 

@@ -86,7 +86,7 @@ def test_an_unknown_key_ends_a_real_process_with_2_and_one_line() -> None:
 
     assert ended.returncode == 2
     assert ended.stdout == ""
-    assert ended.stderr == "fedbr: command line: unknown key train.learning_rat, did you mean train.lr?\n"
+    assert ended.stderr == "fedbr: command line: unknown key train.learning_rat, did you mean 'train.lr'?\n"
 
 
 def test_bad_usage_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,7 +54,7 @@ def test_a_precision_that_there_is_not_is_refused_with_the_nearest() -> None:
     with pytest.raises(ScenarioError) as caught:
         load("digits", ["train.precision=fp16"])
     assert str(caught.value) == (
-        "command line: train.precision = 'fp16': must be one of fp32, bf16, tf32; did you mean bf16?"
+        "command line: train.precision = 'fp16': must be one of fp32, bf16, tf32; did you mean 'bf16'?"
     )
 
 

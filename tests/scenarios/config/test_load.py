@@ -55,8 +55,8 @@ def test_what_a_file_extends_is_overlaid_key_by_key_but_tables_of_names_are_repl
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("train.learning_rat=0.1", "command line: unknown key train.learning_rat, did you mean train.lr?"),
-        ("rounds.num_rounds=3", "command line: unknown key rounds.num_rounds, did you mean rounds.max?"),
+        ("train.learning_rat=0.1", "command line: unknown key train.learning_rat, did you mean 'train.lr'?"),
+        ("rounds.num_rounds=3", "command line: unknown key rounds.num_rounds, did you mean 'rounds.max'?"),
         ("train.batch=true", "command line: train.batch = true: must not be true or false"),
         ("train.lr.x=3", "command line: train.lr.x: lr is a value, not a table"),
         ("seed=-1", "command line: seed = -1: input should be greater than or equal to 0"),
@@ -71,14 +71,14 @@ def test_what_a_file_extends_is_overlaid_key_by_key_but_tables_of_names_are_repl
         ),
         (
             "method_options.alpha=gmbz",
-            "command line: method_options.alpha = 'gmbz': must be one of gmbs, random; did you mean gmbs?",
+            "command line: method_options.alpha = 'gmbz': must be one of gmbs, random; did you mean 'gmbs'?",
         ),
         (
             "budget.bytes=50 GBs",
             "command line: budget.bytes = '50 GBs': '50 GBs' is not bytes: unknown unit 'GBs', did you mean 'GB'?",
         ),
-        ("data.name=cifar11", "command line: data.name: unknown data set 'cifar11'; did you mean cifar10?"),
-        ("model.name=resnet81", "command line: model.name = 'resnet81': did you mean resnet18?"),
+        ("data.name=cifar11", "command line: data.name: unknown data set 'cifar11'; did you mean 'cifar10'?"),
+        ("model.name=resnet81", "command line: model.name = 'resnet81': did you mean 'resnet18'?"),
         ("fleet.devices={jetson-nanno=1}", "command line: fleet.devices: 'jetson-nanno': did you mean 'jetson-nano'?"),
         ("fleet.networks={lt=1}", "command line: fleet.networks: 'lt': did you mean 'lte'?"),
         (
@@ -183,7 +183,7 @@ def test_a_method_has_one_name_however_it_is_spelled(spelled: str, name: str) ->
         (["server=fedadm"], "server = 'fedadm': did you mean 'fedadam'?"),
         (
             ["server=fedavgm", "server_options.momentun=0.4"],
-            "unknown key server_options.momentun, did you mean server_options.momentum?",
+            "unknown key server_options.momentun, did you mean 'server_options.momentum'?",
         ),
         (["server_options.momentum=0.4"], "unknown key server_options.momentum (known here: none)"),
         (["server=fedavgm", "server_options.momentum=1"], "server_options.momentum = 1: input should be less than 1"),
@@ -271,7 +271,7 @@ def test_a_wrong_type_names_the_key_and_the_value() -> None:
 
 
 def test_an_unknown_method_names_the_nearest() -> None:
-    assert refusal("method=fedmlp").startswith("command line: method: no method 'fedmlp'; did you mean fedmlb")
+    assert refusal("method=fedmlp").startswith("command line: method: no method 'fedmlp'; did you mean 'fedmlb'")
 
 
 def test_an_epsilon_partition_needs_10_or_100_classes() -> None:
@@ -285,7 +285,7 @@ def test_an_error_of_a_file_names_the_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('extends = "digits"\n[train]\nlearning_rat = 0.1\n')
 
-    assert refusal(name=str(file)) == "mine.toml: unknown key train.learning_rat, did you mean train.lr?"
+    assert refusal(name=str(file)) == "mine.toml: unknown key train.learning_rat, did you mean 'train.lr'?"
 
 
 def test_files_that_extend_each_other_are_refused(tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ def test_what_would_change_the_training_is_refused(plain: Path) -> None:
 
 
 def test_a_key_that_is_none_is_refused_with_the_nearest(plain: Path) -> None:
-    with pytest.raises(ScenarioError, match="command line: unknown key flet, did you mean fleet"):
+    with pytest.raises(ScenarioError, match="command line: unknown key flet, did you mean 'fleet'"):
         replay(plain, ["flet.server.down=1"])
 
 
