@@ -63,7 +63,7 @@ POLICIES: dict[str, tuple[str, ...]] = {
     "fedbuff": ("rounds.policy=fedbuff", "rounds.buffer=3"),
 }
 FLEET = (
-    *("fleet.sites.count=2", "fleet.sites.down=2 Mbit/s", "fleet.sites.up=2 Mbit/s"),
+    *("fleet.gateways.count=2", "fleet.gateways.down=2 Mbit/s", "fleet.gateways.up=2 Mbit/s"),
     *("fleet.bandwidth.kind=ou", "fleet.bandwidth.tau=1 s", "fleet.bandwidth.step=100 ms"),
     *("fleet.availability.kind=renewal", "fleet.availability.on=2 s", "fleet.availability.off=1 s"),
     "fleet.crashes_per_hour=600",

@@ -71,6 +71,7 @@ def identity(loaded: Loaded) -> dict[str, Any]:
     files = {
         key: _sha256(key, path, LARGEST_NBYTES) for key, path in fleet_builder.named_files(loaded.scenario).items()
     }
+    scenario["fleet"]["sites"] = scenario["fleet"].pop("gateways")  # its name in the chains of earlier runs
     own = [asdict(row) for rows in fleet_builder.own_rows(loaded.scenario) for row in rows.values()]
     return {**scenario, "data": data, "files": files, "own": own}
 

@@ -47,8 +47,8 @@ def fleet(scenario: schema.Scenario, families: tuple[str, ...]) -> Fleet:
     links = Links(
         chosen.server.down,
         chosen.server.up,
-        (chosen.sites.down,) * chosen.sites.count,
-        (chosen.sites.up,) * chosen.sites.count,
+        (chosen.gateways.down,) * chosen.gateways.count,
+        (chosen.gateways.up,) * chosen.gateways.count,
         aggregate_bytes_per_second=chosen.server.aggregate / 8,
         transport=Transport(chosen.transport.security, chosen.transport.slow_start),
     )

@@ -31,6 +31,7 @@ from scenarios.cli.options import (
     Workers,
     emit,
     exit_with_error,
+    print_notes,
     report_or_warning,
     with_workers,
 )
@@ -124,6 +125,7 @@ def run(
 
     remote_access = remote_access_of(listen, keys, allow, any_machine, workers)
     loaded = load(scenario, _with_seed(overrides, seed))
+    print_notes(loaded)
 
     def work(host: Host, launcher: Any, interrupt: StopFlag) -> dict[str, Any]:
         return runner.run(loaded, host, launcher, interrupt, stop_at_target=True)
@@ -239,7 +241,9 @@ def check(
     from scenarios.report import terminal
     from scenarios.studies import estimate as study
 
-    result = study.run_check(load(scenario, _with_seed(overrides, seed)), out)
+    loaded = load(scenario, _with_seed(overrides, seed))
+    print_notes(loaded)
+    result = study.run_check(loaded, out)
     emit(result, as_json, lambda: terminal.print_check(result))
 
 

@@ -72,6 +72,12 @@ def report_or_warning(draw: Callable[[], Path]) -> Path | None:
         return None
 
 
+def print_notes(loaded: Loaded) -> None:
+    """What the author of a scenario should know, on stderr."""
+    for note in loaded.notes:
+        print(f"fedbr: note: {note}", file=sys.stderr)
+
+
 def emit(result: Any, as_json: bool, show: Callable[[], None]) -> None:
     """The result as one JSON object, or as ``show`` prints it."""
     if as_json:

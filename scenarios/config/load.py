@@ -25,7 +25,7 @@ from edge.models.registry import ModelRow, model
 from scenarios.config import validation
 from scenarios.config.error_messages import error_message, is_branch, known_keys
 from scenarios.config.schema import Scenario
-from scenarios.config.toml_source import COMMAND_LINE, ValueOrigin, find, leaves, parse, read, set_key
+from scenarios.config.toml_source import COMMAND_LINE, ValueOrigin, find, leaves, parse, read, renamed, set_key
 from scenarios.errors import ScenarioError as ScenarioError
 
 
@@ -42,6 +42,8 @@ class Loaded:
     model: ModelRow
     blocks: int
     """M"""
+    notes: tuple[str, ...] = ()
+    """What its author should know: keys that have another name now."""
 
 
 def load(name: str, overrides: Sequence[str] = (), method: str | None = None) -> Loaded:
@@ -58,16 +60,18 @@ def load(name: str, overrides: Sequence[str] = (), method: str | None = None) ->
 
 
 def _load(path: Path, overrides: Sequence[str], method: str | None) -> Loaded:
-    raw = read(path)
+    notes: set[str] = set()
+    raw = read(path, notes)
     origin = dict.fromkeys((key for key, _ in leaves(raw)), str(path.name))
     for override in overrides:
         key, value = parse(override)
+        ((key, value),) = renamed({key: value}, notes).items()
         set_key(raw, key, value)
         origin = {known: source for known, source in origin.items() if not known.startswith(f"{key}.")}
         origin[key] = COMMAND_LINE
     if method is not None:
         _put_method(raw, method)
-    return _resolve(path.stem, raw, ValueOrigin(path.name, origin))
+    return replace(_resolve(path.stem, raw, ValueOrigin(path.name, origin)), notes=tuple(sorted(notes)))
 
 
 def _put_method(raw: dict[str, Any], name: str) -> None:

@@ -79,9 +79,9 @@ class AccessLinksSection(Section):
     count: Annotated[int, Field(ge=0, le=1000)] = 0
     """How many there are; clients are spread over them in turn. 0: clients reach the server's link directly."""
     down: Rate = 1e9
-    """To the clients of one site, bit/s."""
+    """To the clients behind one of them, bit/s."""
     up: Rate = 1e9
-    """From the clients of one site, bit/s."""
+    """From the clients behind one of them, bit/s."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class FleetSection(Section):
     radio_energy: Literal["power", "rate"] = "power"
     """The network's watts; or a part that grows with the rate, and a tail after each transfer."""
     server: ServerLinkSection = ServerLinkSection()
-    sites: AccessLinksSection = AccessLinksSection()
+    gateways: AccessLinksSection = AccessLinksSection()
     transport: TransportSection = TransportSection()
     bandwidth: BandwidthSection = BandwidthSection()
     availability: AvailabilitySection = AvailabilitySection()

@@ -24,6 +24,9 @@ LONGEST_CHAIN = 32
 WHOLE = ("fleet.devices", "fleet.networks", "method_options", "server_options")
 """Tables that are replaced as one, since their keys are names rather than settings."""
 
+RENAMED = {"fleet.sites": "fleet.gateways"}
+"""Keys of scenarios, and of run folders, that are still read under the name that they had."""
+
 
 def shipped() -> list[str]:
     """Names of the scenarios that ship."""
@@ -42,13 +45,16 @@ def find(name: str) -> Path:
     raise ScenarioError(f"no scenario {name!r}: {nearest(name, shipped())} (or name a TOML file)")
 
 
-def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The tables of a file, laid over those of the file that it extends; ``seen``: the files that extend this one."""
+def read(path: Path, notes: set[str], seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The tables of a file, laid over those of the file that it extends; ``seen``: the files that extend this one.
+
+    ``notes`` receives those of `renamed`.
+    """
     if path.resolve() in seen:
         raise ScenarioError(f"{path.name}: extends: the files extend each other in a circle")
     if len(seen) == LONGEST_CHAIN:
         raise ScenarioError(f"{path.name}: extends: more than {LONGEST_CHAIN} files extend each other")
-    raw = _tables(path)
+    raw = renamed(_tables(path), notes)
     base = raw.pop("extends", None)
     if base is None:
         return raw
@@ -59,7 +65,7 @@ def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         parent = beside if is_file(beside) else find(base)
     except ScenarioError as error:
         raise ScenarioError(f"{path.name}: extends: {error}") from None
-    return _merge(read(parent, (*seen, path.resolve())), raw)
+    return _merge(read(parent, notes, (*seen, path.resolve())), raw)
 
 
 def _tables(path: Path) -> dict[str, Any]:
@@ -71,6 +77,27 @@ def _tables(path: Path) -> dict[str, Any]:
         return parse_toml(raw.decode())
     except ValueError as error:  # also text that is not UTF-8, and an integer of thousands of digits
         raise ScenarioError(f"{path.name}: not valid TOML: {error}") from None
+
+
+def renamed(raw: Mapping[str, Any], notes: set[str]) -> dict[str, Any]:
+    """Tables, or a dotted key, under the names of today; ``notes`` receives a line for each key that had another."""
+    today = {_new_name(key, notes): value for key, value in raw.items()}
+    for old in RENAMED:
+        table, _, _ = old.rpartition(".")
+        inner = today.get(table)
+        if isinstance(inner, Mapping):
+            under = {_new_name(f"{table}.{key}", notes).removeprefix(f"{table}."): key for key in inner}
+            if len(under) == len(inner):  # else both names stand there, and the schema refuses the old one
+                today[table] = {new: inner[key] for new, key in under.items()}
+    return today
+
+
+def _new_name(key: str, notes: set[str]) -> str:
+    for old, new in RENAMED.items():
+        if key == old or key.startswith(f"{old}."):
+            notes.add(f"{old} is now called {new}")
+            return new + key.removeprefix(old)
+    return key
 
 
 def _merge(base: dict[str, Any], over: Mapping[str, Any], at: str = "") -> dict[str, Any]:

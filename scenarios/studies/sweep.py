@@ -23,6 +23,7 @@ from coordinator.workers.task import PoolError, Stopped
 from edge.protocol.files import write_text
 from scenarios import builder, run_folder, runner
 from scenarios.config.load import Loaded, ScenarioError
+from scenarios.config.toml_source import renamed
 from scenarios.config.toml_writer import toml_text
 from scenarios.host import Host, check_folder, make_folder, run_lock
 from scenarios.report.progress import ProgressPoint, Trail, reached, trail
@@ -232,7 +233,7 @@ def _summary(place: Path) -> dict[str, Any]:
 
 def _refuse_other(file: Path, text: str) -> None:
     try:
-        before = _flat(tomllib.loads(file.read_text(encoding="utf-8")))
+        before = _flat(renamed(tomllib.loads(file.read_text(encoding="utf-8")), set()))
     except (OSError, ValueError) as error:
         raise ScenarioError(f"{file} cannot be read: {error}; choose another --run-id") from None
     now = _flat(tomllib.loads(text))

@@ -361,7 +361,7 @@ REACHES: list[tuple[str, Callable[[Fleet], Any], Any]] = [
     ("seed=0", lambda f: f.links.aggregate_bytes_per_second, 3e9),
     ("seed=0", lambda f: (f.links.site_down, f.links.site_up), ((), ())),
     (
-        "fleet.sites={count=2, down='5 Mbit/s', up='3 Mbit/s'}",
+        "fleet.gateways={count=2, down='5 Mbit/s', up='3 Mbit/s'}",
         lambda f: (f.links.site_down, f.links.site_up),
         ((5e6, 5e6), (3e6, 3e6)),
     ),

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.methods.fedavg import SPEC as FEDAVG
+from scenarios.builder import identity
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.toml_source import shipped
 from scenarios.config.toml_writer import toml_text
@@ -38,6 +39,31 @@ def test_quantities_take_units_and_are_kept_in_si() -> None:
     assert loaded.scenario.budget.bytes == 50_000_000_000
     assert loaded.scenario.budget.virtual_seconds == 900.0
     assert loaded.scenario.fleet.server.down == 20e6
+
+
+def test_a_key_that_has_a_new_name_is_read_under_its_old_one_with_a_note(tmp_path: Path) -> None:
+    today = load("campus", ["fleet.gateways.count=2"])
+    resolved = toml_text(today.scenario.model_dump())
+    old = tmp_path / "campus.toml"
+    old.write_text(resolved.replace("[fleet.gateways]", "[fleet.sites]"), encoding="utf-8")
+    note = ("fleet.sites is now called fleet.gateways",)
+
+    assert "[fleet.gateways]" in resolved
+    assert today.notes == ()
+    for loaded in (
+        load("campus", ["fleet.sites.count=2"]),
+        load(str(old)),
+        load(str(old), ["fleet.gateways.count=2"]),
+        load("campus", ["fleet={sites={count=2,down=15e6,up=15e6},devices={phone-mid=1}}"]),
+    ):
+        assert (loaded.notes, loaded.scenario.fleet.gateways) == (note, today.scenario.fleet.gateways)
+    # Runs of both names have one hash chain, so that old ones can be gone on with.
+    assert identity(load(str(old))) == identity(today)
+    assert "sites" in identity(today)["fleet"]
+
+
+def test_a_key_under_both_of_its_names_is_refused() -> None:
+    assert refusal("fleet={sites={count=2},gateways={count=3}}").startswith("command line: unknown key fleet.sites")
 
 
 def test_what_a_file_extends_is_overlaid_key_by_key_but_tables_of_names_are_replaced(tmp_path: Path) -> None:
@@ -85,7 +111,7 @@ def test_what_a_file_extends_is_overlaid_key_by_key_but_tables_of_names_are_repl
             "fleet.networks=[1]",
             "command line: fleet.networks = [1]: must be a table of shares, or a list of names, one per client",
         ),
-        ("fleet.sites=3", "command line: fleet.sites = 3: must be a table"),
+        ("fleet.gateways=3", "command line: fleet.gateways = 3: must be a table"),
         ("fleet.rates=3", "command line: fleet.rates = 3: must be a list"),
         ("fleet.rates=[1,2,3]", "command line: fleet.rates = [1, 2, 3]: too many values"),
         (
