@@ -229,7 +229,6 @@ def _run(
     with probe_worker(loaded, host.device, launcher, logs, stopped) as scout:
         description, initial = scout.describe(True)
     out = builder.refused(loaded, drawn, description)
-    scenario = loaded.scenario
     chain = initial_hash(builder.identity(loaded), description.data_sha256)
     if not again:
         known = environment(loaded, description, host, out, stop_at_target, plugin_sources.keep(own, folder))
