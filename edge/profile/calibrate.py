@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 from edge.data.augment import profile_for
 from edge.data.registry import DATASETS, DataSet, Split
 from edge.models.registry import MODELS, ModelRow
-from edge.profile.describe import flops_per_example, seeded
 from edge.protocol.config import CPU, ModelConfig, TrainConfig
 from edge.protocol.rng import keyed_generator
 from edge.training.batches import Loader, LocalBatches
 from edge.training.block_model import Block, BlockModel, build
 from edge.training.client_update import ClientUpdate
+from edge.training.describe import flops_per_example, seeded
 from edge.training.sgd import Sgd
 from edge.training.trainer import MEMORY_FORMATS
 

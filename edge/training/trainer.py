@@ -22,7 +22,6 @@ from edge.data.decoded_cache import open_data
 from edge.data.partitioning import ClientIndices, cached_partition
 from edge.data.registry import Data, Split, dataset
 from edge.models.registry import model
-from edge.profile.describe import cached_counts, initial, seeded
 from edge.protocol import client_state
 from edge.protocol.config import ComponentConfig, Job, ModelProfile
 from edge.protocol.messages import Evaluate, Score, Train, Update
@@ -32,6 +31,7 @@ from edge.training.batches import Indices, Loader, LocalBatches
 from edge.training.block_model import BlockModel, build, load_dotted
 from edge.training.client_update import Batch, ClientUpdate, GradientCorrection, VisitContext
 from edge.training.cuda_graphs import StepFactory, cuda_graphs
+from edge.training.describe import cached_counts, initial, seeded
 
 MOST_PARAMETERS = 300_000_000
 """Of a model: 1.2 GB, of which a worker holds several copies."""

@@ -38,7 +38,7 @@ MACS = np.array(
     ]
 )
 """(blocks, 4): of one example, a column per kind of pass (`edge.protocol.payload`); counted by
-`edge.profile.describe`."""
+`edge.training.describe`."""
 RUN_ID = "0123456789abcdef"
 CLASSES = 100
 LATE = 1000

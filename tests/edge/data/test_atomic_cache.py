@@ -19,7 +19,7 @@ import sys, time
 from pathlib import Path
 
 from edge.data import digits, partitioning
-from edge.profile import describe
+from edge.training import describe
 from edge.training.trainer import LocalTrainer
 from scenarios.config.load import load
 from scenarios.builder import job

@@ -11,10 +11,10 @@ from torch import nn
 
 from edge.models import resnet18
 from edge.models.registry import MODELS, Defaults, model
-from edge.profile.describe import flops_per_example
 from edge.protocol.config import ModelConfig
 from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, WEIGHT_GRADIENT
 from edge.training.block_model import Block, BlockModel, balanced_cuts, build
+from edge.training.describe import flops_per_example
 from tests.toy import CPU
 
 RESNET_PARAMS = [1_856, 147_968, 525_568, 2_099_712, 8_393_728, 51_300]

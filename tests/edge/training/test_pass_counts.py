@@ -15,10 +15,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from coordinator.methods.fedbr import FedBROptions
 from coordinator.methods.registry import resolve
 from edge.data.registry import dataset
-from edge.profile.describe import activations_per_example, cached_counts, flops_per_example
 from edge.protocol.config import DataConfig, ModelConfig
 from edge.training.block_model import Block, BlockModel, build, load_dotted
 from edge.training.client_update import first_last
+from edge.training.describe import activations_per_example, cached_counts, flops_per_example
 from tests.toy import CPU, DIGITS_CNN, batch, described, shifted, tower, tower_blocks, visit, whole
 
 CASES: list[tuple[str, dict[str, Any], dict[str, int]]] = [

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edge.profile.describe import flops_per_example
 from edge.protocol.config import ModelConfig
 from edge.training.block_model import build
+from edge.training.describe import flops_per_example
 from scenarios.studies.method_costs import CLASSES, LAYOUT, MACS, method_costs
 
 MODEL_NBYTES = 44_880_528
