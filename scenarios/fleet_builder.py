@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -89,7 +90,7 @@ def fleet(scenario: schema.Scenario, families: tuple[str, ...]) -> Fleet:
     behaviour = ClientDynamics(
         _availability(scenario, streams), chosen.availability.on_loss, _variation(scenario, drawn.bandwidth_cv, streams)
     )
-    return drawn.with_dynamics(behaviour)
+    return replace(drawn, behaviour=behaviour)
 
 
 def own_rows(scenario: schema.Scenario) -> tuple[dict[str, Device], dict[str, Network]]:

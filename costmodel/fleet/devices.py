@@ -58,14 +58,6 @@ class Device:
         known = ", ".join(self.flops_per_second)
         raise ValueError(f"device {self.name!r} has no throughput for models of family {names[-1]!r}, only for {known}")
 
-    @property
-    def kappa(self) -> float:
-        """W/Hz^3: the effective switched capacitance in E = kappa * cycles * f^2, that is P = kappa * f^3.
-
-        Fitted at one point, so that P at ``clock_hz`` is ``train_watts``.
-        """
-        return self.train_watts / self.clock_hz**3
-
 
 @dataclass(frozen=True)
 class Network:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 
 import numpy as np
@@ -192,10 +192,6 @@ class Fleet:
     @cached_property
     def _uniforms(self) -> Callable[[int, int], Doubles]:
         return lru_cache(maxsize=2)(partial(uniforms, self.streams))
-
-    def with_dynamics(self, behaviour: ClientDynamics) -> Fleet:
-        """The same clients, who behave so."""
-        return replace(self, behaviour=behaviour)
 
     def device_name(self, client: int) -> str:
         """The kind of device that a client has."""

@@ -59,12 +59,6 @@ class FairLink:
         self._flows: dict[int, Flow] = {}
         self._now = -math.inf
         self._next = math.inf
-        self._operations = 0
-
-    @property
-    def events(self) -> int:
-        """Arrivals, departures, changes of a cap, and flows that the level has passed, so far."""
-        return self._operations + sum(site.crossings for site in self._sites)
 
     def join(self, now: float, flow: int, bits: float, cap: float, site: int = 0) -> None:
         """Let ``flow`` start to send ``bits`` > 0 behind a cap of ``cap`` bit/s; a cap of 0 pauses it."""
@@ -109,13 +103,11 @@ class FairLink:
             flow = self._flows.pop(number)
             flow.site.take(flow)
             served.append((number, Served(now, flow.bits, flow.held, flow.paused)))
-        self._operations += len(ended) - 1
         self._settle()
         return served
 
     def _move_on(self, now: float) -> None:
         assert self._now <= now <= self._next, (self._now, now, self._next)
-        self._operations += 1
         self._now = now
         for site in self._sites:
             site.move_on(now)

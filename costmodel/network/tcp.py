@@ -1,9 +1,8 @@
 """The cost of a message beside its fair share of the links: headers, round trips, connection set-up, slow start.
 
 TCP sends a window and waits for a round trip before it sends the next, twice as wide, until a window takes as long as
-the round trip: then the pipe is full and the rest flows. Alone on a link, this is a closed form
-(`slow_start_seconds`); on a shared link the time of a window depends on the other flows, so that it is known when the
-window has been sent (`SlowStart`). The share of the server's link is `costmodel.network.fair_link`.
+the round trip: then the pipe is full and the rest flows. On a shared link the time of a window depends on the other
+flows, so it is known only when the window has been sent (`SlowStart`); `costmodel.network.fair_link` gives the rates.
 
 Measured over ZeroMQ behind a shaped link of 20 Mbit/s and 30 ms with 5 MB: bytes / rate alone is 7.2 % short, with
 headers and half a round trip 2.2 %, with slow start 0.0 % (``make test-network`` repeats it).
@@ -32,8 +31,6 @@ INITIAL_WINDOW_BITS = 8.0 * 10 * FRAME_NBYTES
 IDLE_FLOOR_SECONDS = 0.2
 # connect() to the first message: TCP, then the greeting of ZeroMQ without and with CURVE. Measured at 30, 60, 100 ms.
 CONNECT_ROUND_TRIPS = {"none": 3.5, "curve": 5.5}
-# No window doubles more often before it fills any link.
-DOUBLINGS = 40
 
 
 @dataclass(frozen=True)
@@ -58,19 +55,6 @@ class Transport:
 def wire_bits(nbytes: Number) -> Number:
     """Bits on the wire of a message of so many bytes."""
     return 8.0 * WIRE_FACTOR * nbytes
-
-
-def slow_start_seconds(rtt: float, bits_per_second: float, bits: float) -> float:
-    """Seconds that a sender idles because its window is still smaller than what the link holds in a round trip.
-
-    The window doubles with every round trip: after window k has been sent, the sender waits for what is left of it.
-    """
-    idle, sent, window = 0.0, 0.0, INITIAL_WINDOW_BITS
-    while sent + window < bits and window < bits_per_second * rtt:
-        idle += rtt - window / bits_per_second
-        sent += window
-        window *= 2.0
-    return idle
 
 
 def is_idle(now: Number, last_used: Number, rtt: Number) -> bool | NDArray[np.bool_]:

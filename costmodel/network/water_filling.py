@@ -121,7 +121,7 @@ class AccessLink:
     The site is bound if its level is that of its own link and not the server's.
     """
 
-    __slots__ = ("bound", "capacity", "crossings", "held", "level", "now", "own", "virtual")
+    __slots__ = ("bound", "capacity", "held", "level", "now", "own", "virtual")
 
     def __init__(self, capacity: float, serials: Iterator[int]) -> None:
         self.capacity = capacity
@@ -130,7 +130,6 @@ class AccessLink:
         self.level = math.inf
         self.bound = False
         self.now = self.virtual = 0.0
-        self.crossings = 0
 
     def move_on(self, now: float) -> None:
         """Let time pass at the present level."""
@@ -191,7 +190,6 @@ class AccessLink:
             flow = entry[3]
             self.own.remove(flow)
             self._hold(flow)
-            self.crossings += 1
             water.raise_level(flow.cap, 1)
 
     def release(self, water: WaterLevel) -> None:
@@ -205,7 +203,6 @@ class AccessLink:
                 # Held for no time at all: it ends when it did, to the bit.
                 self.held.remove(flow)
             self.own.add(flow, flow.end)
-            self.crossings += 1
             water.raise_level(-flow.cap, -1)
 
     def fill(self) -> None:

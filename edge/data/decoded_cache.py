@@ -29,17 +29,16 @@ from edge.protocol.config import DataConfig
 VERSION = "v1"
 
 
-def open_data(config: DataConfig, cache: Path, fetch: bool = True) -> Data:
+def open_data(config: DataConfig, cache: Path) -> Data:
     """Find, decode if need be, and map a data set.
 
-    ``fetch = False`` forbids a download whatever the configuration says.
     DataError if the set is missing, damaged, or the cache cannot be written.
     """
     row = dataset(config.name)
     searched = search_paths(config.root, cache)
     found = locate(row, searched)
     if found is None:
-        refusal = _why_no_download(row, config, fetch)
+        refusal = _why_no_download(row, config)
         if refusal is not None:
             raise missing(row, searched, refusal)
         found = _downloaded(row, cache)
@@ -56,14 +55,12 @@ def content_sha256(arrays: Mapping[str, NDArray[Any]]) -> str:
     return digest.hexdigest()
 
 
-def _why_no_download(row: DataSet, config: DataConfig, fetch: bool) -> str | None:
+def _why_no_download(row: DataSet, config: DataConfig) -> str | None:
     if config.root is not None:
         return "data.root is named, so nothing else is tried"
     if row.torchvision is None:
         return f"torchvision does not offer {row.name}"
-    if not config.download:
-        return "data.download is false"
-    return None if fetch else "this command fetches nothing"
+    return None if config.download else "data.download is false"
 
 
 def _downloaded(row: DataSet, cache: Path) -> DatasetFiles:

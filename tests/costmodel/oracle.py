@@ -1,4 +1,4 @@
-"""Max-min sharing the plain way: every rate planned anew at every event. For tests and benchmarks of the fluid link.
+"""Max-min sharing the plain way: every rate planned anew at every event; and slow start in closed form.
 
 It shares no code and no idea with `costmodel.network.fair_link` but the definition of max-min fairness: O(n) and more
 per event.
@@ -14,11 +14,22 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.network.tcp import INITIAL_WINDOW_BITS
 from costmodel.network.transfers import TransferTimes, transfer_batch
 
 Doubles = NDArray[np.float64]
 Steps = tuple[tuple[float, float], ...]
 """(from when on in absolute seconds, cap in bit/s), ascending; the first holds before it too."""
+
+
+def slow_start_seconds(rtt: float, bits_per_second: float, bits: float) -> float:
+    """The closed form of what a sender, alone on a link, waits: a round trip less each window, as it doubles."""
+    idle, sent, window = 0.0, 0.0, INITIAL_WINDOW_BITS
+    while sent + window < bits and window < bits_per_second * rtt:
+        idle += rtt - window / bits_per_second
+        sent += window
+        window *= 2.0
+    return idle
 
 
 @dataclass(frozen=True)

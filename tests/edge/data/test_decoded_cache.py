@@ -147,19 +147,16 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "fetch", "reason"),
+    ("config", "reason"),
     [
-        (DataConfig("mnist", root="/nowhere"), True, "data.root is named, so nothing else is tried"),
-        (DataConfig("femnist"), True, "torchvision does not offer femnist"),
-        (DataConfig("mnist", download=False), True, "data.download is false"),
-        (DataConfig("mnist"), False, "this command fetches nothing"),
+        (DataConfig("mnist", root="/nowhere"), "data.root is named, so nothing else is tried"),
+        (DataConfig("femnist"), "torchvision does not offer femnist"),
+        (DataConfig("mnist", download=False), "data.download is false"),
     ],
 )
-def test_a_missing_set_says_why_it_is_not_downloaded(
-    tmp_path: Path, config: DataConfig, fetch: bool, reason: str
-) -> None:
+def test_a_missing_set_says_why_it_is_not_downloaded(tmp_path: Path, config: DataConfig, reason: str) -> None:
     with pytest.raises(DataError, match=f"data set {config.name} not found.* Not downloaded: {reason}"):
-        open_data(config, tmp_path, fetch=fetch)
+        open_data(config, tmp_path)
 
 
 def test_a_download_lands_in_the_cache_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,10 @@ from rich.console import Console
 from coordinator.rounds import synchronous
 from coordinator.rounds.policy import POLICIES, RoundPolicy
 from costmodel.clock import Clock
-from costmodel.network.tcp import slow_start_seconds
 from scenarios.errors import ScenarioError
 from scenarios.studies import stress as study
 from scenarios.studies.stress import closing, stress
+from tests.costmodel.oracle import slow_start_seconds
 
 OF_THIS_MACHINE = {"wall_seconds", "cpu_seconds", "flows_per_second", "events_per_second", "visits_per_second"}
 
