@@ -1,8 +1,7 @@
-"""When clients can take part: a phone on its charger at night, a robot that comes and goes, a recorded trace.
+"""The availability of clients: a phone on its charger at night, a robot that comes and goes, a recorded trace.
 
-Every answer is a pure function of client and time: asking twice, in another order or about others never changes it.
-Only clients that are asked about are computed. Nothing here knows what a visit is or what happens to it when its
-client leaves.
+Every answer is a pure function of client and time, whatever the order and number of queries. Only the clients of a
+query are computed. Nothing here knows what a visit is or what happens to it when its client leaves.
 """
 
 from __future__ import annotations
@@ -36,20 +35,20 @@ DAY_SECONDS = 86400.0
 
 
 class Availability(Protocol):
-    """When each client is there. Times are seconds since the start of the run, >= 0; inf stands for never."""
+    """When each client is available. Times are seconds since the start of the run, >= 0; inf stands for never."""
 
     def interval(self, client: int, t: float) -> tuple[bool, float]:
         """(whether the client is available at t, absolute time > t at which that changes; inf if never)."""
 
     def interval_start(self, client: int, t: float) -> float:
-        """When the interval at t began: absolute time <= t, -inf if it has always been so."""
+        """The begin of the interval at t: absolute time <= t, -inf if it has no begin."""
 
     def permanently_gone_at(self, client: int) -> float:
-        """From when on the client never is available again: inf if it always comes back, -inf if it never was."""
+        """The time after which the client is never available: inf if it always returns, -inf if it never was."""
 
 
 class Always(IntervalSource):
-    """Nobody ever leaves."""
+    """Clients that never leave."""
 
     def at(self, client: int, t: float) -> AvailabilityInterval:
         """One interval for all time."""
@@ -59,19 +58,21 @@ class Always(IntervalSource):
 class Renewal(IntervalSource):
     """Lognormal intervals in turn; the process is stationary, so that any time of it looks like any other.
 
-    Which interval t = 0 falls into is drawn in proportion to the time that such intervals take: available with the
-    share on / (on + off), of a length from the length-biased law (lognormal with ln-mean larger by sigma^2), and
-    anywhere within it. Asking about t draws all intervals from 0 to t once.
+    The interval at t = 0 is drawn in proportion to the time that such intervals take: available with probability
+    on / (on + off), of a length from the length-biased law (lognormal with ln-mean larger by sigma^2), and t = 0 is
+    uniform within it. A query about t draws all intervals from 0 to t once.
     """
 
     INTERVALS = 64
-    """Drawn at a time; even, so that each chunk begins in the same state."""
+    """Intervals drawn at a time; even, so that each chunk begins in the same state."""
     LEAST_SECONDS = 1e-3
     """No interval is shorter, so that no two changes fall on the same instant."""
 
     def __init__(self, on_seconds: float, off_seconds: float, sigma: float, streams: Streams) -> None:
-        """Medians of the intervals, and the standard deviation of the logarithm of their lengths; ValueError if
-        unfit."""
+        """Medians of the intervals, and the standard deviation of the logarithm of their lengths.
+
+        ValueError for a figure out of its range.
+        """
         _positive(on_seconds=on_seconds, off_seconds=off_seconds)
         _not_negative(sigma=sigma)
         self._median = {True: on_seconds, False: off_seconds}
@@ -105,7 +106,7 @@ class Renewal(IntervalSource):
         return AvailabilityInterval(available, left - seconds, left)
 
     def _draw(self, client: int, chunk: int) -> list[float]:
-        """(SPELLS + 1,) times between which the intervals of a chunk lie; its start has to be known."""
+        """(INTERVALS + 1,) bounds of the intervals of a chunk, whose start must be known."""
         first, starts = self._known[client]
         normal = self._streams(PURPOSE, chunk + 1, client).standard_normal(self.INTERVALS)
         medians = np.array([self._median[not first.available], self._median[first.available]] * (self.INTERVALS // 2))
@@ -115,11 +116,11 @@ class Renewal(IntervalSource):
 
 
 class Diurnal(IntervalSource):
-    """One window a day around an hour that each client keeps, such as charging at night.
+    """One window a day around a fixed hour of each client, such as charging at night.
 
     With all of ``spread_hours``, ``jitter_hours`` and ``length_sigma`` 0, every client is available for exactly
-    ``hours`` from ``hour`` on, every day. Windows may cross midnight; those that meet are one. The present interval may
-    have begun before t = 0, but no window earlier than a week before it is looked at.
+    ``hours`` from ``hour`` on, every day. Windows may cross midnight; windows that meet are merged. The interval at
+    t = 0 may have begun earlier, but windows of more than a week before are ignored.
     """
 
     WEEK = 7
@@ -146,7 +147,7 @@ class Diurnal(IntervalSource):
         for name, value in (("hour", hour), ("start_hour", start_hour)):
             if not 0 <= value < 24:
                 raise ValueError(f"{name} must be at least 0 and less than 24, not {value!r}")
-        # An hour has to be left, or the windows of all days could be one without an end.
+        # At most 23 hours, or the windows of all days could merge into one without an end.
         if not 0 < hours <= 23:
             raise ValueError(f"hours must be more than 0 and at most 23, not {hours!r}")
         _not_negative(spread_hours=spread_hours, jitter_hours=jitter_hours, length_sigma=length_sigma)
@@ -168,7 +169,7 @@ class Diurnal(IntervalSource):
         )
 
     def _last_end(self, client: int, t: float) -> float:
-        """Until when windows that meet cover t; t itself if none does."""
+        """The end of the merged windows that cover t; t itself if none does."""
         while True:
             end = max((end for begin, end in self._near(client, t) if begin <= t), default=t)
             if end <= t:
@@ -176,7 +177,7 @@ class Diurnal(IntervalSource):
             t = end
 
     def _first_begin(self, client: int, t: float) -> float:
-        """From when on windows that meet cover t, which one has to."""
+        """The begin of the merged windows that cover t; at least one must."""
         while True:
             begin = min(begin for begin, end in self._near(client, t) if begin <= t <= end)
             if begin == t:
@@ -184,22 +185,22 @@ class Diurnal(IntervalSource):
             t = begin
 
     def _near(self, client: int, t: float) -> list[tuple[float, float]]:
-        """The windows that can decide about t.
+        """The windows that can cover t or be next to it.
 
-        The window of day d lies within d - 12 h and d + 36 h from the client's hour. So that of three days before may
-        still be the last one to end before t, and that of two days later begins after t for certain.
+        The window of day d lies within d - 12 h and d + 36 h from the client's hour. So the window of three days before
+        may be the last one to end before t, and the window of two days later always begins after t.
         """
         today = math.floor((t - self._offset(client)) / DAY_SECONDS)
         days = range(max(today - 3, -self.WEEK), today + 3)
         return [self._week(client, day // self.WEEK)[day % self.WEEK] for day in days]
 
     def _personal(self, client: int) -> float:
-        """Seconds from t = 0 to the first time that it is the client's hour, less than a day."""
+        """Seconds from t = 0 to the client's hour, less than a day."""
         shift = self._spread * self._streams(PURPOSE, 0, client).standard_normal()
         return float((self._hour + shift) % 24.0 * HOUR_SECONDS)
 
     def _draw(self, client: int, week: int) -> list[tuple[float, float]]:
-        """(begin, end) of the windows of the days 7 week to 7 week + 6."""
+        """(begin, end) of the windows of the days 7 week to 7 week + 6, in seconds."""
         normal = self._streams(PURPOSE, week + 2, client).standard_normal((2, self.WEEK))
         days = np.arange(self.WEEK) + self.WEEK * week
         late = np.clip(self._jitter * normal[0], -self.REACH_HOURS, self.REACH_HOURS)
@@ -220,9 +221,9 @@ def first_available(availability: Availability, clients: Iterable[int], t: float
 
 
 def available_seconds_end(availability: Availability, client: int, t: float, seconds: float) -> float:
-    """By when the client has been available for so many seconds since t, absolute; inf if it never will have been.
+    """The absolute time by which the client has been available for ``seconds`` since t; inf if there is none.
 
-    This is when work ends that pauses while the client is away. No seconds have passed at once, even if it is away.
+    At this time work ends that pauses while the client is away. Work of 0 seconds ends at t, even if it is away.
     """
     if seconds <= 0:
         return t

@@ -1,7 +1,7 @@
-"""Availability intervals: what all models of presence and absence share, and intervals that were recorded.
+"""Availability intervals: the common base of all models of availability, and recorded intervals.
 
 A client is alternately available and away. An interval begins at its first instant and ends just before the next
-begins. Recorded intervals are used once, or over and over again. Nothing here draws a random number.
+begins. Recorded intervals are used once, or repeated. Nothing here draws a random number.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 CACHED = 1 << 16
-"""Pieces of clients' lives that are kept; whatever was dropped is made again when it is needed."""
+"""Cached pieces of clients' timelines; evicted ones are computed again."""
 
 
 class AvailabilityInterval(NamedTuple):
-    """A client's stay or absence."""
+    """A time in which a client is available, or away, without a break; absolute seconds."""
 
     available: bool
     begin: float
@@ -28,10 +28,10 @@ class AvailabilityInterval(NamedTuple):
 
 
 class IntervalSource:
-    """The part that all models below share; a model customises by
+    """The base of all models of availability; a subclass overrides
 
     * `at`, which finds the interval at a finite time, and
-    * `gone`, if its clients may stay away for good.
+    * `permanently_gone_at`, if its clients may leave for good.
     """
 
     def at(self, client: int, t: float) -> AvailabilityInterval:
@@ -46,11 +46,11 @@ class IntervalSource:
         return available, end
 
     def interval_start(self, client: int, t: float) -> float:
-        """When the interval at t began; -inf if it has always been so."""
+        """The begin of the interval at t; -inf if it has none."""
         return -math.inf if t == math.inf else self.at(client, t).begin
 
     def permanently_gone_at(self, client: int) -> float:
-        """From when on the client never is available again; inf if it always comes back."""
+        """The time after which the client is never available; inf if it always returns."""
         return math.inf
 
 
@@ -58,7 +58,7 @@ Doubles = NDArray[np.float64]
 
 
 class RecordedIntervals(IntervalSource):
-    """Recorded windows, each client's own; in any order, and those that meet are one."""
+    """Recorded windows of each client, in any order; windows that meet are merged."""
 
     def __init__(
         self,
@@ -69,8 +69,8 @@ class RecordedIntervals(IntervalSource):
         """Row by row (begin, end) in seconds; none at all: never available.
 
         A row with a period stands for its windows shifted by every multiple of it; with ``period`` None each window
-        comes once. ``row_of`` (clients,) says which row a client follows, several may follow the same one; None: each
-        client its own.
+        occurs once. ``row_of`` (clients,) is the row of each client, and several may have the same one; None: client k
+        has row k.
         """
         assert period is None or len(period) == len(windows), (len(windows), period)
         assert period is None or all(0 < seconds < math.inf for seconds in period), period
@@ -109,19 +109,19 @@ class RecordedIntervals(IntervalSource):
         return client if self._row_of is None else int(self._row_of[client])
 
     def _build(self, row: int) -> tuple[bool, list[float], float]:
-        """(state before the first change of a period, an even number of times of change within it, the period)."""
+        """(state before the first change of a period, an even number of changes within it, the period)."""
         period = math.inf if self._period is None else float(self._period[row])
         spans = merged(folded([(float(begin), float(end)) for begin, end in self._windows[row]], period))
         changes = [time for span in spans for time in span]
         if not changes or changes[-1] < period:
             return False, changes, period
-        # The last window goes on into the next period, or ends just where that begins.
+        # The last window continues into the next period, or ends just where that begins.
         ends_at_once = changes[0] > 0.0
         return True, [0.0, *changes[:-1]] if ends_at_once else changes[1:-1], period
 
 
 def folded(windows: Iterable[tuple[float, float]], period: float) -> list[tuple[float, float]]:
-    """The parts of windows that repeat, within the first period; empty windows are left out."""
+    """Repeated windows within the first period, cut at its end; empty windows are left out."""
     parts = []
     for begin, end in windows:
         assert begin <= end, (begin, end)
@@ -133,7 +133,7 @@ def folded(windows: Iterable[tuple[float, float]], period: float) -> list[tuple[
 
 
 def merged(windows: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Windows in order, those that overlap or touch as one."""
+    """Windows in order, with those that overlap or touch merged."""
     spans: list[tuple[float, float]] = []
     for begin, end in sorted(windows):
         if spans and begin <= spans[-1][1]:

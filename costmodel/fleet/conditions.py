@@ -1,4 +1,4 @@
-"""What some clients can do in the visits that begin now: numbers only, drawn by `costmodel.fleet.fleet`."""
+"""The conditions of a batch of visits: speeds, rates and powers, drawn by `costmodel.fleet.fleet`. Numbers only."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ class Conditions:
     """Columns of a batch of visits; float64 arrays of shape (visits,) unless said otherwise."""
 
     clients: NDArray[np.intp]
-    site: NDArray[np.intp]
-    """Which site's link the client is behind; 0 where there are no sites"""
+    access_link: NDArray[np.intp]
+    """Index of the client's access link; 0 where there are none"""
     flops_per_second: Doubles
     step_seconds: Doubles
     """Overhead of each local step"""
     slowdown: Doubles
-    """What the computing time of this visit is multiplied by"""
+    """Factor on the computing time of this visit"""
     down: Doubles
-    """bit/s on the wire, the client's own link"""
+    """Rate of the client's own downlink, bit/s on the wire"""
     up: Doubles
-    """bit/s on the wire, the client's own link"""
+    """Rate of the client's own uplink, bit/s on the wire"""
     noise: Doubles
-    """(visits, 2) What the bits of the download and of the upload are multiplied by"""
+    """(visits, 2) Factors on the bits of the download and of the upload"""
     rtt: Doubles
     """seconds"""
     last_down: Doubles
-    """Absolute seconds at which the client was last sent to; -inf: never"""
+    """Absolute seconds of the client's last download; -inf: never"""
     last_up: Doubles
-    """Absolute seconds at which the client last sent; -inf: never"""
+    """Absolute seconds of the client's last upload; -inf: never"""
     crash_after: Doubles
-    """Seconds of being at work after which the client crashes; inf: it does not"""
+    """Seconds of work after which the client crashes; inf: it does not"""
     charge: Doubles
     """Joules left in the battery; inf: mains"""
     train_watts: Doubles
@@ -54,19 +54,19 @@ class Conditions:
         return self.clients.size
 
     def compute_seconds(self, flops: Doubles, steps: NDArray[np.int64]) -> Doubles:
-        """How long so much work takes without a pause."""
+        """Seconds of ``flops`` in ``steps`` local steps, without a pause; (visits,) each."""
         return (steps * self.step_seconds + flops / self.flops_per_second) * self.slowdown
 
     def rate(self, direction: int) -> Doubles:
-        """Of the client's own link, bit/s on the wire."""
+        """Rates of the clients' own links in one direction, bit/s on the wire."""
         return self.up if direction == UP else self.down
 
     def last_used(self, direction: int) -> Doubles:
-        """When the client last sent or was last sent to."""
+        """Absolute seconds of the clients' last transfers in one direction."""
         return self.last_up if direction == UP else self.last_down
 
     def radio(self, direction: int) -> tuple[Doubles, Doubles]:
-        """(watts while it is at work, joules per bit)"""
+        """(watts while it transfers, joules per bit) of the radio in one direction."""
         if direction == UP:
             return self.transmit_watts, self.transmit_joules_per_bit
         return self.receive_watts, self.receive_joules_per_bit

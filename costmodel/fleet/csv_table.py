@@ -1,4 +1,4 @@
-"""CSV files with a header, cell by cell: every error names file, line and column. What a figure means is not known."""
+"""CSV files with a header, cell by cell: every error names file, line and column. Knows no column's meaning."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from costmodel.files import read_bytes
 
 Doubles = NDArray[np.float64]
 LARGEST = 1e18
-"""More of any unit than there is use for"""
+"""More of any unit than any trace needs"""
 LARGEST_NBYTES = 64_000_000
-"""Of a file; the largest that we know has 265 kB, and three figures of each of a million clients take half of it."""
+"""Limit of a file; the largest known trace has 265 kB, and three figures for each of a million clients need half."""
 MOST_CELLS = 10_000_000
-"""Empty ones take a byte of the file and a hundred of memory."""
+"""Limit of a file, since an empty cell takes a byte of the file and a hundred bytes of memory."""
 
 
 @dataclass(frozen=True)
@@ -34,25 +34,25 @@ class CsvTable:
     """Line of the file on which each row ends"""
     rows: Sequence[Sequence[str]]
 
-    def error(self, row: int, column: str, what: str) -> ValueError:
-        """What is wrong with one cell."""
-        return ValueError(f"{self.path}, line {self.lines[row]}, column {column}: {what}")
+    def error(self, row: int, column: str, reason: str) -> ValueError:
+        """The error for one cell, naming file, line and column."""
+        return ValueError(f"{self.path}, line {self.lines[row]}, column {column}: {reason}")
 
     def texts(self, column: str) -> list[str]:
         """A column of labels; ValueError for an empty one."""
         place = self.column[column]
-        found = [cells[place].strip() for cells in self.rows]
-        for row, text in enumerate(found):
+        texts = [cells[place].strip() for cells in self.rows]
+        for row, text in enumerate(texts):
             if not text:
                 raise self.error(row, column, "the cell is empty")
-        return found
+        return texts
 
     def distinct(self, column: str) -> list[str]:
-        """A column of labels; ValueError for one that has been seen before."""
+        """A column of labels; ValueError for one that occurs twice."""
         labels, seen = self.texts(column), set[str]()
         for row, label in enumerate(labels):
             if label in seen:
-                raise self.error(row, column, f"{label!r} stands in a row above")
+                raise self.error(row, column, f"{label!r} is in an earlier row already")
             seen.add(label)
         return labels
 
@@ -78,7 +78,7 @@ class CsvTable:
 
 
 def read_table(path: Path) -> CsvTable:
-    """The file's cells, each row as long as the header; ValueError for what cannot be read as such."""
+    """The cells of a file; ValueError if it is not a table with a header and rows of the header's length."""
     raw = read_bytes(path, LARGEST_NBYTES)
     reader = csv.reader(io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8-sig", newline=""), strict=True)
     lines, rows, count = [], [], 0
@@ -92,7 +92,7 @@ def read_table(path: Path) -> CsvTable:
                 rows.append(cells)
     except csv.Error as error:
         raise ValueError(f"{path}, line {reader.line_num}: not CSV: {error}") from None
-    except UnicodeDecodeError:  # of a part of the file, which does not say where it lies
+    except UnicodeDecodeError:  # raised for a buffer, so its position is not that in the file
         raise ValueError(f"{path}, line {_line_of_bad_text(raw)}: not UTF-8 text") from None
     if not rows:
         raise ValueError(f"{path}: the file is empty")
@@ -100,7 +100,7 @@ def read_table(path: Path) -> CsvTable:
     seen = set[str]()
     for name in header:
         if name in seen:
-            raise ValueError(f"{path}, line {lines[0]}: column {name!r} stands there twice")
+            raise ValueError(f"{path}, line {lines[0]}: column {name!r} occurs twice")
         seen.add(name)
     for line, cells in zip(lines, rows, strict=True):
         if len(cells) != len(header):
@@ -115,4 +115,4 @@ def _line_of_bad_text(raw: bytes) -> int:
         raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         return raw[: error.start].count(10) + 1
-    raise AssertionError("all of it is UTF-8")
+    raise AssertionError("the file is UTF-8")

@@ -1,10 +1,9 @@
 """Named devices and networks: one row each in profiles.toml and networks.toml, with its source and year.
 
-A row's ``assumed`` lists the figures that were read in no source; its ``source`` says where the others come from. The
-rows are SI numbers under the names of the fields below; a user's own file has the same form. One device reaches very
-different shares of its peak on different families of model, and even within one, so a throughput belongs to a device
-and a family, or a device and a model where it was measured. Nothing here estimates a figure that a row leaves out, and
-no row changes while a program runs.
+A row's ``assumed`` lists the figures without a source; its ``source`` is that of the others. The rows are SI numbers
+under the names of the fields below; a user's file has the same form. One device reaches very different fractions of its
+peak on different families of model, and even within one family, so a throughput belongs to a device and a family, or to
+a device and a model where it was measured. Nothing here estimates a missing figure, and rows never change.
 """
 
 from __future__ import annotations
@@ -25,32 +24,32 @@ __all__ = ["Device", "Network", "devices", "figures", "nearest", "networks", "ow
 
 @dataclass(frozen=True)
 class Device:
-    """What a client computes on."""
+    """The device on which a client computes."""
 
     name: str
     flops_per_second: Mapping[str, float]
     """Sustained in fp32 training at batch 16 to 32, by model or family of models; 1 multiply-add = 2 FLOPs. Every
     device has the families ``conv`` and ``depthwise``; it may have models beside them."""
     step_seconds: float
-    """Overhead of each SGD step whatever its size: launches, data handling."""
+    """Overhead of each SGD step of any size: launches, data handling."""
     modes: tuple[float, ...]
     """Factor on the throughput in each of its power modes, full speed (1.0) first."""
     memory_bytes: int
     train_watts: float
-    """Drawn by the whole device while it trains at full speed."""
+    """Power of the whole device while it trains at full speed."""
     idle_watts: float
-    """Drawn while it waits for the others."""
+    """Power while it waits for other clients."""
     clock_hz: float
-    """Of what trains, processor or GPU, at full speed."""
+    """Clock of the processor or GPU that trains, at full speed."""
     source: str
     year: int
     assumed: tuple[str, ...]
-    """Keys of the figures that were read in no source, as `figures` names them and in its order."""
+    """Keys of the figures without a source, as `figures` names them and in its order."""
 
     def throughput(self, *names: str) -> float:
-        """FLOP/s in training, by the first of the names that the device has a figure for: a model's, then its family's.
+        """FLOP/s in training, for the first of the names (a model, then its family) that the device has a figure for.
 
-        ValueError if it has none for any; the message says that of the last, the family.
+        ValueError if it has a figure for none of them; the message names the last, the family.
         """
         for name in names:
             if name in self.flops_per_second:
@@ -61,7 +60,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Network:
-    """How a client reaches the server: its own link, before any sharing of the server's."""
+    """A client's own link, before contention on shared links."""
 
     name: str
     down_bits_per_second: float
@@ -70,15 +69,15 @@ class Network:
     """Median over clients."""
     rtt_seconds: float
     goodput: bool
-    """Whether the rates are what a speed test measures, headers already taken off; False for rates of the line."""
+    """Whether the rates are those of a speed test, without headers; False for rates of the line."""
     sigma_down: float
-    """Of the lognormal spread of the downlink rate over clients; 0 if all are alike."""
+    """Sigma of the lognormal spread of the downlink rate over clients; 0 if all are equal."""
     sigma_up: float
-    """Of the lognormal spread of the uplink rate over clients; 0 if all are alike."""
+    """Sigma of the lognormal spread of the uplink rate over clients; 0 if all are equal."""
     transmit_watts: float
-    """Drawn by the radio or port while it uploads, if that is taken as constant."""
+    """Power of the radio or port while it uploads, if taken as constant."""
     receive_watts: float
-    """Drawn by the radio or port while it downloads, if that is taken as constant."""
+    """Power of the radio or port while it downloads, if taken as constant."""
     transmit_joules_per_bit: float
     """alpha of P = alpha * rate + base_watts while it uploads."""
     receive_joules_per_bit: float
@@ -86,23 +85,23 @@ class Network:
     base_watts: float
     """beta of P = alpha * rate + beta, in both directions."""
     tail_watts: float
-    """Drawn for ``tail_seconds`` after a transfer; 0 if there is no tail."""
+    """Power for ``tail_seconds`` after a transfer; 0 if there is no tail."""
     tail_seconds: float
-    """How long the radio stays awake after a transfer; 0 if there is no tail."""
+    """Seconds for which the radio stays awake after a transfer; 0 if there is no tail."""
     source: str
     year: int
     assumed: tuple[str, ...]
-    """Keys of the figures that were read in no source, as `figures` names them and in its order."""
+    """Keys of the figures without a source, as `figures` names them and in its order."""
 
 
 LARGEST_NBYTES = 4_000_000
-"""Of a file of rows; the one that ships is a hundredth of it."""
+"""Limit of a file of rows; the shipped ones have a hundredth of it."""
 Row = TypeVar("Row", Device, Network)
 
 FAMILIES_OF_ALL = ("conv", "depthwise")
-"""The families for which every device has a throughput."""
+"""Families for which every device has a throughput."""
 NO_FIGURES = {"name", "goodput", "source", "year", "assumed"}
-"""The keys that say what a row means and where it comes from; all others hold figures."""
+"""Keys that are no figures: meaning and source of a row."""
 MUST_BE_POSITIVE = {
     "flops_per_second",
     "modes",
@@ -127,23 +126,23 @@ def networks() -> dict[str, Network]:
 
 
 def figures(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of a row (its fields by name), each by its key in ``assumed``: "idle_watts", and for what goes by
-    model or family "flops_per_second.conv"."""
-    found: dict[str, Any] = {}
+    """The figures of a row (its fields by name), each by its key in ``assumed``: "idle_watts", and for figures by model
+    or family "flops_per_second.conv"."""
+    by_key: dict[str, Any] = {}
     for key, value in row.items():
         if key not in NO_FIGURES:
             by_name = isinstance(value, Mapping)
-            found |= {f"{key}.{name}": figure for name, figure in value.items()} if by_name else {key: value}
-    return found
+            by_key |= {f"{key}.{name}": figure for name, figure in value.items()} if by_name else {key: value}
+    return by_key
 
 
 def own_devices(path: Path) -> dict[str, Device]:
-    """The devices of a user's file; ValueError as of ``read_rows``, and for a name that ships."""
+    """The devices of a user's file; ValueError as of `read_rows`, and for the name of a shipped row."""
     return _own(path, Device, devices())
 
 
 def own_networks(path: Path) -> dict[str, Network]:
-    """The networks of a user's file; ValueError as of ``read_rows``, and for a name that ships."""
+    """The networks of a user's file; ValueError as of `read_rows`, and for the name of a shipped row."""
     return _own(path, Network, networks())
 
 
@@ -158,11 +157,14 @@ def _own(path: Path, kind: type[Row], shipped: Mapping[str, Row]) -> dict[str, R
 
 
 def read_rows(path: Path, kind: type[Row]) -> dict[str, Row]:
-    """The rows of a TOML file, one table per row; ValueError names file, row and key of the first that is wrong."""
+    """The rows of a TOML file, one table per row; ValueError names file, row and key of the first error."""
     raw = read_bytes(path, LARGEST_NBYTES)
     try:
         tables = parse_toml(raw.decode())
-    except (ValueError, RecursionError) as error:  # also no UTF-8, numbers of thousands of digits, lists without end
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # not UTF-8; numbers or lists too long
         raise ValueError(f"{path.name}: not a TOML file: {error}") from None
     return {name: _row(kind, f"{path.name}: row {name!r}", name, table) for name, table in tables.items()}
 
@@ -182,7 +184,7 @@ def _row(kind: type[Row], where: str, name: str, table: Any) -> Row:
 
 
 def _assumed(where: str, value: Any, known: Sequence[str]) -> tuple[str, ...]:
-    """The keys of a list, in the order of ``known``; True stands for all of them, False for none."""
+    """The keys in ``value``, in the order of ``known``; True stands for all of them, False for none."""
     if isinstance(value, bool):
         return tuple(known) if value else ()
     if not isinstance(value, list) or not all(isinstance(key, str) for key in value):
@@ -196,7 +198,7 @@ def _assumed(where: str, value: Any, known: Sequence[str]) -> tuple[str, ...]:
 
 
 def _value(where: str, key: str, value: Any, expected: str) -> Any:
-    """``value`` as the type of its field."""
+    """``value``, checked, as the type of its field."""
     if expected == "Mapping[str, float]":
         return _by_name(where, key, value)
     if expected == "tuple[float, ...]":

@@ -1,10 +1,10 @@
-"""The clients' devices and networks, and what they can do in one round.
+"""The clients' devices and networks, and the conditions of their visits in one round.
 
-A fleet is drawn once per run: each client gets a device, a network and factors of its own that it keeps. What changes
-from round to round, or from visit to visit, comes from streams keyed by the round or the visit: a fleet never changes
-and holds no random state.
+A fleet is drawn once per run: each client gets a device, a network and factors of its own for the whole run. Numbers
+that change from round to round, or from visit to visit, come from streams keyed by the round or the visit: a fleet
+never changes and has no random state.
 
-Rates of clients are held as bit/s on the wire, headers included, so that all flows of a link are measured alike.
+Clients' rates are bit/s on the wire, headers included, so that all flows of a link are measured alike.
 """
 
 from __future__ import annotations
@@ -37,46 +37,46 @@ VISITS_PER_DRAW = 1024
 
 @dataclass(frozen=True)
 class ClientVariation:
-    """How clients of the same kinds differ, for good."""
+    """How clients with the same device and network differ, for the whole run."""
 
     compute: float = 1.0
     """s: each client's throughput is divided by a factor that is log-uniform in 1 .. s"""
     bandwidth: float = 1.0
-    """Likewise for both of its rates"""
+    """s: both rates of each client are divided by a factor that is log-uniform in 1 .. s"""
     compute_sigma: float = 0.0
     """Each client's throughput is multiplied by a lognormal factor of median 1"""
     down_sigma: float | None = 0.0
-    """Likewise for its rate down; None: the sigma of its network's row"""
+    """Each client's downlink rate is multiplied by a lognormal factor of median 1; None: its network's sigma"""
     up_sigma: float | None = 0.0
+    """The same for its uplink rate"""
     rates: tuple[float, float] | None = None
-    """(low, high) bit/s as a measurement of throughput sees them: both rates are uniform in between"""
+    """(low, high) bit/s as a measurement of throughput sees them: each rate is uniform between the two"""
 
 
 @dataclass(frozen=True)
 class RoundVariation:
-    """What differs from round to round and from visit to visit."""
+    """How the conditions of visits differ from round to round and from visit to visit."""
 
     jitter: float = 0.0
     """Sigma of the lognormal factor, of median 1, on the computing time of each visit"""
     redraw: float = 0.0
     """r: in each round a client's throughput and its rates are each times a factor from U(1-r, 1+r)"""
     noise: float = 0.0
-    """Sigma of the lognormal factor, of mean 1, on the bits of each message: what TCP does beyond fair shares"""
+    """Sigma of the lognormal factor, of mean 1, on the bits of each message: effects of TCP beyond fair sharing"""
     mode_rounds: int = 0
-    """Every so many rounds each client draws one of its device's power modes, and its `ClientVariation.rates` anew; 0:
-    never"""
+    """Rounds after which each client draws a new power mode of its device, and new `ClientVariation.rates`; 0: never"""
     crashes_per_second: float = 0.0
-    """Hazard of a crash per second of being at work"""
+    """Hazard of a crash per second of work"""
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """Who has which device and network, the links that all share, and how clients behave."""
+    """Each client's device and network, the links that clients share, and client dynamics."""
 
     devices: tuple[Device, ...]
-    """The kinds of device that occur."""
+    """The devices that occur."""
     networks: tuple[Network, ...]
-    """The kinds of network that occur."""
+    """The networks that occur."""
     device_of: NDArray[np.intp]
     """(clients,) index into ``devices``"""
     network_of: NDArray[np.intp]
@@ -94,13 +94,13 @@ class Fleet:
     spread: ClientVariation = field(default_factory=ClientVariation)
     change: RoundVariation = field(default_factory=RoundVariation)
     battery_joules: float = math.inf
-    """What each client may spend in all, `costmodel.visits.timeline` says on what a visit may run; inf: mains"""
+    """Each client's energy for the whole run (`costmodel.visits.timeline` says which parts it limits); inf: mains"""
     compute_energy: str = "power"
     """``power``: the device's watts; ``kappa``: its watts times the cube of its mode's clock, E = kappa cycles f^2"""
     radio_energy: str = "power"
     """``power``: the network's watts; ``rate``: alpha r + beta, with the tail after each transfer"""
     bandwidth_cv: Doubles | None = None
-    """(clients, 2) how much each client's rates vary, where a trace tells"""
+    """(clients, 2) coefficient of variation of each client's rates down and up, where a trace has it"""
 
     @classmethod
     def build(
@@ -123,34 +123,27 @@ class Fleet:
         own_devices: Mapping[str, Device] | None = None,
         own_networks: Mapping[str, Network] | None = None,
     ) -> Fleet:
-        """Draw a fleet for a model of one of these ``families``, the first that a device has a throughput for.
+        """Draw a fleet for a model of the first of these ``families`` that a device has a throughput for.
 
         With a ``trace``, each client gets a row of it (each row once before any comes twice): rates are taken as they
         are, and seconds per sample as speeds relative to the median row, which computes like ``devices``.
-        ValueError for an unknown name, shares that are not positive, or a number out of its range.
+        ValueError for an unknown name, fractions that are not positive, or a number out of its range.
         """
         spread, change = spread or ClientVariation(), change or RoundVariation()
         _check(clients, spread, change, battery_joules)
         rng = streams("fleet", 0, 0)
-        # All draws are always made, so that changing one option leaves what the others drew as it was.
+        # All draws are always made, so that changing one option leaves the draws of the others as they were.
         device_places, network_places = rng.permutation(clients), rng.permutation(clients)
         compute_places, bandwidth_places = rng.random(clients), rng.random(clients)
         normals = rng.standard_normal((clients, 3))
-        known_devices = {**device_table(), **(own_devices or {})}
-        known_networks = {**network_table(), **(own_networks or {})}
-        device_names, device_of = assign("device", devices, known_devices, device_places)
-        network_names, network_of = assign("network", networks, known_networks, network_places)
-        device_rows = tuple(known_devices[name] for name in device_names)
-        network_rows = tuple(known_networks[name] for name in network_names)
-        by_kind = np.array([device.throughput(*families) for device in device_rows], np.float64)
-        speed = by_kind[device_of] / np.exp(compute_places * math.log(spread.compute))
-        slower = np.exp(bandwidth_places * math.log(spread.bandwidth))
+        device_rows, device_of = assign("device", devices, {**device_table(), **(own_devices or {})}, device_places)
+        network_rows, network_of = assign(
+            "network", networks, {**network_table(), **(own_networks or {})}, network_places
+        )
+        by_device = np.array([device.throughput(*families) for device in device_rows], np.float64)
+        speed = by_device[device_of] / np.exp(compute_places * math.log(spread.compute))
         network = ProfileColumns(columns(network_rows), network_of)
-        down_sigma = network["sigma_down"] if spread.down_sigma is None else spread.down_sigma
-        up_sigma = network["sigma_up"] if spread.up_sigma is None else spread.up_sigma
-        to_wire = np.where(network["goodput"] > 0, WIRE_FACTOR, 1.0)
-        down = network["down_bits_per_second"] * to_wire / slower * np.exp(down_sigma * normals[:, 1])
-        up = network["up_bits_per_second"] * to_wire / slower * np.exp(up_sigma * normals[:, 2])
+        down, up = _wire_rates(network, spread, bandwidth_places, normals[:, 1], normals[:, 2])
         traced = TraceColumns(trace, case, clients, streams)
         return cls(
             device_rows,
@@ -183,7 +176,7 @@ class Fleet:
     def _network_columns(self) -> dict[str, Doubles]:
         return columns(self.networks)
 
-    # The present draws and those before: visits of two rounds may be asked about in turn. They go with the fleet.
+    # Draws of two rounds are cached, since callers may alternate between the visits of two rounds.
 
     @cached_property
     def _drawn(self) -> Callable[[str, int, int], VisitVariation]:
@@ -194,19 +187,19 @@ class Fleet:
         return lru_cache(maxsize=2)(partial(uniforms, self.streams))
 
     def device_name(self, client: int) -> str:
-        """The kind of device that a client has."""
+        """The name of a client's device."""
         return self.devices[int(self.device_of[client])].name
 
     def network_name(self, client: int) -> str:
-        """The kind of network that a client has."""
+        """The name of a client's network."""
         return self.networks[int(self.network_of[client])].name
 
     def memory_bytes(self, client: int) -> int:
-        """Of a client's device."""
+        """The memory of a client's device."""
         return self.devices[int(self.device_of[client])].memory_bytes
 
     def access_link_of(self, clients: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Which site each client is at: they take turns."""
+        """Each client's access link: clients are assigned to them in turn."""
         return clients % max(len(self.links.site_down), 1)
 
     def conditions(
@@ -219,9 +212,9 @@ class Fleet:
         last_up: Doubles | None = None,
         charge: Doubles | None = None,
     ) -> Conditions:
-        """What these clients can do in ``round``; without further columns, connections are new and batteries full.
+        """The conditions of these clients' visits in ``round``; by default, connections are new and batteries full.
 
-        What varies from visit to visit is drawn for the round, or, if ``visit`` numbers the only one asked for, for it.
+        Variation from visit to visit is drawn for the round, or for the one visit of the number ``visit``.
         """
         chosen = np.asarray(clients, np.intp)
         device = ProfileColumns(self._device_columns, self.device_of[chosen])
@@ -231,15 +224,13 @@ class Fleet:
         width = 2 * self.change.redraw
         vary = 1 + width * (draws.uniform - 0.5)
         sigma = self.change.noise
-        rate_dependent = self.radio_energy == "rate"
-        ones, nothing = np.ones(chosen.size), np.zeros(chosen.size)
         hazard = self.change.crashes_per_second
         return Conditions(
             clients=chosen,
-            site=self.access_link_of(chosen),
+            access_link=self.access_link_of(chosen),
             flops_per_second=self.flops_per_second[chosen] * mode * vary[:, 0],
             step_seconds=device["step_seconds"],
-            slowdown=np.exp(self.change.jitter * draws.normal[:, 0]) if self.change.jitter else ones,
+            slowdown=np.exp(self.change.jitter * draws.normal[:, 0]) if self.change.jitter else np.ones(chosen.size),
             down=down * vary[:, 1],
             up=up * vary[:, 1],
             noise=np.exp(sigma * draws.normal[:, 1:3] - sigma**2 / 2) if sigma else np.ones((chosen.size, 2)),
@@ -250,13 +241,24 @@ class Fleet:
             charge=np.full(chosen.size, self.battery_joules) if charge is None else charge,
             train_watts=device["train_watts"] * (mode**3 if self.compute_energy == "kappa" else 1.0),
             idle_watts=device["idle_watts"],
-            transmit_watts=network["base_watts" if rate_dependent else "transmit_watts"],
-            transmit_joules_per_bit=network["transmit_joules_per_bit"] if rate_dependent else nothing,
-            receive_watts=network["base_watts" if rate_dependent else "receive_watts"],
-            receive_joules_per_bit=network["receive_joules_per_bit"] if rate_dependent else nothing,
-            tail_watts=network["tail_watts"] if rate_dependent else nothing,
-            tail_seconds=network["tail_seconds"] if rate_dependent else nothing,
+            **self._radio(network),
         )
+
+    def _radio(self, network: ProfileColumns) -> dict[str, Doubles]:
+        """The radio's columns of `Conditions`, (visits,) each."""
+        if self.radio_energy == "rate":
+            by_rate = ("transmit_joules_per_bit", "receive_joules_per_bit", "tail_watts", "tail_seconds")
+            base = network["base_watts"]
+            return {"transmit_watts": base, "receive_watts": base, **{name: network[name] for name in by_rate}}
+        nothing = np.zeros_like(network["transmit_watts"])
+        return {
+            "transmit_watts": network["transmit_watts"],
+            "transmit_joules_per_bit": nothing,
+            "receive_watts": network["receive_watts"],
+            "receive_joules_per_bit": nothing,
+            "tail_watts": nothing,
+            "tail_seconds": nothing,
+        }
 
     def _draws(self, chosen: NDArray[np.intp], round: int, visit: int | None) -> VisitVariation:
         change = self.change
@@ -275,15 +277,28 @@ class Fleet:
         drawn = self._uniforms(round // every if every else 0, len(self))[chosen]
         mode = np.ones(chosen.size)
         if every:
-            for kind, device in enumerate(self.devices):
-                of_kind = self.device_of[chosen] == kind
+            for index, device in enumerate(self.devices):
+                has_device = self.device_of[chosen] == index
                 factors = np.array(device.modes, np.float64)
-                mode[of_kind] = factors[(drawn[of_kind, 0] * factors.size).astype(np.intp)]
+                mode[has_device] = factors[(drawn[has_device, 0] * factors.size).astype(np.intp)]
         if rates is None:
             return mode, self.down[chosen], self.up[chosen]
         low, high = rates
         down, up = (WIRE_FACTOR * (low + (high - low) * drawn[:, column]) for column in (1, 2))
         return mode, down, up
+
+
+def _wire_rates(
+    network: ProfileColumns, spread: ClientVariation, places: Doubles, down_normals: Doubles, up_normals: Doubles
+) -> tuple[Doubles, Doubles]:
+    """(down, up) of each client in bit/s on the wire, from its network's medians; ``places`` in 0 .. 1."""
+    slower = np.exp(places * math.log(spread.bandwidth))
+    to_wire = np.where(network["goodput"] > 0, WIRE_FACTOR, 1.0)
+    down_sigma = network["sigma_down"] if spread.down_sigma is None else spread.down_sigma
+    up_sigma = network["sigma_up"] if spread.up_sigma is None else spread.up_sigma
+    down = network["down_bits_per_second"] * to_wire / slower * np.exp(down_sigma * down_normals)
+    up = network["up_bits_per_second"] * to_wire / slower * np.exp(up_sigma * up_normals)
+    return down, up
 
 
 def _check(clients: int, spread: ClientVariation, change: RoundVariation, battery_joules: float) -> None:

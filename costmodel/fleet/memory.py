@@ -1,8 +1,8 @@
-"""Whether a device has the memory that a training visit takes. It counts, and never measures or allocates anything.
+"""Whether a device has the memory that a training visit takes. Counts; never measures or allocates.
 
-A client holds the global model it was given, its local copy and the gradients, and for each example of a batch the
-activations that the backward pass needs; all are 32-bit floats. What a method keeps beside these (momentum, a teacher,
-a control variate) is not in the sum, nor is evaluation, which keeps nothing.
+A client stores the received global model, its local copy and the gradients, and for each example of a batch the
+activations that the backward pass needs; all are 32-bit floats. Further vectors of a method (momentum, a teacher, a
+control variate) are not counted, nor is evaluation, which stores no activations.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from costmodel.units import format_bytes
 
 FLOAT_NBYTES = 4
 LIMIT = 0.7
-"""Share of a device's memory that training may take. An assumption: the operating system, the framework and its
+"""Fraction of a device's memory that training may take. An assumption: the operating system, the framework and its
 workspaces need the rest."""
 
 
@@ -27,12 +27,12 @@ def training_nbytes(parameters: int, activations: float, batch: int) -> int:
 
 
 def fits(nbytes: int, memory_bytes: float) -> bool:
-    """Whether training that takes ``nbytes`` may run on a device with this memory; exactly the limit still may."""
+    """Whether training that takes ``nbytes`` may run on a device with ``memory_bytes``; the limit itself may."""
     return nbytes <= LIMIT * memory_bytes
 
 
 def sum_text(parameters: int, activations: float, batch: int, memory_bytes: float) -> str:
-    """The sum of `training_nbytes` and the verdict of `fits`, for people."""
+    """The sum of `training_nbytes` and the result of `fits`, as text."""
     nbytes = training_nbytes(parameters, activations, batch)
     verdict = "within" if fits(nbytes, memory_bytes) else "more than"
     return (

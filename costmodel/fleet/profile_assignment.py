@@ -1,12 +1,13 @@
-"""Kinds of device and network: which client has which, and the figures of a kind as columns over clients.
+"""The assignment of devices and networks to clients, and their figures as columns over clients.
 
-Shares are met exactly, by largest remainders; only who gets what is left to chance, and drawn elsewhere.
+Fractions are met exactly, by largest remainders; the random order of clients is an argument.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,28 +17,29 @@ from costmodel.units import nearest
 
 Doubles = NDArray[np.float64]
 Choice = Mapping[str, float] | Sequence[str]
-"""Shares by name (any positive numbers), or one name per client."""
+"""Fractions by name (any positive numbers, relative to their sum), or one name per client."""
+Profile = TypeVar("Profile")
 
 
 def columns(rows: Sequence[Device] | Sequence[Network]) -> dict[str, Doubles]:
-    """The numbers of these rows: (rows,) by the name of the field."""
+    """The numeric fields of these rows by name, (rows,) each."""
     numbers = [name for name, value in vars(rows[0]).items() if isinstance(value, int | float)]
     return {name: np.array([getattr(row, name) for row in rows], np.float64) for name in numbers}
 
 
 class ProfileColumns:
-    """Columns of the rows that some clients have: ``kinds["rtt_seconds"]`` is (clients,)."""
+    """Columns of the rows assigned to some clients: ``network["rtt_seconds"]`` is (clients,)."""
 
-    def __init__(self, columns: Mapping[str, Doubles], which: NDArray[np.intp]) -> None:
-        self._columns, self._which = columns, which
+    def __init__(self, columns: Mapping[str, Doubles], row_of: NDArray[np.intp]) -> None:
+        self._columns, self._row_of = columns, row_of
 
     def __getitem__(self, key: str) -> Doubles:
-        return self._columns[key][self._which]
+        return self._columns[key][self._row_of]
 
 
-def counts(shares: Mapping[str, float], clients: int) -> NDArray[np.intp]:
-    """How many clients each name gets, in the order of the names: largest remainders, ties to the first name."""
-    quotas = clients * np.array(list(shares.values()), np.float64) / math.fsum(shares.values())
+def counts(fractions: Mapping[str, float], clients: int) -> NDArray[np.intp]:
+    """(names,) clients for each name: largest remainders, ties to the first name."""
+    quotas = clients * np.array(list(fractions.values()), np.float64) / math.fsum(fractions.values())
     whole = np.floor(quotas).astype(np.intp)
     by_remainder = np.argsort(whole - quotas, kind="stable")
     whole[by_remainder[: clients - whole.sum()]] += 1
@@ -45,25 +47,26 @@ def counts(shares: Mapping[str, float], clients: int) -> NDArray[np.intp]:
 
 
 def assign(
-    kind: str, choice: Choice, table: Mapping[str, object], places: NDArray[np.intp]
-) -> tuple[list[str], NDArray[np.intp]]:
-    """(names that occur, index into them per client); ``places`` is a random order of the clients.
+    kind: str, choice: Choice, table: Mapping[str, Profile], places: NDArray[np.intp]
+) -> tuple[tuple[Profile, ...], NDArray[np.intp]]:
+    """(rows of ``table`` that occur, index into them per client); ``places`` is a random order of the clients.
 
-    ValueError for an unknown name, a share that is not positive, or not one name per client.
+    ValueError for an unknown name, a fraction that is not positive, or not one name per client.
     """
     assert not isinstance(choice, str), choice
     names = list(dict.fromkeys(choice))
     for name in names:
         if name not in table:
             raise ValueError(f"unknown {kind} {name!r}, {nearest(name, table)}")
+    rows = tuple(table[name] for name in names)
     if not isinstance(choice, Mapping):
         if len(choice) != places.size:
             raise ValueError(f"{len(choice)} {kind} names for {places.size} clients: give one per client, or shares")
         index = {name: position for position, name in enumerate(names)}
-        return names, np.array([index[name] for name in choice], np.intp)
+        return rows, np.array([index[name] for name in choice], np.intp)
     for name, number in choice.items():
         if not (math.isfinite(number) and number > 0):
             raise ValueError(f"the share of {kind} {name!r} must be a positive number, not {number!r}")
     if not names:
         raise ValueError(f"no {kind} is named: choose from {', '.join(table)}")
-    return names, np.repeat(np.arange(len(names)), counts(choice, places.size))[places]
+    return rows, np.repeat(np.arange(len(names)), counts(choice, places.size))[places]

@@ -1,4 +1,4 @@
-"""What a recorded trace says of the clients of a fleet, in place of what their kinds of device and network say.
+"""The columns of a recorded trace over the clients of a fleet, which replace figures of their devices and networks.
 
 Each client follows a row of the trace, drawn once; each row comes once before any comes twice. Nothing here reads a
 file: that is `costmodel.fleet.traces`.
@@ -18,14 +18,14 @@ Doubles = NDArray[np.float64]
 Streams = Callable[[str, int, int], np.random.Generator]
 """(purpose, index, client) -> generator, always the same one for the same key"""
 ClientTrace = Capacities | Users | Cases | Machines
-"""The traces that say what clients are like; others say what happens to them over time."""
+"""The traces of clients' speeds and links; other traces have availability and rates over time."""
 
 
 class TraceColumns:
-    """The columns of a trace, row by row; each method gives those of the clients, or what else it was given."""
+    """The columns of a trace over clients; each method returns ``otherwise`` where the trace has no such column."""
 
     def __init__(self, trace: ClientTrace | None, case: int, clients: int, streams: Streams) -> None:
-        """``case`` is the population to take of `Cases`; ValueError if there is none of that number."""
+        """``case`` is the number of a population of `Cases`; ValueError if the trace does not have it."""
         self._speed: Doubles | None = None
         self._flops: Doubles | None = None
         self._rates: list[Doubles | None] = [None, None]
@@ -49,20 +49,20 @@ class TraceColumns:
         self._rows = streams("trace", 0, 0).permutation(rows)[np.arange(clients) % rows]
 
     def speed(self, otherwise: Doubles) -> Doubles:
-        """FLOP/s: of the trace, or as many times that of the kinds as the trace's median row is slower."""
+        """FLOP/s: the trace's, or ``otherwise`` times the client's speed relative to the trace's median row."""
         if self._flops is not None:
             return self._flops[self._rows]
         return otherwise if self._speed is None else otherwise * self._speed[self._rows]
 
     def rate(self, direction: int, otherwise: Doubles) -> Doubles:
-        """bit/s on the wire: traces tell what a measurement of throughput sees, so headers come on top."""
+        """bit/s on the wire: traces have measured throughput, so headers are added."""
         column = self._rates[direction]
         return otherwise if column is None else WIRE_FACTOR * column[self._rows]
 
     def rtt(self, otherwise: Doubles) -> Doubles:
-        """Seconds."""
+        """Round-trip times in seconds."""
         return otherwise if self._rtt is None else self._rtt[self._rows]
 
     def cv(self) -> Doubles | None:
-        """(clients, 2) standard deviation over mean of the rates down and up; None: the trace does not say."""
+        """(clients, 2) standard deviation over mean of the rates down and up; None: not in the trace."""
         return None if self._cv is None else np.stack(self._cv, axis=1)[self._rows]

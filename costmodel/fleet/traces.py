@@ -1,8 +1,7 @@
-"""Recorded traces in CSV files: what kind a file is, its figures in SI units, and what is wrong with it.
+"""Recorded traces in CSV files: their kind, their figures in SI units, and errors that name the cell.
 
-A file is recognised by the columns of its first row; columns that its kind does not know are ignored. Every figure of a
-known column is checked. Nothing here draws a client or reads any file but the one named and, for windows, the one
-beside it.
+A file is recognised by the columns of its first row; columns unknown to its kind are ignored. Every figure of a known
+column is checked. Nothing here draws a client or reads any file but the one named and, for windows, the one beside it.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ DAY_SECONDS = 86400.0
 
 @dataclass(frozen=True)
 class Capacities:
-    """Clients as in FedScale's device capacities (Lai et al., ICML 2022); (rows,) each."""
+    """Speeds and links as in FedScale's device capacities (Lai et al., ICML 2022); (rows,) each."""
 
     compute_seconds: Doubles
-    """To compute on one example"""
+    """Computing time of one example"""
     bits_per_second: Doubles
-    """Of the client's link in either direction"""
+    """Rate of the client's link in either direction"""
 
 
 @dataclass(frozen=True)
@@ -60,21 +59,21 @@ class WindowTrace:
 
     devices: tuple[str, ...]
     windows: tuple[tuple[tuple[float, float], ...], ...]
-    """Of each device in order: (start, end) in seconds, from its trace's start to its end"""
+    """(start, end) in seconds of each device's windows, within its trace"""
     trace_start: Doubles
     """(devices,) seconds, less than a day"""
     trace_end: Doubles
-    """(devices,) seconds, whole days after the start: repeated from there, a trace keeps the time of day"""
+    """(devices,) seconds, whole days after the start, so that a repeated trace keeps the time of day"""
 
     @property
     def period(self) -> Doubles:
-        """(devices,) Seconds after which a device's windows repeat, whole days."""
+        """(devices,) seconds after which a device's windows repeat, whole days."""
         return self.trace_end - self.trace_start
 
 
 @dataclass(frozen=True)
 class Machines:
-    """What each client computes and transfers; (rows,) each."""
+    """Speed and link of each client; (rows,) each."""
 
     client: tuple[str, ...]
     flops_per_second: Doubles
@@ -83,7 +82,7 @@ class Machines:
     up: Doubles
     """bit/s"""
     rtt_seconds: Doubles | None
-    """None: the file does not say"""
+    """None: the file has no such column"""
 
 
 @dataclass(frozen=True)
@@ -92,16 +91,16 @@ class Series:
 
     client: tuple[str, ...]
     seconds: tuple[Doubles, ...]
-    """Of each client: (samples,) from 0 on, increasing"""
+    """(samples,) for each client, from 0 on, increasing"""
     factor: tuple[Doubles, ...]
-    """Of each client: (samples,) > 0"""
+    """(samples,) for each client, > 0"""
 
 
 Trace = Capacities | Users | Cases | WindowTrace | Machines | Series
 
 
 def read(path: Path) -> Trace:
-    """The trace in a file; ValueError that names file, line and column of the first thing that is wrong."""
+    """The trace in a file; ValueError that names file, line and column of the first error."""
     cells = read_table(path)
     for kind in KINDS:
         if all(column in cells.column for column in kind.columns):
@@ -109,13 +108,13 @@ def read(path: Path) -> Trace:
     raise ValueError(f"{path}, line 1: {_unknown(list(cells.column))}")
 
 
-def _unknown(found: list[str]) -> str:
-    """What to say of a header that belongs to no kind."""
+def _unknown(header: list[str]) -> str:
+    """The message about a header that belongs to no kind."""
     known = "; ".join(f"{kind.name} ({', '.join(kind.columns)})" for kind in KINDS)
-    nearest = max(KINDS, key=lambda kind: sum(column in found for column in kind.columns) / len(kind.columns))
-    lacks = [column for column in nearest.columns if column not in found]
+    nearest = max(KINDS, key=lambda kind: sum(column in header for column in kind.columns) / len(kind.columns))
+    lacks = [column for column in nearest.columns if column not in header]
     hint = f"the nearest is {nearest.name}, without {', '.join(lacks)}; " if len(lacks) < len(nearest.columns) else ""
-    return f"no known trace has the columns {', '.join(found)}; {hint}known are {known}"
+    return f"no known trace has the columns {', '.join(header)}; {hint}known are {known}"
 
 
 def _capacities(table: CsvTable) -> Capacities:
@@ -162,8 +161,8 @@ def _windows(table: CsvTable) -> WindowTrace:
 def _spans(table: CsvTable, last: float) -> tuple[list[str], dict[str, tuple[float, float]]]:
     """(device of each window, (start, end) of each device's trace).
 
-    The file beside the windows says when each trace started and ended, also of devices without any window. If there is
-    none, all started at 0 and ended at ``last``.
+    The file beside the windows has the start and end of each trace, also of devices without any window. Without that
+    file, all traces start at 0 and end at ``last``.
     """
     labels = table.texts("device")
     beside = table.path.with_name(table.path.name.replace("_windows", "_devices"))
@@ -200,23 +199,23 @@ def _series(table: CsvTable) -> Series:
     labels = table.texts("client") if "client" in table.column else ["all"] * seconds.size
     rows: dict[str, list[int]] = {}
     for row, label in enumerate(labels):
-        before = rows.setdefault(label, [])
-        if before and seconds[row] <= seconds[before[-1]]:
-            raise table.error(row, "seconds", f"{seconds[row]:g} does not come after {seconds[before[-1]]:g}")
-        before.append(row)
-    places = rows.values()
+        earlier = rows.setdefault(label, [])
+        if earlier and seconds[row] <= seconds[earlier[-1]]:
+            raise table.error(row, "seconds", f"{seconds[row]:g} does not come after {seconds[earlier[-1]]:g}")
+        earlier.append(row)
+    series = rows.values()
     return Series(
-        tuple(rows), tuple(seconds[row] - seconds[row[0]] for row in places), tuple(factor[row] for row in places)
+        tuple(rows), tuple(seconds[row] - seconds[row[0]] for row in series), tuple(factor[row] for row in series)
     )
 
 
 @dataclass(frozen=True)
 class TraceKind:
-    """A kind of file."""
+    """A kind of trace file."""
 
     name: str
     columns: tuple[str, ...]
-    """All that it needs"""
+    """The columns that it needs"""
     build: Callable[[CsvTable], Trace]
 
 

@@ -1,6 +1,6 @@
-"""What differs from round to round and from visit to visit, drawn whole: for all clients of a round, or many visits.
+"""Random numbers that differ from round to round and from visit to visit, drawn whole: for all clients, or many visits.
 
-So what a client meets never depends on who else is asked about. Nothing here knows what the numbers are used for.
+So a client's numbers never depend on the other clients of a query. Nothing here knows how the numbers are used.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ Streams = Callable[[str, int, int], np.random.Generator]
 
 @dataclass(frozen=True)
 class VisitVariation:
-    """Independent random numbers, as many rows as there are visits."""
+    """Independent random numbers of a batch of visits."""
 
     normal: Doubles
     """(visits, 3) standard normal"""
     uniform: Doubles
     """(visits, 2) in 0 .. 1"""
     exponential: Doubles
-    """(visits,) of mean 1"""
+    """(visits,) exponential, of mean 1"""
 
     @classmethod
     def none(cls, visits: int) -> VisitVariation:
-        """Where no use is made of them: the middle of each law."""
+        """The middle of each law, for fleets without variation."""
         return cls(np.zeros((visits, 3)), np.full((visits, 2), 0.5), np.ones(visits))
 
     def of(self, visits: NDArray[np.intp] | slice) -> VisitVariation:
-        """Those of some visits."""
+        """The numbers of some of the visits."""
         return VisitVariation(self.normal[visits], self.uniform[visits], self.exponential[visits])
 
 
 def visit_variation(streams: Streams, purpose: str, index: int, visits: int) -> VisitVariation:
-    """Of the block ``index`` of visits."""
+    """The numbers of the block ``index`` of ``visits`` visits."""
     rng = streams(purpose, index, 0)
     return VisitVariation(rng.standard_normal((visits, 3)), rng.random((visits, 2)), rng.standard_exponential(visits))
 
 
 def uniforms(streams: Streams, epoch: int, clients: int) -> Doubles:
-    """(clients, 3) in 0 .. 1: of a client's power mode, its rate down and its rate up in an epoch of several rounds."""
+    """(clients, 3) in 0 .. 1, for the power mode, the rate down and the rate up of an epoch of several rounds."""
     return streams("modes", epoch, 0).random((clients, 3))

@@ -122,7 +122,7 @@ class SharedLinks:
         if flight.message.is_fresh:
             self._follow(until, play, flight.part)
         self._plays[play.order] = play
-        self._link.join(now, play.order, flight.message.next_part(now, cap), cap, flight.site)
+        self._link.join(now, play.order, flight.message.next_part(now, cap), cap, flight.access_link)
         self._settle()
 
     def leave(self, order: int) -> Served | None:

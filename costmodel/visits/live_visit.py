@@ -31,7 +31,7 @@ class LiveVisit:
         self.work, self.conditions = work, conditions
         self._links, self._behaviour = links, behaviour
         self.start, self.part = start, DOWNLOAD
-        self.client, self.site = int(conditions.clients[0]), int(conditions.site[0])
+        self.client, self.access_link = int(conditions.clients[0]), int(conditions.access_link[0])
         self._rtt = float(conditions.rtt[0])
         self._charge = float(conditions.charge[0])
         self._lost = float(behaviour.losses(conditions, np.array([start]))[0])

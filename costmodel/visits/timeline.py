@@ -109,7 +109,7 @@ def _transfer(
         links.capacity(direction),
         cut,
         rtt=rtt,
-        site=conditions.site if sites else None,
+        site=conditions.access_link if sites else None,
         site_capacity=sites,
         varying=behaviour.varying(conditions, direction),
     )

@@ -28,7 +28,7 @@ DOWN_RATE, UP_RATE = 12_112.0, 6056.0
 FIRST_ENDS = (0.7 + 1.0 + 0.1, 1.8 + 3.2, 5.0 + 1.0 + 0.1)
 LATER_ENDS = (1.1, 4.3, 5.4)
 BY_HAND = {
-    "site": 0,
+    "access_link": 0,
     "flops_per_second": 2.0,
     "step_seconds": 0.02,
     "slowdown": 1.0,
@@ -60,8 +60,8 @@ def conditions(clients: int = 1, /, **columns: Any) -> Conditions:
     """Of clients 0, 1, ...: those of `BY_HAND`, but for the ``columns`` given, one figure for all or one each."""
     figures = BY_HAND | columns
     each = {name: np.broadcast_to(np.asarray(figure, np.float64), clients).copy() for name, figure in figures.items()}
-    site = each.pop("site").astype(np.intp)
-    return Conditions(clients=np.arange(clients), site=site, noise=np.ones((clients, 2)), **each)
+    access_link = each.pop("access_link").astype(np.intp)
+    return Conditions(clients=np.arange(clients), access_link=access_link, noise=np.ones((clients, 2)), **each)
 
 
 def connected(clients: int = 1, /, **columns: Any) -> Conditions:

@@ -37,7 +37,7 @@ def clock(
 
     conditions = Conditions(
         clients=np.arange(visits),
-        site=np.zeros(visits, np.intp),
+        access_link=np.zeros(visits, np.intp),
         flops_per_second=each(1.0),
         step_seconds=each(0.0),
         slowdown=each(1.0),

@@ -120,8 +120,8 @@ def test_rows_of_ones_own_join_those_that_ship() -> None:
 
 def test_clients_take_turns_at_the_sites() -> None:
     fleet = _build(links=Links(site_down=(1e6, 2e6, 3e6), site_up=(1e6,) * 3))
-    assert fleet.conditions(range(7), 0).site.tolist() == [0, 1, 2, 0, 1, 2, 0]
-    assert _build().conditions(range(7), 0).site.tolist() == [0] * 7
+    assert fleet.conditions(range(7), 0).access_link.tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert _build().conditions(range(7), 0).access_link.tolist() == [0] * 7
 
 
 # How clients differ for good.

@@ -137,7 +137,7 @@ def test_a_series_per_client_each_from_0_on(tmp_path: Path) -> None:
         ("", ": the file is empty"),
         (b"seconds,factor\n0,1\n5,\xff\n", ", line 3: not UTF-8 text"),
         (SERIES, ": there are no rows below the header"),
-        ("seconds,factor,factor\n0,1,1\n", ", line 1: column 'factor' stands there twice"),
+        ("seconds,factor,factor\n0,1,1\n", ", line 1: column 'factor' occurs twice"),
         (SERIES + "0,1\n\n5\n", ", line 4: 1 cells below a header of 2"),
         (SERIES + "0,1,2\n", ", line 2: 3 cells below a header of 2"),
         (SERIES + '0,"1\n', ", line 2: not CSV: unexpected end of data"),
@@ -157,7 +157,7 @@ def test_a_series_per_client_each_from_0_on(tmp_path: Path) -> None:
         (WINDOWS + "a,1,2\na,9,8\n", ", line 3, column end_s: the window ends at 8 before it starts at 9"),
         (WINDOWS + ",1,2\n", ", line 2, column device: the cell is empty"),
         (MACHINES + "\na,1,0,1\n", ", line 2, column down_bits_per_second: it must be more than 0"),
-        (MACHINES + "\na,1,1,1\na,1,1,1\n", ", line 3, column client: 'a' stands in a row above"),
+        (MACHINES + "\na,1,1,1\na,1,1,1\n", ", line 3, column client: 'a' is in an earlier row already"),
         (MACHINES + ",rtt_seconds\na,1,1,1,x\n", ", line 2, column rtt_seconds: 'x' is not a number"),
     ],
 )
@@ -209,7 +209,7 @@ def test_an_unknown_header_gets_the_nearest_kind(tmp_path: Path, header: str, hi
         (
             DEVICES + "a,0,86400\na,0,86400\n",
             "a,1,2\n",
-            "x_devices.csv, line 3, column device: 'a' stands in a row above",
+            "x_devices.csv, line 3, column device: 'a' is in an earlier row already",
         ),
         (
             DEVICES + "a,5,5\n",
@@ -370,7 +370,7 @@ def test_what_is_no_file_is_refused_by_its_name(
 def test_a_header_of_very_many_columns_is_refused_in_one_pass(tmp_path: Path) -> None:
     """To count each name among all would take hours."""
     names = ",".join(map(str, range(300_000)))
-    with pytest.raises(ValueError, match=r"line 1: column '7' stands there twice$"):
+    with pytest.raises(ValueError, match=r"line 1: column '7' occurs twice$"):
         read(write(tmp_path, f"{names},7\n"))
 
 

@@ -136,7 +136,7 @@ def test_visits_share_the_servers_link_in_both_directions() -> None:
 def test_a_site_shares_its_own_link_below_the_servers() -> None:
     # Clients 0 and 1 share site 0's 12 112 bit/s; client 2 at site 1 has its own rate; the server has room for both.
     links = Links(2 * DOWN_RATE, INF, site_down=(DOWN_RATE, INF), site_up=(INF, UP_RATE / 2))
-    timeline = _solve([VISIT] * 3, connected(3, site=[0, 0, 1]), links)
+    timeline = _solve([VISIT] * 3, connected(3, access_link=[0, 0, 1]), links)
     assert timeline.down_end.tolist() == pytest.approx([2.1, 2.1, 1.1])
     # Uploads: nobody is in the way at site 0, site 1 has half of client 2's rate.
     assert (timeline.up_end - timeline.compute_end).tolist() == pytest.approx([1.1, 1.1, 2.1])
