@@ -23,6 +23,7 @@ import simpy
 from numpy.typing import ArrayLike, NDArray
 from simpy.events import URGENT, Event, EventPriority
 
+from costmodel.arrays import Doubles
 from costmodel.fleet.availability import Always, first_available
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.fleet import Fleet
@@ -32,7 +33,6 @@ from costmodel.visits.live_visit import LiveVisit
 from costmodel.visits.timeline import Timeline, solve
 from costmodel.visits.work import Work, Works
 
-Doubles = NDArray[np.float64]
 ORDERS = 1 << 40
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
 
+from costmodel.arrays import Streams
 from costmodel.fleet.availability_interval import CACHED, AvailabilityInterval, IntervalSource, RecordedIntervals
 
 __all__ = [
@@ -26,8 +27,6 @@ __all__ = [
     "first_available",
 ]
 
-Streams = Callable[[str, int, int], np.random.Generator]
-"""(purpose, index, client) -> a generator; the same key always gives the same draws."""
 
 PURPOSE = "availability"
 HOUR_SECONDS = 3600.0

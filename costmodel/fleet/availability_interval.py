@@ -15,6 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.arrays import Doubles
+
 CACHED = 1 << 16
 """Cached pieces of clients' timelines; evicted ones are computed again."""
 
@@ -52,9 +54,6 @@ class IntervalSource:
     def permanently_gone_at(self, client: int) -> float:
         """The time after which the client is never available; inf if it always returns."""
         return math.inf
-
-
-Doubles = NDArray[np.float64]
 
 
 class RecordedIntervals(IntervalSource):

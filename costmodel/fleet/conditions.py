@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.arrays import Doubles
 from costmodel.network.bandwidth import UP
-
-Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

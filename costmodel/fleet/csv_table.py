@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import Doubles
 from costmodel.files import read_bytes
 
-Doubles = NDArray[np.float64]
 LARGEST = 1e18
 """More of any unit than any trace needs"""
 LARGEST_NBYTES = 64_000_000

@@ -10,13 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import Doubles
 from costmodel.fleet.availability import Always, Availability, available_seconds_end
 from costmodel.fleet.conditions import Conditions
 from costmodel.network.bandwidth import Constant, Variation
 
-Doubles = NDArray[np.float64]
 ABORT, PAUSE = "abort", "pause"
 
 

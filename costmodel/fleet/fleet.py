@@ -17,6 +17,7 @@ from functools import cached_property, lru_cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.arrays import Doubles, Streams
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.devices import Device, Network
 from costmodel.fleet.devices import devices as device_table
@@ -29,9 +30,6 @@ from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.tcp import WIRE_FACTOR
 from costmodel.visits.timeline import Links
 
-Doubles = NDArray[np.float64]
-Streams = Callable[[str, int, int], np.random.Generator]
-"""(purpose, index, client) -> generator, always the same one for the same key"""
 VISITS_PER_DRAW = 1024
 
 

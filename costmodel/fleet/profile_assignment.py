@@ -12,10 +12,10 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.arrays import Doubles
 from costmodel.fleet.devices import Device, Network
 from costmodel.units import nearest
 
-Doubles = NDArray[np.float64]
 Choice = Mapping[str, float] | Sequence[str]
 """Fractions by name (any positive numbers, relative to their sum), or one name per client."""
 Profile = TypeVar("Profile")

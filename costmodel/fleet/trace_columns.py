@@ -6,17 +6,12 @@ file: that is `costmodel.fleet.traces`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import Doubles, Streams
 from costmodel.fleet.traces import Capacities, Cases, Machines, Users
 from costmodel.network.tcp import WIRE_FACTOR
 
-Doubles = NDArray[np.float64]
-Streams = Callable[[str, int, int], np.random.Generator]
-"""(purpose, index, client) -> generator, always the same one for the same key"""
 ClientTrace = Capacities | Users | Cases | Machines
 """The traces of clients' speeds and links; other traces have availability and rates over time."""
 

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import Doubles
 from costmodel.fleet.csv_table import CsvTable, read_table
 
-Doubles = NDArray[np.float64]
 DAY_SECONDS = 86400.0
 
 

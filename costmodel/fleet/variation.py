@@ -5,15 +5,12 @@ So a client's numbers never depend on the other clients of a query. Nothing here
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-Doubles = NDArray[np.float64]
-Streams = Callable[[str, int, int], np.random.Generator]
-"""(purpose, index, client) -> generator, always the same one for the same key"""
+from costmodel.arrays import Doubles, Streams
 
 
 @dataclass(frozen=True)

@@ -1,40 +1,38 @@
-"""How a client's own link varies in time: a factor on its nominal rate, constant between two changes.
+"""The variation of a client's own link in time: a factor on its nominal rate, constant between two changes.
 
-Every answer is a pure function of client, direction and time: asking twice, in another order or about others never
-changes it. Only clients that are asked about are computed. Nothing here knows of rates, messages or shared links.
+Every answer is a pure function of client, direction and time, whatever the order and number of queries. Only the
+clients of a query are computed. Nothing here knows of rates, messages or shared links.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Doubles = NDArray[np.float64]
-Streams = Callable[[str, int, int], np.random.Generator]
-"""(purpose, index, client) -> a generator; the same key always gives the same draws."""
+from costmodel.arrays import Doubles, Streams
 
 DOWN, UP = 0, 1
 PURPOSE = "bandwidth"
 CACHED_NBYTES = 1 << 27
-"""Of factors that are kept; whatever was dropped is made again when it is needed."""
+"""Limit of cached factors; evicted ones are computed again."""
 CACHED_CLIENTS = 1 << 16
 
 
 class Variation(Protocol):
-    """How links vary. Times are finite seconds since the start of the run, >= 0."""
+    """A model of varying links. Times are finite seconds since the start of the run, >= 0."""
 
     def factor(self, client: int, direction: int, t: float) -> tuple[float, float]:
         """(factor > 0 from t on, absolute time > t of the next change; inf if never)."""
 
 
 class Constant:
-    """Every link always has its nominal rate."""
+    """Links at their nominal rates."""
 
     def factor(self, client: int, direction: int, t: float) -> tuple[float, float]:
         """(1.0, inf)"""
@@ -49,14 +47,14 @@ class OrnsteinUhlenbeck:
     x' = a x + sigma sqrt(1 - a^2) e with a = exp(-step / tau) and normal e. The factor is exp(x - sigma^2 / 2): its
     mean is 1. sigma = 0 is a link that never varies.
 
-    Time is cut into chunks of at least 40 tau. A chunk begins with what the noise of the chunk before makes of x: what
-    is older counts for less than exp(-40) < 1e-17 of it, which a float64 cannot hold.
+    Time is cut into chunks of at least 40 tau. The first x of a chunk follows from the noise of the chunk before: older
+    noise contributes less than exp(-40) < 1e-17 of it, below the precision of a float64.
     """
 
     CHUNK_TAUS = 40.0
 
     def __init__(self, sigma: ArrayLike, tau: float, step: float, streams: Streams) -> None:
-        """``sigma``: for all, or (clients, 2) for download and upload; ``tau`` and ``step`` in seconds.
+        """``sigma``: for all clients, or (clients, 2) for download and upload; ``tau`` and ``step`` in seconds.
 
         ValueError for a figure out of its range. `sigma_of_cv` gives sigma from a coefficient of variation.
         """
@@ -88,7 +86,7 @@ class OrnsteinUhlenbeck:
         return float(self._factors(client, chunk)[direction, place]), (sample + 1) * self._step
 
     def _sigma_of(self, client: int) -> Doubles:
-        """(2,)"""
+        """(2,) sigma of the download and of the upload."""
         return np.broadcast_to(self._sigma if self._sigma.ndim == 0 else self._sigma[client], 2)
 
     def _chunk(self, client: int, chunk: int) -> Doubles:
@@ -107,9 +105,9 @@ class OrnsteinUhlenbeck:
 
 
 class Samples:
-    """Recorded series of factors, over and over again.
+    """Recorded series of factors, repeated.
 
-    Each client follows one of the series, from a random place in it, in both directions alike. The last factor of a
+    Each client follows one of the series, from a random time in it, the same in both directions. The last factor of a
     series lasts as long as the one before it; a series of one factor never changes.
     """
 
@@ -132,7 +130,7 @@ class Samples:
             return factors[0], math.inf
         period = self._period(series)
         turn = (t + offset) // period
-        # Rounding may leave t on the end of a turn.
+        # Rounding may put t at the end of a turn.
         if (turn + 1.0) * period - offset <= t:
             turn += 1.0
         base = turn * period - offset
@@ -145,7 +143,7 @@ class Samples:
         return float(2.0 * times[-1] - times[-2])
 
     def _draw(self, client: int) -> tuple[int, float]:
-        """(which series, where in it in seconds)"""
+        """(index of the client's series, its offset in it in seconds)."""
         rng = self._streams(PURPOSE, 0, client)
         series = int(rng.integers(len(self._times)))
         place = float(rng.random())

@@ -1,9 +1,9 @@
-"""The flows behind one link, on either side of its water level: those held at it, and those that run at their caps.
+"""The flows of one link on either side of its water level: flows throttled to it, and flows that run at their caps.
 
-The parts of `costmodel.network.fair_link`, which says what a level is and how the links of a tree go together. Nothing
-here knows of more than one link. Bits sent at the level are counted by a virtual time V with dV = w dt, w the level:
-the V at which a flow that is held will end does not depend on what w becomes, as the second at which a flow at its cap
-will end does not. So a flow is touched only when it changes side.
+The parts of `costmodel.network.fair_link`, which defines the level and combines access links. Nothing here knows of
+more than one link. Bits sent at the level are counted by a virtual time V with dV = w dt, w the level: the V at which a
+throttled flow ends does not depend on later levels, nor does the second at which a flow at its cap ends. So a flow is
+updated only when it changes side.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ class Flow:
 
     number: int
     bits: float
-    site: AccessLink
+    access_link: AccessLink
     since: float
-    """When it last came to run at its cap, or was paused;"""
+    """The time since which it has run at its cap, or has been paused"""
     sent: float = 0.0
-    """bits it had sent by then;"""
+    """Bits sent by ``since``"""
     cap: float = 0.0
     end: float = 0.0
-    """and when it ends if it goes on at its cap."""
-    up: float = 0.0
-    """When it last came to be held at the level;"""
-    mark: float = 0.0
-    """and what virtual time was then."""
-    held: float = 0.0
+    """The time of its end at its cap"""
+    throttled_since: float = 0.0
+    """The time since which it has been throttled"""
+    throttled_virtual: float = 0.0
+    """Virtual time at ``throttled_since``"""
+    contention_seconds: float = 0.0
     paused: float = 0.0
     side: _FlowSet | None = None
     """None while it is paused."""
@@ -44,11 +44,11 @@ class Flow:
 
 
 _Entry = tuple[float, int, int, Flow]
-"""(key, flow number, serial, flow); stale, to be dropped when met, if the flow has another serial by now."""
+"""(key, flow number, serial, flow); stale, and dropped when it is found, if the flow has another serial by now."""
 
 
 class _FlowSet:
-    """The flows on one side of a level, by their end and by their cap (``sign`` -1: the largest cap first)."""
+    """The flows on one side of a level, by end and by cap (``sign`` -1: the largest cap first)."""
 
     __slots__ = ("by_cap", "by_end", "caps", "count", "serials", "sign")
 
@@ -72,14 +72,14 @@ class _FlowSet:
         flow.side = None
         flow.serial = 0
         self.count -= 1
-        # From 0 again when it can be, so that rounding does not pile up.
+        # Exactly 0 without flows, so that rounding errors do not accumulate.
         self.caps = self.caps - flow.cap if self.count else 0.0
         if len(self.by_end) + len(self.by_cap) > 4 * self.count + 64:
             self.by_end, self.by_cap = _fresh(self.by_end), _fresh(self.by_cap)
 
 
 def _fresh(heap: list[_Entry]) -> list[_Entry]:
-    """The heap without what is stale, which might never come to its top."""
+    """The heap without stale entries, which might never come to its top."""
     heap = [entry for entry in heap if entry[3].serial == entry[2]]
     heapify(heap)
     return heap
@@ -95,7 +95,7 @@ def _first(heap: list[_Entry]) -> _Entry | None:
 
 
 class WaterLevel:
-    """The level that fills a link, from what flows at their caps leave of it and how many others share that."""
+    """The level that fills a link: the capacity that flows at their caps leave, over the number of other flows."""
 
     __slots__ = ("_least", "count", "level", "rest")
 
@@ -106,7 +106,7 @@ class WaterLevel:
         self.level = math.inf
 
     def raise_level(self, rest: float, count: int) -> None:
-        """Leave ``rest`` bit/s more, to ``count`` more that share."""
+        """Add ``rest`` bit/s to the capacity for throttled flows, and ``count`` to their number."""
         self.rest += rest
         self.count += count
         if self.count:
@@ -116,103 +116,103 @@ class WaterLevel:
 
 
 class AccessLink:
-    """The flows of one site: those that run at their own cap, and those held at the level, in virtual time.
+    """The flows of one access link: those at their caps, and those throttled to the level, in virtual time.
 
-    The site is bound if its level is that of its own link and not the server's.
+    The access link is bound if it is full, so that its level is its own and not the server's.
     """
 
-    __slots__ = ("bound", "capacity", "held", "level", "now", "own", "virtual")
+    __slots__ = ("at_cap", "bound", "capacity", "level", "now", "throttled", "virtual")
 
     def __init__(self, capacity: float, serials: Iterator[int]) -> None:
         self.capacity = capacity
-        self.own = _FlowSet(-1, serials)
-        self.held = _FlowSet(1, serials)
+        self.at_cap = _FlowSet(-1, serials)
+        self.throttled = _FlowSet(1, serials)
         self.level = math.inf
         self.bound = False
         self.now = self.virtual = 0.0
 
     def move_on(self, now: float) -> None:
-        """Let time pass at the present level."""
-        if self.held.count:
+        """Advance to ``now`` at the present level."""
+        if self.throttled.count:
             self.virtual += self.level * (now - self.now)
         else:
             self.virtual = 0.0
         self.now = now
 
     def next_finish(self) -> float:
-        """The absolute seconds at which its next flow ends at the present level; inf if none does."""
-        own, held = _first(self.own.by_end), _first(self.held.by_end)
-        end = math.inf if own is None else own[0]
-        return end if held is None else min(end, self._end(held))
+        """The absolute seconds at which the next flow ends at the present level; inf if none does."""
+        at_cap, throttled = _first(self.at_cap.by_end), _first(self.throttled.by_end)
+        end = math.inf if at_cap is None else at_cap[0]
+        return end if throttled is None else min(end, self._end(throttled))
 
     def ended(self, now: float) -> Iterator[Flow]:
-        """Drop the ends by ``now`` and give their flows, which are still to be taken off."""
-        while (entry := _first(self.own.by_end)) and entry[0] <= now:
-            yield heappop(self.own.by_end)[3]
-        while (entry := _first(self.held.by_end)) and self._end(entry) <= now:
-            yield heappop(self.held.by_end)[3]
+        """The flows that have ended by ``now``, without their ends; they still have to be taken off."""
+        while (entry := _first(self.at_cap.by_end)) and entry[0] <= now:
+            yield heappop(self.at_cap.by_end)[3]
+        while (entry := _first(self.throttled.by_end)) and self._end(entry) <= now:
+            yield heappop(self.throttled.by_end)[3]
 
-    def _end(self, held: _Entry) -> float:
-        return self.now + max(held[0] - self.virtual, 0.0) / self.level
+    def _end(self, throttled: _Entry) -> float:
+        return self.now + max(throttled[0] - self.virtual, 0.0) / self.level
 
     def place(self, flow: Flow, cap: float) -> None:
-        """Put a flow, new or taken, on the side of the present level on which ``cap`` is; a cap of 0 pauses it."""
+        """Add a flow, new or taken off, to the side of the present level on which ``cap`` is; a cap of 0 pauses it."""
         assert 0 <= cap < math.inf, cap
         flow.cap = cap
         if cap > 0:
             flow.end = self.now + (flow.bits - flow.sent) / cap
             if cap > self.level * SLACK:
-                self._hold(flow)
+                self._throttle(flow)
             else:
-                self.own.add(flow, flow.end)
+                self.at_cap.add(flow, flow.end)
 
     def take(self, flow: Flow) -> None:
-        """Take a flow off its side, with the books made up to now."""
+        """Take a flow off its side, with its totals updated to now."""
         if flow.side is None:
             flow.paused += self.now - flow.since
-        elif flow.side is self.own:
+        elif flow.side is self.at_cap:
             flow.sent = min(flow.sent + flow.cap * (self.now - flow.since), flow.bits)
         else:
-            shared = self.virtual - flow.mark
-            flow.held += max(self.now - flow.up - shared / flow.cap, 0.0)
-            flow.sent = min(flow.sent + flow.cap * (flow.up - flow.since) + shared, flow.bits)
+            bits = self.virtual - flow.throttled_virtual
+            flow.contention_seconds += max(self.now - flow.throttled_since - bits / flow.cap, 0.0)
+            flow.sent = min(flow.sent + flow.cap * (flow.throttled_since - flow.since) + bits, flow.bits)
         flow.since = self.now
         if flow.side:
             flow.side.remove(flow)
 
-    def _hold(self, flow: Flow) -> None:
-        flow.up, flow.mark = self.now, self.virtual
-        self.held.add(flow, self.virtual + flow.bits - flow.sent - flow.cap * (self.now - flow.since))
+    def _throttle(self, flow: Flow) -> None:
+        flow.throttled_since, flow.throttled_virtual = self.now, self.virtual
+        self.throttled.add(flow, self.virtual + flow.bits - flow.sent - flow.cap * (self.now - flow.since))
 
     def throttle(self, water: WaterLevel) -> None:
-        """Hold the flows whose caps are above the water, which rises with each: the largest first."""
-        while (entry := _first(self.own.by_cap)) and entry[3].cap > water.level * SLACK:
+        """Throttle the flows whose caps are above the level, which rises with each: the largest cap first."""
+        while (entry := _first(self.at_cap.by_cap)) and entry[3].cap > water.level * SLACK:
             flow = entry[3]
-            self.own.remove(flow)
-            self._hold(flow)
+            self.at_cap.remove(flow)
+            self._throttle(flow)
             water.raise_level(flow.cap, 1)
 
     def release(self, water: WaterLevel) -> None:
-        """Let the flows whose caps the water has reached run at them; it rises with each: the smallest first."""
-        while (entry := _first(self.held.by_cap)) and entry[3].cap <= water.level:
+        """Let the flows whose caps the level has reached run at them; it rises with each: the smallest cap first."""
+        while (entry := _first(self.throttled.by_cap)) and entry[3].cap <= water.level:
             flow = entry[3]
-            if flow.up < self.now:
+            if flow.throttled_since < self.now:
                 self.take(flow)
                 flow.end = self.now + (flow.bits - flow.sent) / flow.cap
             else:
-                # Held for no time at all: it ends when it did, to the bit.
-                self.held.remove(flow)
-            self.own.add(flow, flow.end)
+                # Throttled for no time at all: its end stays the same, to the bit.
+                self.throttled.remove(flow)
+            self.at_cap.add(flow, flow.end)
             water.raise_level(-flow.cap, -1)
 
     def fill(self) -> None:
-        """Find the level of the site's own link."""
+        """Find the level that fills this link."""
         water = WaterLevel(self.capacity)
-        water.raise_level(-self.own.caps, self.held.count)
+        water.raise_level(-self.at_cap.caps, self.throttled.count)
         self.throttle(water)
         self.release(water)
         self.level = water.level
 
     def demand(self, level: float) -> float:
-        """What its flows send at a level on the right side of which they all are, in bit/s."""
-        return self.own.caps + self.held.count * level if self.held.count else self.own.caps
+        """The rate of its flows in bit/s at ``level``, if all of them are on the right side of it."""
+        return self.at_cap.caps + self.throttled.count * level if self.throttled.count else self.at_cap.caps

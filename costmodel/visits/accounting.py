@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.arrays import Doubles
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.visits.work import Works
 
-Doubles = NDArray[np.float64]
 WHOLE_BITS = 1e-6
 """Of the bits of a message: what rounding may take away from it."""
 

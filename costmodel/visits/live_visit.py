@@ -163,7 +163,7 @@ class LiveVisit:
             _one(self._ends[part]),
             _one(self._bits[direction]),
             _one(message.sent),
-            _one(message.held),
+            _one(message.contention_seconds),
             _one(message.paused),
         )
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from costmodel.arrays import Doubles
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.bandwidth import DOWN, UP
@@ -30,8 +31,6 @@ from costmodel.visits.accounting import ComputePhase, Timeline, Transfer, accoun
 from costmodel.visits.work import Works
 
 __all__ = ["Links", "Timeline", "solve"]
-
-Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -109,12 +108,12 @@ def _transfer(
         links.capacity(direction),
         cut,
         rtt=rtt,
-        site=conditions.access_link if sites else None,
-        site_capacity=sites,
+        access_link=conditions.access_link if sites else None,
+        access_capacity=sites,
         varying=behaviour.varying(conditions, direction),
     )
     end = np.where(nbytes > 0, shared.finish + conditions.rtt / 2, begin)
-    return Transfer(begin, cut, _by(cut, end), bits, shared.sent, shared.held, shared.paused)
+    return Transfer(begin, cut, _by(cut, end), bits, shared.sent, shared.contention_seconds, shared.paused)
 
 
 def _opening(

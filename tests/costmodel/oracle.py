@@ -71,8 +71,8 @@ class Case:
             np.array([steps[0][1] for steps in self.steps]) if constant else None,
             self.capacity,
             self.until,
-            site=self.site,
-            site_capacity=self.site_capacity,
+            access_link=self.site,
+            access_capacity=self.site_capacity,
             varying=None if constant else self.varying,
         )
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodel.arrays import Streams
 from costmodel.fleet.availability import (
     Always,
     Availability,
     Diurnal,
     RecordedIntervals,
     Renewal,
-    Streams,
     available_seconds_end,
     first_available,
 )

@@ -50,7 +50,7 @@ def _rates(
 
 
 def _agree(one: TransferTimes, other: TransferTimes) -> None:
-    for name in ("finish", "sent", "held", "paused"):
+    for name in ("finish", "sent", "contention_seconds", "paused"):
         assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-9, abs=1e-9), name
 
 
@@ -116,7 +116,9 @@ def test_a_site_is_bound_only_while_its_own_link_is_the_narrower() -> None:
     # Site 0 gives 10 to each of its two flows until 1 s; then 6 of site 1 leave the server 30 / 8 each; from 2 s, when
     # those have sent their 3.75, it is 10 each again for the 20 - 10 - 3.75 bits that are left: 2.625 s.
     start, bits = [0.0] * 2 + [1.0] * 6, [20.0] * 2 + [3.75] * 6
-    shared = transfer_batch(start, bits, [40.0] * 8, 30.0, site=[0] * 2 + [1] * 6, site_capacity=[20.0, math.inf])
+    shared = transfer_batch(
+        start, bits, [40.0] * 8, 30.0, access_link=[0] * 2 + [1] * 6, access_capacity=[20.0, math.inf]
+    )
     assert shared.finish.tolist() == pytest.approx([2.625] * 2 + [2.0] * 6, rel=1e-12)
 
 
@@ -142,13 +144,13 @@ def test_a_flow_that_is_cut_off_leaves_its_share_to_the_others() -> None:
     assert shared.finish.tolist() == [10.0, math.inf]
     assert shared.sent.tolist() == [80.0, 20.0]
     # It lost 2 of its 4 s; the other 2 of 10.
-    assert shared.held.tolist() == [2.0, 2.0]
+    assert shared.contention_seconds.tolist() == [2.0, 2.0]
 
 
 def test_seconds_held_are_those_beyond_what_the_bits_take_at_the_cap() -> None:
     # 10 each of 20 for 2 s; alone, 20 bits at 20 take 1 s. The second then runs at its cap and loses no more.
-    assert _share([(0, 20, 20), (0, 60, 20), (0, 0, 5)], 20).held.tolist() == [1.0, 1.0, 0.0]
-    assert _share([(0, 20, 20), (0, 60, 20)], 40).held.tolist() == [0.0, 0.0]
+    assert _share([(0, 20, 20), (0, 60, 20), (0, 0, 5)], 20).contention_seconds.tolist() == [1.0, 1.0, 0.0]
+    assert _share([(0, 20, 20), (0, 60, 20)], 40).contention_seconds.tolist() == [0.0, 0.0]
 
 
 def test_a_change_of_cap_counts_from_its_instant_on() -> None:
@@ -228,9 +230,9 @@ def test_a_flow_that_is_never_held_back_ends_as_if_alone_to_the_bit() -> None:
     start, bits, cap = [0.1, 0.2, 0.3], [0.7, 50.0, 50.0], [0.1, 9.0, 9.0]
     shared = transfer_batch(start, bits, cap, 10.0)
     assert shared.finish[0] == 0.1 + 0.7 / 0.1
-    assert shared.held[0] == 0.0
+    assert shared.contention_seconds[0] == 0.0
     assert shared.finish[1] > 0.2 + 50 / 9
-    assert shared.held[1] > 0
+    assert shared.contention_seconds[1] > 0
 
 
 def test_a_flow_that_is_held_for_no_time_ends_as_if_alone_to_the_bit() -> None:
@@ -241,7 +243,7 @@ def test_a_flow_that_is_held_for_no_time_ends_as_if_alone_to_the_bit() -> None:
     link.join(0.3, 2, 50.0, 50.0)
     link.remove(0.3, 2)
     assert link.next_finish() == 0.1 + 0.7 / 3.0
-    assert link.finished(0.1 + 0.7 / 3.0)[0][1].held == 0.0
+    assert link.finished(0.1 + 0.7 / 3.0)[0][1].contention_seconds == 0.0
     assert link.next_finish() == 0.2 + 50.0 / 5.0
 
 
@@ -252,7 +254,7 @@ def test_the_closed_form_and_the_events_agree_to_the_bit_when_all_fit(seed: int)
     cap = np.array([steps[0][1] for steps in case.steps])
     closed = transfer_batch(case.start, case.bits, cap, cap.sum(), case.until)
     events = transfer_batch(case.start, case.bits, None, cap.sum(), case.until, varying=case.varying)
-    for name in ("finish", "sent", "held", "paused"):
+    for name in ("finish", "sent", "contention_seconds", "paused"):
         assert getattr(closed, name).tolist() == getattr(events, name).tolist(), name
 
 
@@ -330,13 +332,13 @@ def test_the_rates_are_max_min_fair(seed: int, flows: int, sites: int) -> None:
 
 def test_flows_that_have_gone_do_not_pile_up_under_one_that_stays() -> None:
     link, site = FairLink(100.0), AccessLink(100.0, count(1))
-    link._sites[:] = [site]
+    link._access_links[:] = [site]
     link.join(0.0, 0, 1e12, 9.0)
     for flow in range(1, 2000):
         link.join(float(flow), flow, 1.0, 2.0)
         link.finished(flow + 0.5)
-    assert site.own.count == 1
-    assert len(site.own.by_cap) + len(site.own.by_end) < 100
+    assert site.at_cap.count == 1
+    assert len(site.at_cap.by_cap) + len(site.at_cap.by_end) < 100
 
 
 def test_a_link_that_is_never_empty_stays_exact() -> None:
@@ -411,4 +413,4 @@ def test_the_numbering_of_the_flows_does_not_matter(seed: int, sites: int) -> No
     case = random_case(rng, 20, sites)
     order = rng.permutation(20)
     one, other = case.shared(), case.only(order).shared()
-    _agree(TransferTimes(one.finish[order], one.sent[order], one.held[order], one.paused[order]), other)
+    _agree(TransferTimes(one.finish[order], one.sent[order], one.contention_seconds[order], one.paused[order]), other)

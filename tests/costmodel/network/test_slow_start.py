@@ -34,7 +34,7 @@ def test_a_window_that_takes_longer_than_the_round_trip_has_filled_the_pipe() ->
     sending.next_part(0.0, 8 * W)
     # Held back for 1.375 s of 1.5 s; of that, what lies past the round trip delays.
     assert sending.part_sent(Served(1.5, W, 1.375, 0.0)) == 1.5
-    assert sending.held == 0.5
+    assert sending.contention_seconds == 0.5
     assert sending.next_part(1.5, 8 * W) == 9 * W
 
 
@@ -42,7 +42,7 @@ def test_what_sharing_costs_within_a_round_trip_delays_nothing() -> None:
     sending = SlowStart(10 * W, rtt=1.0)
     sending.next_part(0.0, 8 * W)
     assert sending.part_sent(Served(0.75, W, 0.625, 0.0)) == 1.0
-    assert sending.held == 0.0
+    assert sending.contention_seconds == 0.0
 
 
 def test_a_warm_connection_sends_at_once() -> None:
