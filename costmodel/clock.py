@@ -1,12 +1,12 @@
-"""Virtual time: when visits end and what they spend, and the order in which things happen. The only wrapper of SimPy.
+"""Virtual time: the ends and costs of visits, and the order of events. The only wrapper of SimPy.
 
-Synchronous rounds are solved as one batch (`solve`); visits that begin one by one are played by SimPy (`begin`), over
-the same links and with the same arithmetic, equal to the bit. SimPy moves the clock to exactly the times that were
-reckoned, never to a time recomputed from a delay. Nothing here reads the host's clock.
+Synchronous rounds are solved as one batch (`solve`); visits that begin one by one are simulated by SimPy (`begin`),
+over the same links and with the same arithmetic, equal to the bit. SimPy advances the clock to exactly the computed
+times, never to a time recomputed from a delay. Nothing here reads the host's clock.
 
-At one instant, things happen in this order: flows end, visits pass from one part to the next, visits are broken off,
-rates change, `next` gives what is due, flows begin (of each kind the lowest order first). `costmodel.network.transfers`
-does the same for a batch.
+The order of events at one instant: flows end, visits pass from one part to the next, visits are cut, rates change,
+`next` returns due items, flows begin (of each kind the lowest order first). `costmodel.network.transfers` uses the same
+order for a batch.
 """
 
 from __future__ import annotations
@@ -38,28 +38,29 @@ ORDERS = 1 << 40
 
 @dataclass(frozen=True)
 class VisitEnded:
-    """A visit that has ended, was lost, or was cut."""
+    """A visit that has ended, has lost its client, or was cut."""
 
     order: int
-    """What `Clock.begin` was given"""
+    """The ``order`` of `Clock.begin`"""
     conditions: Conditions
     timeline: Timeline
-    """Of this one visit"""
+    """The timeline of this one visit"""
 
 
 class Clock:
-    """The virtual time of one run, from 0, and what its clients' connections and batteries have been through.
+    """The virtual time of one run, from 0, and the state of its clients' connections and batteries.
 
-    Things that will happen are put in with `at` and `begin` and come out of `next` in order of time, which moves on
-    with them.
+    Events are scheduled with `at` and `begin` and returned by `next` in order of time, which advances with them.
     """
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self._environment = _Environment(initial_time=0.0)
         self._due: deque[Event] = deque()
-        self._lanes = {direction: SharedLinks(self._environment, fleet.links, direction) for direction in (DOWN, UP)}
-        self._flights: dict[int, LiveVisit] = {}
+        self._shared_links = {
+            direction: SharedLinks(self._environment, fleet.links, direction) for direction in (DOWN, UP)
+        }
+        self._live_visits: dict[int, LiveVisit] = {}
         self._last = {direction: np.full(len(fleet), -math.inf) for direction in (DOWN, UP)}
         self._spent = np.zeros(len(fleet))
 
@@ -73,10 +74,10 @@ class Clock:
         """SimPy events so far."""
         return self._environment.steps
 
-    # --- what clients can do now ----------------------------------------------------------------------------------
+    # --- the state of clients ----------------------------------------------------------------------------------
 
     def conditions(self, clients: Sequence[int] | NDArray[np.intp], round: int, visit: int | None = None) -> Conditions:
-        """What these clients can do in visits of ``round``, or in the one visit of that number."""
+        """The conditions of these clients' visits in ``round``, or of the one visit of the number ``visit``."""
         chosen = np.asarray(clients, np.intp)
         return self.fleet.conditions(
             chosen,
@@ -89,12 +90,12 @@ class Clock:
 
     @property
     def is_there(self) -> Callable[[int], bool] | None:
-        """Tells of a client whether it is there now; None where all always are."""
+        """A test whether a client is available now; None where all clients always are."""
         availability = self.fleet.behaviour.availability
         return None if isinstance(availability, Always) else lambda client: availability.interval(client, self.now)[0]
 
     def first_available(self, clients: Sequence[int]) -> float:
-        """When the first of these clients is there, now at the earliest; inf: never."""
+        """The time at which the first of these clients is available, now at the earliest; inf: never."""
         is_there = self.is_there
         if is_there is None or any(map(is_there, clients)):
             return self.now if clients else math.inf
@@ -105,10 +106,10 @@ class Clock:
         return bool(self._spent[client] < self.fleet.battery_joules)
 
     def passed(self, conditions: Conditions, timeline: Timeline, waiting: Doubles | float = 0.0) -> None:
-        """These visits have taken place: connections were used, batteries drained, by ``waiting`` joules more."""
+        """Update connections and batteries after these visits, which spent ``waiting`` joules more."""
         clients = conditions.clients
         lost = np.isfinite(timeline.lost)
-        # Who only listens is connected, but has sent nothing that would have opened its window.
+        # A client without an upload is connected, but its own window has not grown.
         sent_up = np.where(timeline.bytes_up > 0, timeline.up_end, math.inf)
         for direction, end in ((DOWN, timeline.down_end), (UP, sent_up)):
             used = np.where(np.isfinite(end), end, self._last[direction][clients])
@@ -116,16 +117,16 @@ class Clock:
             self._last[direction][clients] = np.where(lost, -math.inf, used)
         self._spent[clients] += timeline.joules_spent + waiting
         if math.isfinite(self.fleet.battery_joules):
-            # Who went flat stays so, though rounding or a message that it could not pay for may leave it something.
+            # An empty battery stays empty, though rounding or an unpaid message may leave a rest.
             flat = clients[timeline.lost < self.fleet.behaviour.losses(conditions, timeline.start)]
             self._spent[flat] = np.maximum(self._spent[flat], self.fleet.battery_joules)
 
     def state(self) -> dict[str, Doubles]:
-        """What later visits depend on, (clients,) each, by name."""
+        """The state that later visits depend on: (clients,) each, by name."""
         return {"last_down": self._last[DOWN], "last_up": self._last[UP], "spent_joules": self._spent}
 
     def restore(self, now: float, state: Mapping[str, Doubles]) -> None:
-        """Inverse of `state`, at that time."""
+        """Set the state of `state`, at time ``now``."""
         self.advance(now)
         self._last[DOWN][:], self._last[UP][:] = state["last_down"], state["last_up"]
         self._spent[:] = state["spent_joules"]
@@ -135,9 +136,9 @@ class Clock:
     def solve(
         self, starts: ArrayLike, works: Sequence[Work] | Works, conditions: Conditions, until: float = math.inf
     ) -> Timeline:
-        """The timeline of visits that share the links among themselves; it changes nothing.
+        """The timeline of visits that contend with each other alone; the clock stays as it is.
 
-        ``starts`` (visits,) in absolute seconds; ``conditions`` of the same clients in the same order.
+        ``starts``: (visits,) in absolute seconds; ``conditions``: of the same visits in the same order.
         """
         works = works if isinstance(works, Works) else Works.of(works)
         return solve(starts, works, conditions, self.fleet.links, self.fleet.behaviour, until)
@@ -145,35 +146,36 @@ class Clock:
     # --- visits one by one ----------------------------------------------------------------------------------------
 
     def begin(self, work: Work, conditions: Conditions, order: int) -> None:
-        """A visit begins now; `next` gives it as `VisitEnded` when it has ended or lost its client.
+        """Begin a visit now; `next` returns it as `VisitEnded` when it has ended or has lost its client.
 
-        ``order`` (>= 0) tells it from the others under way.
+        ``order`` (>= 0) is its number among the visits under way.
         """
-        assert order not in self._flights, order
-        flight = LiveVisit(work, conditions, self.fleet.links, self.fleet.behaviour, self.now)
-        self._flights[order] = flight
-        VisitDriver(order, flight, self._environment, self._flights, self._lanes, self._due.append).start()
+        assert order not in self._live_visits, order
+        visit = LiveVisit(work, conditions, self.fleet.links, self.fleet.behaviour, self.now)
+        self._live_visits[order] = visit
+        queue, on_end = self._environment, self._due.append
+        VisitDriver(order, visit, queue, self._live_visits, self._shared_links, on_end).start()
 
     def cut(self, order: int) -> VisitEnded:
-        """Break off a visit under way now; what it spent so far. It will not come out of `next`."""
-        flight = self._flights.pop(order)
-        served = self._lanes[flight.direction].leave(order)
+        """Cut a visit under way now; returns its costs so far. `next` will not return it."""
+        visit = self._live_visits.pop(order)
+        served = self._shared_links[visit.direction].leave(order)
         if served is not None:
-            flight.message.broken_off(served)
-        return VisitEnded(order, flight.conditions, flight.timeline(self.now))
+            visit.message.broken_off(served)
+        return VisitEnded(order, visit.conditions, visit.timeline(self.now))
 
-    # --- what happens next ----------------------------------------------------------------------------------------
+    # --- events ----------------------------------------------------------------------------------------
 
     def at(self, time: float, order: int, item: Any) -> None:
-        """Let ``item`` happen at ``time``, absolute; of several at the same time the lowest ``order`` comes first."""
+        """Schedule ``item`` at ``time``, absolute; of several at the same time the lowest ``order`` comes first."""
         assert self.now <= time < math.inf, (self.now, time)
         assert order >= 0, order
         self._environment.at(time, DUE, order, self._due.append, item)
 
     def next(self, until: float = math.inf) -> Any:
-        """Move on to the earliest item and take it; None if there is none by ``until``, which then may still be ahead.
+        """Advance to the earliest item and return it; None, at a time of at most ``until``, if there is none by then.
 
-        LookupError if nothing is left to happen.
+        LookupError if nothing is scheduled.
         """
         while not self._due:
             if until < self._environment.peek() < math.inf:
@@ -181,22 +183,22 @@ class Clock:
             try:
                 self._environment.step()
             except simpy.core.EmptySchedule:
-                raise LookupError("nothing is left to happen") from None
+                raise LookupError("no event is scheduled") from None
         item = self._due.popleft().value
         if isinstance(item, VisitDriver):
-            del self._flights[item.order]
-            item = VisitEnded(item.order, item.flight.conditions, item.flight.timeline())
+            del self._live_visits[item.order]
+            item = VisitEnded(item.order, item.visit.conditions, item.visit.timeline())
         return item
 
     def advance(self, time: float) -> None:
-        """Move on to ``time``, absolute, which must not pass an item; one due at ``time`` itself is still to come."""
+        """Advance to ``time``, absolute, which must not pass an item; an item at ``time`` itself stays scheduled."""
         assert self.now <= time < math.inf, (self.now, time)
         self._environment.run(until=self._environment.at(time, URGENT, 0, None))
         assert not self._due, f"{self._due[0].value!r} was due before {time}"
 
 
 class _Environment(simpy.Environment):
-    """SimPy with absolute times: its own `schedule` adds a delay to now, and now + (t - now) may miss t by a bit."""
+    """SimPy with absolute times: its `schedule` adds a delay to now, and now + (t - now) may differ from t by a bit."""
 
     steps = 0
 

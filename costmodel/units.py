@@ -1,7 +1,7 @@
-"""Quantities as people write them ("50 GB", "20 Mbit/s", "15 min") to SI numbers, and back for tables.
+"""Quantities with units ("50 GB", "20 Mbit/s", "15 min") to SI numbers, and back for tables.
 
 Units are exact and case-sensitive: a megabyte is 1,000,000 bytes (MB), a mebibyte 1,048,576 (MiB). A number without a
-unit is already in SI: byte, bit/s, second, FLOP, joule. Nothing here guesses a unit that was left out of a text.
+unit is already in SI: byte, bit/s, second, FLOP, joule. A text without a unit is an error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from decimal import Decimal
 
 Quantity = str | int | float
 Units = Mapping[str, int | Decimal]
-"""What one of each unit is in SI, smallest unit first."""
+"""The SI value of each unit, smallest unit first."""
 
 BYTES: Units = {"B": 1} | {f"{prefix}B": 1000**power for power, prefix in enumerate("kMGTP", start=1)}
 BINARY_BYTES: Units = {f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", start=1)}
@@ -24,10 +24,10 @@ FLOPS: Units = {"FLOP": 1} | {f"{prefix}FLOP": 1000**power for power, prefix in 
 JOULES: Units = {"mJ": Decimal("1e-3"), "J": 1, "kJ": 10**3, "MJ": 10**6, "GJ": 10**9}
 WATT_HOURS: Units = {"Wh": 3600, "kWh": 3600 * 10**3}
 
-# More of any unit than there is use for; infinity, which stands for "no limit", is let through.
+# More than any scenario needs of any unit; infinity, which stands for "no limit", is accepted.
 LARGEST = 10**30
 
-# Two digits of exponent are enough for any quantity, and keep a hostile text from asking for a billion of them.
+# Two digits of exponent are enough for any quantity; a hostile text could ask for a billion.
 _QUANTITY = re.compile(r"\s*(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,2})?)\s*(?P<unit>[^\d\s.].*?)?\s*")
 
 
@@ -60,32 +60,32 @@ def joules(quantity: Quantity) -> float:
 
 
 def format_bytes(nbytes: float) -> str:
-    """For a table: 44_880_000 -> "44.9 MB"."""
+    """44_880_000 -> "44.9 MB"."""
     return _format(nbytes, BYTES, "B")
 
 
 def format_rate(bits_per_second: float) -> str:
-    """For a table: 2e7 -> "20 Mbit/s"."""
+    """2e7 -> "20 Mbit/s"."""
     return _format(bits_per_second, RATES, "bit/s")
 
 
 def format_seconds(seconds: float) -> str:
-    """For a table: 906 -> "15.1 min"."""
+    """906 -> "15.1 min"."""
     return _format(seconds, SECONDS, "s")
 
 
 def format_flops(flops: float) -> str:
-    """For a table: 2.5e15 -> "2.5 PFLOP"."""
+    """2.5e15 -> "2.5 PFLOP"."""
     return _format(flops, FLOPS, "FLOP")
 
 
 def format_joules(joules: float) -> str:
-    """For a table: 5000 -> "5 kJ"."""
+    """5000 -> "5 kJ"."""
     return _format(joules, JOULES, "J")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """The end of a message about an unknown ``name``: the valid one nearest to it, or all of them if none is near."""
+    """The end of a message about an unknown ``name``: the nearest valid name, or all of them if none is near."""
     valid = list(names)
     folded = {candidate.lower(): candidate for candidate in reversed(valid)}
     near = difflib.get_close_matches(name.lower(), folded, n=1)

@@ -1,6 +1,6 @@
-"""What visits spent, from how their parts fared: bytes, FLOPs, joules, and seconds lost to others or to absence.
+"""The costs of visits, from the times of their parts: bytes, FLOPs, joules, and seconds of contention and absence.
 
-A visit that is cut or lost is charged what it had spent by then. Nothing here knows why a part ended when it did.
+A visit that is cut or lost is charged its costs until then. Nothing here knows why a part ended when it did.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from costmodel.network.bandwidth import DOWN, UP
 from costmodel.visits.work import Works
 
 WHOLE_BITS = 1e-6
-"""Of the bits of a message: what rounding may take away from it."""
+"""Bits of a message that rounding may lose."""
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """Arrays of shape (visits,). Times are absolute seconds.
+    """Times and costs of visits; arrays of shape (visits,), times in absolute seconds.
 
-    Times are inf where that is past the end of the visit; a visit that is cut or lost is charged what it spent.
+    A time is inf where the visit ends before it; a visit that is cut or lost is charged its costs until then.
     """
 
     start: Doubles
@@ -33,17 +33,17 @@ class Timeline:
     compute_end: Doubles
     up_end: Doubles
     lost: Doubles
-    """When the visit lost its client; inf: it did not, or not by ``until``."""
+    """The time at which the visit lost its client; inf: never, or not by ``until``."""
     bytes_down: NDArray[np.int64]
-    """Sent in whole bytes."""
+    """Whole bytes sent."""
     bytes_up: NDArray[np.int64]
     flops: Doubles
     joules_spent: Doubles
-    """Of computing and radio."""
+    """Joules of computing and radio."""
     contention_seconds: Doubles
-    """Seconds lost because others used the same links."""
+    """Seconds lost to other transfers over the same links."""
     paused_seconds: Doubles
-    """Seconds in which the client was away."""
+    """Seconds for which the client was away."""
     computed: Doubles
     """Seconds of computing."""
 
@@ -52,49 +52,49 @@ class Timeline:
 
     @property
     def end(self) -> Doubles:
-        """When the server heard the last of each visit; inf if it still goes on."""
+        """The time at which the server has the whole upload, or has lost the client; inf if the visit goes on."""
         return np.minimum(self.up_end, self.lost)
 
     @property
     def joules(self) -> Doubles:
-        """Of computing and radio for the whole visit; inf for a visit that is cut."""
+        """Joules of computing and radio for the whole visit; inf for a visit that is cut."""
         return np.where(np.isfinite(self.end), self.joules_spent, math.inf)
 
     def waiting_joules(self, end: float, conditions: Conditions) -> Doubles:
-        """Of idling from the end of each visit to ``end`` (absolute seconds); a visit that is cut does not wait."""
+        """Joules of idling from the end of each visit to ``end`` (absolute seconds); 0 for a visit that is cut."""
         return conditions.idle_watts * np.maximum(end - self.up_end, 0.0)
 
     def seconds(self, until: float) -> Doubles:
-        """How long each visit lasted, as far as it lies before ``until``."""
+        """Seconds of each visit before ``until`` (absolute seconds)."""
         return np.maximum(np.minimum(self.end, until) - self.start, 0.0)
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """How one message of each visit fared; arrays of shape (visits,)."""
+    """One message of each visit; arrays of shape (visits,), times in absolute seconds."""
 
     begin: Doubles
     cut: Doubles
-    """When the visit is broken off, if it has not passed this message by then"""
+    """The time at which the visit is cut, unless this message has ended"""
     end: Doubles
-    """When the last byte has arrived; inf if it has not by ``cut``"""
+    """The time at which the last byte has arrived; inf if not by ``cut``"""
     bits: Doubles
-    """Of the whole message"""
+    """Bits of the whole message"""
     sent: Doubles
-    """Bits by ``cut``"""
+    """Bits sent by ``cut``"""
     contention_seconds: Doubles
     paused: Doubles
 
 
 @dataclass(frozen=True)
 class ComputePhase:
-    """Likewise for the computing between two messages."""
+    """The computing of each visit between its two messages; arrays of shape (visits,), times in absolute seconds."""
 
     begin: Doubles
     cut: Doubles
     end: Doubles
     seconds: Doubles
-    """Of being at work that it takes"""
+    """Seconds of work that it takes"""
 
 
 def account_visits(
@@ -107,7 +107,7 @@ def account_visits(
     behaviour: ClientDynamics,
     until: float,
 ) -> Timeline:
-    """What visits spent, from how their parts fared."""
+    """The timeline of visits, from the times of their parts."""
     if np.isfinite(up.end).all():
         return _account_of_done(start, down, computing, up, works, conditions, behaviour.pauses)
     intervals = _interval(down), _interval(computing), _interval(up)
@@ -117,7 +117,7 @@ def account_visits(
     if behaviour.pauses:
         worked = np.where(done, computing.seconds, np.minimum(_present(computing, conditions, behaviour), interval))
     with np.errstate(invalid="ignore", divide="ignore"):
-        share_done = np.where(done | (computing.seconds == 0), 1.0, np.minimum(worked / computing.seconds, 1.0))
+        fraction = np.where(done | (computing.seconds == 0), 1.0, np.minimum(worked / computing.seconds, 1.0))
     begun = np.isfinite(computing.begin) & (computing.begin <= computing.cut)
     cut = np.where(np.isfinite(down.end), np.where(done, up.cut, computing.cut), down.cut)
     is_lost = ~np.isfinite(up.end) & (cut < until)
@@ -130,7 +130,7 @@ def account_visits(
         lost=np.where(is_lost, cut, math.inf),
         bytes_down=_whole_bytes(works.bytes_down, down),
         bytes_up=_whole_bytes(works.bytes_up, up),
-        flops=np.where(done, works.flops, np.where(begun, works.flops * share_done, 0.0)),
+        flops=np.where(done, works.flops, np.where(begun, works.flops * fraction, 0.0)),
         joules_spent=_joules(down, up, intervals, computed, works, conditions),
         contention_seconds=down.contention_seconds + up.contention_seconds,
         paused_seconds=down.paused + up.paused + (np.where(begun, interval - worked, 0.0) if behaviour.pauses else 0.0),
@@ -147,7 +147,7 @@ def _account_of_done(
     conditions: Conditions,
     pauses: bool,
 ) -> Timeline:
-    """`account_visits` where every visit got to its end: without the cases that cannot be, several times faster."""
+    """`account_visits` for visits that all reach their ends: several times faster."""
     # An end is never past its cut, so intervals need not be clipped.
     interval, seconds = computing.end - computing.begin, computing.seconds
     intervals = down.end - down.begin, interval, up.end - up.begin
@@ -168,7 +168,7 @@ def _account_of_done(
 
 
 def radio_joules(direction: int, transfer: Transfer, conditions: Conditions) -> Doubles:
-    """What a transfer takes of the battery until it ends or is cut; the tail comes after it."""
+    """Joules of the radio until a transfer ends or is cut, without the tail after it."""
     return _radio_joules(direction, transfer, _interval(transfer), conditions)
 
 
@@ -185,10 +185,10 @@ def _joules(
     works: Works,
     conditions: Conditions,
 ) -> Doubles:
-    """Of radio, computing and the radio's tails; ``intervals``: seconds that the parts lasted.
+    """Joules of the radio, of computing and of the radio's tails; ``intervals``: seconds of each part.
 
-    The radio stays awake after a message until the next one of the visit, or as long as it does. What follows the
-    visit is not looked at: the tail after its last message is charged in full, even if the next visit begins within it.
+    The radio stays awake after a message for its tail, or until the next message of the visit. Later visits are
+    ignored: the tail after the last message is charged in full, even if the next visit begins within it.
     """
     between = np.where(works.bytes_up > 0, intervals[1], math.inf)
     after_down = np.where(
@@ -196,28 +196,31 @@ def _joules(
     )
     after_up = np.where(np.isfinite(up.end) & (works.bytes_up > 0), conditions.tail_seconds, 0.0)
     transfers = ((DOWN, down, intervals[0]), (UP, up, intervals[2]))
-    messages = [_radio_joules(way, each, interval, conditions) for way, each, interval in transfers]
+    messages = [_radio_joules(direction, transfer, interval, conditions) for direction, transfer, interval in transfers]
     tails = conditions.tail_watts * (after_down + after_up)
     joules: Doubles = messages[0] + conditions.train_watts * computed + messages[1] + tails
     return joules
 
 
 def _present(computing: ComputePhase, conditions: Conditions, behaviour: ClientDynamics) -> Doubles:
-    """Seconds at work of computing that was cut: only what lies within the client's presence."""
+    """Seconds for which clients were available while computing that was cut."""
     begun = np.isfinite(computing.begin) & ~np.isfinite(computing.end)
     intervals = zip(conditions.clients.tolist(), computing.begin.tolist(), computing.cut.tolist(), begun, strict=True)
     return np.array(
-        [behaviour.present_seconds(client, begin, cut) if was else 0.0 for client, begin, cut, was in intervals]
+        [
+            behaviour.present_seconds(client, begin, cut) if has_begun else 0.0
+            for client, begin, cut, has_begun in intervals
+        ]
     )
 
 
 def _whole_bytes(nbytes: NDArray[np.int64], transfer: Transfer) -> NDArray[np.int64]:
-    share_sent = np.divide(transfer.sent, transfer.bits, out=np.zeros_like(transfer.bits), where=transfer.bits > 0)
-    part = np.floor(np.minimum(share_sent, 1.0) * nbytes + WHOLE_BITS).astype(np.int64)
+    fraction = np.divide(transfer.sent, transfer.bits, out=np.zeros_like(transfer.bits), where=transfer.bits > 0)
+    part = np.floor(np.minimum(fraction, 1.0) * nbytes + WHOLE_BITS).astype(np.int64)
     return np.where(np.isfinite(transfer.end), nbytes, part)
 
 
 def _interval(part: Transfer | ComputePhase) -> Doubles:
-    """Seconds that it lasted, as far as they lie before its cut; 0 if it never began."""
+    """Seconds of a part before its cut; 0 if it never began."""
     begun = np.isfinite(part.begin) & (part.begin <= part.cut)
     return np.where(begun, np.minimum(part.end, part.cut) - np.where(begun, part.begin, 0.0), 0.0)

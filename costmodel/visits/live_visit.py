@@ -1,4 +1,4 @@
-"""One visit under way, part by part: a download, computing, an upload. Events in, the next time out; never SimPy.
+"""One visit under way, part by part: download, computing, upload. Events in, the next time out; never SimPy.
 
 The arithmetic is that of `costmodel.visits.timeline`, in the same order on the same numbers, so both agree to the bit.
 """
@@ -22,7 +22,7 @@ DOWNLOAD, COMPUTE, UPLOAD, FINISHED = range(4)
 
 
 class LiveVisit:
-    """A visit from ``start``; `begin` and `go_on` say when its next part is to flow or to end."""
+    """A visit from ``start``; `begin` and `go_on` return the time at which its next part flows or ends."""
 
     def __init__(
         self, work: Work, conditions: Conditions, links: Links, behaviour: ClientDynamics, start: float
@@ -45,12 +45,12 @@ class LiveVisit:
 
     @property
     def is_over(self) -> bool:
-        """Whether the visit has ended or was broken off."""
+        """Whether the visit has ended or was cut."""
         return self.part == FINISHED
 
     @property
     def direction(self) -> int:
-        """Of the message under way, or of the last one."""
+        """The direction of the message under way, or of the last one."""
         return UP if self.part >= UPLOAD else DOWN
 
     @property
@@ -60,22 +60,22 @@ class LiveVisit:
 
     @property
     def cut(self) -> float:
-        """When this part will be broken off."""
+        """The time at which this part will be cut."""
         return self._cuts[self.part]
 
     def rate(self, t: float) -> tuple[float, float]:
-        """(bit/s of the client's own link from ``t`` on, when that changes)"""
+        """(bit/s of the client's own link from ``t`` on, absolute time of the next change)."""
         nominal = self._nominal[self.direction]
-        return self._behaviour.rate(self.client, self.direction, nominal, t) if self._behaviour.varies else (
-            nominal, math.inf,
-        )  # fmt: skip
+        if not self._behaviour.varies:
+            return nominal, math.inf
+        return self._behaviour.rate(self.client, self.direction, nominal, t)
 
     def begin(self) -> tuple[float, float]:
-        """The first part: (when it is to flow or to end, when it is to be broken off)."""
+        """Begin the first part: (time at which it flows or ends, time at which it is cut)."""
         return self._message(self.start)
 
     def go_on(self, now: float) -> tuple[float, float]:
-        """This part has ended; likewise for the next. After the last: (now, inf), and `is_over`."""
+        """End this part and begin the next, as `begin`; after the last: (now, inf), and `is_over`."""
         self._ends[self.part] = now
         if self.part == DOWNLOAD:
             self._drain_radio(DOWN, now)
@@ -88,13 +88,13 @@ class LiveVisit:
         return now, math.inf
 
     def broken(self, now: float) -> float:
-        """This part is broken off, and the visit with it."""
+        """Cut this part, and the visit with it."""
         self.part = FINISHED
         return now
 
     @property
     def message(self) -> SlowStart:
-        """The one under way, or the last one."""
+        """The message under way, or the last one."""
         return self._messages[self.direction]
 
     def part_sent(self, served: Served) -> tuple[float, bool]:
@@ -105,7 +105,7 @@ class LiveVisit:
     def _message(self, now: float) -> tuple[float, float]:
         part, direction = self.part, self.direction
         nbytes = self.work.bytes_up if direction == UP else self.work.bytes_down
-        watts, joules_per_bit = (float(each[0]) for each in self.conditions.radio(direction))
+        watts, joules_per_bit = self._radio(direction)
         self._begins[part] = now
         self._bits[direction] = bits = wire_bits(float(nbytes)) * float(self.conditions.noise[0, direction])
         self._cuts[part] = min(self._lost, self._flat(now, self._charge - joules_per_bit * bits, watts))
@@ -115,6 +115,10 @@ class LiveVisit:
         self._messages[direction] = SlowStart(bits, rtt)
         return now + handshake, self._cuts[part]
 
+    def _radio(self, direction: int) -> tuple[float, float]:
+        watts, joules_per_bit = self.conditions.radio(direction)
+        return float(watts[0]), float(joules_per_bit[0])
+
     def _compute(self, now: float) -> tuple[float, float]:
         self.part = COMPUTE
         self._begins[COMPUTE] = now
@@ -122,7 +126,7 @@ class LiveVisit:
         return self._behaviour.end(self.client, now, self._seconds), self._cuts[COMPUTE]
 
     def _opening(self, now: float) -> tuple[float, float]:
-        """(seconds until the connection stands, the round trip at which its window grows or 0 if it is wide already)"""
+        """(seconds of the handshake, the round trip of slow start or 0 without slow start)."""
         direction, conditions, transport = self.direction, self.conditions, self._links.transport
         since = float(self._behaviour.since(conditions, np.array([now]))[0])
         is_new = float(conditions.last_down[0]) <= since
@@ -131,7 +135,7 @@ class LiveVisit:
         return handshake, self._rtt if slowly and transport.slow_start else 0.0
 
     def _flat(self, begin: float, charge: float, watts: float) -> float:
-        """When the battery is empty."""
+        """The time at which the battery is empty, if so much is drawn from ``begin`` on; inf on mains."""
         if charge == math.inf:
             return math.inf
         seconds = max(charge, 0.0) / watts if watts > 0 else (0.0 if charge < 0 else math.inf)
@@ -139,12 +143,12 @@ class LiveVisit:
 
     def _drain_radio(self, direction: int, end: float) -> None:
         message = self._messages[direction]
-        watts, joules_per_bit = (float(each[0]) for each in self.conditions.radio(direction))
+        watts, joules_per_bit = self._radio(direction)
         at_work = max(end - self._begins[self.part] - message.paused, 0.0)
         self._charge = self._charge - (watts * at_work + joules_per_bit * message.sent)
 
     def timeline(self, until: float = math.inf) -> Timeline:
-        """Of this one visit; of one under way, as far as it got by ``until``, when its flow was cut."""
+        """The timeline of this visit; of one under way, until ``until``, when its flow was cut."""
         down, up = (self._transfer(direction, until) for direction in (DOWN, UP))
         computing = ComputePhase(
             _one(self._begins[COMPUTE]),

@@ -1,16 +1,15 @@
-"""When the visits of a batch do what, and what they spend: a download, then computing, then an upload.
+"""The timelines and costs of a batch of visits: each a download, then computing, then an upload.
 
-The visits of a batch are solved together in numpy, link by link: what is downloaded, what is computed and what is
-uploaded never wait for each other but within a visit. `costmodel.clock` plays the same visits one by one and agrees to
-the bit. Nothing here reads the host's clock.
+The visits of a batch are solved together in numpy, link by link: downloads, computing and uploads wait for each other
+only within a visit. `costmodel.clock` simulates the same visits one by one and agrees to the bit. Nothing here reads
+the host's clock.
 
-A message begins to flow when its connection stands (`costmodel.network.tcp`), at once or window by window
-(`costmodel.network.tcp`), takes its share of the links (`costmodel.network.transfers`), and then half a round-trip
-time. A message of no bytes takes no time at all. It is the download that opens a connection: a visit without one
-uploads over a connection taken to be open.
+A message begins to flow after the handshake of its connection, at once or with slow start (`costmodel.network.tcp`),
+flows over the shared links (`costmodel.network.transfers`), and takes half a round-trip time more. A message of no
+bytes takes no time. The download opens the connection: a visit without one uploads over a connection taken as open.
 
-A battery holds computing and both messages, not the radio's tails and idling, which are charged when the visit is over.
-What a message takes by the bit is set aside before it begins: one that the battery cannot pay for never begins.
+A battery limits computing and both messages, but not the radio's tails and idling, which are charged after the visit.
+The joules per bit of a message are reserved before it begins: a message that the battery cannot pay for never begins.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def solve(
     behaviour: ClientDynamics | None = None,
     until: float = math.inf,
 ) -> Timeline:
-    """The timeline of a batch of visits; what happens after ``until`` is not looked at."""
+    """The timeline of a batch of visits until ``until``, absolute seconds."""
     behaviour = behaviour or ClientDynamics()
     start = np.asarray(starts, np.float64)
     assert start.shape == (len(works),) == (len(conditions),), (start.shape, len(works), len(conditions))
@@ -101,7 +100,7 @@ def _transfer(
     cut = np.minimum(cut, _flat(begin, charge, watts, conditions, behaviour))
     sites = links.access_capacity(direction)
     handshake, rtt = _opening(direction, begin, conditions, links, behaviour)
-    shared = transfer_batch(
+    times = transfer_batch(
         begin + handshake,
         bits,
         conditions.rate(direction),
@@ -112,14 +111,14 @@ def _transfer(
         access_capacity=sites,
         varying=behaviour.varying(conditions, direction),
     )
-    end = np.where(nbytes > 0, shared.finish + conditions.rtt / 2, begin)
-    return Transfer(begin, cut, _by(cut, end), bits, shared.sent, shared.contention_seconds, shared.paused)
+    end = np.where(nbytes > 0, times.finish + conditions.rtt / 2, begin)
+    return Transfer(begin, cut, _by(cut, end), bits, times.sent, times.contention_seconds, times.paused)
 
 
 def _opening(
     direction: int, begin: Doubles, conditions: Conditions, links: Links, behaviour: ClientDynamics
 ) -> tuple[Doubles, Doubles]:
-    """(seconds until the connection stands, the round trip at which its window grows or 0 if it is wide already)"""
+    """(seconds of the handshake, the round trip of slow start or 0 without slow start); (visits,) each."""
     rtt, transport = conditions.rtt, links.transport
     is_new = conditions.last_down <= behaviour.since(conditions, begin)
     handshake = np.where(is_new & (direction == DOWN), transport.connect_round_trips * rtt, 0.0)
@@ -130,7 +129,7 @@ def _opening(
 def _flat(
     begin: Doubles, charge: Doubles, watts: Doubles, conditions: Conditions, behaviour: ClientDynamics
 ) -> Doubles:
-    """When the battery is empty if so much is drawn from ``begin`` on: at once if it cannot pay; inf on mains."""
+    """The time at which the battery is empty, if ``watts`` are drawn from ``begin`` on; inf on mains."""
     if not np.isfinite(charge).any():
         return np.full(len(conditions), math.inf)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -1,11 +1,11 @@
-"""What a visit asks of a device and its links, and beside it what the FedBR paper would charge for the same visit.
+"""The bytes and FLOPs of a visit, and its nominal cost: the charge of the FedBR paper for the same visit.
 
-`Work` is what is really computed and really sent; it drives the clock. The nominal cost only stands beside it in the
-report, since it counts blocks as if all had equal bytes and hybrid paths as if they ran from the first block on.
+`Work` counts the real computing and the real messages; it drives the clock. The nominal cost is only shown beside it in
+the report, since it counts blocks as if all had equal bytes and hybrid paths as if they ran from the first block on.
 
 Source: Q. Zeng, J. Liu, H. Xu, Z. Wang, Y. Xu, Y. Zhao, Enhanced Federated Learning with Adaptive Block-wise
 Regularization and Knowledge Distillation, Eq. 2 and 3. There M is ``blocks``, b ``model_nbytes``, c the cost of one
-batch (here: of one example), α how many of the last blocks a client receives, τ how many rounds in a row are partial.
+batch (here: of one example), α the number of last blocks that a client receives, τ the consecutive partial rounds.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Work:
-    """One visit to one client."""
+    """The work of one visit."""
 
     bytes_down: int
     """Length of the message to the client; 0 if there is none."""
     bytes_up: int
     """Length of the client's answer; 0 if there is none."""
     flops: float
-    """Really executed on the device; 1 multiply-add = 2 FLOPs."""
+    """FLOPs that the device executes; 1 multiply-add = 2 FLOPs."""
     steps: int = 0
-    """Local SGD steps, each of which has an overhead on the device."""
+    """Local SGD steps, each with an overhead on the device."""
 
 
 @dataclass(frozen=True)
 class Works:
-    """Many visits, column by column; arrays of shape (visits,)."""
+    """The work of many visits; arrays of shape (visits,)."""
 
     bytes_down: NDArray[np.int64]
     bytes_up: NDArray[np.int64]
@@ -73,5 +73,5 @@ def nominal_bytes(alpha: int, blocks: int, tau: int, model_nbytes: int) -> float
 
 
 def nominal_bytes_plain(model_nbytes: int) -> float:
-    """What the paper charges every other method for a visit: the model down and the model up."""
+    """The paper's charge for a visit under any other method: the model down and the model up."""
     return 2.0 * model_nbytes

@@ -107,11 +107,11 @@ def test_visits_that_end_together_come_by_their_order_among_the_other_items() ->
 
 def test_nothing_left_is_a_lookup_error() -> None:
     clock = _clock()
-    with pytest.raises(LookupError, match="nothing is left"):
+    with pytest.raises(LookupError, match="no event is scheduled"):
         clock.next()
     clock.at(1.0, 0, None)
     assert clock.next() is None
-    with pytest.raises(LookupError, match="nothing is left"):
+    with pytest.raises(LookupError, match="no event is scheduled"):
         clock.next(until=50.0)
     assert clock.now == 1.0
 
@@ -206,7 +206,7 @@ def test_a_visit_that_is_cut_is_charged_and_leaves_the_link_to_the_others() -> N
     ended = _ended(clock)
     # Three quarters are left for client 1 alone: 1.2 + 0.75 + 0.1 s.
     assert (ended.order, ended.timeline.down_end[0]) == (1, pytest.approx(2.05))
-    with pytest.raises(LookupError, match="nothing is left"):
+    with pytest.raises(LookupError, match="no event is scheduled"):
         clock.next()
 
 
@@ -217,7 +217,7 @@ def test_a_client_that_was_cut_may_be_visited_anew_at_once() -> None:
     clock.cut(0)
     _begin(clock, 0)
     assert _ended(clock).timeline.up_end[0] == pytest.approx(3.0 + 6.1)
-    with pytest.raises(LookupError, match="nothing is left"):
+    with pytest.raises(LookupError, match="no event is scheduled"):
         clock.next()
 
 
@@ -228,7 +228,7 @@ def test_a_visit_that_is_cut_at_the_instant_of_its_end_has_ended_and_comes_once(
     _begin(clock, 1)
     assert clock.next() == "deadline"
     assert clock.cut(1).timeline.up_end[0] == end
-    with pytest.raises(LookupError, match="nothing is left"):
+    with pytest.raises(LookupError, match="no event is scheduled"):
         clock.next()
 
 
