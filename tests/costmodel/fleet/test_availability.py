@@ -33,9 +33,11 @@ def streams(purpose: str, index: int, client: int) -> np.random.Generator:
     return np.random.default_rng([17, index, client])
 
 
-def counted(clients: set[int]) -> Streams:
+def keys_of(asked: list[tuple[int, int]]) -> Streams:
+    """Streams that note the (index, client) they are asked for."""
+
     def draw(purpose: str, index: int, client: int) -> np.random.Generator:
-        clients.add(client)
+        asked.append((index, client))
         return streams(purpose, index, client)
 
     return draw
@@ -104,8 +106,8 @@ def test_within_a_interval_every_instant_tells_the_same(model: Callable[[], Avai
 
 @each_model
 def test_in_a_million_clients_only_those_asked_about_are_computed(model: Callable[[], Availability]) -> None:
-    asked: set[int] = set()
-    draws = counted(asked)
+    asked: list[tuple[int, int]] = []
+    draws = keys_of(asked)
     few: dict[Callable[[], Availability], Availability] = {
         Always: Always(),
         renewal: Renewal(600.0, 1800.0, 0.8, draws),
@@ -115,7 +117,7 @@ def test_in_a_million_clients_only_those_asked_about_are_computed(model: Callabl
     clients = list(range(0, 1_000_000, 100_000))
     changes = {few[model].interval(client, 1000.0)[1] for client in clients}
     assert len(changes) == (10 if model in (renewal, diurnal) else 1)
-    assert asked == (set(clients) if model in (renewal, diurnal) else set())
+    assert {client for _, client in asked} == (set(clients) if model in (renewal, diurnal) else set())
 
 
 @each_model
@@ -176,7 +178,7 @@ def test_sigma_0_is_a_clockwork() -> None:
 
 def test_intervals_too_short_to_tell_apart_still_move_on() -> None:
     model = Renewal(1e-9, 1e-9, 3.0, streams)
-    assert all(end - begin > 0.0009 for _, begin, end in walk(model, 0, 1.0))
+    assert [end - begin for _, begin, end in walk(model, 0, 0.1)] == pytest.approx([0.001] * 101)
 
 
 @pytest.mark.parametrize(
@@ -186,11 +188,20 @@ def test_intervals_too_short_to_tell_apart_still_move_on() -> None:
         ((5.0, -1.0, 1.0), "off_seconds must be a positive number, not -1.0"),
         ((5.0, INF, 1.0), "off_seconds must be a positive number, not inf"),
         ((5.0, 5.0, math.nan), "sigma must be a number of at least 0, not nan"),
+        ((5.0, 5.0, INF), "sigma must be a number of at least 0, not inf"),
     ],
 )
 def test_a_renewal_that_cannot_be_is_refused(figures: tuple[float, float, float], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
         Renewal(*figures, streams)
+
+
+def test_each_64_intervals_have_a_stream_of_their_own() -> None:
+    asked: list[tuple[int, int]] = []
+    model = Renewal(10.0, 10.0, 0.0, keys_of(asked))
+    for t, keys in ((0.0, [(0, 7)]), (600.0, [(0, 7), (1, 7)]), (700.0, [(0, 7), (1, 7), (2, 7)])):
+        model.interval(7, t)
+        assert asked == keys
 
 
 # Diurnal
@@ -240,6 +251,40 @@ def test_days_differ_as_asked() -> None:
     assert np.std(lengths) == pytest.approx(0.5, abs=0.04)
 
 
+def test_each_client_has_a_stream_for_its_hour_and_one_a_week() -> None:
+    asked: list[tuple[int, int]] = []
+    model = Diurnal(12.0, 1.0, keys_of(asked))
+    # The hour, and the weeks before and after t = 0.
+    model.interval(7, 0.0)
+    assert asked == [(0, 7), (1, 7), (2, 7)]
+    model.interval(7, 10 * DAY)
+    assert asked[3:] == [(3, 7)]
+
+
+def test_an_hour_a_day_is_left() -> None:
+    model = Diurnal(1.0, 23.0, streams)
+    assert walk(model, 0, 2 * DAY)[1:4] == [
+        (True, 1 * HOUR, 24 * HOUR),
+        (False, 24 * HOUR, 25 * HOUR),
+        (True, 25 * HOUR, 48 * HOUR),
+    ]
+
+
+def test_a_window_begins_within_12_hours_of_the_clients_hour() -> None:
+    """With so much jitter each begins as early or as late as it may: at midnight, for an hour."""
+    found = walk(Diurnal(12.0, 1.0, streams, jitter_hours=1e6), 0, 20 * DAY)
+    stays = [(begin % DAY, end - begin) for here, begin, end in found if here]
+    assert len(stays) > 5
+    assert set(stays) == {(0.0, HOUR)}
+
+
+def test_windows_last_a_day_at_most_and_are_looked_for_no_earlier_than_a_week_before_the_run() -> None:
+    """Half of the windows would be longer: one client in 128 has been there on all of the seven days before t = 0."""
+    model = Diurnal(0.0, 23.0, streams, length_sigma=5.0)
+    assert max(end - begin for client in range(20) for begin, end in model._week(client, 0)) == DAY
+    assert min(model.interval_start(client, 0.0) for client in range(1000)) == -7 * DAY
+
+
 def test_long_and_late_windows_meet_and_are_one() -> None:
     """The oracle lays out all windows of a month and merges them; the model only ever looks at six days."""
     model = Diurnal(3.0, 20.0, streams, spread_hours=6.0, jitter_hours=9.0, length_sigma=1.0)
@@ -257,6 +302,7 @@ def test_long_and_late_windows_meet_and_are_one() -> None:
         ({"start_hour": -1.0}, "start_hour must be at least 0 and less than 24, not -1.0"),
         ({"hours": 24.0}, "hours must be more than 0 and at most 23, not 24.0"),
         ({"hours": 0.0}, "hours must be more than 0 and at most 23, not 0.0"),
+        ({"spread_hours": INF}, "spread_hours must be a number of at least 0, not inf"),
         ({"jitter_hours": -1.0}, "jitter_hours must be a number of at least 0, not -1.0"),
     ],
 )
