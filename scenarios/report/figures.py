@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from coordinator.records.schema import COMPUTE, OWN_LINK, SERVER_LINK, WAITING
 from costmodel.units import BYTES, SECONDS, format_bytes, format_seconds
 from scenarios.report import bottlenecks as blame
-from scenarios.report import method_figures, plot_style
+from scenarios.report import method_figures, plot_style, progress
 from scenarios.report.plot_style import INK, MUTED
 from scenarios.report.run_reader import NO_BLOCKS, RecordedRun
 
@@ -31,7 +31,7 @@ MAX_STALENESS_BARS = 40
 
 def draw(runs: Sequence[RecordedRun], target: float | None) -> dict[str, str]:
     """Figure name -> inline SVG, for every figure that these runs have numbers for."""
-    started = [run for run in runs if len(run.accuracy)]
+    started = [run for run in runs if run.rounds]
     sources: dict[str, Callable[[], Figure | None]] = {
         "curves": lambda: curves(started, target),
         "to_target": lambda: to_target(started, target),
@@ -63,20 +63,21 @@ def curves(runs: Sequence[RecordedRun], target: float | None) -> Figure | None:
     if not any(run.final() is not None for run in runs):
         return None
     figure, panels = plot_style.panels(3, 3, 380, sharey=True)
-    seconds, second_unit = plot_style.unit((run.rounds["end_s"] for run in runs), SECONDS)
-    nbytes, byte_unit = plot_style.unit((run.nbytes for run in runs), BYTES)
+    ends = [run.trail[-1] for run in runs]
+    seconds, second_unit = plot_style.unit([np.array([end.virtual_seconds for end in ends])], SECONDS)
+    nbytes, byte_unit = plot_style.unit([np.array([float(end.nbytes) for end in ends])], BYTES)
     lines = _lines(runs)
     for run in runs:
-        known = ~np.isnan(run.accuracy)
-        # What is scored only after the last round stands at that round.
-        x_axes = (
-            np.minimum(np.arange(1, len(known) + 1), run.completed),
-            run.rounds["end_s"] / seconds,
-            run.nbytes / nbytes,
-        )
+        scored = [point for point in run.trail if point.accuracy is not None]
+        # (points, 4); a score after the last round belongs to that round.
+        columns = [
+            (min(point.rounds, run.completed), point.virtual_seconds / seconds, point.nbytes / nbytes, point.accuracy)
+            for point in scored
+        ]
+        *x_axes, accuracy = np.array(columns, float).reshape(-1, 4).T
         for axes, x in zip(panels, x_axes, strict=True):
-            marker = "o" if known.sum() < 3 else ""
-            axes.plot(x[known], 100 * run.accuracy[known], label=run.label, marker=marker, **lines[run.label])
+            marker = "o" if len(scored) < 3 else ""
+            axes.plot(x, 100 * accuracy, label=run.label, marker=marker, **lines[run.label])
     for axes, title, unit in zip(
         panels,
         ("Against rounds", "Against virtual time", "Against bytes moved"),
@@ -95,8 +96,9 @@ def curves(runs: Sequence[RecordedRun], target: float | None) -> Figure | None:
 def to_target(runs: Sequence[RecordedRun], target: float | None) -> Figure | None:
     """Virtual time and bytes until the target as bars; None if no run reached it."""
     # (runs, 3): virtual seconds, real and nominal bytes; NaN where the target was not reached.
+    reached = [progress.to_target(run.trail, target) for run in runs]
     needed = np.array(
-        [[run.at_target(x, target) for x in (run.rounds["end_s"], run.nbytes, run.nominal_nbytes)] for run in runs],
+        [(point.virtual_seconds, point.nbytes, point.nominal_nbytes) if point else [np.nan] * 3 for point in reached],
         float,
     )
     if not np.isfinite(needed).any():
@@ -161,7 +163,8 @@ def timing(runs: Sequence[RecordedRun]) -> Figure | None:
         return None
     columns = min(2, len(found))
     figure, panels = plot_style.panels(len(found), columns, 270, sharey=True)
-    scale, unit = plot_style.unit((run.rounds["end_s"] - run.rounds["start_s"] for run, _ in found), SECONDS)
+    lengths = (np.array([row.end_s - row.start_s for row in run.rounds]) for run, _ in found)
+    scale, unit = plot_style.unit(lengths, SECONDS)
     keys = ("round_start_s", "start_s", "down_end_s", "compute_end_s", "up_end_s")
     nobody = any(row["start_s"] > row["round_start_s"] for _, rows in found for row in rows)
     for (run, rows), axes in zip(found, panels, strict=False):

@@ -19,6 +19,7 @@ from costmodel.units import format_bytes, format_flops, format_joules, format_se
 from edge.protocol.files import write_text
 from scenarios.report import bottlenecks
 from scenarios.report.csv_files import csv_text
+from scenarios.report.progress import AMOUNTS, to_target
 from scenarios.report.run_reader import RecordedRun, find, open_runs, rows
 
 MAX_EVENTS = 200
@@ -157,11 +158,9 @@ def _headline_columns(target: float | None, comparison: Mapping[str, Any]) -> li
     if target is not None:
         never = "not reached"
         columns += [
-            _Column(
-                reaching, "virtual time", lambda r: r.at_target(r.rounds["end_s"], target), format_seconds, min, never
-            ),
-            _Column(reaching, "bytes, real", lambda r: r.at_target(r.nbytes, target), format_bytes, min, never),
-            _Column(reaching, "nominal", lambda r: r.at_target(r.nominal_nbytes, target), format_bytes, min, never),
+            _Column(reaching, "virtual time", _until("time", target), format_seconds, min, never),
+            _Column(reaching, "bytes, real", _until("bytes", target), format_bytes, min, never),
+            _Column(reaching, "nominal", _until("nominal", target), format_bytes, min, never),
         ]
     for key, amount, show in (
         ("at_common_bytes", "bytes", format_bytes),
@@ -178,6 +177,16 @@ def _headline_columns(target: float | None, comparison: Mapping[str, Any]) -> li
         _Column("Energy", "joules", lambda run: run.total("joules"), format_joules),
         _Column("This machine", "wall time", RecordedRun.wall_seconds, format_seconds),
     ]
+
+
+def _until(kind: str, target: float) -> Callable[[RecordedRun], float | None]:
+    """The amount of one of `AMOUNTS` that a run had spent when it reached the target."""
+
+    def amount(run: RecordedRun) -> float | None:
+        point = to_target(run.trail, target)
+        return None if point is None else float(getattr(point, AMOUNTS[kind]))
+
+    return amount
 
 
 def _lookup(by_method: Mapping[str, float | None]) -> Callable[[RecordedRun], float | None]:

@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 from pydantic import BaseModel, ValidationError
 
+from coordinator.records.schema import RoundRow
 from coordinator.records.store import has_rounds, read
 from coordinator.rounds.run import FederatedRun
 from costmodel.fleet.devices import own_devices
@@ -29,7 +30,7 @@ from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.schema import Scenario
 from scenarios.host import PACKAGES, Host, default_workers
 from scenarios.plugin_sources import SourceFile, change
-from scenarios.report import bottlenecks
+from scenarios.report import bottlenecks, progress
 from scenarios.studies.doctor import COLUMNS
 
 
@@ -143,25 +144,28 @@ def _recorded(folder: Path) -> _Recorded:
 def summary(folder: Path, loaded: Loaded, run: FederatedRun, stopped_by: str, wall_seconds: float) -> dict[str, Any]:
     """What ``run --json`` prints."""
     query = partial(read, folder / "ledger.sqlite")
-    rows = query("SELECT * FROM rounds ORDER BY round")
-    scored = [row for row in rows if row["accuracy"] is not None]
+    rows = [RoundRow._make(row) for row in query(progress.ROUNDS)]
+    trail = progress.accumulated(rows)
     target = loaded.scenario.stop.target_accuracy
-    total = {name: sum(row[name] for row in rows) for name in SUMMED}
+    reached = progress.to_target(trail, target)
     return {
         "run_dir": str(folder),
         "method": loaded.scenario.method,
         "seed": loaded.scenario.seed,
         "data": run.description.data_source,
         "rounds": run.committed.rounds,
-        "accuracy": scored[-1]["accuracy"] if scored else None,
-        "best_accuracy": max((row["accuracy"] for row in scored), default=None),
+        "accuracy": progress.final(trail),
+        "best_accuracy": progress.best(trail),
         "virtual_seconds": run.committed.virtual_seconds,
-        **total,
-        "wasted_seconds": sum(row["wasted_s"] for row in rows),
+        **{name: sum(getattr(row, name) for row in rows) for name in SUMMED},
+        "wasted_seconds": sum(row.wasted_s for row in rows),
         "bottlenecks": {name: each.rounds for name, each in bottlenecks.bottlenecks(query).items()},
         "visits": bottlenecks.visits(query),
         "target_accuracy": target,
-        **to_target(rows, target, run.committed.rounds),
+        "time_to_target_s": reached and reached.virtual_seconds,
+        "bytes_to_target": reached and reached.nbytes,
+        # A row after the last round is a round that was cut, or a score that came late.
+        "rounds_to_target": reached and min(reached.rounds, run.committed.rounds),
         "stopped_by": stopped_by,
         "wall_seconds": wall_seconds,
         "model_sha256": run.committed.model_sha256,
@@ -178,20 +182,6 @@ SUMMED = (
     "wasted_bytes",
     "wasted_joules",
 )
-
-
-def to_target(rows: list[sqlite3.Row], target: float | None, rounds: int) -> dict[str, float | int | None]:
-    """Virtual seconds, bytes and rounds until the accuracy first reached the target; all None if it did not.
-
-    ``rounds``: of the run. A row after the last of them is a round that was cut, or a late score.
-    """
-    nbytes = 0
-    for row in rows:
-        nbytes += row["bytes_down"] + row["bytes_up"]
-        if target is not None and row["accuracy"] is not None and row["accuracy"] >= target:
-            count = min(row["round"] + 1, rounds)
-            return {"time_to_target_s": row["end_s"], "bytes_to_target": nbytes, "rounds_to_target": count}
-    return {"time_to_target_s": None, "bytes_to_target": None, "rounds_to_target": None}
 
 
 # --- calibrated devices -----------------------------------------------------------------------------------------------

@@ -17,9 +17,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
-from scenarios.report.run_reader import Doubles
-
+Doubles = NDArray[np.float64]
 MUTED, INK = "#6b7280", "#1f2430"
 PIXELS_PER_INCH = 72
 WIDTH_PIXELS = 1160

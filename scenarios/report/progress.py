@@ -1,19 +1,19 @@
-"""What a run had spent and reached after each round, and what it was worth at a budget or a target. Reads ledgers only.
+"""The progress of a run: running totals and accuracy after each round, read at budgets and targets.
 
 Accuracy at a budget is that of the last evaluated round whose running total lies within it. It is not the best so
-far: who has that budget does not know which of the rounds was best on the test set.
+far, since a user with that budget cannot know which round was best on the test set.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator.records.store import read
+from coordinator.records.store import RoundRow, read
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class ProgressPoint:
     """Running totals after one round."""
 
     rounds: int
-    """So far; 1 after the first."""
+    """Rows so far; 1 after the first. The last row may be no round: one that was cut, or a score after the last."""
     virtual_seconds: float
     nbytes: int
     """Down and up, real."""
@@ -35,20 +35,23 @@ class ProgressPoint:
 
 Trail = tuple[ProgressPoint, ...]
 
+ROUNDS = f"SELECT {', '.join(RoundRow._fields)} FROM rounds ORDER BY round"
+"""Query of a ledger for the fields of `RoundRow`."""
+
 AMOUNTS = {"bytes": "nbytes", "time": "virtual_seconds", "nominal": "nominal_nbytes", "rounds": "rounds"}
-"""What a budget can be of -> the field of `ProgressPoint` that counts it."""
+"""Kind of budget -> the field of `ProgressPoint` that counts it."""
 TARGET = "accuracy"
-"""Stands beside `AMOUNTS` in what a run is needed for: a best accuracy to be reached."""
+"""Beside `AMOUNTS` in the needs of a run: a best accuracy to reach."""
 
 
 @dataclass(frozen=True)
 class BudgetPoint:
-    """What one run was worth at one budget."""
+    """One run at one budget."""
 
     point: ProgressPoint | None
     """The last evaluated round within the budget; None if there is none."""
     used_up: bool
-    """Whether the run went on to the budget; if not, a longer run might have been worth more."""
+    """Whether the run reached the budget; if not, a longer run might have a better accuracy there."""
 
     @property
     def accuracy(self) -> float | None:
@@ -57,14 +60,39 @@ class BudgetPoint:
 
 
 def trail(folder: Path) -> Trail:
-    """The rounds that a run folder's ledger holds."""
-    points, nbytes, nominal, best = [], 0, 0.0, 0.0
-    for row in read(folder / "ledger.sqlite", "SELECT * FROM rounds ORDER BY round"):
-        nbytes += row["bytes_down"] + row["bytes_up"]
-        nominal += row["nominal_bytes"]
-        best = max(best, row["accuracy"] or 0.0)
-        points.append(ProgressPoint(row["round"] + 1, float(row["end_s"]), nbytes, nominal, row["accuracy"], best))
+    """The progress curve of a run folder; sqlite3.Error if its ledger cannot be read."""
+    return accumulated(map(RoundRow._make, read(folder / "ledger.sqlite", ROUNDS)))
+
+
+def accumulated(rows: Iterable[RoundRow]) -> Trail:
+    """The progress curve of these rounds, the first of them first."""
+    points: list[ProgressPoint] = []
+    for row in rows:
+        points.append(after(points[-1] if points else None, row))
     return tuple(points)
+
+
+def after(last: ProgressPoint | None, row: RoundRow) -> ProgressPoint:
+    """The running totals after one more round; ``last`` is None for the first."""
+    nbytes, nominal, best = (last.nbytes, last.nominal_nbytes, last.best) if last else (0, 0.0, 0.0)
+    return ProgressPoint(
+        row.round + 1,
+        float(row.end_s),
+        nbytes + row.bytes_down + row.bytes_up,
+        nominal + row.nominal_bytes,
+        row.accuracy,
+        max(best, row.accuracy or 0.0),
+    )
+
+
+def final(points: Trail) -> float | None:
+    """The last accuracy that was evaluated; None if none was."""
+    return next((point.accuracy for point in reversed(points) if point.accuracy is not None), None)
+
+
+def best(points: Trail) -> float | None:
+    """The best accuracy of any round; None if none was evaluated."""
+    return None if final(points) is None else points[-1].best
 
 
 def at_budget(points: Trail, kind: str, limit: float) -> BudgetPoint:
@@ -75,21 +103,26 @@ def at_budget(points: Trail, kind: str, limit: float) -> BudgetPoint:
     return BudgetPoint(scored[-1] if scored else None, bool(spent) and spent[-1] >= limit)
 
 
-def to_target(points: Trail, accuracy: float) -> ProgressPoint | None:
-    """The first round that reached the accuracy; None if none did."""
+def to_target(points: Trail, accuracy: float | None) -> ProgressPoint | None:
+    """The first round that reached the accuracy; None if none did, or without a target."""
+    if accuracy is None:
+        return None
     return next((point for point in points if point.accuracy is not None and point.accuracy >= accuracy), None)
 
 
 def reached(points: Trail, needs: Mapping[str, float]) -> bool:
-    """Whether a run has gone on to every need: amounts of `AMOUNTS` to be used up, and `TARGET` to be reached."""
-    if not points:
+    """Whether a run has met every need: amounts of `AMOUNTS` used up, and `TARGET` reached.
+
+    A run without needs goes on to its limit, so it is never done before.
+    """
+    if not (points and needs):
         return False
     reached = {kind: float(getattr(points[-1], name)) for kind, name in AMOUNTS.items()} | {TARGET: points[-1].best}
     return all(reached[kind] >= need for kind, need in needs.items())
 
 
 def spread(values: Sequence[float | None]) -> dict[str, Any]:
-    """Mean and sample deviation; both are None unless every seed has a value, and the deviation of one seed is None."""
+    """Mean and sample deviation over seeds: None unless every seed has a value; the deviation of one seed is None."""
     known = [value for value in values if value is not None and math.isfinite(value)]
     whole = bool(known) and len(known) == len(values)
     return {

@@ -15,17 +15,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_type_hints
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from coordinator.records.schema import RoundRow
 from coordinator.records.store import read
 from coordinator.rounds.policy import ASYNCHRONOUS
 from edge.protocol.payload import BUFFERS
+from scenarios.report import progress
 
-Doubles = NDArray[np.float64]
 PARTS = ("scenario.toml", "environment.json", "ledger.sqlite")
 UNFINISHED = "unfinished"
 NO_BLOCKS = ("header", "cut")
@@ -36,8 +33,6 @@ _STOPS = {
     "clients": "no client could go on",
     "user": "stopped by user",
 }
-_VIRTUAL_COLUMNS = RoundRow._fields
-_NUMBERS = [name for name, kind in get_type_hints(RoundRow).items() if kind is not str]
 
 
 class ReportError(ValueError):
@@ -69,11 +64,8 @@ class RecordedRun:
     environment: Mapping[str, Any]
     summary: Mapping[str, Any] | None
     """How the run ended; None while it is unfinished."""
-    rounds: Mapping[str, Doubles]
-    """Column of the table ``rounds`` that holds numbers -> its values, (rows,); NaN where a value is missing.
-
-    The last row may be no round: one that was cut, or a score after the last round.
-    """
+    rounds: Sequence[RoundRow]
+    """As committed. The last row may be no round: one that was cut, or a score after the last round."""
 
     @property
     def method(self) -> str:
@@ -88,12 +80,7 @@ class RecordedRun:
     @property
     def completed(self) -> int:
         """Rounds that were played to their end, also where nobody's visit counted; a round that was cut is none."""
-        return len(self.accuracy) if self.summary is None else int(self.summary["rounds"])
-
-    @property
-    def accuracy(self) -> Doubles:
-        """Test accuracy after each round in [0, 1], (rounds,); NaN where it was not evaluated."""
-        return self.rounds["accuracy"]
+        return len(self.rounds) if self.summary is None else int(self.summary["rounds"])
 
     @property
     def histogram(self) -> Sequence[Sequence[int]]:
@@ -101,35 +88,21 @@ class RecordedRun:
         return (self.environment.get("partition") or {}).get("histogram") or []
 
     @cached_property
-    def nbytes(self) -> Doubles:
-        """Bytes down and up until the end of each round, (rounds,)."""
-        return np.cumsum(self.rounds["bytes_down"] + self.rounds["bytes_up"])
-
-    @cached_property
-    def nominal_nbytes(self) -> Doubles:
-        """Nominal bytes (FedBR, Eq. 3) until the end of each round, (rounds,)."""
-        return np.cumsum(self.rounds["nominal_bytes"])
+    def trail(self) -> progress.Trail:
+        """The progress curve: running totals and accuracy after each round."""
+        return progress.accumulated(self.rounds)
 
     def total(self, column: str) -> float:
         """Sum of one column over all rounds."""
-        return float(self.rounds[column].sum())
-
-    def best(self) -> float | None:
-        """Best accuracy of any round; None if there is none."""
-        known = self.accuracy[~np.isnan(self.accuracy)]
-        return float(known.max()) if known.size else None
+        return float(sum(getattr(row, column) for row in self.rounds))
 
     def final(self) -> float | None:
-        """Accuracy when it was last evaluated; None if it never was."""
-        known = self.accuracy[~np.isnan(self.accuracy)]
-        return float(known[-1]) if known.size else None
+        """The last accuracy that was evaluated; None if none was."""
+        return progress.final(self.trail)
 
-    def at_target(self, amounts: Doubles, target: float | None) -> float | None:
-        """The value in ``amounts`` (rounds,) of the first round that reached ``target``; None if no round did."""
-        if target is None:
-            return None
-        reached = np.flatnonzero(self.accuracy >= target)
-        return float(amounts[reached[0]]) if reached.size else None
+    def best(self) -> float | None:
+        """The best accuracy of any round; None if none was evaluated."""
+        return progress.best(self.trail)
 
     def query(self, sql: str, arguments: Sequence[Any] = ()) -> list[sqlite3.Row]:
         """Rows of the ledger; ReportError if it cannot be read."""
@@ -185,7 +158,8 @@ def open_runs(folders: Sequence[Path]) -> list[RecordedRun]:
         label += f", {folder.name}" if seeds[method, seed] > 1 else ""
         summary = _query(folder, "SELECT value FROM meta WHERE key = 'summary'")
         ended = json.loads(summary[0]["value"]) if summary else None
-        runs.append(RecordedRun(folder, label, scenario, text, environment, ended, _rounds(folder)))
+        rounds = [RoundRow._make(row) for row in _query(folder, progress.ROUNDS)]
+        runs.append(RecordedRun(folder, label, scenario, text, environment, ended, rounds))
     return runs
 
 
@@ -209,11 +183,10 @@ def rows(runs: Sequence[RecordedRun]) -> list[dict[str, Any]]:
     """One row per run and round: the virtual columns of ``rounds``, with running totals of the bytes."""
     table = []
     for run in runs:
-        known = run.query(f"SELECT {', '.join(_VIRTUAL_COLUMNS)} FROM rounds ORDER BY round")
-        for index, row in enumerate(known):
-            head = {"run": run.folder.name, "method": run.method, "seed": run.scenario.get("seed")}
-            totals = {"bytes_so_far": int(run.nbytes[index]), "nominal_bytes_so_far": float(run.nominal_nbytes[index])}
-            table.append(head | dict(row) | totals)
+        head = {"run": run.folder.name, "method": run.method, "seed": run.scenario.get("seed")}
+        for row, point in zip(run.rounds, run.trail, strict=True):
+            totals = {"bytes_so_far": point.nbytes, "nominal_bytes_so_far": point.nominal_nbytes}
+            table.append(head | row._asdict() | totals)
     return table
 
 
@@ -237,13 +210,6 @@ def _parts(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
         return text, scenario, dict(json.loads((folder / name).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise ReportError(f"{folder / name} cannot be read: {error}") from error
-
-
-def _rounds(folder: Path) -> dict[str, Doubles]:
-    table = _query(folder, f"SELECT {', '.join(_NUMBERS)} FROM rounds ORDER BY round")
-    # None becomes NaN; float64 holds every count of bytes or FLOPs below 2^53 exactly.
-    values = np.array([tuple(row) for row in table], dtype=np.float64).reshape(len(table), len(_NUMBERS))
-    return {name: values[:, index] for index, name in enumerate(_NUMBERS)}
 
 
 def _query(folder: Path, sql: str, arguments: Sequence[Any] = ()) -> list[sqlite3.Row]:

@@ -10,11 +10,11 @@ from typing import IO, Any
 from rich.console import Console
 from rich.table import Table
 
-from coordinator.records.store import read
 from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
 from scenarios.config.toml_writer import toml_text
 from scenarios.report.bottlenecks import counted
 from scenarios.report.html import percent
+from scenarios.report.progress import to_target, trail
 
 Summary = Mapping[str, Any]
 Row = tuple[str, list[str]]
@@ -138,11 +138,8 @@ def waste(run: Summary) -> str:
 
 def nominal_to_target(run: Summary) -> float | None:
     """Nominal bytes until the round that reached the target; None if none did."""
-    if run["rounds_to_target"] is None:
-        return None
-    until = "SELECT nominal_bytes FROM rounds ORDER BY round LIMIT ?"
-    rows = read(Path(run["run_dir"]) / "ledger.sqlite", until, [run["rounds_to_target"]])
-    return float(sum(row["nominal_bytes"] for row in rows))
+    point = to_target(trail(Path(run["run_dir"])), run["target_accuracy"])
+    return None if point is None else point.nominal_nbytes
 
 
 def _cells(runs: Sequence[Summary], key: str, show: Callable[[Any], str], missing: str = "-") -> list[str]:

@@ -21,6 +21,7 @@ from coordinator.methods.gmbs import CHOICES, ChoiceRow
 from coordinator.records.schema import HostEvent, RoundRow, VisitRow
 from coordinator.records.store import Commit, Ledger
 from scenarios.report import bottlenecks, figures, html, metadata, plot_style
+from scenarios.report.progress import to_target
 from scenarios.report.run_reader import BlockTraffic, ReportError, find, open_runs
 from scenarios.studies import doctor
 
@@ -260,7 +261,8 @@ def test_rounds_without_an_evaluation_are_passed_over(tmp_path: Path) -> None:
     rows = [Commit(round_row(number, 10.0 * number + 10, known)) for number, known in enumerate((None, 0.7, None))]
     (run,) = open_runs([make_run(tmp_path / "run", "fedavg", rows)])
     assert (run.final(), run.best()) == (0.7, 0.7)
-    assert run.at_target(run.rounds["end_s"], 0.5) == 20.0
+    assert to_target(run.trail, 0.5) == run.trail[1]
+    assert run.trail[1].virtual_seconds == 20.0
 
 
 def trouble() -> list[Commit]:
@@ -290,7 +292,7 @@ def troubled(tmp_path: Path) -> Path:
 
 def test_a_round_in_which_nobody_counted_is_a_round_and_one_that_was_cut_is_none(troubled: Path) -> None:
     (run,) = open_runs([troubled])
-    assert run.rounds["participants"].tolist() == [1, 0, 0]
+    assert [row.participants for row in run.rounds] == [1, 0, 0]
     assert run.completed == 2
 
 
