@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import platform
-import re
 import sqlite3
 import sys
 from collections.abc import Mapping
@@ -21,17 +20,14 @@ from pydantic import BaseModel, ValidationError
 from coordinator.records.schema import RoundRow
 from coordinator.records.store import has_rounds, read
 from coordinator.rounds.run import FederatedRun
-from costmodel.fleet.devices import own_devices
 from edge.protocol.config import ModelProfile
 from edge.protocol.payload import INPUT_GRADIENT
 from edge.runtime.numerics import difference, fingerprint
-from scenarios import fleet_builder
 from scenarios.config.load import Loaded, ScenarioError
-from scenarios.config.schema import Scenario
 from scenarios.host import PACKAGES, Host, default_workers
 from scenarios.plugin_sources import SourceFile, change
 from scenarios.report import bottlenecks, progress
-from scenarios.studies.doctor import COLUMNS
+from scenarios.report.calibration import calibrations
 
 
 def environment(
@@ -182,25 +178,3 @@ SUMMED = (
     "wasted_bytes",
     "wasted_joules",
 )
-
-
-# --- calibrated devices -----------------------------------------------------------------------------------------------
-
-
-def calibrations(scenario: Scenario) -> dict[str, list[list[str]]]:
-    """Device -> `calibration_of` its file, for the fleet's devices that ``fedbr doctor --calibrate`` made."""
-    own, found = fleet_builder.own_rows(scenario)[0], {}
-    for name in own.keys() & set(scenario.fleet.devices):
-        path = fleet_builder.calibrated(name)
-        # A file that the scenario names may have a device of the same name, which then is the fleet's.
-        if path is not None and own_devices(path).get(name) == own[name]:
-            found[name] = calibration_of(path)
-    return {name: lines for name, lines in found.items() if lines}
-
-
-def calibration_of(path: Path) -> list[list[str]]:
-    """The table in the comments of a calibrated device's file, names of columns first; empty where there is none."""
-    comments = [line[2:] for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("# ")]
-    lines = [re.split(r" {2,}", line.strip()) for line in comments]
-    head = list(COLUMNS)
-    return [line for line in lines[lines.index(head) :] if len(line) == len(head)] if head in lines else []

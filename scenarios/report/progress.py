@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator.records.store import RoundRow, read
+from coordinator.records.schema import RoundRow
+from coordinator.records.store import read
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ from scenarios.cache import cache_folder
 from scenarios.config.load import ScenarioError
 from scenarios.config.toml_writer import toml_text
 from scenarios.host import PACKAGES, default_workers
+from scenarios.report import calibration
 
 SOCKET_NAME_NBYTES = len("/fedbr-abcdefgh.scratch/pool")
 PROCESSOR = Path("/proc/cpuinfo")
@@ -49,7 +50,6 @@ LIKE = "laptop-cpu"
 ASSUMED_CLOCK_HZ = 2.5e9
 NOTICE = "measuring the training steps of every shipped model on one core; about half a minute"
 QUICK_NOTICE = "measuring a few training steps of one model on one core"
-COLUMNS = ("model", "batch", "work", "CPU time", "predicted", "error")
 
 
 def examine() -> dict[str, Any]:
@@ -157,7 +157,7 @@ def calibrate(name: str = THIS_HOST, quick: bool = False, quiet: bool = False) -
         "worst_error_other_widths": _worst_error(measured, own_width=False),
     }
     try:
-        write_text(path, _header(result) + toml_text({name: made}))
+        write_text(path, calibration.comments(result["measurements"]) + toml_text({name: made}))
     except OSError as error:
         raise ScenarioError(f"cannot write {path}: {error.strerror}") from None
     return result
@@ -249,40 +249,13 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def _header(result: Mapping[str, Any]) -> str:
-    """The comments above the row: what was measured, beside what the row says of it."""
-    lines = [COLUMNS, *calibration_rows(result)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    padded = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in lines]
-    titles = (
-        "One training step by the row below (step_seconds + work / flops_per_second) and as it was measured here.",
-        "The row was fitted to each model at its own width; other widths show how far it holds.",
-    )
-    return "".join(f"# {line}".rstrip() + "\n" for line in (*titles, "", *padded))
-
-
-def calibration_rows(result: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """The cells under `COLUMNS`, a row per measurement."""
-    for row in result["measurements"]:
-        yield (
-            row["model"]
-            + ("" if row["width"] is None else f", width {row['width']}")
-            + ("" if row["own_width"] else " (not fitted)"),
-            str(row["batch"]),
-            format_flops(row["flops"]),
-            format_seconds(row["seconds"]),
-            format_seconds(row["predicted_seconds"]),
-            f"{row['relative_error']:+.1%}",
-        )
-
-
 def show_calibration(result: Mapping[str, Any], stream: IO[str] | None = None) -> None:
     """`calibrate` for people."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for place, column in enumerate(COLUMNS):
+    for place, column in enumerate(calibration.COLUMNS):
         table.add_column(column, justify="right" if place else "left", no_wrap=True)
-    for row in calibration_rows(result):
-        table.add_row(*row)
+    for measurement in result["measurements"]:
+        table.add_row(*calibration.cells(measurement))
     console = Console(file=stream or sys.stdout, highlight=False, markup=False, soft_wrap=True)
     console.print(table)
     rates = ", ".join(f"{family} {format_flops(rate)}/s" for family, rate in result["flops_per_second"].items())

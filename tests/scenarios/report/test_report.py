@@ -20,10 +20,9 @@ import pytest
 from coordinator.methods.gmbs import CHOICES, ChoiceRow
 from coordinator.records.schema import HostEvent, RoundRow, VisitRow
 from coordinator.records.store import Commit, Ledger
-from scenarios.report import bottlenecks, figures, html, metadata, plot_style
+from scenarios.report import bottlenecks, calibration, figures, html, plot_style
 from scenarios.report.progress import to_target
 from scenarios.report.run_reader import BlockTraffic, ReportError, find, open_runs
-from scenarios.studies import doctor
 
 BLOCKS = [
     {"name": "stem", "params": 98, "buffers": 2, "nbytes": 400, "flops_forward": 3e6},
@@ -399,21 +398,21 @@ def test_the_table_in_a_calibrated_devices_file_is_read_back(tmp_path: Path) -> 
     (tmp_path / "my-board.toml").write_text(CALIBRATED)
     (tmp_path / "other.toml").write_text("# a file of the user's own\n[my-board]\n")
 
-    assert metadata.calibration_of(tmp_path / "my-board.toml") == [
+    assert calibration.calibration_of(tmp_path / "my-board.toml") == [
         ["model", "batch", "work", "CPU time", "predicted", "error"],
         ["resnet18, width 16", "8", "1.25 GFLOP", "20 ms", "21 ms", "+5.0%"],
         ["digits-cnn (not fitted)", "32", "10 MFLOP", "1 ms", "900 us", "-10.0%"],
     ]
-    assert metadata.calibration_of(tmp_path / "other.toml") == []
+    assert calibration.calibration_of(tmp_path / "other.toml") == []
 
 
 def test_the_table_is_as_doctor_writes_it(tmp_path: Path) -> None:
     one = {"model": "digits-cnn", "width": None, "own_width": True, "batch": 8, "flops": 1e7, "seconds": 1e-3}
     result = {"measurements": [{**one, "predicted_seconds": 1.1e-3, "relative_error": 0.1}]}
-    (tmp_path / "here.toml").write_text(doctor._header(result))
+    (tmp_path / "here.toml").write_text(calibration.comments(result["measurements"]))
 
-    (head, line) = metadata.calibration_of(tmp_path / "here.toml")
-    assert head == list(doctor.COLUMNS)
+    (head, line) = calibration.calibration_of(tmp_path / "here.toml")
+    assert head == list(calibration.COLUMNS)
     assert (line[0], line[1], line[-1]) == ("digits-cnn", "8", "+10.0%")
 
 
