@@ -115,7 +115,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def check_folder(name: str, host: Host) -> None:
+def check_folder(name: str, host: Host, may_exist: bool = False) -> None:
     """Refuse a place that cannot take the run folder, before anything is started."""
     if host.run_id is not None and (Path(host.run_id).name != host.run_id or not host.run_id.isprintable()):
         raise ScenarioError(
@@ -128,7 +128,7 @@ def check_folder(name: str, host: Host) -> None:
         longest = os.pathconf(place, "PC_NAME_MAX") - SCRATCH_NAME_NBYTES
     if host.run_id is not None and len(os.fsencode(host.run_id)) > longest:
         raise ScenarioError(f"--run-id {host.run_id!r}: must not be longer than {longest} bytes")
-    if host.run_id is not None:
+    if host.run_id is not None and not may_exist:
         with _writing(place / host.run_id):  # the system may refuse even to look it up
             _refuse_existing(place / host.run_id)
 

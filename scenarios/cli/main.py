@@ -28,7 +28,6 @@ from scenarios.cli.options import (
     RunId,
     ScenarioName,
     Seed,
-    Workers,
     emit,
     exit_with_error,
     print_notes,
@@ -188,40 +187,7 @@ def resume(
     _finish(loaded, with_workers([loaded], None, None, workers, device, quiet or as_json, work, remote_access), as_json)
 
 
-@app.command()
-def compare(
-    scenario: ScenarioName,
-    overrides: Overrides = None,
-    methods: Annotated[
-        str, typer.Option("--methods", help="methods, separated by commas")
-    ] = "fedavg,fedprox,fedmlb,fedbr",
-    out: Out = Path("runs"),
-    run_id: RunId = None,
-    workers: Workers = None,
-    seed: Seed = None,
-    device: Device = "auto",
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Run several methods on the same data, fleet and seed, and put them side by side."""
-    from scenarios.report import terminal
-    from scenarios.studies import compare as study
-
-    runs = study.variants(scenario, overrides or [], methods, seed)
-
-    def work(host: Host, launcher: Any, interrupt: StopFlag) -> dict[str, Any]:
-        return study.compare(runs, host, launcher, interrupt)
-
-    result = with_workers(runs, out, run_id, workers, device, quiet or as_json, work)
-    failed = result.get("failed", {})
-    ended = len(result["runs"]) + len(failed)
-    stopped = any(one["stopped_by"] == "user" for one in result["runs"]) or ended < len(runs)
-    folder = Path(result["runs"][0]["run_dir"]).parent
-    page = report_or_warning(lambda: study.write(result, runs[0].name, with_report=not stopped)) or folder
-    emit(result, as_json, lambda: terminal.print_comparison(result, page))
-    if failed:
-        raise typer.Exit(exit_with_error(study.failures(failed), FAILED))
-    raise typer.Exit(STOPPED if stopped else FINISHED)
+app.command()(studies.compare)
 
 
 def _with_seed(overrides: list[str] | None, seed: int | None) -> list[str]:

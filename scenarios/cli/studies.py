@@ -1,13 +1,12 @@
-"""The commands of ``fedbr`` that make or answer for several runs: study, reproduce, replay, stress.
+"""The commands of ``fedbr`` beside run and resume: compare, study, reproduce, replay, verify and stress.
 
 Like all commands, they import what is slow to import only when they work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -23,7 +22,6 @@ from scenarios.cli.options import (
     RunId,
     ScenarioName,
     Seed,
-    Work,
     Workers,
     emit,
     exit_with_error,
@@ -33,16 +31,39 @@ from scenarios.cli.options import (
 
 if TYPE_CHECKING:
     from scenarios.host import Host, StopFlag
-    from scenarios.studies.sweep import Sweep
+    from scenarios.studies.sweep import Study
 
+_METHODS = "methods, separated by commas"
 several = typer.Typer(no_args_is_help=True, help="Studies over several seeds.")
+
+
+def compare(
+    scenario: ScenarioName,
+    overrides: Overrides = None,
+    methods: Annotated[str, typer.Option("--methods", help=_METHODS)] = "fedavg,fedprox,fedmlb,fedbr",
+    out: Out = Path("runs"),
+    run_id: RunId = None,
+    workers: Workers = None,
+    seed: Seed = None,
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run several methods on the same data, fleet and seed, and put them side by side.
+
+    With the --run-id of an earlier comparison, runs that it finished are not made again.
+    """
+    from scenarios.studies import compare as study
+
+    planned = study.plan(scenario, overrides or [], methods, seed, run_id)
+    _run_study(study.study(planned), out, workers, device, as_json, quiet)
 
 
 @several.command("budget")
 def study_budget(
     scenario: ScenarioName,
     overrides: Overrides = None,
-    methods: Annotated[str, typer.Option("--methods", help="methods, separated by commas")] = "fedavg,fedbr",
+    methods: Annotated[str, typer.Option("--methods", help=_METHODS)] = "fedavg,fedbr",
     nbytes: Annotated[str | None, typer.Option("--bytes", help='budgets of bytes: "1 MB,2 MB"')] = None,
     seconds: Annotated[str | None, typer.Option("--time", help='budgets of virtual time: "5 min,15 min"')] = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="how many, from the scenario's own seed on")] = 3,
@@ -62,14 +83,7 @@ def study_budget(
 
     wanted = study.budgets(nbytes, seconds)
     planned = study.plan(scenario, overrides or [], methods, wanted, seeds, seed, run_id)
-
-    def work(host: Host, launcher: Any, interrupt: StopFlag) -> dict[str, Any]:
-        return study.run(planned, wanted, host, launcher, interrupt)
-
-    def write(result: dict[str, Any], with_report: bool) -> Path:
-        return study.write(result, planned.name, with_report)
-
-    _study(planned, out, workers, device, as_json, quiet, work, write, study.show)
+    _run_study(study.study(planned, wanted), out, workers, device, as_json, quiet)
 
 
 def reproduce(
@@ -96,26 +110,16 @@ def reproduce(
     """
     from scenarios.config.load import ScenarioError
     from scenarios.papers import reproduce as study
-    from scenarios.papers import tables as shown
+    from scenarios.papers import tables
 
     if listed:
         rows = study.catalogue(name)
-        emit(rows, as_json, lambda: shown.show_catalogue(rows))
+        emit(rows, as_json, lambda: tables.show_catalogue(rows))
         return
     if name is None:
         raise ScenarioError(f"name a published figure: {', '.join(study.FIGURES)}; --list describes them")
     made = study.plan(name, scale, cells, overrides or [], seeds, seed, run_id, ema)
-
-    def work(host: Host, launcher: Any, interrupt: StopFlag) -> dict[str, Any]:
-        return study.run(made, host, launcher, interrupt)
-
-    def write(result: dict[str, Any], with_report: bool) -> Path:
-        return shown.write(made, result, with_report)
-
-    def show(result: dict[str, Any], page: Path) -> None:
-        shown.show(made, result, page)
-
-    _study(made.study, out, workers, device, as_json, quiet, work, write, show)
+    _run_study(tables.study(made), out, workers, device, as_json, quiet)
 
 
 def replay(
@@ -170,27 +174,22 @@ def stress(
     emit(result, as_json, lambda: study.show(result))
 
 
-def _study(
-    planned: Sweep,
-    out: Path,
-    workers: int | None,
-    device: str,
-    as_json: bool,
-    quiet: bool,
-    work: Work,
-    write: Callable[[dict[str, Any], bool], Path],
-    show: Callable[[dict[str, Any], Path], None],
-) -> None:
-    """Make the runs of a study that are missing, and leave its files; ``write`` takes whether to draw a report."""
+def _run_study(study: Study, out: Path, workers: int | None, device: str, as_json: bool, quiet: bool) -> NoReturn:
+    """Make the runs of a study that are not finished, write its files, and exit with its code."""
     from scenarios.host import choose_device
     from scenarios.studies import sweep
 
+    planned = study.sweep
     missing = sweep.pending(planned, out, choose_device(device))
     runs = [part.loaded for part in missing or planned.parts[:1]]
-    result = with_workers(runs, out, None, workers, device, quiet or as_json, work)
+
+    def work(host: Host, launcher: Any, interrupt: StopFlag) -> dict[str, Any]:
+        return sweep.run_all(planned, host, launcher, interrupt)
+
+    result = study.read_off(with_workers(runs, out, None, workers, device, quiet or as_json, work))
     stopped = sweep.is_interrupted(result, planned)
-    page = report_or_warning(lambda: write(result, not stopped)) or Path(result["folder"])
-    emit(result, as_json, lambda: show(result, page))
+    page = report_or_warning(lambda: sweep.write(study, result, with_report=not stopped)) or sweep.folder_of(result)
+    emit(result, as_json, lambda: study.show(result, page))
     if result.get("failed"):
         raise typer.Exit(exit_with_error(sweep.failures(result["failed"]), FAILED))
     raise typer.Exit(STOPPED if stopped else FINISHED)

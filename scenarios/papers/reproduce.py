@@ -6,21 +6,20 @@ off the runs is said in `reproduce_cells`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from coordinator.workers.launcher import WorkerLauncher
+from costmodel.units import nearest
 from edge.protocol.spelling import nearest
 from scenarios.config.load import ScenarioError, load
-from scenarios.host import Host
 from scenarios.papers import fedbr, fedmlb
-from scenarios.papers.cells import ReproductionPlan, changed, described, read_off, run_name
+from scenarios.papers.cells import ReproductionPlan, changed, described, run_name
 from scenarios.papers.moving_average import STARTS, Smoothing
 from scenarios.papers.spec import ACCURACY_AT, SCALES, PaperFigure, PaperPanel
 from scenarios.report.progress import TARGET
 from scenarios.studies.compare import check_options, check_settings
-from scenarios.studies.sweep import PlannedRun, Sweep, run_all
+from scenarios.studies.sweep import PlannedRun, Sweep
 
 FIGURES: dict[str, PaperFigure] = {**fedbr.FIGURES, **fedmlb.FIGURES}
 
@@ -122,11 +121,6 @@ def _needs(made: ReproductionPlan, group: str, rounds: int) -> dict[str, float]:
         for kind in kinds:
             needs[kind] = max(needs.get(kind, 0.0), limit)
     return needs
-
-
-def run(made: ReproductionPlan, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> dict[str, Any]:
-    """Make the runs and read the cells; the result is what ``reproduce --json`` prints. Errors as of `series`."""
-    return read_off(made, run_all(made.study, host, launcher, stopped))
 
 
 def catalogue(name: str | None = None) -> list[dict[str, Any]]:

@@ -5,20 +5,19 @@ Each of our values stands beside the published one, with the changes that were m
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from costmodel.units import format_bytes, format_seconds
-from edge.protocol.files import write_text
-from scenarios.papers.cells import MARKS, ReproductionPlan, changed
+from scenarios.papers.cells import MARKS, ReproductionPlan, changed, read_off
 from scenarios.papers.reproduce import FIGURES
 from scenarios.papers.spec import ACCURACY_AT, PAPER, TO_ACCURACY, PaperFigure, PaperPanel, PaperSetting
 from scenarios.report import bands as curves
 from scenarios.report.bands import PageTable
 from scenarios.report.csv_files import write_csv
-from scenarios.studies.sweep import MARK, lacks
+from scenarios.studies.sweep import Study, missing_note
 
 UNKNOWN = "setting unknown"
 CUT = "*"
@@ -38,7 +37,7 @@ def tables(made: ReproductionPlan, result: Mapping[str, Any]) -> list[PageTable]
             for row in made.rows
         ]
         mine = [cells[panel.name, row] for panel in panels for row in made.rows]
-        notes = [*_legend(mine), *_differences(mine), *lacks(result)]
+        notes = [*_legend(mine), *_differences(mine), *missing_note(result)]
         shown.append(PageTable(panels[0].title, header, rows, notes))
     return shown
 
@@ -136,15 +135,20 @@ PRINTED: dict[str, Callable[[float], str]] = {
 """As papers write them, so that no digit is lost."""
 
 
-def write(made: ReproductionPlan, result: Mapping[str, Any], with_report: bool = True) -> Path:
-    """Write the files beside the run folders; returns the report, or the folder without one."""
-    folder = Path(result["folder"])
-    write_text(folder / MARK, json.dumps({"study": made.study.kind, **result}, indent=1))
+def study(made: ReproductionPlan) -> Study:
+    """The reproduction of a figure's cells."""
+    return Study(made.study, partial(read_off, made), partial(draw, made), partial(show, made), write_tables)
+
+
+def write_tables(result: Mapping[str, Any], folder: Path) -> None:
+    """Write ``table.csv``, a row per cell."""
     keys = [key for key in result["cells"][0] if key not in ("ours", "nominal", "complete")]
     head = [*keys, "mean", "deviation", "nominal_mean"]
     write_csv(folder / "table.csv", head, (_csv_row(cell, keys) for cell in result["cells"]))
-    if not with_report:
-        return folder
+
+
+def draw(made: ReproductionPlan, result: Mapping[str, Any], folder: Path) -> Path:
+    """Write the report: the curves of each setting, and the paper's tables beside ours."""
     facts = {"figure": made.name, "scale": scale_text(made.scale), "seeds": ", ".join(map(str, result["seeds"]))}
     return curves.page(
         folder / "report.html",
@@ -219,7 +223,7 @@ def table(made: ReproductionPlan, panel: PaperPanel, result: Mapping[str, Any]) 
         texts += ["-" if cell[key] is None else show_amount(cell[key]) for key, show_amount in amounts]
         rows.append(texts)
     here = "" if made.limit(panel) == panel.limit else f"; here {limit_text(panel.measure, made.limit(panel))}"
-    notes = [f"changed: {mine[0]['changed']}", *lacks(result)]
+    notes = [f"changed: {mine[0]['changed']}", *missing_note(result)]
     if not all(all(cell["complete"]) for cell in mine) and panel.measure in ACCURACY_AT:
         notes.append("* not used up: a run ended before the budget")
     return curves.PageTable(f"{panel.name}: {panel.title}{here}", header, rows, notes)

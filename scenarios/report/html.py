@@ -20,7 +20,7 @@ from edge.protocol.files import write_text
 from scenarios.report import bottlenecks
 from scenarios.report.csv_files import csv_text
 from scenarios.report.progress import AMOUNTS, to_target
-from scenarios.report.run_reader import RecordedRun, find, open_runs, rows
+from scenarios.report.run_reader import RecordedRun, find, flat, open_runs, rows
 
 MAX_EVENTS = 200
 MOST_FAULTY = 20
@@ -253,7 +253,7 @@ def _against(run: RecordedRun, base: RecordedRun, kind: str, part: int) -> str:
 
 def _facts(run: RecordedRun, target: float | None) -> list[tuple[str, str]]:
     """What a reader must know of the setting, from the first run's scenario; what it does not say is left out."""
-    known = _flat(run.scenario)
+    known = flat(run.scenario)
     wanted = (
         ("scenario", "name", str),
         ("data", "data.name", str),
@@ -266,7 +266,7 @@ def _facts(run: RecordedRun, target: float | None) -> list[tuple[str, str]]:
     facts = [(name, show(known[key])) for name, key, show in wanted if known.get(key) is not None]
     if target is not None:
         facts.append(("target", f"{100 * target:g} %"))
-    source = _flat(run.environment).get("data.source")
+    source = flat(run.environment).get("data.source")
     if source:
         facts.append(("data from", str(source)))
     started = run.environment.get("started_utc")
@@ -275,7 +275,7 @@ def _facts(run: RecordedRun, target: float | None) -> list[tuple[str, str]]:
 
 def _environment(run: RecordedRun) -> list[tuple[str, str]]:
     shown = {key: value for key, value in run.environment.items() if key not in ELSEWHERE}
-    return [(key, str(value)) for key, value in _flat(shown).items()]
+    return [(key, str(value)) for key, value in flat(shown).items()]
 
 
 def _events(run: RecordedRun) -> tuple[int, list[sqlite3.Row]]:
@@ -303,14 +303,6 @@ def _target(runs: Sequence[RecordedRun], comparison: Mapping[str, Any] | None) -
     if stated is None:
         stated = runs[0].scenario.get("stop", {}).get("target_accuracy")
     return None if stated is None else float(stated)
-
-
-def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in nested.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
 
 
 def _shown(show: Callable[[float], str]) -> Callable[[float | None], str]:

@@ -175,7 +175,10 @@ def find(folder: Path) -> tuple[list[Path], Mapping[str, Any] | None]:
         comparison = json.loads(found.read_text(encoding="utf-8"))
         named = [Path(run["run_dir"]) for run in comparison["runs"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ReportError(f"{found} does not name the runs that were compared: {error!r}") from error
+        raise ReportError(
+            f"{found} does not name the runs that were compared: {error!r}; make the comparison again with --run-id "
+            f"{folder.resolve().name}, or name the folder of one of its runs"
+        ) from error
     return [run if run.is_dir() else folder / run.name for run in named], comparison
 
 
@@ -188,6 +191,14 @@ def rows(runs: Sequence[RecordedRun]) -> list[dict[str, Any]]:
             totals = {"bytes_so_far": point.nbytes, "nominal_bytes_so_far": point.nominal_nbytes}
             table.append(head | row._asdict() | totals)
     return table
+
+
+def flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as dotted keys."""
+    keys: dict[str, Any] = {}
+    for key, value in tables.items():
+        keys |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return keys
 
 
 def _parts(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:

@@ -7,23 +7,19 @@ that all budgets are read alike; `trail` says how. One folder holds a study: a r
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from coordinator.workers.launcher import WorkerLauncher
 from costmodel import units
-from edge.protocol.files import write_text
 from scenarios.config.load import ScenarioError
-from scenarios.host import Host
 from scenarios.report import bands as curves
 from scenarios.report.csv_files import write_csv
 from scenarios.report.progress import Trail, at_budget, spread, trail
 from scenarios.studies.compare import variants
-from scenarios.studies.sweep import MARK, PlannedRun, Sweep, lacks, run_all
+from scenarios.studies.sweep import PlannedRun, Study, Sweep, missing_note
 
-KIND = "budget"
 PARSE: dict[str, Callable[[str], float]] = {"bytes": units.nbytes, "time": units.seconds}
 EXAMPLES = {"bytes": '"1 MB,2 MB"', "time": '"5 min,15 min"'}
 READ_AS = "accuracy when last evaluated within the budget, mean ± deviation over seeds"
@@ -72,20 +68,18 @@ def plan(
     for seed in range(start, start + seeds):
         for loaded in first if seed == start else variants(name, overrides, methods, seed):
             parts.append(PlannedRun(f"{loaded.scenario.method}-seed{seed}", loaded, needs))
-    return Sweep(KIND, first[0].name, parts, run_id)
+    return Sweep("budget", first[0].name, parts, run_id)
 
 
-def run(
-    study: Sweep, wanted: Budgets, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
-) -> dict[str, Any]:
-    """Make the runs and read them; the result is what ``study budget --json`` prints. Errors as of `series.run_all`."""
-    return read_off(study, wanted, run_all(study, host, launcher, stopped))
+def study(planned: Sweep, wanted: Budgets) -> Study:
+    """The study of these budgets on the runs of a `plan`."""
+    return Study(planned, partial(read_off, planned, wanted), partial(draw, planned), show, write_tables)
 
 
-def read_off(study: Sweep, wanted: Budgets, done: Mapping[str, Any]) -> dict[str, Any]:
-    """Accuracy per budget and method from runs that have been made."""
-    methods = list(dict.fromkeys(part.loaded.scenario.method for part in study.parts))
-    seeds = list(dict.fromkeys(part.loaded.scenario.seed for part in study.parts))
+def read_off(planned: Sweep, wanted: Budgets, done: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``study budget --json`` prints, from what `run_all` returns: accuracy per budget and method."""
+    methods = list(dict.fromkeys(part.loaded.scenario.method for part in planned.parts))
+    seeds = list(dict.fromkeys(part.loaded.scenario.seed for part in planned.parts))
     trails = by_method(done["runs"])
     return {
         "methods": methods,
@@ -118,31 +112,40 @@ def _at(trails: Mapping[str, Sequence[Trail]], kind: str, amount: float) -> dict
 # --- what is left and shown -------------------------------------------------------------------------------------------
 
 
-def write(result: Mapping[str, Any], name: str, with_report: bool = True) -> Path:
-    """Write the study's files beside its run folders; returns the report, or the folder without one."""
-    folder = Path(result["folder"])
-    write_text(folder / MARK, json.dumps({"study": KIND, **result}, indent=1))
+def write_tables(result: Mapping[str, Any], folder: Path) -> None:
+    """Write ``table.csv``, a row per budget, method and seed, and ``curves.csv``, the points of the bands."""
     head = ["method", "seed", "kind", "budget", "accuracy", "round", "used_up"]
     write_csv(folder / "table.csv", head, _table_rows(result))
-    amounts = {kind: [row["budget"] for row in result[kind]] for kind in PARSE}
+    curves.write_csv(_bands(result), folder / "curves.csv")
+
+
+def _amounts_of(result: Mapping[str, Any]) -> dict[str, list[float]]:
+    return {kind: [row["budget"] for row in result[kind]] for kind in PARSE}
+
+
+def _bands(result: Mapping[str, Any]) -> list[curves.Band]:
     trails = by_method(result["runs"]).items()
-    bands = [
-        curves.band(method, kind, each, max(amounts[kind], default=None)) for kind in PARSE for method, each in trails
-    ]
-    curves.write_csv(bands, folder / "curves.csv")
-    if not with_report:
-        return folder
+    limits = {kind: max(amounts, default=None) for kind, amounts in _amounts_of(result).items()}
+    return [curves.band(method, kind, runs, limit) for kind, limit in limits.items() for method, runs in trails]
+
+
+def draw(planned: Sweep, result: Mapping[str, Any], folder: Path) -> Path:
+    """Write the report: a figure of the bands and a table per kind of budget."""
     caption = (
         f"Test accuracy when last evaluated, mean over {_seeds(result)}; the band is one sample deviation to either "
         "side. Dashed lines are budgets that were reached. A curve ends where the first of its runs ends."
     )
     return curves.page(
         folder / "report.html",
-        f"{name}: accuracy against budgets",
+        f"{planned.name}: accuracy against budgets",
         "Each method ran once per seed; all budgets are read off those runs. Bytes are counted on the messages, down "
         "and up, of all clients; time is the simulated fleet's.",
-        {"scenario": name, "methods": ", ".join(result["methods"]), "seeds": ", ".join(map(str, result["seeds"]))},
-        [("bands", curves.draw(bands, amounts), caption)],
+        {
+            "scenario": planned.name,
+            "methods": ", ".join(result["methods"]),
+            "seeds": ", ".join(map(str, result["seeds"])),
+        },
+        [("bands", curves.draw(_bands(result), _amounts_of(result)), caption)],
         [_table(result, kind) for kind in PARSE if result[kind]],
     )
 
@@ -176,7 +179,7 @@ def _table(result: Mapping[str, Any], kind: str) -> curves.PageTable:
     note = f"* not used up: a run ended before, by {' or '.join(ends)}; raise rounds.max or what else ended it"
     title = f"accuracy at budgets of {'bytes' if kind == 'bytes' else 'virtual time'}"
     return curves.PageTable(
-        title, ["budget", *methods], rows, [_how(result), *([note] if short else []), *lacks(result)]
+        title, ["budget", *methods], rows, [_how(result), *([note] if short else []), *missing_note(result)]
     )
 
 

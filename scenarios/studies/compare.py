@@ -1,31 +1,25 @@
-"""Several methods on the same data, fleet and seed: which reaches the target first, and what does it cost?
+"""Several methods on the same data, fleet and seed: which reaches the target first, and at what cost?
 
-Each method runs on to its limit; the target is a yardstick. Accuracies are also read at the smallest total of bytes,
-and at the smallest virtual time, that all methods have in common. One folder holds a comparison: a run folder per
-method, ``compare.json`` and ``report.html``.
+Each method runs to its limit; the target does not stop it. Accuracies are also read at the smallest total of bytes and
+at the smallest virtual time that all runs reached. One folder holds a comparison: a run folder per method,
+``compare.json`` and ``report.html``.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from coordinator.methods.registry import resolve
-from coordinator.records.store import read
-from coordinator.rounds.run import RunFailed
-from coordinator.workers.launcher import WorkerLauncher
-from coordinator.workers.task import PoolError, Stopped
-from edge.protocol.files import write_text
+from costmodel.units import nearest
 from edge.protocol.spelling import nearest
-from scenarios import runner
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.toml_source import COMMAND_LINE, parse
-from scenarios.host import Host, make_folder
-from scenarios.report import html
+from scenarios.report import html, terminal
+from scenarios.report.progress import at_budget, trail
+from scenarios.studies.sweep import PlannedRun, Study, Sweep
 
 OPTIONS = "method_options"
 
@@ -77,89 +71,48 @@ def check_options(overrides: Sequence[str], methods: Sequence[str]) -> None:
                 )
 
 
-def compare(
-    runs: Sequence[Loaded], host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
-) -> dict[str, Any]:
-    """Run each scenario to its limit; the result is what ``compare --json`` prints.
+def plan(
+    name: str, overrides: Sequence[str], methods: str, seed: int | None = None, run_id: str | None = None
+) -> Sweep:
+    """One run per method, each to its limit; ScenarioError as `variants` raises it."""
+    runs = variants(name, overrides, methods, seed)
+    parts = [PlannedRun(loaded.scenario.method, loaded, {}) for loaded in runs]
+    return Sweep("compare", runs[0].name, parts, run_id, mark="compare.json")
 
-    Where the user stops, the result covers the methods that came so far; `Stopped` if none did. A method that fails
-    costs the others nothing: it stands under ``failed`` with its reason; RunFailed if no method ended otherwise.
-    """
-    folder = make_folder(runs[0].name, host)
-    summaries: list[dict[str, Any]] = []
-    failed: dict[str, str] = {}
-    for loaded in runs:
-        method = loaded.scenario.method
-        try:
-            inside = replace(host, run_id=f"{folder.name}/{method}")
-            summaries.append(runner.run(loaded, inside, launcher, stopped, stop_at_target=False))
-        except (ScenarioError, Stopped) as error:
-            if not (summaries or failed):  # both leave no run folder behind
-                with contextlib.suppress(OSError):
-                    folder.rmdir()
-                raise
-            if isinstance(error, Stopped):
-                break
-            failed[method] = str(error)
-        except (RunFailed, PoolError) as error:
-            failed[method] = str(error)
-        if summaries and summaries[-1]["stopped_by"] == "user":
-            break
-    if not summaries:
-        raise RunFailed(failures(failed))
+
+def study(planned: Sweep) -> Study:
+    """The comparison of the runs of a `plan`."""
+    return Study(planned, partial(read_off, planned), partial(draw, planned), terminal.print_comparison)
+
+
+def read_off(planned: Sweep, done: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``compare --json`` prints, from what `run_all` returns."""
     return {
-        "target_accuracy": runs[0].scenario.stop.target_accuracy,
-        "runs": summaries,
-        **in_common(summaries),
-        **({"failed": failed} if failed else {}),
+        "target_accuracy": planned.parts[0].loaded.scenario.stop.target_accuracy,
+        "runs": [{key: value for key, value in run.items() if key != "name"} for run in done["runs"]],
+        **in_common(done["runs"]),
+        **({"failed": done["failed"]} if "failed" in done else {}),
     }
 
 
-def failures(failed: Mapping[str, str]) -> str:
-    """Which methods failed, and why."""
-    return "\n".join(f"{method} failed: {why}" for method, why in failed.items())
+def in_common(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The accuracy of each run at the smallest bytes, and at the smallest virtual time, that all runs reached."""
+    limits = {
+        "bytes": min(run["bytes_down"] + run["bytes_up"] for run in runs),
+        "seconds": min(run["virtual_seconds"] for run in runs),
+    }
+    trails = {run["method"]: trail(Path(run["run_dir"])) for run in runs}
+    return {
+        f"at_common_{name}": {
+            name: limits[name],
+            "accuracy": {method: at_budget(points, kind, limits[name]).accuracy for method, points in trails.items()},
+        }
+        for name, kind in (("bytes", "bytes"), ("seconds", "time"))
+    }
 
 
-def write(result: dict[str, Any], name: str, with_report: bool = True) -> Path:
-    """Write ``compare.json`` and the report beside the run folders; returns the report, or the folder without one."""
-    folders = [Path(run["run_dir"]) for run in result["runs"]]
-    folder = folders[0].parent
-    write_text(folder / "compare.json", json.dumps(result, indent=1))
-    if not with_report:
-        return folder
+def draw(planned: Sweep, result: Mapping[str, Any], folder: Path) -> Path:
+    """Write the report of the runs that were compared."""
     methods = ", ".join(run["method"] for run in result["runs"])
-    return html.build(folders, folder / "report.html", f"{name}: {methods}", result)
-
-
-def in_common(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Accuracy of each run at the smallest bytes, and at the smallest virtual time, that all runs reached."""
-    nbytes = min(run["bytes_down"] + run["bytes_up"] for run in summaries)
-    seconds = min(run["virtual_seconds"] for run in summaries)
-    curves = {run["method"]: curve(Path(run["run_dir"])) for run in summaries}
-    return {
-        "at_common_bytes": {"bytes": nbytes, "accuracy": {m: accuracy_at(c, nbytes, 1) for m, c in curves.items()}},
-        "at_common_seconds": {
-            "seconds": seconds,
-            "accuracy": {m: accuracy_at(c, seconds, 0) for m, c in curves.items()},
-        },
-    }
-
-
-Curve = list[tuple[float, float, float]]
-"""(virtual seconds, bytes, accuracy) after each evaluated round, running totals."""
-
-
-def curve(folder: Path) -> Curve:
-    """The accuracy curve of a run."""
-    points, nbytes = [], 0
-    for row in read(folder / "ledger.sqlite", "SELECT * FROM rounds ORDER BY round"):
-        nbytes += row["bytes_down"] + row["bytes_up"]
-        if row["accuracy"] is not None:
-            points.append((float(row["end_s"]), float(nbytes), float(row["accuracy"])))
-    return points
-
-
-def accuracy_at(points: Curve, limit: float, axis: int) -> float | None:
-    """The last accuracy that was reached within ``limit`` of seconds (axis 0) or bytes (axis 1)."""
-    within = [point[2] for point in points if point[axis] <= limit]
-    return within[-1] if within else None
+    runs = [Path(run["run_dir"]) for run in result["runs"]]
+    return html.build(runs, folder / "report.html", f"{planned.name}: {methods}", result)

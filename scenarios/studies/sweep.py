@@ -1,7 +1,7 @@
-"""Many runs in one folder, each going on until it is long enough for what is to be read off it.
+"""A sweep: several runs in one folder, each as long as its study needs. Studies, comparisons and papers are sweeps.
 
-Such a folder can be taken up again: runs that are finished stay as they are, others go on where they were broken off.
-Only folders that a study made are ever taken up, and within them only its own runs.
+An interrupted sweep is resumed by its run id: finished runs stay as they are, others go on from their last round.
+Only folders marked by the same kind of sweep are resumed, and within them only the planned runs.
 """
 
 from __future__ import annotations
@@ -26,38 +26,71 @@ from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.toml_source import renamed
 from scenarios.config.toml_writer import toml_text
 from scenarios.host import Host, check_folder, make_folder, run_lock
-from scenarios.report.progress import ProgressPoint, Trail, reached, trail
+from scenarios.report.progress import ProgressPoint, after, reached, trail
+from scenarios.report.run_reader import flat
 
 BUDGETS = "budgets"
-"""What ended a run that had gone on to all that was asked of it."""
+"""`stopped_by` of a run that met all its needs."""
 MARK = "study.json"
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a study."""
+    """One run of a sweep."""
 
     name: str
-    """Of its folder."""
+    """The name of its folder."""
     loaded: Loaded
     needs: Mapping[str, float]
-    """How far it has to go, as `progress.reached` reads it; rounds.max and the scenario's budgets may end it first."""
+    """How far it has to go, as `progress.reached` reads it; rounds.max and the scenario's budgets may end it first.
+    Empty: to its limit."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A folder and the runs that belong into it."""
+    """A folder and the runs planned in it."""
 
     kind: str
-    """What the folder says of itself, so that no other study takes it up."""
+    """Written into the folder's mark, so that no other sweep resumes it."""
     name: str
-    """Of the folder above the run id; all scenarios of ``parts`` bear it, since their runs lie below it."""
+    """The folder above the run id, and the name of every scenario in ``parts``: runs are placed by that name."""
     parts: Sequence[PlannedRun]
     run_id: str | None = None
+    mark: str = MARK
+    """The file that marks the folder from its creation on, and holds the result at the end."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """A sweep, and how its result is read, written and shown."""
+
+    sweep: Sweep
+    read_off: Callable[[Mapping[str, Any]], dict[str, Any]]
+    """From what `run_all` returns to the result, which ``--json`` prints."""
+    draw: Callable[[Mapping[str, Any], Path], Path]
+    """(result, folder) -> the HTML report written there."""
+    show: Callable[[Mapping[str, Any], Path], None]
+    """Prints the result; the path is the report's, or the folder's where there is no report."""
+    write_tables: Callable[[Mapping[str, Any], Path], None] = lambda result, folder: None
+    """(result, folder): writes the CSV files."""
+
+
+def write(study: Study, result: Mapping[str, Any], with_report: bool) -> Path:
+    """Write the files of a study beside its run folders; returns the report, or the folder without one."""
+    folder = folder_of(result)
+    write_text(folder / study.sweep.mark, json.dumps({"study": study.sweep.kind, **result}, indent=1))
+    study.write_tables(result, folder)
+    return study.draw(result, folder) if with_report else folder
+
+
+def folder_of(result: Mapping[str, Any]) -> Path:
+    """The folder of a sweep, given its result."""
+    return Path(result["runs"][0]["run_dir"]).parent
 
 
 def pending(study: Sweep, out: Path, device: str) -> list[PlannedRun]:
-    """The runs that are still to be made; ScenarioError if the folder is not this study's or holds other runs."""
+    """The runs that are not finished; ScenarioError if the folder belongs to another sweep or holds other runs."""
+    check_folder(study.name, Host(out, 1, device, study.run_id), may_exist=True)
     folder = _known(study, out)
     if folder is None:
         return list(study.parts)
@@ -69,11 +102,11 @@ def pending(study: Sweep, out: Path, device: str) -> list[PlannedRun]:
 
 
 def run_all(study: Sweep, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> dict[str, Any]:
-    """Make the runs that are missing; returns ``folder``, ``runs``, and what failed or is missing if anything is.
+    """Make the runs that are not finished; returns ``folder``, ``runs``, and ``failed`` and ``missing`` if any are.
 
-    ``runs`` are summaries with the run's ``name``; ``stopped_by`` is "budgets" where the run went on as far as it
-    should. Where the user stops, the result covers the runs that came so far; `Stopped` if none did. RunFailed if no
-    run ended otherwise.
+    ``runs`` are summaries with the run's ``name``; ``stopped_by`` is "budgets" where a run met its needs. A run that
+    fails does not end the others; RunFailed if none of them has a summary. If the user stops the sweep, the result
+    covers the runs so far; `Stopped` if there are none.
     """
     host = replace(host, run_id=study.run_id)
     pending(study, host.out, host.device)  # or refuse before anything is made
@@ -97,7 +130,7 @@ def _made(
             summaries.append(_make(part, place, host, launcher, stopped))
         except (ScenarioError, Stopped) as error:
             if not (summaries or failed):
-                _discard(folder)
+                _discard(folder, study.mark)
                 raise
             if isinstance(error, Stopped):
                 break
@@ -113,29 +146,29 @@ def _made(
     return {"folder": str(folder), "runs": summaries, **{key: value for key, value in lacking.items() if value}}
 
 
-def lacks(result: Mapping[str, Any]) -> list[str]:
-    """A line for a reader of means if some of their runs are not there."""
+def missing_note(result: Mapping[str, Any]) -> list[str]:
+    """A note for tables of means over runs of which some are missing."""
     return [f"without the runs that are missing: {', '.join(result['missing'])}"] if "missing" in result else []
 
 
 def failures(failed: Mapping[str, str]) -> str:
-    """Which runs failed, and why."""
+    """The runs that failed, each with its reason."""
     return "\n".join(f"{name} failed: {why}" for name, why in failed.items())
 
 
 def is_interrupted(result: Mapping[str, Any], study: Sweep) -> bool:
-    """Whether the user ended it before all runs had ended."""
+    """Whether the user stopped the sweep before all runs had ended."""
     runs, failed = result["runs"], result.get("failed", {})
     return len(runs) + len(failed) < len(study.parts) or any(run["stopped_by"] == USER for run in runs)
 
 
 def _known(study: Sweep, out: Path) -> Path | None:
-    """The study's folder, if it is to be taken up again."""
+    """The folder to resume; None if it is to be created. ScenarioError for one that is not marked by this kind."""
     folder = out / study.name / (study.run_id or "")
     if study.run_id is None or not folder.exists():
         return None
     try:
-        kind = json.loads((folder / MARK).read_text(encoding="utf-8"))["study"]
+        kind = json.loads((folder / study.mark).read_text(encoding="utf-8"))["study"]
     except (OSError, ValueError, KeyError, TypeError):
         kind = None
     if kind != study.kind:
@@ -144,26 +177,26 @@ def _known(study: Sweep, out: Path) -> Path | None:
 
 
 def _new(study: Sweep, host: Host) -> Path:
-    check_folder(study.name, host)
-    return make_folder(study.name, host, lambda folder: write_text(folder / MARK, json.dumps({"study": study.kind})))
+    mark = json.dumps({"study": study.kind})
+    return make_folder(study.name, host, lambda folder: write_text(folder / study.mark, mark))
 
 
-def _discard(folder: Path) -> None:
-    """Remove a study's folder if nothing but its mark is in it."""
-    if [path.name for path in folder.iterdir()] == [MARK]:
+def _discard(folder: Path, mark: str) -> None:
+    """Remove a sweep's folder if there is nothing but its mark in it."""
+    if [path.name for path in folder.iterdir()] == [mark]:
         with contextlib.suppress(OSError):
-            (folder / MARK).unlink()
+            (folder / mark).unlink()
             folder.rmdir()
 
 
 def _make(
     part: PlannedRun, place: Path, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
 ) -> dict[str, Any]:
-    until = _Until(part.needs, stopped, host.on_round)
-    inside = replace(host, run_id=f"{place.parent.name}/{part.name}", on_round=until.heard)
     points = trail(place) if has_rounds(place / "ledger.sqlite") else ()
-    if points and not reached(points, part.needs):  # unfinished, or shorter than what is now asked
-        until.remember(points)
+    is_begun = bool(points) and not reached(points, part.needs)  # unfinished, or shorter than its needs now are
+    until = _Until(part.needs, points[-1] if is_begun else None, stopped, host.on_round)
+    inside = replace(host, run_id=f"{place.parent.name}/{part.name}", on_round=until.on_round)
+    if is_begun:
         loaded = builder.on_device(part.loaded, host.device)
         return _ended(part, place, runner.resume(loaded, inside, place, launcher, until))
     _clear(place)
@@ -171,7 +204,7 @@ def _make(
 
 
 def _clear(place: Path) -> None:
-    """Remove what a run left that was broken off before its first round; ScenarioError if anything else is there."""
+    """Remove the files of a run that ended before its first round; ScenarioError if anything else is there."""
     run_folder.discard(place)
     if place.exists():
         left = next((path for path in sorted(place.rglob("*")) if path.is_symlink() or not path.is_dir()), place)
@@ -186,35 +219,30 @@ def _ended(part: PlannedRun, place: Path, summary: Mapping[str, Any]) -> dict[st
 
 
 class _Until:
-    """Asks a run to end when it has gone on as far as it should, or when the user asks."""
+    """The stop flag of a run: set when the run has met its needs, or by the user."""
 
     def __init__(
-        self, needs: Mapping[str, float], stopped: Callable[[], bool], on_round: Callable[[RoundFinished], None]
+        self,
+        needs: Mapping[str, float],
+        last: ProgressPoint | None,
+        stopped: Callable[[], bool],
+        on_round: Callable[[RoundFinished], None],
     ) -> None:
-        self._needs, self._stopped, self._on_round = needs, stopped, on_round
-        self._nominal = self._best = 0.0
+        self._needs, self._last, self._stopped, self._on_round = needs, last, stopped, on_round
         self._is_enough = False
 
-    def remember(self, points: Trail) -> None:
-        """The run goes on from the last of these."""
-        self._nominal, self._best = points[-1].nominal_nbytes, points[-1].best
-
-    def heard(self, progress: RoundFinished) -> None:
+    def on_round(self, finished: RoundFinished) -> None:
         """A round has been committed."""
-        row = progress.row
-        self._nominal += row.nominal_bytes
-        self._best = max(self._best, row.accuracy or 0.0)
-        nbytes = progress.bytes_down + progress.bytes_up
-        point = ProgressPoint(row.round + 1, row.end_s, nbytes, self._nominal, row.accuracy, self._best)
-        self._is_enough = reached((point,), self._needs)
-        self._on_round(progress)
+        self._last = after(self._last, finished.row)
+        self._is_enough = reached((self._last,), self._needs)
+        self._on_round(finished)
 
     def __call__(self) -> bool:
         return self._is_enough or self._stopped()
 
 
 def _is_finished(place: Path, part: PlannedRun, device: str) -> bool:
-    """Whether a run is there and long enough; ScenarioError if it is one of another scenario."""
+    """Whether a run is there and long enough; ScenarioError if it has another scenario."""
     file = place / "scenario.toml"
     if not file.is_file():
         return False
@@ -233,18 +261,15 @@ def _summary(place: Path) -> dict[str, Any]:
 
 def _refuse_other(file: Path, text: str) -> None:
     try:
+<<<<<<< HEAD
         before = _flat(renamed(tomllib.loads(file.read_text(encoding="utf-8")), set()))
+=======
+        before = flat(tomllib.loads(file.read_text(encoding="utf-8")))
+>>>>>>> 56b7f42 (Make a comparison a sweep that can be taken up again)
     except (OSError, ValueError) as error:
         raise ScenarioError(f"{file} cannot be read: {error}; choose another --run-id") from None
-    now = _flat(tomllib.loads(text))
+    now = flat(tomllib.loads(text))
     for key in sorted({*before, *now}):
         if before.get(key) != now.get(key):
             was, wanted = ("not set" if value is None else repr(value) for value in (before.get(key), now.get(key)))
             raise ScenarioError(f"{file.parent} was made with {key} {was}, now {wanted}; choose another --run-id")
-
-
-def _flat(tables: Mapping[str, Any], at: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tables.items():
-        flat |= _flat(value, f"{at}{key}.") if isinstance(value, Mapping) else {f"{at}{key}": value}
-    return flat

@@ -60,7 +60,11 @@ def test_a_run_is_long_enough_once_all_its_needs_are_met() -> None:
     assert reached(RUN, {"bytes": 300, "time": 5.0, "accuracy": 0.6})
     assert not reached(RUN, {"bytes": 300, "time": 5.1})
     assert not reached(RUN[:1], {"bytes": 300})
-    assert not reached((), {})
+    assert not reached((), {"rounds": 0})
+
+
+def test_a_run_without_needs_goes_on_to_its_limit() -> None:
+    assert not reached(RUN, {})
 
 
 def test_a_mean_is_over_all_seeds_or_none() -> None:

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError
+from scenarios.host import Host
 from scenarios.report import terminal
-from scenarios.studies.compare import accuracy_at, variants
-
-CURVE = [(1.0, 100.0, 0.2), (2.0, 200.0, 0.6), (3.0, 300.0, 0.5)]
+from scenarios.studies.compare import plan, variants
+from scenarios.studies.sweep import is_interrupted, run_all
 
 
 def refusal(methods: str, *overrides: str) -> str:
     with pytest.raises(ScenarioError) as caught:
         variants("digits", overrides, methods)
     return str(caught.value)
-
-
-def test_accuracy_at_a_limit_is_the_last_one_within_it() -> None:
-    assert accuracy_at(CURVE, 2.5, axis=0) == 0.6
-    assert accuracy_at(CURVE, 300.0, axis=1) == 0.5
-    assert accuracy_at(CURVE, 99.0, axis=1) is None
 
 
 def test_an_option_goes_to_the_methods_that_have_it() -> None:
@@ -93,7 +90,7 @@ def test_runs_are_read_at_what_all_have_in_common(compared: Path) -> None:
     result = result_of(compared)
     fedavg, fedbr = result["runs"]
 
-    assert set(result) == {"target_accuracy", "runs", "at_common_bytes", "at_common_seconds"}
+    assert set(result) == {"study", "target_accuracy", "runs", "at_common_bytes", "at_common_seconds"}
     assert result["at_common_bytes"]["bytes"] == fedbr["bytes_down"] + fedbr["bytes_up"]
     assert result["at_common_bytes"]["accuracy"]["fedbr"] == fedbr["accuracy"]
     assert result["at_common_seconds"]["seconds"] == fedavg["virtual_seconds"]
@@ -122,6 +119,64 @@ def test_a_comparison_can_be_reported_again(compared: Path, tmp_path: Path) -> N
     assert len((tmp_path / "rounds.csv").read_text().splitlines()) == 1 + 2 * 2
 
 
+def test_a_comparison_that_was_interrupted_is_taken_up_again(
+    compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "digits" / "both"
+    shutil.copytree(compared, folder)
+    words = ["rounds.max=2", "stop.target_accuracy=0.05", "--out", str(tmp_path), "--run-id", "both", "--json"]
+    compare = ["compare", "digits", "--methods", "fedavg,fedbr", "--workers", "1", *words]
+    (folder / "compare.json").write_text('{"study": "compare"}')  # as it stands until the first run has ended
+    db = sqlite3.connect(folder / "fedbr" / "ledger.sqlite")
+    with db:
+        db.execute("DELETE FROM meta WHERE key = 'summary'")  # as a run that was killed leaves it
+    db.close()
+    before = {path.parent.name: path.stat().st_mtime_ns for path in folder.glob("*/ledger.sqlite")}
+
+    assert main.run_command(["report", str(folder)]) == 2
+    assert "make the comparison again with --run-id both" in capsys.readouterr().err
+    assert main.run_command(compare) == 0
+    capsys.readouterr()
+    assert (folder / "fedavg" / "ledger.sqlite").stat().st_mtime_ns == before["fedavg"]
+    assert (folder / "fedbr" / "ledger.sqlite").stat().st_mtime_ns != before["fedbr"]
+    again, first = result_of(folder), result_of(compared)
+    assert again["at_common_bytes"] == first["at_common_bytes"]
+    assert [run["model_sha256"] for run in again["runs"]] == [run["model_sha256"] for run in first["runs"]]
+
+    assert main.run_command([*compare, "seed=1"]) == 2
+    assert "fedavg was made with seed 0, now 1; choose another --run-id" in capsys.readouterr().err
+
+
+def test_a_run_that_the_user_stopped_goes_on_to_its_limit(tmp_path: Path) -> None:
+    planned = plan("digits", ["rounds.max=3"], "fedavg", run_id="a")
+    rounds = 0
+
+    def count(finished: object) -> None:
+        nonlocal rounds
+        rounds += 1
+
+    host = Host(tmp_path, 1, "cpu", on_round=count)
+    with WorkerLauncher() as launcher:
+        first = run_all(planned, host, launcher, lambda: rounds == 1)
+        again = run_all(planned, host, launcher, lambda: False)
+
+    assert is_interrupted(first, planned)
+    assert [run["stopped_by"] for run in first["runs"]] == ["user"]
+    assert not is_interrupted(again, planned)
+    assert [(run["rounds"], run["stopped_by"]) for run in again["runs"]] == [(3, "rounds")]
+
+
+def test_a_folder_that_no_comparison_made_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "digits" / "a").mkdir(parents=True)
+    words = ["compare", "digits", "--methods", "fedavg", "--out", str(tmp_path), "--run-id"]
+    assert main.run_command([*words, "a"]) == 2
+    assert "exists already and is no compare study; choose another --run-id" in capsys.readouterr().err
+    assert main.run_command([*words, "a/b"]) == 2
+    assert "must be the name of a folder" in capsys.readouterr().err
+    assert main.run_command([*words, "a" * 300]) == 2
+    assert "must not be longer than 241 bytes" in capsys.readouterr().err
+
+
 def test_a_method_that_fails_costs_the_others_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["rounds.max=1", "method_options.lambda1=1e29", "--out", str(tmp_path), "--run-id", "a", "--workers", "1"]
     assert main.run_command(["compare", "digits", "--methods", "fedmlb,fedavg", *words, "--json"]) == 3
@@ -131,5 +186,5 @@ def test_a_method_that_fails_costs_the_others_nothing(tmp_path: Path, capsys: py
     assert [run["method"] for run in result["runs"]] == ["fedavg"]
     assert list(result["failed"]) == ["fedmlb"]
     assert captured.err.startswith("fedbr: fedmlb failed: ")
-    assert result_of(tmp_path / "digits" / "a") == result
+    assert result_of(tmp_path / "digits" / "a") == {"study": "compare", **result}
     assert "fedavg" in (tmp_path / "digits" / "a" / "report.html").read_text()
