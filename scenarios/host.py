@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import glob
 import logging
 import os
@@ -24,7 +23,7 @@ from types import FrameType
 from coordinator.records.store import read
 from coordinator.rounds.run import RoundFinished
 from coordinator.workers.sockets import RemoteAccess
-from edge.protocol.files import is_temporary, write_bytes, write_text
+from edge.protocol.files import folder_lock, is_temporary, write_bytes, write_text
 from scenarios import run_folder
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.toml_writer import toml_text
@@ -189,16 +188,13 @@ def reset_run_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def run_lock(folder: Path) -> Iterator[None]:
-    """Hold a run folder; ScenarioError if another process does. It lets go of it however it ends."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
+    """Lock a run folder until the context or the process ends; ScenarioError if another process has locked it."""
+    with contextlib.ExitStack() as lock:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock.enter_context(folder_lock(folder.resolve()))
         except BlockingIOError:
             raise ScenarioError(f"run folder {folder}: another process is at work on this run") from None
         yield
-    finally:
-        os.close(handle)
 
 
 def _refuse_existing(folder: Path) -> None:

@@ -1,13 +1,12 @@
-"""Folders and files of the cache that are complete or absent, whoever builds them and whenever they are killed.
+"""Folders and files of the cache that are whole or absent, whenever the processes that build them are killed.
 
-A lock lets one process work while the others wait: sixty-four workers must not decode the same set sixty-four times.
+A lock lets one process work while the others wait: sixty-four workers must not decode the same data set sixty-four
+times.
 """
 
 from __future__ import annotations
 
-import fcntl
 import glob
-import os
 import shutil
 import sys
 import tempfile
@@ -15,12 +14,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from filelock import FileLock
+
 from edge.data.registry import DataError
 from edge.protocol import files
 
 
 class CacheError(DataError):
-    """The cache cannot be written; the text names the place and the reason."""
+    """The cache cannot be written; the text names the path and the reason."""
 
 
 def build_once(final: Path, fill: Callable[[Path], None]) -> Path:
@@ -37,7 +38,7 @@ def build_once(final: Path, fill: Callable[[Path], None]) -> Path:
 def text_once(final: Path, make: Callable[[], str]) -> str:
     """The text of a small file, which is written if it is not there yet.
 
-    It is made anew each time where the cache cannot be written; the log of the worker says so.
+    Where the cache cannot be written, the text is made again by each caller, and the log of the worker says so.
     """
     if not final.exists():
         try:
@@ -49,15 +50,15 @@ def text_once(final: Path, make: Callable[[], str]) -> str:
 
 
 def warn_cache_unusable(error: CacheError) -> None:
-    """Tell in the log of the worker why something takes longer than it need."""
-    with suppress(OSError):  # that disk may be full as well
+    """Say in the log of the worker why its start takes longer than with a cache."""
+    with suppress(OSError):  # the log's disk may be full as well
         print(f"{error}; going on without it", file=sys.stderr, flush=True)
 
 
 def _once(final: Path, work: Callable[[], None]) -> None:
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(final.with_name(f".{final.name}.lock")):
+        with _lock(final.with_name(f".{final.name}.lock")):
             if not final.exists():
                 work()
     except OSError as error:
@@ -65,42 +66,25 @@ def _once(final: Path, work: Callable[[], None]) -> None:
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Hold a lock file, which is removed again; the kernel frees it if its holder is killed."""
-    while True:
-        handle = _opened(path)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            if not _lies_at(handle, path):  # whom we have waited for has removed it
-                continue
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
-            return
-        finally:
-            os.close(handle)
-
-
-def _opened(lock: Path) -> int:
+def _lock(path: Path) -> Iterator[None]:
+    """Hold a lock file, and remove it afterwards; the kernel releases it if its process is killed."""
+    lock = FileLock(path, fallback_to_soft=False)
     try:
-        return files.opened_lock(lock)
+        lock.acquire()
     except OSError as error:
-        raise OSError(error.errno, f"{lock.name}: {error.strerror}") from None
-
-
-def _lies_at(handle: int, path: Path) -> bool:
+        raise OSError(error.errno, f"{path.name}: {error.strerror}") from None
     try:
-        return os.path.samestat(os.fstat(handle), path.lstat())
-    except FileNotFoundError:
-        return False
+        yield
+    finally:
+        path.unlink(missing_ok=True)  # a process that waits for this file sees that it has no name, and makes a new one
+        lock.release()
 
 
 def _build(final: Path, fill: Callable[[Path], None]) -> None:
     prefix = f".{final.name}-"
-    for left in final.parent.glob(f"{glob.escape(prefix)}*"):
-        if files.is_temporary(left, prefix):  # we hold the lock, so whoever began this one is dead
-            shutil.rmtree(left, ignore_errors=True)
+    for abandoned in final.parent.glob(f"{glob.escape(prefix)}*"):
+        if files.is_temporary(abandoned, prefix):  # we hold the lock, so the process that made it has been killed
+            shutil.rmtree(abandoned, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=final.parent, prefix=prefix) as folder:
         part = Path(folder) / "new"
         part.mkdir()

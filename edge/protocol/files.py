@@ -1,6 +1,7 @@
-"""Files that are whole or absent: written beside their place, flushed to the disk, renamed. No link is ever followed.
+"""Files that are whole or absent: written beside their place, flushed to the disk, renamed. And locks on folders.
 
-A link in a file's place is replaced when it is written, and is an error when it is read; so are devices and pipes.
+No link is ever followed. A link in a file's place is replaced when the file is written, and is an error when it is
+read; so are devices and pipes.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+from filelock import lock_descriptor
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
@@ -24,21 +26,21 @@ MODE = 0o644
 def write_bytes(path: Path, content: bytes, writer: str = "") -> None:
     """Raises OSError that names ``path`` if the disk refuses; then nothing is left that was not there before.
 
-    ``writer`` tells those apart that may write the same file at the same time.
+    ``writer`` keeps the temporary names of processes apart that may write the same file at the same time.
     """
     part = path.with_name(f"{path.name}{writer}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.unlink(missing_ok=True)  # left by one who was killed; or a link that somebody has put there
+        part.unlink(missing_ok=True)  # left by a process that was killed; or a link
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, MODE), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
-    except OSError as error:  # which knows no name where it was the writing that failed
+    except OSError as error:  # an error of `write` names no file
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
-        with suppress(OSError):  # a disk that can only be read refuses this as well, even if there is nothing
+        with suppress(OSError):  # a read-only disk refuses this even where there is no such file
             part.unlink()
 
 
@@ -54,28 +56,35 @@ def write_vectors(path: Path, named: Mapping[str, NDArray[np.generic]], writer: 
 
 def opened(path: Path) -> BinaryIO:
     """An ordinary file, open for reading; OSError that names it if it is a link, a device, a pipe or a folder."""
-    return os.fdopen(_ordinary(path, os.O_RDONLY), "rb")
-
-
-def opened_lock(path: Path) -> int:
-    """The descriptor of an ordinary file, made if there is none; what is in it stays. OSError as of `opened`."""
-    return _ordinary(path, os.O_RDWR | os.O_CREAT)
-
-
-def is_temporary(path: Path, prefix: str, suffix: str = "") -> bool:
-    """Whether it is a folder, and no link, of a name that `tempfile` makes of these."""
-    made = re.escape(prefix) + "[a-z0-9_]{8}" + re.escape(suffix)
-    return re.fullmatch(made, path.name) is not None and not path.is_symlink() and path.is_dir()
-
-
-def _ordinary(path: Path, how: int) -> int:
     try:
-        handle = os.open(path, how | os.O_NOFOLLOW | os.O_NONBLOCK, MODE)  # a pipe would have us wait for its writer
+        # a pipe would have us wait for its writer
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise OSError(errno.ELOOP, "is a link", str(path)) from None
         raise
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise OSError(errno.EINVAL, "is no ordinary file", str(path))
-    return handle
+    return os.fdopen(descriptor, "rb")
+
+
+@contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Hold an exclusive lock on a folder, of which nothing is written; the kernel releases it if the process is killed.
+
+    BlockingIOError if another process holds it, OSError if it is no folder or a link.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)  # not inherited by programs started here
+    try:
+        if not lock_descriptor(descriptor, blocking=False):
+            raise BlockingIOError(errno.EWOULDBLOCK, "is locked by another process", str(folder))
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_temporary(path: Path, prefix: str, suffix: str = "") -> bool:
+    """Whether a path is a folder, and no link, of a name that `tempfile` makes of this prefix and suffix."""
+    pattern = re.escape(prefix) + "[a-z0-9_]{8}" + re.escape(suffix)
+    return re.fullmatch(pattern, path.name) is not None and not path.is_symlink() and path.is_dir()

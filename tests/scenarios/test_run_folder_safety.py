@@ -290,7 +290,7 @@ def test_a_lock_or_a_beginning_in_the_cache_that_is_a_link_harms_nothing(preciou
     cache = tmp_path / "cache"
     cache.mkdir()
     (cache / ".a.lock").symlink_to(precious)
-    with pytest.raises(CacheError, match=r"cannot write to the cache .*/a: .a.lock: is a link"):
+    with pytest.raises(CacheError, match=r"cannot write to the cache .*/a: .a.lock: Too many levels of symbolic links"):
         build_once(cache / "a", lambda folder: None)
     assert text_once(cache / "a", lambda: "made") == "made"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edge.protocol import client_state
-from edge.protocol.files import opened, opened_lock, write_bytes, write_text
+from edge.protocol.files import folder_lock, opened, write_bytes, write_text
 from tests.toy import vector
 
 
@@ -67,11 +67,16 @@ def test_only_ordinary_files_are_opened(precious: Path, tmp_path: Path) -> None:
         assert file.read() == b"years of work"
 
 
-def test_a_file_that_is_locked_keeps_what_is_in_it(precious: Path, tmp_path: Path) -> None:
-    os.close(opened_lock(precious))
-    os.close(opened_lock(tmp_path / "new.lock"))
-    assert precious.read_text() == "years of work"
-    assert (tmp_path / "new.lock").read_bytes() == b""
+def test_a_folder_is_locked_once_and_through_no_link(tmp_path: Path) -> None:
+    folder, link = tmp_path / "run", tmp_path / "link"
+    folder.mkdir()
+    link.symlink_to(folder)
+    with folder_lock(folder), pytest.raises(BlockingIOError, match="run"), folder_lock(folder):
+        pass
+    with folder_lock(folder):
+        assert list(folder.iterdir()) == []
+    with pytest.raises(NotADirectoryError), folder_lock(link):
+        pass
 
 
 def test_what_a_client_keeps_is_neither_read_nor_written_through_a_link(precious: Path, tmp_path: Path) -> None:
