@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import logging
 import os
 import re
 import secrets
-import shutil
 import signal
 import sqlite3
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,7 +20,7 @@ from types import FrameType
 from coordinator.records.store import read
 from coordinator.rounds.run import RoundFinished
 from coordinator.workers.sockets import RemoteAccess
-from edge.protocol.files import folder_lock, is_temporary, write_bytes, write_text
+from edge.protocol.files import folder_lock, write_bytes, write_folder, write_text
 from scenarios import run_folder
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.toml_writer import toml_text
@@ -34,7 +31,7 @@ PROBE_NBYTES = 4096
 """A disk that is full still takes names of files."""
 
 SCRATCH_NAME_NBYTES = len("..new-12345678")
-"""More than its name, while a run folder is made"""
+"""Bytes that the name of a run folder is longer while `write_folder` fills it."""
 
 
 @dataclass(frozen=True)
@@ -155,17 +152,8 @@ def make_folder(name: str, host: Host, fill: Callable[[Path], None] = lambda fol
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     folder = host.out / name / (host.run_id or f"{stamp}-{secrets.token_hex(2)}")
     _refuse_existing(folder)
-    prefix = f".{folder.name}.new-"
     with _writing(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        for left in folder.parent.glob(f"{glob.escape(prefix)}*"):  # by one who was killed, or is to be refused anyway
-            if is_temporary(left, prefix):
-                shutil.rmtree(left, ignore_errors=True)
-        with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent) as scratch:
-            part = Path(scratch) / "new"
-            part.mkdir()
-            fill(part)
-            part.rename(folder)
+        write_folder(folder, fill)
     return folder
 
 

@@ -6,10 +6,7 @@ times.
 
 from __future__ import annotations
 
-import glob
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,7 +28,7 @@ def build_once(final: Path, fill: Callable[[Path], None]) -> Path:
     CacheError if the cache cannot be written.
     """
     if not final.exists():
-        _once(final, lambda: _build(final, fill))
+        _once(final, lambda: files.write_folder(final, fill))
     return final
 
 
@@ -78,15 +75,3 @@ def _lock(path: Path) -> Iterator[None]:
     finally:
         path.unlink(missing_ok=True)  # a process that waits for this file sees that it has no name, and makes a new one
         lock.release()
-
-
-def _build(final: Path, fill: Callable[[Path], None]) -> None:
-    prefix = f".{final.name}-"
-    for abandoned in final.parent.glob(f"{glob.escape(prefix)}*"):
-        if files.is_temporary(abandoned, prefix):  # we hold the lock, so the process that made it has been killed
-            shutil.rmtree(abandoned, ignore_errors=True)
-    with tempfile.TemporaryDirectory(dir=final.parent, prefix=prefix) as folder:
-        part = Path(folder) / "new"
-        part.mkdir()
-        fill(part)
-        part.rename(final)

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written beside their place, flushed to the disk, renamed. And locks on folders.
+"""Files and folders that are whole or absent: written under another name, then renamed. And locks on folders.
 
 No link is ever followed. A link in a file's place is replaced when the file is written, and is an error when it is
 read; so are devices and pipes.
@@ -7,10 +7,13 @@ read; so are devices and pipes.
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import re
+import shutil
 import stat
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -24,7 +27,7 @@ MODE = 0o644
 
 
 def write_bytes(path: Path, content: bytes, writer: str = "") -> None:
-    """Raises OSError that names ``path`` if the disk refuses; then nothing is left that was not there before.
+    """Write a file and flush it to the disk. OSError names ``path``, and then leaves nothing that was not there before.
 
     ``writer`` keeps the temporary names of processes apart that may write the same file at the same time.
     """
@@ -52,6 +55,23 @@ def write_text(path: Path, text: str) -> None:
 def write_vectors(path: Path, named: Mapping[str, NDArray[np.generic]], writer: str = "") -> None:
     """A safetensors file of named arrays."""
     write_bytes(path, save(dict(named)), writer)
+
+
+def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
+    """Make a new folder with what ``fill(empty folder)`` writes: filled under another name, then renamed. OSError.
+
+    A half filled folder of a process that was killed is removed. So one process fails if two make the same folder.
+    """
+    prefix = f".{folder.name}.new-"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    for abandoned in folder.parent.glob(f"{glob.escape(prefix)}*"):
+        if is_temporary(abandoned, prefix):
+            shutil.rmtree(abandoned, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent) as temporary:
+        part = Path(temporary) / "new"
+        part.mkdir()
+        fill(part)
+        part.rename(folder)
 
 
 def opened(path: Path) -> BinaryIO:

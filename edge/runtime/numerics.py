@@ -1,7 +1,7 @@
-"""What decides about last bits beside scenario, seed and data: versions of what computes, and the type of processor.
+"""The fingerprint of a machine's arithmetic: versions of the computing libraries, and the type of processor.
 
 Libraries choose their kernels by the instructions that a processor has, and kernels differ in the order of their sums.
-Two machines that agree here give the same result to the bit. Never torch.
+Two machines with the same fingerprint give bit-identical results. Never torch.
 """
 
 from __future__ import annotations
@@ -31,36 +31,40 @@ SWITCHES = (
 
 
 def fingerprint(device: str) -> dict[str, str]:
-    """What computes on a device (``cpu``, ``cuda``, ``cuda:N``) of this machine, by name."""
-    found = {name: _version(name) for name in COMPUTING}
-    found["processor"] = _processor()
+    """Libraries, processor and switches that decide the bits of a device (``cpu``, ``cuda``, ``cuda:N``), by name."""
+    parts = {name: _version(name) for name in COMPUTING}
+    parts["processor"] = _processor()
     if device != CPU:
-        found["GPU"] = ", ".join(sorted(set(gpus())))
-    return found | {name: os.environ[name] for name in SWITCHES if name in os.environ}
+        parts["GPU"] = ", ".join(sorted(set(gpus())))
+    return parts | {name: os.environ[name] for name in SWITCHES if name in os.environ}
 
 
 def difference(here: Mapping[str, str], there: Mapping[str, str]) -> str:
-    """What is not the same, in words; empty if all is."""
+    """The differences of two fingerprints in words; empty if there are none."""
     names = [name for name in {**there, **here} if here.get(name) != there.get(name)]
     return "; ".join(f"{name} {here.get(name) or 'missing'} instead of {there.get(name) or 'none'}" for name in names)
 
 
 def gpus() -> list[str]:
-    """Names of the NVIDIA GPUs, as the driver tells them."""
+    """Names of the NVIDIA GPUs, from the driver."""
     lines = [line for file in sorted(GPUS.glob("*/information")) for line in file.read_text().splitlines()]
     return [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
 
 
+def processor_fields() -> dict[str, str]:
+    """The fields of /proc/cpuinfo for the first processor, by name; empty where there is no such file."""
+    if not PROCESSOR.is_file():
+        return {}
+    lines = PROCESSOR.read_text().partition("\n\n")[0].splitlines()
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
 def _processor() -> str:
     """Maker, and the instructions that matter."""
-    told: dict[str, str] = {}
-    if PROCESSOR.is_file():
-        for line in PROCESSOR.read_text().partition("\n\n")[0].splitlines():
-            name, _, value = line.partition(":")
-            told[name.strip()] = value.strip()
-    has = (told.get("flags") or told.get("Features") or "").split()
-    maker = told.get("vendor_id") or told.get("CPU implementer") or ""
-    return " ".join([platform.machine(), maker, *(name for name in INSTRUCTIONS if name in has)])
+    fields = processor_fields()
+    instructions = (fields.get("flags") or fields.get("Features") or "").split()
+    maker = fields.get("vendor_id") or fields.get("CPU implementer") or ""
+    return " ".join([platform.machine(), maker, *(name for name in INSTRUCTIONS if name in instructions)])
 
 
 def _version(package: str) -> str:

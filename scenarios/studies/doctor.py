@@ -27,7 +27,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from coordinator.workers.launcher import MALLOC, THREADS, how_ended, quote
+from coordinator.workers.launcher import environment, how_ended, quote
 from coordinator.workers.sockets import MAX_SOCKET_PATH_NBYTES
 from coordinator.workers.task import PoolError
 from costmodel.fleet.devices import Device, devices
@@ -43,7 +43,6 @@ from scenarios.host import PACKAGES, default_workers
 from scenarios.report import calibration
 
 SOCKET_NAME_NBYTES = len("/fedbr-abcdefgh.scratch/pool")
-PROCESSOR = Path("/proc/cpuinfo")
 THIS_HOST = "this-host"
 LIKE = "laptop-cpu"
 """The shipped device that stands for this one in what cannot be measured here."""
@@ -182,10 +181,9 @@ def _terminated_as_interrupted() -> Iterator[None]:
 def _measure(quick: bool) -> dict[str, Any]:
     """What `edge.profile.calibrate` prints, under the workers' settings; an interruption of this process ends that one
     too."""
-    path = [entry or str(Path.cwd()) for entry in sys.path]
     with subprocess.Popen(
         [sys.executable, "-P", "-m", "edge.profile.calibrate", *(["--quick"] if quick else [])],
-        env=MALLOC | os.environ | THREADS | {"PYTHONPATH": os.pathsep.join(path)},
+        env=environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -244,9 +242,7 @@ def _clock_hz() -> float | None:
 
 
 def _processor() -> str:
-    lines = PROCESSOR.read_text().splitlines() if PROCESSOR.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    return numerics.processor_fields().get("model name") or platform.machine()
 
 
 def show_calibration(result: Mapping[str, Any], stream: IO[str] | None = None) -> None:

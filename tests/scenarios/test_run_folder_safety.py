@@ -301,12 +301,12 @@ def test_a_lock_or_a_beginning_in_the_cache_that_is_a_link_harms_nothing(preciou
 
 def test_only_what_the_cache_has_begun_is_removed_from_it(precious: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    (cache / ".a-thesis").mkdir(parents=True)
-    (cache / ".a-thesis" / "x").write_text("years of work")
-    (cache / ".a-abcd_123").symlink_to(precious.parent)
-    (cache / ".a-abcd_124").mkdir()
+    (cache / ".a.new-thesis").mkdir(parents=True)
+    (cache / ".a.new-thesis" / "x").write_text("years of work")
+    (cache / ".a.new-abcd_123").symlink_to(precious.parent)
+    (cache / ".a.new-abcd_124").mkdir()
     build_once(cache / "a", lambda folder: None)
-    assert sorted(path.name for path in cache.iterdir()) == [".a-abcd_123", ".a-thesis", "a"]
+    assert sorted(path.name for path in cache.iterdir()) == [".a.new-abcd_123", ".a.new-thesis", "a"]
     assert precious.exists()
 
 

@@ -116,7 +116,7 @@ def test_arrays_are_mapped_and_cannot_be_written(tmp_path: Path) -> None:
 def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
     decoded = open_data(DataConfig("digits"), tmp_path / "a")
     (name,) = (path.name for path in (tmp_path / "a/data/v1").glob("digits-*"))
-    half = tmp_path / f"b/data/v1/.{name}-xyz_1234/new"
+    half = tmp_path / f"b/data/v1/.{name}.new-xyz_1234/new"
     half.mkdir(parents=True)
     assert open_data(DataConfig("digits"), tmp_path / "b").sha256 == decoded.sha256
     assert not half.parent.exists()
