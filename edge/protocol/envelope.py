@@ -1,64 +1,71 @@
-"""The envelope: what only the transport needs, and nobody is charged for."""
+"""The envelope of a message: fields that only the transport needs, and that are charged to nobody."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from edge.protocol.limits import Buffer, packb, unpackb
-from edge.protocol.message_fields import as_list, is_version
+from edge.protocol.message_fields import as_list
 from edge.protocol.messages import expect
+from edge.protocol.payload import VERSION_NBYTES
 
 MAX_SECONDS = 1e8
 """Three years over one task."""
-MAX_NOTE = 1000
+MAX_TELEMETRY = 1000
+"""Characters."""
 MAX_NUMBER = 1 << 63
 
 
 @dataclass(frozen=True)
 class Envelope:
-    """What the transport alone needs; not charged to anybody."""
+    """The fields of one message that only the transport needs."""
 
     worker: str
     """The identity of the worker that sends or receives."""
     sequence: int = 0
-    """Which task; 0 for messages that belong to none."""
+    """The number of the task; 0 for messages that belong to none."""
     state_in: str | None = None
-    """File of what the client kept from its last visit."""
+    """File of the client's state after its last visit."""
     state_out: str | None = None
-    """File for what it keeps from this one."""
+    """File for its state after this visit."""
     evict: tuple[bytes, ...] = ()
-    """Versions that the worker may drop."""
+    """Block versions that the worker may drop."""
     wall_seconds: float = 0.0
     """How long the worker took over the task."""
     weight: float = 0.0
-    """The client's part of the round's mean, 0..1: with which the worker adds its update up. 0: it is sent whole."""
+    """The client's aggregation weight, 0..1, if the worker adds its update to a partial sum; 0: it is sent whole."""
     retired_slots: tuple[int, ...] = ()
-    """Seats of workers that have left for lack of memory: theirs is shared out among the others
-    (`edge.runtime.gpu_share`)."""
+    """Slots of workers that have left for lack of memory; the others divide their memory (`edge.runtime.gpu_share`)."""
     telemetry: str = ""
-    """What the worker has measured of itself, for the record of the run."""
+    """The worker's measurements of itself, for the record of the run."""
 
     def pack(self) -> bytes:
         """As one frame."""
-        values = [self.worker, self.sequence, self.state_in, self.state_out, list(self.evict)]
+        values = [self.worker, self.sequence, self.state_in, self.state_out, b"".join(self.evict)]
         return packb([*values, self.wall_seconds, self.weight, list(self.retired_slots), self.telemetry])
 
     @classmethod
     def parse(cls, raw: Buffer) -> Envelope:
         values = as_list(unpackb(raw), 9, "envelope")
-        worker, sequence, state_in, state_out, forget, wall_seconds, share, left, note = values
+        worker, sequence, state_in, state_out, evict, wall_seconds, weight, retired_slots, telemetry = values
         expect(isinstance(worker, str), "envelope: worker", worker)
         expect(type(sequence) is int and 0 <= sequence < MAX_NUMBER, "envelope: sequence", sequence)
         for name, value in (("state_in", state_in), ("state_out", state_out)):
             expect(value is None or isinstance(value, str), f"envelope: {name}", value)
-        expect(isinstance(forget, list) and all(map(is_version, forget)), "envelope: evict", forget)
+        expect(isinstance(evict, bytes) and len(evict) % VERSION_NBYTES == 0, "envelope: evict", evict)
         expect(
             isinstance(wall_seconds, float) and 0 <= wall_seconds < MAX_SECONDS, "envelope: wall_seconds", wall_seconds
         )
-        expect(isinstance(share, float) and 0 <= share <= 1, "envelope: weight", share)
-        expect(isinstance(left, list) and all(map(_is_worker_slot, left)), "envelope: retired_slots", left)
-        expect(isinstance(note, str) and len(note) <= MAX_NOTE, "envelope: telemetry", note)
-        return cls(worker, sequence, state_in, state_out, tuple(forget), wall_seconds, share, tuple(left), note)
+        expect(isinstance(weight, float) and 0 <= weight <= 1, "envelope: weight", weight)
+        expect(
+            isinstance(retired_slots, list) and all(map(_is_worker_slot, retired_slots)),
+            "envelope: retired_slots",
+            retired_slots,
+        )
+        expect(isinstance(telemetry, str) and len(telemetry) <= MAX_TELEMETRY, "envelope: telemetry", telemetry)
+        versions = tuple(evict[at : at + VERSION_NBYTES] for at in range(0, len(evict), VERSION_NBYTES))
+        slots = tuple(retired_slots)
+        return cls(worker, sequence, state_in, state_out, versions, wall_seconds, weight, slots, telemetry)
 
 
 def _is_worker_slot(value: object) -> bool:

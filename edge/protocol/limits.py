@@ -1,25 +1,25 @@
-"""msgpack within limits: what every header and envelope is packed with, and read with.
+"""msgpack within limits: packing and unpacking of every header and envelope.
 
-Ten bytes can ask msgpack for a list of 2^32 items, and a megabyte for a million empty lists, 56 bytes each. So what is
-read is measured first, without building anything: how deep it nests, how many items it has, and whether there are as
-many bytes as it announces. What is too short to hold a bomb is not measured: in n bytes at most n / 3 lists can nest
-that announce n items each, 8 n^2 / 3 bytes in all, 0.7 MB for `SHORT_NBYTES`.
+Ten bytes can announce a list of 2^32 items, and a megabyte can hold a million empty lists, 56 bytes each. So lists and
+maps have a maximum length, which msgpack checks before it allocates one, and items are counted while they are unpacked.
+The most that a refused message takes is 34 MB: 1,024 lists in each other, which is as deep as msgpack goes, with
+`MAX_LENGTH` items announced for each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import msgpack
 
 from edge.protocol.messages import WireError, reject
 
 MAX_HEADER_NBYTES = 1 << 20
-MAX_ITEMS = 1 << 15
-"""In one list of entries, enough for three thousand vectors."""
-MAX_DEPTH = 16
-SHORT_NBYTES = 512
+MAX_LENGTH = 4096
+"""Items of one list or map, and so the most vectors of one message."""
+MAX_ITEMS = 1 << 16
+"""Items of all lists and maps together; a vector's entry has ten."""
 UNPACK_ERRORS = (ValueError, TypeError, msgpack.UnpackException)
 
 Buffer = bytes | bytearray | memoryview
@@ -59,19 +59,41 @@ _LIST_OF_4 = b"\x94"
 def unpackb(raw: Buffer) -> object:
     """What was packed; WireError if nothing was, or too much, or a name twice in one map."""
     _check_length(raw)
-    if len(raw) > SHORT_NBYTES:
-        _measure(bytes(raw))
+    items = _ItemCount()
     try:
-        return msgpack.unpackb(raw, object_pairs_hook=_named_once, max_ext_len=0)
+        return msgpack.unpackb(
+            raw,
+            list_hook=items.add_list,
+            object_pairs_hook=items.add_map,
+            max_array_len=min(len(raw), MAX_LENGTH),
+            max_map_len=min(len(raw), MAX_LENGTH),
+            max_ext_len=0,
+        )
     except UNPACK_ERRORS as error:
         raise _not_msgpack(error) from error
 
 
-def _named_once(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    named = dict(pairs)
-    if len(named) != len(pairs):
-        raise ValueError("a name stands twice in one map")
-    return named
+class _ItemCount:
+    """Counts lists, maps and their items as each is completed; ValueError beyond `MAX_ITEMS`."""
+
+    def __init__(self) -> None:
+        self._items = 0
+
+    def add_list(self, items: list[Any]) -> list[Any]:
+        self._add(len(items))
+        return items
+
+    def add_map(self, pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+        self._add(len(pairs))
+        named = dict(pairs)
+        if len(named) != len(pairs):
+            raise ValueError("a name stands twice in one map")
+        return named
+
+    def _add(self, items: int) -> None:
+        self._items += 1 + items
+        if self._items > MAX_ITEMS:
+            raise ValueError(f"more than {MAX_ITEMS} items")
 
 
 def _check_length(raw: Buffer) -> None:
@@ -84,66 +106,3 @@ def _not_msgpack(error: Exception) -> WireError:
     if isinstance(error, WireError):
         return error
     return WireError(f"not a msgpack message: {type(error).__name__} {error}")
-
-
-# --- measuring ----------------------------------------------------------------------------------------------------
-
-
-class _Token(NamedTuple):
-    """What the first byte of an item says."""
-
-    width: int = 0
-    """Bytes of the number that follows: of bytes or of items."""
-    nbytes: int = 0
-    """Bytes that follow, unless a number says so."""
-    items: int = 0
-    """Items that follow, unless a number says so."""
-    items_each: int = 0
-    """1 for lists, 2 for maps: what the number counts; 0: bytes."""
-
-
-def _token(first: int) -> _Token | None:
-    """None for what no message may hold: extension types, and 0xc1, which msgpack never uses."""
-    if first < 0x80 or first >= 0xE0 or first in (0xC0, 0xC2, 0xC3):
-        return _Token()
-    if first < 0xA0:
-        return _Token(items=(first & 15) * (2 if first < 0x90 else 1))
-    if first < 0xC0:
-        return _Token(nbytes=first & 31)
-    if first in (0xC4, 0xC5, 0xC6):  # bytes
-        return _Token(width=1 << first - 0xC4)
-    if 0xCA <= first <= 0xD3:  # two kinds of float, eight of integer
-        return _Token(nbytes=(4, 8, 1, 2, 4, 8, 1, 2, 4, 8)[first - 0xCA])
-    if first in (0xD9, 0xDA, 0xDB):  # text
-        return _Token(width=1 << first - 0xD9)
-    if first >= 0xDC:
-        return _Token(width=2 + 2 * (first & 1), items_each=1 if first < 0xDE else 2)
-    return None
-
-
-_TOKENS = tuple(map(_token, range(256)))
-
-
-def _measure(raw: bytes) -> None:
-    """WireError for what nests too deep, has too many items, or announces more than there is."""
-    due, at, count, end = [1], 0, 0, len(raw)  # due: how many items each open list or map still lacks
-    while due:
-        due[-1] -= 1
-        if due[-1] < 0:
-            due.pop()
-            continue
-        token = _TOKENS[raw[at]] if at < end else None
-        if token is None:
-            raise WireError(f"not a msgpack message: byte {at} of {end} begins no item")
-        width, nbytes, items, items_each = token
-        at, count = at + 1 + width, count + 1
-        if width:
-            number = int.from_bytes(raw[at - width : at], "big")
-            nbytes, items = (0, number * items_each) if items_each else (number, 0)
-        at += nbytes
-        if at + items > end:
-            raise WireError(f"{nbytes or items} announced, but there are {end} bytes in all")
-        if items:
-            due.append(items)
-        if count > MAX_ITEMS or len(due) > MAX_DEPTH + 1:
-            raise WireError(f"more than {MAX_ITEMS} items, or more than {MAX_DEPTH} levels")
