@@ -90,7 +90,7 @@ class Pool:
         self._failure: Exception | None = None
         self._news_by = float("inf")
         self._look_at = 0.0
-        self._pulse = StallDetector()
+        self._stalls = StallDetector()
         self._terms: dict[int, tuple[int, float]] = {}  # remote worker -> what it is at, and since when
         self._terms_looked_at = float("-inf")
         self._nobody_since: float | None = None
@@ -237,7 +237,7 @@ class Pool:
         self._look_at = now + REGISTRY_CHECK_SECONDS
         if self._news_by == float("inf"):  # or its answer may just not have been read
             self.launcher.check()
-        if self._pulse.look(now):
+        if self._stalls.is_due(now):
             self._end_stuck(now)
         self._end_lapsed(now)
         if self._registry.is_loading or any(worker.greeted for worker in self._registry.alive):
@@ -264,7 +264,7 @@ class Pool:
             if worker.pid is None or sequence is None or opened is None:
                 continue
             is_visit = not isinstance(opened.task.message, messages.Describe)
-            if is_visit and self._pulse.is_stuck(worker.pid, sequence, now):
+            if is_visit and self._stalls.is_stuck(worker.pid, sequence, now):
                 self._registry.end(worker, f"it had done nothing for {STUCK_SECONDS:g} s")
 
     def _end_lapsed(self, now: float) -> None:

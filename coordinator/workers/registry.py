@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
+
 from coordinator.workers.launcher import END_SECONDS, WorkerLauncher, how_ended
 from coordinator.workers.task import PoolError
 from edge.protocol.messages import ClientState
@@ -209,43 +211,39 @@ class WorkerRegistry:
 STUCK_SECONDS = 120.0
 """Without any CPU time over the same task."""
 STALL_CHECK_SECONDS = 5.0
-"""Between two looks."""
-PROC = Path("/proc")
-UTIME, STIME = 11, 12
-"""Fields of /proc/PID/task/TID/stat behind the name, in ticks: proc(5)."""
+"""Between two checks."""
 
 
 class StallDetector:
-    """What was last seen of each process."""
+    """Tells which processes use no CPU time: their main threads' time at the last check, and since when it stands."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[int, int, float]] = {}  # pid -> (task, ticks, since when)
-        self._looked_at = float("-inf")
+        self._last: dict[int, tuple[int, float | None, float]] = {}  # pid -> (task, CPU seconds, since when)
+        self._checked_at = float("-inf")
 
-    def look(self, now: float) -> bool:
-        """Whether it is time to ask `is_stuck`. Who has not looked for long knows nothing of the time between."""
-        if now - self._looked_at < STALL_CHECK_SECONDS:
+    def is_due(self, now: float) -> bool:
+        """Whether it is time to ask `is_stuck`. After a long pause of this process nothing is known of the past."""
+        if now - self._checked_at < STALL_CHECK_SECONDS:
             return False
-        if now - self._looked_at > 2 * STALL_CHECK_SECONDS:
-            self._seen.clear()
-        self._looked_at = now
+        if now - self._checked_at > 2 * STALL_CHECK_SECONDS:
+            self._last.clear()
+        self._checked_at = now
         return True
 
     def is_stuck(self, pid: int, task: int, now: float) -> bool:
-        """Whether this process has done nothing over this task for too long."""
-        ticks = cpu_ticks(pid)
-        task_before, ticks_before, since = self._seen.get(pid, (-1, -1, now))
-        if ticks is None or (task, ticks) != (task_before, ticks_before):
-            self._seen[pid] = (task, -1 if ticks is None else ticks, now)
+        """Whether this process has used no CPU time over this task for too long."""
+        seconds = main_thread_seconds(pid)
+        last_task, last_seconds, since = self._last.get(pid, (-1, None, now))
+        if seconds is None or (task, seconds) != (last_task, last_seconds):
+            self._last[pid] = task, seconds, now
             return False
         return now - since > STUCK_SECONDS
 
 
-def cpu_ticks(pid: int) -> int | None:
-    """CPU time of a process's main thread, in ticks of the system; None where that is not told."""
+def main_thread_seconds(pid: int) -> float | None:
+    """CPU time of a process's main thread; None if it has ended."""
     try:
-        stat = (PROC / f"{pid}/task/{pid}/stat").read_text()
-    except OSError:
+        threads = psutil.Process(pid).threads()
+    except psutil.Error:
         return None
-    fields = stat.rpartition(")")[2].split()
-    return int(fields[UTIME]) + int(fields[STIME])
+    return next((thread.user_time + thread.system_time for thread in threads if thread.id == pid), None)

@@ -451,26 +451,26 @@ def test_a_worker_that_hangs_is_replaced_though_its_connection_lives(
 
 
 def test_who_has_not_looked_for_long_takes_nobody_for_stuck() -> None:
-    looks = registry.StallDetector()
+    stalls = registry.StallDetector()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as idle:
         time.sleep(0.5)
-        assert looks.look(0.0)
-        assert not looks.is_stuck(idle.pid, 1, 0.0)
-        assert not looks.look(4.0)
-        assert [looks.look(10.0 * turn) and looks.is_stuck(idle.pid, 1, 10.0 * turn) for turn in range(1, 13)] == 12 * [
-            False
-        ]
-        assert looks.look(130.0)
-        assert not looks.is_stuck(idle.pid, 2, 130.0)  # another task
-        assert looks.look(500.0)
-        assert not looks.is_stuck(idle.pid, 2, 500.0)
+        assert stalls.is_due(0.0)
+        assert not stalls.is_stuck(idle.pid, 1, 0.0)
+        assert not stalls.is_due(4.0)
+        assert [
+            stalls.is_due(10.0 * turn) and stalls.is_stuck(idle.pid, 1, 10.0 * turn) for turn in range(1, 13)
+        ] == 12 * [False]
+        assert stalls.is_due(130.0)
+        assert not stalls.is_stuck(idle.pid, 2, 130.0)  # another task
+        assert stalls.is_due(500.0)
+        assert not stalls.is_stuck(idle.pid, 2, 500.0)
         for now in range(510, 630, 10):
-            assert looks.look(now)
-            assert not looks.is_stuck(idle.pid, 2, now)
-        assert looks.look(630.0)
-        assert looks.is_stuck(idle.pid, 2, 630.0)
+            assert stalls.is_due(now)
+            assert not stalls.is_stuck(idle.pid, 2, now)
+        assert stalls.is_due(630.0)
+        assert stalls.is_stuck(idle.pid, 2, 630.0)
         idle.kill()
-    assert registry.cpu_ticks(idle.pid) is None
+    assert registry.main_thread_seconds(idle.pid) is None
 
 
 def test_a_temporary_folder_too_deep_for_a_socket_is_named(pools: Pools) -> None:
