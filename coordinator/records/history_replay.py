@@ -192,7 +192,7 @@ class ReplayedRun:
     def accept_partial(self, totals: Totals, visits: Sequence[PlannedVisit]) -> None:
         """There are no vectors."""
 
-    def evaluate(self) -> PendingEvaluation:
+    def evaluate(self, round: int) -> PendingEvaluation:
         """The evaluation as it was."""
         row = self._rounds[0]
         return RecordedEvaluation(lambda: (row.accuracy, math.inf if row.test_loss is None else row.test_loss))

@@ -54,9 +54,9 @@ class PoolEvaluator:
         self.job, self._evaluated, self._description = job, evaluated, description
         self._server, self.workers, self._states = server, workers, states
 
-    def evaluate(self) -> Evaluation:
+    def evaluate(self, round: int) -> Evaluation:
         """Of the global model on the test set, or the mean over clients of each one's own model."""
-        return self._clients() if self._evaluated == "clients" else self._global_model()
+        return self._clients(round) if self._evaluated == "clients" else self._global_model()
 
     def _global_model(self) -> Evaluation:
         """On the first examples of those that evaluations use, ``eval.batch`` at a time."""
@@ -75,11 +75,18 @@ class PoolEvaluator:
 
         return Evaluation(self.workers, tasks, total)
 
-    def _clients(self) -> Evaluation:
-        """The mean over clients with test examples of their own; each joins what it keeps with what the server has."""
+    def _clients(self, round: int) -> Evaluation:
+        """The mean over clients with test examples of their own; each joins what it keeps with what the server has.
+
+        Each is told the choice and the step size of a visit that would begin now.
+        """
+        server, lr = self._server, self.job.train.lr_in(round)
         tasks = [
             PoolTask(
-                messages.Evaluate(0, int(count), client, self._server.evaluation_model(client)),
+                messages.Evaluate(
+                    *(0, int(count), client, server.evaluation_model(client)),
+                    *(round, lr, server.download(client, round).choice),
+                ),
                 None if self._states is None else self._states.newest(client),
                 flops=self._forward_flops * count,
             )

@@ -69,8 +69,8 @@ class PendingEvaluation(Protocol):
 class Evaluator(Protocol):
     """Evaluates the server's model, as the method says: on the test set, or client by client."""
 
-    def evaluate(self) -> PendingEvaluation:
-        """Ask for an evaluation of the model as it stands."""
+    def evaluate(self, round: int) -> PendingEvaluation:
+        """Ask for an evaluation of the model as it stands after ``round`` server steps."""
         ...
 
 

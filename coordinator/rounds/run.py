@@ -194,11 +194,11 @@ class FederatedRun:
     def evaluate_if_due(self, is_last: bool) -> PendingEvaluation | None:
         """Ask for an evaluation after a server step, if it is the model's turn or the last."""
         self.evaluated = is_last or self.rounds % self.eval_every == 0
-        return self.evaluator.evaluate() if self.evaluated else None
+        return self.evaluator.evaluate(self.rounds) if self.evaluated else None
 
     def late_evaluation(self) -> PendingEvaluation | None:
         """Ask for an evaluation of a model that no further step will change, if it had none."""
-        late = None if self.evaluated else self.evaluator.evaluate()
+        late = None if self.evaluated else self.evaluator.evaluate(self.rounds)
         self.evaluated = True
         return late
 

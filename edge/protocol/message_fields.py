@@ -160,7 +160,10 @@ TYPES: dict[str, tuple[type, dict[str, _Codec]]] = {
     "update": (Update, {"client": _INT, "round": _INT, "numbers": _FLOATS}),
     "collect": (FetchPartial, {"round": _INT}),
     "sums": (PartialSum, {"round": _INT, "clients": _INT}),
-    "evaluate": (Evaluate, {"start": _INT, "stop": _INT, "client": _INT}),
+    "evaluate": (
+        Evaluate,
+        {"start": _INT, "stop": _INT, "client": _INT, "round": _INT, "lr": _FLOAT, "choice": _INTS},
+    ),
     "score": (Score, {"start": _INT, "client": _INT, "correct": _INT, "count": _INT, "loss_sum": _FLOAT}),
     "cancel": (Cancel, {}),
     "error": (Error, {"kind": _TEXT, "text": _TEXT}),

@@ -179,9 +179,15 @@ class Evaluate:
     client: int
     """`GLOBAL` for the global test set."""
     payload: Payload
+    round: int = 0
+    """Of a client: the round of a visit that began now; so are ``lr`` and ``choice``, as in `Train`."""
+    lr: float = 0.0
+    choice: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         expect(self.client >= GLOBAL, "evaluate: client", self.client)
+        expect(self.round >= 0, "evaluate: round", self.round)
+        expect(math.isfinite(self.lr) and self.lr >= 0, "evaluate: lr", self.lr)
         expect(0 <= self.start <= self.stop, "evaluate: start, stop", (self.start, self.stop))
 
 

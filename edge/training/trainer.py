@@ -1,7 +1,7 @@
-"""What one worker does for a run: describe, train a client, evaluate. No sockets here.
+"""The tasks of one worker: describe the model and the data, train a client, evaluate. Never a socket.
 
-One model instance serves all clients; data and partition are memory-mapped files that all workers share; what a client
-keeps between visits is a file per visit, named by the coordinator.
+One model instance serves all clients. Data and partition are memory-mapped files that all workers share. Client state
+is a file per visit, named by the coordinator.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from edge.training.cuda_graphs import StepFactory, cuda_graphs
 from edge.training.describe import cached_counts, initial, seeded
 
 MOST_PARAMETERS = 300_000_000
-"""Of a model: 1.2 GB, of which a worker holds several copies."""
+"""Largest model: 1.2 GB, of which a worker holds several copies."""
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
 class LocalTrainer:
-    """Everything that one worker process needs to serve any client of one run."""
+    """The model, data and settings of one run, for one worker process that serves any client."""
 
     def __init__(self, job: Job) -> None:
         torch.set_num_threads(job.train.threads)
@@ -66,7 +66,7 @@ class LocalTrainer:
 
     @cached_property
     def client_indices(self) -> ClientIndices:
-        """Which examples each client holds."""
+        """Indices of each client's examples."""
         return cached_partition(self.job.data, self.data, Path(self.job.cache))
 
     @cached_property
@@ -77,15 +77,14 @@ class LocalTrainer:
     @cached_property
     def test_set(self) -> Loader:
         """Test examples as tensors."""
-        # Each evaluation reads all of it, a visit only what its client holds.
+        # An evaluation reads all of it, a visit only its client's examples.
         return self._loader(self.data.test, resident=self.device.type == "cuda")
 
     @cached_property
     def evaluated_indices(self) -> Indices:
-        """Examples of the global test set that a score uses, in ascending order."""
+        """Indices of the global test examples that an evaluation uses, in ascending order."""
         count = len(self.data.test.y)
-        drawn = keyed_generator(self.job.seed, "eval").permutation(count)[: self.job.scored(count)]
-        return np.sort(drawn)
+        return np.sort(keyed_generator(self.job.seed, "eval").permutation(count)[: self.job.scored(count)])
 
     def _loader(self, split: Split, resident: bool = False) -> Loader:
         return Loader(split, self.profile, self.device, self.memory_format, resident)
@@ -93,29 +92,29 @@ class LocalTrainer:
     @cached_property
     def net(self) -> BlockModel:
         """The one model of this worker; ValueError for one that is too large for any."""
-        with torch.device("meta"):  # which takes no memory
+        with torch.device("meta"):  # takes no memory
             parameters = sum(tensor.numel() for _, module in self._blocks() for tensor in module.parameters())
         if parameters > MOST_PARAMETERS:
-            asked = self.job.model
+            config = self.job.model
             raise ValueError(
-                f"model.name = {asked.name!r}: of width {asked.width} it has {parameters:,} parameters; the most is "
+                f"model.name = {config.name!r}: of width {config.width} it has {parameters:,} parameters; the most is "
                 f"{MOST_PARAMETERS:,}"
             )
         net = BlockModel(seeded(self.job.seed, self._blocks), self.device, self.memory_format)
-        # A client that has kept nothing yet has its private parts as they were initialised.
+        # A client without state has its private blocks as they were initialised.
         self.unvisited: Payload = {MODEL: net.dump(self.job.kept_blocks)}
         return net
 
     @cached_property
     def stepper(self) -> StepFactory:
-        """What makes the steps of visits."""
+        """Makes the training steps of visits."""
         return StepFactory(self.net, self.job.train, cuda_graphs() if self.job.train.graphs else None)
 
     def _blocks(self) -> list[tuple[str, torch.nn.Module]]:
         return build(self.job.model, self.dataset.classes, self.dataset.shape[0])
 
     def describe(self, data: bool) -> tuple[ModelProfile, Payload]:
-        """Blocks, FLOPs, activations and initial vectors; with ``data``, also what each client holds."""
+        """Blocks, FLOPs, activations and initial vectors; with ``data``, also the examples of each client."""
         empty = np.zeros(0, dtype=np.int64)
         flops, activations = cached_counts(self.job.model, self._blocks, self.dataset, Path(self.job.cache))
         description = ModelProfile(
@@ -148,26 +147,26 @@ class LocalTrainer:
         return np.bincount(self.data.train.y[indices], minlength=self.data.classes).astype(np.int64)
 
     def train(self, task: Train, state_in: str | None, state_out: str | None) -> Update:
-        """One visit: begin, train, end; what the client keeps goes to ``state_out``.
+        """One visit: begin, train, end. The client's state is read from ``state_in`` and written to ``state_out``.
 
-        The vectors of the update may be views of the model: they stay as they are until the next task begins.
+        The vectors of the update may be views of the model, and are unchanged until the next task begins.
         """
         net, job = self.net, self.job
         self._allow_tf32(job.train.precision == "tf32")
         visit = self._visit(task)
-        objective: ClientUpdate = _half(job.objective)
-        corrections: list[GradientCorrection] = [_half(one) for one in job.corrections]
-        kept = self._kept(state_in)
+        objective: ClientUpdate = _client_side(job.objective)
+        corrections: list[GradientCorrection] = [_client_side(config) for config in job.corrections]
+        state = self._client_state(state_in)
         net.executed[:] = 0
         net.train_only()
         net.train_mode(True)
-        objective.begin(net, task.payload, kept, visit)
-        for one in corrections:
-            one.begin(net, task.payload, kept, visit)
+        objective.begin(net, task.payload, state, visit)
+        for correction in corrections:
+            correction.begin(net, task.payload, state, visit)
         objective.train(net, self._batches(task), self.stepper.begin(visit, objective, corrections))
         up, keep, numbers = objective.end(net, visit)
-        for one in corrections:
-            more_up, more_keep, more_numbers = one.end(net, visit)
+        for correction in corrections:
+            more_up, more_keep, more_numbers = correction.end(net, visit)
             up, keep, numbers = up | more_up, keep | more_keep, numbers | more_numbers
         if state_out is not None:
             client_state.write(state_out, keep)
@@ -175,13 +174,13 @@ class LocalTrainer:
         numbers |= {"samples": float(plan.samples), "steps": float(plan.steps), "flops": self._flops()}
         return Update(task.client, task.round, {name: numbers[name] for name in job.reports}, up)
 
-    def _kept(self, state_in: str | None) -> Payload:
+    def _client_state(self, state_in: str | None) -> Payload:
         return self.unvisited if state_in is None else client_state.read(state_in)
 
     def _flops(self) -> float:
         return float((self.net.executed * np.array(self.job.flops)).sum())
 
-    def _visit(self, task: Train) -> VisitContext:
+    def _visit(self, task: Train | Evaluate) -> VisitContext:
         indices, job = self.client_indices.train[task.client], self.job
         plan = job.train.plan(len(indices))
         return VisitContext(
@@ -205,9 +204,9 @@ class LocalTrainer:
         return LocalBatches(self.train_set, self.client_indices.train[task.client], self.job.train, key)
 
     def evaluate(self, task: Evaluate, state_in: str | None) -> Score:
-        """Examples ``start`` to ``stop`` of the test set under a global model, or of one client under its own.
+        """Score the global model on the test set, or a client's own model on its own test examples.
 
-        In float32, whatever the precision of training.
+        In both cases on examples ``start`` to ``stop``, in float32 whatever the precision of training.
         """
         net = self.net
         self._allow_tf32(False)
@@ -216,8 +215,8 @@ class LocalTrainer:
             net.load(task.payload[MODEL])
             indices = self.evaluated_indices[task.start : task.stop]
         else:
-            asked = Train(task.client, 0, 0.0, {}, task.payload)
-            _half(self.job.objective).prepare_score(net, task.payload, self._kept(state_in), self._visit(asked))
+            objective: ClientUpdate = _client_side(self.job.objective)
+            objective.prepare_score(net, task.payload, self._client_state(state_in), self._visit(task))
             indices = self.client_indices.test[task.client][task.start : task.stop]
         return self._score(net, task, self.test_set.in_order(indices, self.job.eval_batch))
 
@@ -232,9 +231,9 @@ class LocalTrainer:
         return Score(task.start, task.client, correct, count, loss)
 
 
-def _half(config: ComponentConfig) -> Any:
+def _client_side(config: ComponentConfig) -> Any:
     return load_dotted(config.component)(config.options)
 
 
-def _sizes(shares: Sequence[Indices]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.array([len(indices) for indices in shares], dtype=np.int64)
+def _sizes(clients: Sequence[Indices]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.array([len(indices) for indices in clients], dtype=np.int64)

@@ -244,7 +244,7 @@ class RetimedRun:
         reported = {name: float(getattr(learned, column)) for name, column in columns.items()}
         return Update(visit.client, visit.rng_round, {"loss": row.loss, **reported}, {})
 
-    def evaluate(self) -> PendingEvaluation:
+    def evaluate(self, round: int) -> PendingEvaluation:
         """The evaluations as they were."""
         return RecordedEvaluation(self._evaluation)
 

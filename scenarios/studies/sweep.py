@@ -261,11 +261,7 @@ def _summary(place: Path) -> dict[str, Any]:
 
 def _refuse_other(file: Path, text: str) -> None:
     try:
-<<<<<<< HEAD
-        before = _flat(renamed(tomllib.loads(file.read_text(encoding="utf-8")), set()))
-=======
-        before = flat(tomllib.loads(file.read_text(encoding="utf-8")))
->>>>>>> 56b7f42 (Make a comparison a sweep that can be taken up again)
+        before = flat(renamed(tomllib.loads(file.read_text(encoding="utf-8")), set()))
     except (OSError, ValueError) as error:
         raise ScenarioError(f"{file} cannot be read: {error}; choose another --run-id") from None
     now = flat(tomllib.loads(text))

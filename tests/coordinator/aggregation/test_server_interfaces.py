@@ -243,6 +243,32 @@ def test_a_client_that_was_never_visited_has_its_head_as_it_was_initialised(tmp_
     assert list(committed_states(run.federation)) == [client for (client,) in run.rows("SELECT client FROM visits")]
 
 
+class Scaled(ClientUpdate):
+    """Scales the head by its choice and its step size, as a method might that fine-tunes before it is evaluated."""
+
+    def begin(self, net: BlockModel, down: Payload, state: Payload, visit: client_update.VisitContext) -> None:
+        super().begin(net, down, state, visit)
+        net.load({"head": Vector(down[MODEL]["head"].data * visit.choice["scale"] * np.float32(visit.lr))})
+
+
+class ScalingServer(ServerStrategy):
+    def download(self, client: int, round: int) -> Download:
+        return Download(client, self.select(self.setup.down), {"scale": client + 10 * round})
+
+
+def test_a_method_that_reads_its_choice_and_step_size_does_so_in_an_evaluation_too(tmp_path: Path) -> None:
+    scaled = objective("scaled", "Scaled", server=ScalingServer, choices=("scale",), evaluated="clients")
+    run = play(tmp_path, scaled, rounds=1, train=dataclasses.replace(BRIEF, lr_decay=0.5), partition=IID)
+    site, losses = run.workers.site, []
+    for client in range(4):
+        site.net.load(run.federation.server.model)
+        site.net.load({"head": Vector(run.federation.server.model["head"].data * (client + 10) * np.float32(0.05))})
+        x, y = site.test_set.fetch(site.client_indices.test[client])
+        with torch.no_grad():
+            losses.append(float(F.cross_entropy(site.net.run(x).double(), y)))
+    assert run.rows("SELECT test_loss FROM rounds") == [(pytest.approx(np.mean(losses)),)]
+
+
 # --- two phases of local training, and weights of branches that the client keeps: pFedMB ------------------------------
 
 
