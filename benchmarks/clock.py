@@ -38,8 +38,9 @@ from costmodel.fleet.conditions import Conditions  # noqa: E402
 from costmodel.fleet.dynamics import ClientDynamics  # noqa: E402
 from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation  # noqa: E402
 from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck  # noqa: E402
+from costmodel.network.links import Links  # noqa: E402
 from costmodel.network.transfers import transfer_batch  # noqa: E402
-from costmodel.visits.timeline import Links, Timeline  # noqa: E402
+from costmodel.visits.timeline import Timeline  # noqa: E402
 from costmodel.visits.work import Work  # noqa: E402
 from edge.protocol.rng import keyed_generator  # noqa: E402
 from scenarios.studies import doctor  # noqa: E402

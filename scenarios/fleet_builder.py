@@ -22,8 +22,8 @@ from costmodel.fleet.devices import Device, Network, devices, own_devices, own_n
 from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
 from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Samples, Variation, sigma_of_cv
+from costmodel.network.links import Links
 from costmodel.network.tcp import Transport
-from costmodel.visits.timeline import Links
 from edge.data.locate import is_file, search_paths
 from edge.protocol.config import ModelProfile
 from edge.protocol.rng import keyed_generator

@@ -41,8 +41,8 @@ from costmodel.fleet.availability import Renewal
 from costmodel.fleet.devices import devices, networks
 from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
+from costmodel.network.links import Links
 from costmodel.network.tcp import wire_bits
-from costmodel.visits.timeline import Links
 from edge.protocol import codec, messages
 from edge.protocol.config import (
     ComponentConfig,

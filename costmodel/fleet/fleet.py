@@ -27,8 +27,8 @@ from costmodel.fleet.profile_assignment import Choice, ProfileColumns, assign, c
 from costmodel.fleet.trace_columns import ClientTrace, TraceColumns
 from costmodel.fleet.variation import VisitVariation, uniforms, visit_variation
 from costmodel.network.bandwidth import DOWN, UP
+from costmodel.network.links import Links
 from costmodel.network.tcp import WIRE_FACTOR
-from costmodel.visits.timeline import Links
 
 VISITS_PER_DRAW = 1024
 

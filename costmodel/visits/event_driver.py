@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from costmodel.network.fair_link import FairLink, Served
+from costmodel.network.links import Links
 from costmodel.visits.live_visit import LiveVisit
-from costmodel.visits.timeline import Links
 
 FLOW_ENDS, PASSES, BREAKS, CHANGES, DUE, FLOW_BEGINS, SETTLES = range(2, 9)
 """Kinds of event in their order at one instant; SimPy's own URGENT and NORMAL come before."""

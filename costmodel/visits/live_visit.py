@@ -13,9 +13,9 @@ from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.fair_link import Served
+from costmodel.network.links import Links
 from costmodel.network.tcp import SlowStart, is_idle, wire_bits
 from costmodel.visits.accounting import ComputePhase, Timeline, Transfer, account_visits
-from costmodel.visits.timeline import Links
 from costmodel.visits.work import Work, Works
 
 DOWNLOAD, COMPUTE, UPLOAD, FINISHED = range(4)

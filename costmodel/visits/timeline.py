@@ -15,7 +15,6 @@ The joules per bit of a message are reserved before it begins: a message that th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,39 +23,13 @@ from costmodel.arrays import Doubles
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.bandwidth import DOWN, UP
-from costmodel.network.tcp import Transport, is_idle, wire_bits
+from costmodel.network.links import Links
+from costmodel.network.tcp import is_idle, wire_bits
 from costmodel.network.transfers import transfer_batch
 from costmodel.visits.accounting import ComputePhase, Timeline, Transfer, account_visits, radio_joules
 from costmodel.visits.work import Works
 
-__all__ = ["Links", "Timeline", "solve"]
-
-
-@dataclass(frozen=True)
-class Links:
-    """The links that clients share. Rates in bit/s on the wire; inf: never a bottleneck."""
-
-    down: float = math.inf
-    """From the server to all clients together"""
-    up: float = math.inf
-    """From all clients together to the server"""
-    site_down: tuple[float, ...] = ()
-    """Likewise for the clients of each site; none: clients reach the server's link directly"""
-    site_up: tuple[float, ...] = ()
-    aggregate_bytes_per_second: float = math.inf
-    """How fast the server adds updates up"""
-    transport: Transport = field(default_factory=Transport)
-
-    def __post_init__(self) -> None:
-        assert len(self.site_down) == len(self.site_up), (self.site_down, self.site_up)
-
-    def capacity(self, direction: int) -> float:
-        """Of the server's link."""
-        return self.up if direction == UP else self.down
-
-    def access_capacity(self, direction: int) -> tuple[float, ...]:
-        """Of the sites' links."""
-        return self.site_up if direction == UP else self.site_down
+__all__ = ["Timeline", "solve"]
 
 
 def solve(

@@ -14,7 +14,7 @@ from costmodel.fleet.availability import RecordedIntervals
 from costmodel.fleet.devices import devices, networks
 from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.fleet.fleet import Fleet
-from costmodel.visits.timeline import Links
+from costmodel.network.links import Links
 from costmodel.visits.work import Work
 from tests.costmodel.worlds import FIRST_ENDS, INF, VISIT, conditions, connected, ends, random_world, streams
 

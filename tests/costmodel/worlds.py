@@ -16,7 +16,8 @@ from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.dynamics import ABORT, PAUSE, ClientDynamics
 from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
 from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Variation
-from costmodel.visits.timeline import Links, Timeline
+from costmodel.network.links import Links
+from costmodel.visits.timeline import Timeline
 from costmodel.visits.work import Work
 
 INF = math.inf

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from costmodel.fleet.conditions import Conditions
 from costmodel.network import tcp
+from costmodel.network.links import Links
 from costmodel.network.transfers import transfer_batch
-from costmodel.visits.timeline import Links, Timeline, solve
+from costmodel.visits.timeline import Timeline, solve
 from costmodel.visits.work import Work, Works
 from tests.costmodel.oracle import slow_start_seconds
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from costmodel.visits.timeline import Links
+from costmodel.network.links import Links
 from costmodel.visits.work import Work
 from tests.network.lab import Lab
 from tests.network.measure import Sent, error_percent, whole_round

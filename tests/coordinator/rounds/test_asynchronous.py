@@ -33,8 +33,8 @@ from coordinator.workers.task import PoolTask, ReplyHandler, Stopped, TaskGroup,
 from costmodel.fleet.availability import RecordedIntervals
 from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.fleet.fleet import ClientVariation, RoundVariation
+from costmodel.network.links import Links
 from costmodel.network.tcp import wire_bits
-from costmodel.visits.timeline import Links
 from edge.protocol import client_state
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import Update

@@ -32,8 +32,8 @@ from costmodel.clock import Clock
 from costmodel.fleet.availability import RecordedIntervals
 from costmodel.fleet.dynamics import PAUSE, ClientDynamics
 from costmodel.fleet.fleet import RoundVariation
+from costmodel.network.links import Links
 from costmodel.network.tcp import wire_bits
-from costmodel.visits.timeline import Links
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.rng import keyed_generator
 from tests.ledgers import virtual_rows

@@ -12,7 +12,8 @@ from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.dynamics import ABORT, PAUSE, ClientDynamics
 from costmodel.fleet.fleet import Fleet, RoundVariation
 from costmodel.network.bandwidth import DOWN, UP, Samples
-from costmodel.visits.timeline import Links, Timeline, solve
+from costmodel.network.links import Links
+from costmodel.visits.timeline import Timeline, solve
 from costmodel.visits.work import Work, Works
 from tests.costmodel.worlds import INF, LATER_ENDS, VISIT, conditions, connected, ends, random_world, streams
 

@@ -19,8 +19,8 @@ from costmodel.fleet.devices import devices, networks
 from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
 from costmodel.fleet.profile_assignment import counts
 from costmodel.fleet.traces import Capacities, Cases, Machines, Users
+from costmodel.network.links import Links
 from costmodel.network.tcp import WIRE_FACTOR
-from costmodel.visits.timeline import Links
 from tests.costmodel.worlds import INF, streams
 
 Doubles = NDArray[np.float64]

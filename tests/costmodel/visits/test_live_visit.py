@@ -10,8 +10,8 @@ import pytest
 from costmodel.clock import Clock, VisitEnded
 from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.fair_link import Served
+from costmodel.network.links import Links
 from costmodel.visits.live_visit import COMPUTE, DOWNLOAD, FINISHED, UPLOAD, LiveVisit
-from costmodel.visits.timeline import Links
 from costmodel.visits.work import Work
 from tests.costmodel.worlds import FIRST_ENDS, INF, VISIT, conditions, differences, ends, joined, random_world
 

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.fleet.conditions import Conditions
+from costmodel.network.links import Links
 from costmodel.network.tcp import Transport
-from costmodel.visits.timeline import Links, Timeline, solve
+from costmodel.visits.timeline import Timeline, solve
 from costmodel.visits.work import Work, Works
 from tests.costmodel.worlds import (
     DOWN_RATE,
