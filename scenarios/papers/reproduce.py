@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from costmodel.units import nearest
 from edge.protocol.spelling import nearest
 from scenarios.config.load import ScenarioError, load
 from scenarios.papers import fedbr, fedmlb

@@ -15,8 +15,9 @@ from scenarios.papers.cells import MARKS, ReproductionPlan, changed, read_off
 from scenarios.papers.reproduce import FIGURES
 from scenarios.papers.spec import ACCURACY_AT, PAPER, TO_ACCURACY, PaperFigure, PaperPanel, PaperSetting
 from scenarios.report import bands as curves
-from scenarios.report.bands import PageTable
+from scenarios.report import terminal
 from scenarios.report.csv_files import write_csv
+from scenarios.report.pages import PageTable, write_study
 from scenarios.studies.sweep import Study, missing_note
 
 UNKNOWN = "setting unknown"
@@ -150,7 +151,7 @@ def write_tables(result: Mapping[str, Any], folder: Path) -> None:
 def draw(made: ReproductionPlan, result: Mapping[str, Any], folder: Path) -> Path:
     """Write the report: the curves of each setting, and the paper's tables beside ours."""
     facts = {"figure": made.name, "scale": scale_text(made.scale), "seeds": ", ".join(map(str, result["seeds"]))}
-    return curves.page(
+    return write_study(
         folder / "report.html",
         made.figure.title,
         " ".join([f"{made.figure.source}.", *made.figure.notes]),
@@ -187,7 +188,7 @@ def _drawn(made: ReproductionPlan, runs: Sequence[Mapping[str, Any]]) -> list[tu
     return figures
 
 
-def _tables(made: ReproductionPlan, result: Mapping[str, Any]) -> list[curves.PageTable]:
+def _tables(made: ReproductionPlan, result: Mapping[str, Any]) -> list[PageTable]:
     if made.figure.is_table:
         return tables(made, result)
     return [table(made, panel, result) for panel in made.panels]
@@ -199,10 +200,10 @@ def show(made: ReproductionPlan, result: Mapping[str, Any], page: Path) -> None:
     if made.smoothing is not None:
         print(f"accuracy: {made.smoothing.text}")
     for one in _tables(made, result):
-        curves.print_table(one, columns=5 if made.figure.is_table else 8)
+        terminal.print_table(one, columns=5 if made.figure.is_table else 8)
     for note in made.figure.notes:
         print(f"note: {note}")
-    print(f"{'report' if page.suffix == '.html' else 'folder'}: {page}")
+    terminal.print_location(page)
 
 
 def scale_text(scale: str) -> str:
@@ -210,7 +211,7 @@ def scale_text(scale: str) -> str:
     return scale if scale == PAPER else f"{scale} (scaled)"
 
 
-def table(made: ReproductionPlan, panel: PaperPanel, result: Mapping[str, Any]) -> curves.PageTable:
+def table(made: ReproductionPlan, panel: PaperPanel, result: Mapping[str, Any]) -> PageTable:
     """One panel: a row per method, published and ours, and what had been spent by then."""
     mine = [cell for cell in result["cells"] if cell["panel"] == panel.name]
     by_bytes = mine[0]["nominal"] is not None
@@ -226,7 +227,7 @@ def table(made: ReproductionPlan, panel: PaperPanel, result: Mapping[str, Any]) 
     notes = [f"changed: {mine[0]['changed']}", *missing_note(result)]
     if not all(all(cell["complete"]) for cell in mine) and panel.measure in ACCURACY_AT:
         notes.append("* not used up: a run ended before the budget")
-    return curves.PageTable(f"{panel.name}: {panel.title}{here}", header, rows, notes)
+    return PageTable(f"{panel.name}: {panel.title}{here}", header, rows, notes)
 
 
 def limit_text(measure: str, limit: float) -> str:
@@ -272,9 +273,7 @@ def show_catalogue(rows: Sequence[Mapping[str, Any]]) -> None:
             ]
             values = [_published(row) for row in mine]
             header = ["", *(row["row"] for row in mine)]
-            curves.print_table(
-                curves.PageTable(f"{panel.name}: {panel.title}", header, [["published", *values]], notes)
-            )
+            terminal.print_table(PageTable(f"{panel.name}: {panel.title}", header, [["published", *values]], notes))
         for note in figure.notes:
             print(f"note: {note}")
         print()
@@ -282,7 +281,7 @@ def show_catalogue(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def _show_table(figure: PaperFigure, rows: Sequence[Mapping[str, Any]]) -> None:
     for one in listed(figure, rows):
-        curves.print_table(one)
+        terminal.print_table(one)
     print()
     for line in (*row_notes(figure), *(f"note: {note}" for note in figure.notes), ""):
         print(line)

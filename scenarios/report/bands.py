@@ -1,12 +1,11 @@
-"""Accuracy against what was spent, as a band over seeds: points on a grid, one figure, and a page. Reads no ledger.
+"""Bands of accuracy over seeds against bytes, time or rounds: points on a grid, their CSV file and their figure.
 
-At each amount a curve stands at the last accuracy evaluated until there, as budgets are read. A mean ends where the
-first of its seeds ends, so that no seed leaves it on the way.
+At each amount a curve has the last accuracy evaluated within it, as budgets are read. A mean ends where the first of
+its seeds ends, so that every point is a mean over all seeds.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,18 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.units import BYTES, SECONDS, format_bytes, format_seconds
-from edge.protocol.files import write_text
 from scenarios.report import csv_files
 from scenarios.report.progress import AMOUNTS, Trail
 
 Doubles = NDArray[np.float64]
 STEPS = 200
 AXES = {"bytes": ("bytes down and up, real", BYTES), "time": ("virtual time", SECONDS), "rounds": ("rounds", None)}
-"""What curves are drawn against -> (label, units); None is a plain count."""
+"""Kind of amount -> (label of the axis, units); None is a plain count."""
 SHOWN = {"bytes": format_bytes, "time": format_seconds}
 PANEL_PIXELS = 400
 LINES = ("solid", "dashed", "dotted")
-"""A further one for each time that all colours are in use."""
+"""Line styles: the next one each time that all colours are in use."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +39,6 @@ class Band:
     """(points,), in [0, 1]; NaN before every seed has been evaluated"""
     deviation: Doubles
     """(points,), sample deviation over seeds; 0 with one seed"""
-
-
-@dataclass(frozen=True)
-class PageTable:
-    """A table of the page: what it holds is text already."""
-
-    title: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    notes: Sequence[str] = ()
 
 
 def band(method: str, kind: str, trails: Sequence[Trail], limit: float | None = None) -> Band:
@@ -110,46 +98,3 @@ def draw(bands: Sequence[Band], budgets: Mapping[str, Sequence[float]], name: st
         panels[0].set_ylabel("test accuracy (%)")
         plot_style.legend(figure, panels[0])
         return plot_style.svg(figure, name)
-
-
-def print_table(table: PageTable, columns: int = 5) -> None:
-    """Print a table to stdout, with the first column and so many others at a time that a terminal of 80 holds them."""
-    from rich.console import Console
-    from rich.table import Table as RichTable
-
-    console = Console(file=sys.stdout)
-    for first in range(1, len(table.header), columns - 1):
-        chosen = [0, *range(first, min(first + columns - 1, len(table.header)))]
-        shown = RichTable(box=None, pad_edge=False, header_style="bold")
-        for index in chosen:
-            shown.add_column(table.header[index], justify="right" if index else "left", no_wrap=True)
-        for row in table.rows:
-            shown.add_row(*(row[index] for index in chosen))
-        console.print(f"\n{table.title}", style="bold", markup=False, highlight=False, soft_wrap=True)
-        console.print(shown)
-    for note in table.notes:
-        console.print(note, style="dim", markup=False, highlight=False)
-
-
-def page(
-    output: Path,
-    title: str,
-    lead: str,
-    facts: Mapping[str, str],
-    drawn: Sequence[tuple[str, str, str]],
-    tables: Sequence[PageTable],
-) -> Path:
-    """Write one self-contained HTML file; ``drawn`` are (name, SVG, caption)."""
-    import jinja2
-    from markupsafe import Markup
-
-    loader = jinja2.FileSystemLoader(Path(__file__).with_name("templates"))
-    templates = jinja2.Environment(
-        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    figures = [(name, Markup(svg), caption) for name, svg, caption in drawn]
-    text = templates.get_template("study.html.j2").render(
-        title=title, lead=lead, facts=facts, figures=figures, tables=tables
-    )
-    write_text(output, text)
-    return output

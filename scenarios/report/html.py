@@ -19,6 +19,7 @@ from costmodel.units import format_bytes, format_flops, format_joules, format_se
 from edge.protocol.files import write_text
 from scenarios.report import bottlenecks
 from scenarios.report.csv_files import csv_text
+from scenarios.report.pages import render
 from scenarios.report.progress import AMOUNTS, to_target
 from scenarios.report.run_reader import RecordedRun, find, flat, open_runs, rows
 
@@ -80,48 +81,42 @@ def build(
     ``follow``: write where ``output`` leads, be it a link, a pipe or a terminal; otherwise it is replaced.
     ReportError if a folder is no run.
     """
-    import jinja2
-    from markupsafe import Markup
-
-    from scenarios.report import figures, method_figures
-
     opened = open_runs(runs)
-    target = _target(opened, comparison)
-    most_critical = MOST_CRITICAL if len(opened) == 1 else MOST_CRITICAL_BESIDE_OTHERS
-    drawn = {name: Markup(svg) for name, svg in figures.draw(opened, target).items()}
-    loader = jinja2.FileSystemLoader(Path(__file__).with_name("templates"))
-    templates = jinja2.Environment(
-        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    templates.filters |= {"bytes": _shown(format_bytes), "flops": _shown(format_flops), "percent": _shown(percent)}
-    templates.filters |= {"seconds": _shown(format_seconds), "counted": bottlenecks.counted}
-    page = templates.get_template("report.html.j2").render(
-        title=title,
-        runs=opened,
-        target=target,
-        facts=_facts(opened[0], target),
-        headline=_headline(opened, target, comparison or {}),
-        critical=[(run, bottlenecks.critical_clients(run.query, most_critical)) for run in opened],
-        most_critical=most_critical,
-        kinds=_kinds(opened),
-        waste=[(run, bottlenecks.visits(run.query), _waste(run)) for run in opened],
-        faulty=[(run.label, row) for run in opened for row in bottlenecks.faulty(run.query, MOST_FAULTY)],
-        costs=_costs(opened),
-        traffic=[(run.label, run.traffic()) for run in opened],
-        partitions=_distinct((run, run.histogram) for run in opened),
-        blocks=_distinct((run, run.environment.get("blocks")) for run in opened),
-        calibrations=_distinct((run, run.environment.get("calibrations")) for run in opened),
-        environments=_distinct((run, _environment(run)) for run in opened),
-        events=[(run.label, *_events(run)) for run in opened],
-        figures=drawn,
-        method_figures=method_figures.figures_of(opened),
-        colours=figures.colours(opened),
-    )
+    page = render("report.html.j2", FILTERS, title=title, **_sections(opened, comparison or {}))
     if follow and output.exists() and not output.is_file():
         output.write_text(page, encoding="utf-8")  # a pipe or a terminal
     else:
         write_text(output.resolve() if follow else output, page)
     return output
+
+
+def _sections(opened: Sequence[RecordedRun], comparison: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the template ``report.html.j2``."""
+    from scenarios.report import figures, method_figures
+
+    target = _target(opened[0], comparison)
+    most_critical = MOST_CRITICAL if len(opened) == 1 else MOST_CRITICAL_BESIDE_OTHERS
+    return {
+        "runs": opened,
+        "target": target,
+        "facts": _facts(opened[0], target),
+        "headline": _headline(opened, target, comparison),
+        "critical": [(run, bottlenecks.critical_clients(run.query, most_critical)) for run in opened],
+        "most_critical": most_critical,
+        "kinds": _kinds(opened),
+        "waste": [(run, bottlenecks.visits(run.query), _waste(run)) for run in opened],
+        "faulty": [(run.label, row) for run in opened for row in bottlenecks.faulty(run.query, MOST_FAULTY)],
+        "costs": _costs(opened),
+        "traffic": [(run.label, run.traffic()) for run in opened],
+        "partitions": _distinct((run, run.histogram) for run in opened),
+        "blocks": _distinct((run, run.environment.get("blocks")) for run in opened),
+        "calibrations": _distinct((run, run.environment.get("calibrations")) for run in opened),
+        "environments": _distinct((run, _environment(run)) for run in opened),
+        "events": [(run.label, *_events(run)) for run in opened],
+        "figures": figures.draw(opened, target),
+        "method_figures": method_figures.figures_of(opened),
+        "colours": figures.colours(opened),
+    }
 
 
 def _kinds(runs: Sequence[RecordedRun]) -> list[str]:
@@ -298,12 +293,22 @@ def _distinct(pairs: Iterable[tuple[RecordedRun, Any]]) -> list[tuple[str, Any]]
     return [(", ".join(labels), thing) for labels, thing in groups]
 
 
-def _target(runs: Sequence[RecordedRun], comparison: Mapping[str, Any] | None) -> float | None:
-    stated = (comparison or {}).get("target_accuracy")
+def _target(run: RecordedRun, comparison: Mapping[str, Any]) -> float | None:
+    stated = comparison.get("target_accuracy")
     if stated is None:
-        stated = runs[0].scenario.get("stop", {}).get("target_accuracy")
+        stated = run.scenario.get("stop", {}).get("target_accuracy")
     return None if stated is None else float(stated)
 
 
 def _shown(show: Callable[[float], str]) -> Callable[[float | None], str]:
     return lambda value: "–" if value is None or math.isnan(value) else show(value)
+
+
+FILTERS: dict[str, Callable[..., str]] = {
+    "bytes": _shown(format_bytes),
+    "flops": _shown(format_flops),
+    "percent": _shown(percent),
+    "seconds": _shown(format_seconds),
+    "counted": bottlenecks.counted,
+}
+"""Name in the template -> what it shows."""

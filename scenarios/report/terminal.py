@@ -14,6 +14,7 @@ from costmodel.units import format_bytes, format_flops, format_joules, format_se
 from scenarios.config.toml_writer import toml_text
 from scenarios.report.bottlenecks import counted
 from scenarios.report.html import percent
+from scenarios.report.pages import PageTable
 from scenarios.report.progress import to_target, trail
 
 Summary = Mapping[str, Any]
@@ -39,7 +40,7 @@ def print_comparison(result: Mapping[str, Any], page: Path, stream: IO[str] | No
     console = _console(stream)
     _print_runs(console, result["runs"], result)
     _print_data(console, result["runs"][0])
-    _print_path(console, "report" if page.suffix == ".html" else "folder", page)
+    print_location(page, stream)
 
 
 def print_check(result: Mapping[str, Any], stream: IO[str] | None = None) -> None:
@@ -61,6 +62,45 @@ def print_check(result: Mapping[str, Any], stream: IO[str] | None = None) -> Non
 
 def _console(stream: IO[str] | None) -> Console:
     return Console(file=stream or sys.stdout)
+
+
+def print_facts(rows: Iterable[tuple[str, str]], stream: IO[str] | None = None, width: int | None = None) -> None:
+    """Print (name, text) pairs; long texts are wrapped under themselves, at ``width`` columns if that is given."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console = Console(file=stream or sys.stdout, highlight=False, markup=False)
+    console.print(table, width=console.width if width is None else min(console.width, width))
+
+
+def print_table(table: PageTable, columns: int = 5) -> None:
+    """Print a table to stdout, the first column and ``columns`` - 1 others at a time, to fit a terminal of 80."""
+    console = _console(None)
+    for first in range(1, len(table.header), columns - 1):
+        chosen = [0, *range(first, min(first + columns - 1, len(table.header)))]
+        rows = ([row[index] for index in chosen] for row in table.rows)
+        console.print(f"\n{table.title}", style="bold", markup=False, highlight=False, soft_wrap=True)
+        header = [table.header[index] for index in chosen]
+        console.print(aligned(header, rows, pad_edge=False, header_style="bold"))
+    for note in table.notes:
+        console.print(note, style="dim", markup=False, highlight=False)
+
+
+def aligned(columns: Sequence[str], rows: Iterable[Sequence[str]], **style: Any) -> Table:
+    """A table without borders, all columns but the first aligned to the right; ``style`` goes to rich."""
+    table = Table(box=None, show_header=bool(columns), **style)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def print_location(page: Path, stream: IO[str] | None = None) -> None:
+    """Print where a study's report is, or its folder where there is no report."""
+    _print_path(_console(stream), "report" if page.suffix == ".html" else "folder", page)
 
 
 def _print_path(console: Console, name: str, path: object) -> None:
@@ -169,12 +209,7 @@ ALPHA_NOTES = (
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    table = Table(title=f"\n{title}", title_justify="left", title_style="bold", box=None, show_header=bool(columns))
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    return table
+    return aligned(columns, rows, title=f"\n{title}", title_justify="left", title_style="bold")
 
 
 def _block(row: Mapping[str, Any]) -> list[str]:

@@ -15,7 +15,9 @@ from typing import Any
 from costmodel import units
 from scenarios.config.load import ScenarioError
 from scenarios.report import bands as curves
+from scenarios.report import terminal
 from scenarios.report.csv_files import write_csv
+from scenarios.report.pages import PageTable, write_study
 from scenarios.report.progress import Trail, at_budget, spread, trail
 from scenarios.studies.compare import variants
 from scenarios.studies.sweep import PlannedRun, Study, Sweep, missing_note
@@ -135,7 +137,7 @@ def draw(planned: Sweep, result: Mapping[str, Any], folder: Path) -> Path:
         f"Test accuracy when last evaluated, mean over {_seeds(result)}; the band is one sample deviation to either "
         "side. Dashed lines are budgets that were reached. A curve ends where the first of its runs ends."
     )
-    return curves.page(
+    return write_study(
         folder / "report.html",
         f"{planned.name}: accuracy against budgets",
         "Each method ran once per seed; all budgets are read off those runs. Bytes are counted on the messages, down "
@@ -164,11 +166,11 @@ def show(result: Mapping[str, Any], page: Path) -> None:
     """Print the tables: a row per budget and a column per method, at most four to a table."""
     for kind in PARSE:
         if result[kind]:
-            curves.print_table(_table(result, kind))
-    print(f"{'report' if page.suffix == '.html' else 'folder'}: {page}")
+            terminal.print_table(_table(result, kind))
+    terminal.print_location(page)
 
 
-def _table(result: Mapping[str, Any], kind: str) -> curves.PageTable:
+def _table(result: Mapping[str, Any], kind: str) -> PageTable:
     methods = [method for method in result["methods"] if method in result[kind][0]["accuracy"]]
     rows = [
         [curves.SHOWN[kind](row["budget"]), *(cell_text(row["accuracy"][method]) for method in methods)]
@@ -178,7 +180,7 @@ def _table(result: Mapping[str, Any], kind: str) -> curves.PageTable:
     ends = sorted({str(one["stopped_by"]).replace("_", " ") for one in result["runs"]} - {"budgets"})
     note = f"* not used up: a run ended before, by {' or '.join(ends)}; raise rounds.max or what else ended it"
     title = f"accuracy at budgets of {'bytes' if kind == 'bytes' else 'virtual time'}"
-    return curves.PageTable(
+    return PageTable(
         title, ["budget", *methods], rows, [_how(result), *([note] if short else []), *missing_note(result)]
     )
 

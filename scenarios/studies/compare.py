@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.methods.registry import resolve
-from costmodel.units import nearest
 from edge.protocol.spelling import nearest
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.toml_source import COMMAND_LINE, parse

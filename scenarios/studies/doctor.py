@@ -25,7 +25,6 @@ from typing import IO, Any
 
 import psutil
 from rich.console import Console
-from rich.table import Table
 
 from coordinator.workers.launcher import environment, how_ended, quote
 from coordinator.workers.sockets import MAX_SOCKET_PATH_NBYTES
@@ -40,7 +39,7 @@ from scenarios.cache import cache_folder
 from scenarios.config.load import ScenarioError
 from scenarios.config.toml_writer import toml_text
 from scenarios.host import PACKAGES, default_workers
-from scenarios.report import calibration
+from scenarios.report import calibration, terminal
 
 SOCKET_NAME_NBYTES = len("/fedbr-abcdefgh.scratch/pool")
 THIS_HOST = "this-host"
@@ -100,12 +99,7 @@ def _version(package: str) -> str | None:
 
 def show(found: Mapping[str, Any], stream: IO[str] | None = None) -> None:
     """`examine` for people."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, text in rows(found):
-        table.add_row(name, text)
-    Console(file=stream or sys.stdout, highlight=False, markup=False).print(table)
+    terminal.print_facts(rows(found), stream)
 
 
 def rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -247,13 +241,9 @@ def _processor() -> str:
 
 def show_calibration(result: Mapping[str, Any], stream: IO[str] | None = None) -> None:
     """`calibrate` for people."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for place, column in enumerate(calibration.COLUMNS):
-        table.add_column(column, justify="right" if place else "left", no_wrap=True)
-    for measurement in result["measurements"]:
-        table.add_row(*calibration.cells(measurement))
+    cells = map(calibration.cells, result["measurements"])
     console = Console(file=stream or sys.stdout, highlight=False, markup=False, soft_wrap=True)
-    console.print(table)
+    console.print(terminal.aligned(calibration.COLUMNS, cells, pad_edge=False, padding=(0, 2, 0, 0)))
     rates = ", ".join(f"{family} {format_flops(rate)}/s" for family, rate in result["flops_per_second"].items())
     console.print(f"\n{rates}; {format_seconds(result['step_seconds'])} overhead per step")
     other = result["worst_error_other_widths"]

@@ -10,7 +10,6 @@ memory of a round is then that of one part.
 from __future__ import annotations
 
 import math
-import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -20,8 +19,6 @@ from typing import IO, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 from coordinator.records.round_record import bottleneck
 from coordinator.rounds import selection as cohorts
@@ -36,6 +33,7 @@ from costmodel.visits.work import Work, Works
 from edge.protocol.rng import keyed_generator
 from edge.protocol.spelling import nearest
 from scenarios.errors import ScenarioError
+from scenarios.report import terminal
 
 Doubles = NDArray[np.float64]
 Clients = NDArray[np.intp]
@@ -285,13 +283,7 @@ def _stream(fleet: Fleet, rules: RoundPolicy, seed: int, visits: int) -> dict[st
 
 def show(result: dict[str, Any], stream: IO[str] | None = None) -> None:
     """`stress` for people."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, text in rows(result):
-        table.add_row(name, text)
-    console = Console(file=stream or sys.stdout, highlight=False, markup=False)
-    console.print(table, width=min(console.width, 80))
+    terminal.print_facts(rows(result), stream, width=80)
 
 
 def rows(result: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,49 @@
+"""HTML pages that open offline: the templates they are made from, and the page of a study.
+
+jinja2 is imported by the function that uses it, so that the command line starts fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edge.protocol.files import write_text
+
+
+@dataclass(frozen=True)
+class PageTable:
+    """A table of a study, as text, for its page and for the terminal."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+
+
+def render(template: str, filters: Mapping[str, Callable[..., str]] | None = None, **values: Any) -> str:
+    """A template of this package with these values; everything but figures is escaped."""
+    import jinja2
+
+    loader = jinja2.FileSystemLoader(Path(__file__).with_name("templates"))
+    templates = jinja2.Environment(
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    templates.filters |= filters or {}
+    return templates.get_template(template).render(**values)
+
+
+def write_study(
+    output: Path,
+    title: str,
+    lead: str,
+    facts: Mapping[str, str],
+    figures: Sequence[tuple[str, str, str]],
+    tables: Sequence[PageTable],
+) -> Path:
+    """Write the page of a study to ``output`` and return it; ``figures`` are (name, SVG, caption)."""
+    text = render("study.html.j2", title=title, lead=lead, facts=facts, figures=figures, tables=tables)
+    write_text(output, text)
+    return output
