@@ -1,6 +1,6 @@
-"""Published tables beside ours: what `reproduce` leaves and prints, a table per setting, as the paper prints it.
+"""Published values beside ours: the tables, files and report of a reproduction, and the catalogue of figures.
 
-Each of our values stands beside the published one, with the changes that were made for it. Nothing is run here.
+Each of our values comes with the differences from the paper's setting. Nothing is run here.
 """
 
 from __future__ import annotations
@@ -23,36 +23,87 @@ from scenarios.studies.sweep import Study, missing_note
 UNKNOWN = "setting unknown"
 CUT = "*"
 Cell = Mapping[str, Any]
+Places = Mapping[tuple[str, str], Cell]
+"""(panel, row) -> cell"""
+NOT_PRINTED = "not printed"
+BYTES, TIME, ROUNDS = "bytes", "time", "rounds"
+SHOW: dict[str, Callable[[float], str]] = {"time": format_seconds, "bytes": format_bytes, "rounds": "{:g}".format}
+PRINTED: dict[str, Callable[[float], str]] = {
+    "time": "{:,g} s".format,
+    "bytes": lambda nbytes: f"{nbytes / 1e9:g} GB",
+    "rounds": "{:g}".format,
+}
+"""As papers write them, so that no digit is lost."""
 
 
 def tables(made: ReproductionPlan, result: Mapping[str, Any]) -> list[PageTable]:
-    """One table per setting: for each measure the paper's value, and ours with its marks."""
-    cells = {(cell["panel"], cell["row"]): cell for cell in result["cells"]}
-    shown = []
-    for panels in by_setting(made.panels):
-        header = [""]
-        for panel in panels:
-            header += [f"paper, {panel.column}", f"ours, {_limit(panel, made.limit(panel))}"]
-        rows = [
-            [row, *(text(cells[panel.name, row]) for panel in panels for text in (_printed, _ours))]
-            for row in made.rows
-        ]
-        mine = [cells[panel.name, row] for panel in panels for row in made.rows]
-        notes = [*_legend(mine), *_differences(mine), *missing_note(result)]
-        shown.append(PageTable(panels[0].title, header, rows, notes))
-    return shown
+    """The tables of a result: one per setting, as in the paper, or one per panel of a figure."""
+    cells = _by_place(result["cells"])
+    if made.figure.is_table:
+        return [_setting_table(made, panels, cells, missing_note(result)) for panels in by_setting(made.panels)]
+    return [_panel_table(made, panel, cells, missing_note(result)) for panel in made.panels]
+
+
+def _by_place(cells: Sequence[Cell]) -> Places:
+    return {(cell["panel"], cell["row"]): cell for cell in cells}
+
+
+def _setting_table(
+    made: ReproductionPlan, panels: Sequence[PaperPanel], cells: Places, notes: Sequence[str]
+) -> PageTable:
+    """A row per row of the paper; for each measure the printed value, and ours with its marks."""
+    header = [""]
+    for panel in panels:
+        header += [f"paper, {panel.column}", f"ours, {limit_text(panel.measure, made.limit(panel))}"]
+    rows = [
+        [row, *(text(cells[panel.name, row]) for panel in panels for text in (_printed, _ours))] for row in made.rows
+    ]
+    shown = [cells[panel.name, row] for panel in panels for row in made.rows]
+    return PageTable(panels[0].title, header, rows, [*_legend(shown), *_differences(shown), *notes])
+
+
+def _panel_table(made: ReproductionPlan, panel: PaperPanel, cells: Places, notes: Sequence[str]) -> PageTable:
+    """A row per method: published, ours, and what had been spent by then."""
+    shown = [cells[panel.name, row] for row in made.rows]
+    kinds = ["ours", "nominal"] if shown[0]["nominal"] is not None else ["ours"]
+    names = {"ours": "ours" if made.scale == PAPER else "ours, scaled", "nominal": "by nominal"}
+    header = ["method", "published", *(names[kind] for kind in kinds), "bytes", "nominal", "time"]
+    rows = [[cell["row"], _published(cell), *(_text(cell, kind) for kind in kinds), *_amounts(cell)] for cell in shown]
+    limit = made.limit(panel)
+    here = "" if limit == panel.limit else f"; here {limit_text(panel.measure, limit)}"
+    notes = [f"changed: {shown[0]['changed']}", *notes]
+    if not all(all(cell["complete"]) for cell in shown) and panel.measure in ACCURACY_AT:
+        notes.append(f"{CUT} not used up: a run ended before the budget")
+    return PageTable(f"{panel.name}: {panel.title}{here}", header, rows, notes)
+
+
+def _amounts(cell: Cell) -> list[str]:
+    shows = (("bytes", format_bytes), ("nominal_bytes", format_bytes), ("virtual_seconds", format_seconds))
+    return ["-" if cell[key] is None else show_amount(cell[key]) for key, show_amount in shows]
 
 
 def listed(figure: PaperFigure, rows: Sequence[Cell]) -> list[PageTable]:
-    """What the paper prints, one table per setting, and what stands for it at each scale; ``rows`` of `catalogue`."""
-    cells = {(cell["panel"], cell["row"]): cell for cell in rows}
-    shown = []
-    for panels in by_setting(figure.panels):
-        values = [[row, *(_printed(cells[panel.name, row]) for panel in panels)] for row in figure.rows]
-        notes = [_scale(scale, setting, panels) for scale, setting in figure.settings[panels[0].setting].items()]
-        title = f"{panels[0].title} ({panels[0].setting})"
-        shown.append(PageTable(title, ["published", *(panel.column for panel in panels)], values, notes))
-    return shown
+    """The printed values of a figure, and its settings at each scale; ``rows`` are those of `catalogue`."""
+    cells = _by_place(rows)
+    if figure.is_table:
+        return [_listed_setting(figure, panels, cells) for panels in by_setting(figure.panels)]
+    return [_listed_panel(figure, panel, cells) for panel in figure.panels]
+
+
+def _listed_setting(figure: PaperFigure, panels: Sequence[PaperPanel], cells: Places) -> PageTable:
+    header = ["published", *(panel.column for panel in panels)]
+    rows = [[row, *(_printed(cells[panel.name, row]) for panel in panels)] for row in figure.rows]
+    return PageTable(f"{panels[0].title} ({panels[0].setting})", header, rows, _scales(figure, panels))
+
+
+def _listed_panel(figure: PaperFigure, panel: PaperPanel, cells: Places) -> PageTable:
+    rows = [["published", *(_published(cells[panel.name, row]) for row in figure.rows)]]
+    return PageTable(f"{panel.name}: {panel.title}", ["", *figure.rows], rows, _scales(figure, [panel]))
+
+
+def _scales(figure: PaperFigure, panels: Sequence[PaperPanel]) -> list[str]:
+    """For each scale: the scenario, the limits of the panels, and the differences from the paper."""
+    return [_scale(scale, setting, panels) for scale, setting in figure.settings[panels[0].setting].items()]
 
 
 def row_notes(figure: PaperFigure) -> Iterator[str]:
@@ -70,13 +121,17 @@ def by_setting(panels: Sequence[PaperPanel]) -> list[list[PaperPanel]]:
 
 
 def _scale(scale: str, setting: PaperSetting, panels: Sequence[PaperPanel]) -> str:
-    limits = ", ".join(_limit(panel, setting.limit(panel)) for panel in panels)
+    limits = ", ".join(limit_text(panel.measure, setting.limit(panel)) for panel in panels)
     words = dict.fromkeys(word for panel in panels for word in changed(setting, panel))
     return "; ".join([f"{scale}: {' '.join([setting.scenario, *setting.overrides])}", limits, *words])
 
 
-def _limit(panel: PaperPanel, limit: float) -> str:
-    return f"{limit:g}R" if panel.measure in ACCURACY_AT else f"{100 * limit:g} %"
+def limit_text(measure: str, limit: float) -> str:
+    """A budget or a target with its unit: ``50 GB``, ``1000R`` for rounds, ``80 %``."""
+    if measure not in ACCURACY_AT:
+        return f"{100 * limit:g} %"
+    kind = ACCURACY_AT[measure]
+    return f"{limit:g}R" if kind == ROUNDS else SHOW[kind](limit)
 
 
 def _printed(cell: Cell) -> str:
@@ -125,17 +180,6 @@ def _differences(cells: Sequence[Cell]) -> Iterator[str]:
         yield f"{', '.join(row for row, own in notes.items() if own == note)}: {note}"
 
 
-NOT_PRINTED = "not printed"
-BYTES, TIME, ROUNDS = "bytes", "time", "rounds"
-SHOW: dict[str, Callable[[float], str]] = {"time": format_seconds, "bytes": format_bytes, "rounds": "{:g}".format}
-PRINTED: dict[str, Callable[[float], str]] = {
-    "time": "{:,g} s".format,
-    "bytes": lambda nbytes: f"{nbytes / 1e9:g} GB",
-    "rounds": "{:g}".format,
-}
-"""As papers write them, so that no digit is lost."""
-
-
 def study(made: ReproductionPlan) -> Study:
     """The reproduction of a figure's cells."""
     return Study(made.study, partial(read_off, made), partial(draw, made), partial(show, made), write_tables)
@@ -157,7 +201,7 @@ def draw(made: ReproductionPlan, result: Mapping[str, Any], folder: Path) -> Pat
         " ".join([f"{made.figure.source}.", *made.figure.notes]),
         facts | ({"accuracy": result["accuracy"]} if "accuracy" in result else {}),
         _drawn(made, result["runs"]),
-        _tables(made, result),
+        tables(made, result),
     )
 
 
@@ -188,19 +232,13 @@ def _drawn(made: ReproductionPlan, runs: Sequence[Mapping[str, Any]]) -> list[tu
     return figures
 
 
-def _tables(made: ReproductionPlan, result: Mapping[str, Any]) -> list[PageTable]:
-    if made.figure.is_table:
-        return tables(made, result)
-    return [table(made, panel, result) for panel in made.panels]
-
-
 def show(made: ReproductionPlan, result: Mapping[str, Any], page: Path) -> None:
     """Print a table per panel, published values beside ours."""
     print(f"{made.figure.title}\n{made.figure.source}\nscale: {scale_text(made.scale)}")
     if made.smoothing is not None:
         print(f"accuracy: {made.smoothing.text}")
-    for one in _tables(made, result):
-        terminal.print_table(one, columns=5 if made.figure.is_table else 8)
+    for table in tables(made, result):
+        terminal.print_table(table, columns=5 if made.figure.is_table else 8)
     for note in made.figure.notes:
         print(f"note: {note}")
     terminal.print_location(page)
@@ -209,30 +247,6 @@ def show(made: ReproductionPlan, result: Mapping[str, Any], page: Path) -> None:
 def scale_text(scale: str) -> str:
     """``tiny (scaled)``."""
     return scale if scale == PAPER else f"{scale} (scaled)"
-
-
-def table(made: ReproductionPlan, panel: PaperPanel, result: Mapping[str, Any]) -> PageTable:
-    """One panel: a row per method, published and ours, and what had been spent by then."""
-    mine = [cell for cell in result["cells"] if cell["panel"] == panel.name]
-    by_bytes = mine[0]["nominal"] is not None
-    ours = "ours" if made.scale == PAPER else "ours, scaled"
-    header = ["method", "published", ours, *(["by nominal"] if by_bytes else []), "bytes", "nominal", "time"]
-    rows = []
-    for cell in mine:
-        texts = [cell["row"], _published(cell), _text(cell, "ours"), *([_text(cell, "nominal")] if by_bytes else [])]
-        amounts = (("bytes", format_bytes), ("nominal_bytes", format_bytes), ("virtual_seconds", format_seconds))
-        texts += ["-" if cell[key] is None else show_amount(cell[key]) for key, show_amount in amounts]
-        rows.append(texts)
-    here = "" if made.limit(panel) == panel.limit else f"; here {limit_text(panel.measure, made.limit(panel))}"
-    notes = [f"changed: {mine[0]['changed']}", *missing_note(result)]
-    if not all(all(cell["complete"]) for cell in mine) and panel.measure in ACCURACY_AT:
-        notes.append("* not used up: a run ended before the budget")
-    return PageTable(f"{panel.name}: {panel.title}{here}", header, rows, notes)
-
-
-def limit_text(measure: str, limit: float) -> str:
-    """A budget or a target with its unit."""
-    return SHOW[ACCURACY_AT[measure]](limit) if measure in ACCURACY_AT else f"{100 * limit:g} %"
 
 
 def _published(cell: Mapping[str, Any]) -> str:
@@ -255,33 +269,13 @@ def _text(cell: Mapping[str, Any], key: str) -> str:
     return shown(mean) if deviation is None else f"{shown(mean)} ± {100 * deviation / mean:.0f} %"
 
 
-def show_catalogue(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print `catalogue`: the published values per panel, then what stands for the panel at each scale."""
+def show_catalogue(rows: Sequence[Cell]) -> None:
+    """Print `catalogue`: the printed values of each figure, and its settings at each scale."""
     for name in dict.fromkeys(row["name"] for row in rows):
         figure = FIGURES[name]
         print(f"{name}: {figure.title}\n{figure.source}")
+        for table in listed(figure, [row for row in rows if row["name"] == name]):
+            terminal.print_table(table)
         if figure.is_table:
-            _show_table(figure, [row for row in rows if row["name"] == name])
-            continue
-        for panel in figure.panels:
-            mine = [row for row in rows if row["name"] == name and row["panel"] == panel.name]
-            settings = figure.settings[panel.setting]
-            notes = [
-                f"{scale}: {' '.join([setting.scenario, *setting.overrides])}; "
-                f"{limit_text(panel.measure, setting.limit(panel))}; {'; '.join(changed(setting, panel))}"
-                for scale, setting in settings.items()
-            ]
-            values = [_published(row) for row in mine]
-            header = ["", *(row["row"] for row in mine)]
-            terminal.print_table(PageTable(f"{panel.name}: {panel.title}", header, [["published", *values]], notes))
-        for note in figure.notes:
-            print(f"note: {note}")
-        print()
-
-
-def _show_table(figure: PaperFigure, rows: Sequence[Mapping[str, Any]]) -> None:
-    for one in listed(figure, rows):
-        terminal.print_table(one)
-    print()
-    for line in (*row_notes(figure), *(f"note: {note}" for note in figure.notes), ""):
-        print(line)
+            print("", *row_notes(figure), sep="\n")
+        print(*(f"note: {note}" for note in figure.notes), "", sep="\n")

@@ -42,7 +42,6 @@ def environment(
 
     ``refused``: client -> why it takes no part. ``own``: module -> its file, of the user's own modules.
     """
-    layout = description.layout
     return {
         "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": sys.version.split()[0],
@@ -64,25 +63,31 @@ def environment(
             "classes": description.classes,
             "histogram": description.histogram.tolist(),
         },
-        "blocks": [
-            {
-                **asdict(block),
-                "nbytes": layout.nbytes(layout.keys([block.name])),
-                "flops_forward": float(forward),
-                "flops_weight_gradient": float(weight),
-                "flops_input_gradient": float(inner + inputs),
-                "activations": float(activations),
-            }
-            for block, (forward, weight, inner, inputs), activations in zip(
-                layout.blocks, description.flops, description.activations, strict=True
-            )
-        ],
+        "blocks": _blocks(description),
         "calibrations": calibrations(loaded.scenario),
         "refused_clients": {str(client): why for client, why in refused.items()},
         "flops_plain_per_sample": float(description.flops.sum() - description.flops[0, INPUT_GRADIENT]),
         "stops_at_target": stop_at_target,
         **({"sources": {module: asdict(source) for module, source in own.items()}} if own else {}),
     }
+
+
+def _blocks(description: ModelProfile) -> list[dict[str, Any]]:
+    """Shape, bytes, FLOPs and activations of each block, per example."""
+    layout = description.layout
+    return [
+        {
+            **asdict(block),
+            "nbytes": layout.nbytes(layout.keys([block.name])),
+            "flops_forward": float(forward),
+            "flops_weight_gradient": float(weight),
+            "flops_input_gradient": float(inner + inputs),
+            "activations": float(activations),
+        }
+        for block, (forward, weight, inner, inputs), activations in zip(
+            layout.blocks, description.flops, description.activations, strict=True
+        )
+    ]
 
 
 def stops_at_target(folder: Path) -> bool:
