@@ -27,8 +27,8 @@ from costmodel.clock import Clock
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
 from costmodel.network.links import Links
-from costmodel.units import format_bytes, format_flops, format_rate, format_seconds, nearest
-from costmodel.visits.timeline import Links, Timeline
+from costmodel.units import format_bytes, format_flops, format_rate, format_seconds
+from costmodel.visits.timeline import Timeline
 from costmodel.visits.work import Work, Works
 from edge.protocol.rng import keyed_generator
 from edge.protocol.spelling import nearest
