@@ -1,4 +1,4 @@
-"""What can be named in a scenario, as rows for ``fedbr list``: read from the tables that the program itself uses."""
+"""The names that a scenario can use, as rows for ``fedbr list``, read from the tables that runs use."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PARTITIONS = {
         ("alpha", "min_samples", "max_tries"),
     ),
     "epsilon": ("FedBR's non-IID level, for sets of 10 or 100 classes", ("epsilon",)),
-    "natural": ("by who made the examples, where the set says so", ()),
+    "natural": ("by author of the examples, for sets that record it", ()),
     "file": ("from a JSON file {client: [indices]}", ("file",)),
 }
 
@@ -48,17 +48,13 @@ def rows(what: str, assumed: bool = False) -> list[Row]:
     """The rows of one kind; with ``assumed``, only those with an assumed figure. ScenarioError for another kind."""
     if what not in KINDS:
         raise ScenarioError(f"list {what!r}: {nearest(what, KINDS)}")
-    found = KINDS[what]()
     if assumed and what not in ("devices", "networks"):
-        raise ScenarioError(f"list {what} --assumed: only devices and networks say what is assumed")
-    return [row for row in found if row["assumed"]] if assumed else found
+        raise ScenarioError(f"list {what} --assumed: only devices and networks have assumed figures")
+    return [row for row in KINDS[what]() if not assumed or row["assumed"]]
 
 
 def show(what: str, found: Sequence[Row], stream: IO[str] | None = None, *, assumed: bool = False) -> None:
-    """The rows for people: a name and a line about it, and what else there is to know below.
-
-    With ``assumed``, that is no more than the figures which are assumed, and the source.
-    """
+    """Print the rows: name and title, and details below; with ``assumed``, assumed figures and their source only."""
     details = _assumption_details if assumed else DETAILS[what]
     console = Console(file=stream or sys.stdout, highlight=False, markup=False)
     for row in found:
@@ -92,7 +88,7 @@ def _method(row: ObjectiveSpec | CorrectionSpec) -> Row:
 
 
 def _kept(row: ObjectiveSpec | CorrectionSpec) -> str:
-    """What a client keeps between its visits."""
+    """The client state: what a client keeps between its visits."""
     kept = ["vectors of its own"] if row.has_client_state else []
     if isinstance(row, ObjectiveSpec) and not (
         row.kept_blocks is keeps_what_does_not_arrive and row.down == EVERYTHING
@@ -111,7 +107,7 @@ def options(kind: type[BaseModel]) -> list[Row]:
 
 
 def field_docs(kind: type) -> dict[str, str]:
-    """The line under each field of a class, which Python itself does not keep."""
+    """Field -> the docstring under it, read from the source, since Python does not keep it."""
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     assert isinstance(body, ast.ClassDef)
     return {
@@ -133,7 +129,7 @@ def _method_details(row: Row) -> list[str]:
 
 
 def _cost_details(costs: Row) -> Iterator[str]:
-    """Bytes and compute beside FedAvg's."""
+    """Bytes and compute relative to FedAvg."""
     down, up = (_nbytes(costs[f"extra_bytes_{way}"], costs["model_bytes"]) for way in ("down", "up"))
     most, chosen = ("at most ", ", chosen per visit") if costs["chosen_per_visit"] else ("", "")
     yield f"extra bytes: {most}{down} down{chosen}; {up} up"
@@ -142,7 +138,7 @@ def _cost_details(costs: Row) -> Iterator[str]:
 
 
 def _nbytes(extra: int, model: int) -> str:
-    """In models, where it is about as much as one or more."""
+    """Bytes, and also in models where they exceed half a model."""
     models = f" ({extra / model:.2f} models)" if extra > model / 2 else ""
     return format_bytes(extra) + models
 
@@ -196,8 +192,8 @@ def _datasets() -> list[Row]:
 
 def _dataset_details(row: Row) -> list[str]:
     shape = "x".join(map(str, row["shape"]))
-    natural = ", says who made each example" if row["natural_clients"] else ""
-    return [f"{row['classes']} classes, {shape}{natural}; {row['source']}", f"found: {row['found'] or 'nowhere'}"]
+    natural = ", with the author of each example" if row["natural_clients"] else ""
+    return [f"{row['classes']} classes, {shape}{natural}; {row['source']}", f"found: {row['found'] or 'not found'}"]
 
 
 def _partitions() -> list[Row]:
@@ -216,7 +212,7 @@ def _device_details(row: Row) -> list[str]:
     modes = ", ".join(f"{factor:g}" for factor in row["modes"])
     return [
         f"GFLOP/s: {speeds}; {1000 * row['step_seconds']:g} ms more per step",
-        f"{format_bytes(row['memory_bytes'])}, {row['train_watts']:g} W at work, {row['idle_watts']:g} W idle, "
+        f"{format_bytes(row['memory_bytes'])}, {row['train_watts']:g} W training, {row['idle_watts']:g} W idle, "
         f"{row['clock_hz'] / 1e9:g} GHz",
         *([f"power modes: {modes}"] if len(row["modes"]) > 1 else []),
         *_origin(row),
@@ -242,7 +238,7 @@ def _network_details(row: Row) -> list[str]:
 
 
 def _origin(row: Row) -> list[str]:
-    """What is assumed, and where the rest comes from."""
+    """The assumed figures, and the source of the others."""
     return [f"assumed: {', '.join(row['assumed']) or 'nothing'}", _source(row)]
 
 
@@ -267,7 +263,7 @@ def _scenarios() -> list[Row]:
 
 
 def head(name: str) -> list[str]:
-    """The comment lines that open a scenario's file."""
+    """The comment lines at the head of a scenario's file."""
     lines: list[str] = []
     for line in (FILES / f"{name}.toml").read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):

@@ -1,7 +1,7 @@
-"""The command ``fedbr``: words in, exit codes out. What the commands do lives beside this file.
+"""The command ``fedbr``: from arguments to exit codes.
 
 0 finished; 2 bad usage or scenario; 3 the run failed; 4 stopped early by the user; 130 on a second Ctrl-C.
-Everything that is slow to import is imported by the command that needs it, so that help and bad usage answer at once.
+Each command imports its slow modules itself, so that help and usage errors appear at once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Entry point. Whatever the user's umask is: what is made here, only the user changes."""
+    """Entry point. Files are never writable by others, whatever the user's umask is."""
     os.umask(os.umask(0o022) | 0o022)
     sys.exit(run_command(sys.argv[1:]))
 
@@ -77,7 +77,7 @@ def run_command(arguments: Sequence[str]) -> int:
 
 
 def _is_interrupted(end: SystemExit) -> bool:
-    """Whether a Ctrl-C that no command listened to became this exit."""
+    """Whether this exit stems from a Ctrl-C that no command handled."""
     cause: BaseException | None = end
     while cause is not None and not isinstance(cause, KeyboardInterrupt):
         cause = cause.__cause__ or cause.__context__
@@ -135,13 +135,13 @@ def run(
 
 
 def _finish(loaded: Loaded, result: dict[str, Any], as_json: bool) -> NoReturn:
-    """Tell how a run has ended, draw its report if it has none of its end, and leave with its exit code."""
+    """Print the summary of a run, draw its report if there is no current one, and exit with its code."""
     from scenarios.report import html, terminal
 
     stopped = result["stopped_by"] == "user"
     folder = Path(result["run_dir"])
     page: Path | None = folder / "report.html"
-    if stopped:  # who stops a run waits for nothing; `fedbr report` draws it later
+    if stopped:  # a user who stops a run does not wait for a report; `fedbr report` draws it later
         page = None
     elif not _is_younger(folder / "report.html", folder / "ledger.sqlite"):
         title = f"{loaded.name}: {loaded.scenario.method}"
@@ -151,13 +151,13 @@ def _finish(loaded: Loaded, result: dict[str, Any], as_json: bool) -> NoReturn:
 
 
 def _is_younger(page: Path, ledger: Path) -> bool:
-    """Whether a report is there, and was not drawn while its run was unfinished."""
+    """Whether there is a report, drawn after the ledger was last written."""
     return page.is_file() and page.stat().st_mtime >= ledger.stat().st_mtime
 
 
 @app.command()
 def resume(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run that was broken off")],
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of an interrupted run")],
     workers: OwnWorkers = None,
     device: Device = "auto",
     as_json: Json = False,
@@ -167,9 +167,9 @@ def resume(
     allow: Allow = None,
     any_machine: AnyMachine = False,
 ) -> None:
-    """Go on with a run that was killed or stopped, from its last committed round, as if nothing had happened.
+    """Go on with a run that was killed or stopped, from its last committed round; the result is bit-identical.
 
-    Of a run that has ended it prints the summary, and draws the report if that is missing.
+    For a run that has ended, print the summary, and draw the report if that is missing.
     """
     from scenarios import runner
     from scenarios.host import check_room
@@ -235,10 +235,10 @@ def list_(
     what: Annotated[
         str, typer.Argument(help="methods, servers, models, datasets, partitions, devices, networks or scenarios")
     ],
-    assumed: Annotated[bool, typer.Option("--assumed", help="only rows that rest on an assumption")] = False,
+    assumed: Annotated[bool, typer.Option("--assumed", help="only rows with assumed figures")] = False,
     as_json: Json = False,
 ) -> None:
-    """What can be named in a scenario."""
+    """List the names that a scenario can use."""
     from scenarios.cli import listing
 
     rows = listing.rows(what, assumed)
@@ -253,7 +253,7 @@ def doctor(
     name: Annotated[str, typer.Option("--name", help="name of the calibrated device")] = "this-host",
     as_json: Json = False,
 ) -> None:
-    """What this machine has: cores, memory, GPUs, versions, data sets found."""
+    """Show this machine: cores, memory, GPUs, versions, data sets found."""
     from scenarios.studies import doctor as checks
 
     if calibrate:

@@ -1,6 +1,6 @@
-"""What the commands of ``fedbr`` have in common: their options, how they work, how they tell, and their exit codes.
+"""Shared by the commands of ``fedbr``: options, the start of workers, output, and exit codes.
 
-Nothing that is slow to import is imported before a command works.
+Slow modules are imported by functions, when a command runs.
 """
 
 from __future__ import annotations
@@ -43,10 +43,9 @@ def with_workers(
     work: Work,
     remote_access: RemoteAccess | None = None,
 ) -> dict[str, Any]:
-    """Do ``work`` with a launcher, a live table, and Ctrl-C listened to. Without a ``remote access`` there are workers
-    here.
+    """Call ``work`` with a worker launcher and the user's stop flag, and show a live table of ``runs`` meanwhile.
 
-    ``out``: where it makes its run folder; None if it makes none there.
+    ``out``: the folder of its run folders; None if it creates none there. ScenarioError if that cannot be written.
     """
     from coordinator.workers.launcher import WorkerLauncher
     from scenarios.host import Host, StopFlag, check_folder, choose_device, default_workers
@@ -62,7 +61,7 @@ def with_workers(
 
 
 def report_or_warning(draw: Callable[[], Path]) -> Path | None:
-    """The report; None with a warning where it cannot be written, since that must not lose the run."""
+    """The report; None with a warning if it cannot be written, since the result must be printed all the same."""
     from scenarios.report.run_reader import ReportError
 
     try:
@@ -79,7 +78,7 @@ def print_notes(loaded: Loaded) -> None:
 
 
 def emit(result: Any, as_json: bool, show: Callable[[], None]) -> None:
-    """The result as one JSON object, or as ``show`` prints it."""
+    """Print the result as one JSON object, or call ``show``."""
     if as_json:
         print(json.dumps(_finite(result)))
     else:
@@ -87,7 +86,7 @@ def emit(result: Any, as_json: bool, show: Callable[[], None]) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity: what has no limit is null."""
+    """The value with null for infinities, which JSON does not have."""
     if isinstance(value, dict):
         return {key: _finite(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -96,7 +95,7 @@ def _finite(value: Any) -> Any:
 
 
 def exit_with_error(text: str, code: int) -> int:
-    """One message on stderr; returns the exit code that it goes with. It may quote what a file or a worker says."""
+    """Print one message to stderr and return the exit code. Control characters, as files may hold them, are escaped."""
     plain = "".join(letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1] for letter in text)
     print(f"fedbr: {plain}", file=sys.stderr)
     return code

@@ -1,6 +1,6 @@
-"""Workers on other machines: ``fedbr keys``, ``fedbr worker``, and what ``fedbr run --listen`` asks for.
+"""Remote workers: ``fedbr keys``, ``fedbr worker``, and the options of ``fedbr run --listen``.
 
-Like all commands, they import what is slow to import only when they work.
+Like all commands, these import slow modules only when they run.
 """
 
 from __future__ import annotations
@@ -21,15 +21,19 @@ OwnWorkers = Annotated[
     typer.Option("--workers", min=0, help="worker processes; one per core by default, 0 only with --listen"),
 ]
 Listen = Annotated[
-    str | None, typer.Option("--listen", metavar="tcp://HOST:PORT", help="where workers on other machines may join")
+    str | None, typer.Option("--listen", metavar="tcp://HOST:PORT", help="endpoint at which remote workers join")
 ]
 Keys = Annotated[Path | None, typer.Option("--keys", metavar="NAME.key", help="own key pair (fedbr keys NAME)")]
 Allow = Annotated[
-    str | None, typer.Option("--allow", metavar="A.pub,B.pub", help="public keys of those who may join, with commas")
+    str | None,
+    typer.Option("--allow", metavar="A.pub,B.pub", help="public keys of the remote workers, separated by commas"),
 ]
 AnyMachine = Annotated[
     bool,
-    typer.Option("--any-machine", help="take workers with other versions or processors: other last bits"),
+    typer.Option(
+        "--any-machine",
+        help="accept remote workers with other versions or processors; results are then not bit-identical",
+    ),
 ]
 ENDPOINT = re.compile(r"tcp://([^\s:/]+|\[[0-9A-Fa-f:.%\w]+\]):([0-9]{1,5})")
 MAX_PORT = 65535
@@ -38,22 +42,24 @@ MAX_PORT = 65535
 def remote_access_of(
     listen: str | None, keys: Path | None, allow: str | None, any_machine: bool, workers: int | None
 ) -> RemoteAccess | None:
-    """Where workers may join, and who. ScenarioError unless all of it is given, or nothing."""
+    """The endpoint and keys for remote workers; None without --listen. ScenarioError for incomplete options."""
     from scenarios.errors import ScenarioError
 
     if listen is None:
-        given = (("--keys", keys), ("--allow", allow), ("--any-machine", any_machine))
-        named = [name for name, value in given if value]
+        options = (("--keys", keys), ("--allow", allow), ("--any-machine", any_machine))
+        named = [name for name, value in options if value]
         if named:
-            raise ScenarioError(f"{named[0]}: is of use with --listen tcp://HOST:PORT only")
+            raise ScenarioError(f"{named[0]}: needs --listen tcp://HOST:PORT")
         if workers == 0:
-            raise ScenarioError("--workers 0: nobody would do the work; let workers join with --listen tcp://HOST:PORT")
+            raise ScenarioError(
+                "--workers 0: the run would have no workers; let remote workers join with --listen tcp://HOST:PORT"
+            )
         return None
     _check_endpoint("--listen", listen)
     if keys is None or not allow:
         raise ScenarioError(
-            f"--listen {listen}: needs --keys NAME.key and --allow A.pub,B.pub: nobody joins over a network without a "
-            "key that the run knows (fedbr keys makes them)"
+            f"--listen {listen}: needs --keys NAME.key and --allow A.pub,B.pub, since remote workers join by key only "
+            "(fedbr keys makes key pairs)"
         )
     from coordinator.workers.sockets import RemoteAccess
     from edge.runtime.keys import read_pair, read_public
@@ -72,27 +78,29 @@ def _check_endpoint(option: str, endpoint: str) -> None:
 
 
 def keys(
-    name: Annotated[str, typer.Argument(help="of the files, NAME.key and NAME.pub")],
+    name: Annotated[str, typer.Argument(help="name of the files, NAME.key and NAME.pub")],
     out: Annotated[Path, typer.Option("--out", help="folder for both files")] = Path(),
 ) -> None:
-    """Make a key pair, by which a run and those who join it know each other."""
+    """Make a key pair, with which a run and its remote workers authenticate each other."""
     from edge.runtime.keys import make
 
     private, public = make(name, out)
-    print(f"{private}  yours alone\n{public}  for everybody who is to know you")
+    print(f"{private}  private: keep it on this machine\n{public}  public: copy it to the other machines")
 
 
 def worker(
-    connect: Annotated[str, typer.Option("--connect", metavar="tcp://HOST:PORT", help="where the run listens")],
+    connect: Annotated[
+        str, typer.Option("--connect", metavar="tcp://HOST:PORT", help="endpoint at which the run listens")
+    ],
     keys: Annotated[Path, typer.Option("--keys", metavar="NAME.key", help="own key pair (fedbr keys NAME)")],
     server: Annotated[Path, typer.Option("--server", metavar="NAME.pub", help="the run's public key")],
     device: Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:N, or auto: as the run's")] = "auto",
     data: Annotated[Path | None, typer.Option("--data", help="folder of data sets, searched first")] = None,
     wait: Annotated[float, typer.Option("--wait", min=0.1, help="seconds to wait for a run to answer")] = 60.0,
 ) -> None:
-    """Join a run on another machine, and serve it until it ends.
+    """Join a run on another machine, and work for it until it ends.
 
-    Exit codes: 0 the run has ended, 2 bad usage, 3 refused, not found or lost, 4 stopped by Ctrl-C.
+    Exit codes: 0 the run has ended, 2 bad usage, 3 rejected, not found or lost, 4 stopped by Ctrl-C.
     """
     from coordinator.workers.launcher import environment
     from edge.runtime.keys import read_pair, read_public
@@ -104,6 +112,6 @@ def worker(
     read_public(server)
     if device != "auto":
         choose_device(device)
-    words = [connect, str(keys), str(server), device, str(data or ""), str(cache_folder()), str(wait)]
-    # With the environment of a worker from its first moment, and with nothing loaded but what a worker needs.
-    os.execve(sys.executable, [sys.executable, "-P", "-m", "edge.runtime.remote_worker", *words], environment())
+    arguments = [connect, str(keys), str(server), device, str(data or ""), str(cache_folder()), str(wait)]
+    # A new process: it starts with a worker's environment and loads only the modules that a worker needs.
+    os.execve(sys.executable, [sys.executable, "-P", "-m", "edge.runtime.remote_worker", *arguments], environment())

@@ -1,6 +1,6 @@
 """The commands of ``fedbr`` beside run and resume: compare, study, reproduce, replay, verify and stress.
 
-Like all commands, they import what is slow to import only when they work.
+Like all commands, these import slow modules only when they run.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def compare(
 ) -> None:
     """Run several methods on the same data, fleet and seed, and put them side by side.
 
-    With the --run-id of an earlier comparison, runs that it finished are not made again.
+    With the --run-id of an earlier comparison, finished runs are kept and interrupted ones go on.
     """
     from scenarios.studies import compare as study
 
@@ -66,7 +66,7 @@ def study_budget(
     methods: Annotated[str, typer.Option("--methods", help=_METHODS)] = "fedavg,fedbr",
     nbytes: Annotated[str | None, typer.Option("--bytes", help='budgets of bytes: "1 MB,2 MB"')] = None,
     seconds: Annotated[str | None, typer.Option("--time", help='budgets of virtual time: "5 min,15 min"')] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="how many, from the scenario's own seed on")] = 3,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="number of seeds, counted up from the scenario's")] = 3,
     out: Out = Path("runs"),
     run_id: RunId = None,
     workers: Workers = None,
@@ -77,7 +77,7 @@ def study_budget(
 ) -> None:
     """Accuracy against budgets of bytes and time, one run per method and seed.
 
-    With the --run-id of an earlier study, runs that it finished are not made again.
+    With the --run-id of an earlier study, finished runs are kept and interrupted ones go on.
     """
     from scenarios.studies import budget as study
 
@@ -93,9 +93,9 @@ def reproduce(
     scale: Annotated[str, typer.Option("--scale", help="tiny, small or paper")] = "tiny",
     cells: Annotated[str | None, typer.Option("--cells", help="rows, panels, settings: FedAvg,FedBR,a")] = None,
     ema: Annotated[
-        str | None, typer.Option("--ema", help="how moving averages begin: corrected (as by default) or first")
+        str | None, typer.Option("--ema", help="start of moving averages: corrected (default) or first")
     ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="how many, from the scenario's own seed on")] = 1,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="number of seeds, counted up from the scenario's")] = 1,
     out: Out = Path("runs"),
     run_id: RunId = None,
     workers: Workers = None,
@@ -104,9 +104,9 @@ def reproduce(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make a published figure again, at the paper's scale or smaller, beside the printed values.
+    """Reproduce a published figure or table, at the paper's scale or smaller, beside the printed values.
 
-    With the --run-id of an earlier one, runs that it finished are not made again.
+    With the --run-id of an earlier reproduction, finished runs are kept and interrupted ones go on.
     """
     from scenarios.config.load import ScenarioError
     from scenarios.papers import reproduce as study
@@ -143,7 +143,7 @@ def verify(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make a run again, and see whether it is the same to the bit; if not, name the first round that differs."""
+    """Repeat a run and check that it is bit-identical; if not, name the first round that differs."""
     from scenarios import runner
     from scenarios.studies import verify as study
 
@@ -160,14 +160,16 @@ def verify(
 
 
 def stress(
-    clients: Annotated[int, typer.Option("--clients", min=1, max=10_000_000, help="how many there are")],
-    cohort: Annotated[int | None, typer.Option("--cohort", min=1, help="how many take part; by default all")] = None,
+    clients: Annotated[int, typer.Option("--clients", min=1, max=10_000_000, help="clients in the fleet")],
+    cohort: Annotated[
+        int | None, typer.Option("--cohort", min=1, help="clients that take part; by default all")
+    ] = None,
     policy: Annotated[str, typer.Option("--policy", help="as a scenario's rounds.policy")] = "sync",
-    contended: Annotated[bool, typer.Option("--contended", help="let the server's link be the bottleneck")] = False,
+    contended: Annotated[bool, typer.Option("--contended", help="make the server's link the bottleneck")] = False,
     seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
     as_json: Json = False,
 ) -> None:
-    """The cost model alone, without training: how long a round takes, who holds it up, and how fast it is solved."""
+    """The cost model alone, without training: how long a round takes, its bottleneck, and the simulator's speed."""
     from scenarios.studies import stress as study
 
     result = study.stress(clients, cohort or clients, policy, contended, seed=seed)

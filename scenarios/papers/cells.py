@@ -1,8 +1,7 @@
-"""The cells of a published figure, read off the runs that were made for it. Runs nothing.
+"""The cells of a published figure, computed from the progress curves of its runs. Nothing is run here.
 
-A number that was not made at the paper's scale, on exactly its data, or as its text says to the letter, bears a mark
-(`MARKS`), and its cell says in words what differs. A target that was not reached is a bound, never left out: the
-amount is at least what the run had spent by its end.
+A number that differs from the paper in scale, data or settings has a mark (`MARKS`), and its cell names the difference.
+A target that was not reached gives a lower bound: the amount that the run had spent by its end.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ MARKS = {
     "scaled": ("†", "not at the paper's scale"),
     "data": ("‡", "not on exactly the paper's data"),
     "asked": ("§", "with overrides of the command line"),
-    "inferred": ("¶", "something of it is not printed in the paper, or inferred"),
+    "inferred": ("¶", "with settings that the paper does not print, or inferred ones"),
 }
-"""What a number may bear -> (sign, meaning)."""
+"""Mark of a number -> (sign, meaning)."""
 
 
 @dataclass(frozen=True)
 class ReproductionPlan:
-    """What is to be made of one figure."""
+    """The cells of one figure to reproduce, and the runs that they need."""
 
     name: str
     figure: PaperFigure
@@ -48,14 +47,14 @@ class ReproductionPlan:
     rows: Sequence[str]
     study: Sweep
     groups: Mapping[str, str]
-    """Setting -> the one that lends it its runs: itself, or an earlier one with the same scenario."""
+    """Setting -> the setting whose runs it uses: itself, or an earlier one with the same scenario."""
     overrides: Sequence[str]
-    """Of the command line."""
+    """From the command line."""
     smoothing: Smoothing | None = None
-    """How accuracies are averaged before anything is read off them."""
+    """How accuracies are averaged before they are read."""
 
     def setting(self, panel: PaperPanel) -> PaperSetting:
-        """What stands for a panel's setting at this scale."""
+        """The scenario of a panel's setting at this scale."""
         return self.figure.settings[panel.setting][self.scale]
 
     def limit(self, panel: PaperPanel) -> float:
@@ -63,13 +62,13 @@ class ReproductionPlan:
         return self.setting(panel).limit(panel)
 
     def trails(self, runs: Sequence[Mapping[str, Any]], group: str, row: str) -> list[list[Trail]]:
-        """What the runs of a row in one scenario spent and reached, (variants, seeds)."""
+        """The progress curves of a row's runs in one setting, (variants, seeds)."""
         folders = [self.folders(runs, group, variant) for variant in self.figure.rows[row].variants()]
-        return [[self._trail(folder) for folder in each] for each in folders]
+        return [[self._trail(folder) for folder in of_seeds] for of_seeds in folders]
 
     def folders(self, runs: Sequence[Mapping[str, Any]], group: str, variant: PaperVariant) -> list[Path]:
-        """The run folders of one variant in one scenario, in the order of the seeds."""
-        return [Path(one["run_dir"]) for one in runs if one["name"] == run_name(group, variant, one["seed"])]
+        """The run folders of one variant in one setting, in the order of the seeds."""
+        return [Path(run["run_dir"]) for run in runs if run["name"] == run_name(group, variant, run["seed"])]
 
     def _trail(self, folder: Path) -> Trail:
         points = trail(folder)
@@ -77,12 +76,12 @@ class ReproductionPlan:
 
 
 def run_name(group: str, variant: PaperVariant, seed: int) -> str:
-    """Of the folder of one run."""
+    """The name of a run's folder."""
     return f"{group}-{variant.name}-seed{seed}"
 
 
 def read_off(made: ReproductionPlan, done: Mapping[str, Any]) -> dict[str, Any]:
-    """The cells, from runs that have been made."""
+    """What ``reproduce --json`` prints, from what `run_all` returns."""
     smoothing = {} if made.smoothing is None else {"accuracy": made.smoothing.text}
     return {
         "name": made.name,
@@ -102,7 +101,7 @@ def _cell(made: ReproductionPlan, panel: PaperPanel, name: str, runs: Sequence[M
     folders = [folder for variant in row.variants() for folder in made.folders(runs, group, variant)]
     data = list(dict.fromkeys(word for folder in folders for word in differences(folder)))
     words = [*changed(made.setting(panel), panel), *data, *([row.note] if row.note else [])]
-    words += [f"{override} was asked for" for override in made.overrides]
+    words += [f"override {override}" for override in made.overrides]
     if group != panel.setting:
         words.append(f"the same runs as for {group}")
     marks = {
@@ -123,7 +122,7 @@ def _cell(made: ReproductionPlan, panel: PaperPanel, name: str, runs: Sequence[M
 
 
 def described(panel: PaperPanel, name: str, row: PaperRow) -> dict[str, Any]:
-    """What a cell is, whatever becomes of it, and what the paper prints in it."""
+    """The part of a cell that is known before any run, and the printed value."""
     return {
         "row": name,
         "method": row.method or None,
@@ -139,16 +138,16 @@ def described(panel: PaperPanel, name: str, row: PaperRow) -> dict[str, Any]:
 
 
 def changed(setting: PaperSetting, panel: PaperPanel) -> list[str]:
-    """What a panel's numbers have in common that is not the paper's, or not printed there, in words."""
+    """The differences of a panel's numbers from the paper, and the settings that it does not print, in words."""
     return [text for text in (setting.changed, setting.inferred, setting.why(panel)) if text]
 
 
-def measured_row(each: Sequence[Sequence[Trail]], measure: str, limit: float) -> dict[str, Any]:
+def measured_row(variants: Sequence[Sequence[Trail]], measure: str, limit: float) -> dict[str, Any]:
     """One cell from the runs of its row, (variants, seeds): `measured`, or the mean over variants where it has several.
 
     Then ``ours`` is over the variants' means, as a paper's mean over settings is.
     """
-    cells = [measured(trails, measure, limit) for trails in each]
+    cells = [measured(trails, measure, limit) for trails in variants]
     if len(cells) < 2:
         return cells[0] if cells else measured([], measure, limit)
     means = {key: spread([cell[key] for cell in cells])["mean"] for key in SPENT}
@@ -208,4 +207,4 @@ SPENT = {
     "virtual_seconds": "virtual_seconds",
     "rounds": "rounds",
 }
-"""Key of a cell -> the field of `trail.Point` whose mean it is."""
+"""Key of a cell -> the field of `ProgressPoint` whose mean it is."""

@@ -1,6 +1,6 @@
-"""Whether the data of a run are those that papers used: how many examples, and whether images were compressed again.
+"""Differences between a run's data and the published set: missing examples, and images recompressed as JPEG.
 
-Read from what a run says of its data in ``environment.json``; the data themselves are never opened.
+They follow from the run's ``environment.json``; the data are not read.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ SETS = {
 
 
 def differences(folder: Path) -> list[str]:
-    """What the data of a run are not, in words; empty for a set of which nothing is known here."""
+    """The differences in words; empty for a set that is not in `SETS`."""
     environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
     data, known = environment["data"], SETS.get(environment["data"]["name"])
     if known is None:
         return []
     words = []
-    held = sum(map(sum, environment["partition"]["histogram"]))
-    if held <= known.train - environment["partition"]["clients"]:  # equal shares leave less than one each to nobody
-        words.append(f"{held:,} of {known.train:,} training images")
+    assigned = sum(map(sum, environment["partition"]["histogram"]))
+    # Equal shares leave out less than one example per client.
+    if assigned <= known.train - environment["partition"]["clients"]:
+        words.append(f"{assigned:,} of {known.train:,} training images")
     if data["test_examples"] != known.test:
         words.append(f"{data['test_examples']:,} of {known.test:,} test images")
     if known.is_lossless and "JPEG" in data["source"]:

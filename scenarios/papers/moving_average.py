@@ -1,6 +1,6 @@
-"""Exponential moving averages of accuracy, as FedMLB reads its tables. Numbers in, numbers out: no ledger is read.
+"""Exponential moving averages of accuracy, from which FedMLB's tables are read.
 
-e_r = momentum e_{r-1} + (1 - momentum) a_r. How the paper begins is not printed. "corrected" begins with e_0 = 0 and
+e_r = momentum e_{r-1} + (1 - momentum) a_r. The paper does not print how it begins. "corrected" begins with e_0 = 0 and
 divides by 1 - momentum^r, so that e_1 = a_1 and no round weighs more than the next; "first" begins with e_1 = a_1,
 which then weighs more than all others for a while. After 100 rounds they differ by less than 3e-5 of their value.
 """
@@ -21,13 +21,13 @@ class Smoothing:
     """How accuracies are averaged over rounds."""
 
     momentum: float = 0.9
-    """What the average keeps of itself from round to round, in [0, 1); 0 is no average."""
+    """The weight of the previous average, in [0, 1); 0 is no average."""
     start: str = CORRECTED
     """One of `STARTS`."""
 
     @property
     def text(self) -> str:
-        """For people."""
+        """In words."""
         how = "bias-corrected" if self.start == CORRECTED else "beginning with the first accuracy"
         return f"moving average of momentum {self.momentum:g}, {how}"
 
@@ -43,7 +43,7 @@ def ema(values: Sequence[float], how: Smoothing) -> list[float]:
 
 
 def smoothed(points: Trail, how: Smoothing) -> Trail:
-    """The trail with averages in place of accuracies; rounds that were not evaluated stay so and count for nothing."""
+    """The curve with averages in place of accuracies; rounds without an evaluation are skipped."""
     averages = iter(ema([point.accuracy for point in points if point.accuracy is not None], how))
     shown, best = [], 0.0
     for point in points:

@@ -1,7 +1,7 @@
-"""Values that papers print in tables, from one CSV file per paper, as panels. How they were come by is not known here.
+"""Values that papers print in tables, from one CSV file per paper, as panels.
 
 A row of a file: table, dataset, setting, row, metric, value, deviation. Metrics are ``acc@500R``, in percent after so
-many rounds, and ``rounds@47%``, rounds to a target; ``1000+`` is a bound: 1000 rounds did not suffice.
+many rounds, and ``rounds@47%``, rounds to a target; ``1000+`` is a lower bound: 1000 rounds did not reach the target.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Printed:
 
     @property
     def key(self) -> str:
-        """Of its setting: ``CIFAR-100``, ``Dir(0.3) 100 clients 5% VGG-9`` is ``cifar100-dir0.3-100-vgg-9``."""
+        """Key of its setting: ``CIFAR-100``, ``Dir(0.3) 100 clients 5% VGG-9`` is ``cifar100-dir0.3-100-vgg-9``."""
         words = re.sub(r" clients \d+%", "", self.setting)
         return f"{self.dataset.replace('-', '')} {words}".lower().translate(str.maketrans(" ", "-", "()"))
 
@@ -57,11 +57,11 @@ def _value(row: dict[str, str]) -> Printed:
 
 
 def panels(values: list[Printed]) -> Iterator[PaperPanel]:
-    """One panel per setting and metric, each in the order in which the values name them."""
+    """One panel per setting and metric, in the order of the values."""
     for key in dict.fromkeys(value.key for value in values):
-        mine = [value for value in values if value.key == key]
-        for metric in dict.fromkeys(value.metric for value in mine):
-            yield _panel(metric, [value for value in mine if value.metric == metric])
+        of_setting = [value for value in values if value.key == key]
+        for metric in dict.fromkeys(value.metric for value in of_setting):
+            yield _panel(metric, [value for value in of_setting if value.metric == metric])
 
 
 def _panel(metric: str, values: list[Printed]) -> PaperPanel:

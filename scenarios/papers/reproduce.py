@@ -1,7 +1,6 @@
-"""Published figures and tables made again: which runs their cells need, and the folder that they are made in.
+"""The registry of published figures and tables, and the runs that reproduce their cells.
 
-A figure is a row of `FIGURES`; cells that share a scenario, a method and all overrides share its runs. What is read
-off the runs is said in `reproduce_cells`.
+Cells with the same scenario, method and overrides share their runs. `cells` reads the runs, `tables` shows them.
 """
 
 from __future__ import annotations
@@ -40,19 +39,20 @@ def plan(
     run_id: str | None = None,
     ema: str | None = None,
 ) -> ReproductionPlan:
-    """Which runs the cells need; ``cells`` names rows, panels and settings, separated by commas, and None means all.
+    """The runs that the cells need; ``cells`` names rows, panels and settings, separated by commas; None means all.
 
-    ``ema``: one of `STARTS`, for a figure whose paper averages accuracies; None takes the figure's own.
+    ``ema``: one of `STARTS`, for a figure whose paper averages accuracies; None for the figure's default.
+    ScenarioError for unknown names.
     """
     figure = named(name)
     if scale not in SCALES:
         raise ScenarioError(f"--scale {scale!r}: {nearest(scale, SCALES)}")
     panels, rows = _chosen(figure, cells)
-    lent: dict[tuple[str, tuple[str, ...]], str] = {}
+    first: dict[tuple[str, tuple[str, ...]], str] = {}
     groups: dict[str, str] = {}
     for panel in panels:
         setting = figure.settings[panel.setting][scale]
-        groups[panel.setting] = lent.setdefault((setting.scenario, setting.overrides), panel.setting)
+        groups[panel.setting] = first.setdefault((setting.scenario, setting.overrides), panel.setting)
     study = Sweep(f"{name} {scale}", f"{name.replace(':', '-')}-{scale}", (), run_id)
     made = ReproductionPlan(name, figure, scale, panels, rows, study, groups, overrides, _smoothing(name, figure, ema))
     return replace(made, study=replace(study, parts=_parts(made, seeds, first_seed)))
@@ -91,13 +91,13 @@ def _parts(made: ReproductionPlan, seeds: int, first_seed: int | None) -> list[P
     parts = []
     for group in dict.fromkeys(made.groups.values()):
         setting = made.figure.settings[group][made.scale]
-        asked = check_settings(setting.scenario, [*setting.overrides, *made.overrides]).scenario
-        needs = _needs(made, group, asked.rounds.max)
-        start = asked.seed if first_seed is None else first_seed
+        scenario = check_settings(setting.scenario, [*setting.overrides, *made.overrides]).scenario
+        needs = _needs(made, group, scenario.rounds.max)
+        start = scenario.seed if first_seed is None else first_seed
         for seed in range(start, start + seeds):
             for variant in chosen:
-                given = [*setting.overrides, *variant.overrides, *made.overrides, f"seed={seed}"]
-                loaded = load(setting.scenario, given, variant.method)
+                overrides = [*setting.overrides, *variant.overrides, *made.overrides, f"seed={seed}"]
+                loaded = load(setting.scenario, overrides, variant.method)
                 parts.append(PlannedRun(run_name(group, variant, seed), replace(loaded, name=made.study.name), needs))
     for variant in chosen:
         check_options(variant.overrides, [variant.method])
@@ -106,7 +106,7 @@ def _parts(made: ReproductionPlan, seeds: int, first_seed: int | None) -> list[P
 
 
 def _needs(made: ReproductionPlan, group: str, rounds: int) -> dict[str, float]:
-    """How far the runs of a group must go for all panels that read them."""
+    """The needs of the runs of a setting, from all panels that read them."""
     needs: dict[str, float] = {}
     for panel in made.panels:
         if made.groups[panel.setting] != group:
@@ -115,7 +115,7 @@ def _needs(made: ReproductionPlan, group: str, rounds: int) -> dict[str, float]:
         if panel.measure in ACCURACY_AT:
             kind = ACCURACY_AT[panel.measure]
             kinds = [kind, "nominal"] if kind == "bytes" else [kind]
-        elif made.smoothing is not None:  # an accuracy may reach the target long before its average does
+        elif made.smoothing is not None:  # an accuracy may reach the target long before the average does
             limit, kinds = float(rounds), ["rounds"]
         for kind in kinds:
             needs[kind] = max(needs.get(kind, 0.0), limit)
@@ -123,7 +123,7 @@ def _needs(made: ReproductionPlan, group: str, rounds: int) -> dict[str, float]:
 
 
 def catalogue(name: str | None = None) -> list[dict[str, Any]]:
-    """Every cell of one figure, or of all: its setting at each scale and what the paper prints."""
+    """Every cell of one figure, or of all: its setting at each scale and its printed value."""
     wanted = FIGURES if name is None else {name: named(name)}
     return [
         {

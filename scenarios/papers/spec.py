@@ -1,6 +1,6 @@
-"""What a published figure or table is to `reproduce`: plain rows of what was measured, where, and what was printed.
+"""Published figures and tables as plain data: methods, settings, measures and printed values.
 
-Nothing here runs anything. Amounts are in SI: accuracies in [0, 1], seconds, bytes.
+Amounts are in SI: accuracies in [0, 1], seconds, bytes.
 """
 
 from __future__ import annotations
@@ -16,48 +16,48 @@ SCALES = (TINY, SMALL, PAPER)
 
 ACCURACY_AT = {"accuracy at time": "time", "accuracy at bytes": "bytes", "accuracy at rounds": "rounds"}
 TO_ACCURACY = {"time to accuracy": "time", "bytes to accuracy": "bytes", "rounds to accuracy": "rounds"}
-"""Both: a measure -> the amount that it is about, as `trail.AMOUNTS` names it."""
+"""Both: measure -> its kind of amount, a key of `progress.AMOUNTS`."""
 
 
 @dataclass(frozen=True)
 class PaperLimit:
-    """A budget or target that stands for the paper's at another scale."""
+    """A budget or target that replaces the paper's at a smaller scale."""
 
     amount: float
     why: str
-    """How it was come by, in words."""
+    """The reason for it, in words."""
 
 
 @dataclass(frozen=True)
 class PaperVariant:
-    """One run of a row: a method, and what it asks of the scenario beside that."""
+    """One run of a row: a method and its overrides of the scenario."""
 
     method: str
     overrides: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """For folders: ``fedmlb``, ``fedavg-server-fedadam-lr-0.01``."""
-        said = (override.partition("=") for override in self.overrides)
-        words = [f"{key.rpartition('.')[2]} {value}".lower() for key, _, value in said]
+        """For names of folders: ``fedmlb``, ``fedavg-server-fedadam-lr-0.01``."""
+        pairs = (override.partition("=") for override in self.overrides)
+        words = [f"{key.rpartition('.')[2]} {value}".lower() for key, _, value in pairs]
         return "-".join([self.method, *(re.sub(r"[^a-z0-9.]+", "-", word).strip("-") for word in words)])
 
 
 @dataclass(frozen=True)
 class PaperRow:
-    """What stands for one row of a figure, in every setting and at every scale."""
+    """One row of a figure, for every setting and scale."""
 
     method: str
-    """Empty where it is not known what the paper ran."""
+    """Empty if the paper's method is unknown."""
     overrides: tuple[str, ...] = ()
-    """KEY=VALUE that make the row; they win over the setting's."""
+    """KEY=VALUE; they take precedence over the setting's."""
     each: tuple[tuple[str, ...], ...] = ((),)
-    """Further overrides of each of its runs, for a row that is the mean over several."""
+    """Further overrides, one tuple per run, for a row that is the mean over several runs."""
     note: str = ""
-    """What of it is not printed in the paper or inferred, in words; all there is to say where the method is empty."""
+    """Unprinted or inferred settings, in words; the reason where the method is empty."""
 
     def variants(self) -> tuple[PaperVariant, ...]:
-        """The runs that the row is read off, once per seed; none where it is not known what the paper ran."""
+        """The runs of the row, each once per seed; none if the paper's method is unknown."""
         if not self.method:
             return ()
         return tuple(PaperVariant(self.method, (*self.overrides, *further)) for further in self.each)
@@ -65,28 +65,28 @@ class PaperRow:
 
 @dataclass(frozen=True)
 class PaperSetting:
-    """A scenario that stands for one setting of a paper."""
+    """The scenario for one setting of a paper at one scale."""
 
     scenario: str
     overrides: tuple[str, ...]
     limits: Mapping[str, PaperLimit]
-    """Panel or measure -> the budget or target here; panels that are named by neither keep the paper's."""
+    """Panel or measure -> the budget or target here; other panels keep the paper's."""
     changed: str
-    """What is not as in the paper, in words for the reader of a number; empty where nothing is."""
+    """The differences from the paper, in words; empty if there are none."""
     inferred: str = ""
-    """What is not printed in the paper, or can be read in several ways, and how it is taken here."""
+    """Settings that the paper leaves open, and their values here, in words."""
 
     def limit(self, panel: PaperPanel) -> float:
         """The panel's budget or target here."""
-        own = self._own(panel)
-        return panel.limit if own is None else own.amount
+        limit = self._limit_of(panel)
+        return panel.limit if limit is None else limit.amount
 
     def why(self, panel: PaperPanel) -> str:
-        """How the panel's limit was come by; empty where it is the paper's."""
-        own = self._own(panel)
-        return "" if own is None else own.why
+        """The reason for the panel's limit; empty if it is the paper's."""
+        limit = self._limit_of(panel)
+        return "" if limit is None else limit.why
 
-    def _own(self, panel: PaperPanel) -> PaperLimit | None:
+    def _limit_of(self, panel: PaperPanel) -> PaperLimit | None:
         return self.limits.get(panel.name, self.limits.get(panel.measure))
 
 
@@ -103,13 +103,13 @@ class PaperPanel:
     limit: float
     """The budget, in bytes, virtual seconds or rounds; or the target accuracy."""
     published: Mapping[str, float]
-    """Row -> what the paper prints; a row that is not named here is drawn but not printed."""
+    """Row -> printed value; rows that are only drawn are missing."""
     beyond: frozenset[str] = frozenset()
-    """Rows whose published amount is a bound: so much did not suffice to reach the target."""
+    """Rows whose published amount is a lower bound, at which the target was not yet reached."""
     deviations: Mapping[str, float] = field(default_factory=dict)
-    """Row -> the deviation that the paper prints beside its mean."""
+    """Row -> printed deviation."""
     column: str = ""
-    """Heading of the measure's column where a setting's panels are the columns of one table."""
+    """Heading of the panel's column in a table."""
 
 
 @dataclass(frozen=True)
@@ -119,13 +119,13 @@ class PaperFigure:
     title: str
     source: str
     rows: Mapping[str, PaperRow]
-    """Row, as the paper writes it -> what stands for it."""
+    """Name in the paper -> row."""
     settings: Mapping[str, Mapping[str, PaperSetting]]
-    """Setting -> scale -> what stands for it."""
+    """Setting -> scale -> its scenario."""
     panels: tuple[PaperPanel, ...]
     notes: tuple[str, ...] = ()
-    """What a reader must know of the published values."""
+    """Remarks on the published values."""
     smoothing: Smoothing | None = None
-    """How the paper averages accuracies over rounds before it reads anything off them; None where it does not say."""
+    """How the paper averages accuracies over rounds before they are read; None if it says nothing."""
     is_table: bool = False
-    """Whether a setting's panels are the columns of one table, as the paper prints them; if not, each stands alone."""
+    """Whether a setting's panels are the columns of one table; otherwise each panel has its own."""

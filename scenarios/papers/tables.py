@@ -107,7 +107,7 @@ def _scales(figure: PaperFigure, panels: Sequence[PaperPanel]) -> list[str]:
 
 
 def row_notes(figure: PaperFigure) -> Iterator[str]:
-    """What each row is run as, and what of it is left open."""
+    """The method and overrides of each row, and what the paper leaves open."""
     for name, row in figure.rows.items():
         run = " ".join([row.method, *row.overrides])
         each = f"the mean over {len(row.each)} of them: {', '.join(' '.join(one) for one in row.each)}"
@@ -135,14 +135,14 @@ def limit_text(measure: str, limit: float) -> str:
 
 
 def _printed(cell: Cell) -> str:
-    """As the paper writes it: percent without a sign, rounds with a ``+`` where they did not suffice."""
+    """As the paper writes it: percent without a sign, rounds with a ``+`` for a lower bound."""
     if cell["measure"] not in ACCURACY_AT:
         return f"{cell['published']:g}{'+' if cell['published_is_bound'] else ''}"
     return _percent(cell["published"], cell["published_deviation"])
 
 
 def _ours(cell: Cell) -> str:
-    """Ours likewise, with its deviation over seeds and a sign for each of its marks."""
+    """Our value in the same form, with its deviation over seeds and the signs of its marks."""
     if cell["method"] is None:
         return UNKNOWN
     mean, deviation, at_least = cell["ours"]["mean"], cell["ours"]["deviation"], cell["at_least"]
@@ -164,20 +164,20 @@ def _legend(cells: Sequence[Cell]) -> Iterator[str]:
         if any(mark in cell["marks"] for cell in cells):
             yield f"{sign} {meaning}"
     if any(cell["at_least"] is not None for cell in cells):
-        yield "+ at least: a run ended before it reached the target, and counts with the rounds that it had"
+        yield "+ lower bound: a run ended before it reached the target, and counts with its rounds"
     if any(not all(cell["complete"]) for cell in cells if cell["measure"] in ACCURACY_AT):
         yield f"{CUT} a run ended before that round"
 
 
 def _differences(cells: Sequence[Cell]) -> Iterator[str]:
-    """What is not the paper's in all rows, then what is so in single ones."""
+    """The differences from the paper in all rows, then those of single rows."""
     notes = {cell["row"]: cell["note"] for cell in cells if cell["note"]}
     words = dict.fromkeys(word for cell in cells for word in cell["changed"].split("; "))
     common = [word for word in words if word and not any(word in note.split("; ") for note in notes.values())]
     if common:
         yield f"changed: {'; '.join(common)}"
     for note in dict.fromkeys(notes.values()):
-        yield f"{', '.join(row for row, own in notes.items() if own == note)}: {note}"
+        yield f"{', '.join(row for row, text in notes.items() if text == note)}: {note}"
 
 
 def study(made: ReproductionPlan) -> Study:
@@ -233,7 +233,7 @@ def _drawn(made: ReproductionPlan, runs: Sequence[Mapping[str, Any]]) -> list[tu
 
 
 def show(made: ReproductionPlan, result: Mapping[str, Any], page: Path) -> None:
-    """Print a table per panel, published values beside ours."""
+    """Print the tables: published values beside ours."""
     print(f"{made.figure.title}\n{made.figure.source}\nscale: {scale_text(made.scale)}")
     if made.smoothing is not None:
         print(f"accuracy: {made.smoothing.text}")

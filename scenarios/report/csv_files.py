@@ -1,4 +1,4 @@
-"""CSV files that this product writes: cells of text that a spreadsheet would take for a formula are marked as text."""
+"""CSV files. Text cells that a spreadsheet would take for a formula are marked as text."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 from edge.protocol.files import write_text
 
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")
-"""How a cell begins that a spreadsheet may run."""
+"""First characters of cells that a spreadsheet may run."""
 
 
 def csv_text(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
-    """A table; numbers stay as they are, None is an empty cell."""
+    """A table as CSV; None is an empty cell."""
     text = io.StringIO()
     csv.writer(text).writerows([_safe(cell) for cell in row] for row in (head, *rows))
     return text.getvalue()
 
 
 def write_csv(path: Path, head: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:
-    """Write a table, whole or not at all; a link there is replaced. OSError where it cannot be written."""
+    """Write a table, whole or not at all; a link at ``path`` is replaced. OSError if it cannot be written."""
     write_text(path, csv_text(head, rows))
 
 

@@ -1,6 +1,6 @@
-"""The report's figures, each as one inline SVG. Draws what it is given, and never opens a window or a file.
+"""The report's figures, each as one inline SVG. Nothing here opens a window or writes a file.
 
-The methods' colours are Okabe and Ito's, told apart by readers with any kind of colour vision
+The methods' colours are Okabe and Ito's, which readers with any kind of colour vision can tell apart
 (https://jfly.uni-koeln.de/color/, 2008).
 """
 
@@ -22,7 +22,7 @@ from scenarios.report.plot_style import INK, MUTED
 from scenarios.report.run_reader import NO_BLOCKS, RecordedRun
 
 PALETTE = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#7a6a00", "#000000")
-# Paler than any method, so that a phase is not taken for one.
+# Paler than any method's colour, so that a phase is not mistaken for a method.
 DOWN, COMPUTING, UP, NOBODY = "#9cc3e6", "#ecd9a8", "#5f8f8b", "#d5d8de"
 BLAMED = {OWN_LINK: DOWN, SERVER_LINK: "#b9a3cc", COMPUTE: COMPUTING, WAITING: NOBODY}
 MAX_CLIENTS = 100
@@ -30,7 +30,7 @@ MAX_STALENESS_BARS = 40
 
 
 def draw(runs: Sequence[RecordedRun], target: float | None) -> dict[str, str]:
-    """Figure name -> inline SVG, for every figure that these runs have numbers for."""
+    """Figure name -> inline SVG, for every figure that these runs have data for."""
     started = [run for run in runs if run.rounds]
     sources: dict[str, Callable[[], Figure | None]] = {
         "curves": lambda: curves(started, target),
@@ -130,7 +130,7 @@ def to_target(runs: Sequence[RecordedRun], target: float | None) -> Figure | Non
 
 
 def bottlenecks(runs: Sequence[RecordedRun]) -> Figure | None:
-    """How many rounds, and how much virtual time, each bottleneck held up: one stacked bar per run."""
+    """Rounds and virtual time by bottleneck: one stacked bar per run."""
     found = [(run, blame.bottlenecks(run.query)) for run in runs]
     found = [(run, held) for run, held in found if any(each.rounds for each in held.values())]
     if not found:
@@ -145,8 +145,8 @@ def bottlenecks(runs: Sequence[RecordedRun]) -> Figure | None:
             for which, amount in enumerate((each.rounds, each.seconds / scale)):
                 panels[which].barh(place, amount, 0.56, floors[which], color=BLAMED[name], label="_" * place + name)
                 floors[which] += amount
-    panels[0].set(title="Rounds, by what held them up", xlabel="rounds")
-    panels[1].set(title="Virtual time of these rounds", xlabel=f"virtual time ({unit})")
+    panels[0].set(title="Rounds by bottleneck", xlabel="rounds")
+    panels[1].set(title="Virtual time by bottleneck", xlabel=f"virtual time ({unit})")
     panels[0].set_yticks(range(len(found)), [run.label for run, _ in found])
     panels[0].set_ylim(len(found) - 0.5, -0.5)
     panels[0].xaxis.set_major_locator(plot_style.whole())
@@ -157,7 +157,7 @@ def bottlenecks(runs: Sequence[RecordedRun]) -> Figure | None:
 
 
 def timing(runs: Sequence[RecordedRun]) -> Figure | None:
-    """Where each round's virtual time went: the visit that was waited for last, and the others' waiting for it."""
+    """Virtual time of each round: the phases of its critical visit, and the others' mean waiting time."""
     found = [(run, rows) for run in runs if not run.is_asynchronous and (rows := run.query(CRITICAL))]
     if not found:
         return None
@@ -170,11 +170,13 @@ def timing(runs: Sequence[RecordedRun]) -> Figure | None:
     for (run, rows), axes in zip(found, panels, strict=False):
         spans = np.diff([[row[key] for key in keys] for row in rows], axis=1) / scale  # (rounds, 4)
         rounds = [row["round"] for row in rows]
-        names = ("nobody there", "download", "compute", "upload")
+        names = ("waiting for clients", "download", "compute", "upload")
         layers = list(zip(names, (NOBODY, DOWN, COMPUTING, UP), spans.T, strict=True))
         plot_style.stack(axes, rounds, layers if nobody else layers[1:])
         waits = [np.nan if row["others_wait_s"] is None else row["others_wait_s"] / scale for row in rows]
-        axes.plot(rounds, waits, color=INK, linewidth=1.3, linestyle=(0, (4, 2)), label="mean waiting of the others")
+        axes.plot(
+            rounds, waits, color=INK, linewidth=1.3, linestyle=(0, (4, 2)), label="mean waiting time of the others"
+        )
         axes.set(title=run.label, xlabel="round")
     for axes in panels[::columns]:
         axes.set(ylabel=f"virtual time ({unit})", ylim=(0, None))
@@ -183,7 +185,7 @@ def timing(runs: Sequence[RecordedRun]) -> Figure | None:
 
 
 def staleness(runs: Sequence[RecordedRun]) -> Figure | None:
-    """How old the models were that updates of asynchronous runs were made from, in server steps."""
+    """Staleness of the updates of asynchronous runs, in server steps."""
     found = [(run, counts) for run in runs if run.is_asynchronous and (counts := blame.staleness(run.query))]
     if not found:
         return None
@@ -208,7 +210,7 @@ def staleness(runs: Sequence[RecordedRun]) -> Figure | None:
 
 
 def blocks(runs: Sequence[RecordedRun]) -> Figure | None:
-    """Bytes of each block, down and up, beside what a nominal 1/M of the model per block would be."""
+    """Bytes of each block, down and up, with the nominal cost of 1/M of the model marked."""
     each = [(run, [row for row in run.traffic() if row.name not in NO_BLOCKS]) for run in runs]
     found = [(run, rows) for run, rows in each if rows]
     if not found:
@@ -236,7 +238,7 @@ def blocks(runs: Sequence[RecordedRun]) -> Figure | None:
 
 
 def partition(runs: Sequence[RecordedRun]) -> Figure | None:
-    """Training examples per client and class as a heat map, of the first clients only if there are many."""
+    """Training examples per client and class as a heat map of the first `MAX_CLIENTS` clients."""
     found = next((run.histogram for run in runs if run.histogram), None)
     if found is None:
         return None
@@ -253,7 +255,7 @@ def partition(runs: Sequence[RecordedRun]) -> Figure | None:
     return figure
 
 
-# Per round: the visit that was waited for last, and how long others that counted had been done by the round's end.
+# Per round: the critical visit, and how long the others that counted had waited by the end of the round.
 CRITICAL = """SELECT r.round, r.start_s AS round_start_s, r.end_s, c.start_s, c.down_end_s, c.compute_end_s, c.up_end_s,
     AVG(r.end_s - o.up_end_s) AS others_wait_s
     FROM rounds r JOIN visits c ON c.round = r.round AND c.client = r.critical
@@ -262,7 +264,7 @@ CRITICAL = """SELECT r.round, r.start_s AS round_start_s, r.end_s, c.start_s, c.
 
 
 def _lines(runs: Sequence[RecordedRun]) -> dict[str, dict[str, Any]]:
-    """Label -> how its line is drawn: a colour per method, and a dash per run of the same method."""
+    """Label -> style of its line: a colour per method, a dash pattern per run of the method."""
     dashes, seen = ("-", "--", ":", "-."), dict.fromkeys((run.method for run in runs), 0)
     lines = {}
     for run in runs:

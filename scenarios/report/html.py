@@ -1,7 +1,7 @@
-"""Run folders to tables, figures and one HTML file that opens offline. Reads runs, never writes into them.
+"""The report of runs: tables, figures and one HTML file that opens offline.
 
-A run that is unfinished, or still at work, is reported as far as it got and marked so; `scenarios.report.run_reader`
-reads it. matplotlib and jinja2 are imported by the functions that use them, so that the command line starts fast.
+An unfinished run is reported up to its last committed round, and marked. matplotlib is imported by the function that
+uses it, so that the command line starts fast.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from scenarios.report.run_reader import RecordedRun, find, flat, open_runs, rows
 
 MAX_EVENTS = 200
 MOST_FAULTY = 20
-"""How many clients are named whose updates could not be used."""
+"""Number of clients with invalid updates that are named."""
 MOST_CRITICAL, MOST_CRITICAL_BESIDE_OTHERS = 5, 3
-"""How many clients are shown of a run that stands alone, or of each of several."""
+"""Number of critical clients shown of a single run, or of each of several."""
 ELSEWHERE = ("partition", "blocks", "calibrations", "started_utc")
-"""Parts of the environment that are shown in sections of their own."""
+"""Parts of the environment that have their own sections."""
 
 
 def csv_table(runs: Sequence[Path], path: Path) -> Path:
-    """Write `runs.rows` of these run folders as CSV; an accuracy or loss that was not measured is an empty cell."""
+    """Write `runs.rows` of these run folders as CSV; a missing accuracy or loss is an empty cell."""
     table = rows(open_runs(runs))
     path.parent.mkdir(parents=True, exist_ok=True)
     head = list(table[0]) if table else ["run", "method", "seed", "round"]
-    with path.open("w", encoding="utf-8", newline="") as file:  # where the user wants it, which may be a pipe
+    with path.open("w", encoding="utf-8", newline="") as file:  # not replaced as a whole, since it may be a pipe
         file.write(csv_text(head, (row.values() for row in table)))
     return path
 
@@ -55,7 +55,7 @@ def parquet_table(runs: Sequence[Path], path: Path) -> Path:
 def from_folder(
     folder: Path, output: Path | None = None, csv_path: Path | None = None, parquet_path: Path | None = None
 ) -> Path:
-    """Write the report of a run or compare folder, by default into it, and its tables where they are wanted."""
+    """Write the report of a run or compare folder, by default into it, and its tables to the given paths."""
     runs, comparison = find(folder)
     methods = ", ".join(run.method for run in open_runs(runs))
     if csv_path is not None:
@@ -77,9 +77,9 @@ def build(
 ) -> Path:
     """Write the report of these run folders to ``output`` and return it.
 
-    ``comparison`` is what `compare` found: ``target_accuracy``, ``at_common_bytes`` and ``at_common_seconds``.
-    ``follow``: write where ``output`` leads, be it a link, a pipe or a terminal; otherwise it is replaced.
-    ReportError if a folder is no run.
+    ``comparison`` is the result of `compare`: ``target_accuracy``, ``at_common_bytes`` and ``at_common_seconds``.
+    ``follow``: write to the target of a link, a pipe or a terminal; otherwise ``output`` is replaced.
+    ReportError if a folder is not a run.
     """
     opened = open_runs(runs)
     page = render("report.html.j2", FILTERS, title=title, **_sections(opened, comparison or {}))
@@ -120,7 +120,7 @@ def _sections(opened: Sequence[RecordedRun], comparison: Mapping[str, Any]) -> d
 
 
 def _kinds(runs: Sequence[RecordedRun]) -> list[str]:
-    """Kinds of visit, but those with faults only where there are any."""
+    """Kinds of visit to show; those of invalid updates only if there are any."""
     found = {kind for run in runs for kind, count in bottlenecks.visits(run.query).items() if count}
     return [kind for kind in bottlenecks.KINDS if kind not in FAULTY or kind in found]
 
@@ -139,7 +139,7 @@ class _Column:
     value: Callable[[RecordedRun], float | None]
     show: Callable[[float], str]
     best: Callable[[Iterable[float]], float] | None = None
-    """Which value to set in bold: ``max``, ``min``, or None where runs of different length cannot be compared."""
+    """The value to set in bold: ``max``, ``min``, or None if runs of different length cannot be compared."""
     missing: str = "–"
 
 
@@ -223,7 +223,7 @@ def _costs(runs: Sequence[RecordedRun]) -> dict[str, Any]:
 
 
 def _waste(run: RecordedRun) -> list[tuple[str, str, float]]:
-    """(in vain, of all, as a share in [0, 1]) of the seconds of visits, of bytes and of joules."""
+    """(wasted, total, wasted share in [0, 1]) of seconds of visits, bytes and joules."""
     amounts = (
         (run.total("wasted_s"), run.total("busy_s"), format_seconds),
         (run.total("wasted_bytes"), run.total("bytes_down") + run.total("bytes_up"), format_bytes),
@@ -247,7 +247,7 @@ def _against(run: RecordedRun, base: RecordedRun, kind: str, part: int) -> str:
 
 
 def _facts(run: RecordedRun, target: float | None) -> list[tuple[str, str]]:
-    """What a reader must know of the setting, from the first run's scenario; what it does not say is left out."""
+    """The setting in a few words, from the first run's scenario; missing keys are left out."""
     known = flat(run.scenario)
     wanted = (
         ("scenario", "name", str),
@@ -274,13 +274,13 @@ def _environment(run: RecordedRun) -> list[tuple[str, str]]:
 
 
 def _events(run: RecordedRun) -> tuple[int, list[sqlite3.Row]]:
-    """How many host events there were, and the first of them."""
+    """The number of host events, and the first of them."""
     count = run.query("SELECT COUNT(*) AS n FROM host_events")[0]["n"]
     return count, run.query("SELECT kind, worker, detail, wall_s FROM host_events LIMIT ?", [MAX_EVENTS])
 
 
 def _distinct(pairs: Iterable[tuple[RecordedRun, Any]]) -> list[tuple[str, Any]]:
-    """(labels of the runs that share it, thing) for each distinct thing that is not empty."""
+    """(labels of the runs that share it, value) for each distinct value that is not empty."""
     groups: list[tuple[list[str], Any]] = []
     for run, thing in pairs:
         if not thing:

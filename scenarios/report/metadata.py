@@ -1,4 +1,4 @@
-"""What a run leaves for people and other tools: its environment and its summary."""
+"""The environment and the summary of a run, which its folder holds for people and other tools."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def environment(
     stop_at_target: bool,
     own: Mapping[str, SourceFile],
 ) -> dict[str, Any]:
-    """What the run was made on and of, for whoever reads the folder.
+    """The content of ``environment.json``: machine, versions, data, blocks and fleet of the run.
 
-    ``refused``: client -> why it takes no part. ``own``: module -> its file, of the user's own modules.
+    ``refused``: client -> reason why it cannot take part. ``own``: user's module -> its file.
     """
     return {
         "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -91,33 +91,33 @@ def _blocks(description: ModelProfile) -> list[dict[str, Any]]:
 
 
 def stops_at_target(folder: Path) -> bool:
-    """Whether the run of a folder ends at its target accuracy; runs do, where nothing is known of them yet."""
+    """Whether the run of a folder ends at its target accuracy; True if it has no environment yet."""
     return _recorded(folder).stops_at_target
 
 
 def device_of(folder: Path) -> str | None:
-    """The device that a run began on; None where nothing is known of it yet."""
+    """The device that a run began on; None if it has no environment yet."""
     return _recorded(folder).device
 
 
 def data_sha256(folder: Path) -> str:
-    """The hash of the data that a run began with; empty where nothing is known of them."""
+    """The hash of the data that a run began with; empty if it has no environment yet."""
     return str(_recorded(folder).data.get("sha256", ""))
 
 
 def machine_change(folder: Path, device: str) -> str:
-    """How this machine differs from the one that a run began on, in what decides about last bits; empty: not at all."""
+    """Differences between this machine and the run's that affect bit-identical results; empty if there are none."""
     before = _recorded(folder).computes
     return difference(fingerprint(device), before) if before else ""
 
 
 def source_change(folder: Path) -> str:
-    """How the user's own modules differ from those that a run began with, and where these lie; empty: not at all."""
+    """Differences of the user's own modules from those that a run began with; empty if there are none."""
     return change(_recorded(folder).sources, folder)
 
 
 class _Recorded(BaseModel, extra="ignore", strict=True):
-    """What of a run's environment matters to those who go on with it."""
+    """The part of a run's environment that `resume` and `verify` use."""
 
     device: str | None = None
     computes: dict[str, str] = {}
@@ -136,9 +136,9 @@ def _recorded(folder: Path) -> _Recorded:
         where = "".join(f" {part}:" for part in first["loc"])
         raise ScenarioError(f"{path} is damaged:{where} {first['msg']}") from None
     except FileNotFoundError:
-        with contextlib.suppress(sqlite3.DatabaseError):  # whoever needs the ledger will name it
+        with contextlib.suppress(sqlite3.DatabaseError):  # another check names a damaged ledger
             if has_rounds(folder / "ledger.sqlite"):
-                raise ScenarioError(f"{path} is missing, and the run cannot be gone on with without it") from None
+                raise ScenarioError(f"{path} is missing, and without it the run cannot be resumed") from None
         return _Recorded()
 
 

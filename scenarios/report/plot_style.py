@@ -1,7 +1,7 @@
-"""What the report's figures are drawn on, and with: panels as wide as the page, stacks, bars, and their way to SVG.
+"""The style of all figures: panels as wide as the page, stacks, bars, legends, and the conversion to SVG.
 
-Every figure is as wide as the page's column: one unit of the SVG is one CSS pixel there. Nothing here opens a window
-or a file.
+Every figure is as wide as the page's column: one unit of the SVG is one CSS pixel. Nothing here opens a window or
+writes a file.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ STYLE: dict[Any, Any] = {
 
 
 def svg(figure: Figure, name: str) -> str:
-    """A figure as an SVG element to stand within HTML: equal bytes for equal numbers, and no address in it."""
+    """A figure as an SVG element for HTML: equal bytes for equal numbers, and no external address."""
     file = io.BytesIO()
     # The salt keeps the ids of clip paths and markers apart from those of other figures on the page.
     with matplotlib.rc_context({"svg.hashsalt": name}):
         figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     text = file.getvalue().decode()
     text = text[text.index("<svg") :].replace("<svg", f'<svg role="img" aria-labelledby="{name}-caption"', 1)
-    # Namespaces are HTML's to know, and ids such as "axes_1" would stand on the page once per figure.
+    # HTML needs no namespaces, and ids such as "axes_1" would occur on the page once per figure.
     return re.sub(r' (?:xmlns(?::\w+)?="[^"]*"|id="[A-Za-z0-9.]+_\d+")', "", text)
 
 
@@ -83,7 +83,7 @@ def panels(
 
 
 def unit(amounts: Iterable[Doubles], units: Mapping[str, Any]) -> tuple[float, str]:
-    """(scale, name) of the largest unit of which the largest amount holds at least one."""
+    """(scale, name) of the largest unit that is not above the largest amount."""
     known = (amount[np.isfinite(amount)] for amount in amounts)
     largest = max((float(amount.max()) for amount in known if amount.size), default=0.0)
     fitting = [(float(scale), name) for name, scale in units.items() if scale <= largest]
@@ -102,19 +102,19 @@ def stack(axes: Axes, rounds: Sequence[int], layers: Sequence[tuple[str, Any, Do
 
 
 def whole() -> MaxNLocator:
-    """Ticks at whole numbers, for axes that count."""
+    """Ticks at whole numbers, for counts."""
     return MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10])
 
 
 def bars(axes: Axes) -> None:
-    """Panels of horizontal bars have no lines between them."""
+    """Style the axes of horizontal bars: no grid between them."""
     axes.grid(False, axis="y")
     axes.tick_params(axis="y", length=0, labelcolor=INK)
     axes.spines["left"].set_visible(False)
 
 
 def note(axes: Axes, x: float, y: float, text: str) -> None:
-    """A number at the end of a horizontal bar."""
+    """Write a number at the end of a horizontal bar."""
     axes.annotate(text, (x, y), xytext=(6, 0), textcoords="offset points", va="center", color=INK)
 
 

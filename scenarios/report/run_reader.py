@@ -1,7 +1,6 @@
-"""Run folders, opened for reading. Never writes into one.
+"""Run folders, opened for reading; nothing is written.
 
-A run that is unfinished, or still at work, is read as far as it got. What is said of a run comes from the ledger's
-committed rounds; how it ended comes from the summary that the run left there.
+An unfinished or running run is read up to its last committed round; how a run ended is in the ledger's summary.
 """
 
 from __future__ import annotations
@@ -30,25 +29,25 @@ NO_BLOCKS = ("header", "cut")
 _STOPS = {
     "target": "target reached",
     "rounds": "round limit",
-    "clients": "no client could go on",
+    "clients": "no clients left",
     "user": "stopped by user",
 }
 
 
 class ReportError(ValueError):
-    """What was asked to be reported is not a run, or cannot be read as one."""
+    """A folder that is not a run, or cannot be read as one."""
 
 
 @dataclass(frozen=True)
 class BlockTraffic:
-    """Bytes that one block cost a run, over all clients and rounds."""
+    """Bytes of one block over all clients and rounds of a run."""
 
     name: str
     """The block, its buffers counted with it, or ``header``."""
     down: int
     up: int
     nominal_down: float
-    """What it costs where every block weighs 1/M of the model, however large it is; 0 for headers."""
+    """The same at the nominal size of a block, 1/M of the model; 0 for headers."""
     nominal_up: float
 
 
@@ -58,7 +57,7 @@ class RecordedRun:
 
     folder: Path
     label: str
-    """Names the run within its report: the method, with seed and run id where the method alone is ambiguous."""
+    """The run's name in the report: the method, with seed and run id where that is ambiguous."""
     scenario: Mapping[str, Any]
     scenario_text: str
     environment: Mapping[str, Any]
@@ -74,17 +73,17 @@ class RecordedRun:
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether its rounds wait for nobody."""
+        """Whether its round policy has no barrier."""
         return (self.scenario.get("rounds") or {}).get("policy") in ASYNCHRONOUS
 
     @property
     def completed(self) -> int:
-        """Rounds that were played to their end, also where nobody's visit counted; a round that was cut is none."""
+        """Completed rounds, also those in which no visit counted; a round that was cut is not one."""
         return len(self.rounds) if self.summary is None else int(self.summary["rounds"])
 
     @property
     def histogram(self) -> Sequence[Sequence[int]]:
-        """Training examples (clients, classes); empty if the environment does not tell."""
+        """Training examples (clients, classes); empty if the environment lacks them."""
         return (self.environment.get("partition") or {}).get("histogram") or []
 
     @cached_property
@@ -109,7 +108,7 @@ class RecordedRun:
         return _query(self.folder, sql, arguments)
 
     def wall_seconds(self) -> float:
-        """Seconds of this machine that the run took, start-up included once it has finished."""
+        """Wall-clock seconds of the run, start-up included once it has finished."""
         if self.summary and self.summary.get("wall_seconds") is not None:
             return float(self.summary["wall_seconds"])
         return float(self.query("SELECT TOTAL(wall_s) AS wall_s FROM host_rounds")[0]["wall_s"])
@@ -122,7 +121,7 @@ class RecordedRun:
         return _STOPS.get(rule, f"budget: {rule.replace('_', ' ')}")
 
     def traffic(self) -> list[BlockTraffic]:
-        """Bytes per block, in model order, headers and what was cut last."""
+        """Bytes per block in model order, then headers and transfers that were cut."""
         blocks = self.environment.get("blocks") or []
         share = sum(block["nbytes"] for block in blocks) / len(blocks) if blocks else math.nan
         real, sent = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
@@ -131,7 +130,7 @@ class RecordedRun:
         ):
             name = str(row["key"]).removesuffix(BUFFERS)
             real[name, row["direction"]] += row["b"]
-            # A block's buffers ride with its parameters: they are not a second sending of the block.
+            # A block's buffers are sent with its parameters, so they are not counted as another transfer of it.
             sent[name, row["direction"]] += row["n"] if row["key"] == name and name not in NO_BLOCKS else 0
         present = {name for name, _ in real}
         order = [block["name"] for block in blocks if block["name"] in present]
@@ -145,7 +144,7 @@ class RecordedRun:
 
 
 def open_runs(folders: Sequence[Path]) -> list[RecordedRun]:
-    """Open run folders, in the given order, each with a label of its own; ReportError for one that is no run."""
+    """Open run folders in the given order, each with its own label; ReportError for a folder that is not a run."""
     if not folders:
         raise ReportError("there is no run to report")
     parts = [_parts(folder) for folder in folders]

@@ -1,4 +1,4 @@
-"""What commands print when they are done. Every table fits a terminal of 80 columns; nothing is computed here twice."""
+"""The output of commands on stdout. Every table fits a terminal of 80 columns."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from scenarios.report.progress import to_target, trail
 
 Summary = Mapping[str, Any]
 Row = tuple[str, list[str]]
-"""(what, one cell per run)"""
+"""(name, one cell per run)"""
 RUNS_PER_TABLE = 4
 NOT_REACHED = "not reached"
 UNKNOWN = "unknown"
 
 
 def print_summary(result: Summary, page: Path | None, stream: IO[str] | None = None) -> None:
-    """How one run ended."""
+    """Print the summary of one run."""
     console = _console(stream)
     _print_runs(console, [result], {})
     _print_data(console, result)
@@ -36,7 +36,7 @@ def print_summary(result: Summary, page: Path | None, stream: IO[str] | None = N
 
 
 def print_comparison(result: Mapping[str, Any], page: Path, stream: IO[str] | None = None) -> None:
-    """How all runs of a comparison ended, side by side."""
+    """Print the summaries of a comparison side by side."""
     console = _console(stream)
     _print_runs(console, result["runs"], result)
     _print_data(console, result["runs"][0])
@@ -44,7 +44,7 @@ def print_comparison(result: Mapping[str, Any], page: Path, stream: IO[str] | No
 
 
 def print_check(result: Mapping[str, Any], stream: IO[str] | None = None) -> None:
-    """The resolved scenario, its blocks, what each alpha costs, and what the run will cost."""
+    """Print the resolved scenario, its blocks, the cost of each alpha, and the estimate of the run."""
     console = _console(stream)
     console.print(toml_text(result["scenario"]), markup=False, highlight=False, soft_wrap=True)
     console.print(_table("blocks", BLOCK_COLUMNS, map(_block, result["blocks"])))
@@ -56,7 +56,7 @@ def print_check(result: Mapping[str, Any], stream: IO[str] | None = None) -> Non
     text = f"warning: {data['warning']}" if data["warning"] else f"data: {data['found']}"
     console.print(f"\n{text}", markup=False, highlight=False, soft_wrap=True)
     for refused in result["estimate"]["refused_clients"]:
-        text = f"warning: {refused['clients']} clients can take no part: {refused['why']}"
+        text = f"warning: {refused['clients']} clients cannot take part: {refused['why']}"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -108,7 +108,7 @@ def _print_path(console: Console, name: str, path: object) -> None:
 
 
 def _print_data(console: Console, run: Summary) -> None:
-    """What was trained on, for lossy images and subsets stand beside an accuracy; older summaries do not say it."""
+    """Print the source of the data, which says if they are lossy or a subset; older summaries lack it."""
     if run.get("data"):
         _print_path(console, "data", run["data"])
 
@@ -117,7 +117,7 @@ def _print_data(console: Console, run: Summary) -> None:
 
 
 def _print_runs(console: Console, runs: Sequence[Summary], comparison: Mapping[str, Any]) -> None:
-    """Methods stand beside each other, a few per table, so that a line is never wider than a terminal."""
+    """Print a column per method, a few per table, so that no line is wider than a terminal."""
     for first in range(0, len(runs), RUNS_PER_TABLE):
         some = runs[first : first + RUNS_PER_TABLE]
         table = Table(show_edge=False, header_style="bold", pad_edge=False)
@@ -132,7 +132,7 @@ def _print_runs(console: Console, runs: Sequence[Summary], comparison: Mapping[s
 
 
 def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row]:
-    """The rows of the table of runs; with a comparison, also accuracies at what all runs have in common."""
+    """The rows of the table of runs; with a comparison, also accuracies at the common bytes and time."""
     target = runs[0]["target_accuracy"]
     rows: list[Row] = [
         ("accuracy, final", _cells(runs, "accuracy", percent)),
@@ -170,7 +170,7 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
 
 
 def waste(run: Summary) -> str:
-    """Bytes that were sent in vain, and their share."""
+    """Wasted bytes and their share."""
     spent = run["bytes_down"] + run["bytes_up"]
     share = f", {percent(run['wasted_bytes'] / spent)}" if run["wasted_bytes"] else ""
     return format_bytes(run["wasted_bytes"]) + share
@@ -187,7 +187,7 @@ def _cells(runs: Sequence[Summary], key: str, show: Callable[[Any], str], missin
 
 
 def _listed(cells: Iterable[str]) -> list[str]:
-    """Where runs stand beside each other, what commas separate stands on lines of its own."""
+    """Texts with a line per item where there are several runs, so that columns stay narrow."""
     texts = list(cells)
     return texts if len(texts) == 1 else [text.replace(", ", ",\n") for text in texts]
 
@@ -202,8 +202,8 @@ BLOCK_COLUMNS = ("block", "parameters", "buffers", "bytes", "share", "forward", 
 BLOCK_NOTES = "forward, weight, input: FLOPs per example of the pass and its two gradients"
 ALPHA_COLUMNS = ("alpha", "payload B", "message B", "share", "alpha/M", "FLOPs", "3F", "Eq. 2")
 ALPHA_NOTES = (
-    "payload: the numbers alone; message: with its header, which is what is charged\n"
-    "FLOPs: what is executed, against a plain step; 3F: against three forward passes,\n"
+    "payload: the numbers alone; message: with its header, as it is charged\n"
+    "FLOPs: executed, relative to a plain step; 3F: relative to three forward passes,\n"
     "as papers count; Eq. 2: FedBR's nominal cost"
 )
 
@@ -235,7 +235,7 @@ def _alpha(row: Mapping[str, Any]) -> list[str]:
 
 
 def estimate_rows(estimate: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What the run will cost, in units for people."""
+    """The estimate of the run, with units."""
     yield "message down, one visit", _span(estimate["message_down_nbytes"])
     yield "message up, one visit", format_bytes(estimate["message_up_nbytes"])
     yield "bytes, real", _span(estimate["bytes"])
@@ -248,7 +248,7 @@ def estimate_rows(estimate: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         value, unknown = estimate[key], f"{UNKNOWN} {estimate['untimed'] or 'without the data set'}"
         yield name, unknown if value is None else f"at most about {show(value)}"
     kept = estimate["state_disk_nbytes"]
-    yield "disk for what clients keep", format_bytes(kept) if kept else "none"
+    yield "disk for client state", format_bytes(kept) if kept else "none"
 
 
 def _span(pair: Sequence[float]) -> str:

@@ -1,7 +1,7 @@
-"""Accuracy against budgets of bytes and virtual time: every method once per seed, every budget read off those runs.
+"""Accuracy against budgets of bytes and virtual time: one run per method and seed, from which all budgets are read.
 
-A run goes on until the largest budget of each kind is used up, or until rounds.max. No budget cuts a round short, so
-that all budgets are read alike; `trail` says how. One folder holds a study: a run folder per method and seed,
+A run goes on until the largest budget of each kind is used up, or until rounds.max. Budgets do not cut a round short,
+so that all are read in the same way (`report.progress`). One folder holds a study: a run folder per method and seed,
 ``study.json``, ``table.csv``, ``curves.csv`` and ``report.html``.
 """
 
@@ -31,10 +31,10 @@ Budgets = Mapping[str, Sequence[float]]
 
 def budgets(nbytes: str | None, seconds: str | None) -> Budgets:
     """The lists of the options ``--bytes`` and ``--time``; ScenarioError if both are missing or one cannot be read."""
-    given = {kind: text for kind, text in (("bytes", nbytes), ("time", seconds)) if text is not None}
-    if not given:
+    lists = {kind: text for kind, text in (("bytes", nbytes), ("time", seconds)) if text is not None}
+    if not lists:
         raise ScenarioError(f"name budgets with --bytes {EXAMPLES['bytes']}, --time {EXAMPLES['time']}, or both")
-    return {kind: _amounts(kind, text) for kind, text in given.items()}
+    return {kind: _amounts(kind, text) for kind, text in lists.items()}
 
 
 def _amounts(kind: str, text: str) -> list[float]:
@@ -62,7 +62,7 @@ def plan(
     first_seed: int | None = None,
     run_id: str | None = None,
 ) -> Sweep:
-    """The runs of a study: seed by seed, beginning with the scenario's own; ScenarioError as of `compare.variants`."""
+    """The runs of a study, seed by seed from the scenario's own on; ScenarioError as `compare.variants` raises it."""
     needs = {kind: amounts[-1] for kind, amounts in wanted.items()}
     first = variants(name, overrides, methods, first_seed)
     start = first[0].scenario.seed
@@ -92,17 +92,17 @@ def read_off(planned: Sweep, wanted: Budgets, done: Mapping[str, Any]) -> dict[s
 
 
 def by_method(runs: Sequence[Mapping[str, Any]]) -> dict[str, list[Trail]]:
-    """Method -> what each of its runs spent and reached, in the order of the runs."""
+    """Method -> the progress curves of its runs, in their order."""
     trails: dict[str, list[Trail]] = {}
-    for one in runs:
-        trails.setdefault(one["method"], []).append(trail(Path(one["run_dir"])))
+    for run in runs:
+        trails.setdefault(run["method"], []).append(trail(Path(run["run_dir"])))
     return trails
 
 
 def _at(trails: Mapping[str, Sequence[Trail]], kind: str, amount: float) -> dict[str, Any]:
     cells = {}
-    for method, each in trails.items():
-        readings = [at_budget(points, kind, amount) for points in each]
+    for method, curves_of_seeds in trails.items():
+        readings = [at_budget(points, kind, amount) for points in curves_of_seeds]
         cells[method] = {
             **spread([reading.accuracy for reading in readings]),
             "rounds": [reading.point.rounds if reading.point else None for reading in readings],
@@ -111,7 +111,7 @@ def _at(trails: Mapping[str, Sequence[Trail]], kind: str, amount: float) -> dict
     return {"budget": amount, "accuracy": cells}
 
 
-# --- what is left and shown -------------------------------------------------------------------------------------------
+# --- files and output -------------------------------------------------------------------------------------------
 
 
 def write_tables(result: Mapping[str, Any], folder: Path) -> None:
@@ -156,7 +156,7 @@ def _table_rows(result: Mapping[str, Any]) -> Iterator[list[Any]]:
     for kind in PARSE:
         for row in result[kind]:
             for method, cell in row["accuracy"].items():
-                seeds = [one["seed"] for one in result["runs"] if one["method"] == method]
+                seeds = [run["seed"] for run in result["runs"] if run["method"] == method]
                 columns = (seeds, cell["values"], cell["rounds"], cell["used_up"])
                 for seed, accuracy, count, used_up in zip(*columns, strict=True):
                     yield [method, seed, kind, row["budget"], accuracy, count, used_up]
@@ -177,7 +177,7 @@ def _table(result: Mapping[str, Any], kind: str) -> PageTable:
         for row in result[kind]
     ]
     short = any(not all(row["accuracy"][method]["used_up"]) for row in result[kind] for method in methods)
-    ends = sorted({str(one["stopped_by"]).replace("_", " ") for one in result["runs"]} - {"budgets"})
+    ends = sorted({str(run["stopped_by"]).replace("_", " ") for run in result["runs"]} - {"budgets"})
     note = f"* not used up: a run ended before, by {' or '.join(ends)}; raise rounds.max or what else ended it"
     title = f"accuracy at budgets of {'bytes' if kind == 'bytes' else 'virtual time'}"
     return PageTable(
@@ -195,7 +195,7 @@ def _seeds(result: Mapping[str, Any]) -> str:
 
 
 def cell_text(cell: Mapping[str, Any]) -> str:
-    """``93.1 ± 0.4 %``, with a star where a run ended before the budget; a dash where nothing was evaluated yet."""
+    """``93.1 ± 0.4 %``, with a star where a run ended before the budget; a dash before the first evaluation."""
     if cell["mean"] is None:
         return "-"
     deviation = "" if cell["deviation"] is None else f" ± {100 * cell['deviation']:.1f}"

@@ -26,27 +26,27 @@ OPTIONS = "method_options"
 def variants(name: str, overrides: Sequence[str], methods: str, seed: int | None = None) -> list[Loaded]:
     """The scenario once per method of a list separated by commas.
 
-    Options of ``method_options`` go to the methods that have them. ScenarioError for a method that is unknown or named
-    twice, and for an option of the command line that none of the methods has.
+    Options of ``method_options`` apply to the methods that have them. ScenarioError for a method that is unknown or
+    named twice, and for an option of the command line that no method has.
     """
     names = [method.strip() for method in methods.split(",")]
     if not all(names):
         raise ScenarioError(f"--methods {methods!r}: write names separated by commas, for example fedavg,fedbr")
-    given = [*overrides, *([] if seed is None else [f"seed={seed}"])]
-    check_settings(name, given)  # what the file says of its own method is checked too
-    runs = [load(name, given, method=method) for method in names]
+    overrides = [*overrides, *([] if seed is None else [f"seed={seed}"])]
+    check_settings(name, overrides)  # with the method of the file, whose options are then checked too
+    runs = [load(name, overrides, method=method) for method in names]
     resolved = [run.scenario.method for run in runs]
     for method in resolved:
-        spelled = dict.fromkeys(name for name, one in zip(names, resolved, strict=True) if one == method)
+        spellings = dict.fromkeys(name for name, other in zip(names, resolved, strict=True) if other == method)
         if resolved.count(method) > 1:
-            twice = "are one method" if len(spelled) > 1 else "is named twice"
-            raise ScenarioError(f"--methods: {' and '.join(spelled)} {twice}")
-    check_options(given, names)
+            twice = "are the same method" if len(spellings) > 1 else "is named twice"
+            raise ScenarioError(f"--methods: {' and '.join(spellings)} {twice}")
+    check_options(overrides, names)
     return runs
 
 
 def check_settings(name: str, overrides: Sequence[str]) -> Loaded:
-    """The scenario as it is without any method's options; ScenarioError for overrides that name a method."""
+    """The scenario without overrides of method options; ScenarioError for overrides that name a method."""
     settings = [override for override in overrides if not _is_option(override)]
     if any(parse(override)[0] == "method" for override in settings):
         raise ScenarioError(f"{COMMAND_LINE}: method: the methods of a comparison are named by --methods")
@@ -58,7 +58,7 @@ def _is_option(override: str) -> bool:
 
 
 def check_options(overrides: Sequence[str], methods: Sequence[str]) -> None:
-    """ScenarioError for an option of the command line that none of the methods has."""
+    """ScenarioError for an option of the command line that no method has."""
     known = {name for method in methods for name in resolve(method).options.model_fields}
     for override in filter(_is_option, overrides):
         key, value = parse(override)

@@ -1,7 +1,7 @@
-"""What this machine has that a run needs, cores, memory, GPUs, versions and data sets; when asked, how fast it trains.
+"""This machine as runs see it: cores, memory, GPUs, versions and data sets; and, by calibration, its training speed.
 
-`examine` looks, and changes nothing. `calibrate` measures training in a process of its own, so that torch stays out of
-this one, and writes one file: a device of this machine's own, which a scenario's fleet can name.
+`examine` changes nothing. `calibrate` measures training in another process, since torch stays out of this one, and
+writes one file: this machine as a device that a scenario's fleet can name.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from scenarios.report import calibration, terminal
 SOCKET_NAME_NBYTES = len("/fedbr-abcdefgh.scratch/pool")
 THIS_HOST = "this-host"
 LIKE = "laptop-cpu"
-"""The shipped device that stands for this one in what cannot be measured here."""
+"""The shipped device whose figures are taken where nothing can be measured."""
 ASSUMED_CLOCK_HZ = 2.5e9
 NOTICE = "measuring the training steps of every shipped model on one core; about half a minute"
 QUICK_NOTICE = "measuring a few training steps of one model on one core"
@@ -72,7 +72,7 @@ def examine() -> dict[str, Any]:
 
 
 def gpus() -> list[str]:
-    """Names of the NVIDIA GPUs, as the driver tells them; device files where it tells nothing."""
+    """Names of the NVIDIA GPUs, from the driver; their device files if it gives none."""
     return numerics.gpus() or sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
 
 
@@ -82,7 +82,7 @@ def folder_nbytes(folder: Path) -> int:
 
 
 def socket_problem(folder: Path) -> str | None:
-    """Why workers could not be reached through sockets in this folder; None if they can."""
+    """The reason why sockets in this folder cannot be used; None if they can."""
     if not os.access(folder, os.W_OK | os.X_OK):
         return "not writable"
     if len(os.fsencode(folder)) + SOCKET_NAME_NBYTES > MAX_SOCKET_PATH_NBYTES:
@@ -103,7 +103,7 @@ def show(found: Mapping[str, Any], stream: IO[str] | None = None) -> None:
 
 
 def rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(what, in words)"""
+    """(name, text)"""
     yield "cores", str(found["cores"])
     yield "memory", f"{format_bytes(found['memory_bytes'])}, {format_bytes(found['memory_available_bytes'])} available"
     yield "GPUs", ", ".join(found["gpus"]) or "none"
@@ -123,17 +123,16 @@ def rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def calibrate(name: str = THIS_HOST, quick: bool = False, quiet: bool = False) -> dict[str, Any]:
-    """Measure a training step of every shipped model on this machine, and write what it makes as a device.
+    """Measure a training step of every shipped model on this machine, and write the device that results.
 
-    It takes about half a minute of a fast core, as it says first on stderr unless ``quiet``; ``quick`` is a trial that
-    measures little. Call it from the main thread, which hears signals. Returns what ``doctor --calibrate --json``
-    prints. ScenarioError for a name that no device can have, or where the file cannot be written; PoolError where the
-    measuring process fails.
+    It takes about half a minute of a fast core, which is announced on stderr unless ``quiet``; ``quick`` measures
+    little. Signals require the main thread. Returns what ``doctor --calibrate --json`` prints. ScenarioError for a name
+    that no device can have, or if the file cannot be written; PoolError if the measuring process fails.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", name):
-        raise ScenarioError(f"--name {name!r}: must be letters, digits, - and _ only, and at most 64 of them")
+        raise ScenarioError(f"--name {name!r}: must be at most 64 letters, digits, - and _")
     if name in devices():
-        raise ScenarioError(f"--name {name}: a device of that name ships; choose another")
+        raise ScenarioError(f"--name {name}: a shipped device has that name; choose another")
     path = cache_folder() / "devices" / f"{name}.toml"
     if not quiet:
         print(f"fedbr: {QUICK_NOTICE if quick else NOTICE}", file=sys.stderr, flush=True)
@@ -157,14 +156,14 @@ def calibrate(name: str = THIS_HOST, quick: bool = False, quiet: bool = False) -
 
 
 def _worst_error(measured: Mapping[str, Any], *, own_width: bool) -> float | None:
-    """The largest relative error of the models at their own widths, or at others; None where none was measured."""
+    """The largest relative error of the models at their own widths, or at others; None if none was measured."""
     rows = (row for row in measured["measurements"] if row["own_width"] == own_width)
     return max((abs(row["relative_error"]) for row in rows), default=None)
 
 
 @contextlib.contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt, as Ctrl-C does, rather than end this process alone."""
+    """SIGTERM raises KeyboardInterrupt, as Ctrl-C does, so that the measuring process is ended too."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -173,8 +172,7 @@ def _terminated_as_interrupted() -> Iterator[None]:
 
 
 def _measure(quick: bool) -> dict[str, Any]:
-    """What `edge.profile.calibrate` prints, under the workers' settings; an interruption of this process ends that one
-    too."""
+    """The output of `edge.profile.calibrate` under the workers' settings; that process ends with this one."""
     with subprocess.Popen(
         [sys.executable, "-P", "-m", "edge.profile.calibrate", *(["--quick"] if quick else [])],
         env=environment(),
@@ -195,8 +193,7 @@ def _measure(quick: bool) -> dict[str, Any]:
 
 
 def profile(measured: Mapping[str, Any], like: Device) -> dict[str, Any]:
-    """The fields of `costmodel.fleet.devices.Device` but its name; what was not measured is that of the device
-    ``like``."""
+    """The fields of `costmodel.fleet.devices.Device` but its name; unmeasured ones are those of the device ``like``."""
     found: dict[str, float] = measured["flops_per_second"]
     ratios = {family: figure / like.flops_per_second["conv"] for family, figure in like.flops_per_second.items()}
     others = {family: found["conv"] * ratio for family, ratio in ratios.items() if family not in found}
@@ -230,7 +227,7 @@ def _rounded(figure: float) -> float:
 
 
 def _clock_hz() -> float | None:
-    """The highest clock of the processor, or its present one where no highest is told; None where neither is."""
+    """The processor's highest clock, or its present one if that is unknown; None if both are."""
     clock = psutil.cpu_freq()
     return _rounded((clock.max or clock.current) * 1e6) or None if clock else None
 

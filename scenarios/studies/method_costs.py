@@ -1,6 +1,6 @@
-"""What a method costs beside FedAvg on one stated model: bytes of a visit, and FLOPs of a training step.
+"""The costs of a method relative to FedAvg on one model: bytes of a visit, and FLOPs of a training step.
 
-Read off its row and server side, with default options; nothing is trained, and torch is not loaded.
+They follow from its spec and server side with default options; nothing is trained, and torch is not loaded.
 """
 
 from __future__ import annotations
@@ -37,26 +37,25 @@ MACS = np.array(
         [51_200, 51_200, 0, 51_200],
     ]
 )
-"""(blocks, 4): of one example, a column per kind of pass (`edge.protocol.payload`); counted by
-`edge.training.describe`."""
+"""(blocks, 4): per example, a column per type of pass (`edge.protocol.payload`); counted by `edge.training.describe`."""
 RUN_ID = "0123456789abcdef"
 CLASSES = 100
 LATE = 1000
-"""A round in which whatever begins gently has begun"""
+"""A round after every warm-up"""
 
 
 @dataclass(frozen=True)
 class MethodCosts:
-    """A method's costs beside FedAvg's, on `MODEL_NAME`."""
+    """The costs of a method relative to FedAvg on `MODEL_NAME`."""
 
     extra_bytes_down: int
-    """Of one visit's message, its header among them; the most, where the method chooses for each visit."""
+    """Of one visit's message with its header; the maximum if the method chooses for each visit."""
     extra_bytes_up: int
     chosen_per_visit: bool
-    """Whether less may go down."""
+    """Whether a download may be smaller."""
     relative_compute: tuple[float, float]
-    """(least, most) of a training step, in steps of three forward passes, as papers count. What is done to whole
-    vectors of parameters is not counted."""
+    """(minimum, maximum) of a training step, in units of three forward passes, as papers count. Operations on
+    parameter vectors are not counted."""
 
     def plain(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -64,7 +63,7 @@ class MethodCosts:
 
 
 def method_costs(name: str) -> MethodCosts:
-    """Of a method with its default options; a correction joins FedAvg."""
+    """The costs of a method with its default options; a correction joins FedAvg."""
     method = resolve(name)
     down, up = _message_nbytes(method)
     plain_down, plain_up = _message_nbytes(resolve("fedavg"))
@@ -75,7 +74,7 @@ def method_costs(name: str) -> MethodCosts:
 
 
 def _compute(passes: PassCounts) -> float:
-    """Papers count a gradient for the images too, which nobody computes."""
+    """FLOPs in units of three forward passes; papers also count an input gradient of the images, never computed."""
     return float(((passes * MACS).sum() + MACS[0, INPUT_GRADIENT]) / (3 * MACS[:, FORWARD].sum()))
 
 

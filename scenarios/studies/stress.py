@@ -1,10 +1,10 @@
-"""How large a fleet the clock can carry: the cost model alone, for a made-up fleet and one fixed visit.
+"""The cost model alone at large numbers of clients, with a made-up fleet and one fixed visit.
 
-Nothing is trained and no data is opened. All that is virtual follows from the arguments; wall seconds and bytes of
-memory are this machine's, and memory is measured in a second pass, since tracing slows down what it traces.
+Nothing is trained and no data is read. Virtual results follow from the arguments; wall seconds and bytes of memory are
+this machine's. Memory is measured in a second pass, since tracing slows the code down.
 
-Where the server's link has no end, visits do not touch each other, so a round is solved in parts, equal to the bit: the
-memory of a round is then that of one part.
+With an unlimited server link visits do not affect each other, so a round is solved in parts, with bit-identical
+results and the memory of one part.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ DEVICES = {
     "raspberry-pi-4": 0.1,
     "jetson-nano": 0.05,
 }
-"""Shares of a fleet; like those of the networks, and both spreads below, made up to be varied."""
+"""Shares of the fleet. They, those of the networks, and both variations below are made up for heterogeneity."""
 NETWORKS = {"wifi-4": 0.4, "mobile-world": 0.2, "lte": 0.15, "broadband": 0.15, "5g": 0.1}
 SPREAD = ClientVariation(compute_sigma=0.3, down_sigma=None, up_sigma=None)
 CHANGE = RoundVariation(jitter=0.1)
 CONTENDED = 0.05
-"""A contended link's capacity, as a share of what a cohort of average clients could use."""
+"""Capacity of a contended link, as a fraction of the demand of a cohort of average clients."""
 PART = 1 << 13
-"""Visits that are solved together where the link has no end."""
+"""Visits that are solved together with an unlimited link."""
 LEAST_VISITS = 30_000
 PERCENTILES = {"p5": 5, "p50": 50, "p95": 95, "p99": 99, "max": 100}
 
@@ -64,19 +64,19 @@ class StressRound:
     """One synchronous round."""
 
     seconds: float
-    """Virtual, from its beginning to its end"""
+    """Virtual, from beginning to end"""
     wall_seconds: float
-    """For drawing what the clients can do, solving their visits and taking note of them"""
+    """Wall time of drawing conditions, solving visits and recording them"""
     cpu_seconds: float
-    """Likewise, of this process: what else the machine does hardly shows in it"""
+    """The same in CPU time of this process, which other load on the machine hardly affects"""
     visits: int
     counted: int
     held: int
-    """Visits that lost time because others used the server's link"""
+    """Visits with contention on the server's link"""
     critical: int
-    """The client that was waited for last"""
+    """The client that the round waited for last"""
     bottleneck: str
-    """What its visit took most of"""
+    """The bottleneck of its visit"""
 
 
 def stress(
@@ -92,9 +92,9 @@ def stress(
 ) -> dict[str, Any]:
     """What ``stress --json`` prints.
 
-    ``cohort`` clients take part in each of ``rounds``; with an asynchronous policy, so many visits are under way until
-    ``visits`` have ended (of ``None``, three per place and `LEAST_VISITS` at least). ScenarioError for numbers that
-    cannot be and for unknown policies.
+    ``cohort`` clients take part in each of ``rounds``. With an asynchronous policy, ``cohort`` visits are under way at
+    a time until ``visits`` have ended (by default three per place, at least `LEAST_VISITS`). ScenarioError for invalid
+    numbers and unknown policies.
     """
     _check(clients, cohort, policy, rounds, visits)
     rules = RoundPolicy(cast(PolicyName, policy), cohort)
@@ -123,7 +123,7 @@ def _check(clients: int, cohort: int, policy: str, rounds: int, visits: int | No
         if number is not None and number < 1:
             raise ScenarioError(f"--{name}: must be at least 1, not {number}")
     if cohort > clients:
-        raise ScenarioError(f"--cohort: must be at most the {clients} clients that there are, not {cohort}")
+        raise ScenarioError(f"--cohort: must be at most the number of clients, {clients}, not {cohort}")
 
 
 def _fleet(clients: int, cohort: int, contended: bool, seed: int) -> Fleet:
@@ -139,7 +139,7 @@ def _fleet(clients: int, cohort: int, contended: bool, seed: int) -> Fleet:
 
 
 def _round(clock: Clock, rules: RoundPolicy, seed: int, number: int) -> tuple[StressRound, Doubles]:
-    """A whole round, and the seconds that each visit would take if it were not broken off."""
+    """A whole round, and the seconds of each visit if it were not interrupted."""
     chosen = _chosen(len(clock.fleet), rules, seed, number)
     started, cpu_started = time.perf_counter(), time.process_time()
     begun, end = clock.now, math.inf
@@ -172,7 +172,7 @@ def _chosen(clients: int, rules: RoundPolicy, seed: int, number: int) -> Clients
 
 
 def closing(rules: RoundPolicy, ends: Doubles, begun: float) -> float:
-    """When a round of visits that end so is over; absolute seconds."""
+    """The end of a round whose visits end at ``ends``; absolute seconds."""
     if rules.policy == "over_select" and ends.size > rules.participants:
         return float(np.partition(ends, rules.participants - 1)[rules.participants - 1])
     last = float(ends.max())
@@ -182,13 +182,13 @@ def closing(rules: RoundPolicy, ends: Doubles, begun: float) -> float:
 def _timed(
     clock: Clock, chosen: Clients, number: int, until: float = math.inf
 ) -> Iterator[tuple[slice, Conditions, Timeline]]:
-    """The visits of a round: (which of ``chosen``, what they can do, their timeline)."""
+    """The visits of a round in parts: (slice of ``chosen``, conditions, timeline)."""
     part = chosen.size if clock.fleet.links.down < math.inf else PART
     for first in range(0, chosen.size, part):
         place = slice(first, min(first + part, chosen.size))
-        some = chosen[place]
-        conditions = clock.conditions(some, number)
-        yield place, conditions, clock.solve(np.full(some.size, clock.now), _works(some.size), conditions, until)
+        clients = chosen[place]
+        conditions = clock.conditions(clients, number)
+        yield place, conditions, clock.solve(np.full(clients.size, clock.now), _works(clients.size), conditions, until)
 
 
 def _works(visits: int) -> Works:
@@ -201,15 +201,15 @@ def _works(visits: int) -> Works:
 
 
 def _summary(rounds: tuple[StressRound, ...], lengths: tuple[Doubles, ...]) -> dict[str, Any]:
-    wall = sum(each.wall_seconds for each in rounds)
+    wall = sum(round.wall_seconds for round in rounds)
     return {
-        "virtual_seconds": math.fsum(each.seconds for each in rounds),
+        "virtual_seconds": math.fsum(round.seconds for round in rounds),
         "visit_seconds": _percentiles(np.concatenate(lengths)),
         "wall_seconds": wall,
-        "cpu_seconds": sum(each.cpu_seconds for each in rounds),
+        "cpu_seconds": sum(round.cpu_seconds for round in rounds),
         # A download and an upload each.
-        "flows_per_second": 2 * sum(each.visits for each in rounds) / wall,
-        "rounds": [asdict(each) for each in rounds],
+        "flows_per_second": 2 * sum(round.visits for round in rounds) / wall,
+        "rounds": [asdict(round) for round in rounds],
     }
 
 
@@ -219,7 +219,7 @@ def _percentiles(values: NDArray[Any]) -> dict[str, float]:
 
 
 def _memory(rules: RoundPolicy, clients: int, contended: bool, seed: int) -> dict[str, float]:
-    """Bytes that building the fleet and a round take at their peaks, and what is kept of the fleet between rounds."""
+    """Peak bytes of building the fleet and of a round, and bytes of the fleet between rounds."""
     tracemalloc.start()
     try:
         clock = Clock(_fleet(clients, rules.participants, contended, seed))
@@ -241,7 +241,7 @@ def _memory(rules: RoundPolicy, clients: int, contended: bool, seed: int) -> dic
 
 
 def _stream(fleet: Fleet, rules: RoundPolicy, seed: int, visits: int) -> dict[str, Any]:
-    """Keep as many visits under way as there may be until ``visits`` have ended; a server step needs one or more."""
+    """Keep a cohort of visits under way until ``visits`` have ended; a server step takes one or more of them."""
     clock, rng = Clock(fleet), keyed_generator(seed, "cohort")
     idle = rng.permutation(len(fleet)).tolist()
     per_step = rules.updates_per_step
@@ -250,7 +250,7 @@ def _stream(fleet: Fleet, rules: RoundPolicy, seed: int, visits: int) -> dict[st
     lengths = np.empty(visits)
     started, cpu_started = time.perf_counter(), time.process_time()
     for ended in range(-rules.participants, visits):
-        # The first turns of the loop only fill the places.
+        # The first passes of the loop only start visits.
         if ended >= 0:
             item = clock.next()
             clock.passed(item.conditions, item.timeline)
@@ -278,16 +278,16 @@ def _stream(fleet: Fleet, rules: RoundPolicy, seed: int, visits: int) -> dict[st
     }
 
 
-# --- for people -------------------------------------------------------------------------------------------------------
+# --- output -------------------------------------------------------------------------------------------------------
 
 
 def show(result: dict[str, Any], stream: IO[str] | None = None) -> None:
-    """`stress` for people."""
+    """Print the result of `stress`."""
     terminal.print_facts(rows(result), stream, width=80)
 
 
 def rows(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """(what, in words)"""
+    """(name, text)"""
     visit = result["visit"]
     yield "fleet", f"{result['clients']:,} clients, {_shares(DEVICES)}; {_shares(NETWORKS)}"
     yield (
@@ -306,8 +306,8 @@ def rows(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def _rows_of_rounds(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
     last = result["rounds"][-1]
     yield "rounds", f"{len(result['rounds'])}, {format_seconds(result['virtual_seconds'])} of virtual time"
-    yield "last round", f"{last['visits']:,} visits, {last['counted']:,} counted, {last['held']:,} held by the server"
-    yield "waited for", f"client {last['critical']}, mostly its {last['bottleneck']}"
+    yield "last round", f"{last['visits']:,} visits, {last['counted']:,} counted, {last['held']:,} slowed by contention"
+    yield "critical", f"client {last['critical']}; bottleneck: {last['bottleneck']}"
     yield "wall time", f"{format_seconds(result['wall_seconds'])}, {result['flows_per_second']:,.0f} flows per second"
     if "fleet_bytes" in result:
         sizes = (format_bytes(result[key]) for key in ("fleet_bytes", "fleet_peak_bytes", "round_peak_bytes"))
@@ -315,7 +315,7 @@ def _rows_of_rounds(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield (
             "memory",
             f"{result['peak_bytes_per_client']:,.0f} B per client at most: {building} to build the fleet, "
-            f"{kept} to keep it, {playing} with a round",
+            f"{kept} to hold it, {playing} with a round",
         )
 
 

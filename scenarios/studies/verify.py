@@ -1,4 +1,4 @@
-"""A run made again, round by round beside what its folder says: one scenario gives the same rows and hashes."""
+"""A run repeated and compared with its folder round by round: the same scenario must give the same rows and hashes."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from scenarios.host import Host
 from scenarios.report.metadata import machine_change, source_change, stops_at_target
 
 TABLES = {"rounds": "round", "visits": "visit", "payload_shapes": "rowid"}
-"""What the chain runs over, beside the method's own table -> the order of its rows."""
+"""Tables in the hash chain, beside the method's own -> the order of their rows."""
 CHAINED = ("chain", "files")
-"""Columns of the table ``rounds`` that stand for all the others, and for files."""
+"""Columns of the table ``rounds`` that hold hashes of the others, and of files."""
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Where two runs are first not the same."""
+    """The first difference between two runs."""
 
     round: int
     table: str
     row: int
     """In the round's rows of that table; 0 is the first."""
     columns: tuple[str, ...]
-    """Those that differ; none where one of the runs has no such row."""
+    """The columns that differ; empty if one of the runs has no such row."""
     before: tuple[Any, ...]
     """Their values in the folder."""
     after: tuple[Any, ...]
-    """And when made again."""
+    """Their values in the repeated run."""
 
     def __str__(self) -> str:
         if not self.columns:
-            missing = "was not made again" if self.before else "was not there before"
-            return f"round {self.round}: row {self.row} of {self.table} {missing}"
+            missing = "the repeated run" if self.before else "the folder"
+            return f"round {self.round}: row {self.row} of {self.table} is missing in {missing}"
         pairs = zip(self.columns, self.before, self.after, strict=True)
         values = ", ".join(f"{name} is {after!r} instead of {before!r}" for name, before, after in pairs)
         return f"round {self.round}: {self.table}, row {self.row}: {values}"
@@ -53,12 +53,12 @@ class Difference:
 def verify(
     loaded: Loaded, folder: Path, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
 ) -> dict[str, Any]:
-    """Make the rounds of a folder again, elsewhere, and compare: what ``verify --json`` prints.
+    """Repeat the rounds of a folder in a temporary folder and compare them; returns what ``verify --json`` prints.
 
-    Keys: run_dir, rounds (that the folder holds), verified (of these, how many are the same from the first on), same,
-    difference (None, or in words), machine_change (what decides about last bits and is not what it was; empty:
-    nothing), source_change (likewise, of the user's own modules). ScenarioError for a folder without a round; other
-    errors as of `runner.run`.
+    Keys: run_dir, rounds (in the folder), verified (rounds from the first on that are the same), same, difference
+    (None, or in words), machine_change (differences of this machine that affect bit-identical results; empty if there
+    are none), source_change (likewise, of the user's own modules). ScenarioError for a folder without a round; other
+    errors as `runner.run` raises them.
     """
     ledger = folder / "ledger.sqlite"
     try:
@@ -78,29 +78,28 @@ def verify(
         return made >= known or stopped()
 
     with scratch() as place:
-        launcher.adopt(place)  # for a process that is killed removes nothing
+        launcher.adopt(place)  # the launcher removes it if this process is killed
         elsewhere = replace(host, out=place, run_id="again", on_round=on_round)
         result = runner.run(loaded, elsewhere, launcher, is_enough, stops_at_target(folder))
         again = Path(result["run_dir"])
-        tables = TABLES | (
-            {} if loaded.method.objective.table is None else {loaded.method.objective.table.name: "rowid"}
-        )
-        compared = (difference(folder, again, round, tables) for round in range(min(made, known)))
-        found = next(filter(None, compared), None)
-        verified = found.round if found else min(made, known)
+        own = loaded.method.objective.table
+        tables = TABLES | ({} if own is None else {own.name: "rowid"})
+        differences = (difference(folder, again, round, tables) for round in range(min(made, known)))
+        first = next(filter(None, differences), None)
+        verified = first.round if first else min(made, known)
     return {
         "run_dir": str(folder),
         "rounds": known,
         "verified": verified,
         "same": verified == known,
-        "difference": None if found is None else str(found),
+        "difference": None if first is None else str(first),
         "machine_change": machine_change(folder, host.device),
         "source_change": source_change(folder),
     }
 
 
 def difference(folder: Path, again: Path, round: int, tables: Mapping[str, str]) -> Difference | None:
-    """The first row, in the order of the chain, in which a round of two run folders differs; or file; or the hash.
+    """The first difference of a round between two run folders: a row, a file or the chain's hash.
 
     ``tables``: name -> the order of its rows.
     """
@@ -119,7 +118,7 @@ def difference(folder: Path, again: Path, round: int, tables: Mapping[str, str])
 
 
 def _files(row: Row) -> list[Any]:
-    """The files that were committed with a round: the checkpoint, then what each client kept."""
+    """The files that were committed with a round: the checkpoint, then client states."""
     checkpoint, states = json.loads(row.get("files", "[null, []]"))
     return [checkpoint, *states]
 
@@ -144,14 +143,14 @@ def _rows(folder: Path, table: str, round: int, order: str, all_columns: bool = 
 
 
 def show(result: Mapping[str, Any]) -> None:
-    """Say how it went."""
+    """Print the result."""
     if result["same"]:
-        print(f"all {result['rounds']} rounds of {result['run_dir']} are the same, made again")
+        print(f"all {result['rounds']} rounds of {result['run_dir']} are bit-identical when repeated")
     elif result["difference"] is None:
         print(f"stopped: the first {result['verified']} of {result['rounds']} rounds are the same")
     else:
         print(f"the first {result['verified']} of {result['rounds']} rounds are the same, then {result['difference']}")
     if result["machine_change"]:
-        print(f"this machine may give other last bits: {result['machine_change']}")
+        print(f"results may not be bit-identical on this machine: {result['machine_change']}")
     if result["source_change"]:
-        print(f"these are not the sources that the run began with: {result['source_change']}")
+        print(f"the sources differ from those that the run began with: {result['source_change']}")

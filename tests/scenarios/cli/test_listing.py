@@ -129,7 +129,7 @@ def test_a_device_is_shown_with_its_speed_by_family_and_its_power_modes() -> Non
 
     assert tx2[:3] == [
         "GFLOP/s: conv 165, depthwise 27; 5 ms more per step",
-        "8.59 GB, 15 W at work, 3 W idle, 1.3 GHz",
+        "8.59 GB, 15 W training, 3 W idle, 1.3 GHz",
         "power modes: 1, 0.86, 0.86, 0.65",
     ]
     assert tx2[3] == (

@@ -345,13 +345,13 @@ def test_a_listening_run_without_keys_or_a_list_is_refused(folder: Path, capsys:
         assert refused(capsys, *where) == f"--listen {endpoint}: must be tcp://HOST:PORT"
     assert refused(capsys, *listen, "--keys", public, "--allow", public).startswith(f"{public}: not a key pair")
     assert refused(capsys, *listen, "--keys", own, "--allow", f"{public},{own}").startswith(f"{own}: not a public key")
-    assert refused(capsys, "run", "digits", "--keys", own).startswith("--keys: is of use with --listen")
-    assert refused(capsys, "run", "digits", "--workers", "0").startswith("--workers 0: nobody would do the work")
+    assert refused(capsys, "run", "digits", "--keys", own).startswith("--keys: needs --listen")
+    assert refused(capsys, "run", "digits", "--workers", "0").startswith("--workers 0: the run would have no workers")
 
 
 def test_the_command_keys_makes_a_pair_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run_command(["keys", "alice", "--out", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == f"{tmp_path / 'alice.key'}  yours alone"
+    assert capsys.readouterr().out.splitlines()[0] == f"{tmp_path / 'alice.key'}  private: keep it on this machine"
     assert (tmp_path / "alice.key").stat().st_mode & 0o777 == 0o600
     before = (tmp_path / "alice.key").read_bytes()
     assert "there is a key alice already" in refused(capsys, "keys", "alice", "--out", str(tmp_path))

@@ -207,7 +207,7 @@ def test_a_folder_without_a_run_is_refused(command: str, tmp_path: Path, capsys:
         ('{"device": 5}', "is damaged: device: Input should be a valid string"),
         ("[]", "is damaged: Input should be an object"),
         ("\xff", "is damaged: "),
-        (None, "is missing, and the run cannot be gone on with without it"),
+        (None, "is missing, and without it the run cannot be resumed"),
     ],
 )
 @pytest.mark.parametrize("command", ["resume", "verify"])

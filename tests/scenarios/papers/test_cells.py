@@ -52,7 +52,7 @@ def test_a_missed_target_is_shown_as_the_paper_does() -> None:
     table = tables.tables(made, {"cells": [{**cell, **never}]})[0]
 
     assert (table.header, table.rows) == (["", "paper, 48 %", "ours, 48 %"], [["FedAvg", "1000+", "1000+"]])
-    assert any(note.startswith("+ at least") for note in table.notes)
+    assert any(note.startswith("+ lower bound") for note in table.notes)
 
 
 def test_targets_are_reached_by_the_average_and_not_by_one_lucky_round() -> None:
@@ -133,7 +133,7 @@ def test_every_cell_that_was_made_bears_its_marks_and_says_why(result: dict[str,
     assert cell["overrides"] == ["method_options.temperature=1.5"]
     assert "digits (8x8, 10 classes) in place of CIFAR-100" in cell["changed"]
     assert "30 rounds in place of 1000" in cell["changed"]
-    assert cell["changed"].endswith("rounds.max=2 was asked for; train.local_steps=1 was asked for")
+    assert cell["changed"].endswith("override rounds.max=2; override train.local_steps=1")
     assert (cell["rounds"], cell["complete"]) == (2, [False, False])
     assert (result["seeds"], result["accuracy"]) == ([0, 1], "moving average of momentum 0.9, bias-corrected")
 

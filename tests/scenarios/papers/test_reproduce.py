@@ -215,7 +215,7 @@ def test_every_number_says_that_it_is_scaled_and_what_was_changed(folder: Path) 
     for cell in cells:
         assert cell["scaled"]
         assert "digits-cnn in place of CIFAR-10 and ResNet-18" in cell["changed"]
-        assert cell["changed"].endswith("rounds.max=2 was asked for")
+        assert cell["changed"].endswith("override rounds.max=2")
         assert cell["complete"] == [False]
         assert cell["bytes"] > cell["nominal_bytes"] > 0
 

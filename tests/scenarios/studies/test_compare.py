@@ -53,7 +53,7 @@ def test_an_option_of_the_command_line_that_no_method_has_is_refused() -> None:
 def test_bad_lists_of_methods_are_refused() -> None:
     assert refusal("fedavg,fedbrr").startswith("--methods: no method 'fedbrr'; did you mean 'fedbr'")
     assert refusal("fedavg,fedavg") == "--methods: fedavg is named twice"
-    assert refusal("fedprox,fedavg + fedprox") == "--methods: fedprox and fedavg + fedprox are one method"
+    assert refusal("fedprox,fedavg + fedprox") == "--methods: fedprox and fedavg + fedprox are the same method"
     assert refusal("fedavg,") == "--methods 'fedavg,': write names separated by commas, for example fedavg,fedbr"
     assert refusal("fedavg", "method=fedbr") == (
         "command line: method: the methods of a comparison are named by --methods"

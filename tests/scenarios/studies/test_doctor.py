@@ -181,9 +181,9 @@ def test_people_see_the_table_the_file_and_how_to_name_it(cache: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("laptop-cpu", "--name laptop-cpu: a device of that name ships; choose another"),
-        ("../mine", "--name '../mine': must be letters, digits, - and _ only, and at most 64 of them"),
-        ("", "--name '': must be letters, digits, - and _ only, and at most 64 of them"),
+        ("laptop-cpu", "--name laptop-cpu: a shipped device has that name; choose another"),
+        ("../mine", "--name '../mine': must be at most 64 letters, digits, - and _"),
+        ("", "--name '': must be at most 64 letters, digits, - and _"),
     ],
 )
 def test_a_name_that_no_device_can_have_is_refused_before_measuring(name: str, message: str) -> None:

@@ -102,7 +102,7 @@ def test_clients_whose_devices_are_too_small_are_told(cifar100: dict[str, Any]) 
     stream = io.StringIO()
     terminal.print_check(cifar100 | {"estimate": cifar100["estimate"] | {"refused_clients": refused}}, stream)
 
-    assert stream.getvalue().splitlines()[-1] == "warning: 3 clients can take no part: board: 4 B x ..."
+    assert stream.getvalue().splitlines()[-1] == "warning: 3 clients cannot take part: board: 4 B x ..."
 
 
 def test_two_blocks_by_hand() -> None:

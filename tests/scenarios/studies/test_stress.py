@@ -166,7 +166,7 @@ def test_by_default_three_visits_end_for_each_place(monkeypatch: pytest.MonkeyPa
     [
         ((0, 1, "sync"), "--clients: must be at least 1, not 0"),
         ((9, 0, "sync"), "--cohort: must be at least 1, not 0"),
-        ((9, 10, "sync"), "--cohort: must be at most the 9 clients that there are, not 10"),
+        ((9, 10, "sync"), "--cohort: must be at most the number of clients, 9, not 10"),
         ((9, 9, "synch"), "--policy: no policy 'synch'; did you mean 'sync'?"),
     ],
 )
