@@ -183,12 +183,12 @@ def _run_study(study: Study, out: Path, workers: int | None, device: str, as_jso
 
     planned = study.sweep
     missing = sweep.pending(planned, out, choose_device(device))
-    runs = [part.loaded for part in missing or planned.parts[:1]]
+    loaded = [run.loaded for run in missing or planned.runs[:1]]
 
     def work(host: Host, launcher: Any, interrupt: StopFlag) -> dict[str, Any]:
         return sweep.run_all(planned, host, launcher, interrupt)
 
-    result = study.read_off(with_workers(runs, out, None, workers, device, quiet or as_json, work))
+    result = study.read_off(with_workers(loaded, out, None, workers, device, quiet or as_json, work))
     stopped = sweep.is_interrupted(result, planned)
     page = report_or_warning(lambda: sweep.write(study, result, with_report=not stopped)) or sweep.folder_of(result)
     emit(result, as_json, lambda: study.show(result, page))

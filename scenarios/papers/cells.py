@@ -45,7 +45,7 @@ class ReproductionPlan:
     scale: str
     panels: Sequence[PaperPanel]
     rows: Sequence[str]
-    study: Sweep
+    sweep: Sweep
     groups: Mapping[str, str]
     """Setting -> the setting whose runs it uses: itself, or an earlier one with the same scenario."""
     overrides: Sequence[str]
@@ -80,44 +80,44 @@ def run_name(group: str, variant: PaperVariant, seed: int) -> str:
     return f"{group}-{variant.name}-seed{seed}"
 
 
-def read_off(made: ReproductionPlan, done: Mapping[str, Any]) -> dict[str, Any]:
+def read_off(plan: ReproductionPlan, done: Mapping[str, Any]) -> dict[str, Any]:
     """What ``reproduce --json`` prints, from what `run_all` returns."""
-    smoothing = {} if made.smoothing is None else {"accuracy": made.smoothing.text}
+    smoothing = {} if plan.smoothing is None else {"accuracy": plan.smoothing.text}
     return {
-        "name": made.name,
-        "title": made.figure.title,
-        "source": made.figure.source,
-        "scale": made.scale,
-        "seeds": sorted({part.loaded.scenario.seed for part in made.study.parts}),
+        "name": plan.name,
+        "title": plan.figure.title,
+        "source": plan.figure.source,
+        "scale": plan.scale,
+        "seeds": sorted({run.loaded.scenario.seed for run in plan.sweep.runs}),
         **smoothing,
-        "cells": [_cell(made, panel, row, done["runs"]) for panel in made.panels for row in made.rows],
-        "notes": list(made.figure.notes),
+        "cells": [_cell(plan, panel, row, done["runs"]) for panel in plan.panels for row in plan.rows],
+        "notes": list(plan.figure.notes),
         **done,
     }
 
 
-def _cell(made: ReproductionPlan, panel: PaperPanel, name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    row, limit, group = made.figure.rows[name], made.limit(panel), made.groups[panel.setting]
-    folders = [folder for variant in row.variants() for folder in made.folders(runs, group, variant)]
+def _cell(plan: ReproductionPlan, panel: PaperPanel, name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    row, limit, group = plan.figure.rows[name], plan.limit(panel), plan.groups[panel.setting]
+    folders = [folder for variant in row.variants() for folder in plan.folders(runs, group, variant)]
     data = list(dict.fromkeys(word for folder in folders for word in differences(folder)))
-    words = [*changed(made.setting(panel), panel), *data, *([row.note] if row.note else [])]
-    words += [f"override {override}" for override in made.overrides]
+    words = [*changed(plan.setting(panel), panel), *data, *([row.note] if row.note else [])]
+    words += [f"override {override}" for override in plan.overrides]
     if group != panel.setting:
         words.append(f"the same runs as for {group}")
     marks = {
-        "scaled": made.scale != PAPER,
+        "scaled": plan.scale != PAPER,
         "data": bool(data),
-        "asked": bool(made.overrides),
-        "inferred": bool(row.note or made.setting(panel).inferred),
+        "asked": bool(plan.overrides),
+        "inferred": bool(row.note or plan.setting(panel).inferred),
     }
     return {
         "panel": panel.name,
         **described(panel, name, row),
         "limit": limit,
-        "scaled": made.scale != PAPER,
+        "scaled": plan.scale != PAPER,
         "marks": [mark for mark, holds in marks.items() if holds],
         "changed": "; ".join(words),
-        **measured_row(made.trails(runs, group, name), panel.measure, limit),
+        **measured_row(plan.trails(runs, group, name), panel.measure, limit),
     }
 
 

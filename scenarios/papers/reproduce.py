@@ -53,9 +53,9 @@ def plan(
     for panel in panels:
         setting = figure.settings[panel.setting][scale]
         groups[panel.setting] = first.setdefault((setting.scenario, setting.overrides), panel.setting)
-    study = Sweep(f"{name} {scale}", f"{name.replace(':', '-')}-{scale}", (), run_id)
-    made = ReproductionPlan(name, figure, scale, panels, rows, study, groups, overrides, _smoothing(name, figure, ema))
-    return replace(made, study=replace(study, parts=_parts(made, seeds, first_seed)))
+    sweep = Sweep(f"{name} {scale}", f"{name.replace(':', '-')}-{scale}", (), run_id)
+    draft = ReproductionPlan(name, figure, scale, panels, rows, sweep, groups, overrides, _smoothing(name, figure, ema))
+    return replace(draft, sweep=replace(sweep, runs=_runs(draft, seeds, first_seed)))
 
 
 def _smoothing(name: str, figure: PaperFigure, ema: str | None) -> Smoothing | None:
@@ -84,38 +84,38 @@ def _chosen(figure: PaperFigure, cells: str | None) -> tuple[list[PaperPanel], l
     )
 
 
-def _parts(made: ReproductionPlan, seeds: int, first_seed: int | None) -> list[PlannedRun]:
-    chosen = list(dict.fromkeys(variant for row in made.rows for variant in made.figure.rows[row].variants()))
+def _runs(draft: ReproductionPlan, seeds: int, first_seed: int | None) -> list[PlannedRun]:
+    chosen = list(dict.fromkeys(variant for row in draft.rows for variant in draft.figure.rows[row].variants()))
     if not chosen:
-        raise ScenarioError(f"--cells: {made.rows[0]}: {made.figure.rows[made.rows[0]].note}")
-    parts = []
-    for group in dict.fromkeys(made.groups.values()):
-        setting = made.figure.settings[group][made.scale]
-        scenario = check_settings(setting.scenario, [*setting.overrides, *made.overrides]).scenario
-        needs = _needs(made, group, scenario.rounds.max)
+        raise ScenarioError(f"--cells: {draft.rows[0]}: {draft.figure.rows[draft.rows[0]].note}")
+    runs = []
+    for group in dict.fromkeys(draft.groups.values()):
+        setting = draft.figure.settings[group][draft.scale]
+        scenario = check_settings(setting.scenario, [*setting.overrides, *draft.overrides]).scenario
+        needs = _needs(draft, group, scenario.rounds.max)
         start = scenario.seed if first_seed is None else first_seed
         for seed in range(start, start + seeds):
             for variant in chosen:
-                overrides = [*setting.overrides, *variant.overrides, *made.overrides, f"seed={seed}"]
+                overrides = [*setting.overrides, *variant.overrides, *draft.overrides, f"seed={seed}"]
                 loaded = load(setting.scenario, overrides, variant.method)
-                parts.append(PlannedRun(run_name(group, variant, seed), replace(loaded, name=made.study.name), needs))
+                runs.append(PlannedRun(run_name(group, variant, seed), replace(loaded, name=draft.sweep.name), needs))
     for variant in chosen:
         check_options(variant.overrides, [variant.method])
-    check_options(made.overrides, [variant.method for variant in chosen])
-    return parts
+    check_options(draft.overrides, [variant.method for variant in chosen])
+    return runs
 
 
-def _needs(made: ReproductionPlan, group: str, rounds: int) -> dict[str, float]:
+def _needs(draft: ReproductionPlan, group: str, rounds: int) -> dict[str, float]:
     """The needs of the runs of a setting, from all panels that read them."""
     needs: dict[str, float] = {}
-    for panel in made.panels:
-        if made.groups[panel.setting] != group:
+    for panel in draft.panels:
+        if draft.groups[panel.setting] != group:
             continue
-        limit, kinds = made.limit(panel), [TARGET]
+        limit, kinds = draft.limit(panel), [TARGET]
         if panel.measure in ACCURACY_AT:
             kind = ACCURACY_AT[panel.measure]
             kinds = [kind, "nominal"] if kind == "bytes" else [kind]
-        elif made.smoothing is not None:  # an accuracy may reach the target long before the average does
+        elif draft.smoothing is not None:  # an accuracy may reach the target long before the average does
             limit, kinds = float(rounds), ["rounds"]
         for kind in kinds:
             needs[kind] = max(needs.get(kind, 0.0), limit)

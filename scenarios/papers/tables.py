@@ -36,12 +36,12 @@ PRINTED: dict[str, Callable[[float], str]] = {
 """As papers write them, so that no digit is lost."""
 
 
-def tables(made: ReproductionPlan, result: Mapping[str, Any]) -> list[PageTable]:
+def tables(plan: ReproductionPlan, result: Mapping[str, Any]) -> list[PageTable]:
     """The tables of a result: one per setting, as in the paper, or one per panel of a figure."""
     cells = _by_place(result["cells"])
-    if made.figure.is_table:
-        return [_setting_table(made, panels, cells, missing_note(result)) for panels in by_setting(made.panels)]
-    return [_panel_table(made, panel, cells, missing_note(result)) for panel in made.panels]
+    if plan.figure.is_table:
+        return [_setting_table(plan, panels, cells, missing_note(result)) for panels in by_setting(plan.panels)]
+    return [_panel_table(plan, panel, cells, missing_note(result)) for panel in plan.panels]
 
 
 def _by_place(cells: Sequence[Cell]) -> Places:
@@ -49,27 +49,27 @@ def _by_place(cells: Sequence[Cell]) -> Places:
 
 
 def _setting_table(
-    made: ReproductionPlan, panels: Sequence[PaperPanel], cells: Places, notes: Sequence[str]
+    plan: ReproductionPlan, panels: Sequence[PaperPanel], cells: Places, notes: Sequence[str]
 ) -> PageTable:
     """A row per row of the paper; for each measure the printed value, and ours with its marks."""
     header = [""]
     for panel in panels:
-        header += [f"paper, {panel.column}", f"ours, {limit_text(panel.measure, made.limit(panel))}"]
+        header += [f"paper, {panel.column}", f"ours, {limit_text(panel.measure, plan.limit(panel))}"]
     rows = [
-        [row, *(text(cells[panel.name, row]) for panel in panels for text in (_printed, _ours))] for row in made.rows
+        [row, *(text(cells[panel.name, row]) for panel in panels for text in (_printed, _ours))] for row in plan.rows
     ]
-    shown = [cells[panel.name, row] for panel in panels for row in made.rows]
+    shown = [cells[panel.name, row] for panel in panels for row in plan.rows]
     return PageTable(panels[0].title, header, rows, [*_legend(shown), *_differences(shown), *notes])
 
 
-def _panel_table(made: ReproductionPlan, panel: PaperPanel, cells: Places, notes: Sequence[str]) -> PageTable:
+def _panel_table(plan: ReproductionPlan, panel: PaperPanel, cells: Places, notes: Sequence[str]) -> PageTable:
     """A row per method: published, ours, and what had been spent by then."""
-    shown = [cells[panel.name, row] for row in made.rows]
+    shown = [cells[panel.name, row] for row in plan.rows]
     kinds = ["ours", "nominal"] if shown[0]["nominal"] is not None else ["ours"]
-    names = {"ours": "ours" if made.scale == PAPER else "ours, scaled", "nominal": "by nominal"}
+    names = {"ours": "ours" if plan.scale == PAPER else "ours, scaled", "nominal": "by nominal"}
     header = ["method", "published", *(names[kind] for kind in kinds), "bytes", "nominal", "time"]
     rows = [[cell["row"], _published(cell), *(_text(cell, kind) for kind in kinds), *_amounts(cell)] for cell in shown]
-    limit = made.limit(panel)
+    limit = plan.limit(panel)
     here = "" if limit == panel.limit else f"; here {limit_text(panel.measure, limit)}"
     notes = [f"changed: {shown[0]['changed']}", *notes]
     if not all(all(cell["complete"]) for cell in shown) and panel.measure in ACCURACY_AT:
@@ -180,9 +180,9 @@ def _differences(cells: Sequence[Cell]) -> Iterator[str]:
         yield f"{', '.join(row for row, text in notes.items() if text == note)}: {note}"
 
 
-def study(made: ReproductionPlan) -> Study:
+def study(plan: ReproductionPlan) -> Study:
     """The reproduction of a figure's cells."""
-    return Study(made.study, partial(read_off, made), partial(draw, made), partial(show, made), write_tables)
+    return Study(plan.sweep, partial(read_off, plan), partial(draw, plan), partial(show, plan), write_tables)
 
 
 def write_tables(result: Mapping[str, Any], folder: Path) -> None:
@@ -192,16 +192,16 @@ def write_tables(result: Mapping[str, Any], folder: Path) -> None:
     write_csv(folder / "table.csv", head, (_csv_row(cell, keys) for cell in result["cells"]))
 
 
-def draw(made: ReproductionPlan, result: Mapping[str, Any], folder: Path) -> Path:
+def draw(plan: ReproductionPlan, result: Mapping[str, Any], folder: Path) -> Path:
     """Write the report: the curves of each setting, and the paper's tables beside ours."""
-    facts = {"figure": made.name, "scale": scale_text(made.scale), "seeds": ", ".join(map(str, result["seeds"]))}
+    facts = {"figure": plan.name, "scale": scale_text(plan.scale), "seeds": ", ".join(map(str, result["seeds"]))}
     return write_study(
         folder / "report.html",
-        made.figure.title,
-        " ".join([f"{made.figure.source}.", *made.figure.notes]),
+        plan.figure.title,
+        " ".join([f"{plan.figure.source}.", *plan.figure.notes]),
         facts | ({"accuracy": result["accuracy"]} if "accuracy" in result else {}),
-        _drawn(made, result["runs"]),
-        tables(made, result),
+        _drawn(plan, result["runs"]),
+        tables(plan, result),
     )
 
 
@@ -211,35 +211,35 @@ def _csv_row(cell: Mapping[str, Any], keys: Sequence[str]) -> list[Any]:
     return [*texts, ours["mean"], ours["deviation"], nominal.get("mean")]
 
 
-def _drawn(made: ReproductionPlan, runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
+def _drawn(plan: ReproductionPlan, runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     figures = []
-    kinds = (ROUNDS,) if made.figure.is_table else (BYTES, TIME)
-    shown = "test accuracy when last evaluated" if made.smoothing is None else made.smoothing.text
-    for group in dict.fromkeys(made.groups.values()):
-        trails = {row: [points for each in made.trails(runs, group, row) for points in each] for row in made.rows}
+    kinds = (ROUNDS,) if plan.figure.is_table else (BYTES, TIME)
+    shown = "test accuracy when last evaluated" if plan.smoothing is None else plan.smoothing.text
+    for group in dict.fromkeys(plan.groups.values()):
+        trails = {row: [points for each in plan.trails(runs, group, row) for points in each] for row in plan.rows}
         bands = [curves.band(row, kind, each) for kind in kinds for row, each in trails.items() if each]
         budgets = {
-            kind: sorted({made.limit(panel) for panel in made.panels if ACCURACY_AT.get(panel.measure) == kind})
+            kind: sorted({plan.limit(panel) for panel in plan.panels if ACCURACY_AT.get(panel.measure) == kind})
             for kind in kinds
         }
         if bands:
-            lines = "rounds that the table reads" if made.figure.is_table else "budgets that were reached"
+            lines = "rounds that the table reads" if plan.figure.is_table else "budgets that were reached"
             caption = (
-                f"{group}, {scale_text(made.scale)}: {shown}, mean and sample deviation over runs. "
+                f"{group}, {scale_text(plan.scale)}: {shown}, mean and sample deviation over runs. "
                 f"Dashed lines are {lines}."
             )
             figures.append((f"bands-{group}", curves.draw(bands, budgets, f"bands-{group}"), caption))
     return figures
 
 
-def show(made: ReproductionPlan, result: Mapping[str, Any], page: Path) -> None:
+def show(plan: ReproductionPlan, result: Mapping[str, Any], page: Path) -> None:
     """Print the tables: published values beside ours."""
-    print(f"{made.figure.title}\n{made.figure.source}\nscale: {scale_text(made.scale)}")
-    if made.smoothing is not None:
-        print(f"accuracy: {made.smoothing.text}")
-    for table in tables(made, result):
-        terminal.print_table(table, columns=5 if made.figure.is_table else 8)
-    for note in made.figure.notes:
+    print(f"{plan.figure.title}\n{plan.figure.source}\nscale: {scale_text(plan.scale)}")
+    if plan.smoothing is not None:
+        print(f"accuracy: {plan.smoothing.text}")
+    for table in tables(plan, result):
+        terminal.print_table(table, columns=5 if plan.figure.is_table else 8)
+    for note in plan.figure.notes:
         print(f"note: {note}")
     terminal.print_location(page)
 

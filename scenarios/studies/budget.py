@@ -66,11 +66,11 @@ def plan(
     needs = {kind: amounts[-1] for kind, amounts in wanted.items()}
     first = variants(name, overrides, methods, first_seed)
     start = first[0].scenario.seed
-    parts = []
+    runs = []
     for seed in range(start, start + seeds):
         for loaded in first if seed == start else variants(name, overrides, methods, seed):
-            parts.append(PlannedRun(f"{loaded.scenario.method}-seed{seed}", loaded, needs))
-    return Sweep("budget", first[0].name, parts, run_id)
+            runs.append(PlannedRun(f"{loaded.scenario.method}-seed{seed}", loaded, needs))
+    return Sweep("budget", first[0].name, runs, run_id)
 
 
 def study(planned: Sweep, wanted: Budgets) -> Study:
@@ -80,8 +80,8 @@ def study(planned: Sweep, wanted: Budgets) -> Study:
 
 def read_off(planned: Sweep, wanted: Budgets, done: Mapping[str, Any]) -> dict[str, Any]:
     """What ``study budget --json`` prints, from what `run_all` returns: accuracy per budget and method."""
-    methods = list(dict.fromkeys(part.loaded.scenario.method for part in planned.parts))
-    seeds = list(dict.fromkeys(part.loaded.scenario.seed for part in planned.parts))
+    methods = list(dict.fromkeys(run.loaded.scenario.method for run in planned.runs))
+    seeds = list(dict.fromkeys(run.loaded.scenario.seed for run in planned.runs))
     trails = by_method(done["runs"])
     return {
         "methods": methods,

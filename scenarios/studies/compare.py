@@ -74,9 +74,9 @@ def plan(
     name: str, overrides: Sequence[str], methods: str, seed: int | None = None, run_id: str | None = None
 ) -> Sweep:
     """One run per method, each to its limit; ScenarioError as `variants` raises it."""
-    runs = variants(name, overrides, methods, seed)
-    parts = [PlannedRun(loaded.scenario.method, loaded, {}) for loaded in runs]
-    return Sweep("compare", runs[0].name, parts, run_id, mark="compare.json")
+    scenarios = variants(name, overrides, methods, seed)
+    runs = [PlannedRun(loaded.scenario.method, loaded, {}) for loaded in scenarios]
+    return Sweep("compare", scenarios[0].name, runs, run_id, mark="compare.json")
 
 
 def study(planned: Sweep) -> Study:
@@ -87,7 +87,7 @@ def study(planned: Sweep) -> Study:
 def read_off(planned: Sweep, done: Mapping[str, Any]) -> dict[str, Any]:
     """What ``compare --json`` prints, from what `run_all` returns."""
     return {
-        "target_accuracy": planned.parts[0].loaded.scenario.stop.target_accuracy,
+        "target_accuracy": planned.runs[0].loaded.scenario.stop.target_accuracy,
         "runs": [{key: value for key, value in run.items() if key != "name"} for run in done["runs"]],
         **in_common(done["runs"]),
         **({"failed": done["failed"]} if "failed" in done else {}),

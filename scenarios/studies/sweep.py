@@ -53,8 +53,8 @@ class Sweep:
     kind: str
     """Written into the folder's mark, so that no other sweep resumes it."""
     name: str
-    """The folder above the run id, and the name of every scenario in ``parts``: runs are placed by that name."""
-    parts: Sequence[PlannedRun]
+    """The folder above the run id, and the name of the scenarios in ``runs``, by which run folders are placed."""
+    runs: Sequence[PlannedRun]
     run_id: str | None = None
     mark: str = MARK
     """The file that marks the folder from its creation on, and holds the result at the end."""
@@ -88,62 +88,62 @@ def folder_of(result: Mapping[str, Any]) -> Path:
     return Path(result["runs"][0]["run_dir"]).parent
 
 
-def pending(study: Sweep, out: Path, device: str) -> list[PlannedRun]:
+def pending(sweep: Sweep, out: Path, device: str) -> list[PlannedRun]:
     """The runs that are not finished; ScenarioError if the folder belongs to another sweep or holds other runs."""
-    check_folder(study.name, Host(out, 1, device, study.run_id), may_exist=True)
-    folder = _known(study, out)
+    check_folder(sweep.name, Host(out, 1, device, sweep.run_id), may_exist=True)
+    folder = _known(sweep, out)
     if folder is None:
-        return list(study.parts)
-    for place in (folder / part.name for part in study.parts):
-        if place.is_symlink():
-            raise ScenarioError(f"{place} is a link: a study writes into folders of its own; choose another --run-id")
-        run_folder.check(place)
-    return [part for part in study.parts if not _is_finished(folder / part.name, part, device)]
+        return list(sweep.runs)
+    for path in (folder / run.name for run in sweep.runs):
+        if path.is_symlink():
+            raise ScenarioError(f"{path} is a link: a study writes into folders of its own; choose another --run-id")
+        run_folder.check(path)
+    return [run for run in sweep.runs if not _is_finished(folder / run.name, run, device)]
 
 
-def run_all(study: Sweep, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> dict[str, Any]:
+def run_all(sweep: Sweep, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> dict[str, Any]:
     """Make the runs that are not finished; returns ``folder``, ``runs``, and ``failed`` and ``missing`` if any are.
 
     ``runs`` are summaries with the run's ``name``; ``stopped_by`` is "budgets" where a run met its needs. A run that
     fails does not end the others; RunFailed if none of them has a summary. If the user stops the sweep, the result
     covers the runs so far; `Stopped` if there are none.
     """
-    host = replace(host, run_id=study.run_id)
-    pending(study, host.out, host.device)  # or refuse before anything is made
-    folder = _known(study, host.out) or _new(study, host)
+    host = replace(host, run_id=sweep.run_id)
+    pending(sweep, host.out, host.device)  # or refuse before anything is made
+    folder = _known(sweep, host.out) or _new(sweep, host)
     with run_lock(folder):
-        return _made(study, folder, host, launcher, stopped)
+        return _run_missing(sweep, folder, host, launcher, stopped)
 
 
-def _made(
-    study: Sweep, folder: Path, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
+def _run_missing(
+    sweep: Sweep, folder: Path, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
 ) -> dict[str, Any]:
-    missing = {part.name for part in pending(study, host.out, host.device)}
+    missing = {run.name for run in pending(sweep, host.out, host.device)}
     summaries: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
-    for part in study.parts:
-        place = folder / part.name
-        if part.name not in missing:
-            summaries.append(_ended(part, place, _summary(place)))
+    for run in sweep.runs:
+        path = folder / run.name
+        if run.name not in missing:
+            summaries.append(_ended(run, path, _summary(path)))
             continue
         try:
-            summaries.append(_make(part, place, host, launcher, stopped))
+            summaries.append(_run_or_resume(run, path, host, launcher, stopped))
         except (ScenarioError, Stopped) as error:
             if not (summaries or failed):
-                _discard(folder, study.mark)
+                _discard(folder, sweep.mark)
                 raise
             if isinstance(error, Stopped):
                 break
-            failed[part.name] = str(error)
+            failed[run.name] = str(error)
         except (RunFailed, PoolError) as error:
-            failed[part.name] = str(error)
+            failed[run.name] = str(error)
         if stopped():
             break
     if not summaries:
         raise RunFailed(failures(failed))
     ended = {summary["name"] for summary in summaries}
-    lacking = {"failed": failed, "missing": [part.name for part in study.parts if part.name not in ended]}
-    return {"folder": str(folder), "runs": summaries, **{key: value for key, value in lacking.items() if value}}
+    notes = {"failed": failed, "missing": [run.name for run in sweep.runs if run.name not in ended]}
+    return {"folder": str(folder), "runs": summaries, **{key: value for key, value in notes.items() if value}}
 
 
 def missing_note(result: Mapping[str, Any]) -> list[str]:
@@ -156,29 +156,29 @@ def failures(failed: Mapping[str, str]) -> str:
     return "\n".join(f"{name} failed: {why}" for name, why in failed.items())
 
 
-def is_interrupted(result: Mapping[str, Any], study: Sweep) -> bool:
+def is_interrupted(result: Mapping[str, Any], sweep: Sweep) -> bool:
     """Whether the user stopped the sweep before all runs had ended."""
     runs, failed = result["runs"], result.get("failed", {})
-    return len(runs) + len(failed) < len(study.parts) or any(run["stopped_by"] == USER for run in runs)
+    return len(runs) + len(failed) < len(sweep.runs) or any(run["stopped_by"] == USER for run in runs)
 
 
-def _known(study: Sweep, out: Path) -> Path | None:
+def _known(sweep: Sweep, out: Path) -> Path | None:
     """The folder to resume; None if it is to be created. ScenarioError for one that is not marked by this kind."""
-    folder = out / study.name / (study.run_id or "")
-    if study.run_id is None or not folder.exists():
+    folder = out / sweep.name / (sweep.run_id or "")
+    if sweep.run_id is None or not folder.exists():
         return None
     try:
-        kind = json.loads((folder / study.mark).read_text(encoding="utf-8"))["study"]
+        kind = json.loads((folder / sweep.mark).read_text(encoding="utf-8"))["study"]
     except (OSError, ValueError, KeyError, TypeError):
         kind = None
-    if kind != study.kind:
-        raise ScenarioError(f"run folder {folder} exists already and is no {study.kind} study; choose another --run-id")
+    if kind != sweep.kind:
+        raise ScenarioError(f"run folder {folder} exists already and is no {sweep.kind} study; choose another --run-id")
     return folder
 
 
-def _new(study: Sweep, host: Host) -> Path:
-    mark = json.dumps({"study": study.kind})
-    return make_folder(study.name, host, lambda folder: write_text(folder / study.mark, mark))
+def _new(sweep: Sweep, host: Host) -> Path:
+    mark = json.dumps({"study": sweep.kind})
+    return make_folder(sweep.name, host, lambda folder: write_text(folder / sweep.mark, mark))
 
 
 def _discard(folder: Path, mark: str) -> None:
@@ -189,33 +189,33 @@ def _discard(folder: Path, mark: str) -> None:
             folder.rmdir()
 
 
-def _make(
-    part: PlannedRun, place: Path, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
+def _run_or_resume(
+    run: PlannedRun, path: Path, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
 ) -> dict[str, Any]:
-    points = trail(place) if has_rounds(place / "ledger.sqlite") else ()
-    is_begun = bool(points) and not reached(points, part.needs)  # unfinished, or shorter than its needs now are
-    until = _Until(part.needs, points[-1] if is_begun else None, stopped, host.on_round)
-    inside = replace(host, run_id=f"{place.parent.name}/{part.name}", on_round=until.on_round)
+    points = trail(path) if has_rounds(path / "ledger.sqlite") else ()
+    is_begun = bool(points) and not reached(points, run.needs)  # unfinished, or shorter than its needs now are
+    until = _Until(run.needs, points[-1] if is_begun else None, stopped, host.on_round)
+    inside = replace(host, run_id=f"{path.parent.name}/{run.name}", on_round=until.on_round)
     if is_begun:
-        loaded = builder.on_device(part.loaded, host.device)
-        return _ended(part, place, runner.resume(loaded, inside, place, launcher, until))
-    _clear(place)
-    return _ended(part, place, runner.run(part.loaded, inside, launcher, until, stop_at_target=False))
+        loaded = builder.on_device(run.loaded, host.device)
+        return _ended(run, path, runner.resume(loaded, inside, path, launcher, until))
+    _clear(path)
+    return _ended(run, path, runner.run(run.loaded, inside, launcher, until, stop_at_target=False))
 
 
-def _clear(place: Path) -> None:
+def _clear(path: Path) -> None:
     """Remove the files of a run that ended before its first round; ScenarioError if anything else is there."""
-    run_folder.discard(place)
-    if place.exists():
-        left = next((path for path in sorted(place.rglob("*")) if path.is_symlink() or not path.is_dir()), place)
-        raise ScenarioError(f"{left} is no file of a run, so {place} cannot be made anew; choose another --run-id")
+    run_folder.discard(path)
+    if path.exists():
+        left = next((file for file in sorted(path.rglob("*")) if file.is_symlink() or not file.is_dir()), path)
+        raise ScenarioError(f"{left} is no file of a run, so {path} cannot be made anew; choose another --run-id")
 
 
-def _ended(part: PlannedRun, place: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
+def _ended(run: PlannedRun, path: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
     stopped_by = summary["stopped_by"]
-    if stopped_by == USER and reached(trail(place), part.needs):
+    if stopped_by == USER and reached(trail(path), run.needs):
         stopped_by = BUDGETS
-    return {"name": part.name, **summary, "run_dir": str(place), "stopped_by": stopped_by}
+    return {"name": run.name, **summary, "run_dir": str(path), "stopped_by": stopped_by}
 
 
 class _Until:
@@ -241,21 +241,21 @@ class _Until:
         return self._is_enough or self._stopped()
 
 
-def _is_finished(place: Path, part: PlannedRun, device: str) -> bool:
+def _is_finished(path: Path, run: PlannedRun, device: str) -> bool:
     """Whether a run is there and long enough; ScenarioError if it has another scenario."""
-    file = place / "scenario.toml"
+    file = path / "scenario.toml"
     if not file.is_file():
         return False
-    _refuse_other(file, toml_text(builder.on_device(part.loaded, device).scenario.model_dump()))
+    _refuse_other(file, toml_text(builder.on_device(run.loaded, device).scenario.model_dump()))
     try:
-        stopped_by = _summary(place)["stopped_by"]
-        return bool(stopped_by != USER) or reached(trail(place), part.needs)
+        stopped_by = _summary(path)["stopped_by"]
+        return bool(stopped_by != USER) or reached(trail(path), run.needs)
     except (sqlite3.Error, IndexError):  # there is no ledger yet, or no summary in it
         return False
 
 
-def _summary(place: Path) -> dict[str, Any]:
-    rows = read(place / "ledger.sqlite", "SELECT value FROM meta WHERE key = 'summary'")
+def _summary(path: Path) -> dict[str, Any]:
+    rows = read(path / "ledger.sqlite", "SELECT value FROM meta WHERE key = 'summary'")
     return dict(json.loads(rows[0]["value"]))
 
 

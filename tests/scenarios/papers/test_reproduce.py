@@ -67,7 +67,7 @@ def test_fedbr_fig_4_holds_what_the_text_prints_and_its_savings_follow_but_one()
 def test_every_figure_can_be_planned_at_every_scale(name: str, scale: str) -> None:
     made = reproduce.plan(name, scale, None, [], seeds=1)
 
-    assert made.study.parts
+    assert made.sweep.runs
     assert {panel.measure for panel in made.panels} <= {*ACCURACY_AT, *TO_ACCURACY}
     for panel in made.panels:
         assert made.limit(panel) > 0
@@ -77,7 +77,7 @@ def test_every_figure_can_be_planned_at_every_scale(name: str, scale: str) -> No
 
 def test_the_papers_scale_is_the_shipped_scenario_with_the_papers_budgets() -> None:
     made = reproduce.plan("fedbr:fig3", "paper", "a,c,FedBR", [], seeds=1)
-    (part,) = made.study.parts
+    (part,) = made.sweep.runs
 
     assert part.loaded.model.name == "resnet18"
     assert part.loaded.scenario.data.partition.epsilon == 7
@@ -110,7 +110,7 @@ def test_cells_name_rows_and_panels_in_any_case() -> None:
 def test_panels_with_one_scenario_share_its_runs() -> None:
     made = reproduce.plan("fedbr:fig3", "tiny", "FedAvg", [], seeds=2)
 
-    assert [part.name for part in made.study.parts] == ["cifar10-fedavg-seed0", "cifar10-fedavg-seed1"]
+    assert [part.name for part in made.sweep.runs] == ["cifar10-fedavg-seed0", "cifar10-fedavg-seed1"]
     assert made.groups == {"cifar10": "cifar10", "cifar100": "cifar10"}
 
 
@@ -136,7 +136,7 @@ def test_rows_may_carry_overrides_that_win_over_the_settings(monkeypatch: pytest
     monkeypatch.setitem(
         reproduce.FIGURES, "other:1", PaperFigure("A table", "A source", rows, {"toy": setting}, (panel,))
     )
-    plain, slow = reproduce.plan("other:1", "paper", None, [], seeds=1).study.parts
+    plain, slow = reproduce.plan("other:1", "paper", None, [], seeds=1).sweep.runs
 
     assert (plain.name, slow.name) == ("toy-fedprox-seed0", "toy-fedprox-lr-0.01-mu-0.1-seed0")
     assert (plain.loaded.scenario.train.lr, plain.loaded.scenario.method_options["mu"]) == (0.5, 0.001)
@@ -186,7 +186,7 @@ def test_another_papers_table_is_a_row_of_the_registry(monkeypatch: pytest.Monke
     monkeypatch.setitem(reproduce.FIGURES, "other:1", table)
     made = reproduce.plan("other:1", "paper", None, [], seeds=1)
 
-    assert made.study.parts[0].needs == {"rounds": 2.0}
+    assert made.sweep.runs[0].needs == {"rounds": 2.0}
     assert reproduce.catalogue("other:1")[0]["published"] == 0.5
 
 

@@ -109,9 +109,9 @@ def test_bad_budgets_are_refused() -> None:
 def test_seeds_count_up_from_the_scenarios_own_and_share_the_partition() -> None:
     study = budget.plan("digits", ["seed=5"], "fedavg,fedbr", {"time": [1.0, 2.0]}, seeds=2)
 
-    assert [part.name for part in study.parts] == ["fedavg-seed5", "fedbr-seed5", "fedavg-seed6", "fedbr-seed6"]
-    assert {part.loaded.scenario.data.partition.seed for part in study.parts} == {0}
-    assert {part.needs["time"] for part in study.parts} == {2.0}
+    assert [part.name for part in study.runs] == ["fedavg-seed5", "fedbr-seed5", "fedavg-seed6", "fedbr-seed6"]
+    assert {part.loaded.scenario.data.partition.seed for part in study.runs} == {0}
+    assert {part.needs["time"] for part in study.runs} == {2.0}
 
 
 # --- a study ----------------------------------------------------------------------------------------------------------
