@@ -338,7 +338,7 @@ def test_a_listening_run_without_keys_or_a_list_is_refused(folder: Path, capsys:
     own, public = str(folder / "run.key"), str(folder / "alice.pub")
     for given in ([], ["--keys", own], ["--allow", public], ["--keys", own, "--allow", ""]):
         assert refused(capsys, *listen, *given).startswith(
-            "--listen tcp://127.0.0.1:5599: needs --keys NAME.key and --allow A.pub,B.pub: nobody joins"
+            "--listen tcp://127.0.0.1:5599: needs --keys NAME.key and --allow A.pub,B.pub, since remote"
         )
     for endpoint in ("ipc:///tmp/x", "tcp://", "tcp://host", "tcp://host:0", "tcp://host:65536", "host:5599"):
         where = ["run", "digits", "--listen", endpoint, "--keys", own, "--allow", public]
