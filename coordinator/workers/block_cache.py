@@ -1,4 +1,4 @@
-"""Which vectors open tasks need, and which of them each worker holds. Never a socket.
+"""The vectors that open tasks need, and those that each worker has in its cache. Never a socket.
 
 Most tasks of a round need the same vectors, so these are counted, looked up and described in headers once per *cached
 payload*: the vectors of one payload. Each version of a block is sent to a worker once, however many cached payloads it
@@ -17,32 +17,32 @@ from edge.protocol.payload import Payload, Vector, vectors
 
 @dataclass(eq=False)
 class CachedPayload:
-    """Vectors that some open tasks have in common."""
+    """The vectors of a payload that one or more open tasks need."""
 
     key: tuple[object, ...]
     versions: dict[tuple[str, str], bytes]
-    """By slot and key."""
+    """(slot, key) -> version"""
     by_version: dict[bytes, Vector]
     entries: codec.TensorSpecs
-    """What headers say of them."""
+    """Their entries in headers."""
     tasks: int = 0
-    """Open tasks that need it."""
+    """Number of open tasks that need it."""
     holders: set[int] = field(default_factory=set)
-    """Workers that hold all of it."""
+    """Workers that have all of it."""
 
 
 class CachedPayloads:
-    """The cached payloads of open tasks, and what workers hold of them."""
+    """The cached payloads of open tasks, and the versions that each worker has."""
 
     def __init__(self, obsolete: Callable[[bytes], object]) -> None:
-        """``obsolete`` is told of each version that is not kept any more."""
+        """``obsolete`` is called with each version that is not needed any more."""
         self._open: dict[tuple[object, ...], CachedPayload] = {}
-        self._shelves = BlockCache()
+        self._cache = BlockCache()
         self._obsolete = obsolete
 
     def take(self, payload: Payload) -> CachedPayload:
-        """What one more task needs."""
-        # the very same vectors, not equal ones: nothing of them need be looked at
+        """The cached payload of one more task."""
+        # compares vectors by identity, without a look at their numbers
         key = tuple([(slot, *named, *named.values()) for slot, named in payload.items()])
         cached_payload = self._open.get(key)
         if cached_payload is None:
@@ -51,93 +51,88 @@ class CachedPayloads:
             cached_payload = self._open[key] = CachedPayload(
                 key, versions, by_version, codec.pack_tensor_specs(payload)
             )
-            self._tell(self._shelves.submitted(versions))
+            self._forget(self._cache.submitted(versions))
         cached_payload.tasks += 1
         return cached_payload
 
     def release(self, cached_payload: CachedPayload) -> None:
-        """A task that needed it is over."""
+        """A task that needed a cached payload is over."""
         cached_payload.tasks -= 1
         if not cached_payload.tasks:
             del self._open[cached_payload.key]
-            self._tell(self._shelves.over(cached_payload.versions.values()))
+            self._forget(self._cache.over(cached_payload.versions.values()))
 
     def delivery(self, worker: int, cached_payload: CachedPayload) -> tuple[list[Vector], list[bytes]]:
-        """(vectors to send, versions to forget) before this worker can do a task that needs it; booked as done."""
+        """(vectors to send, versions to evict) before this worker can do a task; recorded as done."""
         if worker in cached_payload.holders:
             return [], []
         cached_payload.holders.add(worker)
-        missing, forget = self._shelves.delivery(worker, cached_payload.by_version)
-        return [cached_payload.by_version[version] for version in missing], forget
+        missing, evict = self._cache.delivery(worker, cached_payload.by_version)
+        return [cached_payload.by_version[version] for version in missing], evict
 
     def remove_worker(self, worker: int) -> None:
-        """A worker has ended; its number never comes again."""
-        self._shelves.remove_worker(worker)
+        """A worker has ended; its number is never used again."""
+        self._cache.remove_worker(worker)
 
-    def _tell(self, versions: Iterable[bytes]) -> None:
+    def _forget(self, versions: Iterable[bytes]) -> None:
         for version in versions:
             self._obsolete(version)
 
 
 class _WorkerCache:
-    """The versions that one worker holds, and those among them that may not be kept any more."""
+    """The versions that one worker has, and those among them that it may evict unless they are needed again."""
 
     def __init__(self) -> None:
-        self.held: set[bytes] = set()
+        self.versions: set[bytes] = set()
         self.obsolete: set[bytes] = set()
 
 
 class BlockCache:
-    """Which block versions each worker holds.
+    """The block versions that each worker has.
 
-    A version is kept while an open task needs it, or while it is the newest of its place (slot and key): the
-    next round may ask for it again. All others are forgotten, so memory does not grow with rounds or clients.
+    A version is needed while it is part of an open task, or while it is the newest of its slot and key: the next round
+    may use it again. All others are evicted, so memory does not grow with rounds or clients.
     """
 
     def __init__(self) -> None:
-        self._uses: Counter[bytes] = Counter()  # cached payloads that have a version, and places whose newest it is
+        self._uses: Counter[bytes] = Counter()  # version -> cached payloads with it, and keys whose newest it is
         self._newest: dict[tuple[str, str], bytes] = {}
-        self._shelves: dict[int, _WorkerCache] = {}
+        self._workers: dict[int, _WorkerCache] = {}
 
     def submitted(self, versions: Mapping[tuple[str, str], bytes]) -> list[bytes]:
-        """A cached payload has these versions, by slot and key. Returns those that are not kept any more, as `over`
-        does."""
+        """A new cached payload has these versions, by slot and key. Returns those that are not needed any more."""
         uses, newest = self._uses, self._newest
         obsolete: list[bytes] = []
-        for place, version in versions.items():
+        for key, version in versions.items():
             uses[version] += 1
-            if newest.get(place) != version:
-                obsolete += self.over([newest[place]] if place in newest else [])
-                newest[place] = version
+            if newest.get(key) != version:
+                obsolete += self.over([newest[key]] if key in newest else [])
+                newest[key] = version
                 uses[version] += 1
         return obsolete
 
     def over(self, versions: Iterable[bytes]) -> list[bytes]:
-        """A cached payload that had these versions is over. Returns those that are not kept any more."""
+        """A cached payload with these versions is over. Returns those that are not needed any more."""
         obsolete: list[bytes] = []
         for version in versions:
             self._uses[version] -= 1
             if not self._uses[version]:
                 del self._uses[version]
                 obsolete.append(version)
-        for shelf in self._shelves.values() if obsolete else ():
-            shelf.obsolete.update(version for version in obsolete if version in shelf.held)
+        for worker in self._workers.values() if obsolete else ():
+            worker.obsolete.update(version for version in obsolete if version in worker.versions)
         return obsolete
 
     def delivery(self, worker: int, versions: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
-        """(what to send, what to forget) before this worker can do a task that needs ``versions``; booked as done."""
-        shelf = self._shelves.setdefault(worker, _WorkerCache())
-        missing = [version for version in dict.fromkeys(versions) if version not in shelf.held]
-        forget = sorted(version for version in shelf.obsolete if version not in self._uses)  # or it is used again
-        shelf.obsolete.clear()
-        shelf.held.difference_update(forget)
-        shelf.held.update(missing)
-        return missing, forget
+        """(versions to send, to evict) before this worker can do a task that needs ``versions``; recorded as done."""
+        cache = self._workers.setdefault(worker, _WorkerCache())
+        missing = [version for version in dict.fromkeys(versions) if version not in cache.versions]
+        evict = sorted(version for version in cache.obsolete if version not in self._uses)  # or it is used again
+        cache.obsolete.clear()
+        cache.versions.difference_update(evict)
+        cache.versions.update(missing)
+        return missing, evict
 
     def remove_worker(self, worker: int) -> None:
-        """A worker has ended, and its shelf with it."""
-        self._shelves.pop(worker, None)
-
-    def kept(self) -> set[bytes]:
-        """All versions that some worker may still be asked to use."""
-        return set(self._uses)
+        """A worker has ended."""
+        self._workers.pop(worker, None)

@@ -1,4 +1,4 @@
-"""What the scheduler of a pool tell it to do."""
+"""The instructions of the task scheduler, which the pool executes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class SendTask:
 
 @dataclass(frozen=True)
 class DeliverReply:
-    """This task's reply counts: pass it on."""
+    """Deliver the reply to this task: it counts."""
 
     sequence: int
 
 
 @dataclass(frozen=True)
 class DropReply:
-    """This reply does not count: its task is over, or the deposit lost with its worker."""
+    """Drop this reply: its task is over, or the partial sum with its update was lost."""
 
     worker: int
     sequence: int
@@ -37,7 +37,7 @@ class DropReply:
 
 @dataclass(frozen=True)
 class Requeue:
-    """Nothing to do but to record it: this task was taken from this worker and waits for another."""
+    """Record that this task was taken from this worker, and waits for another."""
 
     worker: int
     sequence: int
@@ -46,7 +46,7 @@ class Requeue:
 
 @dataclass(frozen=True)
 class InvalidatePartial:
-    """These deposits of this worker are lost and wait for another."""
+    """The partial sum of this worker is lost: the tasks in it wait for another."""
 
     worker: int
     sequences: tuple[int, ...]
@@ -55,7 +55,7 @@ class InvalidatePartial:
 
 @dataclass(frozen=True)
 class RequestPartial:
-    """Ask this worker for its sums, which have this task's update in them."""
+    """Request this worker's partial sum, which has this task's update in it."""
 
     worker: int
     sequence: int
@@ -63,7 +63,7 @@ class RequestPartial:
 
 @dataclass(frozen=True)
 class DeliverPartial:
-    """This worker's sums have come: these tasks are over."""
+    """Deliver this worker's partial sum: the tasks in it are over."""
 
     worker: int
     sequences: tuple[int, ...]
@@ -71,7 +71,7 @@ class DeliverPartial:
 
 @dataclass(frozen=True)
 class CancelTask:
-    """Tell this worker that this task in its hand is not wanted any more."""
+    """Cancel this task, which is assigned to this worker."""
 
     worker: int
     sequence: int
@@ -79,7 +79,7 @@ class CancelTask:
 
 @dataclass(frozen=True)
 class RetireWorker:
-    """End this worker, which nobody replaces: there is too little memory for so many."""
+    """End this worker without a replacement: there is too little memory for so many."""
 
     worker: int
     reason: str
@@ -87,7 +87,7 @@ class RetireWorker:
 
 @dataclass(frozen=True)
 class ReplaceWorker:
-    """End this worker, which will be replaced if it is ours: it does nothing right."""
+    """End this worker, which fails all tasks; a local one is replaced."""
 
     worker: int
     reason: str
@@ -95,12 +95,12 @@ class ReplaceWorker:
 
 @dataclass(frozen=True)
 class Abort:
-    """The run cannot go on, or not with this task; this worker's log is the place to look."""
+    """End the run, or give this task up; the cause is in this worker's log."""
 
     worker: int
     reason: str
     sequence: int = 0
-    """The task that ended three workers; 0 if it was none."""
+    """The task that ended three workers; 0 for none."""
 
 
 Instruction = (

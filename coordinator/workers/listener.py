@@ -1,18 +1,18 @@
 """The TCP port of remote workers: a thread that passes bytes between their connections and the ROUTER socket behind it.
 
-libzmq bounds neither how many connections it accepts, nor what a peer may send before CURVE knows it, nor the parts of
-a message together. So it listens in a folder of this user alone, and the world comes by here.
+libzmq bounds neither the number of connections, nor the bytes that a peer sends before CURVE has authenticated it, nor
+the parts of a message together. So libzmq listens in a folder of this user alone, and this thread on the network.
 
-Before the handshake is over nobody is known. A connection may then send a greeting and two short commands, and has
-`HANDSHAKE_SECONDS` for that. Connections that are not known are bounded per address and in all: one too many is closed
-at once, and counted. The commands that bring a key are passed on one by one, so that libzmq's question about a key is
-known to be about this connection (`Listener.asked`).
+Until its handshake is over a connection is unknown. It may send a greeting and two short commands, within
+`HANDSHAKE_SECONDS`. Unknown connections are bounded per address and in all: one too many is closed at once, and
+counted. The commands that contain keys are passed on one by one, so that libzmq's request to check a key is known to be
+about this connection (`Listener.checked_connection`).
 
 Afterwards the bytes of a connection are counted as they pass, and credited when its messages are taken from the ROUTER
-socket. One that has sent as much as the largest message of the run waits until something was taken; where nothing is
-there to be taken, its message is too large, and it is closed. So is one with a frame that announces more.
+socket. A connection that has sent as much as the largest message of the run waits until a message is taken; if there is
+none to take, its message is too large, and it is closed. So is one with a frame that announces more.
 
-Bytes are passed on as they are: what is in them is encrypted, and not for this thread.
+Bytes are passed on as they are: they are encrypted, and this thread has no keys.
 """
 
 from __future__ import annotations
@@ -36,61 +36,61 @@ from coordinator.workers.task import PoolError
 from coordinator.workers.zmtp import READY, Frames, Handshake, RefusedError, cost, frame_cost
 
 HANDSHAKE_SECONDS = 10.0
-"""Until a key must have been shown; time in which others are asked about theirs does not count."""
+"""Limit of a handshake; time in which the keys of other connections are checked does not count."""
 MOST_UNKNOWN = 256
-"""Connections whose key is not known yet, in all; fewer where few files may be open."""
+"""Unknown connections in all; fewer where few files may be open."""
 MOST_UNKNOWN_PER_ADDRESS = 64
-"""And from one address, but never more than half of those."""
+"""Unknown connections from one address, but never more than half of all."""
 MOST_CONNECTIONS = 4096
-"""In all; fewer where few files may be open."""
+"""Connections in all; fewer where few files may be open."""
 FILES_PER_CONNECTION = 3
-"""Both of its ends here, and libzmq's."""
+"""Both of its ends in this thread, and libzmq's."""
 SPARE_FILES = 64
-"""For what else a run opens: workers of its own beyond those that are there, ledger, checkpoints, logs."""
+"""Files for everything else of a run: further local workers, ledger, checkpoints, logs."""
 CHUNK_NBYTES = 1 << 18
 TICK_SECONDS = 0.25
 TOO_LARGE_SECONDS = 1.0
-"""How long a connection waits that has sent a whole message's bytes while there is no message to be taken."""
-NEWS_SECONDS = 10.0
-"""Between two records of connections that were closed."""
+"""Time after which a connection is closed that has sent the largest message's bytes, while no message is ready."""
+REPORT_SECONDS = 10.0
+"""Between two reports of connections that were closed."""
 LAST_BYTES_SECONDS = 1.0
-"""For what is still to be passed on when the pool closes."""
+"""Time for the last bytes to be passed on when the pool closes."""
 HEARTBEAT_NBYTES = 1024
-"""Allowed per heartbeat: pings and pongs pass that nobody takes."""
+"""Bytes allowed per heartbeat: pings and pongs are never taken."""
 NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 @dataclass(eq=False)
 class Connection:
-    """One connection of a remote worker. The listener's thread alone changes it, but for `credited`."""
+    """One connection of a remote worker. Only the listener's thread changes it, but for `credited`."""
 
     number: int
     address: str
     worker: socket.socket
     since: float
     router: socket.socket | None = None
-    """The way to the ROUTER socket; None before the worker has begun to greet."""
+    """The connection to the ROUTER socket; None until the worker has begun its greeting."""
     handshake: Handshake = field(default_factory=Handshake)
     key_command: bytes = b""
-    """The command that brings its key, while it waits for its turn."""
+    """The command that contains its key, while it is queued."""
     is_known: bool = False
     """Whether its key is an allowed one."""
     is_left: bool = False
-    """Whether the worker is gone, and only libzmq's word about its key is waited for."""
+    """Whether the worker's end is closed, and only libzmq's reply about its key is awaited."""
     from_worker: Frames = field(default_factory=Frames)
     from_router: Frames = field(default_factory=Frames)
     to_worker: bytearray = field(default_factory=bytearray)
     to_router: bytearray = field(default_factory=bytearray)
     sent: int = 0
-    """Cost of all frames of messages that the worker has sent."""
+    """Bytes of all frames of messages that the worker has sent (`frame_cost`)."""
     credited: int = 0
-    """Of these, of messages that were taken."""
+    """Bytes of those that were taken."""
     full_since: float | None = None
-    """Since when nothing more is read from it."""
+    """When reading from it was suspended."""
 
 
 class Listener:
-    """Accepts remote workers, and stands between them and a ROUTER socket; until ``exits`` are."""
+    """Accepts remote workers and relays their bytes to a ROUTER socket, until ``exits`` is closed."""
 
     def __init__(
         self, endpoint: str, router: Path, most_nbytes: int, heartbeat_seconds: float, exits: ExitStack
@@ -115,9 +115,9 @@ class Listener:
         self._connections: dict[int, Connection] = {}
         self._numbers = 0
         self._unknown = Counter[str]()  # address -> connections that are not known
-        self._queue: deque[Connection] = deque()  # those whose keys wait for their turn
-        self._asked: Connection | None = None
-        self._closed, self._told, self._told_at, self._last_closed = 0, 0, float("-inf"), ""
+        self._queue: deque[Connection] = deque()  # those whose keys are to be checked
+        self._checked: Connection | None = None
+        self._closed, self._reported, self._reported_at, self._last_closed = 0, 0, float("-inf"), ""
         self._drained_at = float("-inf")
         self._accepts_at: float | None = None  # when accepting is tried again
         self._is_ending = False
@@ -126,47 +126,47 @@ class Listener:
         exits.callback(self._end)
 
     def start(self) -> None:
-        """Begin to accept: the ROUTER socket is there."""
+        """Begin to accept; the ROUTER socket is bound."""
         self._thread.start()
 
     # --- for the pool, in its own thread --------------------------------------------------------------------------
 
     @property
-    def asked(self) -> tuple[int, str]:
-        """(number, address) of the connection about whose key libzmq asks now."""
-        asked = self._asked
-        return (0, "") if asked is None else (asked.number, asked.address)
+    def checked_connection(self) -> tuple[int, str]:
+        """(number, address) of the connection whose key libzmq checks now; (0, "") if there is none."""
+        connection = self._checked
+        return (0, "") if connection is None else (connection.number, connection.address)
 
     def taken(self, number: int, parts: Sequence[memoryview]) -> None:
-        """A message of this connection was taken from the ROUTER socket."""
+        """Credit a connection with a message that was taken from the ROUTER socket."""
         connection = self._connections.get(number)
         if connection is not None:
             connection.credited += sum(cost(part.nbytes) for part in parts)
             if connection.full_since is not None:
-                self._rouse()
+                self._wake_up()
 
     def drained(self) -> None:
-        """There is no message to be taken. Raises what has ended the thread, if anything has."""
+        """Note that the ROUTER socket has no message. Raises the error that ended the thread, if one did."""
         self._drained_at = time.monotonic()
         if self._failure is not None:
             raise self._failure
 
-    def news(self) -> str:
-        """How many connections were closed for a reason, and the last one's; '' for no news, or too soon."""
+    def closed_connections(self) -> str:
+        """A report of connections that were closed, with the last reason; '' if there is none, or too soon."""
         now, closed = time.monotonic(), self._closed
-        if closed == self._told or now < self._told_at + NEWS_SECONDS:
+        if closed == self._reported or now < self._reported_at + REPORT_SECONDS:
             return ""
-        more, self._told, self._told_at = closed - self._told, closed, now
+        more, self._reported, self._reported_at = closed - self._reported, closed, now
         return f"{more} closed, {closed} so far; the last: {self._last_closed}"
 
-    def _rouse(self) -> None:
+    def _wake_up(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake, b".")
 
     def _end(self) -> None:
-        """The ROUTER socket is gone: what it has sent before is still passed on."""
+        """End the thread, when the bytes that the closed ROUTER socket has sent are passed on."""
         self._is_ending = True
-        self._rouse()
+        self._wake_up()
         if self._thread.is_alive():
             self._thread.join()
 
@@ -175,11 +175,11 @@ class Listener:
     def _run(self) -> None:
         try:
             self._serve()
-        except Exception as error:  # or nobody would hear of it
+        except Exception as error:  # raised by `drained`, in the pool's thread
             self._failure = error
         finally:
             for connection in list(self._connections.values()):
-                self._asked = None
+                self._checked = None
                 self._drop(connection)
 
     def _serve(self) -> None:
@@ -195,15 +195,15 @@ class Listener:
             now = time.monotonic()
             if self._is_ending:
                 ends_at = min(ends_at, now + LAST_BYTES_SECONDS)
-                if now >= ends_at or not any(each.is_known for each in self._connections.values()):
+                if now >= ends_at or not any(connection.is_known for connection in self._connections.values()):
                     return
-            self._look_after(now)
+            self._check_connections(now)
 
     def _accept(self) -> None:
         try:
             worker, (address, *_) = self._server.accept()
         except OSError as error:
-            if error.errno in NO_FILES:  # asking again at once would only ask again
+            if error.errno in NO_FILES:  # an immediate retry would fail, too
                 self._selector.unregister(self._server)
                 self._accepts_at = time.monotonic() + 1.0
             return
@@ -221,7 +221,7 @@ class Listener:
         self._selector.register(worker, selectors.EVENT_READ, connection)
 
     def _too_many(self, address: str) -> str:
-        """Why one more connection from this address is one too many; '' if it is not."""
+        """The reason to refuse one more connection from this address; '' if there is none."""
         if self._unknown[address] >= self._most_per_address:
             return f"{self._unknown[address]} connections from there have shown no key yet"
         if self._unknown.total() >= self._most_unknown:
@@ -237,8 +237,8 @@ class Listener:
         self._leave(connection)
 
     def _leave(self, connection: Connection) -> None:
-        """The worker is gone, or is to go. What libzmq was asked about its key, it is to answer about nobody else."""
-        if connection is not self._asked:
+        """Close the worker's end. If its key is being checked, wait for libzmq's reply, which is about no other."""
+        if connection is not self._checked:
             self._drop(connection)
         elif not connection.is_left:
             connection.is_left = True
@@ -254,8 +254,8 @@ class Listener:
             self._close(connection.worker)
         if connection.router is not None:
             self._close(connection.router)
-        if connection is self._asked:
-            self._ask_next()
+        if connection is self._checked:
+            self._check_next()
         elif connection in self._queue:
             self._queue.remove(connection)
 
@@ -269,12 +269,12 @@ class Listener:
             self._selector.unregister(end)
         end.close()
 
-    def _look_after(self, now: float) -> None:
+    def _check_connections(self, now: float) -> None:
         if self._accepts_at is not None and now >= self._accepts_at:
             self._accepts_at = None
             self._selector.register(self._server, selectors.EVENT_READ)
         for connection in list(self._connections.values()):
-            is_queued = connection is self._asked or bool(connection.key_command)
+            is_queued = connection is self._checked or bool(connection.key_command)
             if connection.full_since is not None:
                 if not self._is_full(connection, now):
                     connection.full_since = None
@@ -287,7 +287,7 @@ class Listener:
     # --- bytes pass -----------------------------------------------------------------------------------------------
 
     def _handle(self, connection: Connection, end: object, events: int) -> None:
-        """Read from an end of a connection, or write to it, as it is ready to."""
+        """Read from an end of a connection, or write to it, as it is ready."""
         if connection.number not in self._connections:
             return  # closed since it was selected
         is_worker = end is connection.worker
@@ -328,7 +328,7 @@ class Listener:
             if connection.handshake.is_over:
                 connection.key_command = passing
                 self._queue.append(connection)
-                self._ask_next()
+                self._check_next()
             else:
                 self._dial(connection)
                 connection.to_router += passing
@@ -341,43 +341,43 @@ class Listener:
             connection.router.connect(self._router)
             self._selector.register(connection.router, selectors.EVENT_READ, connection)
 
-    def _ask_next(self) -> None:
+    def _check_next(self) -> None:
         """Let libzmq see the next key, if it has answered about the one before."""
-        if self._asked is not None and self._asked.number in self._connections:
+        if self._checked is not None and self._checked.number in self._connections:
             return
-        self._asked = self._queue.popleft() if self._queue else None
-        if self._asked is not None:
-            self._asked.to_router += self._asked.key_command
-            self._asked.key_command = b""
-            self._watch(self._asked)
+        self._checked = self._queue.popleft() if self._queue else None
+        if self._checked is not None:
+            self._checked.to_router += self._checked.key_command
+            self._checked.key_command = b""
+            self._watch(self._checked)
 
     def _from_router(self, connection: Connection, data: bytes) -> None:
         frames = connection.from_router.feed(data)
         connection.to_worker += b"" if connection.is_left else data
-        if connection is not self._asked or not frames:
+        if connection is not self._checked or not frames:
             return
-        # libzmq has answered: the key is an allowed one, or it is not
-        self._asked = None
+        # libzmq's reply: the key is allowed, or it is not
+        self._checked = None
         if frames[0].head == READY and not connection.is_left:
             connection.is_known = True
             self._forget_unknown(connection)
         elif connection.is_left:
             self._drop(connection)
-        self._ask_next()
+        self._check_next()
 
     def _is_full(self, connection: Connection, now: float) -> bool:
         allowed = self.most_nbytes + self._heartbeat_rate * (now - connection.since)
         return connection.sent - connection.credited >= allowed
 
     def _flush(self, connection: Connection) -> None:
-        """Pass on what can be passed on now. An end that is closed is found so when it is read."""
+        """Pass on the bytes that the ends take now. A closed end is found when it is read."""
         for end, data in ((connection.worker, connection.to_worker), (connection.router, connection.to_router)):
             if data and end is not None:
                 with contextlib.suppress(BlockingIOError, ConnectionError):
                     del data[: end.send(data)]
 
     def _watch(self, connection: Connection) -> None:
-        """Hear of an end what can be used: bytes that can be passed on, and room for those that wait."""
+        """Select an end for reading if its bytes can be passed on, and for writing if bytes wait for it."""
         if connection.number not in self._connections:
             return
         room = not connection.to_router and connection.full_since is None
@@ -389,10 +389,10 @@ class Listener:
             self._select(end, events, connection)
 
     def _select(self, end: socket.socket, events: int, connection: Connection) -> None:
-        is_there = end in self._selector.get_map()
-        if not events and is_there:
+        is_selected = end in self._selector.get_map()
+        if not events and is_selected:
             self._selector.unregister(end)
-        elif events and is_there:
+        elif events and is_selected:
             self._selector.modify(end, events, connection)
         elif events:
             self._selector.register(end, events, connection)
@@ -406,7 +406,7 @@ def _received(end: socket.socket) -> bytes:
 
 
 def _room() -> tuple[int, int, int]:
-    """(connections in all, unknown ones in all, and from one address) that the files which may be open allow."""
+    """Most (connections, unknown connections, unknown ones from one address) for the files that may be open."""
     process = psutil.Process()
     soft, _ = process.rlimit(psutil.RLIMIT_NOFILE)
     free = MOST_CONNECTIONS * FILES_PER_CONNECTION if soft < 0 else soft - process.num_fds() - SPARE_FILES

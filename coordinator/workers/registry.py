@@ -1,10 +1,10 @@
-"""The workers of a pool, living and dead, the launcher that starts and ends them, and a detector of stalls.
+"""The workers of a pool, alive and dead, and a detector of stalls. `coordinator.workers.launcher` runs the processes.
 
-Remote workers run on other machines, and are known by their key: nothing here starts or ends their processes.
+Remote workers run on other machines, and are identified by a key: nothing here starts or ends their processes.
 
-A local worker has stalled if its main thread has used no CPU time over a visit for `STUCK_SECONDS`: libzmq's own thread
-answers heartbeats whatever the main thread does, and a step may take minutes, but a thread that uses no CPU time waits
-for something that will not come: a lock, a disk, a GPU.
+A local worker has stalled if its main thread has used no CPU time over a visit for `STUCK_SECONDS`. Heartbeats say
+nothing, since libzmq's own thread answers them; nor does silence, since a training step may take minutes. But a thread
+that uses no CPU time waits for something that will not come: a lock, a disk, a GPU.
 """
 
 from __future__ import annotations
@@ -26,39 +26,37 @@ from coordinator.workers.task import PoolError
 from edge.protocol.messages import ClientState
 
 SHUTDOWN_SECONDS = 0.5
-"""How long idle workers may take to leave on their own."""
+"""Time for idle workers to end by themselves."""
 LOG_NBYTES = 4096
 
 
 @dataclass(eq=False)
 class Worker:
-    """One worker process, ours or a remote worker; a replacement is another worker."""
+    """One worker process, local or remote; a replacement is another worker."""
 
     number: int
     slot: int
-    """Its place among those that work at a time, 0, 1 ..; the one that replaces it takes it over
-    (`edge.runtime.gpu_share`)."""
+    """0, 1 ... among the workers of this machine; its replacement takes it over (`edge.runtime.gpu_share`)."""
     identity: str
     log: Path | None
-    """None of a remote worker, whose log is on its own machine."""
+    """None for a remote worker, whose log is on its own machine."""
     key: str = ""
-    """The public key of a remote worker; empty for a worker of ours."""
+    """The public key of a remote worker; empty for a local one."""
     pid: int | None = None
-    """None of a remote worker, and before it has started."""
+    """None for a remote worker, and before the process has started."""
     greeted: bool = False
     dead: bool = False
     retired: bool = False
     """Whether its slot stays empty once it has ended."""
     refused: bool = False
-    """Whether a message of it was refused: nothing that it sends counts any more."""
-    noted: bool = False
-    """Whether it has told what it measured of itself."""
+    """Whether a message of it was refused: its later messages are, too."""
+    has_sent_telemetry: bool = False
     sent_at: dict[int, float] = field(default_factory=dict)
-    """Of a remote worker: when it was sent each task that it has not answered; monotonic seconds."""
+    """For a remote worker: task that it has not answered -> when it was sent, in monotonic seconds."""
     pending_client_state: tuple[int, ClientState] | None = None
-    """What a client keeps, which came last: for the update of this task, which comes next."""
-    last_words: str = ""
-    """The error that its start ended in, or why it was ended."""
+    """Task and client state of the last message, if that was a `ClientState`: the next is the task's update."""
+    last_error: str = ""
+    """The error of its start, or the reason for which it was ended."""
 
     def tail(self) -> bytes:
         """The end of its log."""
@@ -73,41 +71,41 @@ class Worker:
 
 
 class WorkerEvent(NamedTuple):
-    """What has become of a worker."""
+    """The start or the end of a worker."""
 
     worker: Worker
     detail: str
-    """Its process id, or how it ended."""
+    """Its process id, or the cause of its end."""
     has_ended: bool
     is_blameless: bool = False
-    """Whether it ended with the process that had started it."""
+    """Whether it ended because the process that had started it did."""
 
 
 class WorkerRegistry:
     """Workers by number and by identity."""
 
     def __init__(self, launcher: WorkerLauncher, logs: Path, argv: Callable[[str], Sequence[str]]) -> None:
-        """``logs``: folder for worker-N.log; ``argv``: identity -> what a worker is started with."""
+        """``logs``: folder for worker-N.log; ``argv``: identity -> arguments of a worker's process."""
         self._launcher, self._logs, self._argv = launcher, logs, argv
         self._by_number: dict[int, Worker] = {}
         self._by_identity: dict[str, Worker] = {}
-        self._gone: list[WorkerEvent] = []  # remote workers that have been given up since the last news
-        self.left: tuple[int, ...] = ()
-        """Seats of those that have retired, and ended."""
+        self._lost: list[WorkerEvent] = []  # ends of remote workers since the last call of `events`
+        self.retired_slots: tuple[int, ...] = ()
+        """Slots of workers that have retired, and ended."""
         self.has_had_remote_workers = False
         """Whether one has ever been ready to work."""
         self.offences = Counter[str]()
-        """key -> how often a remote worker of this key was ended for what it sent, or did not"""
+        """key -> how often a remote worker of this key was dismissed for an invalid or missing message"""
         self.last_refusal = ""
-        """Why the remote worker that came last is gone, for who waits in vain for another."""
+        """Why the last remote worker was lost, for the error when no other comes."""
         self.is_loading = False
-        """Whether the launcher has started none of the first workers yet: it may have much to load."""
+        """Whether the launcher has not started any worker yet: it loads modules first."""
 
     def __getitem__(self, number: int) -> Worker:
         return self._by_number[number]
 
     def authenticated(self, identity: str, key: str = "") -> Worker | None:
-        """The worker of this identity and key: the same identity with another key is not that worker."""
+        """The worker of this identity and key; None for the same identity with another key."""
         worker = self.by_identity(identity)
         return worker if worker is not None and worker.key == key else None
 
@@ -117,21 +115,21 @@ class WorkerRegistry:
 
     @property
     def alive(self) -> list[Worker]:
-        """All that have not ended, as far as is known."""
+        """Workers whose end is not known."""
         return [worker for worker in self._by_number.values() if not worker.dead]
 
     @property
     def newest(self) -> Worker:
-        """The one that came last."""
+        """The worker that was started or admitted last."""
         return self._by_number[max(self._by_number)]
 
     @property
     def has_lost_remote_workers(self) -> bool:
-        """Whether remote workers have been given up since the last `news`."""
-        return bool(self._gone)
+        """Whether remote workers have been lost since the last call of `events`."""
+        return bool(self._lost)
 
     def start(self, number: int, slot: int) -> None:
-        """Have a worker started, on the slot of the one that it replaces."""
+        """Start a worker in a slot, perhaps that of the worker that it replaces."""
         identity = f"worker-{number}-{secrets.token_hex(4)}"
         log = self._logs / f"worker-{number}.log"
         worker = Worker(number, slot, identity, log)
@@ -141,28 +139,28 @@ class WorkerRegistry:
         self._launcher.spawn(identity, list(self._argv(identity)), log)
 
     def admit(self, number: int, identity: str, key: str) -> Worker:
-        """A remote worker has come. Its machine is its own, and so is its slot there."""
+        """Register a remote worker. Its slot is 0: slots are of one machine."""
         remote_worker = Worker(number, 0, identity, None, key)
         self._by_number[number] = self._by_identity[identity] = remote_worker
         return remote_worker
 
     def end(self, worker: Worker, why: str) -> None:
-        """Have a worker ended, or give a remote worker up; its death brings its tasks back."""
+        """End a local worker's process, or declare a remote worker lost. The event that follows requeues its tasks."""
         if not worker.key:
-            worker.last_words = why
+            worker.last_error = why
             self._launcher.end([worker.identity])
         elif not worker.dead:
             worker.dead, worker.pending_client_state = True, None
-            del self._by_identity[worker.identity]  # whatever it still sends comes from nobody
+            del self._by_identity[worker.identity]  # its further messages have no known sender
             self.last_refusal = f"; the last remote worker went: {why}"
-            self._gone.append(WorkerEvent(worker, f"worker {worker.number}, a remote worker, is gone: {why}", True))
+            self._lost.append(WorkerEvent(worker, f"worker {worker.number}, a remote worker, is gone: {why}", True))
 
     def events(self) -> list[WorkerEvent]:
-        """Who has started or ended since the last call; PoolError when the launcher has ended.
+        """Workers that have started or ended since the last call; PoolError if the launcher has ended.
 
-        Workers of an earlier pool are passed over.
+        Workers of an earlier pool of the same launcher are ignored.
         """
-        news, self._gone = self._gone, []
+        events, self._lost = self._lost, []
         for answer in self._launcher.answers():
             worker = self.authenticated(answer.get("spawned") or answer.get("exited") or answer["failed"])
             if worker is None:
@@ -170,29 +168,29 @@ class WorkerRegistry:
             self.is_loading = False
             if "spawned" in answer:
                 worker.pid = answer["pid"]
-                news.append(WorkerEvent(worker, f"pid {answer['pid']}", False))
+                events.append(WorkerEvent(worker, f"pid {answer['pid']}", False))
                 continue
             worker.dead = True
             if worker.retired:
-                self.left += (worker.slot,)
-            news.append(self._ended(worker, answer))
-        return news
+                self.retired_slots += (worker.slot,)
+            events.append(self._ended(worker, answer))
+        return events
 
     def _ended(self, worker: Worker, answer: dict[str, Any]) -> WorkerEvent:
         if "failed" in answer:
             return WorkerEvent(worker, f"worker {worker.number} did not start: {answer['reason']}", True)
         if "lost" in answer:
-            self.is_loading = True  # what starts workers is started again
+            self.is_loading = True  # the launcher is started again
             return WorkerEvent(worker, f"worker {worker.number} ended: {answer['lost']}", True, is_blameless=True)
-        words = f": {worker.last_words}" if worker.last_words else ""
-        return WorkerEvent(worker, f"worker {worker.number} {how_ended(answer['status'])}{words}", True)
+        error = f": {worker.last_error}" if worker.last_error else ""
+        return WorkerEvent(worker, f"worker {worker.number} {how_ended(answer['status'])}{error}", True)
 
-    def end_all(self, say_bye: Callable[[Worker], None]) -> None:
-        """The idle leave by themselves, the others are ended; of a launcher that is gone, all have ended."""
-        with suppress(PoolError):
+    def end_all(self, send_shutdown: Callable[[Worker], None]) -> None:
+        """End all workers: idle ones end by themselves, the others' processes are ended."""
+        with suppress(PoolError):  # of a launcher that has ended: then all workers have
             for worker in self.alive:
                 if worker.greeted:
-                    say_bye(worker)
+                    send_shutdown(worker)
             for remote_worker in [worker for worker in self.alive if worker.key]:
                 self.end(remote_worker, "the run is over")
             self._await_ends(SHUTDOWN_SECONDS)

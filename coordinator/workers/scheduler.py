@@ -49,25 +49,25 @@ from coordinator.workers.instructions import (
 
 TRIES = 3
 """Workers that may die or fail over one task, and workers in a row that may die before they are ready, or before they
-have given their sums away."""
+have sent a requested partial sum."""
 PREFETCH_SECONDS = 0.1
-"""Foreseen work up to which tasks are prefetched: many round trips long, and soon repeated."""
+"""Foreseen seconds of work up to which tasks are prefetched: many round trips, and short to do again."""
 MAX_PREFETCH = 64
-"""Tasks assigned to one worker, however short they are."""
+"""Most tasks assigned to one worker, however short they are."""
 TERM_SECONDS = 120.0
-"""No term is shorter."""
+"""Shortest term."""
 TERM_FACTOR = 20.0
-"""So many times as long as it should take may a remote worker be at work on a task, by its own pace."""
+"""Term of a task in foreseen times, by the remote worker's own pace."""
 OTHERS_TERM_FACTOR = 100.0
-"""And by the pace of all workers, as long as it has answered no task of which the work is known."""
+"""Term of a task in foreseen times, by the pace of all workers, until the remote worker has a pace of its own."""
 SLOWEST_FLOPS_PER_SECOND = 1e8
-"""The pace that is thought possible as long as nobody has answered such a task."""
+"""Assumed pace until a task of known work has been answered."""
 UNKNOWN_TERM_SECONDS = 3600.0
-"""Of a task of which the work is not known."""
+"""Term of a task of unknown work."""
 READY_SECONDS = 600.0
-"""For a remote worker to get ready: it may have data to decode."""
+"""Term of a remote worker's start: it may decode data."""
 GETTING_READY, GIVING_SUMS = 0, -1
-"""What a remote worker may be at, beside tasks, whose numbers are positive."""
+"""In place of a task's number, which is positive: the start of a remote worker, and sending its partial sum."""
 
 
 @dataclass
@@ -76,13 +76,13 @@ class _ScheduledTask:
     flops: float
     failures: int = 0
     workers: set[int] = field(default_factory=set)
-    """All workers that it was ever sent to."""
+    """All workers that it was sent to."""
     failed_at: set[int | str] = field(default_factory=set)
-    """Places where it could not be done."""
+    """Places where it has failed."""
 
 
 class TaskScheduler:
-    """Tasks and the workers that hold them. Every event returns instructions, to be obeyed in order."""
+    """Tasks and the workers that they are assigned to. Every event returns instructions, to be executed in order."""
 
     def __init__(self, workers: int) -> None:
         self._tasks: dict[int, _ScheduledTask] = {}
@@ -90,33 +90,31 @@ class TaskScheduler:
         self._starting: set[int] = set()
         self._assigned: dict[int, deque[int]] = {}  # ready worker -> running task, prefetched ones
         self._partials: dict[int, list[int]] = {}  # ready worker -> tasks in its partial sum
-        self._asked: set[int] = set()  # workers whose sums are on their way
-        self._retiring: int | None = None  # a worker that was told to retire, and has not ended yet
+        self._requested: set[int] = set()  # workers whose partial sums were requested, and have not come
+        self._retiring: int | None = None  # a worker that retires, and has not ended yet
         self._before_retirement: set[int] = set()  # tasks assigned before the last retirement had ended
-        self._deaths_before_ready = self._deaths_while_asked = 0
+        self._deaths_before_ready = self._deaths_while_requested = 0
         self._started = 0
         self._workers = workers
         self._remote_workers: set[int] = set()
-        self._places: dict[int, int | str] = {}  # worker -> the slot of one of ours, or the key of a remote worker
-        self._failed_over: dict[int, set[int]] = {}  # worker -> tasks that it could not do since it did the last one
-        self._dismissed: set[int] = set()  # workers that were told so, and have not ended yet
-        self._flops = self._seconds = 0.0  # of the tasks that were answered and whose work was foreseen
-        self._paces: dict[
-            int, tuple[float, float]
-        ] = {}  # remote worker -> (FLOPs, seconds) of those that it has answered
+        self._places: dict[int, int | str] = {}  # worker -> slot of a local worker, or key of a remote one
+        self._failed_over: dict[int, set[int]] = {}  # worker -> tasks that it failed since its last success
+        self._dismissed: set[int] = set()  # workers to be replaced, which have not ended yet
+        self._flops = self._seconds = 0.0  # of answered tasks whose work was foreseen
+        self._paces: dict[int, tuple[float, float]] = {}  # remote worker -> (FLOPs, seconds) of those that it answered
 
     def begin(self) -> list[Instruction]:
         """The pool opens."""
         return [self._start(slot) for slot in range(self._workers)]
 
     def joined(self, key: str) -> int:
-        """A remote worker has come, and gets this number; it counts among the workers when it is ready."""
+        """A remote worker has joined; returns its number. It counts among the workers when it is ready."""
         worker = self._number(key)
         self._remote_workers.add(worker)
         return worker
 
     def submitted(self, tasks: Iterable[tuple[int, str, float]]) -> list[Instruction]:
-        """New tasks: (sequence, what an error calls it, FLOPs that it will take or 0 if that is unknown)."""
+        """New tasks: (sequence, name for errors, foreseen FLOPs or 0 if unknown)."""
         for sequence, name, flops in tasks:
             assert sequence not in self._tasks, sequence
             assert flops >= 0.0, flops
@@ -125,7 +123,7 @@ class TaskScheduler:
         return self._assign_tasks(self._assigned)
 
     def ready(self, worker: int) -> list[Instruction]:
-        """A worker that was starting waits for its first task; from any other this says nothing new."""
+        """A worker that was starting is ready for its first task; no event for any other worker."""
         if worker in self._starting:
             self._starting.remove(worker)
             self._deaths_before_ready = 0
@@ -134,12 +132,12 @@ class TaskScheduler:
         return self._assign_tasks([worker])
 
     def dropped(self, worker: int, sequence: int) -> list[Instruction]:
-        """A worker has nothing more to do with a cancelled task."""
+        """A worker has removed a cancelled task from its queue."""
         self._unassign(worker, sequence)
         return self._assign_tasks([worker])
 
     def answered(self, worker: int, sequence: int, seconds: float = 0.0, in_partial: bool = False) -> list[Instruction]:
-        """A worker's reply to a task has come, after ``seconds``; ``in_partial``: the update is in its partial sum."""
+        """A worker has answered a task after ``seconds``; ``in_partial``: the update is in its partial sum."""
         was_assigned = self._unassign(worker, sequence)
         task = self._tasks.get(sequence)
         if task is None or worker not in task.workers or (in_partial and not was_assigned):
@@ -148,11 +146,13 @@ class TaskScheduler:
             self._partials.setdefault(worker, []).append(sequence)
         else:
             del self._tasks[sequence]
-        vain: list[Instruction] = []
+        cancelled: list[Instruction] = []
         if not was_assigned and sequence in self._queue:
             self._queue.remove(sequence)
         elif not was_assigned:
-            vain = [CancelTask(other, sequence) for other, assigned in self._assigned.items() if sequence in assigned]
+            cancelled = [
+                CancelTask(other, sequence) for other, assigned in self._assigned.items() if sequence in assigned
+            ]
         self._failed_over.pop(worker, None)
         if task.flops > 0.0:
             self._flops += task.flops
@@ -160,32 +160,31 @@ class TaskScheduler:
             if worker in self._remote_workers:
                 flops_before, seconds_before = self._paces.get(worker, (0.0, 0.0))
                 self._paces[worker] = flops_before + task.flops, seconds_before + seconds
-        return [DeliverReply(sequence), *vain, *self._assign_tasks([worker])]
+        return [DeliverReply(sequence), *cancelled, *self._assign_tasks([worker])]
 
     def slot(self, worker: int) -> int:
-        """Of a worker of ours; the one that replaces it takes it over."""
+        """The slot of a local worker, which its replacement takes over."""
         place = self._places[worker]
         assert isinstance(place, int), place
         return place
 
     def running_task(self, worker: int) -> int | None:
-        """The task that a worker runs, wanted or cancelled; None if it is idle."""
+        """The task that a worker runs, perhaps a cancelled one; None if it is idle."""
         assigned = self._assigned.get(worker)
         return assigned[0] if assigned else None
 
     def term(self, worker: int) -> tuple[int, float] | None:
-        """What a remote worker is at (a task's number, `GETTING_READY`, `GIVING_SUMS`), and for how many seconds it may
-        be."""
+        """(task, `GETTING_READY` or `GIVING_SUMS`; term in seconds) of a remote worker; None if it is idle."""
         if worker in self._starting:
             return GETTING_READY, READY_SECONDS
         sequence = self.running_task(worker)
         if sequence is not None:
             task = self._tasks.get(sequence)
-            return sequence, TERM_SECONDS if task is None else max(TERM_SECONDS, self._longest(worker, task.flops))
-        return (GIVING_SUMS, TERM_SECONDS) if worker in self._asked else None
+            return sequence, TERM_SECONDS if task is None else max(TERM_SECONDS, self._task_term(worker, task.flops))
+        return (GIVING_SUMS, TERM_SECONDS) if worker in self._requested else None
 
-    def _longest(self, worker: int, flops: float) -> float:
-        """Seconds that a remote worker may at most take over so much work."""
+    def _task_term(self, worker: int, flops: float) -> float:
+        """Seconds that a remote worker may take for so much work."""
         own_flops, own_seconds = self._paces.get(worker, (0.0, 0.0))
         if flops == 0.0:
             return UNKNOWN_TERM_SECONDS
@@ -195,40 +194,35 @@ class TaskScheduler:
             return OTHERS_TERM_FACTOR * flops / self._flops * self._seconds
         return flops / SLOWEST_FLOPS_PER_SECOND
 
-    def lapsed(self, worker: int, sequence: int) -> None:
-        """A remote worker's term is over: others try this task first. It is to be ended next."""
+    def avoid_place(self, worker: int, sequence: int) -> None:
+        """Let workers in other places try this task first."""
         if sequence in self._tasks:
             self._tasks[sequence].failed_at.add(self._places[worker])
 
     def has_failed_everywhere(self, sequence: int) -> bool:
-        """Whether there is no place left in which a task has not failed."""
-        return self._is_tried_out(self._tasks[sequence])
+        """Whether a task has failed in every place."""
+        return self._has_failed_everywhere(self._tasks[sequence])
 
     def is_assigned(self, worker: int, sequence: int) -> bool:
-        """Whether a worker has been given a task, wanted or cancelled, that it has not answered or dropped."""
+        """Whether a task, perhaps a cancelled one, is assigned to a worker that has not answered or dropped it."""
         return sequence in self._assigned.get(worker, ())
 
-    def asked(self, worker: int) -> tuple[int, ...] | None:
-        """The wanted tasks in the partial sum that a worker was asked for; None if it was not."""
-        return tuple(self._partials.get(worker, ())) if worker in self._asked else None
+    def requested_partial_sum(self, worker: int) -> tuple[int, ...] | None:
+        """The open tasks in the requested partial sum of a worker; None if it was not requested."""
+        return tuple(self._partials.get(worker, ())) if worker in self._requested else None
 
     def doubted(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
-        """A worker's reply to a task cannot be used, as it is: another is to do it, and nobody is to blame yet."""
+        """A worker's reply to a task is unusable: another worker tries, and no failure is counted yet."""
         if not self._unassign(worker, sequence):
             return [DropReply(worker, sequence)]
-        instructions: list[Instruction] = []
-        if sequence in self._tasks:  # or it was cancelled
-            self._tasks[sequence].failed_at.add(self._places[worker])
-            self._queue.appendleft(sequence)
-            instructions.append(Requeue(worker, sequence, reason))
-        return [*instructions, *self._assign_tasks(self._assigned)]
+        self.avoid_place(worker, sequence)
+        return [*self._requeue(worker, sequence, reason), *self._assign_tasks(self._assigned)]
 
     def failed(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
-        """A worker could not do a task, but lives on: unless it fails whatever it does, as on a GPU that is lost."""
+        """A worker has failed a task. It lives on unless it fails every task, as on a GPU that is lost."""
         if not self._unassign(worker, sequence):
             return [DropReply(worker, sequence)]
-        if sequence in self._tasks:  # or it was cancelled
-            self._tasks[sequence].failed_at.add(self._places[worker])
+        self.avoid_place(worker, sequence)
         instructions = self._count_failure(worker, sequence, reason)
         failed_over = self._failed_over.setdefault(worker, set())
         failed_over.add(sequence)
@@ -238,10 +232,10 @@ class TaskScheduler:
         return [*instructions, *self._assign_tasks(self._assigned)]
 
     def lacked_memory(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
-        """A worker lacked the memory for a task, but lives on: it leaves, unless it is the last or one has just left.
+        """A worker lacked memory for a task: it retires, unless it is the last or another has just retired.
 
-        All that work at once may find that they are too many. So one leaves at a time, and a task that was handed out
-        before it had ended shows nothing about the memory that there is now.
+        All workers may run out of memory at once. So one retires at a time, and a failure of a task that was assigned
+        before that worker had ended says nothing about the memory that is free now.
         """
         if not self._unassign(worker, sequence):
             return [DropReply(worker, sequence)]
@@ -249,10 +243,7 @@ class TaskScheduler:
         self._before_retirement.discard(sequence)
         if is_news and self._workers == 1:
             return [*self._count_failure(worker, sequence, reason), *self._assign_tasks(self._assigned)]
-        instructions: list[Instruction] = []
-        if sequence in self._tasks:  # or it was cancelled
-            self._queue.appendleft(sequence)
-            instructions.append(Requeue(worker, sequence, reason))
+        instructions = self._requeue(worker, sequence, reason)
         if is_news:
             self._retiring = worker
             self._workers -= 1
@@ -260,10 +251,10 @@ class TaskScheduler:
         return [*instructions, *self._assign_tasks(self._assigned)]
 
     def died(self, worker: int, reason: str, is_blameless: bool = False) -> list[Instruction]:
-        """A worker's process has ended: the task that it was at work on is to blame, those that waited are not.
+        """A worker's process has ended: a failure of the task that it ran, but not of those that were prefetched.
 
-        Of a remote worker, all that is known is that it cannot be reached: nobody is to blame. ``is_blameless``: nor
-        are tasks of a worker of ours that was ended from outside, and its start did not fail.
+        Of a remote worker only the connection is known to be lost, which is no failure of a task. ``is_blameless``: a
+        local worker was ended from outside, which is no failure of a task or of its start.
         """
         if worker in self._remote_workers:
             return self._remote_worker_left(worker, reason)
@@ -296,7 +287,7 @@ class TaskScheduler:
         return [*lost, *self._assign_tasks(self._assigned)]
 
     def _forget(self, worker: int) -> int | str:
-        """Nothing more will be heard of a worker; its place."""
+        """Remove a worker that has ended; returns its place."""
         self._dismissed.discard(worker)
         self._failed_over.pop(worker, None)
         self._paces.pop(worker, None)
@@ -307,17 +298,17 @@ class TaskScheduler:
         self._before_retirement = {sequence for others in self._assigned.values() for sequence in others}
 
     def _remote_worker_left(self, worker: int, reason: str) -> list[Instruction]:
-        """A remote worker is gone: what it held goes to the front."""
+        """A remote worker was lost: its tasks, and those in its partial sum, are requeued at the front."""
         self._remote_workers.remove(worker)
         self._starting.discard(worker)
         self._forget(worker)
-        if worker == self._retiring:  # then it has been counted out already
+        if worker == self._retiring:  # which is not counted any more
             self._end_retirement()
         else:
             self._workers -= worker in self._assigned
         assigned = [sequence for sequence in self._assigned.pop(worker, ()) if sequence in self._tasks]
         in_partial = tuple(self._partials.pop(worker, ()))
-        self._asked.discard(worker)
+        self._requested.discard(worker)
         self._queue.extendleft(reversed([*assigned, *in_partial]))
         lost: list[Instruction] = [Requeue(worker, sequence, reason) for sequence in assigned]
         if in_partial:
@@ -325,33 +316,33 @@ class TaskScheduler:
         return [*lost, *self._assign_tasks(self._assigned)]
 
     def collect(self, sequences: Iterable[int]) -> list[Instruction]:
-        """The sums with these tasks in them are wanted; workers that have been asked already are not asked again."""
+        """Request the partial sums with these tasks in them, unless they have been requested."""
         wanted = set(sequences)
         workers = {
-            worker: held[0]
-            for worker, held in self._partials.items()
-            if worker not in self._asked and not wanted.isdisjoint(held)
+            worker: in_partial[0]
+            for worker, in_partial in self._partials.items()
+            if worker not in self._requested and not wanted.isdisjoint(in_partial)
         }
-        self._asked.update(workers)
+        self._requested.update(workers)
         return [RequestPartial(worker, sequence) for worker, sequence in workers.items()]
 
     def collected(self, worker: int) -> list[Instruction]:
-        """A worker's partial sum has come; that of a dead worker does not count."""
-        if worker not in self._asked:
+        """A worker has sent its partial sum; that of a dead worker does not count."""
+        if worker not in self._requested:
             return []
-        self._asked.remove(worker)
-        self._deaths_while_asked = 0
+        self._requested.remove(worker)
+        self._deaths_while_requested = 0
         over = tuple(self._partials.pop(worker, ()))
         for sequence in over:
             del self._tasks[sequence]
         return [DeliverPartial(worker, over)]
 
     def cancelled(self, sequences: Iterable[int]) -> list[Instruction]:
-        """These tasks are not wanted any more."""
+        """These tasks are cancelled."""
         over = {sequence for sequence in sequences if self._tasks.pop(sequence, None) is not None}
         self._queue = deque(sequence for sequence in self._queue if sequence not in over)
-        for worker, held in self._partials.items():
-            self._partials[worker] = [sequence for sequence in held if sequence not in over]
+        for worker, in_partial in self._partials.items():
+            self._partials[worker] = [sequence for sequence in in_partial if sequence not in over]
         return [
             CancelTask(worker, sequence)
             for worker, assigned in self._assigned.items()
@@ -363,7 +354,7 @@ class TaskScheduler:
         return StartWorker(self._number(place))
 
     def _number(self, place: int | str) -> int:
-        """The number of a worker that is not ready yet."""
+        """Number a new worker, which is not ready yet."""
         worker = self._started
         self._places[worker] = place
         self._started += 1
@@ -374,27 +365,27 @@ class TaskScheduler:
         """Assign tasks to these workers, to idle ones first."""
         if self._retiring is not None:
             return []
-        able = [worker for worker in workers if worker in self._assigned and worker not in self._dismissed]
+        ready = [worker for worker in workers if worker in self._assigned and worker not in self._dismissed]
         sent: list[Instruction] = []
-        for worker in able:
+        for worker in ready:
             assigned = self._assigned[worker]
             if not assigned and (sequence := self._next_for(worker)) is not None:
                 sent.append(self._assign(worker, assigned, sequence))
-        for worker in able:
+        for worker in ready:
             sent += self._prefetch(worker, self._assigned[worker])
         return sent
 
     def _next_for(self, worker: int) -> int | None:
-        """The first task that this worker may try: not one that has failed in its place, if it has not in another."""
+        """The first task that has not failed in this worker's place, or has failed in all places."""
         return next((sequence for sequence in self._queue if self._may_try(worker, self._tasks[sequence])), None)
 
     def _may_try(self, worker: int, task: _ScheduledTask) -> bool:
         if not task.failed_at or self._places[worker] not in task.failed_at:
             return True
-        return self._is_tried_out(task)
+        return self._has_failed_everywhere(task)
 
-    def _is_tried_out(self, task: _ScheduledTask) -> bool:
-        to_come = self._starting - self._remote_workers  # a remote worker may never get ready
+    def _has_failed_everywhere(self, task: _ScheduledTask) -> bool:
+        to_come = self._starting - self._remote_workers  # a remote worker may never be ready
         return all(self._places[other] in task.failed_at for other in self._assigned.keys() | to_come)
 
     def _prefetch(self, worker: int, assigned: deque[int]) -> list[Instruction]:
@@ -409,11 +400,11 @@ class TaskScheduler:
         return sent
 
     def _may_prefetch(self, assigned: deque[int]) -> bool:
-        """Whether another task may wait at this worker, if it is short."""
+        """Whether another short task may be prefetched."""
         return 0 < len(assigned) <= min(len(self._queue) // (2 * self._workers), MAX_PREFETCH - 1)
 
     def _foreseen(self, sequence: int) -> float:
-        """Seconds that a task will take at the pace seen so far; inf if that is unknown, or the task cancelled."""
+        """Seconds that a task takes at the mean pace; inf if that is unknown, or the task cancelled."""
         task = self._tasks.get(sequence)
         if task is None or task.flops == 0.0 or self._flops == 0.0:
             return math.inf
@@ -426,36 +417,42 @@ class TaskScheduler:
         return SendTask(worker, sequence)
 
     def _unassign(self, worker: int, sequence: int) -> bool:
-        """Take a task from a worker; whether it was assigned."""
+        """Remove a task from a worker's queue; whether it was assigned."""
         assigned = self._assigned.get(worker)
         if assigned is None or sequence not in assigned:
             return False
         assigned.remove(sequence)
         return True
 
+    def _requeue(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
+        """Requeue a task at the front, unless it was cancelled."""
+        if sequence not in self._tasks:
+            return []
+        self._queue.appendleft(sequence)
+        return [Requeue(worker, sequence, reason)]
+
     def _requeue_all(self, assigned: deque[int]) -> None:
-        """Requeue prefetched tasks at the front, but for cancelled ones."""
+        """Requeue assigned tasks at the front, except cancelled ones."""
         self._queue.extendleft(sequence for sequence in reversed(assigned) if sequence in self._tasks)
 
     def _invalidate_partial(self, worker: int, reason: str, is_blameless: bool) -> list[Instruction]:
         lost = self._partials.pop(worker, [])
         self._queue.extendleft(reversed(lost))
-        recall: list[Instruction] = [InvalidatePartial(worker, tuple(lost), reason)] if lost else []
-        if worker in self._asked:
-            self._asked.remove(worker)
-            self._deaths_while_asked += not is_blameless
-            if self._deaths_while_asked >= TRIES:
-                ended = f"{TRIES} workers in a row ended before they had given their sums away; the last: {reason}"
-                recall.append(Abort(worker, ended))
-        return recall
+        instructions: list[Instruction] = [InvalidatePartial(worker, tuple(lost), reason)] if lost else []
+        if worker in self._requested:
+            self._requested.remove(worker)
+            self._deaths_while_requested += not is_blameless
+            if self._deaths_while_requested >= TRIES:
+                ended = f"{TRIES} workers in a row ended before they had sent their sums; the last: {reason}"
+                instructions.append(Abort(worker, ended))
+        return instructions
 
     def _count_failure(self, worker: int, sequence: int, reason: str) -> list[Instruction]:
         task = self._tasks.get(sequence)
-        if task is None:  # cancelled, or answered by a worker thought dead
+        if task is None:  # cancelled, or answered by a worker that was thought dead
             return []
         task.failures += 1
         if task.failures >= TRIES:
             del self._tasks[sequence]
             return [Abort(worker, f"{task.name}: given up after {TRIES} workers; the last: {reason}", sequence)]
-        self._queue.appendleft(sequence)
-        return [Requeue(worker, sequence, reason)]
+        return self._requeue(worker, sequence, reason)

@@ -1,17 +1,17 @@
-"""The ROUTER sockets of a pool, for local and for remote workers, and the loop's wait for messages on them.
+"""The ROUTER sockets of a pool, for local and for remote workers, and the event loop's wait for messages on them.
 
 Both are in a folder that is open to this user alone. Workers that the pool has started use the first. Remote workers
 reach the second through a `coordinator.workers.listener`, and prove by CURVE (https://rfc.zeromq.org/spec/26) that they
-have an allowed key. libzmq asks about each key by ZAP (https://rfc.zeromq.org/spec/27), is answered between two turns
-of the pool's loop, and stamps the key and the number of the connection on every message of that connection. So no
-worker can speak in the name of another.
+have an allowed key. libzmq requests the check of each key by ZAP (https://rfc.zeromq.org/spec/27), gets a reply between
+two turns of the event loop, and adds the key and the number of the connection to every message of that connection. So
+no worker can send in the name of another.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,36 +26,36 @@ from coordinator.workers.listener import Listener
 from coordinator.workers.task import PoolError
 
 HIGH_WATER = 5 * scheduler.MAX_PREFETCH
-"""Messages queued per worker and direction: of each task in hand its blocks, what its client
-kept, itself and its cancel, and some pings."""
+"""Messages queued per worker and direction: for each prefetched task its blocks, its client state, the task and its
+cancel, and some pings."""
 MAX_FRAME_NBYTES = 1 << 32
-"""Of messages of own workers, which are this user's processes."""
+"""Largest frame of local workers, which are this user's processes."""
 LAST_PART = zmq.NOBLOCK
 FURTHER_PART = zmq.NOBLOCK | zmq.SNDMORE
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_DOMAIN = "fedbr"
 ALLOWED, REJECTED = b"200", b"400"
 SEPARATOR = " "
-"""Between the number of a connection and its key, in what libzmq stamps on a message; no letter of Z85."""
+"""Between connection number and key in the user id that libzmq adds to a message; no letter of Z85."""
 
 
 class UnreachableError(Exception):
-    """A worker to which nothing can be sent; the text says why."""
+    """Nothing can be sent to a worker; the text has the reason."""
 
 
 @dataclass(frozen=True)
 class RemoteAccess:
-    """Where remote workers may come, and who."""
+    """The port for remote workers, and the keys that may use it."""
 
     endpoint: str
     """``tcp://HOST:PORT``"""
     public: bytes
     secret: bytes = field(repr=False)
-    """The coordinator's own pair, in Z85."""
+    """The coordinator's own key pair, in Z85."""
     allowed: Collection[str]
     """Public keys of remote workers, in Z85."""
     any_machine: bool = False
-    """Whether remote workers may have other versions and processors, which give other last bits."""
+    """Whether remote workers may have other versions and processors, whose results are not bit-identical."""
 
 
 class Received(NamedTuple):
@@ -63,9 +63,9 @@ class Received(NamedTuple):
 
     identity: str
     key: str
-    """The public key that was proved; empty at the socket of the pool's own processes."""
+    """The public key that was proved; empty at the socket of local workers."""
     connection: int
-    """Its number at the listener; 0 at the socket of the pool's own processes."""
+    """Number of the connection at the listener; 0 at the socket of local workers."""
     parts: list[memoryview]
 
 
@@ -81,7 +81,7 @@ class RouterSocket:
         remote_access: RemoteAccess | None = None,
         most_nbytes: int = MAX_FRAME_NBYTES,
     ) -> None:
-        """``most_nbytes``: of a frame. PoolError for an endpoint that cannot be had."""
+        """``most_nbytes``: of a frame. PoolError for an endpoint that cannot be bound."""
         self.router = exits.enter_context(context.socket(zmq.ROUTER))
         milliseconds = round(heartbeat_seconds * 1000)
         for option, value in (
@@ -94,7 +94,7 @@ class RouterSocket:
             (zmq.HEARTBEAT_IVL, milliseconds),
             (zmq.HEARTBEAT_TIMEOUT, 4 * milliseconds),
             (zmq.MAXMSGSIZE, most_nbytes),
-            (zmq.HANDSHAKE_IVL, 0),  # a listener counts the time
+            (zmq.HANDSHAKE_IVL, 0),  # the listener limits this time
         ):
             self.router.setsockopt(option, value)
         self.is_locked = remote_access is not None
@@ -112,18 +112,18 @@ class RouterSocket:
         self.endpoint = self.router.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def receive(self) -> Received | None:
-        """The next message, if one has come."""
-        if not int(self.router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:  # an exception costs more than to ask
+        """The next message, if there is one."""
+        if not int(self.router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:  # cheaper than an exception
             return None
         frames = [self.router.recv(zmq.NOBLOCK, copy=False)]
-        while frames[-1].more:  # a message has come whole or not at all
+        while frames[-1].more:  # messages arrive whole or not at all
             frames.append(self.router.recv(zmq.NOBLOCK, copy=False))
         connection, _, key = str(frames[-1].get("User-Id")).partition(SEPARATOR) if self.is_locked else ("0", "", "")
         identity, *parts = [frame.buffer for frame in frames]
         return Received(bytes(identity).decode(errors="replace"), key, int(connection), parts)
 
     def send(self, identity: str, parts: Sequence[bytes | zmq.Frame]) -> None:
-        """Queue one message; UnreachableError for a peer that is gone, or whose queue is full."""
+        """Queue one message; UnreachableError for a peer without a connection, or with a full queue."""
         try:
             self.router.send(identity.encode(), FURTHER_PART)
             for part in parts[:-1]:
@@ -134,55 +134,53 @@ class RouterSocket:
                 raise
             raise UnreachableError(error.strerror) from None
 
-    def take_loss(self) -> None:
-        """Take the news of one connection lost from `monitor`; libzmq does not say whose it was."""
+    def take_disconnection(self) -> None:
+        """Take one event of a lost connection from `monitor`; libzmq does not say whose it was."""
         recv_monitor_message(self.monitor)
 
 
 class ZapAuthenticator:
-    """Answers libzmq's questions about keys; it must be there before the socket that it serves."""
+    """Replies to libzmq's requests to check keys; it must be made before the socket that it serves."""
 
     def __init__(
         self,
         context: zmq.Context[zmq.Socket[bytes]],
         allowed: Collection[str],
-        asked: Callable[[], tuple[int, str]],
+        listener: Listener,
         exits: ExitStack,
     ) -> None:
-        """``asked``: (number, address) of the connection that a question is about."""
-        self._allowed, self._asked = frozenset(allowed), asked
+        self._allowed, self._listener = frozenset(allowed), listener
         self.socket = exits.enter_context(context.socket(zmq.REP))
         self.socket.bind(ZAP_ENDPOINT)
 
-    def answer(self) -> str | None:
-        """Answer one question; of a key that is refused, whose it is."""
+    def reply(self) -> str | None:
+        """Reply to one request; if the key is rejected, returns its address and itself."""
         version, request, domain, _, _, mechanism, *credentials = self.socket.recv_multipart()
         key = z85.encode(credentials[0]).decode() if mechanism == b"CURVE" else ""
-        connection, address = self._asked()
+        connection, address = self._listener.checked_connection
         is_allowed = domain.decode() == ZAP_DOMAIN and key in self._allowed
         user = f"{connection}{SEPARATOR}{key}".encode()
-        verdict = [ALLOWED, b"", user] if is_allowed else [REJECTED, b"this key is not allowed", b""]
-        self.socket.send_multipart([version, request, *verdict, b""])
+        status = [ALLOWED, b"", user] if is_allowed else [REJECTED, b"this key is not allowed", b""]
+        self.socket.send_multipart([version, request, *status, b""])
         return None if is_allowed else f"{address}, key {key}"
 
 
 OWN, REMOTE = "pool", "remote_workers"
-"""Sockets in the folder of a pool."""
+"""Names of the sockets in the folder of a pool."""
 PROBE_SECONDS = 1.0
-"""From a lost connection to the search for whose it was: libzmq forgets the peer meanwhile."""
+"""From a lost connection to the pings that find whose it was: libzmq forgets the peer meanwhile."""
 MAX_SOCKET_PATH_NBYTES = 107  # sun_path of unix(7), less its closing zero
 
 
 @dataclass(frozen=True)
 class PollResult:
-    """What a wait ended with."""
+    """What is to be handled after a wait."""
 
     sockets: list[RouterSocket]
-    """Those at which messages have come."""
+    """Sockets with messages."""
     rejected_key: str | None
-    """Somebody whose key was refused."""
-    is_told: bool
-    """Whether the launcher has news."""
+    """Address and key of a connection whose key was rejected."""
+    launcher_has_events: bool
 
 
 class Sockets:
@@ -197,60 +195,62 @@ class Sockets:
         launcher: int,
         exits: ExitStack,
     ) -> None:
-        """``folder``: for the sockets; ``most_nbytes``: of a remote worker's largest message, all of its parts
-        together.
+        """``folder``: for the sockets; ``most_nbytes``: of a remote worker's largest message, all parts together.
 
-        ``launcher``: a file that can be read when it has news. PoolError.
+        ``launcher``: a descriptor that is readable when the launcher has events. PoolError.
         """
         path, remote_workers = folder / OWN, folder / REMOTE
         if len(os.fsencode(remote_workers)) > MAX_SOCKET_PATH_NBYTES:
             raise PoolError(f"{folder} is too long for a socket: set TMPDIR to a shorter folder")
         self.listener: Listener | None = None
-        if remote_access is not None:  # it passes on the last bytes of sockets that are closed
+        if remote_access is not None:  # entered first: it passes on the last bytes of sockets that are closed
             self.listener = Listener(remote_access.endpoint, remote_workers, most_nbytes, heartbeat_seconds, exits)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         exits.callback(context.term)
         self.own = RouterSocket(context, f"ipc://{path}", heartbeat_seconds, exits)
         self.remote_workers: RouterSocket | None = None
         self.remote_access = remote_access
-        """As it was opened: with the port that was given to it."""
-        self._porter: ZapAuthenticator | None = None
+        """As it was opened: with the port number that the system chose."""
+        self._authenticator: ZapAuthenticator | None = None
         if remote_access is not None and self.listener is not None:
-            listener = self.listener
-            self._porter = ZapAuthenticator(context, remote_access.allowed, lambda: listener.asked, exits)
+            self._authenticator = ZapAuthenticator(context, remote_access.allowed, self.listener, exits)
             self.remote_workers = RouterSocket(
                 context, f"ipc://{remote_workers}", heartbeat_seconds, exits, remote_access, most_nbytes
             )
-            self.remote_access = replace(remote_access, endpoint=listener.endpoint)
-            listener.start()
+            self.remote_access = replace(remote_access, endpoint=self.listener.endpoint)
+            self.listener.start()
+        self._router_sockets = [self.own] if self.remote_workers is None else [self.own, self.remote_workers]
         self._launcher = launcher
-        self._router_sockets = [
-            router_socket for router_socket in (self.own, self.remote_workers) if router_socket is not None
-        ]
-        self._poller = zmq.Poller()
-        sockets = [
-            socket for router_socket in self._router_sockets for socket in (router_socket.router, router_socket.monitor)
-        ]
-        for source in (*sockets, *([self._porter.socket] if self._porter else []), launcher):
-            self._poller.register(source, zmq.POLLIN)
+        self._poller = self._registered()
         self._probe_at = float("inf")
 
-    def wait(self, seconds: float) -> PollResult:
-        """Until something happens, but no longer than ``seconds``."""
-        happened = dict(self._poller.poll(round(seconds * 1000)))
-        is_asked = self._porter is not None and self._porter.socket in happened
-        stranger = self._porter.answer() if self._porter is not None and is_asked else None
+    def _registered(self) -> zmq.Poller:
+        poller = zmq.Poller()
         for router_socket in self._router_sockets:
-            if router_socket.monitor in happened:
-                router_socket.take_loss()
+            poller.register(router_socket.router, zmq.POLLIN)
+            poller.register(router_socket.monitor, zmq.POLLIN)
+        if self._authenticator is not None:
+            poller.register(self._authenticator.socket, zmq.POLLIN)
+        poller.register(self._launcher, zmq.POLLIN)
+        return poller
+
+    def wait(self, seconds: float) -> PollResult:
+        """Wait for messages or events, but no longer than ``seconds``."""
+        ready = dict(self._poller.poll(round(seconds * 1000)))
+        rejected_key = None
+        if self._authenticator is not None and self._authenticator.socket in ready:
+            rejected_key = self._authenticator.reply()
+        for router_socket in self._router_sockets:
+            if router_socket.monitor in ready:
+                router_socket.take_disconnection()
                 self._probe_at = min(self._probe_at, time.monotonic() + PROBE_SECONDS)
-        router_sockets = [router_socket for router_socket in self._router_sockets if router_socket.router in happened]
+        router_sockets = [router_socket for router_socket in self._router_sockets if router_socket.router in ready]
         if self.listener is not None and self.remote_workers not in router_sockets:
             self.listener.drained()
-        return PollResult(router_sockets, stranger, self._launcher in happened)
+        return PollResult(router_sockets, rejected_key, self._launcher in ready)
 
     def is_to_probe(self) -> bool:
-        """Whether it is time to find whose connection was lost; once per loss."""
+        """Whether it is time to find whose connection was lost; True once per loss."""
         if self._probe_at > time.monotonic():
             return False
         self._probe_at = float("inf")

@@ -1,4 +1,4 @@
-"""What a pool of workers is asked, what it answers, and how it may end. Never a socket, never a process."""
+"""Tasks for workers, their replies, and the errors of a pool. Never a socket, never a process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edge.protocol.payload import Payload, Shapes, shapes, vectors
 
 
 class PoolError(RuntimeError):
-    """The run cannot go on: what happened, where, and the last lines of the log in question."""
+    """The run cannot go on; the text has the cause, the worker and the last lines of its log."""
 
 
 class Stopped(Exception):  # noqa: N818 - not an error
@@ -23,64 +23,63 @@ class Stopped(Exception):  # noqa: N818 - not an error
 
 @dataclass(frozen=True)
 class PoolTask:
-    """One piece of work, and the files of the client's kept state."""
+    """One unit of work, and the files of the client's state."""
 
     message: messages.Train | messages.Evaluate | messages.Describe
     state_in: str | None = None
     state_out: str | None = None
     numbering: str = "round"
-    """What a training message's number counts, for errors: rounds, or visits one by one."""
+    """What the number of a training message counts, for errors: ``round`` or ``visit``."""
     flops: float = 0.0
-    """Foreseen work, by which a worker is given several short tasks at once; 0 where it is unknown."""
+    """Foreseen work, by which tasks are prefetched; 0 if it is unknown."""
     weight: float = 0.0
-    """The client's part of the round's mean, with which the worker adds its update up; 0: the update comes whole.
+    """The client's aggregation weight, with which the worker adds its update to a partial sum; 0: the update is sent.
 
-    All tasks of an order have one or none has, and no two orders with shares are open at a time.
+    All tasks of a group have one or none has, and no two groups with weights are open at a time.
     """
     up: Shapes | None = None
-    """The vectors of the update; None: whichever come."""
+    """Shapes of the update's vectors; None: any."""
     client_state_shapes: Shapes | None = None
-    """The vectors that its client keeps in ``state_out``; None: whichever come."""
+    """Shapes of the vectors that its client keeps in ``state_out``; None: any."""
     reports: frozenset[str] | None = None
-    """Names of the numbers in the update; None: whichever come."""
+    """Names of the numbers in the update; None: any."""
     unfit: Callable[[messages.Update, Payload], str | None] | None = None
-    """Why an update, and what its client keeps, cannot be true or be used, or None: what a remote worker sends is
-    doubted."""
+    """(update, client state) -> why a remote worker's reply cannot be true or cannot be used, or None."""
     unfit_sums: Callable[[Totals, float], str | None] | None = None
-    """The same of sums that a remote worker has added up, of clients with such a part of the mean."""
+    """(totals, weight of their clients together) -> the same of a remote worker's partial sum."""
     may_fail: bool = False
     """Whether its group goes on with `failed_update` if three workers ended over it. Only training."""
 
     @property
     def failed_update(self) -> messages.Update:
-        """In place of the update that nobody could make: it has no numbers."""
+        """The update without numbers that replaces one that no worker could make."""
         assert isinstance(self.message, messages.Train), self.name
         return messages.Update(self.message.client, self.message.round, {}, {})
 
     @property
     def name(self) -> str:
-        """What an error calls it."""
+        """The task in words, for errors."""
         message = self.message
         if isinstance(message, messages.Train):
             return f"client {message.client}, {self.numbering} {message.round}, train"
         if isinstance(message, messages.Evaluate):
-            whose = "global test set" if message.client == messages.GLOBAL else f"client {message.client}"
-            return f"{whose}, examples {message.start} to {message.stop}, evaluate"
+            test_set = "global test set" if message.client == messages.GLOBAL else f"client {message.client}"
+            return f"{test_set}, examples {message.start} to {message.stop}, evaluate"
         return "describe"
 
     @property
     def payload(self) -> Payload:
-        """Vectors that the worker must hold."""
+        """Vectors that the worker needs."""
         return {} if isinstance(self.message, messages.Describe) else self.message.payload
 
     @property
-    def collect(self) -> messages.FetchPartial:
-        """Asks for the sums that the update of a task with a share is in."""
+    def partial_sum_request(self) -> messages.FetchPartial:
+        """The request for the partial sum that has this task's update in it."""
         assert isinstance(self.message, messages.Train), self.name
         return messages.FetchPartial(self.message.round)
 
     def is_in_partial_sum(self, reply: Reply) -> bool:
-        """Whether the worker has added its update up, and holds it."""
+        """Whether the worker has added its update to a partial sum, in place of sending it."""
         return self.weight > 0.0 and isinstance(reply, messages.Update) and not reply.payload
 
 
@@ -88,13 +87,13 @@ Reply = messages.Update | messages.Score | messages.Described
 
 
 def check_reply_kind(task: PoolTask, reply: Reply) -> None:
-    """WireError for a reply that answers something else."""
-    asked = task.message
-    if isinstance(asked, messages.Train):
-        fits = isinstance(reply, messages.Update) and (reply.client, reply.round) == (asked.client, asked.round)
-    elif isinstance(asked, messages.Evaluate):
-        whose = (asked.client, asked.start, asked.stop - asked.start)
-        fits = isinstance(reply, messages.Score) and (reply.client, reply.start, reply.count) == whose
+    """WireError for a reply to another task."""
+    message = task.message
+    if isinstance(message, messages.Train):
+        fits = isinstance(reply, messages.Update) and (reply.client, reply.round) == (message.client, message.round)
+    elif isinstance(message, messages.Evaluate):
+        examples = (message.client, message.start, message.stop - message.start)
+        fits = isinstance(reply, messages.Score) and (reply.client, reply.start, reply.count) == examples
     else:
         fits = isinstance(reply, messages.Described)
     if not fits:
@@ -109,24 +108,23 @@ def check_reply_kind(task: PoolTask, reply: Reply) -> None:
             raise messages.WireError(f"{task.name}: an update that its worker was to add up")
 
 
-def doubt(task: PoolTask, reply: Reply, kept: Payload) -> str | None:
-    """Why a remote worker's reply, and what its client keeps, cannot be true or be used, or None."""
+def doubt(task: PoolTask, reply: Reply, state: Payload) -> str | None:
+    """Why a remote worker's reply and client state cannot be true or cannot be used, or None."""
     if isinstance(reply, messages.Score):
         return None if math.isfinite(reply.loss_sum) else f"{task.name}: the sum of losses is {reply.loss_sum}"
     if isinstance(reply, messages.Update) and task.unfit is not None:
-        return task.unfit(reply, kept)
+        return task.unfit(reply, state)
     return None
 
 
 def check_partial_sum(sums: messages.PartialSum, tasks: Sequence[PoolTask], is_remote: bool) -> None:
-    """WireError for sums that are not those of these tasks, all of one round; a remote worker's must also be
-    possible."""
+    """WireError for a partial sum of other tasks than these, all of one round; a remote worker's must be possible."""
     for task in tasks:
-        asked = task.message
-        assert isinstance(asked, messages.Train), task.name
-        if (sums.round, sums.clients) != (asked.round, len(tasks)):
+        message = task.message
+        assert isinstance(message, messages.Train), task.name
+        if (sums.round, sums.clients) != (message.round, len(tasks)):
             counted = f"{sums.clients} updates of {task.numbering} {sums.round}"
-            raise messages.WireError(f"sums of {counted} instead of {len(tasks)} of {asked.round}")
+            raise messages.WireError(f"sums of {counted} instead of {len(tasks)} of {message.round}")
         got = sizes(sums.totals)
         if task.up is not None and got != task.up:
             raise messages.WireError(f"{task.name}: sums {got} instead of {task.up}")
@@ -139,45 +137,44 @@ def check_partial_sum(sums: messages.PartialSum, tasks: Sequence[PoolTask], is_r
 ReplyHandler = Callable[[PoolTask, Reply], None]
 """Called with each task and its reply, in order of arrival, in the thread that submits and waits.
 
-The update of a task with a share comes without vectors; whole, if its worker could not add it up.
+The update of a task with a weight comes without vectors, unless its worker could not add it up.
 """
 
 
 class TaskGroup(Protocol):
-    """Tasks under way."""
+    """Tasks that were submitted together."""
 
     def wait(self) -> None:
-        """Return when every task was answered and heard, or is not wanted any more.
+        """Return when every task's reply has been handled, or the task was cancelled.
 
-        Replies to other orders are heard meanwhile. Raises what `ReplyHandler` raised for this order, and what ends the
-        pool: `PoolError`, `Stopped`.
+        Replies to other groups are handled meanwhile. Raises the exception of this group's `ReplyHandler`, and those
+        that end the pool: `PoolError`, `Stopped`.
         """
 
     def collect(self) -> Totals:
-        """The sums of all updates of an order with shares, after `wait`, once.
+        """The sums of all updates of a group with weights, after `wait`, once.
 
-        Tasks of workers that die beforehand are done again elsewhere, and not heard again. Raises as `wait` does, and
-        `PoolError` if the updates added up are not one of each task.
+        Tasks of workers that die beforehand are done again elsewhere, without another call of the handler. Raises as
+        `wait` does, and `PoolError` if the sums do not have exactly one update of each task.
         """
         ...
 
     def cancel(self) -> None:
-        """Nothing of it is wanted any more: what was not heard by now never is. No-op when all was."""
+        """Cancel all tasks without a reply, which is never handled then. No-op if there are none."""
 
 
 class Workers(Protocol):
-    """What a federation needs of a pool."""
+    """The interface of a pool for a run."""
 
     @property
     def size(self) -> int:
-        """How many workers there are."""
+        """Number of workers."""
         ...
 
-    def submit(self, tasks: Sequence[PoolTask], heard: ReplyHandler) -> TaskGroup:
-        """Have these tasks done, in this order as far as workers are free; those of earlier orders come first.
+    def submit(self, tasks: Sequence[PoolTask], on_reply: ReplyHandler) -> TaskGroup:
+        """Submit tasks, which workers begin in this order, after those of earlier groups.
 
-        Returns at once. ``heard`` is called in whatever order's `TaskGroup.wait`, or in whichever `submit`, the reply
-        comes in, its own among them. If it raises, the rest of its order is cancelled, and that order's
-        `TaskGroup.wait` alone raises it again.
+        Returns at once. ``on_reply`` is called in any group's `TaskGroup.wait`, and in any `submit`, this one included.
+        If it raises, the rest of its group is cancelled, and that group's `TaskGroup.wait` alone raises it again.
         """
         ...

@@ -1,4 +1,4 @@
-"""Tasks that were submitted together, and who hears their replies. Never a socket, and never a look into an update."""
+"""Tasks that were submitted together, and the handler of their replies. Never a socket, never a vector."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from edge.protocol.messages import PartialSum, Totals
 
 @dataclass(eq=False)
 class PoolTaskGroup:
-    """One order of a pool (`coordinator.workers.task.TaskGroup`), which knows what is left of it."""
+    """One group of a pool (`coordinator.workers.task.TaskGroup`), with the tasks that are left of it."""
 
     on_reply: ReplyHandler
     run_event_loop: Callable[[], None]
-    """Waits until something happens in the pool, and handles it."""
+    """One turn of the pool's event loop."""
     drop: Callable[[Sequence[int]], None]
-    """Has the pool drop these tasks."""
-    ask: Callable[[Sequence[int]], None]
-    """Has the pool ask for the sums of the workers that hold these deposits, if it has not."""
+    """Cancels tasks."""
+    request_partial_sums: Callable[[Sequence[int]], None]
+    """Requests the partial sums with these tasks' updates in them, unless that was done."""
     tasks: int = 0
     left: set[int] = field(default_factory=set)
-    """Tasks that are neither answered nor dropped."""
+    """Tasks that are neither answered nor cancelled."""
     in_partial_sums: set[int] = field(default_factory=set)
-    """Tasks that were answered by workers which hold their updates."""
+    """Tasks whose updates are in the partial sum of a worker."""
     requeued: set[int] = field(default_factory=set)
-    """Deposits that were lost once: they have been heard."""
+    """Tasks whose partial sum was lost: their replies have been handled."""
     sums: FixedPointSums | None = None
-    """What was collected so far"""
-    trouble: Exception | None = None
-    """What ``on_reply`` raised."""
+    """The partial sums received so far, added up."""
+    error: Exception | None = None
+    """Exception of ``on_reply``."""
 
     def wait(self) -> None:
         """As `coordinator.workers.task.TaskGroup.wait`."""
         while self.left:
             self.run_event_loop()
-        if self.trouble is not None:
-            raise self.trouble
+        if self.error is not None:
+            raise self.error
 
     def collect(self) -> Totals:
         """As `coordinator.workers.task.TaskGroup.collect`."""
         while self.left or self.in_partial_sums:
             if not self.left:
-                self.ask(sorted(self.in_partial_sums))
+                self.request_partial_sums(sorted(self.in_partial_sums))
             self.run_event_loop()
         counted = self.sums.clients if self.sums else 0
         if counted != self.tasks:
-            raise PoolError(f"workers have added up {counted} updates, but {self.tasks} were asked for")
+            raise PoolError(f"workers have added up {counted} updates of {self.tasks} tasks")
         return self.sums.message().totals if self.sums else {}
 
     def cancel(self) -> None:
@@ -59,17 +59,17 @@ class PoolTaskGroup:
             self.drop(sorted(self.left | self.in_partial_sums))
 
     def deliver(self, sequence: int, task: PoolTask, reply: Reply) -> None:
-        """Pass a reply on, once; an exception is kept for `wait`, and the other tasks are dropped."""
+        """Call the handler with a reply, once; an exception is raised by `wait`, and the other tasks are cancelled."""
         if sequence in self.requeued:
             return
         try:
             self.on_reply(task, reply)
         except Exception as error:
-            self.trouble = error
+            self.error = error
             self.cancel()
 
     def add_partial_sum(self, worker: int, round: int, sums: PartialSum) -> None:
-        """What a worker has added up of this order's updates. PoolError for what does not fit to the others."""
+        """Add a worker's partial sum of this group's updates. PoolError if its shapes differ from the others'."""
         self.sums = self.sums or FixedPointSums(round)
         try:
             self.sums.merge(sums)
@@ -78,7 +78,7 @@ class PoolTaskGroup:
 
 
 class OpenTask(NamedTuple):
-    """A task that is not over."""
+    """A task that is neither done nor cancelled."""
 
     task: PoolTask
     group: PoolTaskGroup
@@ -89,13 +89,13 @@ class TaskGroups:
     """All tasks that are open, by sequence number: 1, 2, ... in order of submission."""
 
     def __init__(self, release: Callable[[CachedPayload], None]) -> None:
-        """``release`` is told that a task which needed a cached payload is over."""
+        """``release`` is called with the cached payload of each task that is over."""
         self._release = release
         self._open: dict[int, OpenTask] = {}
         self._submitted = 0
 
     def add(self, opened: OpenTask) -> int:
-        """Open a task, and number it."""
+        """Add an open task; returns its sequence number."""
         self._submitted += 1
         self._open[self._submitted] = opened
         opened.group.left.add(self._submitted)
@@ -110,22 +110,22 @@ class TaskGroups:
         return self._open.get(sequence)
 
     def mark_in_partial_sum(self, sequence: int) -> OpenTask:
-        """A task was answered, but its worker holds the update: it stays open."""
+        """Note that a task's update is in its worker's partial sum: the task stays open."""
         opened = self._open[sequence]
         opened.group.left.remove(sequence)
         opened.group.in_partial_sums.add(sequence)
         return opened
 
     def invalidate_partial_sums(self, sequences: Sequence[int]) -> None:
-        """Deposits were lost: these tasks are to be answered again."""
+        """A worker's partial sum was lost: the tasks in it are to be done again."""
         for sequence in sequences:
-            order = self._open[sequence].group
-            order.in_partial_sums.remove(sequence)
-            order.left.add(sequence)
-            order.requeued.add(sequence)
+            group = self._open[sequence].group
+            group.in_partial_sums.remove(sequence)
+            group.left.add(sequence)
+            group.requeued.add(sequence)
 
     def close(self, sequence: int) -> OpenTask:
-        """A task is over."""
+        """Remove a task that is done or cancelled."""
         closed = self._open.pop(sequence)
         closed.group.left.discard(sequence)
         closed.group.in_partial_sums.discard(sequence)
@@ -133,6 +133,6 @@ class TaskGroups:
         return closed
 
     def close_all(self) -> None:
-        """No task is wanted any more."""
+        """Remove all tasks."""
         for sequence in list(self._open):
             self.close(sequence)

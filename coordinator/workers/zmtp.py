@@ -1,6 +1,6 @@
-"""What ZMTP shows of a connection whose content is sealed: a greeting, commands, and how long frames are.
+"""The parts of ZMTP that an encrypted connection shows: a greeting, commands, and lengths of frames.
 
-ZMTP 3.1 (https://rfc.zeromq.org/spec/37) with CURVE (https://rfc.zeromq.org/spec/26). Bytes in, lengths out: never a
+ZMTP 3.1 (https://rfc.zeromq.org/spec/37) with CURVE (https://rfc.zeromq.org/spec/26). Bytes in, lengths out. Never a
 socket.
 """
 
@@ -12,19 +12,19 @@ GREETING_NBYTES, SIGNATURE_NBYTES = 64, 10
 LONG, COMMAND = 2, 4
 """Flags of a frame: its length takes eight bytes; it is a command."""
 MAX_COMMAND_NBYTES = 4096
-"""Of one command before a key is known; CURVE's have 200 and about 260 bytes."""
+"""Longest command before a key is known; CURVE's have 200 and about 260 bytes."""
 COMMANDS = 2
-"""That a client sends before its key is known: HELLO and INITIATE."""
+"""Number of commands that a client sends before its key is known: HELLO and INITIATE."""
 READY = b"\x05READY"
-"""How the server's answer to an allowed key begins; ERROR is the other one."""
+"""First bytes of the server's reply to an allowed key; to any other it is ERROR."""
 SEALED_NBYTES = 33
-"""What CURVE adds to a frame: name, nonce and authenticator of a MESSAGE command, and the frame's own flags."""
+"""Bytes that CURVE adds to a frame: name, nonce and authenticator of a MESSAGE command, and the frame's own flags."""
 RECORD_NBYTES = 64
-"""What libzmq keeps of a frame beside its bytes, of which there may be none."""
+"""Bytes of libzmq's record of a frame, beside its content, which may be empty."""
 
 
 class RefusedError(Exception):
-    """Bytes that no worker sends; the text says what is wrong with them."""
+    """Bytes that no worker sends; the text has the reason."""
 
 
 class FrameHead(NamedTuple):
@@ -45,7 +45,7 @@ class Frames:
         self._nbytes: int | None = None
 
     def feed(self, data: bytes) -> list[FrameHead]:
-        """The next bytes; the frames of which the first bytes are known by now."""
+        """Take the next bytes; returns the frames whose first bytes are complete now."""
         at, begun = 0, []
         while at < len(data):
             if self._skip:
@@ -70,69 +70,69 @@ class Frames:
 
 
 class Handshake:
-    """What a client sends before its key is known."""
+    """The bytes that a client sends before its key is known."""
 
     def __init__(self) -> None:
-        self._came = bytearray()
+        self._received = bytearray()
         self._greeted = 0
         self._commands = 0
 
     @property
     def is_over(self) -> bool:
-        """Whether the command has passed that brings the key."""
+        """Whether the command that contains the key has passed."""
         return self._commands == COMMANDS
 
     def feed(self, data: bytes) -> bytes:
-        """The next bytes; those that may pass: of the greeting as it comes, and at most one whole command.
+        """Take the next bytes; returns those that may pass: any part of the greeting, or one whole command.
 
-        `RefusedError` for anything else. Feed nothing to see whether there is another command.
+        `RefusedError` for anything else. Empty ``data`` gives the next command, if it is complete.
         """
-        self._came += data
+        self._received += data
         if self._greeted < GREETING_NBYTES:
             return self._greeting()
         return self._command()
 
     def _greeting(self) -> bytes:
-        if self._came and not self._greeted and self._came[0] != 0xFF:
+        if self._received and not self._greeted and self._received[0] != 0xFF:
             raise RefusedError("it does not speak ZMTP")
-        if len(self._came) < SIGNATURE_NBYTES and not self._greeted:
+        if len(self._received) < SIGNATURE_NBYTES and not self._greeted:
             return b""
-        if not self._greeted and self._came[SIGNATURE_NBYTES - 1] != 0x7F:
+        if not self._greeted and self._received[SIGNATURE_NBYTES - 1] != 0x7F:
             raise RefusedError("it does not speak ZMTP")
         part = self._take(GREETING_NBYTES - self._greeted)
         self._greeted += len(part)
         return part
 
     def _command(self) -> bytes:
-        if self.is_over and self._came:
+        if self.is_over and self._received:
             raise RefusedError("it goes on before its key is known")
-        if len(self._came) < 2:
+        if len(self._received) < 2:
             return b""
-        is_long = bool(self._came[0] & LONG)
+        is_long = bool(self._received[0] & LONG)
         head = 9 if is_long else 2
-        if not self._came[0] & COMMAND:
+        if not self._received[0] & COMMAND:
             raise RefusedError("a message before its key is known")
-        if len(self._came) < head:
+        if len(self._received) < head:
             return b""
-        nbytes = int.from_bytes(self._came[1:head], "big")
+        nbytes = int.from_bytes(self._received[1:head], "big")
         if nbytes > MAX_COMMAND_NBYTES:
             raise RefusedError(f"a command of {nbytes} bytes before its key is known")
-        if len(self._came) < head + nbytes:
+        if len(self._received) < head + nbytes:
             return b""
         self._commands += 1
         return self._take(head + nbytes)
 
     def _take(self, nbytes: int) -> bytes:
-        part = bytes(self._came[:nbytes])
-        del self._came[:nbytes]
+        part = bytes(self._received[:nbytes])
+        del self._received[:nbytes]
         return part
 
 
 def cost(nbytes: int) -> int:
-    """What a message's part of so many bytes weighs on its way: sealed, in its frame, with libzmq's record of it."""
+    """Bytes counted for a part of a message: encrypted, in its frame, with libzmq's record of it."""
     return frame_cost(nbytes + SEALED_NBYTES)
 
 
 def frame_cost(nbytes: int) -> int:
-    """The same of a sealed frame, by its announced length."""
+    """Bytes counted for an encrypted frame of this announced length."""
     return nbytes + (9 if nbytes > 255 else 2) + RECORD_NBYTES

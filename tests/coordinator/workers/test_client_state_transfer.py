@@ -111,19 +111,19 @@ Said = list[tuple[messages.Message, int]]
 WRONG: dict[str, tuple[Callable[[messages.Update, int], Said], str]] = {
     "missing": (
         lambda update, n: [(update, n)],
-        "client 7, round 5, train: what its client keeps did not come ahead of the update",
+        "client 7, round 5, train: the client's state did not come ahead of the update",
     ),
     "another client's": (
         lambda update, n: [(replace(KEPT, client=8), n), (update, n)],
-        "what client 8 keeps does not answer: client 7, round 5, train",
+        "state of client 8 does not answer: client 7, round 5, train",
     ),
     "shape": (
         lambda update, n: [(replace(KEPT, payload=LONG), n), (update, n)],
-        "client 7, round 5, train: the client keeps {'model': {'a': 3}} instead of {'model': {'a': 2}}",
+        "client 7, round 5, train: state of shapes {'model': {'a': 3}} instead of {'model': {'a': 2}}",
     ),
     "slot": (
         lambda update, n: [(replace(KEPT, payload={"other": AFTER["model"]}), n), (update, n)],
-        "client 7, round 5, train: the client keeps {'other': {'a': 2}} instead of {'model': {'a': 2}}",
+        "client 7, round 5, train: state of shapes {'other': {'a': 2}} instead of {'model': {'a': 2}}",
     ),
     "another task's": (lambda update, n: [(KEPT, n + 1), (update, n)], "task 2 is not assigned to it"),
     "no task's": (lambda update, n: [(KEPT, 0), (update, n)], "task 0 is not assigned to it"),
@@ -138,7 +138,7 @@ WRONG: dict[str, tuple[Callable[[messages.Update, int], Said], str]] = {
     ),
     "too late": (
         lambda update, n: [(update, n), (KEPT, n)],
-        "client 7, round 5, train: what its client keeps did not come ahead of the update",
+        "client 7, round 5, train: the client's state did not come ahead of the update",
     ),
     "ahead of another update": (
         lambda update, n: [(KEPT, n), (update, n + 1)],
@@ -213,7 +213,7 @@ def test_what_nobody_asked_for_is_refused(listening: Opener, folder: Path) -> No
         with Guest(host.endpoint, ALICE) as eve:
             sequence, _ = eve.join().hear()
             eve.say(KEPT, sequence)
-            why = "what client 7 keeps, which nobody asked for: client 7, round 5, train"
+            why = "state of client 7, which was not requested: client 7, round 5, train"
             assert eve.hear()[1] == messages.Shutdown(f"its message was refused: from remote-1: {why}")
         with Guest(host.endpoint, ALICE, "remote-2") as alice:
             alice.join().serve(1)
@@ -304,7 +304,7 @@ def test_a_file_that_cannot_be_read_ends_the_run_by_its_name(
         with pytest.raises(PoolError) as error:
             host.pool.submit([keeping(folder)], lambda task, reply: None).wait()
         may_leave.set()
-    where = f"client 7, round 5, train: what the client has kept cannot be read: {folder / 'before'}: "
+    where = f"client 7, round 5, train: the client's state cannot be read: {folder / 'before'}: "
     assert str(error.value).startswith(where)
 
 
@@ -314,7 +314,7 @@ def test_a_disk_that_refuses_ends_the_run_by_the_files_name(listening: Opener, f
     with Guest(host.endpoint, ALICE) as alice, meanwhile(alice.do), pytest.raises(PoolError) as error:
         host.pool.submit([task], lambda task, reply: heard.append(reply)).wait()
     assert str(error.value) == (
-        f"client 7, round 5, train: what the client keeps cannot be written: {task.state_out}: File exists"
+        f"client 7, round 5, train: the client's state cannot be written: {task.state_out}: File exists"
     )
     assert heard == []
 

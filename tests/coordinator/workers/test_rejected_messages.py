@@ -93,7 +93,7 @@ WRONG: dict[str, tuple[Callable[[messages.Update, int], list[tuple[messages.Mess
     "twice": (lambda update, n: [(update, n), (update, n)], "task 1 is not assigned to it"),
     "given up": (lambda update, n: [(messages.Pong(), n)], "task 1 was given up, but nobody cancelled it"),
     "a failure of another": (lambda update, n: [(messages.Error("E", ""), 9)], "task 9 is not assigned to it"),
-    "sums": (lambda update, n: [(messages.PartialSum(5, 1, {}), 0)], "sums that nobody asked for"),
+    "sums": (lambda update, n: [(messages.PartialSum(5, 1, {}), 0)], "sums that were not requested"),
     "what its client keeps": (
         lambda update, n: [(messages.ClientState(1, payload()), n)],
         "a ClientState of a worker that reaches the files of the run",

@@ -277,7 +277,7 @@ def test_a_router_socket_that_is_never_silent_does_not_hide_who_is_gone(
         )
         poll = poller.poll
         monkeypatch.setattr(poller, "poll", lambda timeout: [*poll(timeout), (router_socket.router, zmq.POLLIN)])
-        host.pool._sender.dismiss(host.pool._registry[1], "enough of it")
+        host.pool._sender.end(host.pool._registry[1], "enough of it")
         os.kill(int(host.of("worker_started")[0].removeprefix("pid ")), signal.SIGKILL)
         host.until(lambda: len(host.of("worker_died")) == 2)
         assert host.pool.refused > 100

@@ -434,7 +434,7 @@ def test_three_deaths_in_a_row_over_giving_sums_away_end_the_run() -> None:
         assert scheduler.collect([1]) == [RequestPartial(worker, 1)]
         ended = scheduler.died(worker, "SIGKILL")
         scheduler.ready(worker + 1)
-    reason = "3 workers in a row ended before they had given their sums away; the last: SIGKILL"
+    reason = "3 workers in a row ended before they had sent their sums; the last: SIGKILL"
     assert ended == [InvalidatePartial(2, (1,), "SIGKILL"), Abort(2, reason), StartWorker(3)]
 
 

@@ -67,15 +67,15 @@ def test_no_name_that_came_is_a_path(remote_worker: Listener, tmp_path: Path) ->
 def test_a_task_and_what_came_ahead_of_it_must_belong_together(remote_worker: Listener) -> None:
     """Whatever is refused fails as a task, and the next is served from what came with it."""
     asked, plain = codec.Envelope(remote_worker.identity, 7, "before"), codec.Envelope(remote_worker.identity, 7)
-    lacking, other = "what its client has kept did not come ahead of it", "has kept came ahead of another task"
+    lacking, other = "the client's state did not come ahead of it", "came ahead of another task"
     ahead = messages.ClientState(2, kept(1.0))
     wrong: list[tuple[str, list[tuple[messages.Message, codec.Envelope]]]] = [
         (lacking, [(TASK, asked)]),
         (lacking, [(ahead, asked), (messages.Cancel(), plain), (TASK, asked)]),
-        (f"what client 3 {other}", [(messages.ClientState(3, kept(1.0)), asked), (TASK, asked)]),
-        (f"what client 2 {other}", [(ahead, codec.Envelope(remote_worker.identity, 6)), (TASK, asked)]),
-        (f"what client 2 {other}", [(ahead, asked), (TASK, plain)]),
-        (f"what client 2 {other}", [(ahead, asked), (messages.Describe(True), plain)]),
+        (f"the state of client 3 {other}", [(messages.ClientState(3, kept(1.0)), asked), (TASK, asked)]),
+        (f"the state of client 2 {other}", [(ahead, codec.Envelope(remote_worker.identity, 6)), (TASK, asked)]),
+        (f"the state of client 2 {other}", [(ahead, asked), (TASK, plain)]),
+        (f"the state of client 2 {other}", [(ahead, asked), (messages.Describe(True), plain)]),
     ]
     for reason, said in wrong:
         for message, envelope in said:
@@ -97,7 +97,7 @@ def test_what_is_damaged_is_refused_and_its_task_not_done_without_it(remote_work
     ]
     assert texts == [
         "entry model/a: the checksum does not fit the frame",
-        "what its client has kept did not come ahead of it",
+        "the client's state did not come ahead of it",
     ]
 
 
