@@ -13,15 +13,15 @@ unused.
 
 *Envelope* (not charged). What only the transport needs; see `Envelope`.
 
-``train`` and ``evaluate`` travel as envelope + header alone. The frames their entries name travel ahead of them in a
-``blocks`` message, each version once per worker, and are found again by version. All other messages bring their frames,
-of float32 numbers but for the arrays of ``described`` and for ``sums``, which are int64.
+``train`` and ``evaluate`` travel as envelope + header alone. The frames that their entries name are sent ahead of them
+in a ``blocks`` message, each version once per worker, and are found again by version. All other messages have their
+frames, of float32 numbers but for the arrays of ``described`` and for ``sums``, which are int64.
 
-``kept`` (not charged) is what a client keeps between its visits, for remote workers: workers on other machines, which
-do not reach the files that an envelope names. It has the sequence of the task that it belongs to. Where the envelope of
-a task names a file to read, a kept goes right ahead of the task; where it names one to write, a kept comes right ahead
-of the update, and is on the coordinator's disk before anybody hears of that update. To a remote worker these names are
-mere signs that there is something to read or to write. Every frame of a kept has its checksum.
+``kept`` (not charged) is client state, for remote workers, which do not reach the files that an envelope names. It has
+the sequence of its task. If the envelope of a task names a file to read, a kept is sent right ahead of the task; if it
+names one to write, a kept is sent right ahead of the update, and is on the coordinator's disk before that update is
+handled. For a remote worker these names only say that there is a state to read or to write. Every frame of a kept has
+its checksum.
 
     worker                         coordinator
     hello                     ->
@@ -31,35 +31,34 @@ mere signs that there is something to read or to write. Every frame of a kept ha
     described | [kept] update | score | error   ->
                               <-   collect
     sums | error              ->
-                              <-   cancel (with a task's sequence): it is not wanted any more
-    pong (with the task's sequence: it is not in hand any more)   ->
+                              <-   cancel (with a task's sequence)
+    pong (with the task's sequence: it is not queued any more)   ->
                               <-   bye
 
-A hello and its welcome bear no run id (`edge.protocol.messages.NO_RUN`), since a worker learns from the job which run
-it serves.
+A hello and its welcome have no run id (`edge.protocol.messages.NO_RUN`), since a worker learns the run from the job.
 
-A worker may be sent further tasks before it has answered the first: it has several in hand, does one after another in
-the order in which they came, and reads what has come meanwhile after each. A bye ends it at once.
+A worker may be sent further tasks before it has answered the first. It does them in the order in which they came, and
+reads new messages after each task. A bye ends it at once.
 
-A train whose envelope gives the client a share in the round's mean is answered by an update without vectors: the worker
-has added them to its sums of that round (`edge.protocol.fixed_point`), which it gives away, and forgets, when a collect
-asks for them; it holds those of one round at a time. An update that cannot be added comes whole. A collect belongs to
-no task, and waits its turn behind those in hand.
+If the envelope of a train has an aggregation weight, the answer is an update without vectors: the worker has added them
+to its partial sum of that round (`edge.protocol.fixed_point`), which it sends, and empties, after a collect. It has the
+sum of one round at a time. An update that cannot be added is sent whole. A collect belongs to no task, and is queued
+behind the tasks.
 
-An error of the kind OutOfMemoryError may cost the worker its place: it is ended, and the envelopes of later tasks tell
-the others that it has left.
+After an error of the kind OutOfMemoryError a worker may be retired; the envelopes of later tasks tell the others its
+slot.
 
-Whatever does not fit (size, type, range, length against frame, run id, missing or extra field) is a `WireError`: the
-message is refused, counted, and logged with its reason, though not more than one a second, and changes nothing. A
-worker answers it with an error of the kind WireError, with the message's sequence if that could be read, so that a task
-which was not understood fails instead of being waited for. A coordinator passes a stranger's message over, and ends a
-worker whose message was refused, as one that answers what it was not asked, or twice; its tasks go on elsewhere. A
-worker of ours is ended as a process, one on another machine by a bye that says why. So is a remote worker whose kept
-nobody asked for, holds other vectors than the client keeps where these are known, or is not followed by its update; and
-one whose update comes without it. What a frame holds is not checked, unless its entry has a checksum.
+A message that is invalid (size, type, range, length against frame, run id, missing or extra field) is a `WireError`: it
+is refused, counted, and logged with its reason, at most once a second, and changes nothing. A worker answers it with an
+error of the kind WireError, with the message's sequence if that could be read, so that its task fails and is not waited
+for. A coordinator ignores messages of unknown senders, and ends a worker whose message was refused, or that answers a
+task which is not assigned to it, or answers twice; its tasks are requeued. A local worker's process is ended, a remote
+worker gets a bye with the reason. So does a remote worker whose kept was not requested, has other vectors than the
+client keeps, or is not followed by its update; and one whose update comes without it. The content of a frame is checked
+only if its entry has a checksum.
 
 `encode` gives the header and frames of a message, `train_nbytes` and `update_nbytes` their length before a message
-exists; `decode` gives a message, or raises the reason why the frames are none.
+exists; `decode` gives the message of a header and frames, or raises a `WireError`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What worker and coordinator say to each other, and which values each message may hold. Never how it is encoded.
+"""The messages between worker and coordinator, and the values that each may have. Never their encoding.
 
-Who says what when, and how it travels, stands in `edge.protocol.codec`.
+Their order and encoding are in `edge.protocol.codec`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ Totals = dict[str, dict[str, NDArray[np.int64]]]
 """slot -> key -> sum of clients' vectors, in the units of `edge.protocol.fixed_point`"""
 
 NO_RUN = ""
-"""The run id of a hello and of the welcome that answers it: until then a worker may not know which run it joins."""
+"""The run id of a hello and of its welcome: a worker learns the run from the welcome."""
 MAX_ERROR_TEXT = 4000
-"""Characters of an `Error`, and of why a `Shutdown` is said: each becomes a line of the record, here or there."""
+"""Characters of an `Error`, and of the reason of a `Shutdown`: each becomes a line of a log."""
 GLOBAL = -1
 """The client number of an `Evaluate` on the global test set."""
 
 
 class WireError(ValueError):
-    """A message that does not follow the protocol; the text says how."""
+    """A message that does not follow the protocol; the text has the reason."""
 
 
 def reject(what: str, value: object) -> NoReturn:
@@ -38,12 +38,12 @@ def reject(what: str, value: object) -> NoReturn:
 
 
 def printable(text: str, most: int) -> str:
-    """At most so many characters of what a stranger may have written, on one line and without control characters."""
+    """At most ``most`` characters of a text from another machine, on one line and without control characters."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text[:most])
 
 
 def expect(fits: bool, what: str, value: object) -> None:
-    """WireError unless it fits."""
+    """WireError that names the value, unless ``fits``."""
     if not fits:
         reject(what, value)
 
@@ -55,24 +55,24 @@ class Hello:
 
 @dataclass(frozen=True)
 class Welcome:
-    """What the worker is to serve."""
+    """The answer to `Hello`: the job of the run."""
 
     job: Job
 
 
 @dataclass(frozen=True)
 class Ping:
-    """Asks for a `Pong` from the worker's main loop."""
+    """Requests a `Pong` from the worker's main loop."""
 
 
 @dataclass(frozen=True)
 class Pong:
-    """The answer to a ping, with sequence 0; or to a cancel, with its sequence: that task is not in hand any more."""
+    """The answer to a ping, with sequence 0; or to a cancel, with its sequence: that task is not queued any more."""
 
 
 @dataclass(frozen=True)
 class Describe:
-    """Asks for `Described`."""
+    """Requests `Described`."""
 
     data: bool
     """Whether to open the data set, or describe the model alone."""
@@ -80,7 +80,7 @@ class Describe:
 
 @dataclass(frozen=True)
 class Described:
-    """The description and the initial vectors."""
+    """The profile of model and data, and the initial vectors."""
 
     description: ModelProfile
     payload: Payload
@@ -88,17 +88,17 @@ class Described:
 
 @dataclass(frozen=True)
 class Tensors:
-    """Vectors for the worker to hold, by version, until an envelope says to forget them."""
+    """Vectors for the worker's cache, by version, until an envelope evicts them."""
 
     vectors: tuple[Vector, ...]
 
 
 @dataclass(frozen=True)
 class ClientState:
-    """What a client keeps between its visits, where a worker does not reach the files that hold it. Not charged.
+    """Client state to or from a worker that does not reach the files of the run. Not charged.
 
-    It goes right ahead of the task that needs it, and comes right ahead of the update of the visit that left it, each
-    time with that task's sequence.
+    It is sent right ahead of the task that needs it, and right ahead of the update of the visit that changed it, with
+    that task's sequence.
     """
 
     client: int
@@ -113,7 +113,7 @@ class ClientState:
 
 @dataclass(frozen=True)
 class Train:
-    """One visit to one client. Charged."""
+    """One visit of one client. Charged."""
 
     client: int
     round: int
@@ -137,9 +137,9 @@ class Update:
     numbers: Mapping[str, float]
     """What the visit measured, by name (losses, samples, steps)."""
     payload: Payload
-    """Empty where the worker has added the vectors to its sums."""
+    """Empty if the worker has added the vectors to its partial sum."""
     by: str = field(default="", compare=False)
-    """Where it was trained, if that is not a worker of the run's own machine. It does not travel."""
+    """The remote worker that trained it; empty for a local one. It does not travel."""
 
     def __post_init__(self) -> None:
         expect(self.client >= 0, "update: client", self.client)
@@ -148,7 +148,7 @@ class Update:
 
 @dataclass(frozen=True)
 class FetchPartial:
-    """Asks a worker for what it has added up of the updates of a round."""
+    """Requests a worker's partial sum of a round."""
 
     round: int
 
@@ -158,11 +158,11 @@ class FetchPartial:
 
 @dataclass(frozen=True)
 class PartialSum:
-    """The answer to `FetchPartial`; the worker has forgotten them."""
+    """The answer to `FetchPartial`, which empties the worker's sum."""
 
     round: int
     clients: int
-    """How many updates are in them; 0 if the worker held none of that round."""
+    """Number of updates in it; 0 if the worker has none of that round."""
     totals: Totals
 
     def __post_init__(self) -> None:
@@ -210,7 +210,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Cancel:
-    """A task in hand is not wanted any more; a `Pong` with its sequence answers it."""
+    """Cancels a task; a `Pong` with its sequence answers it."""
 
 
 @dataclass(frozen=True)
@@ -228,10 +228,10 @@ class Error:
 
 @dataclass(frozen=True)
 class Shutdown:
-    """The worker may go."""
+    """Ends the worker."""
 
     why: str = ""
-    """Why it is sent away before the end of the run, for those whose processes the coordinator cannot end."""
+    """Why a remote worker, whose process the coordinator cannot end, is dismissed before the end of the run."""
 
     def __post_init__(self) -> None:
         expect(len(self.why) <= MAX_ERROR_TEXT, "bye: characters", len(self.why))

@@ -1,7 +1,7 @@
-"""A worker's connection to the coordinator: messages that were checked, and the blocks that came over it.
+"""A worker's connection to the coordinator: messages that were checked, and the cache of blocks that came over it.
 
-Long buffers are handed over, not copied: the vectors of a reply may be views of what the next task overwrites, such as
-the model's own flat vector. They stay untouched until that task begins, which waits for them to have been written out.
+Long buffers are sent without a copy: the vectors of a reply may be views of memory that the next task overwrites, such
+as the model's own flat vector. So the next task waits until they have been written out.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from edge.runtime.keys import KeyPair
 from edge.runtime.log import log
 
 HIGH_WATER = 320
-"""Messages queued per direction; a coordinator has no more under way to one worker (`HIGH_WATER` of its pool)."""
+"""Messages queued per direction; a coordinator sends no more to one worker (`HIGH_WATER` of its sockets)."""
 COPY_NBYTES = 1 << 18
-"""Shorter vectors are copied after all: hearing that libzmq is done with a buffer takes longer. A visit that sends ten
+"""Shorter vectors are copied: libzmq's notice that it is done with a buffer takes longer. A visit that sends ten
 vectors of 248 kB in all costs the worker 0.26 ms instead of 0.32 ms."""
 MAX_REASON = 400
-"""Characters of why a message was refused."""
+"""Characters of the reason for which a message was refused."""
 REFUSAL_SECONDS = 1.0
-"""Between two lines of the log on messages that were refused."""
+"""Between two lines of the log about refused messages."""
 COMES_DOWN = (
     messages.Welcome
     | messages.Ping
@@ -54,7 +54,7 @@ EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HAND
 
 @dataclass(frozen=True)
 class Credentials:
-    """By which a worker and a coordinator on different machines know each other."""
+    """The keys by which a worker and a coordinator on different machines authenticate each other."""
 
     own: KeyPair
     server: bytes
@@ -62,7 +62,7 @@ class Credentials:
 
 
 class CoordinatorConnection:
-    """The connection to the coordinator, and the blocks that came over it."""
+    """The connection to the coordinator, and the cache of blocks."""
 
     def __init__(
         self,
@@ -75,14 +75,14 @@ class CoordinatorConnection:
     ) -> None:
         """``lost``: called in a side thread with the reason, once, when the connection is lost or refused.
 
-        ``welcome_seconds``: how long to wait for an answer. A coordinator that has started this worker may be busy.
+        ``welcome_seconds``: limit for the welcome; none for a local worker, whose coordinator may be busy.
         """
         self._identity, self._run_id = identity, messages.NO_RUN
         self._welcome_seconds = welcome_seconds
-        self._held: dict[bytes, Vector] = {}
+        self._cached: dict[bytes, Vector] = {}
         self._refused, self._logged_at = 0, -REFUSAL_SECONDS
-        self._under_way: list[zmq.MessageTracker] = []
-        self.bye: messages.Shutdown | None = None
+        self._unsent: list[zmq.MessageTracker] = []
+        self.shutdown: messages.Shutdown | None = None
         self._socket = zmq.Context(io_threads=1).socket(zmq.DEALER)
         self._socket.setsockopt(zmq.IDENTITY, identity.encode())
         self._socket.copy_threshold = COPY_NBYTES
@@ -101,7 +101,7 @@ class CoordinatorConnection:
         self._socket.connect(endpoint)
 
     def welcome(self) -> Job:
-        """Greet, and wait for the job; zmq.Again if none comes."""
+        """Send the hello, and wait for the job; zmq.Again if none comes."""
         self.send(messages.Hello())
         deadline = time.monotonic() + self._welcome_seconds
         while True:
@@ -114,26 +114,28 @@ class CoordinatorConnection:
             if time.monotonic() >= deadline:
                 raise zmq.Again
 
-    def send(self, message: messages.Message, sequence: int = 0, wall_seconds: float = 0.0, note: str = "") -> None:
-        """Send; the vectors of the message must not be written to until `settle` has returned."""
+    def send(
+        self, message: messages.Message, sequence: int = 0, wall_seconds: float = 0.0, telemetry: str = ""
+    ) -> None:
+        """Send a message; its vectors must not be overwritten until `settle` has returned."""
         encoded = codec.encode(message, self._run_id)
-        envelope = codec.Envelope(self._identity, sequence, wall_seconds=wall_seconds, telemetry=note).pack()
+        envelope = codec.Envelope(self._identity, sequence, wall_seconds=wall_seconds, telemetry=telemetry).pack()
         parts: list[bytes | memoryview] = [envelope, encoded.header, *encoded.frames]
-        more = [zmq.SNDMORE] * (len(parts) - 1) + [zmq.Flag(0)]
-        # send_multipart would give the tracker of the last part alone
-        trackers = [self._socket.send(*part, copy=False, track=True) for part in zip(parts, more, strict=True)]
-        self._under_way += [tracker for tracker in trackers if not tracker.done]
+        flags = [zmq.SNDMORE] * (len(parts) - 1) + [zmq.Flag(0)]
+        # send_multipart would return the tracker of the last part alone
+        trackers = [self._socket.send(*part, copy=False, track=True) for part in zip(parts, flags, strict=True)]
+        self._unsent += [tracker for tracker in trackers if not tracker.done]
 
     def settle(self) -> None:
         """Wait until all vectors that were sent have been written out."""
-        for tracker in self._under_way:
+        for tracker in self._unsent:
             tracker.wait()
-        self._under_way.clear()
+        self._unsent.clear()
 
     def receive(self, wait: bool = True) -> tuple[codec.Envelope, messages.Message]:
-        """The next message that is not `Tensors`; zmq.Again if none has come and we do not ``wait``.
+        """The next message that is not `Tensors`; without ``wait``, zmq.Again if there is none.
 
-        A message that does not follow the protocol is refused.
+        Messages that do not follow the protocol are refused.
         """
         while True:
             parts = self._socket.recv_multipart(zmq.Flag(0) if wait else zmq.NOBLOCK, copy=False)
@@ -145,28 +147,25 @@ class CoordinatorConnection:
                 self.refuse(envelope.sequence if envelope else 0, str(error))
                 continue
             if isinstance(message, messages.Shutdown):
-                self.bye = message
+                self.shutdown = message
             if not isinstance(message, messages.Tensors):
                 return envelope, message
-            self._held.update((vector.version, vector) for vector in message.vectors)
+            self._cached.update((vector.version, vector) for vector in message.vectors)
 
     def close(self) -> None:
-        """Close the connection; what has not been sent by now never is."""
+        """Close the connection; queued messages are dropped."""
         self._socket.disable_monitor()
         self._socket.close(0)
 
-    def last_bye(self) -> messages.Shutdown | None:
-        """The bye among all that has come, if there is one; of a connection that is lost, nothing else is of use."""
+    def last_shutdown(self) -> messages.Shutdown | None:
+        """The `Shutdown` among the messages that have come over a connection that is lost, if there is one."""
         with suppress(zmq.Again):
-            while self.bye is None:
+            while self.shutdown is None:
                 self.receive(wait=False)
-        return self.bye
+        return self.shutdown
 
     def refuse(self, sequence: int, reason: str) -> None:
-        """Pass a message over: each is answered with an `Error`, and one a second is logged.
-
-        What it was a part of fails then, instead of being waited for in vain.
-        """
+        """Answer an invalid message with an `Error`, so that its task fails and is not waited for; log one a second."""
         self._refused += 1
         reason = messages.printable(reason, MAX_REASON)
         if time.monotonic() >= self._logged_at + REFUSAL_SECONDS:
@@ -183,18 +182,18 @@ class CoordinatorConnection:
         return envelope, *parts[1:]
 
     def _message(self, envelope: codec.Envelope, rest: Sequence[memoryview]) -> messages.Message:
-        message = codec.decode(rest[0], rest[1:], self._run_id, self._held)
+        message = codec.decode(rest[0], rest[1:], self._run_id, self._cached)
         if not isinstance(message, COMES_DOWN):
             raise messages.WireError(f"a worker has no use for a {type(message).__name__}")
         if isinstance(message, NUMBERED) != (envelope.sequence > 0):
             raise messages.WireError(f"a {type(message).__name__} with the number {envelope.sequence}")
         for version in envelope.evict:
-            self._held.pop(version, None)
+            self._cached.pop(version, None)
         return message
 
 
 def _watch(monitor: zmq.Socket[bytes], lost: Callable[[str], None]) -> None:
-    """Wait for the end of a connection, and say what it was."""
+    """Wait for the end of a connection, and call ``lost`` with the reason."""
     reason = NOT_LET_IN
     while (event := recv_monitor_message(monitor)["event"]) == zmq.EVENT_HANDSHAKE_SUCCEEDED:
         reason = GONE

@@ -46,7 +46,7 @@ _STDIN, _STDOUT, _STDERR = 0, 1, 2
 
 
 class ForkServer:
-    """The workers that live, and those that were told to end."""
+    """The workers that are alive, and those that are ending."""
 
     def __init__(self, wakeup: int) -> None:
         self._wakeup = wakeup
@@ -56,26 +56,26 @@ class ForkServer:
         self._pid = os.getpid()
 
     def serve(self) -> None:
-        """Until stdin ends and no worker lives."""
+        """Handle requests until stdin ends and no worker is alive."""
         pending, is_open = b"", True
         while is_open or self._living:
-            readable, _, _ = select.select([self._wakeup, *([_STDIN] if is_open else [])], [], [], self._patience())
+            readable, _, _ = select.select([self._wakeup, *([_STDIN] if is_open else [])], [], [], self._timeout())
             if self._wakeup in readable:
                 os.read(self._wakeup, 4096)
             if _STDIN in readable:
                 received = os.read(_STDIN, 1 << 16)
                 *lines, pending = (pending + received).split(b"\n")
                 for line in lines:
-                    self._obey(json.loads(line))
+                    self._handle(json.loads(line))
                 if not received:
                     is_open = False
                     self._end(list(self._living))
-            self._kill_the_late()
+            self._kill_overdue()
             self._reap()
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _obey(self, request: dict[str, Any]) -> None:
+    def _handle(self, request: dict[str, Any]) -> None:
         if "end" in request:
             self._end(request["end"])
         elif "folder" in request:
@@ -87,19 +87,19 @@ class ForkServer:
         try:
             output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
         except OSError as error:
-            _say({"failed": name, "reason": f"{log}: {error.strerror}"})
+            _answer({"failed": name, "reason": f"{log}: {error.strerror}"})
             return
         try:
             pid = os.fork()
             if pid == 0:
-                _live(argv, output, self._pid)
+                _run_worker(argv, output, self._pid)
         except OSError as error:
-            _say({"failed": name, "reason": f"fork: {error.strerror}"})
+            _answer({"failed": name, "reason": f"fork: {error.strerror}"})
             return
         finally:
             os.close(output)
         self._living[name] = pid
-        _say({"spawned": name, "pid": pid})
+        _answer({"spawned": name, "pid": pid})
 
     def _end(self, names: list[str]) -> None:
         for name in names:
@@ -107,12 +107,12 @@ class ForkServer:
                 os.kill(self._living[name], signal.SIGTERM)
                 self._ending[name] = time.monotonic() + GRACE_SECONDS
 
-    def _kill_the_late(self) -> None:
+    def _kill_overdue(self) -> None:
         for name, deadline in self._ending.items():
             if deadline <= time.monotonic():
                 os.kill(self._living[name], signal.SIGKILL)
 
-    def _patience(self) -> float | None:
+    def _timeout(self) -> float | None:
         return max(0.0, min(self._ending.values()) - time.monotonic()) if self._ending else None
 
     def _reap(self) -> None:
@@ -121,17 +121,17 @@ class ForkServer:
             if ended:
                 del self._living[name]
                 self._ending.pop(name, None)
-                _say({"exited": name, "status": os.waitstatus_to_exitcode(status)})
+                _answer({"exited": name, "status": os.waitstatus_to_exitcode(status)})
 
 
-def _say(answer: dict[str, object]) -> None:
-    # a coordinator that is gone hears nothing; the end of stdin says so too, and there the workers are ended
+def _answer(answer: dict[str, object]) -> None:
+    # stdin ends as well when the coordinator does, and workers are ended then
     with contextlib.suppress(BrokenPipeError):
         os.write(_STDOUT, json.dumps(answer).encode() + b"\n")
 
 
-def _live(argv: list[str], output: int, parent: int) -> NoReturn:
-    """A worker's whole life, in the forked process; ``output``: its log, an open file."""
+def _run_worker(argv: list[str], output: int, parent: int) -> NoReturn:
+    """Run a worker in the forked process, to its end; ``output``: descriptor of its log."""
     status = 1
     try:
         _die_with(parent)
@@ -145,14 +145,14 @@ def _live(argv: list[str], output: int, parent: int) -> NoReturn:
     except BaseException:
         log_error()
     finally:
-        # not sys.exit: what the fork server has registered to run at its own exit is not for its children to run
+        # not sys.exit, which would run the exit handlers of the fork server
         with contextlib.suppress(OSError):
             sys.stdout.flush()
         os._exit(status)
 
 
 def _die_with(parent: int) -> None:
-    """Ask the kernel for SIGKILL when the parent dies; if it died before we asked, end now."""
+    """Have the kernel send SIGKILL when the parent dies; exit if it is dead already."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
@@ -161,7 +161,7 @@ def _die_with(parent: int) -> None:
 
 
 def main(modules: list[str]) -> None:
-    """Import, then serve."""
+    """Import the modules, then serve."""
     for module in modules:
         importlib.import_module(module)
     wakeup, signalled = os.pipe()
@@ -169,7 +169,7 @@ def main(modules: list[str]) -> None:
     os.set_blocking(signalled, False)
     signal.signal(signal.SIGCHLD, lambda signum, frame: None)
     signal.set_wakeup_fd(signalled)
-    gc.freeze()  # what is shared with the children stays out of their collections, so its pages stay shared
+    gc.freeze()  # keeps objects out of the children's collections, so that their pages stay shared
     ForkServer(wakeup).serve()
 
 

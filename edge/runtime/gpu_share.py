@@ -1,11 +1,11 @@
-"""Many workers on a few GPUs: which of them a worker is on, and how much of its memory it may take.
+"""Many workers on a few GPUs: the GPU of each worker, and the fraction of its memory that the worker may use.
 
-Worker 0 is on the first GPU, worker 1 on the second, and so on in turns. Those on one GPU have equal shares of its
-memory, beyond which torch's allocator raises `torch.OutOfMemoryError` instead of taking what is the others'. A worker
-whose visit does not fit in its share leaves, and the shares of those that stay grow (`coordinator.workers.scheduler`).
+Worker 0 is on the first GPU, worker 1 on the second, and so on in turns. Workers of one GPU have equal fractions of its
+memory, beyond which torch's allocator raises `torch.OutOfMemoryError`. A worker whose visit does not fit retires, and
+the others' fractions grow (`coordinator.workers.scheduler`).
 
-All of this is called in the worker: CUDA does not survive a fork, so nothing here may run in the fork server. What
-needs a driver has been read against torch's documentation, and never been run.
+CUDA does not survive a fork, so nothing here may run in the fork server. Code that needs a driver has been written from
+torch's documentation, and never been run.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import torch
 from edge.protocol.config import Job
 
 DRIVER_SECONDS = 20.0
-"""Longest wait for ``nvidia-smi``, which takes seconds where many processes ask at once."""
+"""Longest wait for ``nvidia-smi``, which takes seconds if many processes call it at once."""
 MIB = 1 << 20
 
 
 def assign_gpu(device: str, worker: int, gpus: int) -> str:
-    """The device of one worker of many: ``cuda`` is all ``gpus`` in turns; any other device is meant as it is named.
+    """The device of one worker: for ``cuda``, one of all ``gpus`` in turns; any other device is returned as it is.
 
     ValueError if there is no such GPU.
     """
@@ -38,23 +38,23 @@ def assign_gpu(device: str, worker: int, gpus: int) -> str:
     return device if index else f"cuda:{worker % gpus}"
 
 
-def workers_on_same_gpu(job: Job, gone: Collection[int], gpus: int) -> int:
-    """How many workers are on the GPU of this one, itself among them; ``gone``: the slots of those that have left."""
-    own = assign_gpu(job.device, job.worker_slot, gpus)
-    others = set(range(job.workers)) - {job.worker_slot, *gone}
-    return 1 + sum(assign_gpu(job.device, other, gpus) == own for other in others)
+def workers_on_same_gpu(job: Job, retired_slots: Collection[int], gpus: int) -> int:
+    """Number of workers on the GPU of this one, itself included, without those that have retired."""
+    own_gpu = assign_gpu(job.device, job.worker_slot, gpus)
+    other_slots = set(range(job.workers)) - {job.worker_slot, *retired_slots}
+    return 1 + sum(assign_gpu(job.device, slot, gpus) == own_gpu for slot in other_slots)
 
 
 def process_nbytes(table: str, pid: int) -> int:
-    """GPU memory of a process by the driver's own table (lines of ``pid, MiB``); 0 if that does not say.
+    """GPU memory of a process from the driver's table (lines of ``pid, MiB``); 0 if it is not there.
 
-    In a container the driver may know the process by another number, or may not tell.
+    In a container the driver may know the process by another number, or not at all.
     """
     rows = [line.split(", ") for line in table.splitlines()]
     return sum(int(row[1]) * MIB for row in rows if len(row) == 2 and row[0] == str(pid) and row[1].isdecimal())
 
 
-def _ask_driver() -> str:
+def _driver_table() -> str:
     query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
     try:
         return subprocess.run(query, capture_output=True, text=True, check=True, timeout=DRIVER_SECONDS).stdout
@@ -63,40 +63,40 @@ def _ask_driver() -> str:
 
 
 class GpuShare:
-    """The GPU that a worker is on, and its share of it."""
+    """The GPU of a worker, and the fraction of its memory."""
 
     def __init__(self, job: Job) -> None:
         """ValueError if there is no such GPU."""
         self._job, self._count = job, torch.cuda.device_count()
         self.name = assign_gpu(job.device, job.worker_slot, self._count)
-        self._share = 0.0
+        self._fraction = 0.0
         self._context_nbytes = 0
         self._is_measured = False
 
-    def make_room(self, gone: Collection[int]) -> None:
-        """Before each task: take the share that is this worker's, now that others have left."""
-        share = 1.0 / workers_on_same_gpu(self._job, gone, self._count)
-        if share != self._share:
-            self._share = share
-            torch.cuda.empty_cache()  # in many small pieces, what was kept may be of no use to what did not fit
+    def update_limit(self, retired_slots: Collection[int]) -> None:
+        """Before each task: set the memory limit by the workers that have not retired."""
+        fraction = 1.0 / workers_on_same_gpu(self._job, retired_slots, self._count)
+        if fraction != self._fraction:
+            self._fraction = fraction
+            torch.cuda.empty_cache()  # cached pieces may be too small for the allocation that failed
             self._limit()
 
     def measure(self) -> str:
-        """After the first task, a line on what was measured, and the context's own memory comes off the share.
+        """After the first task: measure memory, and take the CUDA context off the limit; returns a line for the log.
 
-        Later: nothing, and "". The context, with the kernels that were loaded, lies outside of torch's allocator.
+        Later: no effect, and "". The context and the loaded kernels are outside of torch's allocator.
         """
         if self._is_measured:
             return ""
         self._is_measured = True
-        held = process_nbytes(_ask_driver(), os.getpid())
-        self._context_nbytes = max(0, held - torch.cuda.memory_reserved(self.name))
+        total = process_nbytes(_driver_table(), os.getpid())
+        self._context_nbytes = max(0, total - torch.cuda.memory_reserved(self.name))
         self._limit()
         reserved = torch.cuda.max_memory_reserved(self.name) // MIB
-        context = f"{self._context_nbytes // MIB} MiB context, " if held else ""
-        return f"{self.name}: {reserved} MiB reserved, {context}share {self._share:.2f}"
+        context = f"{self._context_nbytes // MIB} MiB context, " if total else ""
+        return f"{self.name}: {reserved} MiB reserved, {context}share {self._fraction:.2f}"
 
     def _limit(self) -> None:
         total = torch.cuda.get_device_properties(self.name).total_memory
-        fraction = max(0.0, self._share - self._context_nbytes / total)
+        fraction = max(0.0, self._fraction - self._context_nbytes / total)
         torch.cuda.set_per_process_memory_fraction(fraction, self.name)

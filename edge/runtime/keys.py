@@ -1,7 +1,7 @@
-"""Key pairs by which a run and the workers that join it know each other: made, kept in files, read. Never a socket.
+"""Files of the key pairs by which a run and its remote workers authenticate each other. Never a socket.
 
-They are CURVE pairs (https://rfc.zeromq.org/spec/26), each key 40 letters of Z85. ``NAME.key`` holds both halves and is
-for its owner alone; ``NAME.pub`` holds the public one and is for everybody else.
+They are CURVE pairs (https://rfc.zeromq.org/spec/26), each key 40 letters of Z85. ``NAME.key`` has both keys and is for
+its owner alone; ``NAME.pub`` has the public key and is for everybody else.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import zmq
 
 PRIVATE, PUBLIC = ".key", ".pub"
 OTHERS = 0o077
-"""Permission bits of a file that let others than its owner at it."""
+"""Permission bits of others than the owner."""
 MAX_NBYTES = 4096
-"""Longer files are no key files."""
+"""Longest key file."""
 
 
 class KeyFileError(ValueError):
@@ -26,7 +26,7 @@ class KeyFileError(ValueError):
 
 @dataclass(frozen=True)
 class KeyPair:
-    """Both halves, in Z85."""
+    """Public and secret key, in Z85."""
 
     public: bytes
     secret: bytes = field(repr=False)
@@ -67,7 +67,7 @@ def read_public(path: Path) -> bytes:
 
 
 def _write(path: Path, mode: int, title: str, keys: dict[str, bytes]) -> None:
-    # Never open to others, not even for a moment; and never what lies there already, nor what a link there points to.
+    # O_EXCL: with its mode from the beginning, and never over a file or a link that exists
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     lines = [f"# FedBR Edge, {title}", *(f'{half} = "{key.decode()}"' for half, key in keys.items())]
     with os.fdopen(handle, "w") as file:
@@ -83,7 +83,7 @@ def _read(path: Path, *halves: str) -> dict[str, bytes]:
         return {half: _key(found[half]) for half in halves}
     except OSError as error:
         raise KeyFileError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, zmq.ZMQError):  # of the encoding, of TOML, or of what stands in it
+    except (ValueError, zmq.ZMQError):  # of the encoding, of TOML, or of the keys
         what = "public key (NAME.pub)" if halves == ("public",) else "key pair (NAME.key)"
         raise KeyFileError(f"{path}: not a {what}, as `fedbr keys NAME` makes it") from None
 
@@ -92,5 +92,5 @@ def _key(text: object) -> bytes:
     if not isinstance(text, str):
         raise ValueError
     key = text.encode("ascii")
-    zmq.curve_public(key)  # raises for what is not 32 bytes in Z85: every other number has a public half
+    zmq.curve_public(key)  # raises for anything but 32 bytes in Z85
     return key

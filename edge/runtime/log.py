@@ -10,9 +10,9 @@ from edge.protocol.messages import MAX_ERROR_TEXT, printable
 
 
 def log(text: str) -> None:
-    """A line or more of this worker's log, without control characters that others may have sent.
+    """Write lines to this worker's log, without the control characters that a message may contain.
 
-    On a full disk it is not written, which must not hide what it tells of.
+    Errors of a full disk are ignored, so that they do not replace the error that is logged.
     """
     lines = (printable(line, MAX_ERROR_TEXT) for line in text.split("\n"))
     with suppress(OSError):
@@ -20,5 +20,5 @@ def log(text: str) -> None:
 
 
 def log_error() -> None:
-    """The traceback of the error that is being handled, as `log` would write it."""
+    """Write the traceback of the exception that is being handled to the log."""
     log(traceback.format_exc().rstrip())

@@ -1,10 +1,10 @@
 """A worker that joins a run on another machine: ``python -P -m edge.runtime.remote_worker``, which ``fedbr worker``
 becomes.
 
-It serves as any other worker does (`edge.runtime.worker`), from data and a cache of its own. Beforehand it makes sure
-that it would compute what the others do: on the same type of device, and from the same data. The coordinator can
-neither start nor end it, so it ends by itself: with a bye, when the connection is refused, when it is lost and does not
-come back, or by Ctrl-C.
+It serves as any other worker does (`edge.runtime.worker`), with data and a cache of its own. Beforehand it checks that
+it computes bit-identical results: on the same type of device, and from the same data. The coordinator can neither start
+nor end it, so it ends by itself: after a `Shutdown`, when the connection is refused, when it is lost and does not come
+back, or by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ HEARTBEAT_MS = 5000
 EXECUTOR = "edge.training.trainer:LocalTrainer"
 AUTO = "auto"
 GRACE_SECONDS = 1.0
-"""From a lost connection to the end of what goes on here: a bye that has just come is better read in peace."""
+"""From a lost connection to the interruption of the task: a `Shutdown` may have come just before."""
 RECONNECT_SECONDS = 5.0
-"""Between two tries to end what goes on: one that falls into a finaliser is lost."""
+"""Between two tries to interrupt the task: an exception in a finaliser is lost."""
 REJOIN_SECONDS = 0.5
-"""From a connection that was lost to the next."""
+"""From a lost connection to the next."""
 
 
 class JoinError(ValueError):
-    """Why this worker cannot serve the run."""
+    """This worker cannot serve the run; the text has the reason."""
 
 
 class _Lost(BaseException):
-    """The connection is lost: like a Ctrl-C, it ends a visit between two operations, wherever that is."""
+    """The connection is lost: raised between any two operations of a task, as Ctrl-C is."""
 
 
 def localized_job(job: Job, device: str, root: str | None, cache: str) -> Job:
-    """The job as it is done here, by the only worker of this machine; JoinError for a device of another type.
+    """The job with this machine's device and paths, for its only worker; JoinError for a device of another type.
 
     ``device``: as in `Job.device`, or ``auto`` for the type that the run computes on.
     """
     kind = job.device.partition(":")[0]
     device = kind if device == AUTO else device
     if device.partition(":")[0] != kind:
-        raise JoinError(f"--device {device}: the run computes on {job.device}, and other devices give other last bits")
+        raise JoinError(f"--device {device}: the run computes on {job.device}, and other devices are not bit-identical")
     return replace(job, device=device, cache=cache, data=replace(job.data, root=root), worker_slot=0, workers=1)
 
 
@@ -69,26 +69,26 @@ def join_run(
 ) -> int:
     """Join, serve, and leave; the exit code of ``fedbr worker``.
 
-    A run that was joined and is lost is tried again for ``wait_seconds``: it may have been stopped for a while, or be
-    taken up again.
+    After a run that was joined is lost, tries to join it again for ``wait_seconds``: it may have been stopped, or be
+    resumed.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    until, patience, first_why = float("-inf"), wait_seconds, ""
+    until, seconds, first_why = float("-inf"), wait_seconds, ""
     while True:
-        visit = _Visit(endpoint, credentials, patience)
+        session = _Session(endpoint, credentials, seconds)
         try:
-            why = visit.serve(lambda job: open_runner(job, localized_job(job, device, root, cache)))
+            why = session.serve(lambda job: open_runner(job, localized_job(job, device, root, cache)))
         except KeyboardInterrupt:
             _say("stopped")
             return STOPPED
-        if not visit.is_lost:
+        if not session.is_lost:
             first_why = ""
             break
-        if visit.has_joined:
+        if session.has_joined:
             _say(f"{endpoint}: {why}; trying again for {wait_seconds:g} s")
             until, first_why = time.monotonic() + wait_seconds, why
-        patience = until - time.monotonic() - REJOIN_SECONDS
-        if patience <= 0:
+        seconds = until - time.monotonic() - REJOIN_SECONDS
+        if seconds <= 0:
             break
         time.sleep(REJOIN_SECONDS)
     why = first_why or why
@@ -96,52 +96,52 @@ def join_run(
     return FAILED if why else FINISHED
 
 
-class _Visit:
+class _Session:
     """One connection to a run, from its beginning to its end."""
 
     def __init__(self, endpoint: str, credentials: Credentials, wait_seconds: float) -> None:
         self._endpoint, self._credentials, self._wait_seconds = endpoint, credentials, wait_seconds
         self._main_thread, self._has_ended = threading.get_ident(), threading.Event()
         self._reason = ""
-        self._link: CoordinatorConnection | None = None
+        self._connection: CoordinatorConnection | None = None
         self.has_joined = False
         """Whether the run has answered"""
         self.is_lost = False
-        """Whether it ended because the connection was lost, or nobody answered"""
+        """Whether it ended because the connection was lost, or was never answered"""
 
     def serve(self, prepare: Callable[[Job], TaskRunner]) -> str:
         """Serve the run until its end; empty, or what went wrong."""
         signal.signal(signal.SIGUSR1, _raise_lost)
         try:
             why = self._served(prepare)
-            self._end()  # who has said goodbye closes the connection next
+            self._end()  # the coordinator closes the connection after its shutdown message
         except zmq.ZMQError as error:
             why = f"cannot connect: {error.strerror}"
         except _Lost:
             self._end()
-            # A run that ends says so just before it closes the connection, perhaps in the middle of a visit.
-            bye = self._link.last_bye() if self._link is not None else None
-            why, self.is_lost = (self._reason, True) if bye is None else (bye.why, False)
+            # A run that ends sends a shutdown just before it closes the connection, perhaps in the middle of a visit.
+            shutdown = self._connection.last_shutdown() if self._connection is not None else None
+            why, self.is_lost = (self._reason, True) if shutdown is None else (shutdown.why, False)
         finally:
             self._end()
-            if self._link is not None:
-                self._link.close()
+            if self._connection is not None:
+                self._connection.close()
         return why
 
     def _served(self, prepare: Callable[[Job], TaskRunner]) -> str:
         identity = f"remote-{secrets.token_hex(8)}"
-        link = CoordinatorConnection(
+        connection = CoordinatorConnection(
             self._endpoint, identity, HEARTBEAT_MS, self._lost, self._credentials, self._wait_seconds
         )
-        self._link = link
+        self._connection = connection
         try:
-            job = link.welcome()
+            job = connection.welcome()
         except zmq.Again:
             self.is_lost = True
             return f"no answer within {self._wait_seconds:g} s: the run has ended, or has not begun to listen"
         self.has_joined = True
         _say(f"joined run {job.run_id}")
-        return serve(link, lambda: prepare(job))
+        return serve(connection, lambda: prepare(job))
 
     def _end(self) -> None:
         self._has_ended.set()
@@ -155,26 +155,23 @@ class _Visit:
             seconds = RECONNECT_SECONDS
 
 
-def open_runner(job: Job, here: Job) -> TaskRunner:
-    """What does the work ``here``, once it is sure to do it as the run asks; JoinError where something is not alike."""
-    change = difference(fingerprint(here.device), job.fingerprint) if job.fingerprint else ""
+def open_runner(job: Job, local: Job) -> TaskRunner:
+    """The task runner of the ``local`` job; JoinError if its results would not be those of the run's ``job``."""
+    change = difference(fingerprint(local.device), job.fingerprint) if job.fingerprint else ""
     if change:
-        raise JoinError(f"other last bits than the run's: {change}; fedbr run --any-machine takes them")
-    from edge.training.block_model import (
-        load_dotted,  # and torch with it, which takes seconds and is not needed to be refused
-    )
+        raise JoinError(f"not bit-identical to the run's machine: {change}; fedbr run --any-machine allows it")
+    # imports torch, which takes seconds and is not needed for the refusal above
+    from edge.training.block_model import load_dotted
 
-    site, gpu = load_executor(here, EXECUTOR)
+    executor, gpu = load_executor(local, EXECUTOR)
     for client_side in (job.objective, *job.corrections):
-        load_dotted(
-            client_side.component
-        )  # a method from a user's own module may be missing here, which no client is to blame for
-    sha256 = site.describe(True)[0].data_sha256
+        load_dotted(client_side.component)  # a user's own module may be missing here, which is no fault of a client
+    sha256 = executor.describe(True)[0].data_sha256
     if sha256 != job.data_sha256:
         raise JoinError(
             f"data set {job.data.name}: this worker's is {sha256[:16]}, the run's is {job.data_sha256[:16]}"
         )
-    return TaskRunner(site, gpu, is_remote=True)
+    return TaskRunner(executor, gpu, is_remote=True)
 
 
 def _raise_lost(number: int, frame: FrameType | None) -> NoReturn:
@@ -186,7 +183,7 @@ def _say(text: str) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """``argv``: endpoint, own NAME.key, the run's NAME.pub, device, folder of data or nothing, cache, seconds."""
+    """``argv``: endpoint, own NAME.key, the run's NAME.pub, device, data folder or '', cache, seconds to wait."""
     endpoint, keys, server, device, root, cache, wait_seconds = argv
     credentials = Credentials(read_pair(Path(keys)), read_public(Path(server)))
     return join_run(endpoint, credentials, float(wait_seconds), device, root or None, cache)
@@ -195,4 +192,4 @@ def main(argv: Sequence[str]) -> int:
 if __name__ == "__main__":
     status = main(sys.argv[1:])
     sys.stderr.flush()
-    os._exit(status)  # what is still to be sent to a run that is gone is not waited for
+    os._exit(status)  # does not wait for messages that are queued for a lost run

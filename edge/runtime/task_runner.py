@@ -1,7 +1,7 @@
-"""Where a worker does its tasks: each becomes a reply, and an exception an `Error`. Never a socket.
+"""The task runner of a worker: a task becomes a reply, and an exception an `Error`. Never a socket.
 
-Where it is told to, it adds up its clients' updates instead of sending each. Of a GPU it takes its share
-(`edge.runtime.gpu_share`).
+Updates with a weight are added to a partial sum instead of being sent. On a GPU, `edge.runtime.gpu_share`
+limits memory.
 """
 
 from __future__ import annotations
@@ -22,45 +22,44 @@ if TYPE_CHECKING:
 
 
 class TaskExecutor(Protocol):
-    """What a worker does for a run; `edge.training.trainer.LocalTrainer` trains for real, tests have their own."""
+    """The interface of the object that does a worker's tasks, such as `edge.training.trainer.LocalTrainer`."""
 
     def describe(self, data: bool) -> tuple[ModelProfile, Payload]:
-        """The description, and the initial vectors."""
+        """Profile of model and data, and the initial vectors."""
         ...
 
     def train(self, task: messages.Train, state_in: str | None, state_out: str | None) -> messages.Update:
-        """One visit to one client. The vectors of the update are left as they are until the next call."""
+        """One visit of one client. The vectors of the update are unchanged until the next call."""
         ...
 
     def evaluate(self, task: messages.Evaluate, state_in: str | None) -> messages.Score:
-        """Some test examples."""
+        """Score a model on a range of test examples."""
         ...
 
 
 class TaskRunner:
-    """Where tasks are done, one after another."""
+    """Does tasks, one after another."""
 
-    def __init__(self, site: TaskExecutor, gpu: GpuShare | None, is_remote: bool = False) -> None:
-        """``is_guest``: the files that envelopes name are not on this machine
-        (`edge.runtime.client_state_transfer`)."""
-        self._site, self._gpu, self.is_remote = site, gpu, is_remote
+    def __init__(self, executor: TaskExecutor, gpu: GpuShare | None, is_remote: bool = False) -> None:
+        """``is_remote``: the run's files are on another machine (`edge.runtime.client_state_transfer`)."""
+        self._executor, self._gpu, self.is_remote = executor, gpu, is_remote
         self._sums = FixedPointSums(0)
 
     def perform(
-        self, task: messages.Message, envelope: codec.Envelope, kept: messages.ClientState | None = None
+        self, task: messages.Message, envelope: codec.Envelope, state: messages.ClientState | None = None
     ) -> tuple[messages.Message, messages.ClientState | None]:
-        """The reply to one task, and what goes back ahead of it; an exception becomes an `Error`."""
+        """The reply to one task, and the client state to send ahead of it; an exception becomes an `Error`."""
         try:
             if not self.is_remote:
                 return self._perform(task, envelope)
-            with client_state_transfer.received_state(envelope, kept) as own:
-                return self._perform(task, own)
+            with client_state_transfer.received_state(envelope, state) as local:
+                return self._perform(task, local)
         except Exception as error:
             log_error()
             return error_of(error), None
 
     def telemetry(self, task: messages.Message, reply: messages.Message) -> str:
-        """What there is to tell beside a reply: once, after the first visit, how much memory it took."""
+        """The memory that the first visit took, once; otherwise ''."""
         is_visit = isinstance(task, messages.Train) and not isinstance(reply, messages.Error)
         return self._gpu.measure() if self._gpu is not None and is_visit else ""
 
@@ -68,23 +67,23 @@ class TaskRunner:
         self, task: messages.Message, envelope: codec.Envelope
     ) -> tuple[messages.Message, messages.ClientState | None]:
         if self._gpu is not None:
-            self._gpu.make_room(envelope.retired_slots)
+            self._gpu.update_limit(envelope.retired_slots)
         if isinstance(task, messages.Train):
-            update = self._site.train(task, envelope.state_in, envelope.state_out)
-            # read before the update is added up: what has failed must not be in the sums
-            keeps = client_state_transfer.state_message(task, envelope) if self.is_remote else None
-            return self._added(update, envelope.weight) if envelope.weight > 0.0 else update, keeps
+            update = self._executor.train(task, envelope.state_in, envelope.state_out)
+            # read before the update is added up: the update of a failed task must not be in the sum
+            state = client_state_transfer.state_message(task, envelope) if self.is_remote else None
+            return self._added(update, envelope.weight) if envelope.weight > 0.0 else update, state
         if isinstance(task, messages.FetchPartial):
             return self._collected(task.round), None
         if isinstance(task, messages.Evaluate):
-            return self._site.evaluate(task, envelope.state_in), None
-        assert isinstance(task, messages.Describe), task  # nothing else was let in
-        return messages.Described(*self._site.describe(task.data)), None
+            return self._executor.evaluate(task, envelope.state_in), None
+        assert isinstance(task, messages.Describe), task  # the connection accepts no other
+        return messages.Described(*self._executor.describe(task.data)), None
 
-    def _added(self, update: messages.Update, share: float) -> messages.Update:
+    def _added(self, update: messages.Update, weight: float) -> messages.Update:
         if update.round != self._sums.round:
             self._sums = FixedPointSums(update.round)
-        return self._sums.put(update, share)
+        return self._sums.put(update, weight)
 
     def _collected(self, round: int) -> messages.PartialSum:
         if round != self._sums.round:
@@ -94,18 +93,18 @@ class TaskRunner:
 
 
 def error_of(error: BaseException) -> messages.Error:
-    """What a coordinator is told of an exception."""
+    """An exception as a message."""
     return messages.Error(type(error).__name__, str(error)[: messages.MAX_ERROR_TEXT])
 
 
-def load_executor(job: Job, site_name: str) -> tuple[TaskExecutor, GpuShare | None]:
-    """What does the work (``module:Class``), and its share of a GPU."""
+def load_executor(job: Job, name: str) -> tuple[TaskExecutor, GpuShare | None]:
+    """The executor ``name`` (``module:Class``) for a job, and its share of a GPU."""
     gpu = None
     if job.device != CPU:
         from edge.runtime.gpu_share import GpuShare
 
         gpu = GpuShare(job)
         job = replace(job, device=gpu.name)
-    module, name = site_name.split(":")
-    site: TaskExecutor = getattr(importlib.import_module(module), name)(job)
-    return site, gpu
+    module, class_name = name.split(":")
+    executor: TaskExecutor = getattr(importlib.import_module(module), class_name)(job)
+    return executor, gpu

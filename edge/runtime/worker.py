@@ -1,15 +1,15 @@
 """The worker process: receive, run, reply. Its connection is `edge.runtime.connection`, its work
 `edge.runtime.task_runner`.
 
-A worker does the tasks in its hand one after another, and holds the block versions it was sent until told to forget
-them. An exception in the work is reported, and the worker lives on; its traceback goes to the worker's log.
+A worker does the tasks in its prefetch queue one after another, and caches the block versions that it was sent until it
+is told to evict them. An exception in a task is reported, and the worker lives on; the traceback goes to its log.
 
-Liveness. A training step may keep the main loop busy for minutes, so silence means nothing: libzmq's own heartbeats,
-answered by its I/O thread, say whether the process at the other end runs, and the launcher says when a worker has
-ended. A side thread watches the connection and ends the process as soon as it is lost, mid-step if need be. So a lost
+Liveness. A training step may keep the main loop busy for minutes, so silence says nothing: libzmq's own heartbeats,
+answered by its I/O thread, show whether the process at the other end runs, and the launcher reports when a worker has
+ended. A side thread watches the connection and ends the process as soon as it is lost, even in a step. So a lost
 connection is a dead worker, and the coordinator has one kind of loss to handle.
 
-A worker on another machine (`edge.runtime.remote_worker`) is the same loop over another connection, with keys.
+A remote worker (`edge.runtime.remote_worker`) is the same loop over another connection, with keys.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from edge.runtime.task_runner import TaskRunner, error_of, load_executor
 LOST = 75
 """Exit status of a worker that lost the coordinator (EX_TEMPFAIL of sysexits.h)."""
 MAX_PREFETCHED = 256
-"""Tasks that wait here; a coordinator sends a quarter as many (`coordinator.workers.scheduler`)."""
+"""Longest prefetch queue; a coordinator sends a quarter as many tasks (`coordinator.workers.scheduler`)."""
 
 
 def _lost(why: str) -> NoReturn:
@@ -40,80 +40,80 @@ def _lost(why: str) -> NoReturn:
     os._exit(LOST)
 
 
-def serve(link: CoordinatorConnection, open_runner: Callable[[], TaskRunner]) -> str:
-    """Make ready, and do one task after another until a bye: empty, or what the start failed of, or the bye's why."""
+def serve(connection: CoordinatorConnection, open_runner: Callable[[], TaskRunner]) -> str:
+    """Start, and do one task after another until a `Shutdown`; returns its reason, or the error of the start, or ''."""
     try:
         runner = open_runner()
     except Exception as error:
-        link.send(error_of(error))
-        while not isinstance(link.receive()[1], messages.Shutdown):
+        connection.send(error_of(error))
+        while not isinstance(connection.receive()[1], messages.Shutdown):
             pass
         return str(error) or type(error).__name__
-    hand = _PrefetchQueue(runner.is_remote)
-    while hand.tasks or hand.take_in(link):
-        task = hand.tasks[0]
-        envelope, message, kept = task
-        link.settle()
+    queue = _PrefetchQueue(runner.is_remote)
+    while queue.tasks or queue.receive(connection):
+        task = queue.tasks[0]
+        envelope, message, state_in = task
+        connection.settle()
         began = time.monotonic()
-        reply, keeps = runner.perform(message, envelope, kept)
+        reply, state_out = runner.perform(message, envelope, state_in)
         seconds = time.monotonic() - began
-        note = runner.telemetry(message, reply)
-        if not hand.take_in(link):
+        telemetry = runner.telemetry(message, reply)
+        if not queue.receive(connection):
             break
-        if hand.tasks and hand.tasks[0] is task:  # or it was cancelled meanwhile
-            hand.tasks.popleft()
-            if keeps is not None:
-                link.send(keeps, envelope.sequence)
-            link.send(reply, envelope.sequence, seconds, note)
-    return link.bye.why if link.bye is not None else ""
+        if queue.tasks and queue.tasks[0] is task:  # or it was cancelled meanwhile
+            queue.tasks.popleft()
+            if state_out is not None:
+                connection.send(state_out, envelope.sequence)
+            connection.send(reply, envelope.sequence, seconds, telemetry)
+    return connection.shutdown.why if connection.shutdown is not None else ""
 
 
 class _PrefetchQueue:
-    """The tasks that have come and are not answered yet, in their order; the first is next, or in progress."""
+    """The tasks that are not answered yet, in order of arrival; the first is next, or in progress."""
 
     def __init__(self, is_remote: bool) -> None:
         self.tasks: deque[tuple[codec.Envelope, messages.Message, messages.ClientState | None]] = deque()
-        self._is_remote_worker = is_remote
-        self._ahead: tuple[int, messages.ClientState] | None = None  # what came last, for the task that comes next
+        self._is_remote = is_remote
+        self._pending: tuple[int, messages.ClientState] | None = None  # the last message, for the task that comes next
 
-    def take_in(self, link: CoordinatorConnection) -> bool:
-        """Heed what has come, and wait for a task if there is none; False after a bye."""
+    def receive(self, connection: CoordinatorConnection) -> bool:
+        """Handle all messages that have come, and wait for a task if there is none; False after a `Shutdown`."""
         while True:
             try:
-                envelope, message = link.receive(wait=not self.tasks)
+                envelope, message = connection.receive(wait=not self.tasks)
             except zmq.Again:
                 return True
-            ahead, self._ahead = self._ahead, None
+            pending, self._pending = self._pending, None
             if isinstance(message, messages.Shutdown):
                 return False
             if isinstance(message, messages.Ping):
-                link.send(messages.Pong())
+                connection.send(messages.Pong())
             elif isinstance(message, messages.Cancel):
                 self._drop(envelope.sequence)
-                link.send(messages.Pong(), envelope.sequence)
-            elif isinstance(message, messages.ClientState) and self._is_remote_worker:
-                self._ahead = envelope.sequence, message
+                connection.send(messages.Pong(), envelope.sequence)
+            elif isinstance(message, messages.ClientState) and self._is_remote:
+                self._pending = envelope.sequence, message
             else:
-                self._add(link, envelope, message, ahead)
+                self._add(connection, envelope, message, pending)
 
     def _add(
         self,
-        link: CoordinatorConnection,
+        connection: CoordinatorConnection,
         envelope: codec.Envelope,
         message: messages.Message,
-        ahead: tuple[int, messages.ClientState] | None,
+        pending: tuple[int, messages.ClientState] | None,
     ) -> None:
-        reason = self._why_not(envelope.sequence, message)
-        amiss = client_state_transfer.mismatch(message, envelope, ahead) if self._is_remote_worker else ""
-        if reason:
-            link.refuse(0, reason)  # if it came twice, the first is still to be answered
-        elif amiss:
-            link.refuse(envelope.sequence, amiss)
+        invalid = self._why_invalid(envelope.sequence, message)
+        mismatch = client_state_transfer.mismatch(message, envelope, pending) if self._is_remote else ""
+        if invalid:
+            connection.refuse(0, invalid)  # of a task that came twice, the first is still to be answered
+        elif mismatch:
+            connection.refuse(envelope.sequence, mismatch)
         else:
-            self.tasks.append((envelope, message, None if ahead is None else ahead[1]))
+            self.tasks.append((envelope, message, None if pending is None else pending[1]))
 
-    def _why_not(self, sequence: int, message: messages.Message) -> str:
-        """Why a message cannot be the next task, or nothing."""
+    def _why_invalid(self, sequence: int, message: messages.Message) -> str:
+        """Why a message cannot be the next task; '' if it can."""
         if isinstance(message, messages.Welcome):
             return "a second welcome"
         if isinstance(message, messages.ClientState):
@@ -123,21 +123,21 @@ class _PrefetchQueue:
         return f"more than {MAX_PREFETCHED} tasks wait" if len(self.tasks) >= MAX_PREFETCHED else ""
 
     def _drop(self, sequence: int) -> None:
-        """Take a task out; it is gone already if its reply has crossed the cancel."""
+        """Remove a cancelled task, if its reply has not crossed the cancel."""
         self.tasks = deque(task for task in self.tasks if task[0].sequence != sequence)
 
 
 def main(argv: Sequence[str]) -> int:
-    """``argv``: endpoint, identity, ``module:Class`` of the site, milliseconds between heartbeats."""
-    endpoint, identity, site_name, heartbeat_ms = argv
-    link = CoordinatorConnection(endpoint, identity, int(heartbeat_ms), _lost)
-    job = link.welcome()
-    return 1 if serve(link, lambda: _logged_runner(job, site_name)) else 0
+    """``argv``: endpoint, identity, ``module:Class`` of the executor, milliseconds between heartbeats."""
+    endpoint, identity, executor, heartbeat_ms = argv
+    connection = CoordinatorConnection(endpoint, identity, int(heartbeat_ms), _lost)
+    job = connection.welcome()
+    return 1 if serve(connection, lambda: _logged_runner(job, executor)) else 0
 
 
-def _logged_runner(job: Job, site_name: str) -> TaskRunner:
+def _logged_runner(job: Job, executor: str) -> TaskRunner:
     try:
-        return TaskRunner(*load_executor(job, site_name))
+        return TaskRunner(*load_executor(job, executor))
     except Exception:
         log_error()
         raise

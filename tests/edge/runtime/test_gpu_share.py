@@ -110,13 +110,13 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     monkeypatch.setattr(
         torch.cuda, "set_per_process_memory_fraction", lambda share, name: driver.fractions.append((name, share))
     )
-    monkeypatch.setattr(gpu_share, "_ask_driver", lambda: driver.table)
+    monkeypatch.setattr(gpu_share, "_driver_table", lambda: driver.table)
     return driver
 
 
 def test_the_contexts_own_memory_comes_off_the_share_once_it_is_measured(driver: Driver) -> None:
     gpu = GpuShare(job(slot=3, workers=8))  # four of them on each GPU
-    gpu.make_room(())
+    gpu.update_limit(())
     driver.reserved = 1024 * MIB
     # The process holds 1.5 GiB, of which torch's allocator knows 1.
     assert gpu.measure() == "cuda:1: 1024 MiB reserved, 512 MiB context, share 0.25"
@@ -127,7 +127,7 @@ def test_the_contexts_own_memory_comes_off_the_share_once_it_is_measured(driver:
 def test_a_driver_that_tells_nothing_leaves_the_share_whole(driver: Driver) -> None:
     driver.table = ""
     gpu = GpuShare(job("cuda:0", slot=1, workers=2))
-    gpu.make_room(())
+    gpu.update_limit(())
     assert gpu.measure() == "cuda:0: 0 MiB reserved, share 0.50"
     assert driver.fractions == [("cuda:0", 0.5), ("cuda:0", 0.5)]
 
@@ -135,7 +135,7 @@ def test_a_driver_that_tells_nothing_leaves_the_share_whole(driver: Driver) -> N
 def test_a_share_grows_when_a_neighbour_has_left_and_is_set_only_when_it_changes(driver: Driver) -> None:
     gpu = GpuShare(job(slot=0, workers=6))
     for gone in ((), (), (1,), (1, 2), (1, 2, 4)):  # slots 1, 3 and 5 are on the other GPU
-        gpu.make_room(gone)
+        gpu.update_limit(gone)
     assert driver.fractions == [("cuda:0", pytest.approx(1 / 3)), ("cuda:0", 0.5), ("cuda:0", 1.0)]
 
 
@@ -153,7 +153,7 @@ def test_a_worker_hears_before_each_task_who_has_left_and_tells_after_its_first_
 
 def test_a_context_beyond_the_share_leaves_no_room(driver: Driver) -> None:
     gpu = GpuShare(job("cuda:0", workers=20))
-    gpu.make_room(())
+    gpu.update_limit(())
     gpu.measure()
     assert driver.fractions[-1] == ("cuda:0", 0.0)
 

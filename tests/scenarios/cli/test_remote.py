@@ -313,7 +313,7 @@ def test_what_a_run_on_another_machine_says_does_not_reach_the_terminal_as_contr
             [
                 "joined run run-1",
                 f"tcp://127.0.0.1:{port}: --device cpu: the run computes on \\x1b]0;a title\\x07, and other devices "
-                "give other last bits",
+                "are not bit-identical",
             ],
         )
 
@@ -377,14 +377,15 @@ def test_a_remote_worker_uses_folders_of_its_own() -> None:
 
 
 def test_a_remote_worker_on_another_type_of_device_does_not_serve() -> None:
-    with pytest.raises(JoinError, match="--device cpu: the run computes on cuda:0, and other devices give other last"):
+    with pytest.raises(JoinError, match="--device cpu: the run computes on cuda:0, and other devices are not"):
         localized_job(job(device="cuda:0"), "cpu", None, "/cache")
 
 
 def test_a_remote_worker_whose_libraries_would_give_other_last_bits_does_not_serve() -> None:
     run = job(objective=HALF, device="cpu", fingerprint=fingerprint("cpu") | {"torch": "2.0.1"})
     why = (
-        f"other last bits than the run's: torch {version('torch')} instead of 2.0.1; fedbr run --any-machine takes them"
+        f"not bit-identical to the run's machine: torch {version('torch')} instead of 2.0.1; "
+        "fedbr run --any-machine allows it"
     )
     with pytest.raises(JoinError) as error:
         open_runner(run, run)
