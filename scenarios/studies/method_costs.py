@@ -37,7 +37,7 @@ MACS = np.array(
         [51_200, 51_200, 0, 51_200],
     ]
 )
-"""(blocks, 4): per example, a column per type of pass (`edge.protocol.payload`); counted by `edge.training.describe`."""
+"""(blocks, 4): per example, a column per type of pass; counted by `edge.training.describe`."""
 RUN_ID = "0123456789abcdef"
 CLASSES = 100
 LATE = 1000
