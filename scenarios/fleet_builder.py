@@ -1,7 +1,7 @@
-"""The fleet of a scenario: its section turned into `costmodel.fleet.fleet.Fleet`, with the files that it names.
+"""The fleet of a scenario: its section and the files that it names, as a `costmodel.fleet.fleet.Fleet`.
 
-Files are looked for as they are named, then below the data roots (``data.root``, ``$FEDBR_DATA``, the user cache).
-ScenarioError names the key for whatever cannot be used.
+Files are searched under their names, then below the data roots (``data.root``, ``$FEDBR_DATA``, the user cache).
+ScenarioError names the key of an unusable value.
 """
 
 from __future__ import annotations
@@ -34,101 +34,112 @@ from scenarios.errors import ScenarioError
 T = TypeVar("T")
 HOUR_SECONDS, DAY_SECONDS = 3600.0, 86400.0
 LEAST_SECONDS, FACTORS = 1e-3, 1e6
-"""Of recorded series: between two samples, and the largest factor as well as one over the least."""
+"""Limits of recorded series: the least distance of two samples, and the largest factor and inverse factor."""
 CALIBRATED = "devices"
-"""Folder of the user cache in which ``fedbr doctor --calibrate`` leaves profiles."""
+"""Folder of the user cache for the profiles of ``fedbr doctor --calibrate``."""
 
 
 def fleet(scenario: schema.Scenario, families: tuple[str, ...]) -> Fleet:
-    """The clients' devices and links, drawn by the scenario's seed, for a model of these names, best first."""
-    chosen = scenario.fleet
-    streams = _streams(scenario.seed)
-    own = own_rows(scenario)
-    trace = _of_links(chosen, _read(scenario, "fleet.trace", chosen.trace, traces.read))
-    links = Links(
-        chosen.server.down,
-        chosen.server.up,
-        (chosen.gateways.down,) * chosen.gateways.count,
-        (chosen.gateways.up,) * chosen.gateways.count,
-        aggregate_bytes_per_second=chosen.server.aggregate / 8,
-        transport=Transport(chosen.transport.security, chosen.transport.slow_start),
-    )
+    """The clients' devices and links, drawn by the scenario's seed, for the first of these names that a device knows.
+
+    ``families``: the model's name, then its family.
+    """
+    section, streams = scenario.fleet, _streams(scenario.seed)
+    user_devices, user_networks = own_rows(scenario)
+    trace = _of_links(section, _read(scenario, "fleet.trace", section.trace, traces.read))
     try:
         drawn = Fleet.build(
             scenario.data.clients,
-            chosen.devices,
-            chosen.networks,
+            section.devices,
+            section.networks,
             streams=streams,
             families=families,
-            links=links,
-            spread=ClientVariation(
-                chosen.compute_spread,
-                chosen.bandwidth_spread,
-                chosen.compute_sigma,
-                None if chosen.down_sigma == "network" else chosen.down_sigma,
-                None if chosen.up_sigma == "network" else chosen.up_sigma,
-                chosen.rates,
-            ),
-            change=RoundVariation(
-                chosen.jitter,
-                chosen.redraw,
-                chosen.transport.noise,
-                chosen.mode_rounds,
-                chosen.crashes_per_hour / HOUR_SECONDS,
-            ),
-            battery_joules=math.inf if chosen.battery is None else chosen.battery,
-            compute_energy=chosen.compute_energy,
-            radio_energy=chosen.radio_energy,
+            links=_links(section),
+            spread=_client_variation(section),
+            change=_round_variation(section),
+            battery_joules=math.inf if section.battery is None else section.battery,
+            compute_energy=section.compute_energy,
+            radio_energy=section.radio_energy,
             trace=trace,
-            case=chosen.trace_case,
-            own_devices=own[0],
-            own_networks=own[1],
+            case=section.trace_case,
+            own_devices=user_devices,
+            own_networks=user_networks,
         )
     except ValueError as error:
         raise ScenarioError(f"fleet: {error}") from None
-    _check_drawn("fleet" if chosen.trace is None else "fleet.trace", drawn)
-    behaviour = ClientDynamics(
-        _availability(scenario, streams), chosen.availability.on_loss, _variation(scenario, drawn.bandwidth_cv, streams)
+    _check_drawn("fleet" if section.trace is None else "fleet.trace", drawn)
+    availability, variation = _availability(scenario, streams), _variation(scenario, drawn.bandwidth_cv, streams)
+    return replace(drawn, behaviour=ClientDynamics(availability, section.availability.on_loss, variation))
+
+
+def _links(section: schema.FleetSection) -> Links:
+    return Links(
+        section.server.down,
+        section.server.up,
+        (section.gateways.down,) * section.gateways.count,
+        (section.gateways.up,) * section.gateways.count,
+        aggregate_bytes_per_second=section.server.aggregate / 8,
+        transport=Transport(section.transport.security, section.transport.slow_start),
     )
-    return replace(drawn, behaviour=behaviour)
+
+
+def _client_variation(section: schema.FleetSection) -> ClientVariation:
+    return ClientVariation(
+        section.compute_spread,
+        section.bandwidth_spread,
+        section.compute_sigma,
+        None if section.down_sigma == "network" else section.down_sigma,
+        None if section.up_sigma == "network" else section.up_sigma,
+        section.rates,
+    )
+
+
+def _round_variation(section: schema.FleetSection) -> RoundVariation:
+    return RoundVariation(
+        section.jitter,
+        section.redraw,
+        section.transport.noise,
+        section.mode_rounds,
+        section.crashes_per_hour / HOUR_SECONDS,
+    )
 
 
 def own_rows(scenario: schema.Scenario) -> tuple[dict[str, Device], dict[str, Network]]:
-    """Devices and networks that do not ship: of the files that the scenario names, and calibrated ones."""
-    chosen = scenario.fleet
-    own = _read(scenario, "fleet.device_file", chosen.device_file, own_devices) or {}
-    links = _read(scenario, "fleet.network_file", chosen.network_file, own_networks) or {}
-    for name in dict.fromkeys(chosen.devices):  # there may be a million names of few devices
-        if name in devices() or name in own:
+    """The user's devices and networks: of the files that the scenario names, and calibrated ones."""
+    section = scenario.fleet
+    user_devices = _read(scenario, "fleet.device_file", section.device_file, own_devices) or {}
+    user_networks = _read(scenario, "fleet.network_file", section.network_file, own_networks) or {}
+    for name in dict.fromkeys(section.devices):  # there may be a million names of few devices
+        if name in devices() or name in user_devices:
             continue
         path = calibrated(name)
         if path is None:
-            break  # nobody knows this device: whoever checks the names stops there too
-        own |= _read(scenario, "fleet.devices", str(path), own_devices) or {}
-    return own, links
+            break  # an unknown device, at which the check of names stops too
+        user_devices |= _read(scenario, "fleet.devices", str(path), own_devices) or {}
+    return user_devices, user_networks
 
 
 def calibrated(name: str) -> Path | None:
-    """The file that ``fedbr doctor --calibrate`` left of a device of this name, if there is one."""
+    """The file of a calibrated device of this name (``fedbr doctor --calibrate``), if there is one."""
     path = cache_folder() / CALIBRATED / f"{name}.toml"
     return path if "/" not in name and is_file(path) else None
 
 
 def named_files(scenario: schema.Scenario) -> dict[str, Path]:
-    """Key -> file, of all that the fleet reads."""
-    chosen = scenario.fleet
+    """Key -> file, for all files that the fleet reads."""
+    section = scenario.fleet
     keys = {
-        "fleet.trace": chosen.trace,
-        "fleet.device_file": chosen.device_file,
-        "fleet.network_file": chosen.network_file,
-        "fleet.bandwidth.file": chosen.bandwidth.file,
-        "fleet.availability.file": chosen.availability.file,
+        "fleet.trace": section.trace,
+        "fleet.device_file": section.device_file,
+        "fleet.network_file": section.network_file,
+        "fleet.bandwidth.file": section.bandwidth.file,
+        "fleet.availability.file": section.availability.file,
     }
     return {key: find(scenario, key, name) for key, name in keys.items() if name is not None}
 
 
 def find(scenario: schema.Scenario, key: str, name: str) -> Path:
-    """Where a file lies that the scenario names."""
+    """The path of a file that the scenario names; ScenarioError naming the key if there is none."""
     try:
         as_named = Path(name).expanduser()
     except RuntimeError as error:
@@ -139,7 +150,7 @@ def find(scenario: schema.Scenario, key: str, name: str) -> Path:
     for path in below:
         if is_file(path):
             return path
-    raise ScenarioError(f"{key} = {name!r}: no such file; looked for {', '.join(map(str, {as_named: '', **below}))}")
+    raise ScenarioError(f"{key} = {name!r}: no such file; searched {', '.join(map(str, {as_named: '', **below}))}")
 
 
 def _read(scenario: schema.Scenario, key: str, name: str | None, read: Callable[[Path], T]) -> T | None:
@@ -152,75 +163,78 @@ def _read(scenario: schema.Scenario, key: str, name: str | None, read: Callable[
         raise ScenarioError(f"{key}: {error}") from None
 
 
-def _of_links(chosen: schema.FleetSection, trace: Any) -> Any:
+def _of_links(section: schema.FleetSection, trace: Any) -> Any:
+    """``trace``, unless it is one of another key; ScenarioError then."""
     if isinstance(trace, traces.WindowTrace | traces.Series):
         key = "availability.file" if isinstance(trace, traces.WindowTrace) else "bandwidth.file"
         raise ScenarioError(
-            f"fleet.trace = {chosen.trace!r}: says nothing of devices or links; it belongs to fleet.{key}"
+            f"fleet.trace = {section.trace!r}: has no columns of devices or links; it belongs to fleet.{key}"
         )
-    if isinstance(trace, traces.Cases) and chosen.trace_case not in trace.cases:
+    if isinstance(trace, traces.Cases) and section.trace_case not in trace.cases:
         cases = ", ".join(map(str, trace.cases))
-        raise ScenarioError(f"fleet.trace_case = {chosen.trace_case}: {chosen.trace} has the cases {cases}")
+        raise ScenarioError(f"fleet.trace_case = {section.trace_case}: {section.trace} has the cases {cases}")
     return trace
 
 
 def _check_drawn(key: str, drawn: Fleet) -> None:
-    """Refuse what no device or link is like: a clock that counts in aeons has no room left for seconds."""
-    for what, values, wrong in (
+    """Refuse unrealistic devices and links: virtual times would be so large that float64 loses the seconds."""
+    for text, values, wrong in (
         ("computes at {:g} FLOP/s; the least is 1", drawn.flops_per_second, drawn.flops_per_second < 1),
         ("downloads at {:g} bit/s; the least is 1", drawn.down, drawn.down < 1),
         ("uploads at {:g} bit/s; the least is 1", drawn.up, drawn.up < 1),
         ("has round trips of {:g} s; the most is 3600", drawn.rtt, drawn.rtt > HOUR_SECONDS),
     ):
         for client in np.flatnonzero(wrong)[:1].tolist():
-            raise ScenarioError(f"{key}: client {client} {what.format(values[client])}")
+            raise ScenarioError(f"{key}: client {client} {text.format(values[client])}")
 
 
 def _availability(scenario: schema.Scenario, streams: Any) -> Availability:
-    chosen = scenario.fleet.availability
-    if chosen.kind == "renewal":
-        return Renewal(chosen.on, chosen.off, chosen.sigma, streams)
-    if chosen.kind == "diurnal":
+    section = scenario.fleet.availability
+    if section.kind == "renewal":
+        return Renewal(section.on, section.off, section.sigma, streams)
+    if section.kind == "diurnal":
         return Diurnal(
-            chosen.hour,
-            chosen.hours,
+            section.hour,
+            section.hours,
             streams,
-            spread_hours=chosen.spread_hours,
-            jitter_hours=chosen.jitter_hours,
-            length_sigma=chosen.sigma,
-            start_hour=chosen.start_hour,
+            spread_hours=section.spread_hours,
+            jitter_hours=section.jitter_hours,
+            length_sigma=section.sigma,
+            start_hour=section.start_hour,
         )
-    if chosen.kind == "always":
+    if section.kind == "always":
         return Always()
-    trace = _read(scenario, "fleet.availability.file", _needed("fleet.availability", chosen.file), traces.read)
+    trace = _read(scenario, "fleet.availability.file", _needed("fleet.availability", section.file), traces.read)
     if not isinstance(trace, traces.WindowTrace):
-        raise ScenarioError(f"fleet.availability.file = {chosen.file!r}: has no windows of availability")
-    rows, start = len(trace.devices), chosen.start_hour * HOUR_SECONDS
-    # What repeats is moved on to the time of day of the beginning; else what was before it is over.
-    by = DAY_SECONDS - start if chosen.repeat else -start
-    windows = [[(max(begin + by, 0.0), end + by) for begin, end in each if end + by > 0] for each in trace.windows]
+        raise ScenarioError(f"fleet.availability.file = {section.file!r}: has no windows of availability")
+    rows, start = len(trace.devices), section.start_hour * HOUR_SECONDS
+    # Repeated windows are shifted to the time of day at which the run starts; others before that are over.
+    shift = DAY_SECONDS - start if section.repeat else -start
+    windows = [
+        [(max(begin + shift, 0.0), end + shift) for begin, end in row if end + shift > 0] for row in trace.windows
+    ]
     places = streams("availability of a trace", 0, 0).permutation(rows)
     return RecordedIntervals(
         windows,
-        trace.period if chosen.repeat else None,
+        trace.period if section.repeat else None,
         row_of=places[np.arange(scenario.data.clients) % rows],
     )
 
 
 def _variation(scenario: schema.Scenario, cv: NDArray[np.float64] | None, streams: Any) -> Variation:
-    chosen = scenario.fleet.bandwidth
-    if chosen.kind == "constant":
+    section = scenario.fleet.bandwidth
+    if section.kind == "constant":
         return Constant()
-    if chosen.kind == "ou":
-        sigma = np.vectorize(sigma_of_cv)(np.float64(chosen.cv) if cv is None else cv)
-        return OrnsteinUhlenbeck(sigma, chosen.tau, chosen.step, streams)
-    series = _read(scenario, "fleet.bandwidth.file", _needed("fleet.bandwidth", chosen.file), traces.read)
+    if section.kind == "ou":
+        sigma = np.vectorize(sigma_of_cv)(np.float64(section.cv) if cv is None else cv)
+        return OrnsteinUhlenbeck(sigma, section.tau, section.step, streams)
+    series = _read(scenario, "fleet.bandwidth.file", _needed("fleet.bandwidth", section.file), traces.read)
     if not isinstance(series, traces.Series):
-        raise ScenarioError(f"fleet.bandwidth.file = {chosen.file!r}: has no columns seconds and factor")
+        raise ScenarioError(f"fleet.bandwidth.file = {section.file!r}: has no columns seconds and factor")
     for client, seconds, factor in zip(series.client, series.seconds, series.factor, strict=True):
         if (np.diff(seconds) < LEAST_SECONDS).any() or factor.max() > FACTORS or factor.min() < 1 / FACTORS:
             raise ScenarioError(
-                f"fleet.bandwidth.file = {chosen.file!r}: client {client}: seconds must be {LEAST_SECONDS:g} or more "
+                f"fleet.bandwidth.file = {section.file!r}: client {client}: seconds must be {LEAST_SECONDS:g} or more "
                 f"apart, and factors within {1 / FACTORS:g} and {FACTORS:g}"
             )
     return Samples(series.seconds, series.factor, streams)
@@ -238,21 +252,21 @@ def _streams(seed: int) -> Callable[[str, int, int], np.random.Generator]:
 
 
 def refused(
-    scenario: schema.Scenario, drawn: Fleet, description: ModelProfile, kept: NDArray[np.float64]
+    scenario: schema.Scenario, drawn: Fleet, description: ModelProfile, forward_passes: NDArray[np.float64]
 ) -> dict[int, str]:
-    """client -> why its device's memory cannot hold the training; ScenarioError if that leaves nobody.
+    """client -> why its device has too little memory for training; ScenarioError if no client is left.
 
-    ``kept`` (blocks,): how often an example passes forward through each block, at most, and leaves there what its way
-    back needs; a teacher's pass has no way back.
+    ``forward_passes`` (blocks,): the largest number of forward passes of an example through each block that store
+    activations for a backward pass; a teacher's pass stores none.
     """
     parameters = sum(block.params for block in description.layout.blocks)
-    activations, batch = float((description.activations * kept).sum()), scenario.train.batch
+    activations, batch = float((description.activations * forward_passes).sum()), scenario.train.batch
     needed = memory.training_nbytes(parameters, activations, batch)
     reasons = {
-        kind: f"{device.name}: {memory.sum_text(parameters, activations, batch, device.memory_bytes)}"
-        for kind, device in enumerate(drawn.devices)
+        index: f"{device.name}: {memory.sum_text(parameters, activations, batch, device.memory_bytes)}"
+        for index, device in enumerate(drawn.devices)
         if not memory.fits(needed, device.memory_bytes)
     }
     if len(reasons) == len(drawn.devices):
         raise ScenarioError(f"fleet.devices: the model fits none of them; {'; '.join(reasons.values())}")
-    return {k: reasons[kind] for k, kind in enumerate(drawn.device_of.tolist()) if kind in reasons}
+    return {client: reasons[index] for client, index in enumerate(drawn.device_of.tolist()) if index in reasons}

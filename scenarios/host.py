@@ -28,7 +28,7 @@ from scenarios.config.toml_writer import toml_text
 PACKAGES = ("torch", "torchvision", "numpy", "simpy", "pyzmq", "msgpack", "pydantic", "safetensors", "scikit-learn")
 KILLED = 128 + signal.SIGINT
 PROBE_NBYTES = 4096
-"""A disk that is full still takes names of files."""
+"""More than nothing, since a full disk can still create empty files."""
 
 SCRATCH_NAME_NBYTES = len("..new-12345678")
 """Bytes that the name of a run folder is longer while `write_folder` fills it."""
@@ -36,7 +36,7 @@ SCRATCH_NAME_NBYTES = len("..new-12345678")
 
 @dataclass(frozen=True)
 class Host:
-    """What the user says about this machine; never part of the result."""
+    """The user's settings for this machine; never part of the result."""
 
     out: Path
     workers: int
@@ -45,7 +45,7 @@ class Host:
     on_start: Callable[[Path, Loaded], None] = lambda folder, loaded: None
     on_round: Callable[[RoundFinished], None] = lambda progress: None
     remote_access: RemoteAccess | None = None
-    """Where workers of other machines may join."""
+    """The port that remote workers join; None: local workers only."""
 
 
 def default_workers() -> int:
@@ -53,57 +53,57 @@ def default_workers() -> int:
     return max(1, len(os.sched_getaffinity(0)))
 
 
-def choose_device(asked: str) -> str:
+def choose_device(name: str) -> str:
     """``auto`` is a GPU where there is one. ScenarioError for a device that this machine lacks."""
-    # Whether there is a driver is asked of the system: torch stays out of this process.
+    # The device files show whether there is a driver: torch is not imported in this process.
     has_gpu = any(Path("/dev").glob("nvidia[0-9]*"))
-    if asked == "auto":
+    if name == "auto":
         return "cuda" if has_gpu else "cpu"
-    if asked != "cpu" and not (asked == "cuda" or re.fullmatch(r"cuda:[0-9]{1,4}", asked)):
-        raise ScenarioError(f"--device {asked}: must be cpu, cuda, cuda:N or auto")
-    if asked != "cpu" and not has_gpu:
-        raise ScenarioError(f"--device {asked}: this machine has no NVIDIA GPU; leave it at auto or cpu")
-    return asked
+    if name != "cpu" and not (name == "cuda" or re.fullmatch(r"cuda:[0-9]{1,4}", name)):
+        raise ScenarioError(f"--device {name}: must be cpu, cuda, cuda:N or auto")
+    if name != "cpu" and not has_gpu:
+        raise ScenarioError(f"--device {name}: this machine has no NVIDIA GPU; leave it at auto or cpu")
+    return name
 
 
 class StopFlag:
-    """Ctrl-C and SIGTERM ask for an end; a second one ends at once with exit code 130."""
+    """Set by Ctrl-C and SIGTERM; a second signal exits at once with code 130."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.is_set = False
 
     def __call__(self) -> bool:
-        """Whether the user asked to stop."""
-        return self.asked
+        """Whether the user has asked to stop."""
+        return self.is_set
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Listen to signals, and put back what listened before."""
-        before = {number: signal.signal(number, self._hear) for number in (signal.SIGINT, signal.SIGTERM)}
+        """Handle signals, and restore the previous handlers at the end."""
+        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.is_set:
             sys.exit(KILLED)
-        self.asked = True
+        self.is_set = True
 
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """TimeoutError in what takes longer; no limit in another thread than the main one, which signals do not reach."""
+    """TimeoutError in a body that takes longer; without effect outside the main thread, the only one with signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def ring(number: int, frame: FrameType | None) -> None:
+    def on_alarm(number: int, frame: FrameType | None) -> None:
         raise TimeoutError(f"not done within {seconds:g} s")
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 0.1)  # again, since an error in a finaliser is lost
+    before = signal.signal(signal.SIGALRM, on_alarm)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 0.1)  # repeated, since an error in a finaliser is lost
     try:
         yield
     finally:
@@ -112,7 +112,7 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 def check_folder(name: str, host: Host, may_exist: bool = False) -> None:
-    """Refuse a place that cannot take the run folder, before anything is started."""
+    """ScenarioError for an output folder in which the run folder cannot be created, before any process is started."""
     if host.run_id is not None and (Path(host.run_id).name != host.run_id or not host.run_id.isprintable()):
         raise ScenarioError(
             f"--run-id {host.run_id!r}: must be the name of a folder, without slashes and control characters"
@@ -130,7 +130,7 @@ def check_folder(name: str, host: Host, may_exist: bool = False) -> None:
 
 
 def check_room(folder: Path) -> None:
-    """Refuse to go on with a run whose folder cannot be written, before anything is started."""
+    """ScenarioError for a run folder that cannot be written, before any process is started."""
     try:
         _probe(folder)
     except OSError as error:
@@ -138,16 +138,16 @@ def check_room(folder: Path) -> None:
 
 
 def _probe(folder: Path) -> None:
-    """Raises OSError where not even a short file has room."""
+    """OSError for a folder in which not even a short file can be written."""
     probe = folder / f".probe-{secrets.token_hex(4)}"
     write_bytes(probe, bytes(PROBE_NBYTES))
     probe.unlink()
 
 
 def make_folder(name: str, host: Host, fill: Callable[[Path], None] = lambda folder: None) -> Path:
-    """A new folder for one run, study or comparison, ``<out>/<scenario>/<run id>``, with what ``fill`` puts into it.
+    """A new folder for one run, study or comparison, ``<out>/<scenario>/<run id>``, with the files of ``fill``.
 
-    It is whole or absent: whoever is killed meanwhile can do the same again.
+    The folder is complete or absent, even if this process is killed.
     """
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     folder = host.out / name / (host.run_id or f"{stamp}-{secrets.token_hex(2)}")
@@ -158,7 +158,7 @@ def make_folder(name: str, host: Host, fill: Callable[[Path], None] = lambda fol
 
 
 def create_run_folder(loaded: Loaded, host: Host) -> Path:
-    """A new run folder with its empty places and the resolved scenario."""
+    """A new run folder with its empty subfolders and the resolved scenario."""
 
     def fill(folder: Path) -> None:
         for name in run_folder.FOLDERS:
@@ -169,7 +169,7 @@ def create_run_folder(loaded: Loaded, host: Host) -> Path:
 
 
 def reset_run_folder(folder: Path) -> None:
-    """Make a run folder as `create_run_folder` leaves it; for a run that was broken off before its first round."""
+    """Restore the state of `create_run_folder`, for a run that was interrupted before its first round."""
     with _writing(folder):
         run_folder.empty(folder)
 
@@ -213,7 +213,7 @@ def _writing(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Let the product's own log messages go to a file, and nowhere else; OSError from whoever logs, if it is full."""
+    """Write the product's log messages to a file only; logging raises OSError if the disk is full."""
     logger = logging.getLogger("fedbr")
     handler = _LogFile(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
@@ -223,12 +223,12 @@ def logging_to(path: Path) -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
-        with contextlib.suppress(OSError):  # whoever logged what is not written has been told
+        with contextlib.suppress(OSError):  # logging has raised it before
             handler.close()
 
 
 class _LogFile(logging.FileHandler):
-    """Does not print a traceback over the user's table where logging would."""
+    """A log file that raises OSError, where logging would print a traceback over the user's table."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
         error = sys.exc_info()[1]

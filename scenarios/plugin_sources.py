@@ -1,4 +1,4 @@
-"""The source files of the user's own modules that a run is made of: found, copied into its folder, and compared later.
+"""The source files of a user's modules that a run uses: found, copied into its folder, and compared on resuming.
 
 A scenario names such modules itself (``method = "my_package.my_method:ROW"``) or through the rows that it names. They
 are found by the import system's path search and read as text: nothing here imports or executes them, or their copies.
@@ -29,20 +29,20 @@ MODE = 0o644
 
 @dataclass(frozen=True)
 class Source:
-    """A module's file, as it was when it was looked at."""
+    """A module's file and its content."""
 
     file: Path
     content: bytes
 
     @property
     def sha256(self) -> str:
-        """Of all its bytes: a comment counts."""
+        """The hash of all its bytes, comments too."""
         return hashlib.sha256(self.content).hexdigest()
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """What a run's environment says of one."""
+    """The record of a module's file in a run's environment."""
 
     file: str
     sha256: str
@@ -58,16 +58,16 @@ def named(loaded: Loaded) -> set[str]:
 
 
 def find(modules: Iterable[str]) -> dict[str, Source]:
-    """Module -> its file: of these modules, of the packages that they lie in, and of what they import of the user's.
+    """Module -> its file, for these modules, their packages, and the modules of the user's that they import.
 
-    Imports are followed beside the modules' top-level package; of one that is installed, only within that package.
-    Modules of this product and modules without a file are passed over.
+    Imports are followed in the folders of the modules' top-level packages; those of an installed package only within
+    it. Modules of this product and modules without a file are ignored.
     """
     importlib.invalidate_caches()
     waiting = [name for name in modules if _top(name) not in OURS]
     tops = {_top(name) for name in waiting}
     roots = {root for top in tops for root in _roots(top) if not INSTALLED & set(root.parts)}
-    found: dict[str, Source] = {}
+    sources: dict[str, Source] = {}
     seen: set[str] = set()
     while waiting:
         name = waiting.pop()
@@ -81,27 +81,29 @@ def find(modules: Iterable[str]) -> dict[str, Source]:
         spec = _spec(name)
         if spec is None or spec.origin is None or not Path(spec.origin).is_file():
             continue
-        found[name] = Source(Path(spec.origin), Path(spec.origin).read_bytes())
+        sources[name] = Source(Path(spec.origin), Path(spec.origin).read_bytes())
         if spec.origin.endswith(".py"):
-            waiting += _imports(found[name].content, parent if spec.submodule_search_locations is None else name)
-    return found
+            waiting += _imports(sources[name].content, parent if spec.submodule_search_locations is None else name)
+    return sources
 
 
-def keep(found: Mapping[str, Source], folder: Path) -> dict[str, SourceFile]:
-    """Copy them into a run folder that has been checked (`scenarios.run_folder`); returns what to record."""
-    for module, source in found.items():
+def keep(sources: Mapping[str, Source], folder: Path) -> dict[str, SourceFile]:
+    """Copy sources into a run folder that has been checked (`scenarios.run_folder`); returns the record by module."""
+    for module, source in sources.items():
         copy = _copy(folder, module, source.file)
         write_bytes(copy, source.content)
         copy.chmod(MODE)
-    return {module: SourceFile(str(found[module].file), found[module].sha256) for module in sorted(found)}
+    return {module: SourceFile(str(source.file), source.sha256) for module, source in sorted(sources.items())}
 
 
 def remove(folder: Path) -> None:
-    """Remove the copies that a run folder's environment names, and the folders that are empty without them."""
+    """Remove the copies that a run folder's environment names, and folders that are empty then."""
     try:
         recorded = dict(json.loads((folder / "environment.json").read_bytes())["sources"])
-        copies = [_copy(folder, module, Path(known["file"])) for module, known in recorded.items() if _is_name(module)]
-    except (OSError, ValueError, KeyError, TypeError):  # there are none, or the file is not what a run has written
+        copies = [
+            _copy(folder, module, Path(source["file"])) for module, source in recorded.items() if _is_name(module)
+        ]
+    except (OSError, ValueError, KeyError, TypeError):  # no sources, or not a file that a run has written
         return
     for copy in copies:
         within = [parent for parent in copy.parents if parent.is_relative_to(folder / FOLDER)]
@@ -118,18 +120,18 @@ def _is_name(module: str) -> bool:
 
 
 def change(before: Mapping[str, SourceFile], folder: Path) -> str:
-    """How these modules differ from those that a run began with, of which `keep` recorded ``before``; empty: nowise."""
-    now, words = find(before), []
+    """The differences between these modules and the record ``before`` of `keep`; empty: none."""
+    now, differences = find(before), []
     for module in sorted({*before, *now}):
         if module not in before:
-            words.append(f"{now[module].file} was not there before")
+            differences.append(f"{now[module].file} is new")
             continue
-        was = Path(before[module].file)
+        file = Path(before[module].file)
         if module not in now:
-            words.append(f"{was} is missing (its copy: {_copy(folder, module, was)})")
+            differences.append(f"{file} is missing (its copy: {_copy(folder, module, file)})")
         elif now[module].sha256 != before[module].sha256:
-            words.append(f"{now[module].file} has changed (what it was: {_copy(folder, module, was)})")
-    return "; ".join(words)
+            differences.append(f"{now[module].file} has changed (what it was: {_copy(folder, module, file)})")
+    return "; ".join(differences)
 
 
 def _copy(folder: Path, module: str, file: Path) -> Path:
@@ -142,37 +144,37 @@ def _top(module: str) -> str:
 
 
 def _roots(top: str) -> set[Path]:
-    """The folders in which a top-level module lies; more than one for a namespace package."""
+    """The parent folders of a top-level module; several for a namespace package."""
     spec = _spec(top)
     if spec is None:
         return set()
-    places = spec.submodule_search_locations
-    if places is None:
-        places = [spec.origin] if spec.has_location and spec.origin else []
-    return {Path(place).parent for place in places}
+    locations = spec.submodule_search_locations
+    if locations is None:
+        locations = [spec.origin] if spec.has_location and spec.origin else []
+    return {Path(location).parent for location in locations}
 
 
 def _spec(module: str) -> ModuleSpec | None:
-    """Where a module is, found without importing the packages that it lies in."""
+    """A module's spec, found without importing its packages."""
     parent, _, name = module.rpartition(".")
     if parent:
         package = _spec(parent)
         if package is None or package.submodule_search_locations is None:
             return None
-        # Under its last name: of a namespace package, the finder would ask for a parent that has been imported.
+        # By its last name: for a namespace package, the finder would need a parent that has been imported.
         return PathFinder.find_spec(name, list(package.submodule_search_locations))
-    found = PathFinder.find_spec(name)
-    others = (finder for finder in sys.meta_path if finder is not PathFinder)  # for one that is installed as editable
-    return found or next(filter(None, (finder.find_spec(name, None) for finder in others)), None)
+    spec = PathFinder.find_spec(name)
+    others = (finder for finder in sys.meta_path if finder is not PathFinder)  # those of editable installs
+    return spec or next(filter(None, (finder.find_spec(name, None) for finder in others)), None)
 
 
 def _imports(content: bytes, package: str) -> Iterator[str]:
-    """The modules that a file may import, and with them names that are none."""
+    """Names that a file imports, modules and others."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # whoever imports it is warned
+            warnings.simplefilter("ignore")  # importing the file will warn
             tree = ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # whoever imports it will say so
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # importing the file will fail
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -1,7 +1,7 @@
-"""What lies in a run folder: whether it may be written, and which of it may be removed.
+"""The content of a run folder: which files may be written, and which may be removed.
 
-A folder may come from others, or may have been rearranged. Nothing behind a link is written or removed, and neither is
-a file of a name that no run gives.
+A folder may come from other users, or may have been modified. Nothing behind a link is written or removed, and no file
+of a name that runs do not use.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ FOLDERS = (*PLACES, LOGS)
 JOURNAL = "ledger.sqlite-journal"
 LEDGER = ("ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm", JOURNAL)
 FILES = ("scenario.toml", "environment.json", *LEDGER)
-"""That are opened where they lie; others are replaced whole."""
+"""Files that are opened in place; others are replaced whole."""
 _OURS = (*FILES, "report.html")
 _PASSING = re.compile(
     r"\.probe-[0-9a-f]{8}(\.part)?|(scenario\.toml|environment\.json|report\.html)\.part|replies-[a-z0-9_]{8}\.part"
 )
 _LOG = re.compile(r"(coordinator|worker-[0-9]+)\.log")
 SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")
-"""How a journal of SQLite ends that names another one, which SQLite then deletes (its file format, section 3)."""
+"""The end of an SQLite journal that names a super-journal, which SQLite then deletes (its file format, section 3)."""
 
 
 def check(folder: Path) -> None:
-    """ScenarioError for a run folder in which not all is what a run has made: links above all."""
+    """ScenarioError for a run folder that no run can have made, above all one with links."""
     for name in FOLDERS:
         _refuse_unless(folder / name, stat.S_ISDIR, "is no folder")
     _refuse_unless(folder / plugin_sources.FOLDER, stat.S_ISDIR, "is no folder")
@@ -46,17 +46,17 @@ def check(folder: Path) -> None:
     for name in (*FILES, *logs):
         _refuse_unless(folder / name, stat.S_ISREG, "is no ordinary file")
     if _names_another(folder / JOURNAL):
-        raise ScenarioError(f"{folder / JOURNAL} names another journal, which no run does; SQLite would delete that")
+        raise ScenarioError(f"{folder / JOURNAL} names another journal, which SQLite would delete; runs name none")
 
 
-def _refuse_unless(path: Path, is_right: Callable[[int], bool], otherwise: str) -> None:
+def _refuse_unless(path: Path, is_expected: Callable[[int], bool], problem: str) -> None:
     try:
         mode = path.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):
         return
-    if not is_right(mode):
-        why = "is a link" if stat.S_ISLNK(mode) else otherwise
-        raise ScenarioError(f"{path} {why}: nothing outside of a run folder is written, so the run is not gone on with")
+    if not is_expected(mode):
+        problem = "is a link" if stat.S_ISLNK(mode) else problem
+        raise ScenarioError(f"{path} {problem}: nothing outside of a run folder is written, so the run is not resumed")
 
 
 def _names_another(journal: Path) -> bool:
@@ -69,7 +69,7 @@ def _names_another(journal: Path) -> bool:
 
 
 def empty(folder: Path) -> None:
-    """Make the places of a run anew, and remove what was committed; strangers' files stay."""
+    """Remove all that a run has committed, and create its folders again; unknown files stay."""
     for name in LEDGER:
         (folder / name).unlink(missing_ok=True)
     remove_all(folder)
@@ -78,7 +78,7 @@ def empty(folder: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Remove a run, and its folder if nothing else is in it; what cannot be removed, or is no run's, stays."""
+    """Remove a run, and its folder if it is empty then; unknown files, and files that cannot be removed, stay."""
     if folder.is_symlink():
         return
     plugin_sources.remove(folder)

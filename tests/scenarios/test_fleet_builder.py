@@ -80,7 +80,7 @@ def test_a_data_root_that_is_named_is_the_only_one(home: Path, monkeypatch: pyte
 
     with pytest.raises(ScenarioError) as caught:
         fleet_builder.find(scenario, "fleet.trace", "t.csv")
-    assert str(caught.value) == f"fleet.trace = 't.csv': no such file; looked for t.csv, {home / 'root' / 't.csv'}"
+    assert str(caught.value) == f"fleet.trace = 't.csv': no such file; searched t.csv, {home / 'root' / 't.csv'}"
 
 
 def test_a_home_that_a_file_is_named_in_is_looked_up(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,17 +107,17 @@ def test_what_is_no_file_is_refused_with_the_places_where_it_was_looked_for(home
     (home / "folder").mkdir()
     kind = f"{key.removesuffix('file')}kind=trace" if "availability" in key or "bandwidth" in key else "seed=0"
     shown, plain = repr(name.replace("\\u0000", "\0")), name.replace("\\u0000", "\\x00")
-    expected = f"{key} = {shown}: no such file; looked for {plain}, {cache_folder() / plain}"
+    expected = f"{key} = {shown}: no such file; searched {plain}, {cache_folder() / plain}"
     assert refusal(kind, f'{key}="{name}"').partition(": ")[2] == expected
 
 
 def test_files_that_say_something_else_are_refused(home: Path) -> None:
     phones, series = write(home / "phones.csv", PHONES), write(home / "series.csv", SERIES)
     assert refusal(f"fleet.trace={phones}") == (
-        f"digits: fleet.trace = '{phones}': says nothing of devices or links; it belongs to fleet.availability.file"
+        f"digits: fleet.trace = '{phones}': has no columns of devices or links; it belongs to fleet.availability.file"
     )
     assert refusal(f"fleet.trace={series}") == (
-        f"digits: fleet.trace = '{series}': says nothing of devices or links; it belongs to fleet.bandwidth.file"
+        f"digits: fleet.trace = '{series}': has no columns of devices or links; it belongs to fleet.bandwidth.file"
     )
     assert refusal("fleet.availability.kind=trace", f"fleet.availability.file={series}") == (
         f"digits: fleet.availability.file = '{series}': has no windows of availability"

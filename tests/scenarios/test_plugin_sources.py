@@ -109,8 +109,8 @@ def test_a_run_goes_on_only_with_the_sources_that_it_began_with(tmp_path: Path) 
         assert (refused.returncode, refused.stdout, refused.stderr) == (
             2,
             "",
-            f"fedbr: {folder}: {tmp_path / name} has changed (what it was: {copies / name}); to go on with this run, "
-            "put back what it was, or begin a new one\n",
+            f"fedbr: {folder}: {tmp_path / name} has changed (what it was: {copies / name}); to resume this run, "
+            "restore the files, or start a new run\n",
         )
         (tmp_path / name).write_text(PLUG_IN[name])
     (tmp_path / "my_pkg/options.py").unlink()  # so that the row cannot even be loaded
@@ -224,7 +224,7 @@ def test_what_is_new_missing_or_other_is_named(tmp_path: Path, monkeypatch: pyte
     written(tmp_path, {"first.py": "import second,  numpy", "numpy.py": ""})
     assert plugin_sources.change(recorded, run) == (
         f"{tmp_path}/first.py has changed (what it was: {run}/sources/first.py); "
-        f"{tmp_path}/numpy.py was not there before; "
+        f"{tmp_path}/numpy.py is new; "
         f"{tmp_path}/second.py is missing (its copy: {run}/sources/second.py)"
     )
 

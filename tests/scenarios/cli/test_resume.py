@@ -118,7 +118,7 @@ def test_a_run_that_has_ended_says_so_again_whenever_it_is_resumed(
     scenario = (folder / "scenario.toml").read_text()
     (folder / "scenario.toml").write_text(scenario.replace("seed = 0", "seed = 1"))
     assert run_command(["resume", str(folder)]) == 2
-    assert "the data or the files that the scenario names are not what they were" in capsys.readouterr().err
+    assert "the data or the files that the scenario names have changed" in capsys.readouterr().err
 
 
 def started_nothing(launcher: object) -> None:
