@@ -1,10 +1,10 @@
 """Data sets on the device: found, decoded once, memory-mapped, partitioned among clients, augmented in whole batches.
 
-* `registry`: the table of data sets, and what a data set is
-* `locate`: where a set may be, and the message when it is nowhere
+* `registry`: the table of data sets, and the types of data
+* `locate`: the search for a set's files, and the message if there are none
 * `decoded_cache`, `atomic_cache`: `open_data` decodes once into the cache, then maps
 * `parquet_images`, `torchvision_files`, `tinyimagenet`, `digits`: the readers
-* `partition`, `epsilon_partition`, `json_partition`: who holds which examples, as pure functions
+* `partition`, `epsilon_partition`, `json_partition`: partitions as pure functions
 * `partitioning`: `partition_data` and `cached_partition`, a partition from its configuration
 * `augment`: uint8 batches to float batches
 

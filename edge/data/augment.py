@@ -1,10 +1,10 @@
 """From uint8 batches to float32 batches: augmentation and normalisation as whole-batch tensor operations.
 
-Rotation by the nearest pixel, crop and flip only move pixels, so that their composition is one table of source pixels
-per example and a batch is gathered once, still as uint8. An empty place shows the background, in pixel space, before
-normalisation, as in the transforms that it stands for: images get a frame of one background pixel, and whatever would
-come from outside comes from there. Crop and flip act on rows and columns apart, so the table is made of one number per
-row and one per column until a rotation needs one per pixel.
+Rotation by the nearest pixel, crop and flip only move pixels, so their composition is one table of source pixels per
+example, and a batch is gathered once, still as uint8. An empty place has the background colour before normalisation, as
+in the usual transforms: images get a frame of one background pixel, the source of all pixels from outside. Crop and
+flip act on rows and columns apart, so the table has one number per row and one per column until a rotation needs one
+per pixel.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ FAR = 1e6
 
 @dataclass(frozen=True)
 class Profile:
-    """How a batch is prepared. `profile_for` fills in what belongs to the data set."""
+    """The preparation of a batch. `profile_for` fills in the fields of the data set."""
 
     name: str
     mean: tuple[float, ...] | None = None
-    """Per channel, of pixels in 0..1; None leaves pixels in 0..1."""
+    """Mean per channel of pixels in 0..1; None: no normalisation."""
     std: tuple[float, ...] | None = None
-    """Beside ``mean``."""
+    """Standard deviation per channel, given with ``mean``."""
     rotation_degrees: float = 0.0
-    """Uniform in +- this, about the centre, nearest pixel; 0 is off."""
+    """Rotation by a uniform angle of at most this, about the centre, nearest pixel; 0 is off."""
     crop_pad: int = 0
     """Random crop of the image's own size after this many pixels of padding on each side; 0 is off."""
     flip: bool = False
     """Mirror left to right with probability 1/2."""
     pixel_max: int = 255
-    """Pixel value that stands for 1."""
+    """Pixel value of 1.0."""
     background: int = 0
     """Pixel value of an empty place."""
     pad: int = 0
@@ -51,7 +51,7 @@ class Profile:
 
     @property
     def varies(self) -> bool:
-        """Whether an example in training looks different each time."""
+        """Whether training examples are augmented at random."""
         return bool(self.rotation_degrees or self.crop_pad or self.flip)
 
 
@@ -61,15 +61,15 @@ _ALIGN10 = ((0.49139968, 0.48215827, 0.44653124), (0.24703233, 0.24348505, 0.261
 _ALIGN100 = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 
 _ROWS = (
-    # FedMLB normalises CIFAR-100 with CIFAR-10's statistics, and FedBR is taken to do as FedMLB.
+    # FedMLB normalises CIFAR-100 with CIFAR-10's statistics; FedBR is assumed to do the same.
     Profile("fedmlb-cifar", *_CIFAR10, rotation_degrees=10.0, crop_pad=4, flip=True),
-    # FedMLB's published code tests with this augmentation too; here, tests only normalise.
+    # FedMLB's published code augments test images too; here they are only normalised.
     Profile("fedmlb-tinyimagenet", *_TINY, rotation_degrees=10.0, crop_pad=4, flip=True),
     Profile("fedalign-cifar10", *_ALIGN10, crop_pad=4, flip=True),
     Profile("fedalign-cifar100", *_ALIGN100, crop_pad=4, flip=True),
     Profile("digits"),
     Profile("mnist", (0.1307,), (0.3081,)),
-    # Of the 14,708 training examples of LEAF's 5 % sample by writer, before padding.
+    # Statistics of the 14,708 training examples of LEAF's 5 % sample by writer, before padding.
     Profile("femnist", (0.9612,), (0.1656,)),
     Profile("plain"),
 )
@@ -80,7 +80,7 @@ PROFILES: dict[str, Profile] = {row.name: row for row in _ROWS}
 def profile_for(row: DataSet, augment: str = "default") -> Profile:
     """The profile of a set under ``data.augment``: ``default``, ``none`` (normalisation alone) or a profile's name.
 
-    DataError for an unknown name, or for statistics of another number of channels than the set has.
+    DataError for an unknown name, or for statistics of another number of channels than the set's.
     """
     name = row.profile if augment in ("default", "none") else augment
     if name not in PROFILES:
@@ -96,7 +96,7 @@ def profile_for(row: DataSet, augment: str = "default") -> Profile:
 
 @dataclass(frozen=True)
 class AugmentationDraws:
-    """One draw per example for each thing that a profile varies; None where it does not."""
+    """Random draws of a batch, one per example; None for a transform that the profile does not have."""
 
     degrees: NDArray[np.float64] | None = None
     """(batch,) counter-clockwise."""
@@ -107,7 +107,7 @@ class AugmentationDraws:
 
 
 def draw(profile: Profile, batch: int, rng: np.random.Generator) -> AugmentationDraws:
-    """Draw for ``batch`` examples, always in the order rotation, crop, flip."""
+    """The draws of ``batch`` examples, always in the order rotation, crop, flip."""
     limit = profile.rotation_degrees
     degrees = rng.uniform(-limit, limit, batch) if limit else None
     corners = rng.integers(0, 2 * profile.crop_pad + 1, (batch, 2)) if profile.crop_pad else None
@@ -142,11 +142,11 @@ def move(x: Tensor, draws: AugmentationDraws, crop_pad: int, background: int) ->
 def _sources(
     draws: AugmentationDraws, crop_pad: int, height: int, width: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Row and column of the pixel that each output pixel comes from, whole numbers that broadcast to (batch, h, w).
+    """Row and column of the source of each output pixel, whole numbers that broadcast to (batch, height, width).
 
-    What is made of whole rows and columns is small, and is made on the host.
+    Numbers per row and per column are few, and are computed on the host.
     """
-    # From an output pixel back to its source: the steps are undone last to first.
+    # From an output pixel back to its source: the steps are inverted last to first.
     rows, columns = np.arange(height, dtype=np.float32)[None], np.arange(width, dtype=np.float32)[None]
     if draws.flips is not None:
         columns = np.where(draws.flips[:, None], columns[:, ::-1], columns)  # (batch, width)
@@ -161,11 +161,11 @@ def _sources(
 def _unrotate(
     rows: _Numbers, columns: _Numbers, degrees: NDArray[np.float64], shape: tuple[int, int], device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """The pixel that a rotation about the centre of an image of ``shape`` brings to (rows, columns), to the nearest.
+    """The source pixel, to the nearest, of (rows, columns) in an image of ``shape`` rotated about its centre.
 
-    What a crop took from outside the rotated image stays outside, wherever the rotation would find it.
+    Pixels that a crop takes from outside the rotated image stay outside.
     """
-    # Sine and cosine on the host, where they do not depend on the device's own approximation.
+    # Sine and cosine on the host, so that they do not depend on the device's approximation.
     angles = np.radians(degrees)[:, None]
     sines, cosines = np.sin(angles).astype(np.float32), np.cos(angles).astype(np.float32)
     middle_row, middle_column = ((side - 1) / 2 for side in shape)
@@ -182,8 +182,8 @@ def _unrotate(
 def to_device(numbers: NDArray[Any], device: torch.device) -> Tensor:
     """An array as a tensor on a device; on a CPU, the array's own memory.
 
-    A copy to a GPU starts from pinned memory, so that nobody waits for it; torch keeps that memory until the copy is
-    over. (Read against torch's documentation, not run.)
+    A copy to a GPU is asynchronous, from pinned memory, which torch keeps until the copy has ended. (Read against
+    torch's documentation, not run.)
     """
     host = torch.from_numpy(numbers)
     return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host

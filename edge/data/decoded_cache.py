@@ -1,11 +1,11 @@
 """`open_data`: a data set as memory-mapped uint8 arrays, decoded once for all processes and all runs.
 
-    CACHE/data/v1/KEY/      train_x.npy, train_y.npy, test_x.npy ..., meta.json; KEY follows from the sources' bytes
-    CACHE/data/v1/index/    one small file per set of source files seen: their stamp -> KEY
-    CACHE/NAME/             what torchvision downloaded
+    CACHE/data/v1/KEY/      train_x.npy, train_y.npy, test_x.npy ..., meta.json; KEY is a hash of the sources' bytes
+    CACHE/data/v1/index/    one small file per set of source files: their stamp -> KEY
+    CACHE/NAME/             torchvision's downloads
 
 KEY does not depend on paths, so copies share one decoded set. Hashing 50 MB at every start of every worker would cost
-more than the start itself, so the index remembers KEY for files of this path, length and time of change.
+more than the start itself, so the index stores KEY for files of a path, length and time of change.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _decoded_folder(row: DataSet, found: DatasetFiles, base: Path) -> Path:
     if key and key.startswith(f"{row.name}-") and (base / key).is_dir():
         return base / key
     folder = build_once(base / _key(row, found), lambda folder: _write(_read(row, found), folder))
-    if key not in (None, folder.name):  # half of it was lost when the power was
+    if key not in (None, folder.name):  # damaged, by a loss of power for instance
         with suppress(OSError):
             index.unlink()
     text_once(index, lambda: folder.name)
@@ -88,7 +88,7 @@ def _decoded_folder(row: DataSet, found: DatasetFiles, base: Path) -> Path:
 
 
 def _stamp(row: DataSet, found: DatasetFiles) -> str:
-    """Changes whenever a source file is replaced, without reading it."""
+    """A hash that changes whenever a source file is replaced, without reading the files."""
     digest = hashlib.sha256(repr(row).encode())
     for file in found.files:
         try:
@@ -111,7 +111,7 @@ def _key(row: DataSet, found: DatasetFiles) -> str:
 
 
 def _read(row: DataSet, found: DatasetFiles) -> Decoded:
-    # Each reader brings a heavy library that a filled cache makes superfluous.
+    # Each reader imports a heavy library, which a filled cache does not need.
     if found.kind == "official":
         from edge.data import torchvision_files
 
@@ -136,7 +136,7 @@ def _write(decoded: Decoded, folder: Path) -> None:
 
 
 def _numbered(decoded: Decoded) -> dict[str, NDArray[np.int64]] | None:
-    """Natural ids as 0, 1, 2 ... in sorted order, the same number in both splits."""
+    """Natural ids as 0, 1, 2 ... in sorted order, the same in both splits."""
     if decoded.train.ids is None or decoded.test.ids is None:
         return None
     names = np.unique(np.concatenate([decoded.train.ids, decoded.test.ids]))
@@ -147,7 +147,7 @@ def _numbered(decoded: Decoded) -> dict[str, NDArray[np.int64]] | None:
 def _map(row: DataSet, found: DatasetFiles, folder: Path) -> Data:
     try:
         meta = json.loads((folder / "meta.json").read_text())
-        # As plain arrays over the mapped file: indexing np.memmap itself costs more per batch.
+        # Plain arrays over the mapped file: indexing np.memmap itself costs more per batch.
         arrays = {name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in meta["arrays"]}
         train, test = (Split(arrays[f"{s}_x"], arrays[f"{s}_y"], arrays.get(f"{s}_ids")) for s in ("train", "test"))
         form = "; ".join(part for part in (meta["form"], row.lacking(len(train.y), len(test.y))) if part)

@@ -15,13 +15,13 @@ import numpy as np
 from edge.data.registry import DataError, DataSet, Decoded, Split
 
 COMES_WITH = "scikit-learn"
-"""Where the set always is, so that no folder is searched for it."""
+"""The package with the files of the set, so that no folder is searched."""
 TEST_COUNT = 360
 SPLIT_SEED = 0
 
 
 def files(places: Sequence[Path]) -> tuple[Path, ...]:
-    """The file inside scikit-learn; ``places`` do not matter. Finding it does not import scikit-learn."""
+    """The file inside scikit-learn, found without importing it; ``places`` are ignored."""
     spec = importlib.util.find_spec("sklearn")
     if spec is None or spec.origin is None:
         return ()
@@ -31,7 +31,7 @@ def files(places: Sequence[Path]) -> tuple[Path, ...]:
 
 def read(row: DataSet, files: Sequence[Path]) -> Decoded:
     """Both splits, examples in the order of the file; DataError if scikit-learn cannot read it."""
-    # A second of import that a process with a filled cache never pays.
+    # The import takes a second, which a process with a filled cache does not need.
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 

@@ -12,29 +12,30 @@ from edge.data.partition import Indices
 from edge.data.registry import PartitionError
 
 MOST_NBYTES = 16_000_000
-"""Of a file; one that deals out a million examples to a hundred thousand clients is smaller."""
+"""Limit of a file; one with a million examples and a hundred thousand clients is smaller."""
 
 
 def read_indices(file: Path, clients: int, count: int) -> list[Indices]:
-    """The indices of each of ``clients`` clients, sorted, each in ``0 .. count - 1`` and held once.
+    """The sorted indices of each of ``clients`` clients, in ``0 .. count - 1`` and without duplicates.
 
-    PartitionError naming the file, and the client where one is at fault. Examples that nobody holds are left out.
+    PartitionError naming the file, and the client with an error. Examples without a client are left out.
     """
-    shares = [_indices(file, client, indices, count) for client, indices in enumerate(_named(file, clients))]
-    holder = np.full(count, -1, dtype=np.int64)
-    for client, share in enumerate(shares):
-        taken = share[holder[share] >= 0]
+    client_indices = [_indices(file, client, indices, count) for client, indices in enumerate(_lists(file, clients))]
+    client_of = np.full(count, -1, dtype=np.int64)
+    for client, indices in enumerate(client_indices):
+        taken = indices[client_of[indices] >= 0]
         if taken.size:
-            raise PartitionError(f"{file}: client {client} and client {holder[taken[0]]} both hold example {taken[0]}")
-        holder[share] = client
-    return shares
+            other = client_of[taken[0]]
+            raise PartitionError(f"{file}: client {client} and client {other} both hold example {taken[0]}")
+        client_of[indices] = client
+    return client_indices
 
 
 def content(file: Path) -> bytes:
-    """What the file holds; PartitionError naming it if it cannot be read, or is longer than any partition."""
+    """The content of the file; PartitionError naming it if it cannot be read or is too long."""
     try:
         with file.open("rb") as handle:
-            raw = handle.read(MOST_NBYTES + 1)  # a file of the system may hold more than it says
+            raw = handle.read(MOST_NBYTES + 1)  # files of /proc have more bytes than their size says
     except OSError as error:
         raise PartitionError(f"data.partition.file: cannot read {file}: {error.strerror}") from None
     if len(raw) > MOST_NBYTES:
@@ -42,33 +43,33 @@ def content(file: Path) -> bytes:
     return raw
 
 
-def _named(file: Path, clients: int) -> list[Any]:
-    """What the file says of client 0, 1, ... in order."""
+def _lists(file: Path, clients: int) -> list[Any]:
+    """The values of client 0, 1, ... in order, unchecked."""
     try:
-        named = json.loads(content(file), object_pairs_hook=lambda pairs: _unique(file, pairs))
+        lists = json.loads(content(file), object_pairs_hook=lambda pairs: _unique(file, pairs))
     except PartitionError:
         raise
     except (ValueError, RecursionError) as error:
         raise PartitionError(f"data.partition.file: cannot read {file}: {error}") from error
-    if not isinstance(named, dict):
+    if not isinstance(lists, dict):
         raise PartitionError(f"{file}: must be one JSON object {{client: [indices]}}")
     expected = dict.fromkeys(str(client) for client in range(clients))
-    unknown = [client for client in named if client not in expected]
+    unknown = [client for client in lists if client not in expected]
     if unknown:
         raise PartitionError(f"{file}: client {unknown[0]!r} is not in 0..{clients - 1} (data.clients = {clients})")
     for client in expected:
-        if client not in named:
+        if client not in lists:
             raise PartitionError(f"{file}: client {client} is missing (data.clients = {clients})")
-    return [named[client] for client in expected]
+    return [lists[client] for client in expected]
 
 
 def _unique(file: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    named: dict[str, Any] = {}
+    lists: dict[str, Any] = {}
     for key, value in pairs:
-        if key in named:
+        if key in lists:
             raise PartitionError(f"{file}: client {key} appears twice")
-        named[key] = value
-    return named
+        lists[key] = value
+    return lists
 
 
 def _indices(file: Path, client: int, indices: Any, count: int) -> Indices:
@@ -78,8 +79,8 @@ def _indices(file: Path, client: int, indices: Any, count: int) -> Indices:
     for index in indices:
         if not 0 <= index < count:
             raise PartitionError(f"{file}: client {client} holds example {index}, the data has 0..{count - 1}")
-    share = np.sort(np.array(indices, dtype=np.int64))
-    twice = share[1:][share[1:] == share[:-1]]
+    ordered = np.sort(np.array(indices, dtype=np.int64))
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
     if twice.size:
         raise PartitionError(f"{file}: client {client} holds example {twice[0]} twice")
-    return share
+    return ordered

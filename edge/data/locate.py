@@ -1,7 +1,7 @@
-"""Where a data set is. Looks at file names only: never decodes, never downloads, never imports torch.
+"""The search for a data set's files. Reads file names only: never decodes, never downloads, never imports torch.
 
-Order: ``data.root`` if it is named (and then nowhere else), ``$FEDBR_DATA``, the user cache. Below each place a set may
-lie as torchvision's own files or its makers' archive, in the place or in a folder of the set's name, or as
+Order: ``data.root`` if it is set (and then nothing else), ``$FEDBR_DATA``, the user cache. In each of these folders a
+set may be torchvision's files or its authors' archive, in the folder or in a subfolder of the set's name, or
 ``NAME/train.parquet`` with ``NAME/test.parquet`` or ``NAME/val.parquet``. A download is the caller's last resort.
 """
 
@@ -24,33 +24,33 @@ class SearchPath:
     """A folder that may hold data sets."""
 
     label: str
-    """Which setting named it."""
+    """The setting that names it."""
     folder: Path
 
 
 @dataclass(frozen=True)
 class DatasetFiles:
-    """The files of a set, and who can read them."""
+    """The files of a set, and the kind of their reader."""
 
     kind: Literal["official", "archive", "parquet", "reader"]
     files: tuple[Path, ...]
     folder: Path
-    """Root for torchvision's class, or the folder of the files."""
+    """The root for torchvision's class, or the folder of the files."""
 
 
 def search_paths(root: str | None, cache: Path | None) -> list[SearchPath]:
-    """The folders to search, in order; DataError for a home folder that there is not."""
+    """The folders to search, in order; DataError for ``~`` without a home folder."""
     if root is not None:
-        return [_place("data.root", root)]
-    found = []
+        return [_expanded("data.root", root)]
+    paths = []
     if os.environ.get(ENVIRONMENT):
-        found.append(_place(f"${ENVIRONMENT}", os.environ[ENVIRONMENT]))
+        paths.append(_expanded(f"${ENVIRONMENT}", os.environ[ENVIRONMENT]))
     if cache is not None:
-        found.append(SearchPath("the user cache", cache))
-    return found
+        paths.append(SearchPath("the user cache", cache))
+    return paths
 
 
-def _place(label: str, folder: str) -> SearchPath:
+def _expanded(label: str, folder: str) -> SearchPath:
     try:
         return SearchPath(label, Path(folder).expanduser())
     except RuntimeError as error:
@@ -58,7 +58,7 @@ def _place(label: str, folder: str) -> SearchPath:
 
 
 def check_root(row: DataSet, root: str | None) -> None:
-    """Refuse a ``data.root`` that can never hold the set; DataError naming the key."""
+    """DataError for a ``data.root`` that cannot have the set, naming the key."""
     if root is None:
         return
     search_paths(root, None)
@@ -68,13 +68,13 @@ def check_root(row: DataSet, root: str | None) -> None:
 
 
 def locate(row: DataSet, searched: Sequence[SearchPath]) -> DatasetFiles | None:
-    """The set's files in the first place that has them all, or None."""
+    """The set's files in the first folder with all of them, or None."""
     folders = [place.folder for place in searched]
     if row.reader is not None and row.archive is None:
         files = importlib.import_module(row.reader).files(folders)
         return DatasetFiles("reader", files, files[0].parent) if files else None
     for folder in folders:
-        # The authors' own files first, which nobody has compressed again.
+        # The authors' files first, whose images are as published.
         found = _official(row, folder) or _archive(row, folder) or _parquet(row, folder / row.name)
         if found is not None:
             return found
@@ -82,15 +82,14 @@ def locate(row: DataSet, searched: Sequence[SearchPath]) -> DatasetFiles | None:
 
 
 def find_data(name: str, root: str | None = None, cache: Path | None = None) -> str | None:
-    """Where the set is, for people, or None; DataError as of `dataset` and `search_paths`. Nothing is opened or
-    fetched."""
+    """The description of a set's files, or None without files; DataError as of `dataset` and `search_paths`."""
     row = dataset(name)
     found = locate(row, search_paths(root, cache))
     return None if found is None else described(row, found)
 
 
 def described(row: DataSet, found: DatasetFiles, form: str = "") -> str:
-    """``found`` in words; ``form`` says how its reader found the examples kept."""
+    """A set's files in words; ``form``: the encoding of its examples, as its reader reports it."""
     kinds = {
         "official": f"torchvision's {row.torchvision} files",
         "archive": str(row.archive),
@@ -101,7 +100,7 @@ def described(row: DataSet, found: DatasetFiles, form: str = "") -> str:
 
 
 def missing(row: DataSet, searched: Sequence[SearchPath], why_no_download: str) -> DataError:
-    """The error that says where the set was looked for and how to get it."""
+    """The error that lists the searched folders and explains how to get the set."""
     looked = [f"{place.label} ({place.folder})" for place in searched]
     if not any(place.label in ("data.root", f"${ENVIRONMENT}") for place in searched):
         looked.append(f"${ENVIRONMENT} is not set")
@@ -118,7 +117,7 @@ def missing(row: DataSet, searched: Sequence[SearchPath], why_no_download: str) 
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is such a file; a name that the system cannot even look up, as a very long one, is none."""
+    """Whether there is such a file; False for a name that the system rejects, such as a very long one."""
     try:
         return path.is_file()
     except OSError:

@@ -1,7 +1,7 @@
 """Hugging Face style Parquet: one row per example, with the encoded image, the class and perhaps the client's id.
 
-The image is ``img`` or ``image``, a struct with ``bytes``; the class is ``label`` or ``fine_label``. Whatever does not
-fit the set's row is refused with the file and the row's number, counted from 0.
+The image is ``img`` or ``image``, a struct with ``bytes``; the class is ``label`` or ``fine_label``. An example that
+does not fit the set's row is an error with the file and the row's number, counted from 0.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "fine_label")
 BATCH_ROWS = 2000
 MOST_NBYTES = 10_000_000
-"""Of an encoded image, or any other file within a set's"""
+"""Limit of an encoded image, or of another file in an archive"""
 MOST_ID_NBYTES = 1000
 FREE_NBYTES, MOST_TIMES = 16_000_000, 20
-"""What a column may unpack to in any case, and else how many times its bytes in the file: images hardly shrink again"""
+"""A column may unpack to so many bytes, or to so many times its bytes in the file: images hardly compress again"""
 FREE_PIXELS, MOST_PIXELS_PER_BYTE = 256_000_000, 100
-"""Likewise of decoded images; those of the sets that are known have 1 to 4 per byte of their files"""
+"""Images may decode to so many pixels, or to so many per byte of the file: those of known sets have 1 to 4"""
 FORMATS = ("PNG", "JPEG", "BMP", "GIF")
 GREY_MODES = ("L", "1", "P")
 COLOUR_MODES = ("RGB", "L", "1", "P", "CMYK", "YCbCr")
-"""What loses nothing that a set's 8 bits per channel can hold: no transparency, no 16 bits, no colours made grey."""
+"""Modes that 8 bits per channel can represent without loss: no transparency, no 16 bits, no colours made grey."""
 
 
 def read(row: DataSet, files: Sequence[Path]) -> Decoded:
-    """Decode both splits; DataError naming file and row if anything does not fit ``row``."""
+    """Decode both splits; DataError naming file and row for an example that does not fit ``row``."""
     train, test = files
     form = ", ".join(sorted({_form(row, train), _form(row, test)}))
     return Decoded(read_split(row, train), read_split(row, test), form)
@@ -61,9 +61,9 @@ def read_split(row: DataSet, file: Path) -> Split:
 
 
 def _tables(row: DataSet, file: Path, id_column: str | None) -> Iterator[pa.Table]:
-    """The needed columns, some rows at a time, so that the encoded file is never held whole.
+    """The needed columns, some rows at a time, so that the encoded file is never in memory as a whole.
 
-    Images and ids come as Arrow dictionaries: what many rows share takes the memory of one.
+    Images and ids are Arrow dictionaries: equal values of many rows take the memory of one.
     """
     start = 0
     try:
@@ -75,17 +75,17 @@ def _tables(row: DataSet, file: Path, id_column: str | None) -> Iterator[pa.Tabl
             columns.append(_id_column(file, schema, id_column))
         chunks = [chunk for chunk in _chunks(metadata) if chunk.path_in_schema in columns]
         _refuse_bomb(row, file, metadata, chunks)
-        # What is stored as its difference from the row before cannot come as a dictionary, but row by row.
+        # Values stored as differences from the row before cannot be read as a dictionary, but row by row.
         by_row = any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in chunks)
         shared = [] if by_row else [column for column in columns if column not in LABEL_COLUMNS]
         with pq.ParquetFile(file, metadata=metadata, read_dictionary=shared) as parquet:
-            for group in range(metadata.num_row_groups):  # each has dictionaries of its own
+            for group in range(metadata.num_row_groups):  # each has its own dictionaries
                 for batch in parquet.iter_batches(1 if by_row else BATCH_ROWS, row_groups=[group], columns=columns):
                     yield pa.Table.from_batches([batch])
                     start += len(batch)
     except DataError:
         raise
-    except Exception as error:  # by where the damage is, Arrow's errors, or Python's of what Arrow made of it
+    except Exception as error:  # damaged files raise every kind of error in Arrow and in Python
         where = f"{file}, row {start} or after" if start else f"{file}"
         raise DataError(f"{where}: not a readable Parquet file: {error}") from error
 
@@ -97,7 +97,7 @@ def _chunks(metadata: pq.FileMetaData) -> Iterator[Any]:
 
 
 def _refuse_bomb(row: DataSet, file: Path, metadata: pq.FileMetaData, chunks: Sequence[Any]) -> None:
-    """Refuse what is far larger than its file, by the file's own table of contents, before any of it is unpacked."""
+    """DataError for data far larger than its file, by the file's metadata, before anything is unpacked."""
     file_nbytes = file.stat().st_size
     for chunk in chunks:
         packed, unpacked = min(chunk.total_compressed_size, file_nbytes), chunk.total_uncompressed_size
@@ -111,15 +111,15 @@ def _refuse_bomb(row: DataSet, file: Path, metadata: pq.FileMetaData, chunks: Se
         raise DataError(f"{file}: {rows:,} images cannot be in a file of {file_nbytes:,} bytes")
 
 
-def _column(file: Path, names: set[str], wanted: Sequence[str]) -> str:
-    for name in wanted:
+def _column(file: Path, names: set[str], candidates: Sequence[str]) -> str:
+    for name in candidates:
         if name in names:
             return name
-    raise DataError(f"{file}: no column {' or '.join(wanted)}; it has {', '.join(sorted(names))}")
+    raise DataError(f"{file}: no column {' or '.join(candidates)}; it has {', '.join(sorted(names))}")
 
 
 def _image_bytes(file: Path, schema: pa.Schema) -> str:
-    """The path of the encoded images in the file: what lies beside them, as file names, is not read."""
+    """The path of the encoded images in the file; other fields of the struct, such as file names, are not read."""
     name = _column(file, set(schema.names), IMAGE_COLUMNS)
     kind = schema.field(name).type
     if not (pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 and _is_bytes(kind.field("bytes").type)):
@@ -128,15 +128,15 @@ def _image_bytes(file: Path, schema: pa.Schema) -> str:
 
 
 def _encoded(file: Path, table: pa.Table, start: int) -> Iterator[tuple[str, bytes | None]]:
-    """(where it is, encoded image) one by one; DataError, before the first, for one that is longer than any."""
+    """(file and row, encoded image) one by one; DataError, before the first, for an image that is too long."""
     column = pc.struct_field(table.column(_column(file, set(table.column_names), IMAGE_COLUMNS)), "bytes")
     _refuse_long(file, column, start, "the image", MOST_NBYTES)
     for place, image in enumerate(column, start):
         yield f"{file}, row {place}", image.as_py()
 
 
-def _refuse_long(file: Path, column: pa.ChunkedArray, start: int, what: str, most: int) -> None:
-    """Refuse a column of texts or bytes by the first that is too long, before any becomes an object of Python."""
+def _refuse_long(file: Path, column: pa.ChunkedArray, start: int, name: str, most: int) -> None:
+    """DataError for the first text or bytes of a column that is too long, before any becomes a Python object."""
     for chunk in column.chunks:
         shared = isinstance(chunk, pa.DictionaryArray)
         lengths = pc.binary_length(chunk.dictionary if shared else chunk)
@@ -144,7 +144,7 @@ def _refuse_long(file: Path, column: pa.ChunkedArray, start: int, what: str, mos
             by_row = pc.fill_null(lengths.take(chunk.indices) if shared else lengths, 0).to_numpy()
             for place in np.flatnonzero(by_row > most)[:1].tolist():
                 raise DataError(
-                    f"{file}, row {start + place}: {what} is {by_row[place]:,} bytes long; the most is {most:,}"
+                    f"{file}, row {start + place}: {name} is {by_row[place]:,} bytes long; the most is {most:,}"
                 )
         start += len(chunk)
 
@@ -154,13 +154,13 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def pixels(row: DataSet, where: str, encoded: bytes | None) -> NDArray[np.uint8]:
-    """An encoded image as (channels, height, width); DataError, naming ``where`` it is, if it does not fit ``row``."""
+    """An encoded image as (channels, height, width); DataError naming ``where`` if it does not fit ``row``."""
     if not encoded:
         raise DataError(f"{where}: the image is empty")
     channels, height, width = row.stored
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # of sizes that are refused in any case
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # such sizes are errors below
             image = Image.open(BytesIO(encoded), formats=FORMATS)  # reads no more than the size and the mode
         with image:
             unfit = _unsupported(row, image)
@@ -173,7 +173,7 @@ def pixels(row: DataSet, where: str, encoded: bytes | None) -> NDArray[np.uint8]
 
 
 def _unsupported(row: DataSet, image: Image.Image) -> str:
-    """What is wrong with an image that has not been decoded yet, '' if nothing is."""
+    """The property of an image, not decoded yet, that the set does not support; '' if there is none."""
     channels, height, width = row.stored
     if image.size != (width, height):
         return f"{image.size[0]}x{image.size[1]}, {row.name} has {width}x{height}"
@@ -184,7 +184,7 @@ def _unsupported(row: DataSet, image: Image.Image) -> str:
 
 
 def _plain(error: Exception) -> str:
-    """An error's text without the place in memory that Pillow adds to it."""
+    """An error's text without the memory address that Pillow adds to it."""
     return str(error).partition(" <_io.")[0] or type(error).__name__
 
 
@@ -227,7 +227,7 @@ def _refuse_null(file: Path, column: pa.ChunkedArray, name: str, start: int) -> 
 
 
 def _form(row: DataSet, file: Path) -> str:
-    """How the first image of a file is encoded: a lossy copy of a set must say so."""
+    """The encoding of a file's first image, since a lossy copy of a set must be reported."""
     for table in _tables(row, file, None):
         first = next(_encoded(file, table, 0))[1]
         if first:

@@ -1,7 +1,7 @@
-"""Who holds which examples: one pure function per kind of partition, all draws from the given generator.
+"""Partitions of examples among clients: one pure function per kind, with all draws from its generator.
 
-Each returns one sorted int64 array of example indices per client. The epsilon kind is in `epsilon`; `shares` picks a
-kind from the configuration and splits the test set alike.
+Each returns one sorted int64 array of example indices per client. `epsilon_partition` and `json_partition` have two
+further kinds; `partitioning` chooses a kind from the configuration and splits the test set by the same rule.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ Indices = NDArray[np.int64]
 
 FLOOR = 1e-12
 MOST_NUMBERS = 50_000_000
-"""Drawn for unbalanced partitions that are refused: about ten seconds of work."""
+"""Limit of draws for unbalanced partitions that are rejected: about ten seconds of work."""
 
 
 def iid(count: int, clients: int, rng: np.random.Generator) -> list[Indices]:
     """A random split into equal parts of ``count // clients``; the remainder is left out."""
-    each = count // clients
+    size = count // clients
     order = rng.permutation(count)
-    return [np.sort(order[k * each : (k + 1) * each]) for k in range(clients)]
+    return [np.sort(order[k * size : (k + 1) * size]) for k in range(clients)]
 
 
 def dirichlet(labels: Indices, clients: int, alpha: float, classes: int, rng: np.random.Generator) -> list[Indices]:
-    """Balanced Dirichlet partition of FedMLB: every client holds ``len(labels) // clients``.
+    """Balanced Dirichlet partition of FedMLB: every client gets ``len(labels) // clients`` examples.
 
-    Client by client, a class mix pi ~ Dir(alpha) weighs the examples not yet given away, and the client draws by
-    weight without replacement. Later clients get what is left, so their mix drifts towards it.
+    Client by client, a class mix pi ~ Dir(alpha) weighs the remaining examples, and the client draws by weight without
+    replacement. So the mixes of later clients drift towards that of the remaining examples.
 
-    The floor under the weights keeps every example possible: when a client's classes run out it goes on with the
-    others, uniformly.
+    The floor under the weights keeps every example possible: when the classes of a client's mix are used up, it draws
+    from the others uniformly.
     """
-    each = len(labels) // clients
-    left = np.arange(len(labels), dtype=np.int64)
-    shares = []
+    size = len(labels) // clients
+    remaining = np.arange(len(labels), dtype=np.int64)
+    client_indices = []
     for _ in range(clients):
         weights = np.maximum(rng.dirichlet(np.full(classes, alpha)), FLOOR)
-        taken = np.zeros(len(left), dtype=bool)
-        taken[draw_by_weight(weights[labels[left]], each, rng)] = True
-        shares.append(left[taken])
-        left = left[~taken]
-    return shares
+        taken = np.zeros(len(remaining), dtype=bool)
+        taken[draw_by_weight(weights[labels[remaining]], size, rng)] = True
+        client_indices.append(remaining[taken])
+        remaining = remaining[~taken]
+    return client_indices
 
 
 def draw_by_weight(weights: NDArray[np.float64], count: int, rng: np.random.Generator) -> Indices:
-    """Positions of ``count`` draws without replacement, each by the weights of what is left, in no order.
+    """Positions of ``count`` draws by weight without replacement, unordered.
 
     The smallest of Exp(1) / weight are distributed as one weighted draw after another (Efraimidis and Spirakis, 2006)
     and found in one pass.
@@ -70,9 +70,9 @@ def dirichlet_unbalanced(
 ) -> list[Indices]:
     """Unbalanced Dirichlet partition of FedAlign, FedML and MOON: sizes differ.
 
-    Each class is cut among the clients by p ~ Dir(alpha), where a client that already holds its equal share takes
-    no more. Drawn again while a client holds fewer than ``min_samples``; PartitionError after ``max_tries``, or
-    after fewer if these would be more than `MOST_NUMBERS` draws of one number.
+    Each class is cut among the clients by p ~ Dir(alpha); a client with ``len(labels) / clients`` examples or more
+    gets no further ones. Drawn again while a client has fewer than ``min_samples``; PartitionError after
+    ``max_tries``, or earlier if these were more than `MOST_NUMBERS` random numbers.
     """
     per_class = np.bincount(labels, minlength=classes)
     best, max_tries = 0, min(max_tries, MOST_NUMBERS // (clients * classes) + 1)
@@ -92,44 +92,44 @@ def dirichlet_unbalanced(
 
 
 def _cuts(per_class: Indices, clients: int, alpha: float, rng: np.random.Generator) -> Indices | None:
-    """(classes, clients + 1) positions at which each class is cut; None if nobody can take a class."""
-    equal_share = per_class.sum() / clients
-    held = np.zeros(clients, dtype=np.int64)
+    """(classes, clients + 1) positions at which each class is cut; None if no client can take a class."""
+    equal_size = per_class.sum() / clients
+    sizes = np.zeros(clients, dtype=np.int64)
     cuts = np.zeros((len(per_class), clients + 1), dtype=np.int64)
     for label, count in enumerate(per_class):
-        parts = rng.dirichlet(np.full(clients, alpha)) * (held < equal_share)
+        parts = rng.dirichlet(np.full(clients, alpha)) * (sizes < equal_size)
         total = parts.sum()
         if count and not total > 0:
             return None
         if count:
             cuts[label, 1:] = np.cumsum(parts / total) * count
             cuts[label, -1] = count
-        held += np.diff(cuts[label])
+        sizes += np.diff(cuts[label])
     return cuts
 
 
 def cut(labels: Indices, cuts: Indices, rng: np.random.Generator) -> list[Indices]:
     """Shuffle each class and give client k its positions ``cuts[class, k]`` to ``cuts[class, k + 1]``."""
     clients = cuts.shape[1] - 1
-    holder = np.full(len(labels), clients)  # whom nobody holds come last
+    client_of = np.full(len(labels), clients)  # examples without a client come last
     for label, positions in enumerate(cuts):
         members = rng.permutation(np.flatnonzero(labels == label))
-        holder[members[positions[0] : positions[-1]]] = np.repeat(np.arange(clients), np.diff(positions))
-    order = np.argsort(holder, kind="stable")
-    return np.split(order, np.cumsum(np.bincount(holder, minlength=clients)[:clients]))[:clients]
+        client_of[members[positions[0] : positions[-1]]] = np.repeat(np.arange(clients), np.diff(positions))
+    order = np.argsort(client_of, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(client_of, minlength=clients)[:clients]))[:clients]
 
 
 def mirror(counts: Indices, labels: Indices, rng: np.random.Generator) -> list[Indices]:
     """Split another set in the class proportions of a first one.
 
-    ``counts`` (clients, classes) says how many of each class a client holds there; here each class is cut at
-    floor(cumulative share * its size), so that a client's local test examples mirror its training examples.
+    ``counts``: (clients, classes) examples in the first set. Each class is cut at floor(cumulative fraction * its
+    size), so that a client's local test examples mirror its training examples.
     """
     sizes = np.bincount(labels, minlength=counts.shape[1])
     cumulative = np.cumsum(counts, axis=0).T  # (classes, clients)
-    held = np.maximum(cumulative[:, -1:], 1)
+    totals = np.maximum(cumulative[:, -1:], 1)
     cuts = np.zeros((counts.shape[1], counts.shape[0] + 1), dtype=np.int64)
-    cuts[:, 1:] = cumulative * sizes[:, np.newaxis] // held
+    cuts[:, 1:] = cumulative * sizes[:, np.newaxis] // totals
     return cut(labels, cuts, rng)
 
 
@@ -138,6 +138,6 @@ def natural(ids: Indices, chosen: Sequence[int]) -> list[Indices]:
     return [np.flatnonzero(ids == client) for client in chosen]
 
 
-def histogram(labels: Indices, shares: Sequence[Indices], classes: int) -> Indices:
-    """(clients, classes): how many examples of each class a client holds."""
-    return np.array([np.bincount(labels[share], minlength=classes) for share in shares], dtype=np.int64)
+def histogram(labels: Indices, client_indices: Sequence[Indices], classes: int) -> Indices:
+    """(clients, classes): the number of examples of each class and client."""
+    return np.array([np.bincount(labels[indices], minlength=classes) for indices in client_indices], dtype=np.int64)

@@ -1,6 +1,6 @@
-"""From the configuration to each client's examples: `partition_data`, and `cached_partition` for many processes.
+"""The partition of a configuration: `partition_data`, and `cached_partition` for many processes.
 
-The partition has a seed of its own, so that runs with different seeds, and all methods, share one.
+The partition has its own seed, so that runs with different seeds, and all methods, use the same one.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from edge.protocol.rng import keyed_generator
 VERSION = "v1"
 ALPHA_MIN, ALPHA_MAX = 1e-3, 1e6
 EQUAL = ("iid", "dirichlet", "epsilon")
-"""Kinds in which all clients hold equally many examples."""
+"""Kinds in which all clients have equally many examples."""
 
 
 @dataclass(frozen=True)
 class ClientIndices:
-    """The indices of each client's examples, sorted; position = client."""
+    """The sorted indices of each client's examples, client by client."""
 
     train: list[Indices]
     test: list[Indices]
-    """Indices into the official test set, split by the same rule; empty arrays where there is no such rule."""
+    """Indices into the test set, split by the same rule; empty arrays where there is no such rule."""
 
 
 def check_partition(config: DataConfig, row: DataSet) -> None:
-    """Refuse what can never work, before any data is opened; PartitionError naming the key."""
+    """PartitionError, naming the key, for a partition that no data allow, before any data is opened."""
     rule = config.partition
     if config.clients < 1:
         raise PartitionError(f"data.clients = {config.clients}: at least one client is needed")
@@ -64,7 +64,7 @@ def check_partition(config: DataConfig, row: DataSet) -> None:
 
 
 def partition_data(config: DataConfig, data: Data) -> ClientIndices:
-    """Share the training and the test examples among ``config.clients`` clients.
+    """Partition the training and the test examples among ``config.clients`` clients.
 
     PartitionError if the partition is impossible, and if no client gets an example.
     """
@@ -74,33 +74,32 @@ def partition_data(config: DataConfig, data: Data) -> ClientIndices:
     rngs = (keyed_generator(rule.seed, "partition"), keyed_generator(rule.seed, "partition.test"))
     if rule.kind == "file":
         assert rule.file is not None
-        shares = ClientIndices(
-            read_indices(Path(rule.file), config.clients, len(data.train.y)), _nothing(config.clients)
-        )
+        train = read_indices(Path(rule.file), config.clients, len(data.train.y))
+        client_indices = ClientIndices(train, [np.empty(0, dtype=np.int64) for _ in range(config.clients)])
     elif rule.kind == "natural":
-        shares = _natural(config.clients, data)
+        client_indices = _natural(config.clients, data)
     elif rule.kind in ("dirichlet", "dirichlet-unbalanced"):
-        shares = _dirichlet(rule, config.clients, data, *rngs)
+        client_indices = _dirichlet(rule, config.clients, data, *rngs)
     elif rule.kind == "epsilon" and rule.epsilon > 0:
         mix = epsilon_partition.mixes(config.clients, data.classes, rule.epsilon, rngs[0])
-        shares = ClientIndices(
+        client_indices = ClientIndices(
             epsilon_partition.deal(data.train.y, mix, rngs[0]), epsilon_partition.deal(data.test.y, mix, rngs[1])
         )
     else:
         train = partition.iid(len(data.train.y), config.clients, rngs[0])
-        shares = ClientIndices(train, partition.iid(len(data.test.y), config.clients, rngs[1]))
-    if not any(len(share) for share in shares.train):
+        client_indices = ClientIndices(train, partition.iid(len(data.test.y), config.clients, rngs[1]))
+    if not any(len(indices) for indices in client_indices.train):
         raise _no_client_error(config, len(data.train.y))
-    return shares
+    return client_indices
 
 
 def _check_count(config: DataConfig, count: int) -> None:
-    """Refuse more clients than there are examples before anything as large as both together is made."""
+    """PartitionError for more clients than examples, before arrays of their size are allocated."""
     if config.clients <= count or config.partition.kind in ("file", "natural"):
         return
     if config.partition.kind in EQUAL:
         raise _no_client_error(config, count)
-    raise PartitionError(f"data.clients = {config.clients}: there are only {count} training examples to share")
+    raise PartitionError(f"data.clients = {config.clients}: there are only {count} training examples")
 
 
 def _no_client_error(config: DataConfig, count: int) -> PartitionError:
@@ -111,9 +110,9 @@ def _no_client_error(config: DataConfig, count: int) -> PartitionError:
 
 
 def cached_partition(config: DataConfig, data: Data, cache: Path) -> ClientIndices:
-    """`partition_data`, kept in the cache by content and memory-mapped, so that all workers share one copy.
+    """`partition_data`, cached by content and memory-mapped, so that all workers share one copy.
 
-    Where the cache cannot be written, each worker has its own.
+    If the cache cannot be written, each worker computes its own.
     """
     try:
         folder = build_once(
@@ -131,12 +130,12 @@ def cached_partition(config: DataConfig, data: Data, cache: Path) -> ClientIndic
 def _natural(clients: int, data: Data) -> ClientIndices:
     assert data.train.ids is not None
     assert data.test.ids is not None
-    known = np.unique(data.train.ids)
-    if clients > len(known):
+    ids = np.unique(data.train.ids)
+    if clients > len(ids):
         raise PartitionError(
-            f"data.clients = {clients}, but {data.row.name} has {len(known)} clients (data.partition.kind = natural)"
+            f"data.clients = {clients}, but {data.row.name} has {len(ids)} clients (data.partition.kind = natural)"
         )
-    chosen = known[:clients].tolist()
+    chosen = ids[:clients].tolist()
     return ClientIndices(partition.natural(data.train.ids, chosen), partition.natural(data.test.ids, chosen))
 
 
@@ -154,21 +153,17 @@ def _dirichlet(
     return ClientIndices(train, partition.mirror(counts, data.test.y, test_rng))
 
 
-def _nothing(clients: int) -> list[Indices]:
-    return [np.empty(0, dtype=np.int64) for _ in range(clients)]
-
-
 def _key(config: DataConfig, data: Data) -> str:
     rule = asdict(config.partition)
     if config.partition.kind == "file" and config.partition.file is not None:
         rule["file"] = hashlib.sha256(content(Path(config.partition.file))).hexdigest()
-    # numpy may change a distribution's stream between versions; a partition must not depend on the cache's age.
+    # A distribution's stream may differ between versions of numpy; a partition must not depend on the cache's age.
     text = json.dumps([data.sha256, config.clients, rule, np.__version__], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _save(shares: ClientIndices, folder: Path) -> None:
-    for name, parts in (("train", shares.train), ("test", shares.test)):
+def _save(client_indices: ClientIndices, folder: Path) -> None:
+    for name, parts in (("train", client_indices.train), ("test", client_indices.test)):
         np.save(folder / f"{name}_indices.npy", np.concatenate(parts), allow_pickle=False)
         np.save(folder / f"{name}_offsets.npy", _offsets(parts), allow_pickle=False)
 

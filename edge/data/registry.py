@@ -1,7 +1,7 @@
-"""What a data set is, and the table of those that ship. Never opens a file, never imports torch.
+"""The types of data, and the table of the shipped data sets. Never opens a file, never imports torch.
 
-A new set is one row here, or in a module of its own named as ``my_package.my_set:ROW``. A set that comes as Parquet
-or that torchvision can read needs nothing else; any other names a reader module (see `DataSet.reader`).
+A new set is one row here, or in a user's module, named as ``my_package.my_set:ROW``. A set in Parquet files, or of
+torchvision, needs nothing else; any other names a reader module (see `DataSet.reader`).
 """
 
 from __future__ import annotations
@@ -17,45 +17,45 @@ from edge.protocol.spelling import nearest
 
 
 class DataError(ValueError):
-    """A data set is missing, damaged or not what its row says."""
+    """A data set is missing, damaged or different from its row."""
 
 
 class PartitionError(DataError):
-    """The examples cannot be shared among the clients as asked."""
+    """The examples cannot be partitioned among the clients as configured."""
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """One row: what a set is, without its pixels."""
+    """One row: the properties of a set, without its examples."""
 
     name: str
     title: str
     classes: int
     shape: tuple[int, int, int]
-    """(channels, height, width) as a model sees an example."""
+    """(channels, height, width) of an example as the model's input."""
     stored: tuple[int, int, int]
     """(channels, height, width) as an example is stored; smaller than ``shape`` by a frame where the set is padded."""
     profile: str
-    """Normalisation and augmentation by default, a name of `augment.PROFILES`."""
+    """The default normalisation and augmentation, a name of `augment.PROFILES`."""
     source: str
-    """Who made it, and when."""
+    """Authors and year."""
     pixel_max: int = 255
     background: int = 0
-    """Pixel value of an empty place, shown by padding: FEMNIST is dark ink on white paper."""
+    """Pixel value of padding: FEMNIST is dark ink on white paper."""
     id_column: str | None = None
     """Parquet column with each example's natural client, if the set has one."""
     torchvision: str | None = None
-    """Class of ``torchvision.datasets`` that reads and downloads it."""
+    """The class of ``torchvision.datasets`` that reads and downloads it."""
     files: tuple[str, ...] = ()
-    """The files that class needs below its root."""
+    """The files that this class needs below its root."""
     reader: str | None = None
-    """Module with ``read(row, files) -> Decoded`` and ``files(places) -> tuple of paths, empty if absent``; the latter
-    is not needed beside an ``archive``."""
-    # No parts of repr, by which decoded sets are found again: they change nothing in them.
+    """A module with ``read(row, files) -> Decoded`` and ``files(places) -> tuple of paths, empty if absent``; sets with
+    an ``archive`` do not need the latter."""
+    # Not in repr, the key of decoded sets, since these fields do not change the decoded examples.
     archive: str | None = field(default=None, repr=False)
-    """Name of the one file that its makers hand out, which ``reader`` reads; as Parquet, the set is known too."""
+    """The name of the authors' one file, which ``reader`` reads; Parquet files are accepted too."""
     counts: tuple[int, int] | None = field(default=None, repr=False)
-    """Training and test examples of the whole set, where copies with fewer go round."""
+    """Training and test examples of the whole set, where smaller copies are common."""
 
     @property
     def pad(self) -> int:
@@ -63,7 +63,7 @@ class DataSet:
         return (self.shape[1] - self.stored[1]) // 2
 
     def lacking(self, train: int, test: int) -> str:
-        """What a copy with so many examples must say of itself, '' if it is whole."""
+        """The note for a copy with fewer examples, '' if it is whole."""
         if self.counts is None or self.counts == (train, test):
             return ""
         whole_train, whole_test = self.counts
@@ -71,7 +71,7 @@ class DataSet:
 
     @property
     def natural_ids(self) -> bool:
-        """Whether the examples come with the clients that made them."""
+        """Whether the set has the natural client of each example."""
         return self.id_column is not None
 
 
@@ -84,17 +84,17 @@ class Split:
     y: NDArray[np.int64]
     """(examples,) classes"""
     ids: NDArray[Any] | None = None
-    """(examples,) natural clients: ints once stored, whatever the source had before; None if the set has none."""
+    """(examples,) natural clients: ints in the cache, ints or text in the source; None if the set has none."""
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """What a reader returns."""
+    """The result of a reader."""
 
     train: Split
     test: Split
     form: str
-    """How the source held it, for people: lossy images matter beside an accuracy."""
+    """The encoding of the source, for the report: lossy images affect accuracy."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,9 @@ class Data:
     train: Split
     test: Split
     sha256: str
-    """Of the decoded arrays, so that equal pixels hash alike whatever file they came from."""
+    """The hash of the decoded arrays, equal for equal pixels from different files."""
     source: str
-    """Where it came from, for people."""
+    """The description of its files, for the report."""
 
     @property
     def classes(self) -> int:

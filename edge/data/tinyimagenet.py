@@ -1,8 +1,8 @@
 """Tiny-ImageNet from its own archive, tiny-imagenet-200.zip, which is never unpacked.
 
-Classes are numbered in the order of their WordNet ids and training images come class by class, in the order of their
-file names, as torchvision's ImageFolder gives them; so published partitions by index fit. The validation images, whose
-classes are in a table of their own, are the test set: the classes of the archive's test images were never published.
+Classes are numbered in the order of their WordNet ids, and training images are ordered by class and file name, as in
+torchvision's ImageFolder, so that published partitions by index fit. The validation images, whose classes are in a
+separate table, are the test set: the classes of the archive's test images were never published.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ TRAINING = re.compile(rf"{ROOT}/train/(\w+)/images/[^/]+\.JPEG")
 ANNOTATIONS = "val/val_annotations.txt"
 
 Member = tuple[str, str]
-"""Name in the archive, and WordNet id of its class."""
+"""(name in the archive, WordNet id of its class)"""
 
 
 def read(row: DataSet, files: Sequence[Path]) -> Decoded:
-    """Both splits; DataError naming the archive, and the member if there is one, if anything does not fit ``row``."""
+    """Both splits; DataError naming the archive, and the member of an error, if the archive does not fit ``row``."""
     (file,) = files
     try:
         with ZipFile(file) as archive:
             classes = {wnid: number for number, wnid in enumerate(sorted(_text(archive, "wnids.txt").split()))}
             if len(classes) != row.classes:
                 raise DataError(f"{file}: wnids.txt names {len(classes)} classes, {row.name} has {row.classes}")
-            found = map(TRAINING.fullmatch, archive.namelist())
-            train = _split(row, file, archive, classes, [(match[0], match[1]) for match in found if match])
+            matches = map(TRAINING.fullmatch, archive.namelist())
+            train = _split(row, file, archive, classes, [(match[0], match[1]) for match in matches if match])
             return Decoded(train, _split(row, file, archive, classes, _validation(file, archive)), "JPEG images")
     except DataError:
         raise
-    except Exception as error:  # a damaged archive raises every kind of error, by where the damage is
+    except Exception as error:  # damaged archives raise every kind of error
         raise DataError(f"{file}: not {row.title}'s archive, or damaged: {error}") from error
 
 
@@ -48,14 +48,14 @@ def _text(archive: ZipFile, name: str) -> str:
 
 
 def _bytes(archive: ZipFile, name: str) -> bytes:
-    """A member, unless it would unpack to far more than any of the set's; its header may lie about that."""
+    """The bytes of a member; DataError if it is longer than any of the set's, even if its header is wrong."""
     member = archive.getinfo(name)
-    if member.compress_type not in (ZIP_STORED, ZIP_DEFLATED):  # those that cannot be unpacked bit by bit
+    if member.compress_type not in (ZIP_STORED, ZIP_DEFLATED):  # others cannot be unpacked in parts
         raise DataError(f"{archive.filename}, {name}: must be stored or deflated, as {ROOT}.zip's members are")
     if member.file_size > MOST_NBYTES:
         raise DataError(f"{archive.filename}, {name}: is {member.file_size:,} bytes long; the most is {MOST_NBYTES:,}")
     with archive.open(member) as file:
-        return file.read(MOST_NBYTES + 1)  # cut at the length that the header says, which the checksum must fit
+        return file.read(MOST_NBYTES + 1)  # at most the header's length, which the checksum covers
 
 
 def _validation(file: Path, archive: ZipFile) -> list[Member]:

@@ -1,4 +1,4 @@
-"""torchvision's own files of a set, read and downloaded through torchvision's classes alone.
+"""torchvision's files of a set, read and downloaded through torchvision's classes alone.
 
 The CIFAR files are pickles: torchvision checks their MD5 before it opens them, and nothing here opens them itself.
 """
@@ -26,27 +26,27 @@ def read(row: DataSet, root: Path) -> Decoded:
         _refuse_damaged(row, file)
     try:
         train, test = (_open(row, root, train=train, download=False) for train in (True, False))
-    except Exception as error:  # damaged files surface as whatever torchvision's readers stumble over
+    except Exception as error:  # damaged files raise every kind of error in torchvision's readers
         raise DataError(f"{root}: torchvision cannot read {row.name}: {str(error) or type(error).__name__}") from error
     return Decoded(_split(row, root, train, "train"), _split(row, root, test, "test"), "")
 
 
 def _refuse_damaged(row: DataSet, file: Path) -> None:
-    """Name the file that torchvision would stumble over without naming it."""
+    """DataError naming a damaged file, which torchvision's errors would not name."""
     kind = getattr(torchvision.datasets, str(row.torchvision))
-    known = dict([*getattr(kind, "train_list", ()), *getattr(kind, "test_list", ())])
+    md5_of = dict([*getattr(kind, "train_list", ()), *getattr(kind, "test_list", ())])
     try:
         raw = file.read_bytes()
     except OSError as error:
         raise DataError(f"{file}: cannot be read: {error.strerror}") from error
-    if file.name in known and hashlib.md5(raw, usedforsecurity=False).hexdigest() != known[file.name]:
+    if file.name in md5_of and hashlib.md5(raw, usedforsecurity=False).hexdigest() != md5_of[file.name]:
         raise DataError(f"{file}: damaged: its {len(raw)} bytes have not the MD5 of {row.name}'s file")
     if file.name.endswith("-ubyte"):
         _refuse_damaged_idx(file, raw)
 
 
 def _refuse_damaged_idx(file: Path, raw: bytes) -> None:
-    """LeCun's idx format: a number of unsigned bytes (0x08) in so many dimensions, each as 4 bytes, and then these."""
+    """DataError unless the file is in LeCun's idx format: type 0x08 (unsigned bytes), the dimensions, the bytes."""
     dimensions = raw[3] if raw[:3] == b"\0\0\x08" and len(raw) > 3 else 0
     begin = 4 + 4 * dimensions
     if not 1 <= dimensions <= 3 or len(raw) < begin:
@@ -64,10 +64,10 @@ def download(row: DataSet, cache: Path) -> None:
 
     def fill(folder: Path) -> None:
         try:
-            # torchvision may print; standard output belongs to the command's answer.
+            # torchvision may print; standard output is for the command's result.
             with contextlib.redirect_stdout(sys.stderr):
                 _open(row, folder, train=True, download=True)
-        except Exception as error:  # network, disk and checksum errors are all a download that failed
+        except Exception as error:  # errors of network, disk and checksums
             raise DataError(f"torchvision could not download {row.name}: {error}") from error
 
     build_once(cache / row.name, fill)

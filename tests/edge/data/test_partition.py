@@ -253,7 +253,7 @@ def test_more_clients_than_examples_is_an_error(kind: str) -> None:
 
 
 def test_an_unbalanced_partition_too_needs_an_example_for_each() -> None:
-    with pytest.raises(PartitionError, match=r"data\.clients = 2000: there are only 1000 training examples to share"):
+    with pytest.raises(PartitionError, match=r"data\.clients = 2000: there are only 1000 training examples"):
         partition_data(config(2000, kind="dirichlet-unbalanced", min_samples=0), toy())
 
 
