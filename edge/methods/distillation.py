@@ -1,7 +1,7 @@
-"""Base of the objectives with a frozen teacher: cross-entropy beside a term that compares the local model with it.
+"""Base of the objectives with a frozen teacher: cross-entropy and a term that compares the local model with it.
 
-The teacher is where the visit starts, or another model that came down; it runs forward on each batch, without gradient,
-and never changes. Where the term's weight is 0 no teacher is run, and what is left is FedAvg to the bit.
+The teacher is the model at the start of the visit, or another downloaded model; it runs forward on each batch, without
+gradient, and never changes. With weight 0 no teacher is run, and the objective is FedAvg's to the bit.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from edge.training.client_update import ClientUpdate, VisitContext
 
 
 class DistillationUpdate(ClientUpdate):
-    """ce_weight·CE + weight·(how far the local model is from the teacher).
+    """ce_weight·CE + weight·(distance of the local model from the teacher).
 
     Subclasses can customise by overriding
 
-    * ``begin``: which model is the teacher, and both weights for this visit;
-    * ``compared``: how far the models are from each other, by default the divergence of their logits;
-    * ``seen``: what of the logits is compared.
+    * ``begin``: the teacher and both weights of this visit;
+    * ``compared``: the distance of the models, by default the divergence of their logits;
+    * ``seen``: the logits that are compared.
     """
 
     capturable = True
-    """The teacher stays in its place, and all else that a step needs are options."""
+    """The teacher's address is fixed, and steps depend on options alone."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options)
         self.weight: float = options["weight"]
-        """Of the term; 0: no teacher is run."""
+        """Weight of the term; 0: no teacher is run."""
         self.ce_weight = 1.0
 
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
-        """Start as FedAvg does, with the teacher where the local model starts."""
+        """Start as FedAvg does, with a frozen copy of the local model as the teacher."""
         super().begin(net, down, state, visit)
         if self.weight:
             self.teacher = net.freeze()
@@ -54,16 +54,16 @@ class DistillationUpdate(ClientUpdate):
         """(cross-entropy, distance from the teacher), scalars."""
         logits = net.run(x)  # (batch, classes)
         with torch.no_grad():
-            taught = self.teacher.run(x)
-        return F.cross_entropy(logits, y), self.divergence(self.seen(taught, y), self.seen(logits, y))
+            teacher = self.teacher.run(x)
+        return F.cross_entropy(logits, y), self.divergence(self.seen(teacher, y), self.seen(logits, y))
 
     def seen(self, logits: Tensor, y: Tensor) -> Tensor:
-        """What is compared of (batch, classes) logits: by default, all."""
+        """The compared part of (batch, classes) logits: by default, all."""
         return logits
 
-    def divergence(self, taught: Tensor, logits: Tensor) -> Tensor:
-        """KL(σ_T(taught) ‖ σ_T(logits)), sum over classes and mean over the batch; times T² with ``kl_t2``."""
+    def divergence(self, teacher: Tensor, logits: Tensor) -> Tensor:
+        """KL(σ_T(teacher) ‖ σ_T(logits)), sum over classes and mean over the batch; times T² with ``kl_t2``."""
         temperature: float = self.options["temperature"]
-        reference, local = (F.log_softmax(one / temperature, dim=1) for one in (taught, logits))
+        reference, local = (F.log_softmax(values / temperature, dim=1) for values in (teacher, logits))
         value = F.kl_div(local, reference, log_target=True, reduction="batchmean")
         return value * temperature**2 if self.options["kl_t2"] else value

@@ -1,4 +1,4 @@
-"""FedAvg+FitNet, client side: the outputs of local blocks are drawn to those of the received model's.
+"""FedAvg+FitNet, client side: the outputs of local blocks are pulled to those of the received model.
 
 Romero et al., FitNets: Hints for Thin Deep Nets, ICLR 2015, https://arxiv.org/abs/1412.6550; the baseline of Kim, Kim
 and Han, ICML 2022, https://arxiv.org/abs/2207.06936, Table 2. Both models have one shape, so no regressor is needed.
@@ -20,14 +20,14 @@ from edge.training.client_update import VisitContext
 
 
 class FedAvgFitNetUpdate(DistillationUpdate):
-    """One visit under FedAvg+FitNet; the state between rounds is empty."""
+    """One visit under FedAvg+FitNet, without client state."""
 
     capturable = True
 
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Freeze the received model, if there are outputs to compare."""
-        wanted = self.options["layers"]
-        self.layers = list(range(1, len(net))) if wanted is None else sorted(wanted)
+        layers = self.options["layers"]
+        self.layers = list(range(1, len(net))) if layers is None else sorted(layers)
         if not self.layers:
             self.weight = 0.0
         super().begin(net, down, state, visit)
@@ -35,16 +35,16 @@ class FedAvgFitNetUpdate(DistillationUpdate):
     def compared(self, net: BlockModel, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Cross-entropy, and the mean over layers of the squared differences."""
         features = net.features(x)
-        gaps, taught = [], x
+        gaps, teacher = [], x
         for block in range(max(self.layers)):
             with torch.no_grad():
-                taught = self.teacher.run(taught, block, block + 1)
+                teacher = self.teacher.run(teacher, block, block + 1)
             if block + 1 in self.layers:
-                gaps.append(self._gap(features[block], taught))
+                gaps.append(self._gap(features[block], teacher))
         return F.cross_entropy(features[-1], y), torch.stack(gaps).mean()
 
-    def _gap(self, local: Tensor, taught: Tensor) -> Tensor:
-        """Of two outputs (batch, ..): the mean over all numbers, or the sum over those of an example."""
-        # In float32, whatever the blocks compute in: differences are small.
-        mean = F.mse_loss(local.float(), taught.float())
+    def _gap(self, local: Tensor, teacher: Tensor) -> Tensor:
+        """Squared difference of two outputs (batch, ...): the mean over all numbers, or the sum over an example's."""
+        # In float32, since differences are small.
+        mean = F.mse_loss(local.float(), teacher.float())
         return mean if self.options["reduction"] == "mean" else mean * local[0].numel()

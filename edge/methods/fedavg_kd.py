@@ -1,4 +1,4 @@
-"""FedAvg+KD, client side: knowledge distillation from the received model, as FedMLB compares itself with it.
+"""FedAvg+KD, client side: knowledge distillation from the received model, a baseline of FedMLB.
 
 Hinton, Vinyals and Dean, Distilling the Knowledge in a Neural Network, 2015, https://arxiv.org/abs/1503.02531; the
 baseline of Kim, Kim and Han, ICML 2022, https://arxiv.org/abs/2207.06936, Table 2.
@@ -18,7 +18,7 @@ from edge.methods.distillation import DistillationUpdate
 
 
 class FedAvgKDUpdate(DistillationUpdate):
-    """One visit under FedAvg+KD; the state between rounds is empty."""
+    """One visit under FedAvg+KD, without client state."""
 
     capturable = True
 

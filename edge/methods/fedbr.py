@@ -1,12 +1,12 @@
-"""FedBR, client side: block-wise regularisation with the blocks that arrived.
+"""FedBR, client side: block-wise regularisation with the received blocks.
 
 Zeng, Liu, Xu, Wang, Xu and Zhao, Enhanced Federated Learning with Adaptive Block-wise Regularization and Knowledge
 Distillation (FedBR).
 
-Round t sends client k the last alpha of M global blocks, and now and then the whole model. The client puts them after
-the first M - alpha blocks of its own last model, and trains with the pathways {M - alpha, .., M - 1}: exactly alpha of
-them, which need exactly the last alpha global blocks. lambda1 = lambda2 = 0 with a full broadcast every
-round is FedAvg; with all pathways it is FedMLB.
+Round t sends client k the last alpha of M global blocks, and periodically the whole model. The client joins them to the
+first M - alpha blocks of its last local model, and trains with the pathways {M - alpha, .., M - 1}: exactly alpha of
+them, which need exactly the last alpha global blocks. lambda1 = lambda2 = 0 with a full broadcast every round is
+FedAvg; with all pathways it is FedMLB.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from edge.training.pathways import PathwayLoss, local_to_global
 
 
 class FedBRUpdate(ClientUpdate):
-    """One visit under FedBR; the client keeps its last local model."""
+    """One visit under FedBR; the client state is its last local model."""
 
     capturable = True
-    """All that makes one visit's step another is ``alpha``, a choice of the visit. The frozen model stays in its place;
-    the losses of ``drop = "exact"`` are computed outside of steps."""
+    """Steps of visits differ in ``alpha`` alone, a choice of the visit. The frozen model's address is fixed; the losses
+    of ``drop = "exact"`` are computed outside of steps."""
 
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
-        """Combine the kept first blocks with the received last blocks; freeze what was received."""
+        """Join the local first blocks and the received last blocks; freeze a copy of the received ones."""
         super().begin(net, down, state, visit)
         blocks, alpha = len(net), visit.choice["alpha"]
         self.frozen = net.frozen_copy()
@@ -46,7 +46,7 @@ class FedBRUpdate(ClientUpdate):
             kl_t2=self.options["kl_t2"],
             hybrid_ce=self.options["hybrid_ce"],
         )
-        # Pathways that nothing learns from need no backward pass.
+        # Pathways without a gradient need no backward pass.
         self.pathways_learn = self.options["hybrid_ce"] or not self.options["detach"]
         self.exact = self.options["drop"] == "exact"
         self.before = full_loss(net, visit) if self.exact else 0.0
@@ -61,18 +61,18 @@ class FedBRUpdate(ClientUpdate):
         return loss
 
     def end(self, net: BlockModel, visit: VisitContext) -> tuple[Payload, Payload, dict[str, float]]:
-        """Report, beside the model, how far the local loss fell (the Δζ_L of Eq. 5; negative when it rose)."""
-        up, kept, numbers = super().end(net, visit)
+        """Report also the decrease of the local loss (the Δζ_L of Eq. 5; negative for an increase)."""
+        up, state, numbers = super().end(net, visit)
         if self.exact:
             first, last = self.before, full_loss(net, visit)
         else:
             first, last = first_last(self.losses, visit.plan.epoch_steps)
         drop = first - last
-        return up, kept, {**numbers, "drop": abs(drop) if self.options["drop"] == "absolute" else drop}
+        return up, state, {**numbers, "drop": abs(drop) if self.options["drop"] == "absolute" else drop}
 
 
 def full_loss(net: BlockModel, visit: VisitContext) -> float:
-    """Mean cross-entropy of the model over all local training examples; changes no batch statistics."""
+    """Mean cross-entropy of the model over all local training examples, without change of batch statistics."""
     total, count = 0.0, 0
     net.train_mode(False)
     with torch.no_grad():

@@ -2,9 +2,9 @@
 
 Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, https://arxiv.org/abs/2111.04263
 
-The local objective is f_i(w) − ⟨λ_i, w⟩ + (α/2)‖w − θ‖², θ being the model that came down and α the option
-``coefficient``. After training λ_i ← λ_i − α(θ_i − θ), which the client keeps; it is 0 before its first visit. A client
-that solves its problem exactly keeps the gradient of f_i at θ_i. The authors' own code keeps −λ_i/α instead.
+The local objective is f_i(w) − ⟨λ_i, w⟩ + (α/2)‖w − θ‖², θ being the downloaded model and α the option
+``coefficient``. After training λ_i ← λ_i − α(θ_i − θ), the client state; it is 0 before the first visit. For a client
+that solves its problem exactly, it is the gradient of f_i at θ_i. The authors' code stores −λ_i/α instead.
 
 By default both terms are inside the clipped gradient. In the authors' code, α‖w‖²/2 is added to weight decay and so is
 never clipped, while the rest of the square, −α⟨θ, w⟩, is clipped with the loss: ``clipped = "ce+linear"``.
@@ -26,10 +26,10 @@ class FedDynCorrection(GradientCorrection):
     """Adds −λ_i + α(w − θ) to every gradient."""
 
     capturable = True
-    """All vectors are scratch, and the rest is options."""
+    """All vectors are scratch, and steps depend on options alone."""
 
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
-        """Take λ_i from the last visit; remember θ."""
+        """Load λ_i of the last visit; copy θ."""
         self.start = net.scratch("feddyn: start").copy_(net.flat)
         self.moved = net.scratch("feddyn: moved")
         self.linear = net.scratch("feddyn: lambda").zero_()
@@ -38,7 +38,7 @@ class FedDynCorrection(GradientCorrection):
         self.all_clipped = self.options["clipped"] == "everything"
 
     def correct(self, net: BlockModel) -> None:
-        """Add what is inside the clipped gradient."""
+        """Add the clipped terms."""
         if self.all_clipped:
             # w − θ is exactly 0 in the first step, which α·w − α·θ would not be.
             net.grad.add_(torch.sub(net.flat, self.start, out=self.moved), alpha=self.weight)
@@ -47,11 +47,11 @@ class FedDynCorrection(GradientCorrection):
         net.grad.sub_(self.linear)
 
     def correct_unclipped(self, net: BlockModel) -> None:
-        """Add α·w where it is not to be clipped."""
+        """Add α·w, unless it is clipped."""
         if not self.all_clipped:
             net.grad.add_(net.flat, alpha=self.weight)
 
     def end(self, net: BlockModel, visit: VisitContext) -> tuple[Payload, Payload, dict[str, float]]:
-        """Keep λ_i − α(θ_i − θ); nothing more goes up, since the server has θ and gets θ_i."""
+        """Store λ_i − α(θ_i − θ); no further upload, since the server has θ and gets θ_i."""
         self.linear.sub_(torch.sub(net.flat, self.start, out=self.moved), alpha=self.weight)
         return {}, {KEPT: net.views(net.layout.names, of=self.linear)}, {}

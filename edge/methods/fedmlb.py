@@ -22,22 +22,22 @@ from edge.training.pathways import PathwayLoss, global_to_local, local_to_global
 
 
 class FedMLBUpdate(ClientUpdate):
-    """One visit under FedMLB; the state between rounds is empty."""
+    """One visit under FedMLB, without client state."""
 
     capturable = True
-    """The frozen model stays in its place, and all else that a step needs are options."""
+    """The frozen model's address is fixed, and steps depend on options alone."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options)
         self.local_first = options["order"] == "LG"
 
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
-        """Start from the received model and freeze a copy of it, parts that never travel among it."""
+        """Start from the received model and freeze a copy of it, with the parts that are never exchanged."""
         super().begin(net, down, state, visit)
         self.frozen = net.freeze()
         blocks = len(net)
-        wanted = self.options["pathways"]
-        self.pathways = list(range(1, blocks)) if wanted is None else sorted(wanted)
+        pathways = self.options["pathways"]
+        self.pathways = list(range(1, blocks)) if pathways is None else sorted(pathways)
         self.objective = PathwayLoss(
             lambda1=self.options["lambda1"],
             lambda2=self.options["lambda2"],

@@ -1,4 +1,4 @@
-"""FedNova, client side: local training is FedAvg's, and how much it could move is reported.
+"""FedNova, client side: FedAvg's local training, and a report of the normaliser of its steps.
 
 Wang, Liu, Liang, Joshi and Poor, Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization,
 NeurIPS 2020, https://arxiv.org/abs/2007.07481
@@ -18,12 +18,12 @@ from edge.training.client_update import ClientUpdate, VisitContext
 
 
 class FedNovaUpdate(ClientUpdate):
-    """One visit under FedNova; the state between rounds is empty."""
+    """One visit under FedNova, without client state."""
 
     capturable = True
 
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
-        """Also foresee the normaliser: steps, step size and what corrects gradients are known."""
+        """Also compute the normaliser from the steps, the step size and the proximal term."""
         super().begin(net, down, state, visit)
         mu = self.options.get("mu", 0.0) * (1.0 if self.options.get("half", True) else 2.0)
         self.normaliser = normaliser(visit.plan.steps, visit.train, visit.lr * mu)
@@ -34,20 +34,19 @@ class FedNovaUpdate(ClientUpdate):
             )
 
     def end(self, net: BlockModel, visit: VisitContext) -> tuple[Payload, Payload, dict[str, float]]:
-        """One number more goes up."""
-        up, kept, numbers = super().end(net, visit)
-        return up, kept, {**numbers, "normaliser": self.normaliser}
+        """Report the normaliser too."""
+        up, state, numbers = super().end(net, visit)
+        return up, state, {**numbers, "normaliser": self.normaliser}
 
 
 def normaliser(steps: int, config: TrainConfig, pull: float = 0.0) -> float:
-    """a_i: how far so many steps lead, in units of the step size, if every gradient of the loss is 1.
+    """a_i: the distance of ``steps`` steps, in units of the step size, if every gradient of the loss is 1.
 
-    ``pull``: ημ, the share of the way so far that a proximal term takes back with each gradient. It goes through the
-    momentum as gradients do. 0 without a step.
+    ``pull``: ημ, the fraction of the distance that a proximal term subtracts from each gradient, before momentum.
     """
-    way = momentum = 0.0
+    distance = momentum = 0.0
     for _ in range(steps):
-        gradient = 1.0 - pull * way
+        gradient = 1.0 - pull * distance
         momentum = config.momentum * momentum + gradient
-        way += gradient + config.momentum * momentum if config.nesterov else momentum
-    return way
+        distance += gradient + config.momentum * momentum if config.nesterov else momentum
+    return distance

@@ -2,8 +2,8 @@
 
 Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, https://arxiv.org/abs/1812.06127
 
-The local objective gains (mu/2)·‖θ_i − θ‖² over trainable parameters, θ being where the visit starts; its gradient is
-mu·(θ_i − θ). ``half = false`` leaves the ½ out. mu = 0 is the objective alone.
+The local objective has a term (mu/2)·‖θ_i − θ‖² over trainable parameters, θ being the start of the visit; its gradient
+is mu·(θ_i − θ). ``half = false`` leaves the ½ out. mu = 0 is the objective alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class FedProxCorrection(GradientCorrection):
     """Both vectors are scratch, and mu is an option."""
 
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
-        """Remember the starting point."""
+        """Copy the starting point."""
         self.start = net.scratch("prox: start").copy_(net.flat)
         self.moved = net.scratch("prox: moved")
         self.weight = self.options["mu"] * (1.0 if self.options["half"] else 2.0)

@@ -1,15 +1,15 @@
-"""SCAFFOLD, client side: every gradient is corrected by what all clients' gradients are and this client's are not.
+"""SCAFFOLD, client side: every gradient is corrected by the difference of the global and the client's control variate.
 
 Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020,
 https://arxiv.org/abs/1910.06378, Algorithm 1 with option II.
 
-Local step: y ← y − η(g_i(y) − c_i + c), K times from x. Then c_i⁺ = c_i − c + (x − y)/(Kη), and Δc_i = c_i⁺ − c_i goes
-up. The client keeps c_i, which is 0 before its first visit. x is where the visit starts: the model that came down, or,
-under FedBR, that joined with the client's own first blocks; g_i is the gradient of whatever the objective is.
+Local step: y ← y − η(g_i(y) − c_i + c), K times from x. Then c_i⁺ = c_i − c + (x − y)/(Kη), and Δc_i = c_i⁺ − c_i is
+uploaded. The client state is c_i, 0 before the first visit. x is the start of the visit: the downloaded model or, under
+FedBR, that model joined to the client's first blocks; g_i is the gradient of the objective, whichever it is.
 
-η is this visit's. With momentum, (x − y)/η is no sum of K gradients: K is then `TrainConfig.step_sum`. Weight decay is
-part of c_i, and so is what clipping left of the corrected gradients. A visit without a step, or with η = 0, learns
-nothing: c_i stays. Blocks that do not go up are the client's own, and are not corrected.
+η is that of this visit. With momentum, (x − y)/η is no sum of K gradients: K is then `TrainConfig.step_sum`. Weight
+decay and clipping of the corrected gradients are part of c_i. A visit without a step, or with η = 0, does not change
+c_i. Blocks that are not uploaded are not corrected.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ class ScaffoldCorrection(GradientCorrection):
     """Adds c − c_i to every gradient."""
 
     capturable = True
-    """What is added is scratch, and the same in every step of a visit."""
+    """The added vector is scratch, and the same in every step of a visit."""
 
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
-        """Take c from the server and c_i from the last visit; remember where training starts."""
-        common, own = down.get(CONTROL, {}), state.get(CONTROL, {})
-        self.keys = tuple(common)
+        """Load c of the server and c_i of the last visit; copy the starting point."""
+        server, client = down.get(CONTROL, {}), state.get(CONTROL, {})
+        self.keys = tuple(server)
         self.start = net.scratch("scaffold: start").copy_(net.flat)
-        self.own = net.scratch("scaffold: c_i").zero_()
-        net.load({key: own[key] for key in self.keys if key in own}, into=self.own)
+        self.client_control = net.scratch("scaffold: c_i").zero_()
+        net.load({key: client[key] for key in self.keys if key in client}, into=self.client_control)
         self.shift = net.scratch("scaffold: c - c_i").zero_()
-        net.load(common, into=self.shift)
-        self.shift.sub_(self.own)
+        net.load(server, into=self.shift)
+        self.shift.sub_(self.client_control)
 
     def correct(self, net: BlockModel) -> None:
         """Add c − c_i to the gradient."""
         net.grad.add_(self.shift)
 
     def end(self, net: BlockModel, visit: VisitContext) -> tuple[Payload, Payload, dict[str, float]]:
-        """Keep c_i⁺, and send Δc_i unless the server can tell it (``lean``)."""
-        moved = visit.step_sum * visit.lr
-        if moved > 0:
-            now = torch.sub(self.start, net.flat, out=self.start).div_(moved).sub_(self.shift)
+        """Store c_i⁺, and upload Δc_i unless the server can derive it (``lean``)."""
+        step_lr = visit.step_sum * visit.lr  # K η
+        if step_lr > 0:
+            control = torch.sub(self.start, net.flat, out=self.start).div_(step_lr).sub_(self.shift)
         else:
-            now = self.start.copy_(self.own)
-        change = torch.sub(now, self.own, out=self.own)
-        kept = {CONTROL: net.views(self.keys, of=now)}
-        return {} if self.options["lean"] else {CONTROL: net.views(self.keys, of=change)}, kept, {}
+            control = self.start.copy_(self.client_control)
+        change = torch.sub(control, self.client_control, out=self.client_control)
+        state = {CONTROL: net.views(self.keys, of=control)}
+        return {} if self.options["lean"] else {CONTROL: net.views(self.keys, of=change)}, state, {}

@@ -1,4 +1,4 @@
-"""What the convolutional models have in common: a convolution with its normalisation."""
+"""The common layers of the convolutional models: a convolution with its normalisation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def conv_norm(
 ) -> list[nn.Module]:
     """A convolution with biases and its GroupNorm: (batch, inputs, h, w) -> (batch, outputs, h/stride, w/stride).
 
-    ``padding`` is by default what keeps height and width at stride 1.
+    ``padding``: by default, height and width stay the same at stride 1.
     """
     padding = kernel // 2 if padding is None else padding
     convolution = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=padding, groups=groups)

@@ -17,7 +17,7 @@ OWN_WIDTH = 32
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 1))
 """t, c, n, s of the paper's Table 2: expansion, channels at the model's own width, units, stride of the first unit."""
 HEAD_UNIT, HEAD_CHANNELS = 320, 1280
-"""Channels of the last unit and of the convolution behind it, at the model's own width."""
+"""Channels of the last unit and of the convolution after it, at the model's own width."""
 
 
 class InvertedResidual(nn.Module):

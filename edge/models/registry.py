@@ -17,11 +17,11 @@ from edge.protocol.spelling import nearest
 
 @dataclass(frozen=True)
 class Defaults:
-    """What changes the last bits of a result, and is left to the model and the type of device where a scenario does not
-    say. Measurements fill these tables, never a run.
+    """Defaults of options that change the last bits of a result, by model and type of device. Measurements fill these
+    tables, never a run.
 
     The figures below are times of a training step of 20 images on one core of an Intel Xeon with AVX512-BF16 and AMX
-    (torch 2.15). Nothing is measured on CUDA, where each is what torch does by itself.
+    (torch 2.15). On CUDA nothing is measured, and each is torch's default.
     """
 
     memory_format: str = "contiguous"
@@ -29,14 +29,14 @@ class Defaults:
     bf16 0.86, 0.93 and 0.80, and 0.86 of width 64. In fp32 0.91 for vgg9, 0.92 for mobilenetv2, 0.67 for shufflenet and
     0.81 for squeezenet, and for the four of width 8, 8, 12 and 24: 0.77, 0.79, 0.72, 0.69."""
     precision: str = "fp32"
-    """fp32 everywhere; bf16 is for the user to choose. It takes 1.06 of the time for cnn, 0.75-0.82 for resnet18 of
+    """fp32 everywhere; bf16 is the user's choice. It takes 1.06 of the time for cnn, 0.75-0.82 for resnet18 of
     width 16, 0.48 of width 32, 0.45 of width 64."""
     pathways: str = "each"
     """With five pathways, sweep takes 0.93 of the time of each for resnet18 of width 16 and 0.97 of width 64 (0.86 in
     bf16), and 0.98 for cnn with four. With all pathways it takes 0.95 for vgg9, 0.93 for mobilenetv2, 0.96 for
     shufflenet and 0.97 for squeezenet."""
     contiguous_from: int | None = None
-    """Width from which on images lie contiguous in fp32; None is never. channels_last takes 1.03-1.07 of the time of
+    """The least width with contiguous images in fp32; None: none. channels_last takes 1.03-1.07 of the time of
     contiguous for resnet18 of width 64, and 1.08 with FedMLB's pathways."""
 
 
@@ -47,7 +47,7 @@ class ModelRow:
     name: str
     title: str
     family: str
-    """Kind of arithmetic that dominates; devices differ in how well they run each family."""
+    """The dominant kind of arithmetic; a device's throughput depends on it."""
     stages: str
     """``module:function`` of (classes, channels, width) -> list of (stage name, list of torch modules)."""
     shape: tuple[int, int]
@@ -61,12 +61,12 @@ class ModelRow:
     units: int
     """Number of places where ``balanced:M`` may cut, plus one."""
     width_multiple: int = 1
-    """Whatever width is asked for must be a multiple of it, so that all channels and groups are whole."""
+    """Every width must be a multiple of this, so that all channels and groups are whole."""
     defaults: Mapping[str, Defaults] = field(default_factory=lambda: {CPU: Defaults("channels_last", pathways="sweep")})
-    """By type of device; `Defaults()` for the types that are not named."""
+    """By type of device; `Defaults()` for other types."""
 
     def on(self, device_type: str, width: int | None = None, precision: str | None = None) -> Defaults:
-        """What holds on a type of device (``cpu``, ``cuda``) for this width and precision, or for those by default."""
+        """The defaults on a type of device (``cpu``, ``cuda``) for a width and precision, by default the model's."""
         defaults = self.defaults.get(device_type, Defaults())
         width, precision = width or self.width or 0, precision or defaults.precision
         most = defaults.contiguous_from
@@ -74,7 +74,7 @@ class ModelRow:
         return replace(defaults, precision=precision, memory_format="contiguous" if is_wide else defaults.memory_format)
 
     def check_width(self, width: int | None) -> None:
-        """Refuse a ``model.width`` that the model cannot have; ValueError naming the key, with the nearest width."""
+        """ValueError for a ``model.width`` that the model cannot have, naming the key and the nearest width."""
         if width is None:
             return
         if self.width is None:
@@ -117,7 +117,7 @@ def _row(
     flexible: bool = True,
     **more: Any,
 ) -> ModelRow:
-    """A model in the file of its name, made for square images; ``blocks``: its stages, separated by spaces."""
+    """A model in the module of its name, for square images; ``blocks``: its stages, separated by spaces."""
     stages = f"edge.models.{name.replace('-', '_')}:stages"
     return ModelRow(name, title, family, stages, (side, side), width, flexible, tuple(blocks.split()), units, **more)
 

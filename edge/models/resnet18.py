@@ -25,7 +25,7 @@ def _conv3x3(channels_in: int, channels_out: int, stride: int) -> nn.Conv2d:
 def _conv1x1(channels_in: int, channels_out: int, stride: int) -> list[nn.Module]:
     if channels_in >= FEW:
         return [nn.Conv2d(channels_in, channels_out, 1, stride=stride, bias=False)]
-    # The same numbers: the places first, then a convolution without stride.
+    # The same numbers: first every stride-th pixel, then a convolution without stride.
     return [nn.AvgPool2d(1, stride), nn.Conv2d(channels_in, channels_out, 1, bias=False)]
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from edge.models.layers import conv_norm
 
-SHARES = 3
+CONV_GROUPS = 3
 """Groups of the 1x1 convolutions, g in the paper."""
 STAGES = ((10, 4), (20, 8), (40, 4))
 """Channels, in widths, and units."""
@@ -31,15 +31,15 @@ class ShuffleUnit(nn.Module):
         super().__init__()
         self.joins = inputs != outputs
         inner = outputs // 4
-        self.squeeze = nn.Sequential(*conv_norm(inputs, inner, 1, groups=SHARES), nn.ReLU())
+        self.squeeze = nn.Sequential(*conv_norm(inputs, inner, 1, groups=CONV_GROUPS), nn.ReLU())
         self.body = nn.Sequential(
             *conv_norm(inner, inner, 3, 2 if self.joins else 1, groups=inner),
-            *conv_norm(inner, outputs - inputs if self.joins else outputs, 1, groups=SHARES),
+            *conv_norm(inner, outputs - inputs if self.joins else outputs, 1, groups=CONV_GROUPS),
         )
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, inputs, h, w) -> (batch, outputs, h/2, w/2) or, where inputs = outputs, (batch, outputs, h, w)."""
-        y = self.body(torch.channel_shuffle(self.squeeze(x), SHARES))
+        y = self.body(torch.channel_shuffle(self.squeeze(x), CONV_GROUPS))
         if self.joins:
             return torch.relu(torch.cat([F.avg_pool2d(x, 3, stride=2, padding=1), y], dim=1))
         return torch.relu(x + y)

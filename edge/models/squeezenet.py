@@ -18,7 +18,7 @@ OWN_WIDTH = 96
 FIRES = {2: 16, 3: 16, 4: 32, 5: 32, 6: 48, 7: 48, 8: 64, 9: 64}
 """Squeezed channels at the model's own width."""
 BYPASSED, POOLED = (3, 5, 7), (4, 8)
-"""Modules that their input is added to, and those behind which there is a 2x2 max-pool."""
+"""Modules whose input is added to their output, and modules that a 2x2 max-pool follows."""
 
 
 class Fire(nn.Module):

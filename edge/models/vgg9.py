@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from edge.models.layers import conv_norm
 
 SIDE = 4
-"""Height and width that the linear layers see, whatever the size of the images."""
+"""Height and width before the linear layers, for images of any size."""
 CONVOLUTIONS = ((1, False), (2, True), (4, False), (4, True), (8, False), (8, True))
 """Channels, in widths, and whether a 2x2 max-pool follows."""
 HIDDEN = 16
@@ -25,14 +25,14 @@ HIDDEN = 16
 
 
 class PoolToSide(nn.Module):
-    """Average-pool to SIDE x SIDE; 32x32 images arrive in that size, and pass unchanged."""
+    """Average-pool to SIDE x SIDE; 32x32 images have that size here, and stay unchanged."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, channels, h, w) -> (batch, channels, SIDE, SIDE)."""
         height, width = x.shape[-2:]
         if height % SIDE or width % SIDE:
             return F.adaptive_avg_pool2d(x, SIDE)
-        # The same numbers; and on a GPU, torch adds up only this one's gradients in a fixed order.
+        # The same numbers; on a GPU, torch sums only the gradients of this pooling in a fixed order.
         return F.avg_pool2d(x, (height // SIDE, width // SIDE))
 
 

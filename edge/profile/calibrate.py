@@ -1,12 +1,12 @@
-"""The CPU time of a training step on this host, and the device that it makes: ``python -m edge.profile.calibrate
+"""The CPU time of training steps on this host, and a device fitted to it: ``python -m edge.profile.calibrate
 [--quick]``.
 
-Prints one JSON object. Each shipped model takes the steps that a visit takes (a batch gathered and augmented, forward,
-backward, SGD) on random images, on one thread. Only CPU time is read, never a clock on the wall, so what else runs here
-makes the calibration longer and hardly changes its figures. No file is written, and no data set is opened.
+Prints one JSON object. Each shipped model takes the steps of a visit (a batch gathered and augmented, forward,
+backward, SGD) on random images, on one thread. Only CPU time is read, never wall-clock time, so other processes make
+the calibration longer and hardly change its figures. No file is written, and no data set is opened.
 
-A throughput belongs to a model at its own width. One for a whole family would not do: on one core, the small nets
-reach 0.3 (cnn) and 0.6 (digits-cnn) of resnet18's. Another width is measured only to show how far off it is.
+A throughput belongs to a model at its own width. One for a whole family would be too coarse: on one core, the small
+nets reach 0.3 (cnn) and 0.6 (digits-cnn) of resnet18's. Another width is measured only to show the error of the fit.
 """
 
 from __future__ import annotations
@@ -37,16 +37,15 @@ from edge.training.trainer import MEMORY_FORMATS
 
 BATCHES = (8, 16, 32)
 NARROW = 16
-"""Channels of the first stage that a model with a width is measured at, beside its own, or the next fewer that it can
-have; these steps are not fitted."""
+"""Second width at which a model is measured, or the next smaller one that it can have; these steps are not fitted."""
 EXAMPLES = 4 * max(BATCHES)
 WARM_UP_STEPS = 3
 STEPS = range(5, 301)
-"""How many steps of one kind are measured: the more, the shorter they are (`ENOUGH_SECONDS`)."""
+"""Steps measured of one kind: more if they are short (`ENOUGH_SECONDS`)."""
 FEW_STEPS = range(5, 6)
 ENOUGH_SECONDS = 0.5
 ALIKE = 1e-12
-"""Share of the squared inverse times below which overhead and work cannot be told apart."""
+"""Fraction of the squared inverse times below which overhead and work cannot be separated."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +55,11 @@ class Measurement:
     model: str
     width: int | None
     own_width: bool
-    """Whether it is the model's own, or the model has none."""
+    """Whether it is the model's own width, or the model has none."""
     family: str
     batch: int
     flops: float
-    """Of one step, as a visit counts them; 1 MAC = 2 FLOPs."""
+    """FLOPs of one step, as a visit counts them; 1 MAC = 2 FLOPs."""
     seconds: float
     """CPU time of one step: the median of several."""
 
@@ -74,19 +73,19 @@ class Fit:
     """By family, then by model."""
 
     def seconds(self, measured: Measurement) -> float:
-        """How long a measured step takes by this fit."""
+        """Seconds of a measured step by this fit."""
         return self.step_seconds + measured.flops / self.flops_per_second[measured.model]
 
 
 def fit(measurements: Sequence[Measurement]) -> Fit:
     """The throughput of each model and one overhead per step, with the least sum of squared relative errors.
 
-    The overhead lies between 0 and the shortest step. Where it cannot be told from the work, because no model was
-    measured at two numbers of FLOPs, it is 0. A family's throughput, for models that were not measured, is the
-    geometric mean of its models', where twice too fast weighs as much as twice too slow. Fitted to all steps together,
-    it would be near the fastest model's, as a time far too short is a smaller relative error than one far too long.
+    The overhead lies between 0 and the shortest step. It is 0 if it cannot be separated from the work, because no model
+    was measured at two numbers of FLOPs. A family's throughput, for models that were not measured, is the geometric
+    mean of its models', so that twice too fast weighs as much as twice too slow. Fitted to all steps together, it would
+    be near the fastest model's, since times far too short are smaller relative errors than times far too long.
 
-    ValueError without measurements, or where the steps of a model leave nothing to its work beside the overhead.
+    ValueError without measurements, or if the steps of a model are no longer than the overhead.
     """
     if not measurements:
         raise ValueError("there is nothing to fit: no step was measured")
@@ -97,7 +96,7 @@ def fit(measurements: Sequence[Measurement]) -> Fit:
     names = np.array([measured.model for measured in measurements])
     models = {name: names == name for name in dict.fromkeys(names.tolist())}
     overhead = _overhead(inverse, work, list(models.values()))
-    costs = {name: _share(work[chosen], 1 - overhead * inverse[chosen]) for name, chosen in models.items()}
+    costs = {name: _factor(work[chosen], 1 - overhead * inverse[chosen]) for name, chosen in models.items()}
     for name, cost in costs.items():
         if cost <= 0:
             raise ValueError(f"the steps of model {name!r} take no longer than the overhead of any step")
@@ -112,29 +111,29 @@ def _family_means(measurements: Sequence[Measurement], throughputs: Mapping[str,
     logs: dict[str, list[float]] = {}
     for model, family in family_of.items():
         logs.setdefault(family, []).append(math.log(throughputs[model]))
-    return {family: math.exp(math.fsum(of) / len(of)) for family, of in logs.items()}
+    return {family: math.exp(math.fsum(values) / len(values)) for family, values in logs.items()}
 
 
 def _overhead(inverse: NDArray[np.float64], work: NDArray[np.float64], models: list[NDArray[np.bool_]]) -> float:
-    """Seconds: what one equation per step says of it, once each model's work has taken its part of both sides."""
+    """Seconds of overhead: least squares over one equation per step, with each model's work projected out."""
     left, right = np.ones_like(inverse), inverse.copy()
     for chosen in models:
         for side in (left, right):
-            side[chosen] -= _share(work[chosen], side[chosen]) * work[chosen]
+            side[chosen] -= _factor(work[chosen], side[chosen]) * work[chosen]
     if right @ right <= ALIKE * (inverse @ inverse):
         return 0.0
-    return float(np.clip(_share(right, left), 0.0, 1 / inverse.max()))
+    return float(np.clip(_factor(right, left), 0.0, 1 / inverse.max()))
 
 
-def _share(direction: NDArray[np.float64], vector: NDArray[np.float64]) -> float:
+def _factor(direction: NDArray[np.float64], vector: NDArray[np.float64]) -> float:
     """The factor that brings ``direction`` nearest to ``vector``."""
     return float(direction @ vector / (direction @ direction))
 
 
 def measure(row: ModelRow, width: int | None, batches: Sequence[int], steps: range = STEPS) -> Iterator[Measurement]:
-    """The steps of one model at each batch size, on random images in the form of a data set that it is made for.
+    """The steps of one model at each batch size, on random images of a data set's shape.
 
-    Of each kind at least ``steps.start`` steps are measured, and fewer than ``steps.stop``.
+    At least ``steps.start`` and fewer than ``steps.stop`` steps of each kind are measured.
     """
     images = fitting(row)
 
@@ -156,7 +155,7 @@ def measure(row: ModelRow, width: int | None, batches: Sequence[int], steps: ran
 
 
 def step_seconds(net: BlockModel, loader: Loader, train: TrainConfig, fewest: int) -> list[float]:
-    """CPU seconds of each step of a visit, warm-up included, which is left once enough is known."""
+    """CPU seconds of each step of a visit, warm-up included, until there are `ENOUGH_SECONDS`."""
     objective, step, taken = ClientUpdate({}), Sgd(net, train, train.lr), list[float]()
     start = time.process_time()
     for x, y in LocalBatches(loader, np.arange(EXAMPLES), train, (0, 0, 0))():
@@ -170,12 +169,12 @@ def step_seconds(net: BlockModel, loader: Loader, train: TrainConfig, fewest: in
 
 
 def fitting(row: ModelRow) -> DataSet:
-    """The first data set with images of the size that a model is made for."""
+    """The first data set with images of a model's size."""
     return next(images for images in DATASETS.values() if images.shape[1:] == row.shape)
 
 
 def random_images(images: DataSet, memory_format: str) -> Loader:
-    """Examples in the form of a data set, with its own augmentation."""
+    """Random examples of a data set's shape, with its augmentation."""
     rng = keyed_generator(0, "calibrate")
     pixels = rng.integers(0, images.pixel_max + 1, (EXAMPLES, *images.stored), dtype=np.uint8)
     split = Split(pixels, rng.integers(0, images.classes, EXAMPLES))
@@ -192,13 +191,13 @@ def measure_all() -> Iterator[Measurement]:
 
 
 def measure_little() -> Iterator[Measurement]:
-    """The model for the smallest images, at two batch sizes and few steps: for a trial of the whole way."""
+    """The model for the smallest images, at two batch sizes and few steps, for a quick trial."""
     row = min(MODELS.values(), key=lambda row: row.shape)
     return measure(row, row.width, (BATCHES[0], BATCHES[-1]), FEW_STEPS)
 
 
 def result(measurements: Sequence[Measurement]) -> dict[str, Any]:
-    """What is printed: the fit of the models' own widths, and each measurement beside what the fit says of it."""
+    """The printed object: the fit of the models' own widths, and each measurement with its predicted seconds."""
     fitted = fit([measured for measured in measurements if measured.own_width])
     rows = []
     for measured in measurements:

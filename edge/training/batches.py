@@ -1,7 +1,7 @@
 """Batches as whole tensors: examples gathered, augmented and normalised at once.
 
-The order of examples and the augmentation have random streams of their own, keyed by (seed, round, client), so that
-no method and no worker can change them.
+The order of examples and the augmentation have their own random streams, keyed by (seed, round, client), so that no
+method and no worker can change them.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from edge.training.client_update import Batch
 Indices = NDArray[np.int64]
 
 MOST_PREPARED_NBYTES = 64 << 20
-"""Of a client's examples as float32, if they are prepared once a visit instead of batch by batch."""
+"""Limit of a client's examples as float32 that are prepared once a visit instead of batch by batch."""
 
 
 @dataclass(frozen=True)
 class Loader:
-    """One split of a data set, and how its examples become tensors."""
+    """One split of a data set, and the preparation of its examples as tensors."""
 
     split: Split
     profile: Profile
     device: torch.device
     memory_format: torch.memory_format = torch.contiguous_format
     resident: bool = False
-    """Whether all images lie on the device, as uint8, from the first batch on; for splits that are read again and again
-    on a GPU."""
+    """Whether all images are on the device, as uint8, from the first batch on; for splits that are read repeatedly on a
+    GPU."""
 
     def fetch(self, chosen: Indices, draws: np.random.Generator | None = None) -> Batch:
         """(x, y) with x (batch, channels, height, width) float32, y (batch,) int64; unaugmented without ``draws``."""
@@ -55,13 +55,13 @@ class Loader:
         return torch.tensor(self.split.x, device=self.device)
 
     def in_order(self, indices: Indices, batch: int) -> Iterator[Batch]:
-        """All given examples once, in order, without augmentation."""
+        """All examples of ``indices`` once, in order, without augmentation."""
         for chosen in cut(indices, batch):
             yield self.fetch(chosen)
 
 
 class LocalBatches:
-    """Calling it goes over all local steps of a visit; each further call draws a new order (a further phase)."""
+    """The batches of all local steps of a visit; each call is a further phase with a new order."""
 
     def __init__(self, loader: Loader, indices: Indices, train: TrainConfig, key: tuple[int, int, int]) -> None:
         """``key`` is (seed, round, client)."""
@@ -83,23 +83,23 @@ class LocalBatches:
                 yield self._batch(chosen)
 
     def _batch(self, chosen: Indices) -> Batch:
-        """``chosen``: places among the client's examples."""
+        """``chosen``: positions among the client's examples."""
         if self._prepared is None:
             return self.loader.fetch(self.indices[chosen], self.draws)
-        (x, y), places = self._prepared, torch.from_numpy(chosen)
-        if not x.is_contiguous():  # channels_last, which index_select would not keep
-            return x.permute(0, 2, 3, 1).index_select(0, places).permute(0, 3, 1, 2), y.index_select(0, places)
-        return x.index_select(0, places), y.index_select(0, places)
+        (x, y), positions = self._prepared, torch.from_numpy(chosen)
+        if not x.is_contiguous():  # channels_last, which index_select does not preserve
+            return x.permute(0, 2, 3, 1).index_select(0, positions).permute(0, 3, 1, 2), y.index_select(0, positions)
+        return x.index_select(0, positions), y.index_select(0, positions)
 
     @cached_property
     def _prepared(self) -> Batch | None:
-        """All of the client's examples, where they are used again just as they are, and are not too many."""
+        """All of the client's examples, if they repeat without augmentation and fit into `MOST_PREPARED_NBYTES`."""
         channels, *sides = self.loader.split.x.shape[1:]
         pixels = math.prod(side + 2 * self.loader.profile.pad for side in sides)
         nbytes = ITEM_NBYTES * self.indices.size * channels * pixels
         fits = self.loader.device.type == "cpu" and nbytes <= MOST_PREPARED_NBYTES
-        again = self.plan.samples > len(self.indices) and not self.loader.profile.varies
-        return self.loader.fetch(self.indices) if fits and again else None
+        repeats = self.plan.samples > len(self.indices) and not self.loader.profile.varies
+        return self.loader.fetch(self.indices) if fits and repeats else None
 
 
 def cut(indices: Indices, batch: int, drop_last: bool = False) -> Iterator[Indices]:

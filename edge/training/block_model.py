@@ -2,11 +2,11 @@
 
 All parameters of a `BlockModel` are views into one flat vector, all gradients into another and all float buffers into a
 third, block after block, so that a download is one copy per block, an upload is a view, and an optimiser step is a few
-operations on whole vectors. Whoever needs a further vector of that length for a visit takes it from
-`BlockModel.scratch`. Vectors that travel have their numbers in torch's own order. In ``channels_last``, the weights of
-a convolution lie in the flat vectors as their images do, which spares each step its turning them; so the flat vectors
-are for arithmetic among themselves, and `load`, `views` and `dump` are the way in and out. A `BlockModel` also counts
-what it executes: per block, how many examples went through forward, weight gradient and input gradient.
+operations on whole vectors. `BlockModel.scratch` has further vectors of that length for a visit. Vectors that are sent
+have their numbers in torch's order. In ``channels_last``, the flat vectors have the weights of a convolution in the
+memory format of its images, which saves each step a conversion; so the flat vectors are for arithmetic among
+themselves, and `load`, `views` and `dump` convert. A `BlockModel` also counts its passes: the examples of each block
+that went through forward, weight gradient and input gradient.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def load_dotted(name: str) -> Any:
 def build(config: ModelConfig, classes: int, channels: int) -> list[Block]:
     """The blocks of a model, initialised by torch's defaults from its current random state.
 
-    Raises ValueError if the model cannot be cut as asked, or cannot have the width.
+    ValueError if the model cannot be cut into these blocks, or cannot have the width.
     """
     row = model(config.name)
     row.check_width(config.width)
@@ -58,7 +58,7 @@ def build(config: ModelConfig, classes: int, channels: int) -> list[Block]:
     stages: list[tuple[str, list[nn.Module]]] = load_dotted(row.stages)(classes, channels, width)
     if config.blocks == "stages":
         return [(name, units[0] if len(units) == 1 else nn.Sequential(*units)) for name, units in stages]
-    units = [unit for _, some in stages for unit in some]
+    units = [unit for _, stage in stages for unit in stage]
     sizes = [sum(p.numel() for p in unit.parameters()) for unit in units]
     count = row.block_count(config.blocks)
     cuts = [0, *balanced_cuts(sizes, count), len(units)]
@@ -66,7 +66,7 @@ def build(config: ModelConfig, classes: int, channels: int) -> list[Block]:
 
 
 def balanced_cuts(sizes: Sequence[int], count: int) -> tuple[int, ...]:
-    """Where to cut a row of units into ``count`` parts of as equal size as their order allows.
+    """Positions that cut a row of units into ``count`` consecutive parts of the most equal sizes.
 
     Minimises the sum of squared part sizes over all cuts; ties go to the earlier cut.
     """
@@ -77,17 +77,17 @@ def balanced_cuts(sizes: Sequence[int], count: int) -> tuple[int, ...]:
         """Cost and cuts of the units from ``start`` on."""
         if parts == 1:
             return (ends[-1] - ends[start]) ** 2, ()
-        found = []
+        candidates = []
         for cut in range(start + 1, len(sizes) - parts + 2):
             cost, later = best(cut, parts - 1)
-            found.append(((ends[cut] - ends[start]) ** 2 + cost, (cut, *later)))
-        return min(found)
+            candidates.append(((ends[cut] - ends[start]) ** 2 + cost, (cut, *later)))
+        return min(candidates)
 
     return best(0, count)[1]
 
 
 class BlockModel:
-    """M blocks whose numbers live in flat vectors. Made once per worker and reused for every client."""
+    """M blocks whose numbers are in flat vectors. Made once per worker and reused for every client."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class BlockModel:
     ) -> None:
         self._make = make
         self.memory_format = memory_format
-        self._twin: BlockModel | None = None
+        self._frozen: BlockModel | None = None
         self.device = device
         blocks = make()
         self.modules = [module.to(device) for _, module in blocks]
@@ -112,7 +112,7 @@ class BlockModel:
         self.buffers = torch.empty(sum(shape.buffers for shape in self.layout.blocks), device=device)
         self.slices: dict[str, slice] = {}
         self._homes: dict[str, Tensor] = {}
-        self._turned: dict[str, list[tuple[slice, Tensor]]] = {}
+        self._permuted: dict[str, list[tuple[slice, Tensor]]] = {}
         self._flatten()
         self._scratch: dict[str, Tensor] = {}
         self._learns = [shape.params > 0 for shape in self.layout.blocks]
@@ -122,10 +122,10 @@ class BlockModel:
     def _flatten(self) -> None:
         start = buffers_start = 0
         for shape, module in zip(self.layout.blocks, self.modules, strict=True):
-            own = self.slices[shape.name] = slice(start, start + shape.params)
-            self._homes[shape.name] = self.flat[own]
+            block = self.slices[shape.name] = slice(start, start + shape.params)
+            self._homes[shape.name] = self.flat[block]
             self._flatten_parameters(shape.name, list(module.parameters()))
-            start = own.stop
+            start = block.stop
             if shape.buffers:
                 home = self.buffers[buffers_start : buffers_start + shape.buffers]
                 self._homes[shape.name + BUFFERS] = home
@@ -135,30 +135,30 @@ class BlockModel:
                 buffers_start += shape.buffers
 
     def _flatten_parameters(self, name: str, parameters: Sequence[Tensor]) -> None:
-        own, start = self.slices[name], 0
-        homes, grads = (_pieces(flat[own], parameters, self.memory_format) for flat in (self.flat, self.grad))
+        block, start = self.slices[name], 0
+        homes, grads = (_pieces(flat[block], parameters, self.memory_format) for flat in (self.flat, self.grad))
         for parameter, home, grad in zip(parameters, homes, grads, strict=True):
             parameter.data, parameter.grad = home.copy_(parameter.data), grad
             if not home.is_contiguous():
-                self._turned.setdefault(name, []).append((slice(start, start + home.numel()), home))
+                self._permuted.setdefault(name, []).append((slice(start, start + home.numel()), home))
             start += home.numel()
 
     def __len__(self) -> int:
         return len(self.modules)
 
     def load(self, named: Mapping[str, Vector], into: Tensor | None = None) -> None:
-        """Copy vectors into the model, by key; or ``into`` a vector like ``flat``, which has no place for buffers."""
+        """Copy vectors into the model, by key; or ``into`` a vector like ``flat``, which has no buffers."""
         for key, vector in named.items():
             _copy(self._view(key, into), vector.data)
-            for place, weight in self._turned.get(key, ()):
+            for place, weight in self._permuted.get(key, ()):
                 _copy(_same_place(weight, into), vector.data[place].reshape(weight.shape))
 
     def views(self, keys: Iterable[str], of: Tensor | None = None) -> dict[str, Vector]:
-        """The numbers of these keys where they lie: they stay as they are until the model is next loaded or trained.
+        """The numbers of these keys, as views: valid until the model is next loaded or trained.
 
-        For what leaves a visit, which ends before the next begins. Blocks with convolutions in channels_last are copied
-        to one place in scratch, and all blocks of a model on a GPU to the host. With ``of``, the numbers of a vector
-        like ``flat`` in place of the model's; they are views of it, or copies.
+        For the upload and the state of a visit, which are sent before the next visit begins. Blocks with convolutions
+        in channels_last are copied to scratch, and all blocks of a model on a GPU to the host. With ``of``, the numbers
+        of a vector like ``flat`` in place of the model's; they are views of it, or copies.
         """
         return {key: Vector(self._read(key, of).to("cpu").numpy()) for key in keys}
 
@@ -171,17 +171,17 @@ class BlockModel:
 
     def _read(self, key: str, of: Tensor | None = None) -> Tensor:
         home = self._view(key, of)
-        if key not in self._turned:
+        if key not in self._permuted:
             return home
         numbers = self.scratch("in torch's order")[self.slices[key]].copy_(home) if of is None else home.clone()
-        for place, weight in self._turned[key]:
+        for place, weight in self._permuted[key]:
             numbers[place].view(weight.shape).copy_(_same_place(weight, of))
         return numbers
 
     def scratch(self, name: str) -> Tensor:
-        """A vector like ``flat``, allocated when it is first asked for by this name; it holds what was last left there.
+        """A vector like ``flat``, allocated at its first use under this name, with the numbers of its last use.
 
-        A visit that uses one writes to it before it reads.
+        A visit writes to it before it reads.
         """
         if name not in self._scratch:
             self._scratch[name] = torch.zeros_like(self.flat)
@@ -216,12 +216,12 @@ class BlockModel:
             row[INPUT_GRADIENT] += examples if passes_on else 0
 
     def uses_batch_stats(self, index: int) -> bool:
-        """Whether what a block makes of one example depends on the others of its batch (batch statistics)."""
+        """Whether a block's output for one example depends on the others of its batch (batch statistics)."""
         norms = [module for module in self.modules[index].modules() if isinstance(module, _BatchNorm)]
         return any(norm.training or not norm.track_running_stats for norm in norms)
 
     def train_mode(self, training: bool) -> None:
-        """Set the mode of all blocks (only normalisation by batch statistics and dropout care)."""
+        """Set the mode of all blocks, which matters to batch statistics and dropout."""
         if training != self._trains:
             for module in self.modules:
                 module.train(training)
@@ -229,9 +229,9 @@ class BlockModel:
 
     def train_only(self, names: Iterable[str] | None = None) -> None:
         """Let only these blocks receive gradients (default: all)."""
-        wanted = set(self.layout.names if names is None else names)
+        trained = set(self.layout.names if names is None else names)
         for index, (shape, module) in enumerate(zip(self.layout.blocks, self.modules, strict=True)):
-            learns = shape.name in wanted and shape.params > 0
+            learns = shape.name in trained and shape.params > 0
             if learns != self._learns[index]:
                 module.requires_grad_(learns)
                 self._learns[index] = learns
@@ -241,20 +241,20 @@ class BlockModel:
 
         It is made once, counts into this model's ``executed``, and runs in evaluation mode (FedMLB's G).
         """
-        if self._twin is None:
-            twin = BlockModel(self._make, self.device, self.memory_format)
-            twin.train_only(())
-            twin.train_mode(False)
-            twin.executed = self.executed
-            self._twin = twin
-        return self._twin
+        if self._frozen is None:
+            frozen = BlockModel(self._make, self.device, self.memory_format)
+            frozen.train_only(())
+            frozen.train_mode(False)
+            frozen.executed = self.executed
+            self._frozen = frozen
+        return self._frozen
 
     def freeze(self) -> BlockModel:
-        """The `frozen` model, with the numbers that this one has now."""
-        twin = self.frozen_copy()
-        twin.flat.copy_(self.flat)
-        twin.buffers.copy_(self.buffers)
-        return twin
+        """The `frozen_copy`, with the present numbers of this model."""
+        frozen = self.frozen_copy()
+        frozen.flat.copy_(self.flat)
+        frozen.buffers.copy_(self.buffers)
+        return frozen
 
 
 def _float_buffers(module: nn.Module) -> list[Tensor]:
@@ -264,7 +264,7 @@ def _float_buffers(module: nn.Module) -> list[Tensor]:
 def _pieces(
     vector: Tensor, tensors: Sequence[Tensor], memory_format: torch.memory_format = torch.contiguous_format
 ) -> list[Tensor]:
-    """A flat vector cut into views of the shapes of some tensors; those of four dimensions lie in ``memory_format``."""
+    """A flat vector as views of the shapes of ``tensors``; those of four dimensions in ``memory_format``."""
     pieces = []
     for tensor, piece in zip(tensors, torch.split(vector, [tensor.numel() for tensor in tensors]), strict=True):
         if tensor.dim() == 4 and memory_format == torch.channels_last:
@@ -276,12 +276,12 @@ def _pieces(
 
 
 def _same_place(view: Tensor, flat: Tensor | None) -> Tensor:
-    """What a view of one flat vector would be of another."""
+    """The view of ``flat`` at the place of ``view`` in its own vector; ``view`` itself without ``flat``."""
     return view if flat is None else flat.as_strided(view.shape, view.stride(), view.storage_offset())
 
 
 def _copy(target: Tensor, numbers: Floats) -> None:
-    """numbers -> target, flat. Frames of a socket are read-only, which torch will not view; numpy copies from them."""
+    """Copy flat ``numbers`` to ``target``. Frames of a socket are read-only: numpy can copy from them, torch cannot."""
     if target.device.type == "cpu":
         np.copyto(target.numpy(), numbers)
     else:

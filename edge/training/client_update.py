@@ -5,15 +5,14 @@ https://arxiv.org/abs/1602.05629
 
 Subclasses of `ClientUpdate` can customise by overriding
 
-* ``begin``: where training starts from, and what is remembered for the visit (a frozen copy, a teacher);
+* ``begin``: the start of training, and state of the visit (a frozen copy, a teacher);
 * ``loss``: the local objective on one batch;
 * ``train``: only for methods that train in more than one phase;
-* ``end``: what goes up beside the model, what is kept, which numbers are reported;
+* ``end``: further uploads beside the model, the client state, the reported numbers;
 * ``prepare_score``: the model that is evaluated, for methods evaluated client by client;
-* ``capturable``: whether its steps may be replayed from a CUDA graph (`edge.training.cuda_graphs` says what that asks
-  of them).
+* ``capturable``: whether its steps may be replayed from a CUDA graph (conditions in `edge.training.cuda_graphs`).
 
-A `GradientCorrection` joins any objective; it changes gradients and may keep and send vectors of its own slots.
+A `GradientCorrection` joins any objective; it changes gradients, and may send and store vectors in its own slots.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ from edge.training.block_model import BlockModel
 
 Batch = tuple[Tensor, Tensor]
 Batches = Callable[[], Iterator[Batch]]
-"""Each call goes once more over all local epochs, with an order of its own."""
+"""Each call goes over all local epochs, in a new order."""
 Step = Callable[..., None]
 """step(loss, x, y, only=None): one optimiser step (`edge.training.sgd.Sgd`)."""
 
 
 @dataclass(frozen=True)
 class VisitContext:
-    """What a client side may know about the visit it is in."""
+    """The visit, as a client side may know it."""
 
     client: int
     round: int
@@ -51,19 +50,19 @@ class VisitContext:
     step_sum: float
     """`TrainConfig.step_sum` of its steps."""
     choice: Mapping[str, int]
-    """What the server decided for this visit, by the method's own names."""
+    """The server's choices for this visit, under the method's names."""
     plan: TrainingPlan
     up: tuple[str, ...]
-    """Keys of the model that go up."""
+    """Keys of the model that are uploaded."""
     keep: tuple[str, ...]
-    """Keys of the model that the client keeps."""
+    """Keys of the model that are client state."""
     local: Batches
-    """All local training examples once, in order, as the test set is prepared."""
+    """All local training examples once, in order, prepared as test examples."""
     device: torch.device
     pathways: Literal["each", "sweep"] = "each"
-    """How hybrid pathways are run (`edge.training.pathways`), where a method has any."""
+    """Form of hybrid pathways (`edge.training.pathways`), for methods with any."""
     train: TrainConfig = field(default_factory=TrainConfig)
-    """How its steps are made."""
+    """The configuration of local steps."""
 
     def rng(self, purpose: str) -> np.random.Generator:
         """The method's private random stream for this visit."""
@@ -74,81 +73,80 @@ class ClientUpdate:
     """The client side of FedAvg, and the base of all others."""
 
     capturable: ClassVar[bool] = True
-    """Every class says it for itself: where one says nothing, whatever its base says, its steps are not captured."""
+    """Not inherited: the steps of a class that does not set it are not captured."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.options = options
         self.losses: list[Tensor] = []
 
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
-        """Start from what was kept, overlaid with what arrived."""
+        """Start from the client state, overlaid with the download."""
         self.visit = visit
-        kept, arrived = state.get(MODEL, {}), down.get(MODEL, {})
-        lacking = [key for key in net.layout.sizes if key not in kept and key not in arrived]
-        if lacking:
-            raise ValueError(f"client {visit.client} has never held {', '.join(lacking)} and was not sent it")
-        net.load({key: vector for key, vector in kept.items() if key not in arrived})
-        net.load(arrived)
+        stored, received = state.get(MODEL, {}), down.get(MODEL, {})
+        missing = [key for key in net.layout.sizes if key not in stored and key not in received]
+        if missing:
+            raise ValueError(f"client {visit.client} has never held {', '.join(missing)} and was not sent it")
+        net.load({key: vector for key, vector in stored.items() if key not in received})
+        net.load(received)
 
     def loss(self, net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
         """The local objective on one batch; a scalar."""
         return self.record_loss(F.cross_entropy(net.run(x), y))
 
     def record_loss(self, cross_entropy: Tensor) -> Tensor:
-        """Remember the main path's cross-entropy of this step, for the report; returns it unchanged."""
+        """Record the main path's cross-entropy of this step, for the report; returns it unchanged."""
         self.losses.append(cross_entropy.detach())
         return cross_entropy
 
     def train(self, net: BlockModel, batches: Batches, step: Step) -> None:
-        """All local epochs."""
+        """Train for all local epochs."""
         for x, y in batches():
             step(self.loss, x, y)
 
     def end(self, net: BlockModel, visit: VisitContext) -> tuple[Payload, Payload, dict[str, float]]:
-        """(what goes up, what is kept, numbers), the vectors by slot.
+        """(upload, client state, numbers), vectors by slot.
 
-        The vectors may be views of the model or of its scratch: they stay as they are until the next task begins.
+        The vectors may be views of the model or of its scratch, valid until the next task begins.
         """
         numbers = net.views(dict.fromkeys(visit.up + visit.keep))
         up = {key: numbers[key] for key in visit.up}
-        kept = {key: numbers[key] for key in visit.keep}
-        return {MODEL: up}, {MODEL: kept} if kept else {}, {"loss": mean(self.losses)}
+        state = {key: numbers[key] for key in visit.keep}
+        return {MODEL: up}, {MODEL: state} if state else {}, {"loss": mean(self.losses)}
 
     def prepare_score(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
-        """Load the model to be evaluated: by default, what a visit would start from."""
+        """Load the model to be evaluated: by default, the start of a visit."""
         self.begin(net, down, state, visit)
 
 
 class GradientCorrection:
-    """What joins an objective: a term on the gradients, with its own slots down, up and kept.
+    """A term on the gradients of any objective, with its own slots for download, upload and client state.
 
-    The term is added between backward and clipping, so it is inside the clipped gradient; what must not be clipped is
-    added by ``correct_unclipped``. It acts on parameters only: float buffers are the objective's.
+    The term is added between backward and clipping, so it is clipped too; ``correct_unclipped`` adds after clipping. It
+    acts on parameters only, not on float buffers.
     """
 
     capturable: ClassVar[bool] = False
-    """As of `ClientUpdate`, of ``correct`` and ``correct_unclipped``."""
+    """As of `ClientUpdate`, for ``correct`` and ``correct_unclipped``."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.options = options
 
     def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
-        """Called after the objective's begin, when the model stands at its starting point."""
+        """Called after the objective's begin, when the model is at its starting point."""
 
     def correct(self, net: BlockModel) -> None:
         """Change ``net.grad`` in place."""
 
     def correct_unclipped(self, net: BlockModel) -> None:
-        """Change ``net.grad`` in place, when it has been clipped and before weight decay is added."""
+        """Change ``net.grad`` in place, after clipping and before weight decay."""
 
     def end(self, net: BlockModel, visit: VisitContext) -> tuple[Payload, Payload, dict[str, float]]:
-        """(further slots up, further slots kept, further numbers); the vectors may be views, as of
-        `ClientUpdate.end`."""
+        """(further uploads, further client state, further numbers), as of `ClientUpdate.end`."""
         return {}, {}, {}
 
 
 def first_last(losses: list[Tensor], epoch_steps: int) -> tuple[float, float]:
-    """Mean loss of the first and of the last local epoch; of the two halves where there is one epoch or less."""
+    """Mean losses of the first and of the last local epoch, or of the two halves of one epoch or less."""
     values = _floats(losses)
     if len(values) < 2:
         return (values[0], values[0]) if values else (0.0, 0.0)
@@ -161,6 +159,6 @@ def _floats(losses: list[Tensor]) -> list[float]:
 
 
 def mean(losses: list[Tensor]) -> float:
-    """Mean of the noted losses; 0 for a visit without a step."""
+    """Mean of the recorded losses; 0 for a visit without a step."""
     values = _floats(losses)
     return float(np.mean(values)) if values else 0.0

@@ -1,25 +1,25 @@
 """A local step captured in a CUDA graph, and replayed for every full batch of the same kind.
 
-The CUDA side of this file (`CudaGraph`) has been read against torch's documentation and source, and never been run;
-all else is what the tests replay on a CPU.
+The CUDA side of this file (`CudaGraph`) follows torch's documentation and source, and has never been run; tests replay
+the rest on a CPU.
 
-A small model's step is a hundred kernels of some microseconds each, and what it costs is their launching. A graph is
-launched as a whole. It replays the same kernels on the same addresses: so batches are copied into buffers that stay,
-the step size is a tensor, and what the step noted is copied out. The last, short batch of an epoch runs as it is.
+A small model's step is a hundred kernels of some microseconds each, and most of its time is their launching. A graph is
+launched as a whole. It replays the same kernels on the same addresses: so batches are copied into fixed buffers, the
+step size is a tensor, and the recorded losses are copied out. The last, short batch of an epoch runs uncaptured.
 
-One capture serves all visits of a worker that have the shape of the batch, the choice of the visit, the loss and the
-blocks that move in common. All else that makes a step is the worker's for a whole run (model, options, precision,
-corrections) or stays in its place: parameters, gradients and buffers of a `BlockModel` and of its frozen twin, and
-every `BlockModel.scratch`, are allocated once, and a visit writes to them in place. A client side that is
-``capturable`` promises of its losses, and a correction of its ``correct`` and ``correct_unclipped``, that they
+One capture serves all visits of a worker with the same shape of the batch, choice of the visit, loss and trained
+blocks. Everything else in a step is fixed for the run (model, options, precision, corrections) or has a fixed address:
+parameters, gradients and buffers of a `BlockModel` and of its frozen copy, and every `BlockModel.scratch`, are
+allocated once, and a visit writes to them in place. The losses of a ``capturable`` client side, and ``correct`` and
+``correct_unclipped`` of a ``capturable`` correction,
 
 * read no tensors but these, the batch, and those that they make themselves;
 * depend on options, on the visit's ``choice``, and on nothing else of a visit or a round;
 * never wait for the device (``item``, ``float``, ``cpu``), and so never branch on data;
 * draw no random numbers on the host;
-* leave nothing on the host but what `ClientUpdate.record_loss` notes.
+* leave nothing on the host but the losses of `ClientUpdate.record_loss`.
 
-FedAvg, FedNova, FedProx, FedMLB, FedBR, SCAFFOLD, FedDyn and the objectives with a frozen teacher do.
+FedAvg, FedNova, FedProx, FedMLB, FedBR, SCAFFOLD, FedDyn and the objectives with a frozen teacher are capturable.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ from edge.training.client_update import ClientUpdate, GradientCorrection, Step, 
 from edge.training.sgd import Loss, Sgd
 
 WARM_UP_STEPS = 3
-"""Steps that run as they are before a capture, as torch asks: libraries allocate what they need at their first call."""
+"""Uncaptured steps before a capture, as torch requires: libraries allocate memory at their first calls."""
 
 
 class GraphBackend(Protocol):
-    """Work on the device that can be done again; `CudaGraph`, or a stand-in of tests."""
+    """Repeatable work on the device: `CudaGraph`, or a substitute in tests."""
 
     def capture(self, work: Callable[[], None]) -> None:
-        """Learn the work without doing it."""
+        """Record the work without running it."""
         ...
 
     def replay(self) -> None:
-        """Do it, on the tensors that it was captured with."""
+        """Run the work, on the tensors of the capture."""
         ...
 
 
 class CudaGraph:
-    """A `torch.cuda.CUDAGraph` on the current stream, which must not be the default one."""
+    """A `torch.cuda.CUDAGraph` on the current stream, which must not be the default stream."""
 
     def __init__(self, pool: Any) -> None:
-        """``pool``: of `torch.cuda.graph_pool_handle`, for what the work allocates."""
+        """``pool``: a handle of `torch.cuda.graph_pool_handle`, for memory that the work allocates."""
         self._pool = pool
         self._graph = torch.cuda.CUDAGraph()
 
@@ -73,42 +73,43 @@ class CudaGraph:
 
 
 def cuda_graphs() -> Callable[[], GraphBackend]:
-    """What makes the graphs of a worker, all in one pool of memory.
+    """A factory of a worker's graphs, all in one memory pool.
 
-    They may share one, in whatever order they are replayed: what a step leaves behind lies outside of it, in the net's
-    vectors and in the tensors of a `CapturedStep`.
+    They may share one, in any order of replays: the results of a step are outside of it, in the model's vectors and in
+    the tensors of a `CapturedStep`.
     """
     pool = torch.cuda.graph_pool_handle()
     return lambda: CudaGraph(pool)
 
 
 class StepFactory:
-    """What makes the steps of a worker's visits: plain ones, or replayed ones where there are graphs.
+    """A factory of the steps of a worker's visits: plain ones, or replayed ones with graphs.
 
-    With graphs the step size is a tensor also in steps that run as they are: they must round as the replayed ones do,
-    since which steps are replayed depends on what the worker did before.
+    With graphs the step size is a tensor in uncaptured steps too: they must round as replayed ones do, since the set of
+    replayed steps depends on the worker's earlier visits.
     """
 
     def __init__(self, net: BlockModel, config: TrainConfig, graphs: Callable[[], GraphBackend] | None = None) -> None:
-        """``graphs``: makes a graph, on a device that has them."""
+        """``graphs``: a factory of graphs, on a device with CUDA."""
         self._net, self._config, self._graphs = net, config, graphs
         self._lr = torch.zeros((), device=net.device)
-        self._recordings: dict[Hashable, CapturedStep] = {}
+        self._captured: dict[Hashable, CapturedStep] = {}
 
     def begin(self, visit: VisitContext, objective: ClientUpdate, corrections: Sequence[GradientCorrection]) -> Step:
         """The step of one visit, whose client sides have begun."""
-        correct, unclipped = [one.correct for one in corrections], [one.correct_unclipped for one in corrections]
+        correct = [correction.correct for correction in corrections]
+        unclipped = [correction.correct_unclipped for correction in corrections]
         if self._graphs is None:
             return Sgd(self._net, self._config, visit.lr, correct, unclipped)
         step = Sgd(self._net, self._config, self._lr.fill_(visit.lr), correct, unclipped)
-        if not _is_capturable(type(objective)) or not all(_is_capturable(type(one)) for one in corrections):
+        if not all(_is_capturable(type(client_side)) for client_side in (objective, *corrections)):
             return step
         choice = tuple(sorted(visit.choice.items()))
-        return GraphStep(step, objective.losses, choice, self._recordings, self._graphs)
+        return GraphStep(step, objective.losses, choice, self._captured, self._graphs)
 
 
 def _is_capturable(client_side: type) -> bool:
-    return bool(vars(client_side).get("capturable", False))  # a base cannot promise for what overrides it
+    return bool(vars(client_side).get("capturable", False))  # a base class cannot guarantee it for subclasses
 
 
 class GraphStep:
@@ -119,12 +120,12 @@ class GraphStep:
         step: Sgd,
         losses: list[Tensor],
         choice: Hashable,
-        recordings: dict[Hashable, CapturedStep],
+        captured: dict[Hashable, CapturedStep],
         graphs: Callable[[], GraphBackend],
     ) -> None:
-        """``losses``: what the objective notes; ``recordings``: those of earlier visits, and of this one."""
+        """``losses``: those that the objective records; ``captured``: the steps of earlier visits and of this one."""
         self._step, self._losses, self._choice = step, losses, choice
-        self._recordings, self._graphs = recordings, graphs
+        self._captured, self._graphs = captured, graphs
 
     def __call__(self, loss: Loss, x: Tensor, y: Tensor, only: Sequence[str] | None = None) -> None:
         """As `Sgd.__call__`; ``loss`` is a method of the objective."""
@@ -133,46 +134,47 @@ class GraphStep:
             return
         blocks = None if only is None else tuple(only)
         key = (self._choice, loss.__name__, blocks, x.shape)
-        recording = self._recordings.setdefault(key, CapturedStep(self._step.net))
-        if recording.warm_up_left:
-            recording.warm_up(lambda: self._step(loss, x, y, only), self._losses)
+        captured = self._captured.setdefault(key, CapturedStep(self._step.net))
+        if captured.warm_up_left:
+            captured.warm_up(lambda: self._step(loss, x, y, only), self._losses)
             return
-        if recording.graph is None:
-            recording.capture(self._graphs(), lambda x, y: self._step(loss, x, y, only), x, y, self._losses)
-        recording.replay(x, y, self._losses)
+        if captured.graph is None:
+            captured.capture(self._graphs(), lambda x, y: self._step(loss, x, y, only), x, y, self._losses)
+        captured.replay(x, y, self._losses)
 
 
 @dataclass(eq=False)
 class CapturedStep:
-    """One kind of step: its graph, and the tensors through which a replay is told and tells."""
+    """One kind of step: its graph, and the input and output tensors of replays."""
 
     net: BlockModel
     warm_up_left: int = WARM_UP_STEPS
     graph: GraphBackend | None = None
     batch: tuple[Tensor, ...] = ()
-    noted: tuple[Tensor, ...] = ()
+    recorded: tuple[Tensor, ...] = ()
+    """The losses that the step records"""
     executed: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    """What the step adds to `BlockModel.executed`."""
+    """The counts that the step adds to `BlockModel.executed`"""
 
     def warm_up(self, step: Callable[[], None], losses: list[Tensor]) -> None:
-        """A step as it is, which also shows what a step notes."""
+        """Run an uncaptured step, which also shows the number of recorded losses."""
         before = len(losses)
         step()
-        self.noted = tuple(torch.empty_like(loss) for loss in losses[before:])
+        self.recorded = tuple(torch.empty_like(loss) for loss in losses[before:])
         self.warm_up_left -= 1
 
     def capture(
         self, graph: GraphBackend, step: Callable[[Tensor, Tensor], None], x: Tensor, y: Tensor, losses: list[Tensor]
     ) -> None:
-        """Learn the step on batches like ``x`` and ``y``, without doing it."""
-        self.batch = (torch.empty_like(x), torch.empty_like(y))  # in the memory format of theirs
+        """Record the step on batches like ``x`` and ``y``, without running it."""
+        self.batch = (torch.empty_like(x), torch.empty_like(y))  # with their memory formats
 
         def work() -> None:
             before, executed = len(losses), self.net.executed.copy()
             step(*self.batch)
-            for home, loss in zip(self.noted, losses[before:], strict=True):
-                home.copy_(loss)
-            # A replay does nothing on the host, so neither does this.
+            for buffer, loss in zip(self.recorded, losses[before:], strict=True):
+                buffer.copy_(loss)
+            # A replay changes nothing on the host, so neither does the capture.
             del losses[before:]
             self.executed = self.net.executed - executed
             self.net.executed[:] = executed
@@ -183,8 +185,8 @@ class CapturedStep:
     def replay(self, x: Tensor, y: Tensor, losses: list[Tensor]) -> None:
         """One step on this batch."""
         assert self.graph is not None
-        for home, given in zip(self.batch, (x, y), strict=True):
-            home.copy_(given)
+        for buffer, values in zip(self.batch, (x, y), strict=True):
+            buffer.copy_(values)
         self.graph.replay()
-        losses.extend(home.clone() for home in self.noted)
+        losses.extend(buffer.clone() for buffer in self.recorded)
         self.net.executed += self.executed

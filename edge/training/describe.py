@@ -1,4 +1,4 @@
-"""What the coordinator must know before round 0: blocks, initial vectors, FLOPs and activations per block.
+"""The profile of a model before round 0: blocks, initial vectors, FLOPs and activations per block.
 
 Nothing is measured here: both are counted on tensors without memory, so they are the same on every machine.
 """
@@ -47,7 +47,7 @@ EXAMPLES = 2  # batch statistics need more than one
 
 
 def seeded(seed: int, make: Callable[[], list[Block]]) -> Callable[[], list[Block]]:
-    """``make`` with torch's random state set from (seed, init), and put back afterwards.
+    """``make`` with torch's random state set from (seed, init), and restored afterwards.
 
     Torch's default initialisation draws from the global state; this is the only place that sets it.
     """
@@ -66,7 +66,7 @@ def initial(net: BlockModel) -> Payload:
 
 
 def flops_per_example(make: Callable[[], list[Block]], shape: tuple[int, int, int]) -> Flops:
-    """FLOPs per example of each block: (blocks, 4), a column per kind of pass (`edge.protocol.payload`).
+    """FLOPs per example of each block: (blocks, 4), a column per pass type (`edge.protocol.payload`).
 
     ``shape`` is (channels, height, width). Counted on tensors without memory; convolutions and matrix products are
     counted, element-wise work and normalisation are not. 1 MAC = 2 FLOPs.
@@ -94,18 +94,18 @@ def _backward(module: nn.Module, x: torch.Tensor, weights: bool, inputs: bool) -
 
 def count_flops(work: Callable[[], object]) -> int:
     """FLOPs of convolutions, matrix products and their gradients, while ``work`` runs."""
-    from torch.utils.flop_counter import FlopCounterMode  # half a second, and cached answers do not need it
+    from torch.utils.flop_counter import FlopCounterMode  # takes half a second, which cached counts do not need
 
-    own = {torch.ops.aten.convolution_backward: _convolution_gradients}
-    with FlopCounterMode(display=False, custom_mapping=own) as counter:
+    mapping = {torch.ops.aten.convolution_backward: _convolution_gradients}
+    with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
         work()
     return int(counter.get_total_flops())
 
 
 def _convolution_gradients(grad: Shape, images: Shape, weight: Shape, *more: Any, **_: Any) -> int:
-    """FLOPs of a convolution's gradients, each of which takes what the forward pass takes.
+    """FLOPs of a convolution's gradients, each with the FLOPs of the forward pass.
 
-    Torch's own count (2.15) of a weight gradient is larger by the number of groups, so by that of the channels in a
+    Torch's count (2.15) of a weight gradient is too large by the factor of the groups, which are the channels in a
     depthwise convolution. The arguments are those of ``aten::convolution_backward``, with shapes for tensors.
     """
     *_others, transposed, _output_padding, _groups, (for_images, for_weights, _for_bias) = more
@@ -114,48 +114,49 @@ def _convolution_gradients(grad: Shape, images: Shape, weight: Shape, *more: Any
 
 
 def activations_per_example(make: Callable[[], list[Block]], shape: tuple[int, int, int]) -> Activations:
-    """Floats per example that each block keeps for its backward pass while the whole model trains: (blocks,).
+    """Floats per example that each block stores for its backward pass while the whole model trains: (blocks,).
 
-    ``shape`` is (channels, height, width). Counted by what autograd saves, in units of 4 bytes, parameters and buffers
-    left out. What several blocks keep counts once, with the last of them; so the sum over the last blocks is also what
-    training those alone keeps. What does not grow with the batch (batch statistics) is counted as if it did; the loss
-    and the libraries' workspaces are not counted.
+    ``shape`` is (channels, height, width). Counted are the tensors that autograd saves, in units of 4 bytes, without
+    parameters and buffers. A tensor of several blocks counts once, for the last of them, so the sum over the last
+    blocks is also that of training those alone. Tensors that do not grow with the batch (batch statistics) are counted
+    as if they did; the loss and the libraries' workspaces are not counted.
     """
     with torch.device("meta"):
         modules = [module for _, module in make()]
         x = torch.empty((EXAMPLES, *shape))
-    kept = []
+    saved = []
     for module in modules:
         x, storages = _saved(module, x)
-        kept.append(storages)
+        saved.append(storages)
     floats, counted = np.zeros(len(modules)), set[torch.UntypedStorage]()
     for index in reversed(range(len(modules))):
-        floats[index] = sum(storage.nbytes() for storage in kept[index] - counted) / ITEM_NBYTES
-        counted |= kept[index]
+        floats[index] = sum(storage.nbytes() for storage in saved[index] - counted) / ITEM_NBYTES
+        counted |= saved[index]
     return floats / EXAMPLES
 
 
 def _saved(module: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, set[torch.UntypedStorage]]:
-    own = {tensor.untyped_storage() for tensor in (*module.parameters(), *module.buffers())}
+    """(output, storages of the tensors that autograd saves, without parameters and buffers)."""
+    model_storages = {tensor.untyped_storage() for tensor in (*module.parameters(), *module.buffers())}
     storages: set[torch.UntypedStorage] = set()
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
-        # A view keeps all that it looks into alive, and torch gives one storage object per storage.
+        # A view keeps its whole storage alive; torch has one object per storage.
         storages.add(tensor.untyped_storage())
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         y = module(x)
-    return y, storages - own
+    return y, storages - model_storages
 
 
 def cached_counts(
     config: ModelConfig, make: Callable[[], list[Block]], dataset: DataSet, cache: Path
 ) -> tuple[Flops, Activations]:
-    """`flops_per_example` and `activations_per_example` of a model on images of a data set, kept in the cache.
+    """`flops_per_example` and `activations_per_example` of a model on images of a data set, cached.
 
-    Kept by content: the model's configuration, the source of its module and of those beside it that it takes something
-    from, the images' shape, classes, torch's version.
+    The key is the model's configuration, the source of its module and of those of its package that it imports from,
+    the images' shape, the classes and torch's version.
     """
     facts = [
         asdict(config),
@@ -177,9 +178,9 @@ def cached_counts(
 
 
 def _sources(module: ModuleType) -> list[str]:
-    """The source of a module, and of those in its package that it takes functions or classes from."""
-    taken = {str(getattr(value, "__module__", "")) for value in vars(module).values()}
-    beside = {name for name in taken if module.__package__ and name.rpartition(".")[0] == module.__package__}
+    """The source of a module, and of those in its package that it imports functions or classes from."""
+    imported = {str(getattr(value, "__module__", "")) for value in vars(module).values()}
+    beside = {name for name in imported if module.__package__ and name.rpartition(".")[0] == module.__package__}
     return [inspect.getsource(sys.modules[name]) for name in sorted(beside | {module.__name__})]
 
 

@@ -1,4 +1,4 @@
-"""Hybrid pathways through a local and a frozen global model, and the loss that ties them together.
+"""Hybrid pathways through a local and a frozen global model, and their joint loss.
 
 Kim, Kim and Han, Multi-Level Branched Regularization for Federated Learning, ICML 2022,
 https://arxiv.org/abs/2207.06936
@@ -8,9 +8,9 @@ With M blocks, local network L and frozen received model G, pathway m in 1..M-1 
     GL:  global blocks 1..m, then local blocks m+1..M    (the ablation of Table 4)
 FedMLB uses all or any subset of them, FedBR the last alpha.
 
-The logits of all pathways of a step are one tensor (pathways, batch, classes). There are two ways to run them, which
-execute the same passes and differ in the order of sums (``train.pathways``): ``each`` runs one pathway after the other;
-``sweep`` goes once through the blocks and takes along, as one larger batch, all pathways that stand before a block.
+The logits of all pathways of a step are one tensor (pathways, batch, classes). There are two forms, which execute the
+same passes and differ in the order of sums (``train.pathways``): ``each`` runs one pathway after the other; ``sweep``
+goes once through the blocks, with all pathways that have reached a block as one larger batch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PathwayForm = Literal["each", "sweep"]
 def local_to_global(
     frozen: BlockModel, features: Sequence[Tensor], pathways: Sequence[int], form: PathwayForm = "each"
 ) -> Tensor:
-    """Logits (pathways, batch, classes) of the LG pathways, which are named in ascending order.
+    """Logits (pathways, batch, classes) of the LG pathways, in ascending order.
 
     ``features`` are the local model's block outputs, computed once. Gradients flow through the frozen blocks into the
     local prefix.
@@ -43,7 +43,7 @@ def local_to_global(
 def global_to_local(
     net: BlockModel, frozen: BlockModel, x: Tensor, main: Tensor, pathways: Sequence[int], form: PathwayForm = "each"
 ) -> Tensor:
-    """Logits (pathways, batch, classes) of the GL pathways, which are named in ascending order.
+    """Logits (pathways, batch, classes) of the GL pathways, in ascending order.
 
     The global prefix is computed once per batch ``x``, without gradient. ``main`` are the main path's logits.
     """
@@ -67,24 +67,26 @@ def _logits(net: BlockModel, entries: Mapping[int, Tensor], main: Tensor, form: 
 def _sweep(net: BlockModel, entries: Mapping[int, Tensor]) -> Tensor:
     """(pathways * batch, classes), pathway after pathway."""
     batch = len(next(iter(entries.values())))
-    front: list[Tensor] = []  # pathways under way, of which one tensor may hold several
+    front: list[Tensor] = []  # pathways under way, several of them in one tensor
     for block in range(min(entries), len(net)):
         if block in entries:
             front.append(entries[block])
-        # A block that mixes examples must not see those of two pathways at once.
+        # A block with batch statistics must not get the examples of two pathways in one batch.
         batches = (
-            [x for many in front for x in torch.split(many, batch)] if net.uses_batch_stats(block) else _joined(front)
+            [x for joined in front for x in torch.split(joined, batch)]
+            if net.uses_batch_stats(block)
+            else _joined(front)
         )
         front = [net.run(x, block, block + 1) for x in batches]
     return torch.cat(front)
 
 
 def _joined(front: Sequence[Tensor]) -> list[Tensor]:
-    """As few batches as can be, none of which needs a gradient for only some of its examples."""
+    """The fewest batches of which each needs gradients for all of its examples or for none."""
     batches = []
-    for _, alike in groupby(front, lambda x: x.requires_grad and torch.is_grad_enabled()):
-        some = list(alike)
-        batches.append(some[0] if len(some) == 1 else torch.cat(some))
+    for _, group in groupby(front, lambda x: x.requires_grad and torch.is_grad_enabled()):
+        tensors = list(group)
+        batches.append(tensors[0] if len(tensors) == 1 else torch.cat(tensors))
     return batches
 
 
@@ -92,18 +94,18 @@ def _joined(front: Sequence[Tensor]) -> list[Tensor]:
 class PathwayLoss:
     """CE(z_L, y) + λ1/D Σ CE(z_m, y) + λ2/D Σ KL(σ_T(z_m) ‖ σ_T(z_L)), FedMLB Eq. 5-7.
 
-    CE uses temperature 1. Without pathways only the first term is left.
+    CE uses temperature 1. Without pathways it is the first term.
     """
 
     lambda1: float
     lambda2: float
     temperature: float
     divisor: float | None
-    """D; None is the number of pathways used."""
+    """D; None: the number of pathways."""
     kl: Literal["hybrid-local", "local-hybrid", "symmetric"] = "hybrid-local"
-    """Reference distribution first; the paper's is hybrid-local."""
+    """Reference distribution first; hybrid-local in the paper."""
     detach: bool = False
-    """Whether the KL's hybrid side is a constant; the published code lets gradients through it."""
+    """Whether the KL's hybrid side is a constant; in the published code it has gradients."""
     kl_t2: bool = False
     """Whether KL is multiplied by T²."""
     hybrid_ce: bool = True
@@ -119,16 +121,16 @@ class PathwayLoss:
         if not pathways:
             return total, cross_entropy
         log_hybrids = F.log_softmax(hybrids, dim=-1)
-        # Means over all pathways, times how many of them the divisor leaves.
-        share = 1.0 if self.divisor is None else pathways / self.divisor
+        # The terms below are means over pathways: times pathways / D, they are sums over D.
+        scale = 1.0 if self.divisor is None else pathways / self.divisor
         if self.hybrid_ce:
             hybrid_cross_entropy = F.nll_loss(log_hybrids.flatten(0, 1), y.repeat(pathways))
-            total = total + self.lambda1 * share * hybrid_cross_entropy
+            total = total + self.lambda1 * scale * hybrid_cross_entropy
         tempered = (log_hybrids, log_main) if self.temperature == 1 else self.tempered(hybrids, main)
-        return total + self.lambda2 * share * self.divergence(*tempered), cross_entropy
+        return total + self.lambda2 * scale * self.divergence(*tempered), cross_entropy
 
     def tempered(self, hybrids: Tensor, main: Tensor) -> tuple[Tensor, Tensor]:
-        """The logarithms of σ_T of both."""
+        """log σ_T of hybrid and main logits."""
         return F.log_softmax(hybrids / self.temperature, dim=-1), F.log_softmax(main / self.temperature, dim=-1)
 
     def divergence(self, log_hybrids: Tensor, log_main: Tensor) -> Tensor:

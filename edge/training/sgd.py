@@ -1,14 +1,14 @@
 """One local step on flat vectors, in one fixed order, in place.
 
-zero gradients; loss; backward; corrections; clip the joint norm; corrections that are not clipped; weight decay;
-momentum; step. Weight decay is added after clipping (coupled decay). Momentum starts from zero in each visit, so it
-never leaks between clients.
+Order: zero gradients; loss; backward; corrections; clip the joint norm; unclipped corrections; weight decay; momentum;
+step. Weight decay is added after clipping (coupled decay). Momentum starts from zero in each visit, so it never leaks
+between clients.
 
 ``train.precision = bf16`` computes the loss under autocast: convolutions and matrix products round their inputs and
-results to bfloat16. The parameters, the gradients that gather in ``net.grad``, all that is done to them here, and what
-is done to logits stay float32. Normalisation has float32 parameters and sums its statistics in float32, and takes and
-gives bfloat16: casting up what it takes would cost 5 % of a step of resnet18 of width 16, and 18 % of width 64, on an
-Intel Xeon with AVX512-BF16 and AMX. Evaluation is in float32 always, so that accuracies can be compared.
+results to bfloat16. The parameters, the gradients in ``net.grad``, and all operations on them and on logits stay
+float32. Normalisation has float32 parameters and statistics, and bfloat16 inputs and outputs: casting its inputs up
+would cost 5 % of a step of resnet18 of width 16, and 18 % of width 64, on an Intel Xeon with AVX512-BF16 and AMX.
+Evaluation is always in float32, so that accuracies can be compared.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Loss = Callable[[BlockModel, Tensor, Tensor], Tensor]
 class Sgd:
     """SGD with weight decay, momentum and clipping, over all of a net or some of its blocks.
 
-    ``corrections`` are called between backward and clipping, to change ``net.grad`` in place; ``unclipped`` after
-    clipping, where weight decay is added. ``lr`` may be a tensor of one number on the net's device, for steps that are
+    ``corrections`` are called between backward and clipping, to change ``net.grad`` in place; ``unclipped`` between
+    clipping and weight decay. ``lr`` may be a tensor of one number on the net's device, for steps that are
     captured and replayed at other rates (`edge.training.cuda_graphs`).
     """
 
@@ -48,11 +48,11 @@ class Sgd:
         self.unclipped = unclipped
         self.steps = 0
         if config.momentum:
-            # From zero the first sum is the first step, as in torch.
+            # Zero, so that the first momentum is the first gradient, as in torch.
             self._momentum = net.scratch("momentum").zero_()
 
     def __call__(self, loss: Loss, x: Tensor, y: Tensor, only: Sequence[str] | None = None) -> None:
-        """One step on a batch; ``only`` names the blocks that move (default: all), as if there were no others."""
+        """One step on a batch; ``only``: the blocks that are updated (default: all), as if there were no others."""
         net = self.net
         net.grad.zero_()
         with autocast(self.config.precision, net.device):
@@ -83,7 +83,7 @@ class Sgd:
 
 
 def autocast(precision: str | None, device: torch.device) -> AbstractContextManager[object]:
-    """Where the loss of a training step is computed in this precision (``tf32`` is set for a whole process)."""
+    """The context of a training loss in this precision (``tf32`` is set for a whole process)."""
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
 
 

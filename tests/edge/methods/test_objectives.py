@@ -177,7 +177,7 @@ def test_without_the_term_there_is_no_teacher_and_the_gradient_is_fedavgs_to_the
     half, plain = started(name, net, **options), ClientUpdate({})
     shifted(net)
     assert np.array_equal(gradient(half, net, *batch()), gradient(plain, net, *batch()))
-    assert net._twin is None
+    assert net._frozen is None
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_a_visit_that_is_told_not_to_distil_is_fedavgs() -> None:
     half = started("fedgkd", tower(), weight=5.0)
     half.begin(net, {**whole(net), TEACHER: whole(tower(seed=5))[MODEL]}, {}, visit(net, distil=0))
     assert np.array_equal(gradient(half, net, *batch()), gradient(ClientUpdate({}), net, *batch()))
-    assert net._twin is None
+    assert net._frozen is None
 
 
 # --- the divergence by hand -------------------------------------------------------------------------------------------
