@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import atexit
 import functools
+import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -20,16 +22,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS, ServerOptimizer
-from coordinator.aggregation.server import ServerContext
 from coordinator.aggregation.update_checks import UpdateChecks
 from coordinator.methods.fedavg import FedAvgOptions
 from coordinator.methods.registry import Method, resolve
 from coordinator.methods.spec import ObjectiveSpec
 from coordinator.records.checkpoints import CheckpointStore
-from coordinator.records.client_states import ClientStates
 from coordinator.records.names import PLACES
 from coordinator.records.store import Ledger, read
-from coordinator.rounds.budget import Budget, RunLimits
+from coordinator.rounds.budget import RunLimits
 from coordinator.rounds.evaluation import PoolEvaluator
 from coordinator.rounds.policy import PolicyName, RoundPolicy
 from coordinator.rounds.pool_trainer import PoolTrainer
@@ -37,12 +37,13 @@ from coordinator.rounds.run import FederatedRun, RoundFinished
 from coordinator.rounds.synchronous import run_rounds
 from coordinator.workers.task import PoolTask, Reply, ReplyHandler, Workers
 from costmodel.clock import Clock
-from costmodel.fleet.availability import Renewal
 from costmodel.fleet.devices import devices, networks
 from costmodel.fleet.dynamics import ClientDynamics
-from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
+from costmodel.fleet.fleet import Fleet
 from costmodel.network.links import Links
 from costmodel.network.tcp import wire_bits
+from edge.data.registry import dataset
+from edge.models.registry import model as model_row
 from edge.protocol import codec, messages
 from edge.protocol.config import (
     ComponentConfig,
@@ -59,9 +60,13 @@ from edge.protocol.rng import keyed_generator
 from edge.training.block_model import Block, BlockModel
 from edge.training.client_update import ClientUpdate, VisitContext
 from edge.training.trainer import LocalTrainer
+from scenarios import builder
+from scenarios.config.load import Loaded
+from scenarios.config.schema import Scenario
 
-RUN_ID = "0123456789abcdef"
 CPU = torch.device("cpu")
+TEMPORARY = tempfile.gettempdir()
+"""Some tests have a folder of their own for temporary files."""
 TRAIN = TrainConfig(lr=0.1, batch=32)
 DIGITS_CNN = ModelConfig("digits-cnn", width=4)
 DIRICHLET = PartitionConfig("dirichlet", alpha=0.3)
@@ -75,7 +80,7 @@ def streams(purpose: str, index: int, client: int) -> np.random.Generator:
 @functools.cache
 def cache_folder() -> str:
     """Where the digits are decoded once for all tests of this process."""
-    folder = tempfile.TemporaryDirectory(prefix="fedbr-toy-")
+    folder = tempfile.TemporaryDirectory(prefix="fedbr-toy-", dir=TEMPORARY)
     atexit.register(folder.cleanup)
     return folder.name
 
@@ -83,18 +88,8 @@ def cache_folder() -> str:
 @functools.cache
 def described(model: ModelConfig, data: DataConfig, seed: int) -> tuple[ModelProfile, Payload]:
     """What a worker says before round 0, asked once for all runs that share these."""
-    return LocalTrainer(
-        Job(
-            RUN_ID,
-            seed,
-            "cpu",
-            cache_folder(),
-            model,
-            data,
-            TRAIN,
-            ComponentConfig("edge.training.client_update:ClientUpdate"),
-        )
-    ).describe(True)
+    half = ComponentConfig("edge.training.client_update:ClientUpdate")
+    return LocalTrainer(Job("", seed, "cpu", cache_folder(), model, data, TRAIN, half)).describe(True)
 
 
 @dataclass
@@ -161,11 +156,11 @@ class Direct:
         assert isinstance(message, messages.Train)
         sites = (self.site, *self.others)
         site = sites[len(self.trained) % len(sites)]
-        sent = codec.encode(site.train(message, task.state_in, task.state_out), RUN_ID)
+        sent = codec.encode(site.train(message, task.state_in, task.state_out), site.job.run_id)
         # The worker's own vectors change with the next task.
-        reply = codec.decode(sent.header, [bytes(frame) for frame in sent.frames], RUN_ID)
+        reply = codec.decode(sent.header, [bytes(frame) for frame in sent.frames], site.job.run_id)
         assert isinstance(reply, messages.Update)
-        down, up = codec.encode(message, RUN_ID).nbytes, sent.nbytes
+        down, up = codec.encode(message, site.job.run_id).nbytes, sent.nbytes
         self.bytes_down += down
         self.bytes_up += up
         self.trained.append((message.round, message.client))
@@ -174,8 +169,7 @@ class Direct:
         return reply
 
 
-def federation(
-    folder: Path,
+def loaded(
     method: str | Method = "fedavg",
     *,
     clients: int = 4,
@@ -188,99 +182,114 @@ def federation(
     model: ModelConfig = DIGITS_CNN,
     weights: str | None = None,
     travels: tuple[str | None, str | None] = (None, None),
-    sum: Literal["client_order", "fixed_point"] = "client_order",
+    sum: str = "client_order",
     seed: int = 0,
-    shuffle: int | None = None,
-    sites: int = 1,
     network: str = "lte",
     server_link: float = 100e6,
     server: str = "plain",
     server_options: Mapping[str, Any] | None = None,
-    optimiser: ServerOptimizer | None = None,
-    on_round: Callable[[RoundFinished], None] = lambda progress: None,
     eval_every: int = 1,
     rules: RoundPolicy | None = None,
+    checks: UpdateChecks | None = None,
+    fleet: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Loaded:
+    """A scenario on digits; ``options`` are the method's.
+
+    ``rules`` are for all clients unless ``participants`` says for how many; ``fleet`` adds to the fleet's section, and
+    all else is as in a scenario.
+    """
+    method = resolve(method) if isinstance(method, str) else method
+    architecture, data, policy = model_row(model.name), dataset("digits"), rules or RoundPolicy()
+    chosen, stepping = method.options(**options), SERVER_OPTIMIZERS[server].options(**server_options or {})
+    shared = {"down": server_link, "up": server_link, "aggregate": math.inf}
+    scenario = Scenario.model_validate(
+        {
+            "method": method.name,
+            "method_options": chosen.model_dump(),
+            "server": server,
+            "server_options": stepping.model_dump(),
+            "seed": seed,
+            "data": DataConfig(data.name, clients=clients, partition=partition),
+            "model": model,
+            "train": train,
+            "travels": dict(zip(("down", "up"), travels, strict=True)),
+            "aggregate": {"weights": weights or method.objective.weights, "sum": sum},
+            "faults": checks or UpdateChecks(),
+            "rounds": replace(policy, participants=participants or clients, max=rounds),
+            "stop": {"target_accuracy": target},
+            "budget": limits or RunLimits(),
+            "fleet": FLEET | {"networks": {network: 1.0}, "server": shared, **(fleet or {})},
+            "eval": {"every": eval_every},
+        }
+    )
+    blocks = architecture.block_count(model.blocks)
+    return Loaded("toy", scenario, method, chosen, stepping, data, architecture, blocks)
+
+
+FLEET = {
+    "devices": {"phone-mid": 1.0, "raspberry-pi-4": 1.0},
+    "compute_spread": 2.0,
+    "bandwidth_spread": 2.0,
+    "jitter": 0.0,
+}
+
+
+def federation(
+    folder: Path,
+    method: str | Method = "fedavg",
+    *,
+    shuffle: int | None = None,
+    sites: int = 1,
+    optimiser: ServerOptimizer | None = None,
+    on_round: Callable[[RoundFinished], None] = lambda progress: None,
     behaviour: ClientDynamics | None = None,
     links: Links | None = None,
     fleet: Mapping[str, Any] | None = None,
-    seconds: Sequence[tuple[float, float, float]] | None = None,
+    seconds: Sequence[tuple[float, float, float]] = (),
     again: bool = False,
-    checks: UpdateChecks | None = None,
-    **options: Any,
+    **scenario: Any,
 ) -> FederatedRun:
-    """A run on digits that is ready to start; ``options`` are the method's.
+    """A run on digits that is ready to start, built as the run of a scenario is; ``scenario`` is for `loaded`.
 
-    ``server`` and ``server_options`` are as a scenario's, or ``optimiser`` is in their place; ``travels``: as a
-    scenario has it, (down, up). ``fleet`` is handed to `Fleet.build`, or to `clockwork` if there are ``seconds``;
-    ``rules`` are for all clients unless ``participants`` says for how many. With
-    ``again`` there is a ledger in the folder already.
+    ``optimiser`` takes the place of the scenario's server optimizer. If there are ``seconds``, its clients are those
+    of `clockwork`, with these ``links`` and this ``behaviour``, and ``fleet`` is for that. With ``again`` there is a
+    ledger in the folder already.
     """
-    rules = replace(rules or RoundPolicy(), participants=participants or clients)
-    method = resolve(method) if isinstance(method, str) else method
-    row, chosen = method.objective, method.options(**options)
-    halves = tuple(ComponentConfig(c.client, method.options_of(chosen, c)) for c in method.corrections)
-    data = DataConfig("digits", clients=clients, partition=partition)
-    description, initial = described(model, data, seed)
-    down, up = method.travels(description.layout, *travels)
-    half = ComponentConfig(row.client, method.options_of(chosen, row))
-    flops = tuple((float(f), float(w), float(n), float(i)) for f, w, n, i in description.flops)
-    keep = row.kept_blocks(description.layout, down)
-    job = Job(RUN_ID, seed, "cpu", cache_folder(), model, data, train, half, halves, up, keep, method.reports,
-              flops=flops)  # fmt: skip
-
-    named = SERVER_OPTIMIZERS[server]
-    stepping = optimiser or named.make(named.options(**server_options or {}))
-
-    def setup(part: Any) -> ServerContext:
-        return ServerContext(
-            description.layout,
-            initial,
-            method.options_of(chosen, part),
-            weights or row.weights,
-            down,
-            up,
-            seed,
-            description.samples,
-            description.histogram,
-            stepping,
-            rules.is_asynchronous,
-            sum,
-            train,
-        )
-
-    drawn = Fleet.build(clients, {"phone-mid": 1.0, "raspberry-pi-4": 1.0}, {network: 1.0}, streams=streams, links=links
-    or Links(server_link, server_link), behaviour=behaviour, spread=ClientVariation(2.0, 2.0),
-                        **({} if seconds else fleet or {}))  # fmt: skip
+    known = loaded(method, **scenario, fleet=None if seconds else fleet)
+    cache = Path(cache_folder())
+    plain = builder.job(known, None, "cpu", cache)
+    description, initial = described(plain.model, plain.data, plain.seed)
+    job = builder.job(known, description, "cpu", cache)
+    with patch.dict(SERVER_OPTIMIZERS):
+        if optimiser is not None:
+            named = SERVER_OPTIMIZERS[known.scenario.server]
+            SERVER_OPTIMIZERS[known.scenario.server] = replace(named, make=lambda options: optimiser)
+        server = builder.server(known, description, initial)
     for place in PLACES:
         (folder / place).mkdir(parents=True, exist_ok=True)
-    server_side = row.server(setup(row), [c.server(setup(c)) for c in method.corrections if c.server])
     workers = Direct(
         LocalTrainer(job),
         None if shuffle is None else np.random.default_rng(shuffle),
         [LocalTrainer(job) for _ in range(sites - 1)],
     )
-    ledger = Ledger(folder / "ledger.sqlite", None if again else "genesis", row.table)
-    keeps = bool(keep) or method.keeps_slots
-    states = ClientStates(folder, keep, method.keeps_slots) if keeps else None
-    run = FederatedRun(
-        job=job,
-        method=method,
-        options=chosen,
-        description=description,
-        server=server_side,
-        clock=Clock(drawn),
-        trainer=PoolTrainer(job, method, description, server_side, workers, folder, checks or UpdateChecks(), states),
-        evaluator=PoolEvaluator(job, row.evaluated, description, server_side, workers, states),
-        recorder=CheckpointStore(ledger, folder, server_side, states),
-        states=states,
-        budget=Budget(limits or RunLimits(), rounds, target),
-        rules=rules,
-        eval_every=eval_every,
+    ledger = Ledger(folder / "ledger.sqlite", None if again else "genesis", known.method.objective.table)
+    run, _ = builder.federated_run(
+        known,
+        job,
+        description,
+        server,
+        Clock(builder.fleet(known)),
+        workers,
+        ledger,
+        folder,
+        refused={},
         on_round=on_round,
+        is_stopped=lambda: False,
+        stop_at_target=True,
     )
     if seconds:
-        made = clockwork(run, seconds, links or Links(), behaviour or ClientDynamics(), **(fleet or {}))
-        run.clock = Clock(made)
+        run.clock = Clock(clockwork(run, seconds, links or Links(), behaviour or ClientDynamics(), **(fleet or {})))
     return run
 
 
@@ -293,8 +302,13 @@ def unsteady_world(policy: PolicyName) -> dict[str, Any]:
         "train": TrainConfig(lr=0.1, batch=32, local_steps=2),
         "partition": PartitionConfig("iid"),
         "rules": RoundPolicy(policy, deadline=0.2, buffer=3),
-        "behaviour": ClientDynamics(Renewal(0.3, 0.1, 0.5, streams)),
-        "fleet": {"change": RoundVariation(jitter=0.3, redraw=0.2, noise=0.1, crashes_per_second=2.0)},
+        "fleet": {
+            "jitter": 0.3,
+            "redraw": 0.2,
+            "crashes_per_hour": 7200,
+            "transport": {"noise": 0.1},
+            "availability": {"kind": "renewal", "on": 0.3, "off": 0.1, "sigma": 0.5},
+        },
     }
 
 

@@ -393,7 +393,7 @@ def with_number(client: int, number: float) -> Callable[[Update], Update]:
 def test_training_that_diverges_is_refused_in_the_same_words_as_in_client_order(
     tmp_path: Path, shuffle: int | None
 ) -> None:
-    wild = TrainConfig(lr=1e30, batch=32, local_steps=4)
+    wild = TrainConfig(lr=1e6, weight_decay=1e6, batch=32, local_steps=4)
     words = set()
     for sum in ("fixed_point", "client_order"):
         with pytest.raises(RunFailed) as failed:
@@ -437,7 +437,9 @@ def test_sums_of_other_shapes_than_the_model_are_refused(tmp_path: Path) -> None
 
 
 def test_real_workers_are_not_asked_again_for_an_update_that_diverged(launcher: WorkerLauncher, tmp_path: Path) -> None:
-    run = federation(tmp_path, rounds=1, train=TrainConfig(lr=1e30, batch=32, local_steps=4), sum="fixed_point")
+    run = federation(
+        tmp_path, rounds=1, train=TrainConfig(lr=1e6, weight_decay=1e6, batch=32, local_steps=4), sum="fixed_point"
+    )
     opened = Crowd(run.job, 2, launcher, tmp_path, "edge.training.trainer:LocalTrainer")
     with opened.pool:
         set_workers(run, opened.pool)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 import sqlite3
 from dataclasses import replace
@@ -22,6 +23,7 @@ from coordinator.records.store import Commit, Ledger, read
 from coordinator.rounds.run import RunFailed
 from coordinator.rounds.synchronous import run_synchronous
 from edge.protocol.config import TrainConfig
+from edge.training.trainer import LocalTrainer
 from tests.toy import federation, model_sha256, play, store
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
@@ -290,9 +292,12 @@ def test_what_workers_kept_for_a_round_that_was_never_committed_is_removed(tmp_p
     assert kept == [f"{client}-{round}.safetensors" for client in range(4) for round in (0, 1)]
 
 
-def test_a_model_that_scores_no_number_leaves_a_chain_that_can_be_computed_again(tmp_path: Path) -> None:
-    wild = TrainConfig(lr=1e20, batch=32, local_steps=1, clip=1.0)
-    run = play(tmp_path, rounds=1, train=wild)
+def test_a_model_that_scores_no_number_leaves_a_chain_that_can_be_computed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    score = LocalTrainer.evaluate
+    monkeypatch.setattr(LocalTrainer, "evaluate", lambda *asked: replace(score(*asked), loss_sum=math.inf))
+    run = play(tmp_path, rounds=1)
     ((loss, chain),) = run.rows("SELECT test_loss, chain FROM rounds")
     assert loss is None
     assert len(chain) == 64

@@ -309,10 +309,8 @@ def test_what_is_reserved_is_what_a_visit_spends_if_nobody_else_uses_the_links(
 
     monkeypatch.setattr(FederatedRun, "uncontended_cost", noted)
     # What a client can do changes with every round of the ledger and with every visit.
-    anew = {
-        "spread": ClientVariation(rates=(1e4, 1e5)),
-        "change": RoundVariation(mode_rounds=1, jitter=0.5, redraw=0.5),
-    }
+    change = RoundVariation(mode_rounds=1, jitter=0.5, redraw=0.5)
+    anew = {"spread": ClientVariation(rates=(1e4, 1e5)), "change": change}
     run = ran(tmp_path, RoundPolicy(policy, buffer=2), rounds=4, fleet=anew)
     visits = run.rows(f"SELECT visit, bytes_down, bytes_up, flops, joules, up_end_s, start_s {ARRIVED}")
     assert len({joules for _, _, _, _, joules, _, _ in visits}) == len(visits) >= 8
@@ -584,7 +582,7 @@ def test_rounds_end_it_in_the_middle_of_everything(tmp_path: Path) -> None:
 def test_a_run_in_which_every_visit_is_lost_ends_with_its_rounds(policy: PolicyName, tmp_path: Path) -> None:
     rules = RoundPolicy(policy=policy, buffer=2)
     how: dict[str, Any] = {"change": RoundVariation(crashes_per_second=1e9)}
-    run = play(tmp_path, rounds=3, participants=2, rules=rules, fleet=how)
+    run = play(tmp_path, rounds=3, participants=2, rules=rules, fleet=how, seconds=FOUR)
     assert (run.stopped_by, run.federation.rounds, run.workers.trained) == ("rounds", 3, [])
     # A round is given up when as many visits were lost as ten rounds need; two are under way at the end.
     assert run.rows("SELECT round, COUNT(*) FROM visits WHERE kind = 'lost' GROUP BY round") == [
@@ -596,8 +594,8 @@ def test_a_run_in_which_every_visit_is_lost_ends_with_its_rounds(policy: PolicyN
 
 
 def test_the_user_is_heard_where_no_worker_is_ever_asked(tmp_path: Path) -> None:
-    rules = RoundPolicy(policy="fedbuff")
-    run = federation(tmp_path, rounds=10**6, rules=rules, fleet={"change": RoundVariation(crashes_per_second=1e9)})
+    rules, how = RoundPolicy(policy="fedbuff"), {"change": RoundVariation(crashes_per_second=1e9)}
+    run = federation(tmp_path, rounds=10**6, rules=rules, fleet=how, seconds=FOUR)
     asked = iter(range(50))
     run.is_stopped = lambda: next(asked) == 49
     with pytest.raises(Stopped):

@@ -472,7 +472,7 @@ def test_time_that_ends_before_the_first_visit_does_leaves_the_model_as_it_was(
 @each_policy
 def test_a_target_ends_the_run_in_the_round_that_reaches_it(policy: PolicyName, tmp_path: Path) -> None:
     rules = RoundPolicy(policy, over_select=1.0, deadline=100.0, buffer=2)
-    run = ran(tmp_path, rules, rounds=99, target=0.0)
+    run = ran(tmp_path, rules, rounds=99, target=0.01)
     assert (run.stopped_by, run.federation.rounds) == (TARGET, 1)
     assert run.rows("SELECT round, accuracy IS NULL FROM rounds") == [(0, 0)]
 
@@ -489,7 +489,7 @@ def test_a_run_ends_with_its_last_round_even_if_the_clock_had_moved_on_to_the_ne
     # Both updates are there at 4 s and take 2 s to add up; when the round ends, nobody is there until 64 s.
     away = windows([(0, 5), (64, 1e6)], [(0, 5), (64, 1e6)])
     slow = Links(aggregate_bytes_per_second=float(UP_NBYTES))
-    run = ran(tmp_path, seconds=FOUR[:2], rounds=99, target=0.0, behaviour=away, links=slow)
+    run = ran(tmp_path, seconds=FOUR[:2], rounds=99, target=0.01, behaviour=away, links=slow)
     assert (run.stopped_by, kinds(run), kinds(run, 1)) == (TARGET, "0 train, 1 train", "")
     assert run.federation.clock.now == 64
     assert (run.federation.committed.rounds, run.federation.committed.virtual_seconds) == (1, 6)
@@ -501,7 +501,7 @@ def test_a_target_that_is_met_only_when_time_has_ended_the_run_is_not_what_ended
     seconds: float, visits: str, tmp_path: Path
 ) -> None:
     # Round 0 lasts until 16 s and is not scored; its model is, when no further round is played to its end.
-    run = ran(tmp_path, rounds=99, limits=RunLimits(virtual_seconds=seconds), target=0.0, eval_every=2)
+    run = ran(tmp_path, rounds=99, limits=RunLimits(virtual_seconds=seconds), target=0.01, eval_every=2)
     assert run.rows("SELECT end_s, accuracy IS NULL FROM rounds") == [(16, 1), (seconds, 0)]
     assert kinds(run, 1) == visits
     assert run.stopped_by == SECONDS
