@@ -24,6 +24,8 @@ FLOPS: Units = {"FLOP": 1} | {f"{prefix}FLOP": 1000**power for power, prefix in 
 JOULES: Units = {"mJ": Decimal("1e-3"), "J": 1, "kJ": 10**3, "MJ": 10**6, "GJ": 10**9}
 WATT_HOURS: Units = {"Wh": 3600, "kWh": 3600 * 10**3}
 
+HOUR_SECONDS, DAY_SECONDS = 3600.0, 86400.0
+
 # More than any scenario needs of any unit; infinity, which stands for "no limit", is accepted.
 LARGEST = 10**30
 

@@ -24,6 +24,8 @@ from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
 from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Samples, Variation, sigma_of_cv
 from costmodel.network.links import Links
 from costmodel.network.tcp import Transport
+from costmodel.units import DAY_SECONDS, HOUR_SECONDS
+from costmodel.visits.timeline import Links
 from edge.data.locate import is_file, search_paths
 from edge.protocol.config import ModelProfile
 from edge.protocol.rng import keyed_generator
@@ -32,7 +34,6 @@ from scenarios.config import schema
 from scenarios.errors import ScenarioError
 
 T = TypeVar("T")
-HOUR_SECONDS, DAY_SECONDS = 3600.0, 86400.0
 LEAST_SECONDS, FACTORS = 1e-3, 1e6
 """Limits of recorded series: the least distance of two samples, and the largest factor and inverse factor."""
 CALIBRATED = "devices"

@@ -10,12 +10,12 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 
 from costmodel.arrays import Streams
-from costmodel.fleet.availability_interval import CACHED, AvailabilityInterval, IntervalSource, RecordedIntervals
+from costmodel.fleet.availability_interval import CACHED, Availability, AvailabilityInterval, RecordedIntervals
+from costmodel.units import DAY_SECONDS, HOUR_SECONDS
 
 __all__ = [
     "Always",
@@ -29,24 +29,9 @@ __all__ = [
 
 
 PURPOSE = "availability"
-HOUR_SECONDS = 3600.0
-DAY_SECONDS = 86400.0
 
 
-class Availability(Protocol):
-    """When each client is available. Times are seconds since the start of the run, >= 0; inf stands for never."""
-
-    def interval(self, client: int, t: float) -> tuple[bool, float]:
-        """(whether the client is available at t, absolute time > t at which that changes; inf if never)."""
-
-    def interval_start(self, client: int, t: float) -> float:
-        """The begin of the interval at t: absolute time <= t, -inf if it has no begin."""
-
-    def permanently_gone_at(self, client: int) -> float:
-        """The time after which the client is never available: inf if it always returns, -inf if it never was."""
-
-
-class Always(IntervalSource):
+class Always(Availability):
     """Clients that never leave."""
 
     def at(self, client: int, t: float) -> AvailabilityInterval:
@@ -54,7 +39,7 @@ class Always(IntervalSource):
         return AvailabilityInterval(True, -math.inf, math.inf)
 
 
-class Renewal(IntervalSource):
+class Renewal(Availability):
     """Lognormal intervals in turn; the process is stationary, so that any time of it looks like any other.
 
     The interval at t = 0 is drawn in proportion to the time that such intervals take: available with probability
@@ -114,7 +99,7 @@ class Renewal(IntervalSource):
         return bounds
 
 
-class Diurnal(IntervalSource):
+class Diurnal(Availability):
     """One window a day around a fixed hour of each client, such as charging at night.
 
     With all of ``spread_hours``, ``jitter_hours`` and ``length_sigma`` 0, every client is available for exactly

@@ -29,8 +29,10 @@ class AvailabilityInterval(NamedTuple):
     end: float
 
 
-class IntervalSource:
-    """The base of all models of availability; a subclass overrides
+class Availability:
+    """The availability of each client. Times are seconds since the start of the run, >= 0; inf stands for never.
+
+    A model of availability overrides
 
     * `at`, which finds the interval at a finite time, and
     * `permanently_gone_at`, if its clients may leave for good.
@@ -48,15 +50,15 @@ class IntervalSource:
         return available, end
 
     def interval_start(self, client: int, t: float) -> float:
-        """The begin of the interval at t; -inf if it has none."""
+        """The begin of the interval at t: absolute time <= t, -inf if it has no begin."""
         return -math.inf if t == math.inf else self.at(client, t).begin
 
     def permanently_gone_at(self, client: int) -> float:
-        """The time after which the client is never available; inf if it always returns."""
+        """The time after which the client is never available: inf if it always returns, -inf if it never was."""
         return math.inf
 
 
-class RecordedIntervals(IntervalSource):
+class RecordedIntervals(Availability):
     """Recorded windows of each client, in any order; windows that meet are merged."""
 
     def __init__(

@@ -15,8 +15,7 @@ import numpy as np
 
 from costmodel.arrays import Doubles
 from costmodel.fleet.csv_table import CsvTable, read_table
-
-DAY_SECONDS = 86400.0
+from costmodel.units import DAY_SECONDS
 
 
 @dataclass(frozen=True)

@@ -36,14 +36,14 @@ def open_data(config: DataConfig, cache: Path) -> Data:
     """
     row = dataset(config.name)
     searched = search_paths(config.root, cache)
-    found = locate(row, searched)
-    if found is None:
+    dataset_files = locate(row, searched)
+    if dataset_files is None:
         refusal = _why_no_download(row, config)
         if refusal is not None:
             raise missing(row, searched, refusal)
-        found = _downloaded(row, cache)
-    folder = _decoded_folder(row, found, cache / "data" / VERSION)
-    return _map(row, found, folder)
+        dataset_files = _downloaded(row, cache)
+    folder = _decoded_folder(row, dataset_files, cache / "data" / VERSION)
+    return _map(row, dataset_files, folder)
 
 
 def content_sha256(arrays: Mapping[str, NDArray[Any]]) -> str:
@@ -68,18 +68,18 @@ def _downloaded(row: DataSet, cache: Path) -> DatasetFiles:
 
     torchvision_files.download(row, cache)
     searched = search_paths(None, cache)
-    found = locate(row, searched)
-    if found is None:
+    dataset_files = locate(row, searched)
+    if dataset_files is None:
         raise missing(row, searched, f"{cache / row.name} exists but is not complete; remove it and try again")
-    return found
+    return dataset_files
 
 
-def _decoded_folder(row: DataSet, found: DatasetFiles, base: Path) -> Path:
-    index = base / "index" / _stamp(row, found)
+def _decoded_folder(row: DataSet, dataset_files: DatasetFiles, base: Path) -> Path:
+    index = base / "index" / _stamp(row, dataset_files)
     key = index.read_text(errors="replace") if index.is_file() else None
     if key and key.startswith(f"{row.name}-") and (base / key).is_dir():
         return base / key
-    folder = build_once(base / _key(row, found), lambda folder: _write(_read(row, found), folder))
+    folder = build_once(base / _key(row, dataset_files), lambda folder: _write(_read(row, dataset_files), folder))
     if key not in (None, folder.name):  # damaged, by a loss of power for instance
         with suppress(OSError):
             index.unlink()
@@ -87,10 +87,10 @@ def _decoded_folder(row: DataSet, found: DatasetFiles, base: Path) -> Path:
     return folder
 
 
-def _stamp(row: DataSet, found: DatasetFiles) -> str:
+def _stamp(row: DataSet, dataset_files: DatasetFiles) -> str:
     """A hash that changes whenever a source file is replaced, without reading the files."""
     digest = hashlib.sha256(repr(row).encode())
-    for file in found.files:
+    for file in dataset_files.files:
         try:
             stat = file.stat()
         except OSError as error:
@@ -99,9 +99,9 @@ def _stamp(row: DataSet, found: DatasetFiles) -> str:
     return digest.hexdigest()[:32]
 
 
-def _key(row: DataSet, found: DatasetFiles) -> str:
-    digest = hashlib.sha256(f"{found.kind}|{row!r}".encode())
-    for file in found.files:
+def _key(row: DataSet, dataset_files: DatasetFiles) -> str:
+    digest = hashlib.sha256(f"{dataset_files.kind}|{row!r}".encode())
+    for file in dataset_files.files:
         try:
             with file.open("rb") as handle:
                 digest.update(f"{file.name}|{hashlib.file_digest(handle, 'sha256').hexdigest()};".encode())
@@ -110,15 +110,15 @@ def _key(row: DataSet, found: DatasetFiles) -> str:
     return f"{row.name}-{digest.hexdigest()[:32]}"
 
 
-def _read(row: DataSet, found: DatasetFiles) -> Decoded:
+def _read(row: DataSet, dataset_files: DatasetFiles) -> Decoded:
     # Each reader imports a heavy library, which a filled cache does not need.
-    if found.kind == "official":
+    if dataset_files.kind == "official":
         from edge.data import torchvision_files
 
-        return torchvision_files.read(row, found.folder)
-    reader = "edge.data.parquet_images" if found.kind == "parquet" else row.reader
-    assert reader is not None, found
-    decoded: Decoded = importlib.import_module(reader).read(row, found.files)
+        return torchvision_files.read(row, dataset_files.folder)
+    reader = "edge.data.parquet_images" if dataset_files.kind == "parquet" else row.reader
+    assert reader is not None, dataset_files
+    decoded: Decoded = importlib.import_module(reader).read(row, dataset_files.files)
     return decoded
 
 
@@ -144,13 +144,13 @@ def _numbered(decoded: Decoded) -> dict[str, NDArray[np.int64]] | None:
     return {split: np.searchsorted(names, ids).astype(np.int64) for split, ids in splits.items()}
 
 
-def _map(row: DataSet, found: DatasetFiles, folder: Path) -> Data:
+def _map(row: DataSet, dataset_files: DatasetFiles, folder: Path) -> Data:
     try:
         meta = json.loads((folder / "meta.json").read_text())
         # Plain arrays over the mapped file: indexing np.memmap itself costs more per batch.
         arrays = {name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in meta["arrays"]}
         train, test = (Split(arrays[f"{s}_x"], arrays[f"{s}_y"], arrays.get(f"{s}_ids")) for s in ("train", "test"))
         form = "; ".join(part for part in (meta["form"], row.lacking(len(train.y), len(test.y))) if part)
-        return Data(row, train, test, meta["sha256"], described(row, found, form))
+        return Data(row, train, test, meta["sha256"], described(row, dataset_files, form))
     except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
         raise DataError(f"{folder}: the decoded set is damaged ({error}); remove this folder and run again") from error

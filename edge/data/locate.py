@@ -75,20 +75,20 @@ def locate(row: DataSet, searched: Sequence[SearchPath]) -> DatasetFiles | None:
         return DatasetFiles("reader", files, files[0].parent) if files else None
     for folder in folders:
         # The authors' files first, whose images are as published.
-        found = _official(row, folder) or _archive(row, folder) or _parquet(row, folder / row.name)
-        if found is not None:
-            return found
+        dataset_files = _official(row, folder) or _archive(row, folder) or _parquet(row, folder / row.name)
+        if dataset_files is not None:
+            return dataset_files
     return None
 
 
 def find_data(name: str, root: str | None = None, cache: Path | None = None) -> str | None:
     """The description of a set's files, or None without files; DataError as of `dataset` and `search_paths`."""
     row = dataset(name)
-    found = locate(row, search_paths(root, cache))
-    return None if found is None else described(row, found)
+    dataset_files = locate(row, search_paths(root, cache))
+    return None if dataset_files is None else described(row, dataset_files)
 
 
-def described(row: DataSet, found: DatasetFiles, form: str = "") -> str:
+def described(row: DataSet, dataset_files: DatasetFiles, form: str = "") -> str:
     """A set's files in words; ``form``: the encoding of its examples, as its reader reports it."""
     kinds = {
         "official": f"torchvision's {row.torchvision} files",
@@ -96,7 +96,7 @@ def described(row: DataSet, found: DatasetFiles, form: str = "") -> str:
         "parquet": "Parquet",
         "reader": row.source,
     }
-    return f"{kinds[found.kind]}{form and f' ({form})'} in {found.folder}"
+    return f"{kinds[dataset_files.kind]}{form and f' ({form})'} in {dataset_files.folder}"
 
 
 def missing(row: DataSet, searched: Sequence[SearchPath], why_no_download: str) -> DataError:
