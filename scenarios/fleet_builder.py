@@ -25,7 +25,6 @@ from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Samples, Va
 from costmodel.network.links import Links
 from costmodel.network.tcp import Transport
 from costmodel.units import DAY_SECONDS, HOUR_SECONDS
-from costmodel.visits.timeline import Links
 from edge.data.locate import is_file, search_paths
 from edge.protocol.config import ModelProfile
 from edge.protocol.rng import keyed_generator

@@ -15,13 +15,16 @@ from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
 from coordinator.methods.registry import CORRECTIONS, OBJECTIVES, resolve
 from coordinator.records.checkpoints import file_sha256
 from coordinator.records.resume import resume_checkpoint
+from coordinator.rounds.budget import Limits, RunLimits
+from coordinator.rounds.policy import POLICIES, PolicyName
 from coordinator.rounds.run import RoundFinished, RunFailed
-from coordinator.rounds.synchronous import run_synchronous
+from coordinator.rounds.synchronous import run_rounds, run_synchronous
 from coordinator.workers.task import PoolTask, ReplyHandler, TaskGroup, Workers
 from edge.protocol import messages
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.payload import MODEL, Vector
-from tests.toy import Run, committed_states, direct, federation, model_sha256, play, set_workers, store
+from tests.ledgers import virtual_rows
+from tests.toy import Run, committed_states, direct, federation, model_sha256, play, set_workers, store, unsteady_world
 
 IID = PartitionConfig("iid")
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=3, momentum=0.5, weight_decay=1e-3, clip=1.0)
@@ -35,8 +38,14 @@ Played = Callable[..., Run]
 
 
 def everywhere(case: Case, once: Played) -> None:
-    """With its neutral options it is FedAvg to the bit."""
-    assert np.array_equal(case.play_neutral(once).model, case.play_fedavg(once).model)
+    """With its neutral options it is FedAvg to the bit; without a teacher, also to the byte and the FLOP."""
+    fedavg = case.play_fedavg(once)
+    for options in ({}, *case.also_neutral):
+        neutral = case.play_neutral(once, **options)
+        assert np.array_equal(neutral.model, fedavg.model)
+        if case.name in CHEAP_IF_NEUTRAL:
+            assert neutral.rows(SENT) == fedavg.rows(SENT)
+            assert neutral.rows("SELECT flops FROM visits") == fedavg.rows("SELECT flops FROM visits")
 
 
 def in_the_first_round(case: Case, once: Played) -> None:
@@ -81,6 +90,8 @@ class Case:
     neutral: dict[str, Any] = field(default_factory=dict)
     """Options that make it FedAvg, or as near to it as it can be."""
     real: dict[str, Any] = field(default_factory=dict)
+    also_neutral: tuple[dict[str, Any], ...] = ()
+    """Other options that do the same"""
     weights: str = "size"
     """How the FedAvg that it equals weighs replies."""
     is_fedavg: Callable[[Case, Played], None] = everywhere
@@ -113,10 +124,10 @@ AS_FEDAVG = {**NO_TERMS, "period": 0}
 CASES = [
     Case("fedavg"),
     Case("fedprox", {"mu": 0}, {"mu": 0.1}),
-    Case("fedmlb", NO_TERMS),
+    Case("fedmlb", NO_TERMS, also_neutral=({"pathways": []}, {"pathways": [], "order": "GL"})),
     Case("fedbr", AS_FEDAVG, weights="uniform"),
     Case("fedavg-kd", {"weight": 0}),
-    Case("fedavg-fitnet", {"weight": 0}),
+    Case("fedavg-fitnet", {"weight": 0}, also_neutral=({"layers": []},)),
     Case("fedntd", {"ce_weight": 1, "weight": 0}),
     Case("fedgkd", {"weight": 0}),
     # All make as many steps here, which is what makes it neutral.
@@ -143,6 +154,10 @@ CASES = [
         server_neutral={"momentum": 0},
     ),
 ]
+SENT = "SELECT round, client, direction, slot, key, nbytes FROM transfers"
+CHEAP_IF_NEUTRAL = ("fedprox", "fedavg-kd", "fedavg-fitnet", "fedntd", "fedgkd")
+PLAIN_MESSAGES = ("fedprox", "feddyn", "fedmlb", "fedavg-kd", "fedavg-fitnet", "fedntd")
+"""Methods whose messages are FedAvg's."""
 KEEPING = ("fedbr", "scaffold", "feddyn")
 """Parts of methods whose clients keep something."""
 each_method = pytest.mark.parametrize("case", CASES, ids=str)
@@ -236,17 +251,83 @@ def test_another_seed_gives_another_model(case: Case, once: Played) -> None:
     assert model_sha256(one.federation) != model_sha256(other.federation)
 
 
-@each_method
-def test_a_run_that_goes_on_from_its_checkpoint_ends_as_if_it_had_not_stopped(case: Case, tmp_path: Path) -> None:
-    how: dict[str, Any] = {"participants": 3, "train": replace(BRIEF, lr_decay=0.5), "partition": IID, **case.used}
-    whole = play(tmp_path / "whole", case.name, rounds=5, **how)
-    stopped = play(tmp_path / "resumed", case.name, rounds=3, **how)
-    resumed = federation(tmp_path / "resumed", case.name, rounds=5, again=True, **how)
-    assert resume_checkpoint(resumed, store(resumed)) is None
-    run_synchronous(resumed)
-    store(resumed).ledger.close()
-    assert model_sha256(resumed) == model_sha256(whole.federation) != model_sha256(stopped.federation)
-    assert store(resumed).ledger.chain == store(whole.federation).ledger.chain
+@pytest.mark.parametrize("case", [case for case in CASES if case.name in PLAIN_MESSAGES], ids=str)
+def test_what_is_taught_by_the_received_model_alone_sends_what_fedavg_sends(case: Case, once: Played) -> None:
+    assert case.play_real(once).rows(SENT) == case.play_fedavg(once).rows(SENT)
+
+
+# --- a run that is broken off and taken up again ----------------------------------------------------------------------
+
+
+def broken_off(folder: Path, method: str, after: int, **how: Any) -> None:
+    """A run whose coordinator dies while the next round is already under way."""
+
+    class Killed(BaseException):
+        pass
+
+    def look(progress: RoundFinished) -> None:
+        if progress.rounds == after:
+            raise Killed
+
+    run = federation(folder, method, on_round=look, **how)
+    if how.get("again"):
+        assert resume_checkpoint(run, store(run)) is None
+    with pytest.raises(Killed):
+        run_rounds(run)
+    store(run).ledger.close()
+
+
+def resumed(folder: Path, method: str, **how: Any) -> Run:
+    run = federation(folder, method, again=True, **how)
+    rule = resume_checkpoint(run, store(run)) or run_rounds(run)
+    store(run).remove_orphans()
+    store(run).ledger.close()
+    return Run(run, rule)
+
+
+@pytest.mark.parametrize(
+    ("case", "policy"),
+    [(case, policy) for case in CASES for policy in POLICIES if policy == "sync" or str(case) in ("fedavg", "fedbr")],
+    ids=str,
+)
+def test_resumed_after_any_round_it_ends_as_if_it_had_not_stopped(
+    case: Case, policy: PolicyName, tmp_path: Path
+) -> None:
+    train = TrainConfig(lr=0.1, lr_decay=0.5, batch=32, local_steps=2, momentum=0.5)
+    how = unsteady_world(policy) | {"rounds": 6, "eval_every": 2, "train": train, **case.used}
+    whole = play(tmp_path / "whole", case.name, **how)
+    for after in (1, 4, 5):
+        folder = tmp_path / f"after {after}"
+        broken_off(folder, case.name, after, **how)
+        again = resumed(folder, case.name, **how)
+        assert again.stopped_by == whole.stopped_by == "rounds"
+        assert np.array_equal(again.model, whole.model)
+        assert virtual_rows(folder) == virtual_rows(tmp_path / "whole")
+        assert again.federation.budget.spent == whole.federation.budget.spent
+        assert again.federation.committed == whole.federation.committed
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_resumed_twice_with_budgets_of_clients_it_is_still_the_same(policy: PolicyName, tmp_path: Path) -> None:
+    how = unsteady_world(policy) | {"rounds": 6, "limits": RunLimits(client=Limits(joules=3.0))}
+    whole = play(tmp_path / "whole", **how)
+    broken_off(tmp_path / "twice", "fedavg", 1, **how)
+    broken_off(tmp_path / "twice", "fedavg", 3, **how, again=True)
+    assert resumed(tmp_path / "twice", "fedavg", **how).stopped_by == whole.stopped_by
+    assert virtual_rows(tmp_path / "twice") == virtual_rows(tmp_path / "whole")
+
+
+def test_a_run_that_a_budget_has_ended_stays_ended(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"participants": 3, "train": BRIEF, "period": 2}
+    ((spent,),) = play(tmp_path / "whole", "fedbr", **how, rounds=1).rows(
+        "SELECT SUM(bytes_down + bytes_up) FROM visits"
+    )
+    how |= {"rounds": 9, "limits": RunLimits(bytes=int(2.4 * spent))}
+    assert play(tmp_path / "ended", "fedbr", **how).stopped_by == "bytes"
+    # Killed after the last commit, before it was summed up: smaller visits might fit in what is left.
+    again = federation(tmp_path / "ended", "fedbr", **how, again=True)
+    assert resume_checkpoint(again, store(again)) == "bytes"
+    store(again).ledger.close()
 
 
 # --- what a reply must be ---------------------------------------------------------------------------------------------

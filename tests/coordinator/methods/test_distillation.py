@@ -25,31 +25,6 @@ VALUES = 5000
 """Bytes of the small model of the digits."""
 
 
-@pytest.mark.parametrize(
-    ("method", "options"),
-    [
-        ("fedavg-kd", {"weight": 0}),
-        ("fedavg-fitnet", {"layers": []}),
-        ("fedntd", {"weight": 0, "ce_weight": 1}),
-        ("fedgkd", {"weight": 0}),
-    ],
-)
-def test_without_its_term_a_run_is_fedavgs_to_the_bit_and_to_the_byte(
-    tmp_path: Path, method: str, options: dict[str, Any]
-) -> None:
-    plain, neutral = play(tmp_path / "a", train=CLIPPED), play(tmp_path / "b", method, train=CLIPPED, **options)
-    assert np.array_equal(neutral.model, plain.model)
-    assert neutral.rows(SENT) == plain.rows(SENT)
-    assert neutral.rows("SELECT flops FROM visits") == plain.rows("SELECT flops FROM visits")
-
-
-@pytest.mark.parametrize("method", ["fedavg-kd", "fedavg-fitnet", "fedntd"])
-def test_a_teacher_that_is_the_received_model_costs_no_byte(tmp_path: Path, method: str) -> None:
-    plain, taught = play(tmp_path / "a", train=BRIEF, rounds=1), play(tmp_path / "b", method, train=BRIEF, rounds=1)
-    assert taught.rows(SENT) == plain.rows(SENT)
-    assert np.abs(taught.model - plain.model).max() > 1e-5
-
-
 def test_convex_distillation_slows_the_first_step_by_its_weight(tmp_path: Path) -> None:
     train = TrainConfig(lr=0.1, batch=64, local_steps=1)
     plain = play(tmp_path / "a", train=train, rounds=1)

@@ -27,12 +27,6 @@ def test_all_pathways_and_a_whole_download_each_round_is_fedmlb_to_the_bit(tmp_p
     assert np.array_equal(fedbr.model, fedmlb.model)
 
 
-def test_no_terms_and_a_whole_download_each_round_is_fedavg_to_the_bit(tmp_path: Path) -> None:
-    fedavg = play(tmp_path / "fedavg", train=CLIPPED, weights="uniform")
-    fedbr = play(tmp_path / "fedbr", "fedbr", train=CLIPPED, period=0, lambda1=0, lambda2=0)
-    assert np.array_equal(fedbr.model, fedavg.model)
-
-
 def test_without_training_every_client_keeps_the_global_model(tmp_path: Path) -> None:
     # Two clients: the mean of two equal models has their bits.
     iid, idle = PartitionConfig("iid"), TrainConfig(local_epochs=0)
