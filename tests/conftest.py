@@ -20,6 +20,13 @@ def launcher() -> Iterator[WorkerLauncher]:
         yield launcher
 
 
+@pytest.fixture(scope="module")
+def trainers() -> Iterator[WorkerLauncher]:
+    """One fork server for all runs of a file that train: to import torch anew takes longer than most of them do."""
+    with WorkerLauncher() as launcher:
+        yield launcher
+
+
 @pytest.fixture
 def short_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder for temporary files: pytest's own paths can be too long for a socket."""

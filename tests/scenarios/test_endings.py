@@ -12,33 +12,21 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from coordinator.records.store import read
+from scenarios.cli.main import run_command
 from tests.remains import Watch
+from tests.scenarios.runs import committed, meddled
 
-PLAIN = ("-m", "scenarios.cli.main")
+PLAIN = ("scenarios.cli.main",)
 IN_CLEANING_UP = (
-    "-m",
-    "tests.scenarios.meddler",
-    "interrupt",
-    "coordinator.workers.registry:WorkerRegistry.end_all",
-    "before",
-    "2",
-)
+    "tests.scenarios.meddler", "interrupt", "coordinator.workers.registry:WorkerRegistry.end_all", "before", "2"
+)  # fmt: skip
 """The second pool of a run is being left; the first has only described."""
 LONG = ("rounds.max=1000", "stop.target_accuracy=1.0")
-
-
-@pytest.fixture
-def watch() -> Iterator[Watch]:
-    watched = Watch()
-    yield watched
-    watched.close()
 
 
 class Started:
@@ -48,7 +36,7 @@ class Started:
         words = ["run", "digits", "method=fedavg", *overrides, "--workers", "2", "--out", str(out), "--run-id", "a"]
         self.watch, self.place, self.folder = watch, out / "digits", out / "digits" / "a"
         self.process = subprocess.Popen(
-            [sys.executable, *how, *words, "--json"],
+            [sys.executable, "-m", *how, *words, "--json"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -68,9 +56,9 @@ class Started:
             return bool(read(self.folder / "ledger.sqlite", "SELECT round FROM rounds"))
         return False
 
-    def ended(self) -> tuple[int, str, str]:
+    def ended(self, seconds: float = 60) -> tuple[int, str, str]:
         """(exit code, stdout, stderr), when nothing of it is left."""
-        output, errors = self.process.communicate(timeout=60)
+        output, errors = self.process.communicate(timeout=seconds)
         assert self.watch.remains() == []
         return self.process.returncode, output, errors
 
@@ -95,7 +83,6 @@ def test_a_run_that_has_come_to_its_end(
 ) -> None:
     run = Started(watch, tmp_path, PLAIN, overrides)
     code, output, errors = run.ended()
-
     assert (code, json.loads(output)["stopped_by"], errors) == (0, stopped_by, "")
     run.check_folder()
 
@@ -103,7 +90,6 @@ def test_a_run_that_has_come_to_its_end(
 def test_a_run_that_fails(watch: Watch, tmp_path: Path) -> None:
     run = Started(watch, tmp_path, PLAIN, (*LONG, "faults.max_norm=0.001"))
     code, output, errors = run.ended()
-
     assert (code, output) == (3, "")
     assert re.fullmatch(
         r"fedbr: update refused: client \d, round 0: changes the model by a norm of [\d.]+, more than "
@@ -114,15 +100,17 @@ def test_a_run_that_fails(watch: Watch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_run_that_the_user_stops(number: signal.Signals, watch: Watch, tmp_path: Path) -> None:
+def test_a_run_that_the_user_stops(
+    number: signal.Signals, watch: Watch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = Started(watch, tmp_path, PLAIN, LONG)
     run.await_first_round()
+    assert run_command(["resume", str(run.folder)]) == 2
+    assert "another process is at work on this run" in capsys.readouterr().err
     run.process.send_signal(number)
-    code, output, errors = run.ended()
-
-    rounds = read(run.folder / "ledger.sqlite", "SELECT COUNT(*) AS n FROM rounds")[0]["n"]
+    code, output, errors = run.ended(seconds=5)
     summary = json.loads(output)
-    assert (code, summary["stopped_by"], summary["rounds"], errors) == (4, "user", rounds, "")
+    assert (code, summary["stopped_by"], summary["rounds"], errors) == (4, "user", committed(run.folder), "")
     run.check_folder()
 
 
@@ -130,7 +118,6 @@ def test_a_run_that_the_user_stops_twice(watch: Watch, tmp_path: Path) -> None:
     run = Started(watch, tmp_path, IN_CLEANING_UP, LONG)
     run.await_first_round()
     run.process.send_signal(signal.SIGINT)
-
     assert run.ended() == (130, "", "")
     run.check_folder()
 
@@ -139,7 +126,6 @@ def test_a_run_that_is_killed(watch: Watch, tmp_path: Path) -> None:
     run = Started(watch, tmp_path, PLAIN, LONG)
     run.await_first_round()
     run.process.kill()
-
     assert run.ended() == (-signal.SIGKILL, "", "")
     run.check_folder(("ledger.sqlite", "ledger.sqlite-shm", "ledger.sqlite-wal"))
 
@@ -147,45 +133,8 @@ def test_a_run_that_is_killed(watch: Watch, tmp_path: Path) -> None:
 def test_a_verification_that_is_killed_in_the_run_that_it_makes_elsewhere(watch: Watch, tmp_path: Path) -> None:
     run = Started(watch, tmp_path, PLAIN, ("rounds.max=1",))
     assert run.ended()[0] == 0
-    in_commit = ("tests.scenarios.meddler", "kill", "coordinator.records.store:Ledger.commit", "after", "1")
-    words = [sys.executable, "-m", *in_commit, "verify", str(run.folder)]
+    words = meddled("kill", ("coordinator.records.store:Ledger.commit", "after", 1), "verify", str(run.folder))
     killed = subprocess.run(words, capture_output=True, check=False, env=watch.environment)
-
     assert killed.returncode == -signal.SIGKILL
     assert watch.remains() == []
-    run.check_folder()
-
-
-def kill_what_starts_workers(run: Started, killed: list[int]) -> None:
-    """Once there is one that has workers, beside those that were ``killed`` before."""
-    while True:
-        for child in psutil.Process(run.process.pid).children():
-            with contextlib.suppress(psutil.Error):
-                if child.pid not in killed and child.children():
-                    child.kill()
-                    killed.append(child.pid)
-                    return
-        time.sleep(0.01)
-
-
-def test_a_run_goes_on_when_the_process_that_starts_workers_is_killed(watch: Watch, tmp_path: Path) -> None:
-    run = Started(watch, tmp_path, PLAIN, ("rounds.max=12", "stop.target_accuracy=1.0"))
-    run.await_first_round()
-    kill_what_starts_workers(run, [])
-
-    code, output, errors = run.ended()
-    assert (code, json.loads(output)["rounds"], errors) == (0, 12, "")
-    run.check_folder()
-
-
-def test_a_run_ends_when_the_process_that_starts_workers_is_killed_four_times(watch: Watch, tmp_path: Path) -> None:
-    run = Started(watch, tmp_path, PLAIN, LONG)
-    run.await_first_round()
-    killed: list[int] = []
-    for _ in range(4):
-        kill_what_starts_workers(run, killed)
-
-    assert run.ended() == (
-        3, "", f"fedbr: the process that starts workers was ended by SIGKILL\nrun folder: {run.folder}\n"
-    )  # fmt: skip
     run.check_folder()

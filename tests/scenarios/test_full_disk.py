@@ -6,13 +6,11 @@ import json
 import logging
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios import runner
 from scenarios.cli.main import run_command
@@ -21,15 +19,7 @@ from scenarios.host import Host, logging_to
 from tests.ledgers import virtual_rows
 from tests.remains import Watch
 from tests.scenarios import meddler
-
-MEDDLER = ("-m", "tests.scenarios.meddler")
-QUICK = ("train.local_epochs=1", "rounds.max=4", "stop.target_accuracy=1.0")
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[WorkerLauncher]:
-    with WorkerLauncher() as started:
-        yield started
+from tests.scenarios.runs import QUICK, committed, meddled, never, resumed, undisturbed
 
 
 @pytest.fixture
@@ -46,26 +36,10 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-R", str(place)], check=True)
 
 
-@pytest.fixture
-def watch() -> Iterator[Watch]:
-    watched = Watch()
-    yield watched
-    watched.close()
-
-
-def undisturbed(overrides: list[str], out: Path, launcher: WorkerLauncher) -> Path:
-    loaded = load("digits", [*QUICK, *overrides])
-    return Path(runner.run(loaded, Host(out, 2, "cpu", "whole"), launcher, lambda: False, True)["run_dir"])
-
-
-def committed(folder: Path) -> int:
-    return int(read(folder / "ledger.sqlite", "SELECT COUNT(*) FROM rounds")[0][0])
-
-
-COMMIT = ("coordinator.records.store:Ledger.commit", "before", "2")
-CHECKPOINT = ("coordinator.records.checkpoints:write_vectors", "before", "2")
-TRAINING = ("coordinator.rounds.pool_trainer:PoolTrainer.submit", "before", "1")
-SUMMARY = ("coordinator.records.store:Ledger.finish", "before", "1")
+COMMIT = ("coordinator.records.store:Ledger.commit", "before", 2)
+CHECKPOINT = ("coordinator.records.checkpoints:write_vectors", "before", 2)
+TRAINING = ("coordinator.rounds.pool_trainer:PoolTrainer.submit", "before", 1)
+SUMMARY = ("coordinator.records.store:Ledger.finish", "before", 1)
 
 
 PLAIN = ["method=fedavg"]
@@ -89,7 +63,7 @@ KEEPING = ["method=scaffold", "faults.on_bad_client=skip"]
 )
 def test_a_disk_that_takes_nothing_more_ends_a_run_that_can_go_on_later(
     overrides: list[str],
-    instant: tuple[str, str, str],
+    instant: tuple[str, str, int],
     harm: str,
     rounds: int,
     said: str,
@@ -100,24 +74,20 @@ def test_a_disk_that_takes_nothing_more_ends_a_run_that_can_go_on_later(
 ) -> None:
     folder = disk / "digits" / "a"
     what = harm.replace("=", f"={folder}/")
-    words = ["run", "digits", *QUICK, *overrides, "--workers", "2", "--out", str(disk), "--run-id", "a"]
-    meddled = [sys.executable, *MEDDLER, what, *instant, *words, "--json"]
-    ended = subprocess.run(meddled, capture_output=True, text=True, check=False, env=watch.environment)
-
+    words = ["run", "digits", *QUICK, "rounds.max=4", *overrides, "--workers", "2", "--out", str(disk), "--run-id", "a"]
+    harmed = meddled(what, instant, *words, "--json")
+    ended = subprocess.run(harmed, capture_output=True, text=True, check=False, env=watch.environment)
     assert (ended.returncode, ended.stdout) == (3, ""), ended
     message, place = ended.stderr.splitlines()
     assert message.startswith(f"fedbr: {folder}/") and message.endswith(said), message
     assert place == f"run folder: {folder}"
     assert watch.remains() == []
     assert committed(folder) == rounds
-
     if what.startswith("seal="):
         subprocess.run(["umount", what.removeprefix("seal=")], check=True)
     (folder / "filler").unlink(missing_ok=True)
-    loaded, device = runner.open_existing(folder, "auto")
-    summary = runner.resume(loaded, Host(disk, 2, device), folder, launcher, lambda: False)
-    assert summary["rounds"] == 4
-    assert virtual_rows(folder) == virtual_rows(undisturbed(overrides, tmp_path, launcher))
+    assert resumed(folder, launcher)["rounds"] == 4
+    assert virtual_rows(folder) == virtual_rows(undisturbed(tmp_path, launcher, "rounds.max=4", *overrides))
     assert list(folder.rglob("*.part")) == []
 
 
@@ -131,7 +101,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_a_disk_without_room_is_refused_before_anything_is_started(
     disk: Path, launcher: WorkerLauncher, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ended, folder = undisturbed(["rounds.max=1"], disk, launcher), disk / "digits" / "begun"
+    ended, folder = undisturbed(disk, launcher, "rounds.max=1"), disk / "digits" / "begun"
     folder.mkdir()
     shutil.copy(ended / "scenario.toml", folder)
     meddler.fill(disk)
@@ -162,7 +132,7 @@ def test_a_cache_that_can_only_be_read_is_used_as_far_as_it_goes(
 ) -> None:
     def made(name: str, *overrides: str) -> str:
         loaded = load("digits", ["rounds.max=1", "method=fedavg", *overrides])
-        return str(runner.run(loaded, Host(tmp_path, 1, "cpu", name), launcher, lambda: False, True)["model_sha256"])
+        return str(runner.run(loaded, Host(tmp_path, 1, "cpu", name), launcher, never, True)["model_sha256"])
 
     expected = made("elsewhere", "data.clients=7")
     monkeypatch.setenv("XDG_CACHE_HOME", str(disk))
@@ -172,7 +142,6 @@ def test_a_cache_that_can_only_be_read_is_used_as_far_as_it_goes(
     subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
     made("fills it", "data.clients=8")
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-
     assert made("without this partition", "data.clients=7") == expected
     log = tmp_path / "digits" / "without this partition" / "logs" / "worker-0.log"
     assert log.read_text().endswith(": Read-only file system; going on without it\n")
@@ -183,9 +152,8 @@ def test_a_report_for_which_there_is_no_room_leaves_no_half_of_itself(
 ) -> None:
     folder = disk / "digits" / "a"
     words = ["run", "digits", "rounds.max=1", "--workers", "1", "--out", str(disk), "--run-id", "a", "--json"]
-    meddled = [sys.executable, *MEDDLER, f"fill={disk}", "scenarios.report.html:write_text", "before", "1", *words]
-    ended = subprocess.run(meddled, capture_output=True, text=True, check=False, env=watch.environment)
-
+    harmed = meddled(f"fill={disk}", ("scenarios.report.html:write_text", "before", 1), *words)
+    ended = subprocess.run(harmed, capture_output=True, text=True, check=False, env=watch.environment)
     assert (ended.returncode, json.loads(ended.stdout)["stopped_by"]) == (0, "rounds")
     assert ended.stderr.startswith("fedbr: warning: there is no report: ")
     assert ended.stderr.endswith(f"No space left on device: '{folder / 'report.html'}'\n")

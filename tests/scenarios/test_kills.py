@@ -8,22 +8,15 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
-from scenarios import runner
 from scenarios.cli.main import run_command
-from scenarios.config.load import load
-from scenarios.host import Host
 from tests.ledgers import virtual_rows
+from tests.scenarios.runs import QUICK, committed, meddled, resumed, undisturbed
 
-MEDDLER = ("-m", "tests.scenarios.meddler")
 Instant = tuple[str, str, int]
 """What is called, whether the kill comes before or after it, and at which call."""
 BEFORE_COMMIT = ("coordinator.records.store:Ledger.commit", "before", 2)
@@ -52,32 +45,11 @@ IN_REPORT = ("os:fsync", "before", 5)
 """The report is begun; the files before it are those of `IN_CHECKPOINT`."""
 
 
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[WorkerLauncher]:
-    """For the runs that nobody kills: to import torch anew for each of them takes longer than they do."""
-    with WorkerLauncher() as started:
-        yield started
-
-
-QUICK = ("train.local_epochs=1", "rounds.max=5", "stop.target_accuracy=1.0")
-
-
-def undisturbed(out: Path, launcher: WorkerLauncher, *overrides: str) -> Path:
-    result = runner.run(load("digits", [*QUICK, *overrides]), Host(out, 2, "cpu", "whole"), launcher, never, True)
-    return Path(result["run_dir"])
-
-
-def resumed(folder: Path, launcher: WorkerLauncher) -> dict[str, Any]:
-    loaded, device = runner.open_existing(folder, "auto")
-    return runner.resume(loaded, Host(folder.parent, 2, device), folder, launcher, never)
-
-
-def never() -> bool:
-    return False
+FIVE = (*QUICK, "rounds.max=5")
 
 
 def begin(out: Path, *overrides: str) -> list[str]:
-    return ["run", "digits", *QUICK, *overrides, "--workers", "2", "--quiet", "--out", str(out), "--run-id", "cut"]
+    return ["run", "digits", *FIVE, *overrides, "--workers", "2", "--quiet", "--out", str(out), "--run-id", "cut"]
 
 
 def go_on(folder: Path) -> list[str]:
@@ -85,18 +57,8 @@ def go_on(folder: Path) -> list[str]:
 
 
 def killed(instant: Instant, words: list[str]) -> None:
-    named, when, number = instant
-    ended = subprocess.run(
-        [sys.executable, *MEDDLER, "kill", named, when, str(number), *words],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = subprocess.run(meddled("kill", instant, *words), capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (-signal.SIGKILL, ""), instant
-
-
-def committed(folder: Path) -> int:
-    return int(read(folder / "ledger.sqlite", "SELECT COUNT(*) FROM rounds")[0][0])
 
 
 def files(folder: Path) -> list[str]:
@@ -136,7 +98,7 @@ ASYNCHRONOUS: list[Kill] = [
 def test_killed_at_one_bad_moment_after_the_other_a_run_still_ends_in_the_same_chain(
     overrides: tuple[str, ...], kills: list[Kill], launcher: WorkerLauncher, tmp_path: Path
 ) -> None:
-    whole, folder = undisturbed(tmp_path, launcher, *overrides), tmp_path / "digits" / "cut"
+    whole, folder = undisturbed(tmp_path, launcher, "rounds.max=5", *overrides), tmp_path / "digits" / "cut"
     words = begin(tmp_path, *overrides)
     for instant, rounds, left in kills:
         killed(instant, words)
@@ -154,14 +116,12 @@ def test_a_run_that_is_killed_while_its_folder_is_made_can_be_begun_again(
 ) -> None:
     folder, words = tmp_path / "digits" / "cut", begin(tmp_path, "method=fedavg", "rounds.max=2")
     in_scenario, in_environment = ("os:fsync", "before", 2), ("os:fsync", "before", 3)
-
     killed(in_scenario, words)
     assert not folder.exists()
     killed(in_environment, words)  # the same words again: nothing was there to be resumed
     assert files(folder) == ["environment.json.part", "scenario.toml"]
     killed(IN_LEDGER, go_on(folder))
     assert resumed(folder, launcher)["rounds"] == 2
-
     whole = undisturbed(tmp_path, launcher, "method=fedavg", "rounds.max=2")
     assert virtual_rows(folder) == virtual_rows(whole)
     assert files(folder) == files(whole)
@@ -184,7 +144,6 @@ def test_a_run_that_is_killed_after_its_last_round_is_resumed_to_its_end(
     killed(instant, words)
     assert (folder / left).exists()
     assert not (folder / "report.html").exists()
-
     assert run_command([*go_on(folder), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["run_dir"], result["rounds"], result["stopped_by"]) == (str(folder), 1, "rounds")

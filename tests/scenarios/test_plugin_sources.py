@@ -93,7 +93,6 @@ def test_a_run_goes_on_only_with_the_sources_that_it_began_with(tmp_path: Path) 
     assert fedbr(tmp_path, KILLED, *RUN, *where, "--run-id", "cut").returncode == -signal.SIGKILL
     folder = tmp_path / "digits" / "cut"
     resume = ("resume", str(folder), "--workers", "1", "--json")
-
     copies = folder / "sources"
     assert sorted(str(path.relative_to(copies)) for path in copies.rglob("*.py")) == COPIES
     recorded = json.loads((folder / "environment.json").read_text())["sources"]
@@ -102,7 +101,6 @@ def test_a_run_goes_on_only_with_the_sources_that_it_began_with(tmp_path: Path) 
     digest = hashlib.sha256(helper.read_bytes()).hexdigest()
     assert recorded["my_helper"] == {"file": str(helper), "sha256": digest}
     assert (copies / "my_helper.py").read_text() == PLUG_IN["my_helper.py"]
-
     for name in ("my_pkg/my_method.py", "my_client.py", "my_helper.py"):
         (tmp_path / name).write_text(f"{PLUG_IN[name]}# a comment\n")
         refused = fedbr(tmp_path, CLI, *resume)
@@ -120,11 +118,9 @@ def test_a_run_goes_on_only_with_the_sources_that_it_began_with(tmp_path: Path) 
         f"; {tmp_path / 'my_pkg/options.py'} is missing (its copy: {copies / 'my_pkg/options.py'})\n"
     )
     written(tmp_path, PLUG_IN)
-
     resumed = fedbr(tmp_path, CLI, *resume)
     assert resumed.returncode == 0, resumed.stderr
     assert json.loads(resumed.stdout)["model_sha256"] == json.loads(whole.stdout)["model_sha256"]
-
     helper.write_text(f"{PLUG_IN['my_helper.py']}# a comment\n")
     assert fedbr(tmp_path, CLI, *resume).stdout == resumed.stdout  # it has ended: nothing is trained any more
     verified = json.loads(fedbr(tmp_path, CLI, "verify", str(folder), "--workers", "1", "--json").stdout)
@@ -202,7 +198,6 @@ def test_copies_take_the_place_of_those_of_a_start_that_was_broken_off_and_of_no
             str(tmp_path / "kept.py"), "4355a46b19d348dc2f57c046f8ef63d4538ebb936000f3c9ee954a27460dd865"
         )
     }
-
     (run / "environment.json").write_text(json.dumps({"sources": {"kept": {"file": "kept.py"}, "../mine": {}}}))
     run_folder.discard(run)
     assert [path.name for path in (run / "sources").iterdir()] == ["mine.py"]
@@ -219,7 +214,6 @@ def test_what_is_new_missing_or_other_is_named(tmp_path: Path, monkeypatch: pyte
     run = tmp_path / "run"
     recorded = plugin_sources.keep(plugin_sources.find(["first"]), run)
     assert plugin_sources.change(recorded, run) == ""
-
     (tmp_path / "second.py").unlink()
     written(tmp_path, {"first.py": "import second,  numpy", "numpy.py": ""})
     assert plugin_sources.change(recorded, run) == (

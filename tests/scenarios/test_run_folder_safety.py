@@ -11,11 +11,9 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,15 +28,10 @@ from scenarios.host import Host
 from scenarios.report import html
 from scenarios.run_folder import SUPER_JOURNAL
 from scenarios.studies.sweep import MARK, PlannedRun, Sweep, pending, run_all
+from tests.scenarios.runs import QUICK, fedbr, never, resumed
 
-DIGITS = ("rounds.max=3", "stop.target_accuracy=1.0", "train.local_epochs=1", "method=fedbr")
+DIGITS = (*QUICK, "rounds.max=3", "method=fedbr")
 NEWEST = "checkpoints/round-000001.safetensors"
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[WorkerLauncher]:
-    with WorkerLauncher() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")
@@ -61,15 +54,6 @@ def precious(tmp_path: Path) -> Path:
     path.parent.mkdir()
     path.write_text("years of work")
     return path
-
-
-def never() -> bool:
-    return False
-
-
-def resumed(folder: Path, launcher: WorkerLauncher) -> dict[str, Any]:
-    loaded, device = runner.open_existing(folder, "auto")
-    return runner.resume(loaded, Host(folder.parent, 2, device), folder, launcher, never)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -143,8 +127,8 @@ def test_a_log_is_not_written_through_a_link_that_comes_later(
             path.unlink()
             path.symlink_to(precious)
 
-    resumed = runner.resume(loaded, Host(folder.parent, 2, device, on_start=on_start), folder, launcher, never)
-    assert resumed["rounds"] == 3  # other workers, with other logs, took their places
+    result = runner.resume(loaded, Host(folder.parent, 2, device, on_start=on_start), folder, launcher, never)
+    assert result["rounds"] == 3  # other workers, with other logs, took their places
     assert precious.read_text() == "years of work"
 
 
@@ -165,7 +149,6 @@ def test_a_report_replaces_a_link_but_follows_one_that_the_user_names(
     assert html.from_folder(folder) == folder / "report.html"
     assert not (folder / "report.html").is_symlink()
     assert precious.read_text() == "years of work"
-
     (tmp_path / "mine.html").symlink_to(tmp_path / "elsewhere" / "report.html")
     assert html.from_folder(folder, tmp_path / "mine.html") == tmp_path / "mine.html"
     assert (tmp_path / "mine.html").is_symlink()
@@ -221,7 +204,6 @@ def test_a_run_that_is_discarded_leaves_no_folder_but_for_what_is_not_its_own(fo
     other = Path(shutil.copytree(folder, folder.parent / "other"))
     run_folder.discard(other)
     assert not other.exists()
-
     shutil.rmtree(folder / "checkpoints")
     (folder / "checkpoints").symlink_to(precious.parent)
     (folder / "logs" / "notes").write_text("mine")
@@ -243,44 +225,35 @@ def study(out: Path, place: Callable[[Path], object]) -> Sweep:
     return made
 
 
-def test_a_run_of_a_study_that_is_a_link_is_refused(stopped: Path, precious: Path, tmp_path: Path) -> None:
-    made = study(tmp_path, lambda place: place.symlink_to(precious.parent))
-    with pytest.raises(ScenarioError, match=r"digits/a/one is a link"):
-        pending(made, tmp_path, "cpu")
-    assert precious.exists()
-
-
-def test_a_run_of_a_study_with_a_link_in_it_is_refused(stopped: Path, precious: Path, tmp_path: Path) -> None:
+def test_a_run_of_a_study_with_a_link_in_it_or_that_is_one_is_refused(
+    stopped: Path, precious: Path, tmp_path: Path
+) -> None:
     def place(folder: Path) -> None:
         shutil.copytree(stopped, folder)
-        shutil.copy(folder / "ledger.sqlite", precious)
-        (folder / "ledger.sqlite").unlink()
+        (folder / "ledger.sqlite").rename(precious)
         (folder / "ledger.sqlite").symlink_to(precious)
 
-    made = study(tmp_path, place)
     with pytest.raises(ScenarioError, match=r"one/ledger.sqlite is a link"):
-        pending(made, tmp_path, "cpu")
+        pending(study(tmp_path / "in it", place), tmp_path / "in it", "cpu")
+    with pytest.raises(ScenarioError, match=r"digits/a/one is a link"):
+        pending(study(tmp_path, lambda place: place.symlink_to(precious.parent)), tmp_path, "cpu")
     assert [path.name for path in precious.parent.iterdir()] == ["thesis.tex"]
 
 
-def test_a_run_of_a_study_is_not_made_anew_over_a_file(tmp_path: Path, launcher: WorkerLauncher) -> None:
-    made = study(tmp_path, lambda place: place.write_text("years of work"))
-    with pytest.raises(ScenarioError, match=r"one is no file of a run"):
-        run_all(made, Host(tmp_path, 2, "cpu"), launcher, never)
-    assert (tmp_path / "digits" / "a" / "one").read_text() == "years of work"
+@pytest.mark.parametrize(("name", "ours"), [("", []), ("/checkpoints/thesis.tex", ["round-000000.safetensors"])])
+def test_a_run_of_a_study_is_not_made_anew_over_a_strangers_file(
+    name: str, ours: list[str], tmp_path: Path, launcher: WorkerLauncher
+) -> None:
+    stranger = tmp_path / "digits" / "a" / f"one{name}"
 
+    def place(_: Path) -> None:
+        stranger.parent.mkdir(parents=True, exist_ok=True)
+        for path in (stranger, *(stranger.with_name(one) for one in ours)):
+            path.write_text("years of work")
 
-def test_a_run_of_a_study_is_not_made_anew_over_a_strangers_file(tmp_path: Path, launcher: WorkerLauncher) -> None:
-    def place(folder: Path) -> None:
-        (folder / "checkpoints").mkdir(parents=True)
-        (folder / "checkpoints" / "thesis.tex").write_text("years of work")
-        (folder / "checkpoints" / "round-000000.safetensors").write_text("half")
-
-    made = study(tmp_path, place)
-    with pytest.raises(ScenarioError, match=r"one/checkpoints/thesis.tex is no file of a run"):
-        run_all(made, Host(tmp_path, 2, "cpu"), launcher, never)
-    left = tmp_path / "digits" / "a" / "one" / "checkpoints"
-    assert {path.name: path.read_text() for path in left.iterdir()} == {"thesis.tex": "years of work"}
+    with pytest.raises(ScenarioError, match=f"one{name} is no file of a run"):
+        run_all(study(tmp_path, place), Host(tmp_path, 2, "cpu"), launcher, never)
+    assert stranger.read_text() == "years of work"
 
 
 # --- the cache --------------------------------------------------------------------------------------------------------
@@ -293,7 +266,6 @@ def test_a_lock_or_a_beginning_in_the_cache_that_is_a_link_harms_nothing(preciou
     with pytest.raises(CacheError, match=r"cannot write to the cache .*/a: .a.lock: Too many levels of symbolic links"):
         build_once(cache / "a", lambda folder: None)
     assert text_once(cache / "a", lambda: "made") == "made"
-
     (cache / "b.part").symlink_to(precious)
     assert text_once(cache / "b", lambda: "made") == "made"
     assert precious.read_text() == "years of work"
@@ -310,19 +282,6 @@ def test_only_what_the_cache_has_begun_is_removed_from_it(precious: Path, tmp_pa
     assert precious.exists()
 
 
-# --- what was committed -----------------------------------------------------------------------------------------------
-
-
-def test_a_row_that_was_edited_is_named_and_the_run_is_not_gone_on_with(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    edited(folder, "UPDATE visits SET steps = 77 WHERE visit = (SELECT MIN(visit) FROM visits WHERE round = 1)")
-    assert run_command(["resume", str(folder), "--workers", "1", "--quiet"]) == 3
-    assert capsys.readouterr().err.startswith(
-        f"fedbr: {folder / 'ledger.sqlite'}: round 1: its rows are not what was committed"
-    )
-
-
 # --- checkpoints that are none ----------------------------------------------------------------------------------------
 
 
@@ -337,8 +296,7 @@ def test_a_checkpoint_that_is_a_link_to_a_device_is_damaged(folder: Path, launch
 
 def test_one_sigterm_ends_the_reading_of_a_huge_checkpoint(folder: Path) -> None:
     os.truncate(folder / NEWEST, 1 << 42)
-    words = [sys.executable, "-m", "scenarios.cli.main", "resume", str(folder), "--workers", "1", "--quiet"]
-    process = subprocess.Popen(words)
+    process = subprocess.Popen(fedbr("resume", str(folder), "--workers", "1", "--quiet"))
     try:
         limit = time.monotonic() + 60
         while not _reads(process.pid, folder / NEWEST):

@@ -21,8 +21,10 @@ def named(what: str, name: str) -> listing.Row:
 
 def test_a_method_is_listed_with_its_options_defaults_and_meanings() -> None:
     row = named("methods", "fedbr")
-
     assert row["keeps"] == "All but the last block, which arrives in every visit."
+    assert named("methods", "fedavg")["keeps"] == "nothing"
+    assert named("methods", "fedprox")["joins"] == "any objective, as in fedmlb+fedprox"
+    assert named("methods", "feddyn")["joins"] == "any objective that sends the whole model, as in fedmlb+feddyn"
     assert row["weights"] == "uniform"
     assert row["options"][1] == {
         "name": "period",
@@ -32,33 +34,6 @@ def test_a_method_is_listed_with_its_options_defaults_and_meanings() -> None:
     }
 
 
-def test_every_option_of_every_method_says_what_it_means() -> None:
-    for row in listing.rows("methods"):
-        assert all(option["meaning"] for option in row["options"]), row["name"]
-
-
-def test_a_method_is_shown_with_what_it_costs_beside_fedavg() -> None:
-    gkd, nova, fedbr = (shown("methods", name) for name in ("fedgkd", "fednova", "fedbr"))
-
-    assert gkd[3:5] == [
-        "extra bytes: 44.9 MB (1.00 models) down; 0 B up",
-        "relative compute: 1.333 (resnet18, 32x32 images of 100 classes)",
-    ]
-    assert "weight (w = γ/2) = 0.1: Weight of the divergence from the teacher" in gkd[6]
-    assert nova[3] == "extra bytes: 0 B down; 21 B up"
-    assert fedbr[3] == "extra bytes: at most 31 B down, chosen per visit; 15 B up"
-    assert fedbr[4].startswith("relative compute: 1.000 to 2.631 (")
-
-
-def test_clients_of_fedavg_keep_nothing() -> None:
-    assert named("methods", "fedavg")["keeps"] == "nothing"
-
-
-def test_a_correction_says_what_it_joins() -> None:
-    assert named("methods", "fedprox")["joins"] == "any objective, as in fedmlb+fedprox"
-    assert named("methods", "feddyn")["joins"] == "any objective that sends the whole model, as in fedmlb+feddyn"
-
-
 def test_a_server_optimiser_is_listed_with_its_options() -> None:
     assert [row["name"] for row in listing.rows("servers")] == ["plain", "fedavgm", "fedadam", "fedyogi"]
     row = named("servers", "fedavgm")
@@ -66,12 +41,13 @@ def test_a_server_optimiser_is_listed_with_its_options() -> None:
         "momentum = 0 and lr = 1",
         {"name": "lr", "symbol": "η_g", "default": 1.0, "meaning": "Size of a server step."},
     )
-    assert all(option["meaning"] for row in listing.rows("servers") for option in row["options"])
+    assert all(
+        option["meaning"] for what in ("methods", "servers") for row in listing.rows(what) for option in row["options"]
+    )
 
 
 def test_every_kind_of_partition_is_listed() -> None:
     kinds = get_args(get_type_hints(PartitionConfig)["kind"])
-
     assert [row["name"] for row in listing.rows("partitions")] == list(kinds)
     for row in listing.rows("partitions"):
         assert {key.rpartition(".")[2] for key in row["options"]} <= set(get_type_hints(PartitionConfig))
@@ -89,18 +65,13 @@ GUESSED: listing.Row = {
 }
 
 
-def test_assumed_keeps_the_rows_that_assume_a_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_assumed_keeps_the_rows_that_assume_a_figure_and_shows_these_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     table = [{"name": "measured", "assumed": ()}, GUESSED]
     monkeypatch.setattr(listing, "KINDS", {**listing.KINDS, "devices": lambda: table})
-
     assert listing.rows("devices") == table
     assert listing.rows("devices", assumed=True) == [GUESSED], "and all their fields, for --json"
-
-
-def test_assumed_shows_the_assumed_figures_and_the_source_alone() -> None:
     stream = io.StringIO()
     listing.show("devices", [GUESSED], stream, assumed=True)
-
     assert stream.getvalue().splitlines() == [
         "guessed",
         "    flops_per_second.conv = 2.5e+09",
@@ -115,57 +86,63 @@ def test_every_assumption_that_ships_can_be_shown_with_its_value(what: str) -> N
     stream = io.StringIO()
     found = listing.rows(what, assumed=True)
     listing.show(what, found, stream, assumed=True)
-
     assert stream.getvalue().count(" = ") == sum(len(row["assumed"]) for row in found) > 0
 
 
-def shown(what: str, name: str) -> list[str]:
-    """What people see below a name, each text on one line."""
-    return listing.DETAILS[what](named(what, name))
-
-
-def test_a_device_is_shown_with_its_speed_by_family_and_its_power_modes() -> None:
-    tx2, pi = shown("devices", "jetson-tx2"), shown("devices", "raspberry-pi-5")
-
-    assert tx2[:3] == [
+SHOWN = {
+    "methods fedgkd": (
+        "extra bytes: 44.9 MB (1.00 models) down; 0 B up",
+        "relative compute: 1.333 (resnet18, 32x32 images of 100 classes)",
+        "weight (w = γ/2) = 0.1: Weight of the divergence from the teacher",
+    ),
+    "methods fednova": ("extra bytes: 0 B down; 21 B up",),
+    "methods fedbr": (
+        "extra bytes: at most 31 B down, chosen per visit; 15 B up",
+        "relative compute: 1.000 to 2.631 (",
+    ),
+    "devices jetson-tx2": (
         "GFLOP/s: conv 165, depthwise 27; 5 ms more per step",
         "8.59 GB, 15 W training, 3 W idle, 1.3 GHz",
         "power modes: 1, 0.86, 0.86, 0.65",
-    ]
-    assert tx2[3] == (
         "assumed: flops_per_second.conv, flops_per_second.depthwise, step_seconds, modes, memory_bytes, train_watts, "
-        "idle_watts"
-    )
-    assert tx2[4].startswith("source (2017): ")
+        "idle_watts",
+        "source (2017): ",
+    ),
     # With full speed alone, there is nothing to say of modes.
-    assert len(pi) == 4
-    assert pi[2] == "assumed: step_seconds, idle_watts"
-    assert pi[0] == "GFLOP/s: conv 29.6, depthwise 4, attention 50; 1 ms more per step"
-
-
-def test_a_model_is_shown_with_its_widths_and_its_family() -> None:
-    assert shown("models", "shufflenet") == [
+    "devices raspberry-pi-5": (
+        "GFLOP/s: conv 29.6, depthwise 4, attention 50; 1 ms more per step",
+        "8.59 GB, ",
+        "assumed: step_seconds, idle_watts",
+        "source (",
+    ),
+    "models shufflenet": (
         "images 32x32 and others, width 24 or another multiple of 12; family depthwise",
         "blocks: stem, stage1, stage2, stage3, head, or balanced:2 .. balanced:18",
-    ]
-    assert shown("models", "cnn")[0] == "images 32x32; family conv"
-    assert shown("models", "digits-cnn")[0] == "images 8x8, width 16; family conv"
+    ),
+    "models cnn": ("images 32x32; family conv", "blocks: "),
+    "models digits-cnn": ("images 8x8, width 16; family conv", "blocks: "),
+    "networks lte-2012": (
+        "13 Mbit/s down (sigma 0.7), 6 Mbit/s up (sigma 0.7), goodput; RTT 60 ms",
+        "3.92 W to send, 1.96 W to receive, 1.06 W for 11.6 s after",
+        "by rate: 1.288 W and per Mbit/s 0.438 W to send, 0.052 W to receive",
+    ),
+    "networks wan": (
+        "100 Mbit/s down (sigma 0.5), 100 Mbit/s up (sigma 0.5), line rate; RTT 20 ms",
+        "0.5 W to send, 0.5 W to receive, no tail",
+    ),
+}
+"""What people see below a name: how its texts begin, from one of them on."""
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_row_is_shown_with_what_its_figures_mean(name: str) -> None:
+    what, _, row = name.partition(" ")
+    found = [text for text in listing.DETAILS[what](named(what, row)) if text.startswith(SHOWN[name])]
+    assert [text.startswith(begins) for text, begins in zip(found, SHOWN[name], strict=True)] == [True] * len(found)
 
 
 def test_a_row_without_assumptions_says_so() -> None:
     assert listing._origin(GUESSED | {"assumed": ()}) == ["assumed: nothing", "source (2024): a bench"]
-
-
-def test_a_network_is_shown_with_what_its_rates_mean_and_what_its_radio_draws() -> None:
-    assert shown("networks", "lte-2012")[:3] == [
-        "13 Mbit/s down (sigma 0.7), 6 Mbit/s up (sigma 0.7), goodput; RTT 60 ms",
-        "3.92 W to send, 1.96 W to receive, 1.06 W for 11.6 s after",
-        "by rate: 1.288 W and per Mbit/s 0.438 W to send, 0.052 W to receive",
-    ]
-    assert shown("networks", "wan")[:2] == [
-        "100 Mbit/s down (sigma 0.5), 100 Mbit/s up (sigma 0.5), line rate; RTT 20 ms",
-        "0.5 W to send, 0.5 W to receive, no tail",
-    ]
 
 
 def test_an_unknown_word_names_the_nearest() -> None:
@@ -180,7 +157,6 @@ def test_each_list_is_shown_to_people_and_as_json(what: str, capsys: pytest.Capt
     stream = io.StringIO()
     listing.show(what, listing.rows(what), stream)
     lines = stream.getvalue().splitlines()
-
     assert [row["name"] for row in rows] == [line.split("  ")[0] for line in lines if line and line[0] != " "]
     assert what == "scenarios" or max(map(len, lines)) <= 80
 
@@ -188,7 +164,6 @@ def test_each_list_is_shown_to_people_and_as_json(what: str, capsys: pytest.Capt
 def test_the_doctor_says_what_a_run_needs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run_command(["doctor", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-
     assert found["cores"] >= 1
     assert found["versions"]["torch"][0].isdigit()
     assert found["data"]["digits"] is not None
@@ -199,13 +174,11 @@ def test_the_doctor_says_what_a_run_needs(capsys: pytest.CaptureFixture[str]) ->
 def test_a_folder_too_deep_for_a_socket_is_a_problem(tmp_path: Path) -> None:
     deep = tmp_path / ("x" * 100)
     deep.mkdir()
-
     assert doctor.socket_problem(deep) == "its path is too long for a socket; set TMPDIR to a shorter folder"
 
 
 def test_a_cache_that_is_not_there_weighs_nothing(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "file").write_bytes(b"12345")
-
     assert doctor.folder_nbytes(tmp_path) == 5
     assert doctor.folder_nbytes(tmp_path / "absent") == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,14 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
-from coordinator.records.store import read
-from coordinator.rounds.run import RoundFinished
-from coordinator.workers.launcher import WorkerLauncher
 from scenarios.cli import main
-from scenarios.config.load import load
 from scenarios.host import Host, StopFlag, check_folder, make_folder
 from scenarios.report import html, terminal
-from scenarios.runner import run
+from tests.scenarios.runs import fedbr
 
 TINY = ["digits", "train.local_epochs=1", "rounds.max=2", "--workers", "1"]
 RUN_KEYS = {
@@ -41,17 +36,12 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return captured.err.splitlines()[-1].removeprefix("fedbr: ")
 
 
-def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "scenarios.cli.main", *words]
-
-
 def test_a_run_as_json_is_one_object_with_exactly_the_promised_keys(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.run_command(["run", *TINY, "--out", str(tmp_path), "--run-id", "a", "--seed", "3", "--json"]) == 0
     captured = capsys.readouterr()
     result = json.loads(captured.out)
-
     assert set(result) == RUN_KEYS
     assert (result["rounds"], result["seed"], result["stopped_by"]) == (2, 3, "rounds")
     assert result["visits"] == {"train": 10} | dict.fromkeys(
@@ -71,7 +61,6 @@ def test_the_final_tables_say_what_was_wasted_and_what_held_rounds_up() -> None:
     known: dict[str, Any] = dict.fromkeys(RUN_KEYS, 0) | {"target_accuracy": None, "bytes_down": 6_000_000}
     known |= {"bytes_up": 2_000_000, "bottlenecks": {"own link": 12, "waiting": 0, "compute": 2}}
     wasteful, thrifty = known | {"wasted_bytes": 1_000_000}, known | {"bottlenecks": {"own link": 0}}
-
     alone = dict(terminal.run_rows([wasteful], {}))
     assert alone["waste"] == ["1 MB, 12.50 %"]
     assert alone["bottleneck"] == ["own link 12, compute 2"]
@@ -81,9 +70,8 @@ def test_the_final_tables_say_what_was_wasted_and_what_held_rounds_up() -> None:
 
 
 def test_an_unknown_key_ends_a_real_process_with_2_and_one_line() -> None:
-    words = command("run", "digits", "train.learning_rat=0.1")
+    words = fedbr("run", "digits", "train.learning_rat=0.1")
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
-
     assert ended.returncode == 2
     assert ended.stdout == ""
     assert ended.stderr == "fedbr: command line: unknown key train.learning_rat, did you mean 'train.lr'?\n"
@@ -111,14 +99,12 @@ def test_help_needs_neither_numpy_nor_the_scenarios() -> None:
     code = "import sys; from scenarios.cli import main; main.run_command(['--help']); "
     code += "print({'numpy', 'zmq'} & {*sys.modules})"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
     assert ended.stdout.splitlines()[-1] == "set()"
 
 
 def test_a_place_that_cannot_take_the_run_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "digits" / "a").mkdir(parents=True)
-
     assert refused(capsys, "run", "digits", "--out", str(tmp_path / "file")) == (
         f"--out: cannot write to {tmp_path / 'file' / 'digits'}: Not a directory"
     )
@@ -143,7 +129,7 @@ def test_a_run_folder_has_a_name_of_any_length_that_the_system_takes(tmp_path: P
 @pytest.mark.parametrize(("umask", "folder", "file"), [(0o000, 0o755, 0o644), (0o077, 0o700, 0o600)])
 def test_what_a_command_makes_only_its_user_changes(tmp_path: Path, umask: int, folder: int, file: int) -> None:
     for words in (["run", *TINY, "--out", str(tmp_path), "--quiet"], ["keys", "mine", "--out", str(tmp_path)]):
-        subprocess.run(command(*words), check=True, umask=umask, capture_output=True)
+        subprocess.run(fedbr(*words), check=True, umask=umask, capture_output=True)
     modes = {path: path.lstat().st_mode & 0o777 for path in (tmp_path / "digits").rglob("*")}
     assert {mode for path, mode in modes.items() if path.is_dir()} == {folder}
     assert {mode for path, mode in modes.items() if path.is_file()} == {file}
@@ -168,7 +154,6 @@ def test_a_data_set_that_data_root_lacks_is_refused_and_leaves_no_run(
 ) -> None:
     words = ["data.name=mnist", "model.name=cnn", f"data.root={tmp_path}", "--out", str(tmp_path / "runs")]
     message = refused(capsys, "run", *TINY, *words)
-
     assert message.startswith(f"digits: data set mnist not found. Looked in: data.root ({tmp_path})")
     assert list((tmp_path / "runs" / "digits").iterdir()) == []
 
@@ -199,7 +184,6 @@ CUT = ["digits", "budget.virtual_seconds=1 ms", "--workers", "1", "--run-id", "a
 def test_a_run_that_is_cut_in_its_first_round_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run_command(["run", *CUT, "--out", str(tmp_path)]) == 0
     captured = capsys.readouterr()
-
     assert captured.err.splitlines()[1].startswith("fedbr 1/40 cut  accuracy -  virtual 1 ms")
     assert "virtual seconds" in captured.out
 
@@ -213,7 +197,6 @@ def test_a_report_that_cannot_be_written_does_not_lose_the_run(
     monkeypatch.setattr(html, "build", full)
     assert main.run_command(["run", *CUT, "--out", str(tmp_path), "--json"]) == 0
     captured = capsys.readouterr()
-
     assert json.loads(captured.out)["stopped_by"] == "virtual_seconds"
     assert captured.err == "fedbr: warning: there is no report: [Errno 28] No space left on device\n"
 
@@ -246,39 +229,6 @@ def test_ctrl_c_where_nothing_is_kept_ends_with_4_too(
     assert (captured.out, captured.err) == ("", "fedbr: stopped\n")
 
 
-def started(tmp_path: Path) -> subprocess.Popen[str]:
-    """A long run in a process of its own, in mid-run: its first round is committed."""
-    words = ["run", "digits", "--workers", "2", "rounds.max=1000", "stop.target_accuracy=1.0", "--run-id", "a"]
-    process = subprocess.Popen(
-        command(*words, "--out", str(tmp_path)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stderr is not None
-    while " 1/1000" not in process.stderr.readline():
-        assert process.poll() is None
-    return process
-
-
-def are_gone(processes: list[psutil.Process]) -> bool:
-    _, alive = psutil.wait_procs(processes, timeout=3)
-    return not alive
-
-
-def test_ctrl_c_ends_a_run_within_5_seconds_with_4_and_a_readable_ledger(tmp_path: Path) -> None:
-    process = started(tmp_path)
-    children = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=5)
-
-    assert process.returncode == 4
-    assert len(children) >= 3  # the process that starts workers, and two of these
-    assert are_gone(children)
-    assert "Traceback" not in output + errors
-    ledger = tmp_path / "digits" / "a" / "ledger.sqlite"
-    rounds = read(ledger, "SELECT COUNT(*) AS n FROM rounds")[0]["n"]
-    summary = json.loads(read(ledger, "SELECT value FROM meta WHERE key = 'summary'")[0]["value"])
-    assert (summary["stopped_by"], summary["rounds"]) == ("user", rounds)
-
-
 def test_a_second_ctrl_c_ends_at_once_with_130() -> None:
     interrupt = StopFlag()
     before = signal.getsignal(signal.SIGINT)
@@ -288,27 +238,5 @@ def test_a_second_ctrl_c_ends_at_once_with_130() -> None:
         assert interrupt()
         with pytest.raises(SystemExit) as ended:
             signal.raise_signal(signal.SIGINT)
-
     assert ended.value.code == 130
     assert signal.getsignal(signal.SIGINT) == before
-
-
-def test_a_worker_that_is_killed_in_mid_run_changes_nothing(tmp_path: Path) -> None:
-    loaded = load("digits", ["rounds.max=3", "train.local_epochs=1"])
-
-    def kill_one(progress: RoundFinished) -> None:
-        launcher = psutil.Process().children()[0]
-        if progress.rounds == 1:
-            os.kill(launcher.children()[0].pid, signal.SIGKILL)
-
-    with WorkerLauncher() as launcher:
-        quiet = run(loaded, Host(tmp_path, 2, "cpu", "quiet"), launcher, lambda: False, False)
-        killed = run(loaded, Host(tmp_path, 2, "cpu", "killed", on_round=kill_one), launcher, lambda: False, False)
-
-    assert kinds(killed)["worker_died"] == 1
-    assert killed["model_sha256"] == quiet["model_sha256"]
-
-
-def kinds(summary: dict[str, Any]) -> dict[str, int]:
-    rows = read(Path(summary["run_dir"]) / "ledger.sqlite", "SELECT kind, COUNT(*) n FROM host_events GROUP BY kind")
-    return {row["kind"]: row["n"] for row in rows}

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -35,10 +34,10 @@ from edge.runtime.keys import make, read_pair, read_public
 from edge.runtime.numerics import fingerprint
 from edge.runtime.remote_worker import JoinError, localized_job, open_runner
 from scenarios.cli import main
+from tests.scenarios.runs import fedbr
 from tests.toy import federation, objective, set_workers, store
 
 TINY = ["digits", "method=fedavg", "train.local_epochs=1", "rounds.max=2"]
-HALF = ComponentConfig("edge.training.client_update:ClientUpdate")
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -66,7 +65,7 @@ def folder(tmp_path: Path) -> Path:
 def worker(folder: Path, port: int, name: str = "alice", *more: str) -> Iterator[subprocess.Popen[str]]:
     """``fedbr worker`` with this name's key."""
     keys = ["--keys", str(folder / f"{name}.key"), "--server", str(folder / "run.pub")]
-    words = [sys.executable, "-m", "scenarios.cli.main", "worker", "--connect", f"tcp://127.0.0.1:{port}", *keys, *more]
+    words = fedbr("worker", "--connect", f"tcp://127.0.0.1:{port}", *keys, *more)
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -92,23 +91,6 @@ def model_sha256(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
     return str(json.loads(capsys.readouterr().out)["model_sha256"])
 
 
-def test_a_worker_of_another_process_gives_the_same_model_to_the_bit(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    port = free_port()
-    alone = model_sha256(capsys, ["run", *TINY, "--workers", "1", "--out", str(folder / "runs"), "--json"])
-    with worker(folder, port) as alice, worker(folder, port, "eve") as eve:
-        # Nobody works here, so that each number has been made by the remote worker.
-        assert model_sha256(capsys, [*listening(folder, port, "remote_worker"), "--workers", "0"]) == alone
-        status, said = ended(alice)
-        assert (status, said[0][:11], said[1:]) == (0, "joined run ", ["the run has ended"])
-        why = "the run does not know this key: its public half must be named in --allow there"
-        assert ended(eve) == (3, [f"tcp://127.0.0.1:{port}: {why}"])
-    ledger = folder / "runs" / "digits" / "remote_worker" / "ledger.sqlite"
-    rows = read(ledger, "SELECT kind FROM host_events WHERE kind IN ('worker_joined', 'worker_started', 'listening')")
-    assert [row["kind"] for row in rows] == ["listening", "worker_joined"]
-
-
 def outcome(run: Path) -> dict[str, list[tuple[object, ...]]]:
     """All that a run's folder says of what came of it: the chain of hashes, bytes, and what each client has kept."""
     asked = {
@@ -121,23 +103,29 @@ def outcome(run: Path) -> dict[str, list[tuple[object, ...]]]:
     return told
 
 
-@pytest.mark.parametrize("method", ["fedbr", "scaffold"])
-def test_what_clients_keep_travels_to_a_remote_worker_and_back_and_changes_nothing(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, method: str
+def test_a_worker_of_another_process_gives_the_same_models_and_client_states_to_the_bit(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of ten clients five are visited in each of three rounds, so that some come with what they kept before."""
     (folder / "tmp").mkdir()
-    asked, port = [f"method={method}", "rounds.max=3"], free_port()
+    asked, port = ["method=fedbr+scaffold", "rounds.max=3"], free_port()
     here = ["--workers", "1", "--out", str(folder / "runs"), "--run-id", "alone", "--json"]
     alone = model_sha256(capsys, ["run", *TINY, *asked, *here])
     monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
-    with worker(folder, port) as alice:
+    with worker(folder, port) as alice, worker(folder, port, "eve") as eve:
+        # Nobody works here, so that each number has been made by the remote worker.
         assert model_sha256(capsys, [*listening(folder, port, "remote_worker"), *asked, "--workers", "0"]) == alone
-        assert ended(alice)[0] == 0
+        status, said = ended(alice)
+        assert (status, said[0][:11], said[1:]) == (0, "joined run ", ["the run has ended"])
+        why = "the run does not know this key: its public half must be named in --allow there"
+        assert ended(eve) == (3, [f"tcp://127.0.0.1:{port}: {why}"])
     runs = folder / "runs" / "digits"
     assert outcome(runs / "remote_worker") == outcome(runs / "alone")
     assert len(outcome(runs / "remote_worker")["states"]) > 5
     assert list((folder / "tmp").iterdir()) == []
+    query = "SELECT kind FROM host_events WHERE kind IN ('worker_joined', 'worker_started', 'listening')"
+    rows = read(runs / "remote_worker" / "ledger.sqlite", query)
+    assert [row["kind"] for row in rows] == ["listening", "worker_joined"]
 
 
 PRIVATE_HEAD = objective("private-head", down="without:head", up="without:head", evaluated="clients")
@@ -168,12 +156,7 @@ def port_of(pool: Pool) -> int:
 
 @pytest.mark.parametrize(
     ("sum", "method"),
-    [
-        ("client_order", "fedavg"),
-        ("fixed_point", "fedavg"),
-        ("client_order", PRIVATE_HEAD),
-        ("fixed_point", PRIVATE_HEAD),
-    ],
+    [("client_order", PRIVATE_HEAD), ("fixed_point", "fedavg"), ("fixed_point", PRIVATE_HEAD)],
     ids=lambda value: getattr(value, "name", value),
 )
 def test_one_of_ours_and_a_remote_worker_side_by_side_change_nothing(
@@ -245,15 +228,7 @@ def test_a_worker_that_loses_its_run_or_finds_none_ends_with_3(folder: Path) -> 
     with worker(folder, port, "alice", "--wait", "0.5") as early:
         why = "no answer within 0.5 s: the run has ended, or has not begun to listen"
         assert ended(early) == (3, [f"tcp://127.0.0.1:{port}: {why}"])
-    words = [
-        sys.executable,
-        "-m",
-        "scenarios.cli.main",
-        *listening(folder, port, "lost"),
-        "--workers",
-        "0",
-        "rounds.max=10000",
-    ]
+    words = fedbr(*listening(folder, port, "lost"), "--workers", "0", "rounds.max=10000")
     with (
         subprocess.Popen(words, stdout=subprocess.DEVNULL) as run,
         worker(folder, port, "alice", "--wait", "12") as alice,
@@ -271,7 +246,7 @@ def test_a_worker_whose_run_is_killed_and_taken_up_again_joins_it_again(folder: 
     words = [*listening(folder, port, "again"), "--workers", "0", "rounds.max=40", "stop.target_accuracy=1.0"]
     ledger = folder / "runs" / "digits" / "again" / "ledger.sqlite"
     with worker(folder, port) as alice:
-        with subprocess.Popen([sys.executable, "-m", "scenarios.cli.main", *words], stdout=subprocess.DEVNULL) as run:
+        with subprocess.Popen(fedbr(*words), stdout=subprocess.DEVNULL) as run:
             deadline = time.monotonic() + 60
             while not (ledger.exists() and has_rounds(ledger)):
                 assert time.monotonic() < deadline
@@ -307,7 +282,6 @@ def test_what_a_run_on_another_machine_says_does_not_reach_the_terminal_as_contr
         say(messages.Welcome(job(device="\x1b]0;a title\x07")), messages.NO_RUN)
         router.recv_multipart()  # its refusal
         say(messages.Shutdown(), "run-1")
-
         assert ended(alice) == (
             3,
             [
@@ -363,7 +337,8 @@ def test_the_command_keys_makes_a_pair_once(tmp_path: Path, capsys: pytest.Captu
 
 
 def job(**other: object) -> Job:
-    plain: dict[str, object] = {"objective": HALF, "data_sha256": "", "device": "cpu"}
+    half = ComponentConfig("edge.training.client_update:ClientUpdate")
+    plain: dict[str, object] = {"objective": half, "data_sha256": "", "device": "cpu"}
     fields = plain | other
     data = DataConfig("digits", root="/nowhere", download=False)
     return Job("run-1", 0, cache="/nowhere", model=ModelConfig("digits-cnn"), data=data, train=TrainConfig(), **fields)  # type: ignore[arg-type]
@@ -382,7 +357,7 @@ def test_a_remote_worker_on_another_type_of_device_does_not_serve() -> None:
 
 
 def test_a_remote_worker_whose_libraries_would_give_other_last_bits_does_not_serve() -> None:
-    run = job(objective=HALF, device="cpu", fingerprint=fingerprint("cpu") | {"torch": "2.0.1"})
+    run = job(device="cpu", fingerprint=fingerprint("cpu") | {"torch": "2.0.1"})
     why = (
         f"not bit-identical to the run's machine: torch {version('torch')} instead of 2.0.1; "
         "fedbr run --any-machine allows it"

@@ -8,7 +8,6 @@ import os
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -21,16 +20,13 @@ from scenarios.config.load import load
 from scenarios.config.toml_writer import toml_text
 from scenarios.host import run_lock
 from tests.ledgers import virtual_rows
+from tests.scenarios.runs import fedbr
 
 DIGITS = ("run", "digits", "rounds.max=8", "stop.target_accuracy=1.0", "train.local_epochs=1", "--workers", "2")
 
 
 CHANGE = f"torch {version('torch')} instead of 2.0.1"
 MACHINE_CHANGED = "SELECT detail FROM host_events WHERE kind = 'machine_changed'"
-
-
-def fedbr(*words: str) -> list[str]:
-    return [sys.executable, "-m", "scenarios.cli.main", *words]
 
 
 def committed(folder: Path) -> int:
@@ -59,20 +55,16 @@ def moved(folder: Path) -> None:
     (folder / "environment.json").write_text(json.dumps(known))
 
 
-@pytest.mark.parametrize("overrides", [("method=fedbr",), ("method=fedprox", "rounds.policy=fedbuff")])
-def test_a_killed_run_goes_on_as_if_nothing_had_happened(
-    overrides: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    overrides = ("method=fedprox", "rounds.policy=fedbuff")
     assert run_command([*DIGITS, *overrides, "--out", str(tmp_path), "--run-id", "whole", "--json"]) == 0
     whole = json.loads(capsys.readouterr().out)
     folder = killed(tmp_path, "cut", 3, *overrides)
     moved(folder)
-
     assert run_command([*DIGITS, *overrides, "--out", str(tmp_path), "--run-id", "cut"]) == 2
     assert f"holds an unfinished run; to go on with it: fedbr resume {folder}" in capsys.readouterr().err
     assert run_command(["resume", str(folder), "--workers", "1", "--json"]) == 0
     resumed = json.loads(capsys.readouterr().out)
-
     assert resumed["rounds"] == whole["rounds"] == 8
     different = {key for key in whole if whole[key] != resumed[key]}
     assert different == {"run_dir", "wall_seconds"}
@@ -97,7 +89,6 @@ def test_a_run_that_has_ended_says_so_again_whenever_it_is_resumed(
     page = folder / "report.html"
     ledger = (folder / "ledger.sqlite").read_bytes()
     monkeypatch.setattr("coordinator.workers.launcher.WorkerLauncher.__enter__", started_nothing)
-
     page.write_text("mine")
     assert run_command(["resume", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {**summary, "run_dir": str(folder)}
@@ -111,7 +102,6 @@ def test_a_run_that_has_ended_says_so_again_whenever_it_is_resumed(
     assert run_command(["resume", str(folder)]) == 0
     assert page.read_text() == drawn
     assert (folder / "ledger.sqlite").read_bytes() == ledger
-
     with run_lock(folder):
         assert run_command(["resume", str(folder)]) == 2
     assert "another process is at work on this run" in capsys.readouterr().err
@@ -136,31 +126,6 @@ def test_a_run_that_ended_before_its_first_round_has_ended_too(
     assert json.loads(capsys.readouterr().out) == summary
 
 
-def test_a_run_that_was_killed_before_its_first_round_begins_anew(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = killed(tmp_path, "early", 0)
-    assert committed(folder) == 0
-    assert run_command(["resume", str(folder), "--workers", "1", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["rounds"] == 8
-
-
-def test_a_folder_has_one_run_at_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    process = subprocess.Popen(fedbr(*DIGITS, "--out", str(tmp_path), "--run-id", "busy", "rounds.max=1000", "--quiet"))
-    try:
-        limit = time.monotonic() + 120
-        while not committed(tmp_path / "digits" / "busy"):
-            assert time.monotonic() < limit
-            time.sleep(0.01)
-        assert run_command(["resume", str(tmp_path / "digits" / "busy")]) == 2
-        assert "another process is at work on this run" in capsys.readouterr().err
-    finally:
-        process.send_signal(signal.SIGINT)
-        assert process.wait() == 4
-    # Whoever stopped it may go on with it.
-    assert committed(tmp_path / "digits" / "busy") >= 1
-
-
 def test_verify_names_the_first_round_that_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command([*DIGITS, "rounds.max=3", "--out", str(tmp_path), "--run-id", "run", "--quiet"]) == 0
     folder = tmp_path / "digits" / "run"
@@ -182,7 +147,6 @@ def test_a_ledger_that_is_none_is_named_and_left_as_it_is(tmp_path: Path, capsys
     (folder / "scenario.toml").write_text(toml_text(load("digits", []).scenario.model_dump()))
     assert run_command(["verify", str(folder)]) == 2
     assert "nothing to verify before the first round has been committed" in capsys.readouterr().err
-
     ledger = folder / "ledger.sqlite"
     ledger.write_text("no database\n" * 100)
     assert run_command(["verify", str(folder)]) == 2

@@ -1,0 +1,47 @@
+"""Small runs of the shipped scenario on digits, in this process or in one of their own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from coordinator.records.store import read
+from coordinator.workers.launcher import WorkerLauncher
+from scenarios import runner
+from scenarios.config.load import load
+from scenarios.host import Host
+
+QUICK = ("train.local_epochs=1", "stop.target_accuracy=1.0")
+
+
+def never() -> bool:
+    """Nobody asks for an end."""
+    return False
+
+
+def fedbr(*words: str) -> list[str]:
+    """A command line."""
+    return [sys.executable, "-m", "scenarios.cli.main", *words]
+
+
+def meddled(harm: str, instant: tuple[str, str, int], *words: str) -> list[str]:
+    """A command line whose process harms itself, see `tests.scenarios.meddler`."""
+    return [sys.executable, "-m", "tests.scenarios.meddler", harm, *map(str, instant), *words]
+
+
+def undisturbed(out: Path, launcher: WorkerLauncher, *overrides: str) -> Path:
+    """The folder of a run that nobody disturbs."""
+    result = runner.run(load("digits", [*QUICK, *overrides]), Host(out, 2, "cpu", "whole"), launcher, never, True)
+    return Path(result["run_dir"])
+
+
+def resumed(folder: Path, launcher: WorkerLauncher) -> dict[str, Any]:
+    """The summary of a run that has been taken up again."""
+    loaded, device = runner.open_existing(folder, "auto")
+    return runner.resume(loaded, Host(folder.parent, 2, device), folder, launcher, never)
+
+
+def committed(folder: Path) -> int:
+    """Rounds in the ledger."""
+    return int(read(folder / "ledger.sqlite", "SELECT COUNT(*) FROM rounds")[0][0])
