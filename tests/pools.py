@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,12 +25,11 @@ from edge.protocol import codec, messages
 from edge.protocol.config import ComponentConfig, DataConfig, Job, ModelConfig, ModelProfile, TrainConfig
 from edge.protocol.payload import BlockShape, Layout, Payload, Vector
 
-SITE = f"{__name__}:Site"
+SITE, TRAINER = f"{__name__}:Site", "edge.training.trainer:LocalTrainer"
 BLOCK_NBYTES = 400_000
 HANDED_OVER_NBYTES = 8_000_000
-NORMAL, KILL, KILL_ONCE, RAISE, RAISE_ONCE, SLEEP, STOP_ONCE, WRONG_CLIENT, REUSE, AWAIT, FILL, OVERFILL, SHORT_LAST = (
-    range(13)
-)
+NORMAL, KILL, KILL_ONCE, RAISE, RAISE_ONCE, SLEEP, STOP_ONCE, WRONG_CLIENT, REUSE, AWAIT = range(10)
+FILL, OVERFILL, SHORT_LAST, SHORT = range(10, 14)
 
 
 class OutOfMemoryError(RuntimeError):
@@ -42,6 +41,7 @@ class Site:
 
     REUSE: its vectors are views of one flat vector that the next task overwrites; SHORT_LAST: the last is a short one.
     AWAIT: it waits for a file, state_in.
+    SHORT: the first of its vectors lacks a number.
     FILL: there is memory for it on slot 0 alone; OVERFILL: nowhere.
     """
 
@@ -84,6 +84,8 @@ class Site:
             last = self.flat[1] if act == REUSE else self.flat[1, :2]
             return messages.Update(client, task.round, {}, {"model": {"a": Vector(self.flat[0]), "b": Vector(last)}})
         up = {key: Vector(vector.data + np.float32(client)) for key, vector in task.payload["model"].items()}
+        if act == SHORT:
+            up["a"] = Vector(up["a"].data[:-1])
         return messages.Update(client, task.round, {"pid": os.getpid()}, {"model": up})
 
     def evaluate(self, task: messages.Evaluate, state_in: str | None) -> messages.Score:
@@ -151,27 +153,26 @@ class Pools:
         self.events: list[HostEvent] = []
         self.stopped: Callable[[], bool] = lambda: False
 
-    def __call__(self, workers: int = 1, seed: int = 0, heartbeat_seconds: float = 5.0) -> AbstractContextManager[Pool]:
-        return self._open(workers, seed, heartbeat_seconds)
-
     @contextmanager
-    def _open(self, workers: int, seed: int, heartbeat_seconds: float) -> Iterator[Pool]:
-        pool = Pool(
-            job(seed),
-            workers,
-            self.launcher,
-            self.logs,
-            self.events.append,
-            lambda: self.stopped(),
-            SITE,
-            heartbeat_seconds,
-        )
+    def __call__(
+        self, workers: int = 1, asked: Job | None = None, site: str = SITE, heartbeat_seconds: float = 5.0
+    ) -> Iterator[Pool]:
+        """So many workers for a job: by default they only add."""
+        stopped, record = lambda: self.stopped(), self.events.append
+        asked = asked or job()
         try:
-            with pool:
+            with Pool(asked, workers, self.launcher, self.logs, record, stopped, site, heartbeat_seconds) as pool:
                 yield pool
         finally:
             assert [pid for pid in self.pids() if psutil.pid_exists(pid)] == []
-            assert list(self.folder.iterdir()) == []
+            assert list(self.folder.glob("fedbr-*")) == []
+
+    def kill(self) -> None:
+        """Kill all workers that have started and are not known to have died."""
+        dead = {event.worker for event in self.of("worker_died")}
+        for event in self.of("worker_started"):
+            if event.worker not in dead:
+                os.kill(int(event.detail.removeprefix("pid ")), signal.SIGKILL)
 
     def pids(self) -> list[int]:
         return [int(event.detail.removeprefix("pid ")) for event in self.of("worker_started")]

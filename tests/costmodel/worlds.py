@@ -128,9 +128,7 @@ def random_world(seed: int) -> World:
         radio_energy=str(rng.choice(["power", "rate"])),
     )
     return World(
-        fleet,
-        tuple(_random_work(rng) for _ in range(clients)),
-        tuple((rng.integers(0, 3, clients) * 1.5).tolist()),
+        fleet, tuple(_random_work(rng) for _ in range(clients)), tuple((rng.integers(0, 3, clients) * 1.5).tolist())
     )
 
 

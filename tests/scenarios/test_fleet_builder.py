@@ -71,15 +71,10 @@ def test_a_file_is_found_as_it_is_named_then_below_the_data_root_then_in_the_cac
     assert fleet_builder.find(scenario, "fleet.trace", "t.csv") == below
     write(home / "t.csv", "")
     assert fleet_builder.find(scenario, "fleet.trace", "t.csv") == Path("t.csv")
-
-
-def test_a_data_root_that_is_named_is_the_only_one(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDBR_DATA", str(home / "data"))
-    write(home / "data" / "t.csv", "")
-    scenario = load("mnist-cnn", [f"data.root={home / 'root'}"]).scenario
-
+    (home / "t.csv").unlink()
+    alone = load("mnist-cnn", [f"data.root={home / 'root'}"]).scenario  # a root that is named is the only one
     with pytest.raises(ScenarioError) as caught:
-        fleet_builder.find(scenario, "fleet.trace", "t.csv")
+        fleet_builder.find(alone, "fleet.trace", "t.csv")
     assert str(caught.value) == f"fleet.trace = 't.csv': no such file; searched t.csv, {home / 'root' / 't.csv'}"
 
 
@@ -93,14 +88,7 @@ def test_a_home_that_a_file_is_named_in_is_looked_up(home: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    "key",
-    [
-        "fleet.trace",
-        "fleet.device_file",
-        "fleet.network_file",
-        "fleet.availability.file",
-        "fleet.bandwidth.file",
-    ],
+    "key", ["fleet.trace", "fleet.device_file", "fleet.network_file", "fleet.availability.file", "fleet.bandwidth.file"]
 )
 @pytest.mark.parametrize("name", ["nowhere.csv", "folder", "x" * 300, "nul\\u0000"])
 def test_what_is_no_file_is_refused_with_the_places_where_it_was_looked_for(home: Path, key: str, name: str) -> None:
@@ -111,65 +99,38 @@ def test_what_is_no_file_is_refused_with_the_places_where_it_was_looked_for(home
     assert refusal(kind, f'{key}="{name}"').partition(": ")[2] == expected
 
 
-def test_files_that_say_something_else_are_refused(home: Path) -> None:
-    phones, series = write(home / "phones.csv", PHONES), write(home / "series.csv", SERIES)
-    assert refusal(f"fleet.trace={phones}") == (
-        f"digits: fleet.trace = '{phones}': has no columns of devices or links; it belongs to fleet.availability.file"
-    )
-    assert refusal(f"fleet.trace={series}") == (
-        f"digits: fleet.trace = '{series}': has no columns of devices or links; it belongs to fleet.bandwidth.file"
-    )
-    assert refusal("fleet.availability.kind=trace", f"fleet.availability.file={series}") == (
-        f"digits: fleet.availability.file = '{series}': has no windows of availability"
-    )
-    assert refusal("fleet.bandwidth.kind=trace", f"fleet.bandwidth.file={phones}") == (
-        f"digits: fleet.bandwidth.file = '{phones}': has no columns seconds and factor"
-    )
-
-
-def test_a_kind_that_reads_a_file_needs_one() -> None:
-    assert refusal("fleet.availability.kind=trace").endswith(
-        'fleet.availability.kind = "trace" needs fleet.availability.file'
-    )
-    assert refusal("fleet.bandwidth.kind=trace").endswith('fleet.bandwidth.kind = "trace" needs fleet.bandwidth.file')
-
-
-def test_what_is_wrong_in_a_file_is_told_with_key_line_and_column(home: Path) -> None:
-    bad = write(home / "bad.csv", CAPACITIES + "4,-1,1000\n")
-    assert refusal(f"fleet.trace={bad}") == (
-        f"digits: fleet.trace: {bad}, line 5, column computation_ms_per_sample: -1 is negative"
-    )
-
-
-def test_a_case_that_the_trace_lacks_is_refused(home: Path) -> None:
-    write(home / "cases.csv", CASES)
-    assert refusal("fleet.trace=cases.csv", "fleet.trace_case=2") == (
-        "digits: fleet.trace_case = 2: cases.csv has the cases 1, 3"
-    )
+WINDOWS, FACTORS = "fleet.availability.kind=trace", "fleet.bandwidth.kind=trace"
+TRACE, AVAILABLE, FIRST = ["fleet.trace=t"], "fleet.availability.file", "fleet.trace: client 0"
+NOTHING = "fleet.trace = 't': has no columns of devices or links; it belongs to "
+CLIENT = "client,flops_per_second,down_bits_per_second,up_bits_per_second,rtt_seconds\na,"
+APART = "client all: seconds must be 0.001 or more apart, and factors within 1e-06 and 1e+06"
 
 
 @pytest.mark.parametrize(
-    ("figures", "message"),
+    ("text", "overrides", "said"),
     [
-        ("1e-9,1e6,1e6,0", "computes at 1e-09 FLOP/s; the least is 1"),
-        ("1e9,0.5,1e6,0", "downloads at 0.52279 bit/s; the least is 1"),
-        ("1e9,1e6,1e-18,0", "uploads at 1.04558e-18 bit/s; the least is 1"),
-        ("1e9,1e6,1e6,1e9", "has round trips of 1e+09 s; the most is 3600"),
+        (PHONES, TRACE, f"{NOTHING}fleet.availability.file"),
+        (SERIES, TRACE, f"{NOTHING}fleet.bandwidth.file"),
+        (SERIES, [WINDOWS, f"{AVAILABLE}=t"], f"{AVAILABLE} = 't': has no windows of availability"),
+        (PHONES, [FACTORS, "fleet.bandwidth.file=t"], "fleet.bandwidth.file = 't': has no columns seconds and factor"),
+        ("", [WINDOWS], 'fleet.availability.kind = "trace" needs fleet.availability.file'),
+        ("", [FACTORS], 'fleet.bandwidth.kind = "trace" needs fleet.bandwidth.file'),
+        (CAPACITIES + "4,-1,1000\n", TRACE, "fleet.trace: t, line 5, column computation_ms_per_sample: -1 is negative"),
+        (CASES, ["fleet.trace=t", "fleet.trace_case=2"], "fleet.trace_case = 2: t has the cases 1, 3"),
+        # Clients that would take aeons.
+        (CLIENT + "1e-9,1e6,1e6,0\n", TRACE, f"{FIRST} computes at 1e-09 FLOP/s; the least is 1"),
+        (CLIENT + "1e9,0.5,1e6,0\n", TRACE, f"{FIRST} downloads at 0.52279 bit/s; the least is 1"),
+        (CLIENT + "1e9,1e6,1e-18,0\n", TRACE, f"{FIRST} uploads at 1.04558e-18 bit/s; the least is 1"),
+        (CLIENT + "1e9,1e6,1e6,1e9\n", TRACE, f"{FIRST} has round trips of 1e+09 s; the most is 3600"),
+        *(
+            (f"seconds,factor\n{rows}", [FACTORS, "fleet.bandwidth.file=t"], f"fleet.bandwidth.file = 't': {APART}")
+            for rows in ("0,1\n1e-9,1\n", "0,1e9\n", "0,1e-9\n")
+        ),
     ],
 )
-def test_clients_that_would_take_aeons_are_refused(home: Path, figures: str, message: str) -> None:
-    columns = "client,flops_per_second,down_bits_per_second,up_bits_per_second,rtt_seconds\n"
-    write(home / "t.csv", f"{columns}a,{figures}\n")
-    assert refusal("fleet.trace=t.csv") == f"digits: fleet.trace: client 0 {message}"
-
-
-@pytest.mark.parametrize("rows", ["0,1\n1e-9,1\n", "0,1e9\n", "0,1e-9\n"])
-def test_a_series_that_changes_too_often_or_too_much_is_refused(home: Path, rows: str) -> None:
-    write(home / "t.csv", f"seconds,factor\n{rows}")
-    assert refusal("fleet.bandwidth.kind=trace", "fleet.bandwidth.file=t.csv") == (
-        "digits: fleet.bandwidth.file = 't.csv': client all: seconds must be 0.001 or more apart, and factors within "
-        "1e-06 and 1e+06"
-    )
+def test_files_that_do_not_fit_are_refused(home: Path, text: str, overrides: list[str], said: str) -> None:
+    write(home / "t", text)
+    assert refusal(*overrides) == f"digits: {said}"
 
 
 @pytest.mark.parametrize(
@@ -233,30 +194,22 @@ def test_devices_and_networks_of_own_files_take_part(home: Path) -> None:
     assert (fleet.down.tolist(), fleet.up.tolist(), fleet.rtt.tolist()) == ([2e6] * 10, [1e6] * 10, [0.25] * 10)
 
 
-def test_a_calibrated_device_of_the_cache_takes_part_once_it_is_there() -> None:
+def test_a_calibrated_device_of_the_cache_takes_part_once_it_is_there_and_after_one_of_a_device_file(
+    home: Path,
+) -> None:
     assert refusal("fleet.devices={my-board=1}").startswith("command line: fleet.devices: 'my-board': choose from")
-    write(cache_folder() / "devices" / "my-board.toml", DEVICE.format(name="my-board"))
+    calibrated = write(cache_folder() / "devices" / "my-board.toml", DEVICE.format(name="my-board"))
     assert drawn("fleet.devices={my-board=1}").device_name(0) == "my-board"
-
-
-def test_a_device_file_goes_before_a_calibrated_device_of_the_same_name(home: Path) -> None:
-    write(cache_folder() / "devices" / "board.toml", DEVICE.format(name="board"))
-    write(home / "d.toml", DEVICE.format(name="board").replace("conv = 1e9", "conv = 7e9"))
-    fleet = drawn("fleet.device_file=d.toml", "fleet.devices={board=1}")
-    assert fleet.flops_per_second[0] == 7e9
-
-
-def test_a_calibrated_device_that_is_broken_is_told_by_its_file() -> None:
-    write(cache_folder() / "devices" / "my-board.toml", "x = 1\n")
+    write(home / "d.toml", DEVICE.format(name="my-board").replace("conv = 1e9", "conv = 7e9"))
+    assert drawn("fleet.device_file=d.toml", "fleet.devices={my-board=1}").flops_per_second[0] == 7e9
+    calibrated.write_text("x = 1\n")
     assert refusal("fleet.devices={my-board=1}") == (
         "command line: fleet.devices: my-board.toml: row 'x' is not a table of keys"
     )
-
-
-@pytest.mark.parametrize("name", ["../board", "x" * 300])
-def test_a_device_cannot_be_named_by_a_path(home: Path, name: str) -> None:
     write(cache_folder() / "board.toml", DEVICE.format(name="../board"))
-    assert refusal(f'fleet.devices={{"{name}"=1}}').startswith(f"command line: fleet.devices: '{name}': choose from")
+    for path in ("../board", "x" * 300):
+        said = refusal(f'fleet.devices={{"{path}"=1}}')
+        assert said.startswith(f"command line: fleet.devices: '{path}': choose from")
 
 
 # --- when clients are there -------------------------------------------------------------------------------------------
@@ -287,10 +240,7 @@ def phones(home: Path, *overrides: str) -> list[list[tuple[float, float]]]:
 
 
 def test_a_trace_that_repeats_begins_at_the_hour_of_the_day_and_comes_again(home: Path) -> None:
-    assert phones(home) == [
-        [(1, 3), (22, 23), (25, 27), (46, 47), (49, 51)],
-        [(10, 11), (34, 35)],
-    ]
+    assert phones(home) == [[(1, 3), (22, 23), (25, 27), (46, 47), (49, 51)], [(10, 11), (34, 35)]]
     # At 2:00 the first phone is in the middle of its stay.
     assert phones(home, "fleet.availability.start_hour=2") == [
         [(0, 1), (20, 21), (23, 25), (44, 45), (47, 49)],
@@ -381,26 +331,12 @@ def test_every_key_reaches_the_fleet(override: str, found: Callable[[Fleet], Any
     assert found(drawn(override)) == expected
 
 
-def test_a_presence_once_a_day_is_as_its_keys_say() -> None:
-    exactly = [f"fleet.availability.{key}=0" for key in ("spread_hours", "jitter_hours", "sigma")]
-    fleet = drawn(
-        "fleet.availability.kind=diurnal",
-        "fleet.availability.hour=22",
-        "fleet.availability.hours=4",
-        "fleet.availability.start_hour=20",
-        *exactly,
-    )
+def test_presences_are_as_their_keys_say() -> None:
+    diurnal = ("kind=diurnal", "hour=22", "hours=4", "start_hour=20", "spread_hours=0", "jitter_hours=0", "sigma=0")
+    fleet = drawn(*(f"fleet.availability.{setting}" for setting in diurnal))
     assert intervals(fleet, 0, DAY) == intervals(fleet, 9, DAY) == [(2, 6)]
-
-
-def test_intervals_that_do_not_vary_are_as_long_as_their_medians() -> None:
-    fleet = drawn(
-        "fleet.availability.kind=renewal",
-        "fleet.availability.on=2 h",
-        "fleet.availability.off=1 h",
-        "fleet.availability.sigma=0",
-    )
-    found = intervals(fleet, 0, DAY)[1:]
+    renewal = ("kind=renewal", "on=2 h", "off=1 h", "sigma=0")
+    found = intervals(drawn(*(f"fleet.availability.{setting}" for setting in renewal)), 0, DAY)[1:]
     assert [end - begin for begin, end in found] == pytest.approx([2.0] * len(found))
     assert np.diff([begin for begin, _ in found]) == pytest.approx([3.0] * (len(found) - 1))
 
@@ -475,7 +411,6 @@ def test_a_device_that_is_too_small_is_refused_with_the_sum_and_the_others_take_
     write(home / "d.toml", DEVICE.format(name="board"))
     scenario = load("digits", HALF_SMALL).scenario
     fleet = drawn(*HALF_SMALL)
-
     out = fleet_builder.refused(scenario, fleet, described(60, 5.0), np.ones(1))
     assert out == {k: SUM for k in range(10) if fleet.device_name(k) == "board"}
     assert len(out) == 5
@@ -548,7 +483,6 @@ def test_a_file_that_cannot_be_read_is_named_before_a_run_begins(home: Path, key
     loaded = load("digits", [kind, f"{key}=/proc/self/mem"])
     with pytest.raises(ScenarioError, match=rf"^{key}: /proc/self/mem: cannot be read: Input/output error$"):
         builder.identity(loaded)
-
     (home / "long").touch()
     os.truncate(home / "long", 10**12)
     loaded = load("digits", [kind, f"{key}=long"])
@@ -571,7 +505,6 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_shipped_scenario_finds_its_traces_below_the_data_folder(recorded: Path) -> None:
     loaded = load("fedscale-trace")
     fleet = builder.fleet(loaded)
-
     assert list(fleet_builder.named_files(loaded.scenario).values()) == [
         recorded / "devices" / "fedscale_client_capacity_595.csv",
         recorded / "devices" / "availability_windows.csv",

@@ -265,39 +265,30 @@ def test_rejected_its_visit_is_paid_for_but_does_not_count(spoil: Callable[[Upda
     assert run.rows("SELECT participants, wasted_bytes FROM rounds") == [(2, spent)]
 
 
-def test_rejected_the_model_is_the_mean_of_the_others(tmp_path: Path) -> None:
-    run = spoilt(tmp_path, not_a_number, REJECT, rounds=1)
-    workers, samples = spoiling(run), run.description.samples
-    model = ended(run).model
+def test_rejected_the_model_is_the_mean_of_the_others_and_zeroed_of_these_and_the_model_that_was_sent(
+    tmp_path: Path,
+) -> None:
+    runs = [spoilt(tmp_path / faults.on_bad_update, not_a_number, faults, rounds=1) for faults in (REJECT, ZERO)]
+    rejected, zeroed = map(ended, runs)
+    assert zeroed.rows(kinds) == [(0, 0, "train"), (0, 1, "zeroed"), (0, 2, "train")]
+    assert zeroed.rows("SELECT participants, wasted_bytes FROM rounds") == [(3, 0)]
+    workers, samples = spoiling(runs[0]), runs[0].description.samples
     vectors = {k: np.concatenate([v.data for v in workers.seen[k].payload[MODEL].values()]) for k in (0, 2)}
-    mean = (vectors[0].astype(np.float64) * samples[0] + vectors[2].astype(np.float64) * samples[2]) / (
-        samples[0] + samples[2]
-    )
-    assert np.array_equal(model, mean.astype(np.float32))
-
-
-def test_zeroed_it_counts_as_the_model_that_was_sent(tmp_path: Path) -> None:
-    run = ended(spoilt(tmp_path / "zeroed", not_a_number, ZERO, rounds=1))
-    rejected = ended(spoilt(tmp_path / "rejected", not_a_number, REJECT, rounds=1))
-    assert run.rows(kinds) == [(0, 0, "train"), (0, 1, "zeroed"), (0, 2, "train")]
-    assert run.rows("SELECT participants, wasted_bytes FROM rounds") == [(3, 0)]
-    samples = run.federation.description.samples
+    total = vectors[0].astype(np.float64) * samples[0] + vectors[2].astype(np.float64) * samples[2]
+    assert np.array_equal(rejected.model, (total / (samples[0] + samples[2])).astype(np.float32))
     share = samples[BAD] / samples.sum()
-    expected = share * run.start + (1 - share) * rejected.model.astype(np.float64)
-    assert np.allclose(run.model, expected, rtol=0, atol=1e-6)
+    expected = share * zeroed.start + (1 - share) * rejected.model.astype(np.float64)
+    assert np.allclose(zeroed.model, expected, rtol=0, atol=1e-6)
 
 
-def test_an_update_that_leads_too_far_is_refused(tmp_path: Path) -> None:
+def test_an_update_that_leads_too_far_is_refused_and_whom_no_worker_can_train_is_skipped(tmp_path: Path) -> None:
     run = ended(spoilt(tmp_path / "far", far_away, UpdateChecks("reject", max_norm=50.0)))
     assert [kind for _, _, kind in run.rows(kinds)] == ["train", "refused", "train"] * 2
     assert np.isfinite(run.model).all()
+    run = ended(spoilt(tmp_path / "untrained", of_nobody, UpdateChecks(on_bad_client="skip")))
+    assert [kind for _, _, kind in run.rows(kinds)] == ["train", "failed", "train"] * 2
     with pytest.raises(RunFailed, match=r"changes the model by a norm of .*, more than faults.max_norm = 50"):
         ended(spoilt(tmp_path / "stop", far_away, UpdateChecks(max_norm=50.0)))
-
-
-def test_whom_no_worker_can_train_is_skipped(tmp_path: Path) -> None:
-    run = ended(spoilt(tmp_path, of_nobody, UpdateChecks(on_bad_client="skip")))
-    assert [kind for _, _, kind in run.rows(kinds)] == ["train", "failed", "train"] * 2
 
 
 def test_if_nobody_is_left_the_model_stays(tmp_path: Path) -> None:
@@ -306,9 +297,8 @@ def test_if_nobody_is_left_the_model_stays(tmp_path: Path) -> None:
     assert {(client, kind, count) for client, kind, count in rows} == {(0, "train", 1), (1, "refused", 0)}
 
 
-@pytest.mark.parametrize("faults", [REJECT, ZERO])
+@pytest.mark.parametrize(("method", "faults"), [("fedbr", REJECT), ("fedprox", ZERO)])
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("method", ["fedbr", "fedprox"])
 def test_in_every_policy_such_a_run_can_be_resumed(
     method: str, policy: PolicyName, faults: UpdateChecks, tmp_path: Path
 ) -> None:

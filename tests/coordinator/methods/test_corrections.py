@@ -181,16 +181,6 @@ def test_what_the_server_remembers_is_the_mean_of_what_the_clients_do(
         assert world.common != 0
 
 
-def test_those_who_stay_away_keep_what_they_had() -> None:
-    for method in ("scaffold", "feddyn"):
-        world = Quadratics(method, A, B, FIVE_STEPS, 3.0)
-        world.play([0, 1], [1, 2])
-        first, absent = world.own(0), world.own(3)
-        assert first != 0 and absent == 0
-        world.play([1, 2])
-        assert (world.own(0), world.own(3)) == (first, absent)
-
-
 # --- scaffold by hand -------------------------------------------------------------------------------------------------
 
 TWO_STEPS = TrainConfig(lr=0.5, local_steps=2)
@@ -384,12 +374,6 @@ def test_lean_scaffold_sends_less_and_ends_in_nearly_the_same_model(tmp_path: Pa
     query = "SELECT direction, SUM(nbytes) FROM transfers WHERE slot = 'control' GROUP BY direction ORDER BY direction"
     assert full.rows(query) == [("down", 16 * 5000), ("up", 16 * 5000)]
     assert lean.rows(query) == [("down", 16 * 5000)]
-
-
-def test_feddyn_sends_what_fedavg_sends(tmp_path: Path) -> None:
-    runs = [play(tmp_path / name, name, rounds=1, train=BRIEF) for name in ("fedavg", "feddyn")]
-    fedavg, feddyn = (run.rows("SELECT client, direction, slot, key, nbytes FROM transfers") for run in runs)
-    assert fedavg == feddyn
 
 
 def test_feddyns_first_round_goes_twice_as_far_as_fedavgs_where_all_take_part(tmp_path: Path) -> None:

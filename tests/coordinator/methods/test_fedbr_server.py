@@ -65,19 +65,20 @@ def rounds_with_everything(server: FedBRServer, rounds: int) -> list[int]:
     return full
 
 
-def test_the_whole_model_goes_down_every_period_plus_one_rounds() -> None:
-    assert rounds_with_everything(server(alpha=2), 9) == [0, 4, 8]
-    assert rounds_with_everything(server(alpha=2, period=1), 5) == [0, 2, 4]
-
-
-def test_the_equations_schedule_counts_the_whole_broadcast_in_the_period() -> None:
-    assert rounds_with_everything(server(alpha=2, schedule="equation"), 9) == [0, 3, 6]
-    assert rounds_with_everything(server(alpha=2, schedule="equation", period=1), 3) == [0, 1, 2]
-
-
-def test_period_0_sends_everything_in_every_round() -> None:
-    assert rounds_with_everything(server(alpha=2, period=0), 3) == [0, 1, 2]
-    assert rounds_with_everything(server(alpha=2, period=0, schedule="equation"), 3) == [0, 1, 2]
+@pytest.mark.parametrize(
+    ("options", "rounds"),
+    [
+        ({}, [0, 4, 8]),
+        ({"period": 1}, [0, 2, 4, 6, 8]),
+        # The equation's schedule counts the whole broadcast in the period.
+        ({"schedule": "equation"}, [0, 3, 6]),
+        ({"schedule": "equation", "period": 1}, list(range(9))),
+        ({"period": 0}, list(range(9))),
+        ({"period": 0, "schedule": "equation"}, list(range(9))),
+    ],
+)
+def test_the_whole_model_goes_down_every_period_plus_one_rounds(options: dict[str, Any], rounds: list[int]) -> None:
+    assert rounds_with_everything(server(alpha=2, **options), 9) == rounds
 
 
 @pytest.mark.parametrize(("alpha", "blocks"), [(1, "d"), (2, "cd"), (3, "bcd")])
@@ -180,10 +181,7 @@ def test_deviations_of_labels_by_hand() -> None:
     kl = [math.log(2), 0.25 * math.log(0.5) + 0.75 * math.log(1.5)]
     assert label_deviation(histogram, "kl") == pytest.approx(kl)
     assert label_deviation(histogram, "constant").tolist() == [1, 1]
-
-
-def test_a_client_without_examples_deviates_by_nothing() -> None:
-    for kind in ("total-variation", "l2", "kl"):
+    for kind in ("total-variation", "l2", "kl"):  # a client without examples deviates by nothing
         assert label_deviation(np.array([[4, 4], [0, 0]]), kind).tolist() == [0, 0]
 
 
@@ -281,12 +279,10 @@ def test_without_rounds_times_are_measured_by_the_longest_so_far() -> None:
     assert shares == [(1, 1), (0.5, 1), (1, 0.5), (0.5, 0)]
     # d = 1/2, the loss fell by 1.
     assert row.reward == pytest.approx(0.5 / math.exp(0.5), rel=1e-15)
-
-
-def test_times_of_nothing_are_no_share_of_anything() -> None:
-    one = server(True, alpha=2)
-    row = ended(one, begun(one, 0, 0), 0, 0.0, 0.0)
-    assert (row.compute_share, row.communication_share) == (0, 0)
+    # Times of nothing are no share of anything, and a model that did not move deviates by nothing.
+    one = server(True, alpha=2, deviation="model")
+    row = ended(one, begun(one, 0, 0), 0, 0.0, 0.0, moved=0.0)
+    assert (row.compute_share, row.communication_share, row.deviation) == (0, 0, 0)
 
 
 def test_without_rounds_models_are_measured_by_the_mean_of_all_visits_so_far() -> None:
@@ -299,11 +295,6 @@ def test_without_rounds_models_are_measured_by_the_mean_of_all_visits_so_far() -
     again.restore(one.model, one.state())
     for each in (one, again):
         assert ended(each, begun(each, 0, 0), 0, moved=6.0).deviation == pytest.approx(2)
-
-
-def test_a_model_that_did_not_move_deviates_by_nothing() -> None:
-    one = server(True, alpha=2, deviation="model")
-    assert ended(one, begun(one, 0, 0), 0, moved=0.0).deviation == 0
 
 
 @pytest.mark.parametrize("alpha", ["random", "gmbs"])

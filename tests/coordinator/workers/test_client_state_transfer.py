@@ -107,56 +107,31 @@ def test_a_score_under_what_a_client_has_kept_gets_it_too_and_brings_nothing_bac
 
 KEPT = messages.ClientState(7, AFTER)
 LONG: Payload = {"model": {"a": Vector(np.zeros(3, np.float32))}}
+OTHER: Payload = {"other": AFTER["model"]}
+LONG_SHAPES, OTHER_SHAPES = (f"{found} instead of {SHAPES}" for found in ({"model": {"a": 3}}, {"other": {"a": 2}}))
 Said = list[tuple[messages.Message, int]]
-WRONG: dict[str, tuple[Callable[[messages.Update, int], Said], str]] = {
-    "missing": (
-        lambda update, n: [(update, n)],
-        "client 7, round 5, train: the client's state did not come ahead of the update",
-    ),
-    "another client's": (
-        lambda update, n: [(replace(KEPT, client=8), n), (update, n)],
-        "state of client 8 does not answer: client 7, round 5, train",
-    ),
-    "shape": (
-        lambda update, n: [(replace(KEPT, payload=LONG), n), (update, n)],
-        "client 7, round 5, train: state of shapes {'model': {'a': 3}} instead of {'model': {'a': 2}}",
-    ),
-    "slot": (
-        lambda update, n: [(replace(KEPT, payload={"other": AFTER["model"]}), n), (update, n)],
-        "client 7, round 5, train: state of shapes {'other': {'a': 2}} instead of {'model': {'a': 2}}",
-    ),
-    "another task's": (lambda update, n: [(KEPT, n + 1), (update, n)], "task 2 is not assigned to it"),
-    "no task's": (lambda update, n: [(KEPT, 0), (update, n)], "task 0 is not assigned to it"),
-    "twice": (lambda update, n: [(KEPT, n), (KEPT, n), (update, n)], "a ClientState in place of the update of task 1"),
-    "too early": (
-        lambda update, n: [(KEPT, n), (messages.Pong(), 0), (update, n)],
-        "a Pong in place of the update of task 1",
-    ),
-    "of a failure": (
-        lambda update, n: [(KEPT, n), (messages.Error("E", ""), n)],
-        "a Error in place of the update of task 1",
-    ),
-    "too late": (
-        lambda update, n: [(update, n), (KEPT, n)],
-        "client 7, round 5, train: the client's state did not come ahead of the update",
-    ),
-    "ahead of another update": (
-        lambda update, n: [(KEPT, n), (update, n + 1)],
-        "a Update in place of the update of task 1",
-    ),
-    "of a wrong update": (
-        lambda update, n: [(KEPT, n), (replace(update, client=8), n)],
-        "a Update that does not answer: client 7, round 5, train",
-    ),
-}
+VISIT = "client 7, round 5, train"
+INSTEAD = "in place of the update of task 1"
+WRONG: list[tuple[Callable[[messages.Update, int], Said], str]] = [
+    (lambda update, n: [(update, n)], f"{VISIT}: the client's state did not come ahead of the update"),
+    (lambda update, n: [(update, n), (KEPT, n)], f"{VISIT}: the client's state did not come ahead of the update"),
+    (lambda update, n: [(replace(KEPT, client=8), n), (update, n)], f"state of client 8 does not answer: {VISIT}"),
+    (lambda update, n: [(replace(KEPT, payload=LONG), n), (update, n)], f"{VISIT}: state of shapes {LONG_SHAPES}"),
+    (lambda update, n: [(replace(KEPT, payload=OTHER), n), (update, n)], f"{VISIT}: state of shapes {OTHER_SHAPES}"),
+    (lambda update, n: [(KEPT, n + 1), (update, n)], "task 2 is not assigned to it"),
+    (lambda update, n: [(KEPT, 0), (update, n)], "task 0 is not assigned to it"),
+    (lambda update, n: [(KEPT, n), (KEPT, n), (update, n)], f"a ClientState {INSTEAD}"),
+    (lambda update, n: [(KEPT, n), (messages.Pong(), 0), (update, n)], f"a Pong {INSTEAD}"),
+    (lambda update, n: [(KEPT, n), (messages.Error("E", ""), n)], f"a Error {INSTEAD}"),
+    (lambda update, n: [(KEPT, n), (update, n + 1)], f"a Update {INSTEAD}"),
+    (lambda update, n: [(KEPT, n), (replace(update, client=8), n)], f"a Update that does not answer: {VISIT}"),
+]
 
 
-@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize(("said", "reason"), WRONG)
 def test_what_does_not_fit_is_refused_and_written_nowhere_and_the_visit_is_done_by_another(
-    listening: Opener, folder: Path, wrong: str
+    listening: Opener, folder: Path, said: Callable[[messages.Update, int], Said], reason: str
 ) -> None:
-    said, reason = WRONG[wrong]
-
     def act(eve: Guest, update: messages.Update, n: int) -> None:
         for message, sequence in said(update, n):
             eve.say(message, sequence)
@@ -211,8 +186,7 @@ def test_what_nobody_asked_for_is_refused(listening: Opener, folder: Path) -> No
 
     def serve() -> None:
         with Guest(host.endpoint, ALICE) as eve:
-            sequence, _ = eve.join().hear()
-            eve.say(KEPT, sequence)
+            eve.say(KEPT, eve.join().hear()[0])
             why = "state of client 7, which was not requested: client 7, round 5, train"
             assert eve.hear()[1] == messages.Shutdown(f"its message was refused: from remote-1: {why}")
         with Guest(host.endpoint, ALICE, "remote-2") as alice:
@@ -223,8 +197,7 @@ def test_what_nobody_asked_for_is_refused(listening: Opener, folder: Path) -> No
     assert files(folder) == ["before"]
 
 
-# --- remote workers that are lost, visits that are cancelled, disks that refuse
-# -----------------------------------------------
+# --- remote workers that are lost, visits that are cancelled, disks that refuse ---------------------------------------
 
 
 def test_what_a_remote_worker_brought_before_it_was_lost_does_not_count(listening: Opener, folder: Path) -> None:

@@ -16,10 +16,11 @@ from coordinator.workers.messaging import MAX_MESSAGES_PER_TURN
 from coordinator.workers.task import PoolTask, Reply
 from edge.protocol import codec, messages
 from edge.protocol.fixed_point import FixedPointSum
-from edge.protocol.payload import Payload, Vector
+from edge.protocol.payload import Payload, Vector, shapes
 from tests.edge.protocol.mutations import RUN, pack, payload
 from tests.impostors import Impostors, answer, impostors_pool
 
+KEPT = messages.ClientState(1, payload())
 UP = {"model": {"a": 3, "b": 1}}
 
 
@@ -58,54 +59,36 @@ def vectors(**arrays: NDArray[np.float64]) -> Payload:
 SHORT = vectors(a=np.zeros(2), b=np.zeros(1))
 OTHER_BLOCK = vectors(a=np.zeros(3), c=np.zeros(1))
 MISSING = vectors(a=np.zeros(3))
-WRONG: dict[str, tuple[Callable[[messages.Update, int], list[tuple[messages.Message, int]]], str]] = {
-    "shape": (
-        lambda update, n: [(replace(update, payload=SHORT), n)],
-        "client 1, round 5, train: vectors {'model': {'a': 2, 'b': 1}} instead of {'model': {'a': 3, 'b': 1}}",
+VISIT, ASKED = "client 1, round 5, train", {"model": {"a": 3, "b": 1}}
+Said = list[tuple[messages.Message, int]]
+WRONG: list[tuple[Callable[[messages.Update, int], Said], str]] = [
+    *(
+        (
+            lambda update, n, sent=sent: [(replace(update, payload=sent), n)],
+            f"{VISIT}: vectors {shapes(sent)} instead of {ASKED}",
+        )
+        for sent in (SHORT, OTHER_BLOCK, MISSING, {})
     ),
-    "block": (
-        lambda update, n: [(replace(update, payload=OTHER_BLOCK), n)],
-        "client 1, round 5, train: vectors {'model': {'a': 3, 'c': 1}} instead of {'model': {'a': 3, 'b': 1}}",
-    ),
-    "missing block": (
-        lambda update, n: [(replace(update, payload=MISSING), n)],
-        "client 1, round 5, train: vectors {'model': {'a': 3}} instead of {'model': {'a': 3, 'b': 1}}",
-    ),
-    "nothing": (
-        lambda update, n: [(replace(update, payload={}), n)],
-        "client 1, round 5, train: vectors {} instead of {'model': {'a': 3, 'b': 1}}",
-    ),
-    "client": (
-        lambda update, n: [(replace(update, client=2), n)],
-        "a Update that does not answer: client 1, round 5, train",
-    ),
-    "round": (
-        lambda update, n: [(replace(update, round=4), n)],
-        "a Update that does not answer: client 1, round 5, train",
-    ),
-    "type": (
-        lambda update, n: [(messages.Score(0, 1, 0, 0, 0.0), n)],
-        "a Score that does not answer: client 1, round 5, train",
-    ),
-    "sequence": (lambda update, n: [(update, n + 7)], "task 8 is not assigned to it"),
-    "a later task's": (lambda update, n: [(replace(update, client=2), n + 1)], "task 2 is not assigned to it"),
-    "no sequence": (lambda update, n: [(update, 0)], "task 0 is not assigned to it"),
-    "twice": (lambda update, n: [(update, n), (update, n)], "task 1 is not assigned to it"),
-    "given up": (lambda update, n: [(messages.Pong(), n)], "task 1 was given up, but nobody cancelled it"),
-    "a failure of another": (lambda update, n: [(messages.Error("E", ""), 9)], "task 9 is not assigned to it"),
-    "sums": (lambda update, n: [(messages.PartialSum(5, 1, {}), 0)], "sums that were not requested"),
-    "what its client keeps": (
-        lambda update, n: [(messages.ClientState(1, payload()), n)],
-        "a ClientState of a worker that reaches the files of the run",
-    ),
-    "downwards": (lambda update, n: [(messages.Shutdown(), n)], "a coordinator has no use for a Shutdown"),
-    "hello": (lambda update, n: [(messages.Hello(), n)], "run id (this is run-1): '' does not fit"),
-}
+    (lambda update, n: [(replace(update, client=2), n)], f"a Update that does not answer: {VISIT}"),
+    (lambda update, n: [(replace(update, round=4), n)], f"a Update that does not answer: {VISIT}"),
+    (lambda update, n: [(messages.Score(0, 1, 0, 0, 0.0), n)], f"a Score that does not answer: {VISIT}"),
+    (lambda update, n: [(update, n + 7)], "task 8 is not assigned to it"),
+    (lambda update, n: [(replace(update, client=2), n + 1)], "task 2 is not assigned to it"),
+    (lambda update, n: [(update, 0)], "task 0 is not assigned to it"),
+    (lambda update, n: [(update, n), (update, n)], "task 1 is not assigned to it"),
+    (lambda update, n: [(messages.Pong(), n)], "task 1 was given up, but nobody cancelled it"),
+    (lambda update, n: [(messages.Error("E", ""), 9)], "task 9 is not assigned to it"),
+    (lambda update, n: [(messages.PartialSum(5, 1, {}), 0)], "sums that were not requested"),
+    (lambda update, n: [(KEPT, n)], "a ClientState of a worker that reaches the files of the run"),
+    (lambda update, n: [(messages.Shutdown(), n)], "a coordinator has no use for a Shutdown"),
+    (lambda update, n: [(messages.Hello(), n)], "run id (this is run-1): '' does not fit"),
+]
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-def test_a_wrong_reply_is_refused_with_its_reason_and_its_visit_done_elsewhere(wrong: str, tmp_path: Path) -> None:
-    instead, reason = WRONG[wrong]
+@pytest.mark.parametrize(("instead", "reason"), WRONG)
+def test_a_wrong_reply_is_refused_with_its_reason_and_its_visit_done_elsewhere(
+    instead: Callable[[messages.Update, int], Said], reason: str, tmp_path: Path
+) -> None:
     heard = Heard()
     with impostors_pool(Once(instead), tmp_path) as (pool, events):
         order = pool.submit([visit(1), visit(2), visit(3)], heard)

@@ -75,22 +75,7 @@ def test_a_pool_whose_remote_workers_have_all_gone_gives_up_soon(
     )
 
 
-def test_a_remote_worker_that_cannot_serve_is_told_so_and_the_run_goes_on(listening: Opener) -> None:
-    host = listening(1)
-
-    def decline() -> None:
-        with Peer(host.endpoint, ALICE) as alice:
-            why = "data set digits: this worker's is another"
-            assert alice.decline(why) == messages.Shutdown(f"JoinError: {why}")
-
-    with meanwhile(decline):
-        host.until(lambda: host.of("worker_died"))
-    assert host.of("worker_died") == [
-        "worker 1, a remote worker, is gone: JoinError: data set digits: this worker's is another"
-    ]
-
-
-def test_a_first_remote_worker_that_is_refused_does_not_shorten_the_wait_for_another(
+def test_a_first_remote_worker_that_cannot_serve_is_told_so_and_does_not_shorten_the_wait_for_another(
     listening: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pools, "FIRST_REMOTE_WORKER_SECONDS", 1.5)
@@ -99,10 +84,11 @@ def test_a_first_remote_worker_that_is_refused_does_not_shorten_the_wait_for_ano
 
     def decline() -> None:
         with Peer(host.endpoint, ALICE) as alice:
-            alice.decline("other last bits")
+            assert alice.decline("other last bits") == messages.Shutdown("JoinError: other last bits")
 
     with meanwhile(decline), pytest.raises(PoolError) as error:
         sums(host.pool, [visit(0)])
+    assert host.of("worker_died") == ["worker 0, a remote worker, is gone: JoinError: other last bits"]
     assert str(error.value) == (
         f"no worker has been there for 1.5 s, and none has joined at {host.endpoint}; "
         "the last remote worker went: JoinError: other last bits"
@@ -131,8 +117,13 @@ def test_a_remote_worker_that_can_do_nothing_is_told_to_leave_and_its_tasks_are_
     assert len(host.of("task_failed")) == 3
 
 
-def test_an_endpoint_that_is_taken_is_named(listening: Opener, launcher: WorkerLauncher, tmp_path: Path) -> None:
+def test_the_endpoint_is_named_if_it_is_taken_and_our_own_socket_is_for_this_user_alone(
+    listening: Opener, launcher: WorkerLauncher, tmp_path: Path
+) -> None:
     host = listening(1)
+    (folder,) = Path(tempfile.gettempdir()).glob("fedbr-*")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert sorted(path.name for path in folder.iterdir()) == ["pool", "remote_workers"]
     second = Host(1, launcher, tmp_path)
     second.pool.remote_access = host.pool.remote_access
     with pytest.raises(PoolError, match=f"cannot listen on {host.endpoint}: Address already in use"), second.pool:
@@ -140,13 +131,6 @@ def test_an_endpoint_that_is_taken_is_named(listening: Opener, launcher: WorkerL
 
 
 # --- who is not -------------------------------------------------------------------------------------------------------
-
-
-def test_the_socket_of_our_own_workers_is_in_a_folder_for_this_user_alone(listening: Opener) -> None:
-    listening(1)
-    (folder,) = Path(tempfile.gettempdir()).glob("fedbr-*")
-    assert folder.stat().st_mode & 0o777 == 0o700
-    assert sorted(path.name for path in folder.iterdir()) == ["pool", "remote_workers"]
 
 
 @pytest.mark.parametrize(

@@ -28,11 +28,6 @@ def doubtful(client: int) -> PoolTask:
     return replace(visit(client), unfit=is_finite)
 
 
-def reporting(client: int) -> PoolTask:
-    """A visit that is to report the number that `Site` does."""
-    return replace(visit(client), reports=frozenset({"pid"}))
-
-
 def lie(task: messages.Message, **numbers: float) -> Update:
     return replace(answer(task), numbers=numbers)
 
@@ -45,14 +40,6 @@ def does(peer: Peer, act: Callable[[messages.Message], messages.Message], count:
         if isinstance(task, messages.Shutdown):
             return
         peer.say(act(task), sequence)
-
-
-def test_an_update_without_its_numbers_costs_its_sender_the_connection(listening: Opener) -> None:
-    host = listening(1)
-    with Peer(host.endpoint, ALICE) as alice, meanwhile(lambda: does(alice, lambda task: lie(task, loss=0.5), 1)):
-        while not host.of("worker_died"):
-            assert sums(host.pool, [reporting(n) for n in range(4)]) == {n: [n, n + 1.0] for n in range(4)}
-    assert host.of("worker_died")[0].endswith("reports ['loss'] instead of ['pid']")
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
@@ -89,12 +76,32 @@ def test_what_two_remote_workers_agree_on_is_the_trainings_fault_and_is_heard(li
     assert update.by.startswith("worker ") and ", a remote worker, key " in update.by
 
 
-def test_a_lone_remote_worker_is_asked_twice(listening: Opener) -> None:
+def test_a_lone_remote_worker_is_asked_twice_and_cannot_buy_time_by_saying_how_long_it_took(listening: Opener) -> None:
+    """The pace is what was measured here, whatever a reply says."""
     host, heard = listening(0), []
-    with Peer(host.endpoint, ALICE) as alice, meanwhile(lambda: does(alice, lambda task: lie(task, loss=math.nan), 2)):
+
+    def work() -> None:
+        alice.join()
+        for act in (lambda task: lie(task, loss=math.nan), lambda task: lie(task, loss=math.nan), answer):
+            sequence, task = alice.hear()
+            encoded = codec.encode(act(task), alice.run_id)
+            envelope = codec.Envelope(alice.name, sequence, wall_seconds=9e7).pack()
+            alice.send([envelope, encoded.header, *encoded.frames])
+
+    with Peer(host.endpoint, ALICE) as alice, meanwhile(work):
         host.pool.submit([doubtful(3)], lambda task, reply: heard.append(reply)).wait()
-    assert len(heard) == 1
-    assert len(host.of("task_failed")) == 1
+        sums(host.pool, [visit(0, flops=1e6)])
+    assert len(heard) == len(host.of("task_failed")) == 1
+    assert host.pool._scheduler._seconds < 60.0
+
+
+def test_an_update_without_its_numbers_costs_its_sender_the_connection(listening: Opener) -> None:
+    host = listening(1)
+    asked = [replace(visit(n), reports=frozenset({"pid"})) for n in range(4)]
+    with Peer(host.endpoint, ALICE) as alice, meanwhile(lambda: does(alice, lambda task: lie(task, loss=0.5), 1)):
+        while not host.of("worker_died"):
+            assert sums(host.pool, asked) == {n: [n, n + 1.0] for n in range(4)}
+    assert host.of("worker_died")[0].endswith("reports ['loss'] instead of ['pid']")
 
 
 def test_a_score_that_is_no_number_is_tried_elsewhere(listening: Opener) -> None:
@@ -217,12 +224,11 @@ def test_a_key_whose_remote_workers_were_dismissed_three_times_is_let_in_no_more
 
 def test_what_a_remote_worker_writes_is_one_line_without_control_characters(listening: Opener) -> None:
     host = listening(1)
+    error = messages.Error("ValueError", "\x1b]0;title\x07\nfedbr: all is well")
 
     def write() -> None:
         with Peer(host.endpoint, ALICE) as alice:
-            alice.join()
-            sequence, _ = alice.hear()
-            alice.say(messages.Error("ValueError", "\x1b]0;title\x07\nfedbr: all is well"), sequence)
+            does(alice, lambda task: error, 1)
 
     with meanwhile(write):
         while not host.of("task_failed"):
@@ -287,20 +293,3 @@ def test_a_term_is_many_times_what_a_task_should_take_and_at_least_two_minutes()
     assert found.term(remote_worker) == (scheduling.GETTING_READY, 600.0)
     found.ready(remote_worker)
     assert found.term(remote_worker) is None
-
-
-def test_a_remote_worker_cannot_buy_time_by_saying_how_long_it_took(listening: Opener) -> None:
-    """The pace is what was measured here, whatever a reply says."""
-    host = listening(0)
-    with Peer(host.endpoint, ALICE) as alice:
-
-        def work() -> None:
-            alice.join()
-            sequence, task = alice.hear()
-            encoded = codec.encode(answer(task), alice.run_id)
-            envelope = codec.Envelope(alice.name, sequence, wall_seconds=9e7).pack()
-            alice.send([envelope, encoded.header, *encoded.frames])
-
-        with meanwhile(work):
-            sums(host.pool, [visit(0, flops=1e6)])
-        assert host.pool._scheduler._seconds < 60.0

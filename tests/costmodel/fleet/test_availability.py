@@ -385,11 +385,7 @@ def test_several_clients_follow_one_recording() -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 25)), max_size=5),
-    st.integers(1, 40),
-    st.integers(0, 200),
-)
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 25)), max_size=5), st.integers(1, 40), st.integers(0, 200))
 def test_windows_agree_with_looking_at_every_second(row: list[tuple[int, int]], period: int, t: int) -> None:
     """The oracle marks the seconds of a period one by one."""
     seconds = {second % period for begin, length in row for second in range(begin, begin + length)}

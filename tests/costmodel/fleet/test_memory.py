@@ -14,19 +14,13 @@ ACTIVATIONS = 1_175_120
 
 def test_two_copies_and_the_gradients_and_a_batch_of_activations() -> None:
     assert training_nbytes(parameters=100, activations=7, batch=5) == 4 * (200 + 100 + 35)
-
-
-def test_resnet18_with_a_batch_of_50() -> None:
     # 3 x 44,880,528 bytes of model, 50 x 4,700,480 bytes of activations.
     assert training_nbytes(RESNET18, ACTIVATIONS, 50) == 134_641_584 + 235_024_000
-
-
-def test_without_a_batch_only_the_model_is_there() -> None:
     assert training_nbytes(RESNET18, ACTIVATIONS, 0) == 134_641_584
-
-
-def test_a_part_of_a_byte_takes_a_whole_one() -> None:
-    assert training_nbytes(parameters=0, activations=0.3, batch=1) == 2
+    assert training_nbytes(parameters=0, activations=0.3, batch=1) == 2  # a part of a byte takes a whole one
+    for activations in (-1.0, math.nan, math.inf):
+        with pytest.raises(AssertionError):
+            training_nbytes(1, activations, 1)
 
 
 def test_training_may_take_seven_tenths_of_a_device() -> None:
@@ -34,12 +28,6 @@ def test_training_may_take_seven_tenths_of_a_device() -> None:
     assert not fits(701, 1000)
     assert fits(10**15, math.inf)
     assert not fits(1, 0)
-
-
-@pytest.mark.parametrize("activations", [-1.0, math.nan, math.inf])
-def test_activations_are_a_finite_number(activations: float) -> None:
-    with pytest.raises(AssertionError):
-        training_nbytes(1, activations, 1)
 
 
 def test_the_sum_is_shown_with_its_verdict() -> None:

@@ -342,9 +342,7 @@ def test_the_710_phones_of_flash_are_ready_as_long_as_their_table_says() -> None
 def test_a_file_that_is_no_trace_costs_little(tmp_path: Path, content: bytes, nbytes: int, said: str) -> None:
     file = write(tmp_path, content * (nbytes // len(content)) if content else b"")
     os.truncate(file, nbytes)
-
     complaint, grown_mb = refusal("from costmodel.fleet.traces import read", "read(path)", file)
-
     assert complaint == said.format(file=file)
     assert grown_mb < 300
 

@@ -57,41 +57,38 @@ def _agree(one: TransferTimes, other: TransferTimes) -> None:
 # Closed forms, by hand.
 
 
-def test_four_caps_on_one_link() -> None:
+@pytest.mark.parametrize(
+    ("flows", "capacity", "finish"),
+    [
+        # One second's worth of bits at the rates below: all end together after it.
+        ([(0, 5, 5), (0, 15, 15), (0, 30, 40), (0, 30, 60)], 80, [1.0, 1.0, 1.0, 1.0]),
+        # One flow takes its bits by the lower of cap and link.
+        ([(2, 50, 10)], 80, [7.0]),
+        ([(2, 50, 10)], 5, [12.0]),
+        # 8 flows of 50 bits on 80 bit/s take as long as one after the other: 8 * 50 / 80 = 5 s.
+        ([(0, 50, 50)] * 8, 80, [5.0] * 8),
+        # 10 each until 2 s, when the first (20 bits) ends; the second then has 40 of 60 bits left, at its cap 20.
+        ([(0, 20, 20), (0, 60, 20)], 20, [2.0, 4.0]),
+        # The first sends 40 bits alone until 4 s, then 5 bit/s beside the second, which ends its 10 bits at 6 s;
+        # 100 - 40 - 10 = 50 bits are left, at 10 bit/s: 11 s.
+        ([(0, 100, 10), (4, 10, 10)], 10, [11.0, 6.0]),
+        # From 1 s on the second takes its cap 2 for 3 s: the first sends 10 + 3 * 8 = 34 by 4 s, and 16 more at 10.
+        ([(0, 50, 10), (1, 6, 2)], 10, pytest.approx([5.6, 4.0], rel=1e-12)),
+        # A link that is free again serves at the cap.
+        ([(0, 10, 10), (0, 10, 10), (7, 10, 10)], 10, [2.0, 2.0, 8.0]),
+    ],
+)
+def test_flows_on_one_link_end_as_reckoned_by_hand(flows: list[Flow], capacity: float, finish: list[float]) -> None:
+    assert _finish(flows, capacity) == finish
+
+
+def test_rates_are_fair_on_the_servers_link_and_on_those_of_sites() -> None:
     # Caps 5, 15, 40, 60 on 80: the first two fit below the level, the others share the remaining 60.
     assert _rates([5, 15, 40, 60], 80) == [5.0, 15.0, 30.0, 30.0]
-    # One second's worth of bits at those rates: all end together after it.
-    assert _finish([(0, 5, 5), (0, 15, 15), (0, 30, 40), (0, 30, 60)], 80) == [1.0, 1.0, 1.0, 1.0]
-
-
-def test_one_flow_takes_its_bits_by_the_lower_of_cap_and_link() -> None:
-    assert _finish([(2, 50, 10)], 80) == [7.0]
-    assert _finish([(2, 50, 10)], 5) == [12.0]
-
-
-def test_equal_flows_take_as_long_as_one_after_the_other() -> None:
-    # 8 flows of 50 bits on 80 bit/s: 8 * 50 / 80 = 5 s.
-    assert _finish([(0, 50, 50)] * 8, 80) == [5.0] * 8
-
-
-def test_what_one_flow_leaves_goes_to_the_others() -> None:
-    # 10 each until 2 s, when the first (20 bits) ends; the second then has 40 of 60 bits left and runs at its cap 20.
-    assert _finish([(0, 20, 20), (0, 60, 20)], 20) == [2.0, 4.0]
-
-
-def test_a_late_flow_takes_its_share_from_its_start_on() -> None:
-    # The first sends 40 bits alone until 4 s, then 5 bit/s beside the second, which ends its 10 bits at 6 s;
-    # 100 - 40 - 10 = 50 bits are left, at 10 bit/s: 11 s.
-    assert _finish([(0, 100, 10), (4, 10, 10)], 10) == [11.0, 6.0]
-
-
-def test_a_narrow_late_flow_leaves_the_rest_of_the_link() -> None:
-    # From 1 s on the second takes its cap 2 for 3 s: the first sends 10 + 3 * 8 = 34 by 4 s, and 16 more at 10: 5.6 s.
-    assert _finish([(0, 50, 10), (1, 6, 2)], 10) == pytest.approx([5.6, 4.0], rel=1e-12)
-
-
-def test_a_link_that_is_free_again_serves_at_the_cap() -> None:
-    assert _finish([(0, 10, 10), (0, 10, 10), (7, 10, 10)], 10) == [2.0, 2.0, 8.0]
+    # Two flows share the 10 of site 0; of the server's 100 the other 90 go to site 1, which could take 200.
+    assert _rates([50, 50, 70, 70], 100, [0, 0, 1, 1], [10, 200]) == [5.0, 5.0, 45.0, 45.0]
+    # Behind wide sites 90 / 3 each, and not 45 for the site of one.
+    assert _rates([50, 50, 50], 90, [0, 0, 1], [80, 80]) == [30.0, 30.0, 30.0]
 
 
 def test_nothing_to_send_ends_at_the_start_and_a_flow_that_never_starts_never_ends() -> None:
@@ -100,16 +97,6 @@ def test_nothing_to_send_ends_at_the_start_and_a_flow_that_never_starts_never_en
     assert shared.finish.tolist() == [math.inf, 5.0]
     assert shared.sent.tolist() == [0.0, 5.0]
     assert transfer_batch([], [], [], 1.0).finish.tolist() == []
-
-
-def test_a_site_that_fills_its_own_link_leaves_the_rest_to_the_others() -> None:
-    # Two flows share the 10 of site 0; of the server's 100 the other 90 go to site 1, which could take 200.
-    assert _rates([50, 50, 70, 70], 100, [0, 0, 1, 1], [10, 200]) == [5.0, 5.0, 45.0, 45.0]
-
-
-def test_flows_behind_wide_sites_share_the_server_alike_however_many_are_at_each() -> None:
-    # 90 / 3 each, and not 45 for the site of one.
-    assert _rates([50, 50, 50], 90, [0, 0, 1], [80, 80]) == [30.0, 30.0, 30.0]
 
 
 def test_a_site_is_bound_only_while_its_own_link_is_the_narrower() -> None:

@@ -36,18 +36,13 @@ def test_a_window_that_takes_longer_than_the_round_trip_has_filled_the_pipe() ->
     assert sending.part_sent(Served(1.5, W, 1.375, 0.0)) == 1.5
     assert sending.contention_seconds == 0.5
     assert sending.next_part(1.5, 8 * W) == 9 * W
-
-
-def test_what_sharing_costs_within_a_round_trip_delays_nothing() -> None:
+    # What sharing costs within a round trip delays nothing.
     sending = SlowStart(10 * W, rtt=1.0)
     sending.next_part(0.0, 8 * W)
     assert sending.part_sent(Served(0.75, W, 0.625, 0.0)) == 1.0
     assert sending.contention_seconds == 0.0
-
-
-def test_a_warm_connection_sends_at_once() -> None:
-    sending = SlowStart(10 * W, rtt=0.0)
-    assert sending.next_part(0.0, 8 * W) == 10 * W
+    # A warm connection sends at once.
+    assert SlowStart(10 * W, rtt=0.0).next_part(0.0, 8 * W) == 10 * W
 
 
 @given(

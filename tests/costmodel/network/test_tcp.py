@@ -23,15 +23,9 @@ def test_the_first_windows_leave_a_long_fat_link_idle() -> None:
     # 20 Mbit/s x 30 ms hold 600 kbit. Windows of 121.12, 242.24, 484.48 kbit take 6.056, 12.112 and 24.224 ms to send:
     # idle for 23.944 + 17.888 + 5.776 ms; the fourth window is wider than the link.
     assert slow_start_seconds(0.030, 20e6, wire_bits(5e6)) == pytest.approx(0.047608)
-
-
-def test_a_message_that_fits_into_the_first_window_waits_for_nothing() -> None:
+    # What fits into the first window waits for nothing; one bit more waits for the first acknowledgement.
     assert slow_start_seconds(0.1, 100e6, INITIAL_WINDOW_BITS) == 0.0
-    # One bit more and it must wait for the first acknowledgement.
     assert slow_start_seconds(0.1, 100e6, INITIAL_WINDOW_BITS + 1) == pytest.approx(0.1 - 121_120 / 100e6)
-
-
-def test_a_link_without_delay_has_no_slow_start() -> None:
     assert slow_start_seconds(0.0, 1e9, 1e12) == 0.0
 
 

@@ -57,18 +57,18 @@ def test_a_first_visit_connects_downloads_computes_and_uploads() -> None:
     )
 
 
-def test_a_connection_that_is_in_use_need_not_be_set_up() -> None:
+def test_what_else_a_visit_takes() -> None:
+    # A connection that is in use need not be set up; keys take two round trips more.
     assert ends(_solve(VISIT, connected())) == pytest.approx(LATER_ENDS)
-
-
-def test_keys_take_two_round_trips_more() -> None:
     curve = Links(transport=Transport("curve"))
     assert ends(_solve(VISIT, conditions(), curve)) == pytest.approx(tuple(end + 0.4 for end in FIRST_ENDS))
-
-
-def test_66_bytes_of_every_frame_are_headers() -> None:
-    # 14 480 bytes at 12 112 bit/s: 9.56 s would be theirs alone, 10 s with the headers.
+    # 66 bytes of every frame are headers: 14 480 bytes at 12 112 bit/s are 9.56 s, or 10 s with them.
     assert _solve(Work(14_480, 0, 0.0), connected()).down_end[0] == pytest.approx(10.0 + 0.1)
+    # Jitter slows steps and their overhead alike; no bytes take no time, not even a round trip.
+    assert _solve(VISIT, connected(slowdown=1.5)).computed[0] == pytest.approx(4.8)
+    assert ends(_solve(Work(0, 0, 6.0), conditions(), start=7.0)) == (7.0, 10.0, 10.0)
+    nobody = _solve([], conditions(0))
+    assert all(getattr(nobody, field.name).shape == (0,) for field in dataclasses.fields(nobody))
 
 
 def test_an_idle_connection_starts_slowly_unless_told_otherwise() -> None:
@@ -108,19 +108,6 @@ def test_an_upload_after_much_computing_starts_slowly_too() -> None:
     who = connected(up=20e6, rtt=0.03)
     timeline = _solve(dataclasses.replace(VISIT, bytes_up=1_448_000), who)
     assert timeline.up_end[0] - timeline.compute_end[0] == pytest.approx(0.6056 + 0.047608 + 0.015)
-
-
-def test_jitter_slows_steps_and_their_overhead_alike() -> None:
-    assert _solve(VISIT, connected(slowdown=1.5)).computed[0] == pytest.approx(4.8)
-
-
-def test_no_bytes_take_no_time_not_even_a_round_trip() -> None:
-    assert ends(_solve(Work(0, 0, 6.0), conditions(), start=7.0)) == (7.0, 10.0, 10.0)
-
-
-def test_an_empty_batch_is_solved() -> None:
-    timeline = _solve([], conditions(0))
-    assert all(getattr(timeline, field.name).shape == (0,) for field in dataclasses.fields(timeline))
 
 
 # Shared links.

@@ -15,26 +15,16 @@ def test_visits_become_columns_in_their_order() -> None:
     assert len(Works.of([])) == 0
 
 
-def test_plain_training_costs_one_step_per_example() -> None:
+def test_compute_of_eq_2_and_traffic_of_eq_3() -> None:
     assert nominal_flops(alpha=0, blocks=6, samples=100, flops_per_sample=3.0) == 300.0
-
-
-def test_each_hybrid_path_adds_to_the_compute_of_eq_2() -> None:
     # alpha = 3, M = 6: 1 + 3 * 4 / 12 = 2.
     assert nominal_flops(alpha=3, blocks=6, samples=100, flops_per_sample=3.0) == 600.0
-
-
-def test_traffic_of_eq_3() -> None:
     # tau = 4, alpha = 3, M = 6: 1 + 1/4 + 3/4 * 1/2 = 1.625.
     assert nominal_bytes(alpha=3, blocks=6, tau=4, model_nbytes=1000) == 1625.0
     # tau = 3, alpha = 2, M = 6: 1 + 1/3 + 2/3 * 1/3 = 14/9.
     assert nominal_bytes(alpha=2, blocks=6, tau=3, model_nbytes=1000) == pytest.approx(1555.5556)
-
-
-@pytest.mark.parametrize("tau", [0, 1])
-def test_a_full_model_each_way_costs_what_every_other_method_pays(tau: int) -> None:
-    assert nominal_bytes(alpha=3, blocks=6, tau=tau, model_nbytes=1000) == 2000.0
-    assert nominal_bytes_plain(1000) == 2000.0
+    for tau in (0, 1):  # a full model each way costs what every other method pays
+        assert nominal_bytes(alpha=3, blocks=6, tau=tau, model_nbytes=1000) == nominal_bytes_plain(1000) == 2000.0
 
 
 def test_alpha_is_less_than_the_number_of_blocks() -> None:

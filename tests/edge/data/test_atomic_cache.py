@@ -77,7 +77,6 @@ def test_two_that_begin_together_on_an_empty_cache_build_everything_once(tmp_pat
     for one in both:
         one.go()
     first, second = (one.said() for one in both)
-
     assert first == second
     assert len(first) == 65
     assert log(tmp_path) == ["flops_per_example", "read", "partition_data"]
@@ -95,7 +94,6 @@ def test_one_that_is_killed_while_it_builds_neither_blocks_the_other_nor_leaves_
     other.go()
     slow.process.kill()
     slow.said()
-
     assert len(other.said()) == 65
     assert log(tmp_path) == ["flops_per_example", "read", "read", "partition_data"]
     assert hidden(tmp_path) == []
@@ -107,7 +105,6 @@ def test_a_partition_and_a_text_that_cannot_be_kept_are_made_each_time(
     config = DataConfig("digits", clients=3, partition=PartitionConfig("dirichlet", alpha=0.5))
     data = open_data(config, tmp_path)
     (tmp_path / "shares").write_text("a file, not a folder")
-
     shares, expected = cached_partition(config, data, tmp_path), partition_data(config, data)
     assert [share.tolist() for share in shares.train] == [share.tolist() for share in expected.train]
     assert text_once(tmp_path / "shares" / "x", lambda: "made") == "made"

@@ -226,9 +226,11 @@ def test_an_index_of_the_cache_that_says_nonsense_is_made_anew(tmp_path: Path) -
     config = DataConfig("mnist", root=str(write_parquet(tmp_path)))
     before = open_data(config, tmp_path / "cache")
     (index,) = (tmp_path / "cache/data/v1/index").iterdir()
+    key = index.read_text()
     for nonsense in (b"", b"..", b"\xff\0", b"mnist-gone"):
         index.write_bytes(nonsense)
         assert open_data(config, tmp_path / "cache").sha256 == before.sha256
+        assert index.read_text() == key
 
 
 # --- files of the makers ----------------------------------------------------------------------------------------------
@@ -294,9 +296,7 @@ def test_a_member_whose_header_lies_about_its_length_is_not_unpacked_either(tmp_
         archive.writestr(name, bytes(300_000_000))
         archive.getinfo(name).file_size = 100
     imports = "from edge.data.tinyimagenet import read; from edge.data.registry import DATASETS"
-
     complaint, grown_mb = peak.refusal(imports, "read(DATASETS['tinyimagenet'], [path])", file)
-
     assert file.stat().st_size < 400_000
     assert complaint == (
         f"{file}: not Tiny-ImageNet's archive, or damaged: Bad CRC-32 for file {name!r}"
@@ -378,6 +378,5 @@ def test_the_command_ends_with_2_and_one_line(tmp_path: Path, damage: str) -> No
     command = [sys.executable, "-m", "scenarios.cli.main", *words]
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-
     assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"fedbr: digits: {said}\n")
     assert list((tmp_path / "cache").rglob("*.npy")) == []

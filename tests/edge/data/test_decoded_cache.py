@@ -122,16 +122,6 @@ def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
     assert not half.parent.exists()
 
 
-def test_an_index_that_has_lost_its_key_is_made_anew(tmp_path: Path) -> None:
-    decoded = open_data(DataConfig("digits"), tmp_path)
-    (index,) = (tmp_path / "data/v1/index").iterdir()
-    key = index.read_text()
-    index.write_text("")
-
-    assert open_data(DataConfig("digits"), tmp_path).sha256 == decoded.sha256
-    assert index.read_text() == key
-
-
 def test_a_damaged_cache_says_what_to_remove(tmp_path: Path) -> None:
     open_data(DataConfig("digits"), tmp_path)
     (folder,) = (tmp_path / "data/v1").glob("digits-*")

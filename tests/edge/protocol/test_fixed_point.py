@@ -48,7 +48,7 @@ def test_vectors_longer_than_a_chunk_are_added_to_their_end() -> None:
     assert np.array_equal(total_of([ramp, ramp], [0.5, 0.25]).vector(), ramp * 0.75)
 
 
-def test_the_same_bits_in_any_order_and_however_it_is_grouped() -> None:
+def test_a_mean_has_the_same_bits_in_any_order_and_is_that_of_float64_within_1e_9() -> None:
     rng = np.random.default_rng(3)
     vectors = [rng.normal(0.0, 0.05, 500).astype(np.float32) for _ in range(30)]
     shares = (weights := rng.integers(1, 200, 30)) / weights.sum()
@@ -57,18 +57,11 @@ def test_the_same_bits_in_any_order_and_however_it_is_grouped() -> None:
     halves = [total_of([vectors[i] for i in half], [shares[i] for i in half]) for half in (order[:11], order[11:])]
     halves[0].merge(halves[1].total)
     assert np.array_equal(halves[0].total, whole.total)
+    mean = np.average(np.array(vectors, np.float64), axis=0, weights=weights)
+    assert np.abs(whole.total / 2.0**FRACTION_BITS - mean).max() < 1e-9
+    assert np.abs(whole.vector() - mean).max() < 1e-6
     weighted = [vector * np.float64(share) for vector, share in zip(vectors, shares, strict=True)]
     assert not np.array_equal(sum(weighted), sum(weighted[i] for i in order))  # which floating point does not give
-
-
-def test_a_mean_is_that_of_float64_within_1e_9() -> None:
-    rng = np.random.default_rng(4)
-    vectors = [rng.normal(0.0, 1.0, 1000).astype(np.float32) for _ in range(100)]
-    weights = rng.integers(1, 1000, 100)
-    total = total_of(vectors, list(weights / weights.sum()))
-    mean = np.average(np.array(vectors, np.float64), axis=0, weights=weights)
-    assert np.abs(total.total / 2.0**FRACTION_BITS - mean).max() < 1e-9
-    assert np.abs(total.vector() - mean).max() < 1e-6
 
 
 @pytest.mark.parametrize("clients", [1, 3, 7, 1000])
@@ -95,11 +88,8 @@ def test_shares_that_add_up_to_1_never_overflow(clients: int) -> None:
 )
 def test_numbers_that_cannot_be_added_up(numbers: list[float], problem: str | None) -> None:
     assert not_summable(floats(*numbers)) == problem
-
-
-def test_without_a_limit_every_finite_number_is_fit() -> None:
-    assert not_summable(floats(1e30), float("inf")) is None
-    assert not_summable(floats(float("inf")), float("inf")) == "is not finite (training diverged?)"
+    without_a_limit = not_summable(floats(*numbers), float("inf"))
+    assert without_a_limit == (problem if problem and "finite" in problem else None)
 
 
 # --- the updates of a round -------------------------------------------------------------------------------------------
@@ -189,24 +179,17 @@ def test_sums_that_do_not_follow_the_protocol_are_refused() -> None:
     assert refusal(messages.FetchPartial(5), (3, "round"), minus_one) == "collect: round: -1 does not fit"
     assert refusal(SUMS, (4, 0, 3), "<f8") == "sums: vector model/stem: (dtype('float64'), (2,)) does not fit"
     assert refusal(SUMS, (4, 1, 1), "stem").startswith("slot and key sent twice")
-    assert "16 bytes announced, but shape (1,) of <i8 has 8" in refusal(SUMS, (4, 0, 4), [(1).to_bytes(8, "big")])
+    one = (1).to_bytes(8, "big")
+    assert "16 bytes announced, but shape (1,) of <i8 has 8" in refusal(SUMS, (4, 0, 4), [one])
+    # Nor does an update bring integers.
+    integers = ["model", "head", bytes(16), "<i8", [one], (8).to_bytes(8, "big"), bytes(8)]
+    assert refusal(update(1, 1.0, 2.0), (4, 0), integers).startswith("update: vector model/head: (dtype('int64')")
 
 
-def test_an_update_does_not_bring_integers() -> None:
-    two = update(1, 1.0, 2.0)
-    header = msgpack.unpackb(codec.encode(two, RUN).header)
-    header[4][0][3:6] = ["<i8", [(1).to_bytes(8, "big")], (8).to_bytes(8, "big")]
-    with pytest.raises(messages.WireError, match=r"vector model/head: \(dtype\('int64'\), \(1,\)\)"):
-        codec.decode(msgpack.packb(header), codec.encode(two, RUN).frames, RUN)
-
-
-@pytest.mark.parametrize("share", [0.0, 1 / 3, 1.0])
-def test_a_share_rides_in_the_envelope(share: float) -> None:
-    envelope = codec.Envelope("worker-1-00ff", 9, weight=share)
-    assert codec.Envelope.parse(envelope.pack()) == envelope
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan"), float("inf"), 1])
-def test_a_share_that_is_no_part_of_a_whole_is_refused(share: float) -> None:
-    with pytest.raises(messages.WireError, match="envelope: weight"):
-        codec.Envelope.parse(codec.Envelope("worker-1-00ff", 9, weight=share).pack())
+def test_a_share_of_the_whole_rides_in_the_envelope() -> None:
+    for share in (0.0, 1 / 3, 1.0):
+        envelope = codec.Envelope("worker-1-00ff", 9, weight=share)
+        assert codec.Envelope.parse(envelope.pack()) == envelope
+    for share in (-0.1, 1.1, float("nan"), float("inf"), 1):
+        with pytest.raises(messages.WireError, match="envelope: weight"):
+            codec.Envelope.parse(codec.Envelope("worker-1-00ff", 9, weight=share).pack())

@@ -122,14 +122,16 @@ def test_the_contexts_own_memory_comes_off_the_share_once_it_is_measured(driver:
     assert gpu.measure() == "cuda:1: 1024 MiB reserved, 512 MiB context, share 0.25"
     assert driver.fractions == [("cuda:1", 0.25), ("cuda:1", 0.2)]
     assert gpu.measure() == ""
-
-
-def test_a_driver_that_tells_nothing_leaves_the_share_whole(driver: Driver) -> None:
-    driver.table = ""
+    crowded = GpuShare(job("cuda:0", workers=20))
+    crowded.update_limit(())
+    crowded.measure()
+    assert driver.fractions[-1] == ("cuda:0", 0.0)
+    # A driver that tells nothing leaves the share whole.
+    driver.table, driver.reserved = "", 0
     gpu = GpuShare(job("cuda:0", slot=1, workers=2))
     gpu.update_limit(())
     assert gpu.measure() == "cuda:0: 0 MiB reserved, share 0.50"
-    assert driver.fractions == [("cuda:0", 0.5), ("cuda:0", 0.5)]
+    assert driver.fractions[-2:] == [("cuda:0", 0.5), ("cuda:0", 0.5)]
 
 
 def test_a_share_grows_when_a_neighbour_has_left_and_is_set_only_when_it_changes(driver: Driver) -> None:
@@ -149,13 +151,6 @@ def test_a_worker_hears_before_each_task_who_has_left_and_tells_after_its_first_
         )
     assert notes == ["", "cuda:0: 0 MiB reserved, 1536 MiB context, share 0.50", ""]
     assert driver.fractions == [("cuda:0", 0.5), ("cuda:0", pytest.approx(0.35)), ("cuda:0", pytest.approx(0.85))]
-
-
-def test_a_context_beyond_the_share_leaves_no_room(driver: Driver) -> None:
-    gpu = GpuShare(job("cuda:0", workers=20))
-    gpu.update_limit(())
-    gpu.measure()
-    assert driver.fractions[-1] == ("cuda:0", 0.0)
 
 
 def test_torchs_own_error_reaches_the_coordinator_by_the_name_that_it_knows() -> None:

@@ -69,11 +69,8 @@ def replayed(folder: Path, graphs: Graphs, method: str, **how: Any) -> Run:
     ("method", "options", "kinds"),
     [
         ("fedavg", {}, 1),
-        ("fedprox", {"mu": 0.1}, 1),
-        ("fedmlb", {}, 1),
         ("fedmlb+fedprox", {"mu": 0.1, "order": "GL"}, 1),
         ("scaffold", {}, 1),
-        ("feddyn", {}, 1),
         ("fedmlb+feddyn", {"clipped": "ce+linear"}, 1),
         # All 3 pathways in the first round, which sends the whole model, and as many as chosen in the others.
         ("fedbr", {"alpha": 2}, 2),
@@ -197,10 +194,5 @@ def test_only_halves_that_promise_it_are_captured(
 ) -> None:
     net = tower()
     assert type(StepFactory(net, TrainConfig(), Graphs()).begin(visit(net), half, corrections)) is kind
-
-
-def test_without_graphs_steps_are_plain_and_their_size_is_a_number() -> None:
-    net = tower()
-    step = StepFactory(net, TrainConfig()).begin(visit(net), ClientUpdate({}), [])
-    assert isinstance(step, Sgd)
-    assert step.lr == 0.1 and isinstance(step.lr, float)
+    plain = StepFactory(net, TrainConfig()).begin(visit(net), half, corrections)
+    assert isinstance(plain, Sgd) and plain.lr == 0.1 and isinstance(plain.lr, float)

@@ -80,12 +80,6 @@ def test_the_divergence_is_the_kl_of_tempered_softmaxes() -> None:
     assert divergence(hybrid, main, temperature=3.0, kl_t2=True) == pytest.approx(9 * kl(h / 3, m / 3), rel=1e-5)
 
 
-def test_a_divergence_by_hand() -> None:
-    # (1/2, 1/2) against (3/4, 1/4): ½ ln(2/3) + ½ ln 2 = ½ ln(4/3).
-    main = torch.log(torch.tensor([[0.75, 0.25]]))
-    assert divergence(torch.zeros(1, 2), main) == pytest.approx(0.5 * np.log(4 / 3), rel=1e-6)
-
-
 @pytest.mark.parametrize("direction", ["hybrid-local", "local-hybrid", "symmetric"])
 def test_extreme_logits_give_finite_losses_and_gradients(direction: Any) -> None:
     hybrid = torch.tensor([[1e4, 0.0, -1e4], [0.0, 300.0, -300.0]], requires_grad=True)
@@ -162,16 +156,12 @@ def test_fedmlbs_gradient_with_any_pathways_in_both_orders(
     assert_same(half, net, pathways or (1, 2, 3), local_first=order == "LG")
 
 
-def test_fedmlbs_gradient_with_weights_and_temperature() -> None:
+def test_fedmlbs_options_change_the_loss_as_they_say() -> None:
+    weighted: dict[str, Any] = {"lambda1": 0.5, "lambda2": 3.0, "temperature": 2.0}
     net = tower()
-    half = fedmlb(net, lambda1=0.5, lambda2=3.0, temperature=2.0)
-    assert_same(half, net, (1, 2, 3), lambda1=0.5, lambda2=3.0, temperature=2.0)
-
-
-def test_fedmlbs_single_pathway_is_weaker_with_the_published_normaliser() -> None:
+    assert_same(fedmlb(net, **weighted), net, (1, 2, 3), **weighted)
     net = tower()
-    half = fedmlb(net, pathways=(2,), norm="all")
-    assert_same(half, net, (2,), divisor=3.0)
+    assert_same(fedmlb(net, pathways=(2,), norm="all"), net, (2,), divisor=3.0)
 
 
 def test_fedmlbs_divergence_moves_pathways_unless_they_are_detached() -> None:
@@ -274,13 +264,11 @@ def test_pathways_stay_apart_where_a_block_mixes_examples() -> None:
     assert np.allclose(sweep, each, rtol=1e-5, atol=1e-7)
     assert sweep_statistics == pytest.approx(each_statistics, rel=1e-6)
     assert calls == [(2, 8)] * 3  # the main path, and two pathways
-
-
-def test_the_frozen_model_mixes_no_examples_so_its_pathways_sweep() -> None:
+    # The frozen model mixes no examples, so its pathways sweep.
     net = with_statistics()
     half = fedmlb(net, "sweep")
     calls = heard(half.frozen)
-    half.loss(net, *batch(8))
+    half.loss(net, x, y)
     assert calls == [(1, 8), (2, 16), (3, 24)]
 
 
@@ -309,18 +297,14 @@ def test_at_the_first_step_no_pathway_diverges() -> None:
     assert factors(half, net) == [1.0, 1.0, 1.0, 1.0]
 
 
-def test_at_the_first_step_fedmlb_scales_each_block_by_the_pathways_behind_it() -> None:
+def test_at_the_first_step_each_block_is_scaled_by_the_pathways_behind_it() -> None:
     # 1 + λ1 (M − j)/(M − 1), M = 6 and 4; half of that with λ1 = ½.
     net = tower((5, 6, 6, 6, 6, 6, 3))
     assert factors(fedmlb(net), net) == [2.0, 1.8, 1.6, 1.4, 1.2, 1.0]
+    # FedBR after a full download: 1 + λ1 min(α, M − j)/α with α = 3.
+    assert factors(fedbr(net, 3), net) == [2.0, 2.0, 2.0, 1.66667, 1.33333, 1.0]
     net = tower()
     assert factors(fedmlb(net, lambda1=0.5), net) == [1.5, 1.33333, 1.16667, 1.0]
-
-
-def test_at_the_first_step_after_a_full_download_fedbr_scales_by_its_alpha_pathways() -> None:
-    # 1 + λ1 min(α, M − j)/α with M = 6, α = 3.
-    net = tower((5, 6, 6, 6, 6, 6, 3))
-    assert factors(fedbr(net, 3), net) == [2.0, 2.0, 2.0, 1.66667, 1.33333, 1.0]
 
 
 def test_the_global_model_is_the_same_bytes_after_local_training() -> None:

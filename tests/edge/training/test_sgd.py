@@ -50,27 +50,20 @@ def walk(config: TrainConfig, value: float, slope: float, steps: int) -> list[fl
     return path
 
 
-def test_plain_steps() -> None:
-    assert walk(TrainConfig(), 2.0, 4.0, 3) == [0.0, -2.0, -4.0]
-
-
-def test_weight_decay_joins_the_gradient_after_clipping() -> None:
-    # |g| = 5 is clipped to 1; then 0.1 x 2 of decay: 2 - 0.5 (1 + 0.2). The other order would give 2 - 0.5 = 1.5.
-    assert walk(TrainConfig(clip=1.0, weight_decay=0.1), 2.0, 5.0, 1) == pytest.approx([1.4], abs=1e-6)
-
-
-def test_a_gradient_below_the_bound_is_not_changed() -> None:
-    assert walk(TrainConfig(clip=10.0), 2.0, 4.0, 1) == [0.0]
-
-
-def test_momentum_sums_what_went_before() -> None:
-    # Velocities 1, 1.5, 1.75 at lr 0.5.
-    assert walk(TrainConfig(momentum=0.5), 0.0, 1.0, 3) == [-0.5, -1.25, -2.125]
-
-
-def test_nesterov_looks_one_step_ahead() -> None:
-    # Steps 1 + 0.5 x (1, 1.5, 1.75).
-    assert walk(TrainConfig(momentum=0.5, nesterov=True), 0.0, 1.0, 3) == [-0.75, -1.625, -2.5625]
+@pytest.mark.parametrize(
+    ("config", "value", "slope", "path"),
+    [
+        (TrainConfig(), 2.0, 4.0, [0.0, -2.0, -4.0]),
+        # |g| = 5 is clipped to 1; then 0.1 x 2 of decay: 2 - 0.5 (1 + 0.2). The other order would give 2 - 0.5 = 1.5.
+        (TrainConfig(clip=1.0, weight_decay=0.1), 2.0, 5.0, [1.4]),
+        (TrainConfig(clip=10.0), 2.0, 4.0, [0.0]),
+        # Velocities 1, 1.5, 1.75 at lr 0.5; with Nesterov's, steps of 1 + 0.5 x (1, 1.5, 1.75).
+        (TrainConfig(momentum=0.5), 0.0, 1.0, [-0.5, -1.25, -2.125]),
+        (TrainConfig(momentum=0.5, nesterov=True), 0.0, 1.0, [-0.75, -1.625, -2.5625]),
+    ],
+)
+def test_steps_by_hand(config: TrainConfig, value: float, slope: float, path: list[float]) -> None:
+    assert walk(config, value, slope, len(path)) == pytest.approx(path, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -94,14 +87,11 @@ def test_it_walks_as_torch_does(momentum: float, nesterov: bool, decay: float, c
     assert ours.steps == 5
 
 
-def test_corrections_are_inside_the_clipped_gradient() -> None:
+def test_corrections_are_inside_the_clipped_gradient_or_join_where_weight_decay_does() -> None:
     net = weight(0.0)
     step = Sgd(net, TrainConfig(clip=1.0), lr=0.5, corrections=[push(4.0)])
     step(lambda net, x, y: net.run(x).sum(), torch.ones(1, 1), torch.ones(1, 1))
     assert net.flat.item() == pytest.approx(-0.5, abs=1e-6)
-
-
-def test_unclipped_corrections_join_where_weight_decay_does() -> None:
     net = weight(2.0)
     step = Sgd(net, TrainConfig(clip=1.0, weight_decay=0.1), lr=0.5, corrections=[push(4.0)], unclipped=[push(3.0)])
     step(lambda net, x, y: net.run(x).sum(), torch.ones(1, 1), torch.ones(1, 1))
@@ -180,7 +170,7 @@ def test_bf16_normalises_with_statistics_of_float32() -> None:
     assert torch.allclose(y.float(), norm(x.float()), atol=0.02)
 
 
-def test_the_loss_is_float32_in_bf16() -> None:
+def test_bf16_executes_the_same_passes_and_its_loss_is_float32() -> None:
     seen = []
 
     def watched(net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
@@ -189,11 +179,8 @@ def test_the_loss_is_float32_in_bf16() -> None:
         seen.append(loss.dtype)
         return loss
 
-    Sgd(tower(), TrainConfig(precision="bf16"), lr=0.1)(watched, *batch())
-    assert seen == [torch.bfloat16, torch.float32, torch.float32]
-
-
-def test_bf16_executes_the_same_passes() -> None:
     net = tower()
     Sgd(net, TrainConfig(precision="bf16"), lr=0.1)(cross_entropy, *batch(8))
     assert net.executed.tolist() == [[8, 8, 8, 0]] + [[8, 8, 8, 8]] * 3
+    Sgd(net, TrainConfig(precision="bf16"), lr=0.1)(watched, *batch())
+    assert seen == [torch.bfloat16, torch.float32, torch.float32]
