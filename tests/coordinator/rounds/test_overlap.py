@@ -185,7 +185,7 @@ def test_replies_that_come_early_change_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("early", [0, 2, 99])
-def test_who_asks_for_an_end_on_handler_of_a_round_gets_it_after_that_round(early: int, tmp_path: Path) -> None:
+def test_who_asks_for_an_end_on_hearing_of_a_round_gets_it_after_that_round(early: int, tmp_path: Path) -> None:
     # Without a score in round 2 nothing else would ask, if all its replies had come while round 1 was scored.
     run, workers = prompt(tmp_path, early, rounds=9, eval_every=2)
 

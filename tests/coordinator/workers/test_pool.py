@@ -252,31 +252,31 @@ def test_leaving_the_pool_cancels_what_is_open(pools: Pools) -> None:
 
 
 def test_cancelling_one_order_leaves_the_others(pools: Pools, tmp_path: Path) -> None:
-    remote_access, heard = tmp_path / "remote_access", [Heard() for _ in range(3)]
+    gate, heard = tmp_path / "gate", [Heard() for _ in range(3)]
     with pools(1) as pool:
         sums(pool, [visit(0, flops=1e3)])  # how long such tasks take: the hand holds some of each of the orders below
         tasks = [
-            [visit(1, AWAIT, state_in=remote_access, flops=1.0), visit(2, flops=1.0)],
+            [visit(1, AWAIT, state_in=gate, flops=1.0), visit(2, flops=1.0)],
             [visit(client, KILL, flops=1.0) for client in range(3, 6)],
             [visit(client, flops=1.0) for client in range(6, 20)],
         ]
         orders = [pool.submit(each, hear) for each, hear in zip(tasks, heard, strict=True)]
         orders[1].cancel()
-        remote_access.touch()
+        gate.touch()
         orders[2].wait()
         assert [hear.clients for hear in heard] == [[1, 2], [], list(range(6, 20))]
     assert pools.of("worker_died") == []
 
 
 def test_replies_to_one_order_are_heard_while_another_is_waited_for(pools: Pools, tmp_path: Path) -> None:
-    remote_access, first, second = tmp_path / "remote_access", Heard(), Heard()
+    gate, first, second = tmp_path / "gate", Heard(), Heard()
 
     def heard_second(task: PoolTask, reply: Reply) -> None:
         second(task, reply)
-        remote_access.touch()
+        gate.touch()
 
     with pools(2) as pool:
-        earlier = pool.submit([visit(1), visit(2, AWAIT, state_in=remote_access)], first)
+        earlier = pool.submit([visit(1), visit(2, AWAIT, state_in=gate)], first)
         later = pool.submit([visit(3)], heard_second)
         earlier.wait()  # its last task ends only once the other order's reply was heard
         assert (sorted(first.clients), second.clients) == ([1, 2], [3])
@@ -285,30 +285,30 @@ def test_replies_to_one_order_are_heard_while_another_is_waited_for(pools: Pools
 
 
 def test_an_earlier_order_goes_first(pools: Pools, tmp_path: Path) -> None:
-    remote_access, heard = tmp_path / "remote_access", Heard()
+    gate, heard = tmp_path / "gate", Heard()
     with pools(1) as pool:
         orders = [
-            pool.submit([visit(1, AWAIT, state_in=remote_access), visit(2)], heard),
+            pool.submit([visit(1, AWAIT, state_in=gate), visit(2)], heard),
             pool.submit([visit(3), visit(4)], heard),
             pool.submit([visit(5)], heard),
         ]
-        remote_access.touch()
+        gate.touch()
         orders[-1].wait()
         assert heard.clients == [1, 2, 3, 4, 5]
 
 
-def test_what_handler_a_reply_raises_ends_its_own_order_alone(pools: Pools, tmp_path: Path) -> None:
-    remote_access, spoilt, healthy = tmp_path / "remote_access", Heard(), Heard()
+def test_what_the_handler_of_a_reply_raises_ends_its_own_order_alone(pools: Pools, tmp_path: Path) -> None:
+    gate, spoilt, healthy = tmp_path / "gate", Heard(), Heard()
 
     def spoil(task: PoolTask, reply: Reply) -> None:
         spoilt(task, reply)
         raise ZeroDivisionError(f"client {spoilt.clients}")
 
     with pools(1) as pool:
-        tasks = [visit(1, AWAIT, state_in=remote_access), visit(2), visit(3, KILL), visit(4, KILL)]
+        tasks = [visit(1, AWAIT, state_in=gate), visit(2), visit(3, KILL), visit(4, KILL)]
         order = pool.submit(tasks, spoil)
         other = pool.submit([visit(7)], healthy)
-        remote_access.touch()
+        gate.touch()
         other.wait()
         assert (spoilt.clients, healthy.replies) == ([1], [(7, [7.0, 8.0])])
         with pytest.raises(ZeroDivisionError, match=r"client \[1\]"):
@@ -349,11 +349,8 @@ def test_short_tasks_wait_in_the_worker_while_the_coordinator_is_busy(pools: Poo
 def test_a_full_hand_with_blocks_of_its_own_for_each_task_can_be_sent_and_cancelled(
     pools: Pools, tmp_path: Path
 ) -> None:
-    remote_access, dropped, heard = tmp_path / "remote_access", Heard(), Heard()
-    tasks = [
-        visit(n, AWAIT, {"model": {"a": model(n)["model"]["b"]}}, state_in=remote_access, flops=1.0)
-        for n in range(1, 201)
-    ]
+    gate, dropped, heard = tmp_path / "gate", Heard(), Heard()
+    tasks = [visit(n, AWAIT, {"model": {"a": model(n)["model"]["b"]}}, state_in=gate, flops=1.0) for n in range(1, 201)]
     with pools(1) as pool:
         sums(pool, [visit(0, flops=1e6)])
         before = pool.physical_bytes[0]
@@ -361,7 +358,7 @@ def test_a_full_hand_with_blocks_of_its_own_for_each_task_can_be_sent_and_cancel
         assert pool.physical_bytes[0] - before > MAX_PREFETCH * BLOCK_NBYTES  # the hand is as full as it may be
         order.cancel()
         later = pool.submit([visit(7)], heard)
-        remote_access.touch()
+        gate.touch()
         later.wait()
         assert (dropped.replies, heard.replies) == ([], [(7, [7.0, 8.0])])
     assert pools.of("worker_died") == []

@@ -96,7 +96,7 @@ def test_intervals_follow_each_other_without_a_gap_and_alternate(model: Callable
 
 
 @each_model
-def test_within_a_interval_every_instant_tells_the_same(model: Callable[[], Availability]) -> None:
+def test_within_an_interval_every_instant_tells_the_same(model: Callable[[], Availability]) -> None:
     asked = model()
     for available, begin, end in walk(asked, 5, 5 * DAY):
         for share in (0.0, 0.3, 0.999):
