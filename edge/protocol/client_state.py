@@ -1,4 +1,4 @@
-"""What a client keeps between its visits: one safetensors file per (client, visit), named by the coordinator.
+"""Files of client state: one safetensors file per client and visit, named by the coordinator.
 
 A file is whole or absent (`edge.protocol.files`), and neither read nor written through a link.
 """
@@ -15,13 +15,13 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from edge.protocol import files
-from edge.protocol.payload import Payload, Vector
+from edge.protocol.payload import Payload, Vector, vectors
 
 SEPARATOR = "|"
 
 
 class StateError(OSError):
-    """What a client keeps cannot be read or written here: no fault of the client's, and no other worker could.
+    """Client state cannot be read or written on this machine; no other local worker could, either.
 
     ``filename`` names the file, ``strerror`` the reason.
     """
@@ -31,13 +31,13 @@ class StateError(OSError):
 
 
 def read(path: str | None) -> Payload:
-    """The kept vectors by slot; empty for a client that has kept nothing yet. Raises `StateError`."""
-    kept: Payload = {}
+    """The vectors of a client's state by slot; empty before its first visit (None). Raises `StateError`."""
+    state: Payload = {}
     if path is not None:
         for name, numbers in _loaded(path).items():
             slot, _, key = name.partition(SEPARATOR)
-            kept.setdefault(slot, {})[key] = Vector(np.ascontiguousarray(numbers, dtype=np.float32))
-    return kept
+            state.setdefault(slot, {})[key] = Vector(np.ascontiguousarray(numbers, dtype=np.float32))
+    return state
 
 
 def _loaded(path: str) -> dict[str, NDArray[np.generic]]:
@@ -50,9 +50,9 @@ def _loaded(path: str) -> dict[str, NDArray[np.generic]]:
         raise StateError(errno.EIO, str(error), path) from error
 
 
-def write(path: str, kept: Payload) -> None:
-    """Keep these vectors under ``path``. Raises `StateError` if the disk refuses."""
-    named = {f"{slot}{SEPARATOR}{key}": v.data for slot, some in kept.items() for key, v in some.items()}
+def write(path: str, state: Payload) -> None:
+    """Write a client's state to ``path``. Raises `StateError` if the disk fails."""
+    named = {f"{slot}{SEPARATOR}{key}": vector.data for slot, key, vector in vectors(state)}
     try:
         files.write_vectors(Path(path), named, f".{os.getpid()}")  # a visit may be trained twice at the same time
     except OSError as error:

@@ -94,7 +94,7 @@ from edge.protocol.payload import ITEM_NBYTES, PASS_TYPES, Payload, Shapes, Vect
 from edge.protocol.tensor_specs import (
     FLOAT32,
     INT64,
-    MAX_KEPT_NBYTES,
+    MAX_CACHED_NBYTES,
     UNNAMED,
     Frame,
     Sizes,
@@ -233,7 +233,7 @@ def decode(
     if not isinstance(fields, dict) or fields.keys() != codecs.keys():
         raise WireError(f"{name}: fields {repr(fields)[:100]}, not {', '.join(codecs) or 'none'}")
     values = {key: codec.unpack(fields[key], f"{name}: {key}") for key, codec in codecs.items()}
-    parse = parse_tensor_specs if len(packed_entries) <= MAX_KEPT_NBYTES else parse_tensor_specs.__wrapped__
+    parse = parse_tensor_specs if len(packed_entries) <= MAX_CACHED_NBYTES else parse_tensor_specs.__wrapped__
     entries = parse(packed_entries, name)
     if held is not None and kind in (Train, Evaluate):
         expect(len(frames) == 0, f"{name}: frames beside held blocks", len(frames))

@@ -1,12 +1,12 @@
 """Exact sums of clients' updates, added up in 64-bit integers. Never torch, never a socket.
 
-Sums of floating-point numbers depend on their order; sums of integers do not. A worker adds up the updates of its own
-clients, the coordinator adds up what workers have added up, and the result is the same to the bit however many workers
-there are, in whatever order they answer, and whichever of them die and have their clients trained again elsewhere.
+Sums of floating-point numbers depend on their order; sums of integers do not. A worker adds up the updates of its
+clients, the coordinator adds up the workers' partial sums, and the result is bit-identical for any number of workers,
+any order of their answers, and after any of them dies and its clients are trained again elsewhere.
 
-A number x of a client with share w (its part of the mean, 0 < w <= 1) counts as the integer rint(x w 2^46). No sum
-overflows: with |x| < 2^15 a client adds at most w 2^61 + 1/2 in magnitude, so N clients whose shares add up to 1 add at
-most 2^61 + N/2 together, a quarter of what an int64 holds. Rounding to integers moves a mean by at most N 2^-47, which
+A number x of a client with aggregation weight w (0 < w <= 1) is added as the integer rint(x w 2^46). No sum overflows:
+with |x| < 2^15 a client adds at most w 2^61 + 1/2 in magnitude, so N clients whose weights add up to 1 add at most
+2^61 + N/2 together, a quarter of the range of an int64. Rounding to integers moves a mean by at most N 2^-47, which
 for a hundred clients is less than 1e-12; that of the products x w, to float64, is 2^-53 of each.
 """
 
@@ -25,7 +25,7 @@ FRACTION_BITS = 46
 LIMIT = 2.0**15
 """Numbers of updates must be smaller than this in magnitude."""
 CHUNK = 1 << 13
-"""Numbers that are added at a time, so that what is added stays in the processor's cache."""
+"""Numbers that are added at a time, so that intermediate results stay in the processor's cache."""
 
 
 class FixedPointSum:
@@ -34,11 +34,11 @@ class FixedPointSum:
     def __init__(self, total: NDArray[np.int64]) -> None:
         self.total = total
 
-    def add(self, vector: Floats, share: float) -> None:
-        """Count a vector ``share`` times; its numbers must not be `not_summable`."""
+    def add(self, vector: Floats, weight: float) -> None:
+        """Add a vector times ``weight``; its numbers must not be `not_summable`."""
         scaled = np.empty(min(CHUNK, vector.size))
         rounded = np.empty(scaled.size, dtype=np.int64)
-        factor = share * 2.0**FRACTION_BITS  # a power of 2: nothing is rounded here
+        factor = weight * 2.0**FRACTION_BITS  # a power of 2: nothing is rounded here
         for start in range(0, vector.size, CHUNK):
             part, total = vector[start : start + CHUNK], self.total[start : start + CHUNK]
             product, whole = scaled[: part.size], rounded[: part.size]
@@ -47,40 +47,40 @@ class FixedPointSum:
             total += whole
 
     def merge(self, total: NDArray[np.int64]) -> None:
-        """Add what was added up elsewhere."""
+        """Add another sum of the same vector."""
         self.total += total
 
     def vector(self) -> Floats:
-        """The sum as float32: a mean, if the shares add up to 1."""
+        """The sum as float32: a mean, if the weights add up to 1."""
         return (self.total * 2.0**-FRACTION_BITS).astype(np.float32)
 
 
 class FixedPointSums:
-    """What the updates of some clients in one round add up to, by slot and key."""
+    """The sum of clients' updates in one round, by slot and key."""
 
     def __init__(self, round: int) -> None:
         self.round = round
         self.clients = 0
-        """How many updates are in it"""
+        """Number of updates in it."""
         self._sums: dict[str, dict[str, FixedPointSum]] = {}
 
-    def put(self, update: Update, share: float) -> Update:
-        """Add an update up, and return what is left of it: all but its vectors.
+    def put(self, update: Update, weight: float) -> Update:
+        """Add an update, and return it without its vectors.
 
-        An update with numbers that are `not_summable` comes back whole, and nothing of it is added: whoever gets it can
-        say what is wrong with it. ValueError for vectors of other shapes than those before.
+        An update with numbers that are `not_summable` is returned whole, and not added: the coordinator checks it.
+        ValueError for vectors of other shapes than those before.
         """
         assert update.round == self.round, (update.round, self.round)
         if any(not_summable(vector.data) for _, _, vector in vectors(update.payload)):
             return update
         self._expect(f"client {update.client}, round {update.round}", shapes(update.payload))
         for slot, key, vector in vectors(update.payload):
-            self._sums[slot][key].add(vector.data, share)
+            self._sums[slot][key].add(vector.data, weight)
         self.clients += 1
         return replace(update, payload={})
 
     def merge(self, sums: PartialSum) -> None:
-        """Add what was added up elsewhere. ValueError for another round, or other shapes."""
+        """Add a partial sum. ValueError for another round, or other shapes."""
         if sums.round != self.round:
             raise ValueError(f"sums of round {sums.round} instead of {self.round}")
         self._expect(f"sums of round {sums.round}", sizes(sums.totals))
@@ -90,11 +90,11 @@ class FixedPointSums:
         self.clients += sums.clients
 
     def message(self) -> PartialSum:
-        """As a worker sends it; the arrays are these sums' own."""
-        totals = {slot: {key: one.total for key, one in named.items()} for slot, named in self._sums.items()}
+        """The partial sum as a message, with the arrays themselves."""
+        totals = {slot: {key: block.total for key, block in named.items()} for slot, named in self._sums.items()}
         return PartialSum(self.round, self.clients, totals)
 
-    def _expect(self, whose: str, wanted: Shapes) -> None:
+    def _expect(self, name: str, wanted: Shapes) -> None:
         if not self._sums:
             self._sums = {
                 slot: {key: FixedPointSum(np.zeros(size, dtype=np.int64)) for key, size in named.items()}
@@ -104,16 +104,16 @@ class FixedPointSums:
         ours = sizes(self.message().totals)
         theirs = {slot: dict(named) for slot, named in wanted.items() if named}
         if theirs != ours:
-            raise ValueError(f"{whose}: shapes {theirs} instead of {ours}")
+            raise ValueError(f"{name}: shapes {theirs} instead of {ours}")
 
 
 def sizes(totals: Totals) -> dict[str, dict[str, int]]:
-    """How many numbers each sum has."""
+    """Number of values of each sum, by slot and key."""
     return {slot: {key: total.size for key, total in named.items()} for slot, named in totals.items()}
 
 
 def not_summable(numbers: Floats, limit: float = LIMIT) -> str | None:
-    """Why these numbers cannot be added up, or None. ``limit``: inf where no integers are made of them."""
+    """Why these numbers cannot be added up, or None. ``limit``: inf if they are added as floating-point numbers."""
     if not numbers.size:
         return None
     largest = max(float(numbers.max()), -float(numbers.min()))  # both are NaN if one number is

@@ -1,4 +1,4 @@
-"""Entries: which vectors a message carries, one entry per frame, and how a frame becomes an array."""
+"""The entries of a header, one for each frame of the message, and the arrays of frames."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from edge.protocol.messages import WireError, expect, reject
 from edge.protocol.payload import VERSION_NBYTES
 
 MAX_DIMENSION = 1 << 40
-MAX_KEPT_NBYTES = 1 << 16
-"""Longer lists of entries are parsed anew each time."""
+MAX_CACHED_NBYTES = 1 << 16
+"""Longer lists of entries are not cached."""
 UNNAMED = bytes(VERSION_NBYTES)
 FLOAT32 = np.dtype(np.float32)
 INT64 = np.dtype("<i8")
 
 
 class Frame(NamedTuple):
-    """A vector that is to travel."""
+    """An array to be sent."""
 
     slot: str
     key: str
@@ -40,7 +40,7 @@ Sizes = tuple[tuple[str, str, int], ...]
 
 @dataclass(frozen=True)
 class TensorSpecs:
-    """The list of entries in a header, packed: it is the same for all messages with the same vectors."""
+    """The packed entries of a header, which all messages with the same vectors have in common."""
 
     packed: bytes = field(repr=False)
     sizes: Sizes
@@ -60,13 +60,13 @@ def pack_all(frames: Sequence[Frame], checksums: Iterable[int]) -> TensorSpecs:
 
 @lru_cache(maxsize=4096)
 def pack_tensor_spec(slot: str, key: str, version: bytes, dtype: str, shape: tuple[int, ...], checksum: int) -> bytes:
-    """One entry, packed. Kept: all clients of a round are sent the same vectors, and send vectors of the same form."""
+    """One entry, packed. Cached: all clients of a round get the same vectors, and send vectors of the same shapes."""
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     return packb([slot, key, version, dtype, [pack_int(n) for n in shape], pack_int(nbytes), pack_int(checksum)])
 
 
 class TensorSpec(NamedTuple):
-    """What a header says of one frame."""
+    """One entry: the description of a frame."""
 
     slot: str
     key: str
@@ -79,7 +79,7 @@ class TensorSpec(NamedTuple):
 
 @lru_cache(maxsize=256)
 def parse_tensor_specs(packed: bytes, name: str) -> tuple[TensorSpec, ...]:
-    """The entries of a message of this type. Kept: many updates have the same, and all visits of a round."""
+    """The entries of a message of this type. Cached: all updates of a round have the same."""
     unpacked = unpackb(packed)
     if not isinstance(unpacked, list):
         reject(f"{name}: entries", unpacked)
@@ -95,7 +95,7 @@ def parse_tensor_specs(packed: bytes, name: str) -> tuple[TensorSpec, ...]:
 
 
 def _check_kind(entry: TensorSpec, name: str) -> None:
-    """WireError if a message of this type carries no such array, or does not name it as it does."""
+    """WireError if messages of this type have no such array, or name it in another way."""
     slot, key, version, dtype, shape, _, _ = entry
     if name != "described" or slot != DESCRIPTION:
         wanted = INT64 if name == "sums" else FLOAT32
@@ -125,9 +125,9 @@ def _parse_entry(entry: object) -> TensorSpec:
 
 
 def read(entry: TensorSpec, frame: Buffer, has_checksum: bool = False) -> NDArray[Any]:
-    """The array of a frame, a view of it where it is aligned; WireError if the frame is not what was announced.
+    """The array of a frame, a view of it if it is aligned; WireError if the frame does not match its entry.
 
-    ``has_checksum``: a checksum of zero is one, and not left out.
+    ``has_checksum``: whether a checksum of zero is checked, too.
     """
     slot, key, _, dtype, shape, nbytes, checksum = entry
     got = memoryview(frame).nbytes
@@ -136,5 +136,5 @@ def read(entry: TensorSpec, frame: Buffer, has_checksum: bool = False) -> NDArra
     if (checksum or has_checksum) and zlib.crc32(frame) != checksum:
         raise WireError(f"entry {slot}/{key}: the checksum does not fit the frame")
     array = np.frombuffer(frame, dtype).reshape(shape) if got else np.empty(shape, dtype)
-    # libzmq hands out short frames as parts of its read buffer, where they may start at any byte
+    # short frames are parts of libzmq's read buffer, where they may start at any byte
     return array if array.flags.aligned else array.copy()
