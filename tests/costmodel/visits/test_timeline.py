@@ -206,6 +206,12 @@ def test_a_visit_that_is_cut_is_charged_what_it_spent(
     assert cut.waiting_joules(10.0, conditions())[0] == pytest.approx(3.9 if reached == 3 else 0.0)
 
 
+@pytest.mark.parametrize("seconds", [0.5, 1.0, 2.0])
+def test_half_of_any_computing_is_half_of_its_flops(seconds: float) -> None:
+    cut = _solve(Work(0, 0, 2.0 * seconds), conditions(), until=seconds / 2)
+    assert (cut.flops[0], cut.joules_spent[0]) == (seconds, 5.0 * seconds)
+
+
 def test_a_visit_that_would_start_after_the_cut_spends_nothing() -> None:
     cut = _solve(Work(0, 0, 6.0), conditions(), until=5.0, start=9.0)
     assert (cut.down_end[0], cut.flops[0], cut.joules_spent[0]) == (INF, 0.0, 0.0)
@@ -250,6 +256,9 @@ def test_a_rate_dependent_radio_takes_joules_by_the_bit_beside_its_base() -> Non
         (VISIT, 11.6, 3.2 + 11.6),
         (dataclasses.replace(VISIT, bytes_up=0), 11.6, 11.6),
         (dataclasses.replace(VISIT, bytes_down=0), 11.6, 11.6),
+        # A single byte wakes it.
+        (dataclasses.replace(VISIT, bytes_up=1), 11.6, 3.2 + 11.6),
+        (Work(1, 0, 6.0), 11.6, 11.6),
         # What is never woken need not fall asleep.
         (Work(0, 0, 6.0), 11.6, 0.0),
     ],
