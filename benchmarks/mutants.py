@@ -11,7 +11,8 @@ Mutants are made in temporary copies of the tree's tracked files. Each is tested
 imported the libraries, until its first failure; a mutant that takes much longer than the tests without it counts as
 killed. Survivors are printed with file and line: holes of the tests, or changes that make no difference.
 
-Exit code 1 if the tests fail without a mutant.
+All took 43 minutes with ``--jobs 1`` on two cores that did much other work. Exit code 1 if the tests fail without a
+mutant.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ MODULES = {
     "edge/data/partition.py": ("edge/data/test_partition.py",),
     "edge/protocol/codec.py": ("edge/protocol/test_codec.py",),
     "edge/protocol/fixed_point.py": ("edge/protocol/test_fixed_point.py",),
-    "edge/training/block_model.py": ("edge/training/test_block_model.py",),
+    "edge/training/block_model.py": ("edge/training/test_block_model.py", "edge/models/test_models.py"),
     "edge/training/pathways.py": ("edge/training/test_pathways.py",),
 }
 """Modules -> the tests beside them, below ``tests/``."""
