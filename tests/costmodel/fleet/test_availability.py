@@ -227,6 +227,8 @@ def test_a_run_that_starts_at_9_in_the_morning_waits_13_hours_for_22() -> None:
     model = Diurnal(22.0, 8.0, streams, start_hour=9.0)
     assert model.interval(0, 0.0) == (False, 13 * HOUR)
     assert model.interval_start(0, 0.0) == -3 * HOUR
+    # And 16 hours for 1.
+    assert Diurnal(1.0, 2.0, streams, start_hour=9.0).interval(0, 0.0) == (False, 16 * HOUR)
 
 
 def test_each_client_keeps_its_own_hour() -> None:
