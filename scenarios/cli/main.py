@@ -260,8 +260,8 @@ def doctor(
         result = checks.calibrate(name, quiet=as_json)
         emit(result, as_json, lambda: checks.show_calibration(result))
         return
-    found = checks.examine()
-    emit(found, as_json, lambda: checks.show(found))
+    result = checks.examine()
+    emit(result, as_json, lambda: checks.show(result))
 
 
 app.command()(remote.keys)

@@ -64,16 +64,16 @@ def remote_access_of(
     from coordinator.workers.sockets import RemoteAccess
     from edge.runtime.keys import read_pair, read_public
 
-    own = read_pair(keys)
+    pair = read_pair(keys)
     allowed = [read_public(Path(name.strip())).decode() for name in allow.split(",")]
-    return RemoteAccess(listen, own.public, own.secret, allowed, any_machine)
+    return RemoteAccess(listen, pair.public, pair.secret, allowed, any_machine)
 
 
 def _check_endpoint(option: str, endpoint: str) -> None:
     from scenarios.errors import ScenarioError
 
-    found = ENDPOINT.fullmatch(endpoint)
-    if found is None or not 0 < int(found[2]) <= MAX_PORT:
+    match = ENDPOINT.fullmatch(endpoint)
+    if match is None or not 0 < int(match[2]) <= MAX_PORT:
         raise ScenarioError(f"{option} {endpoint}: must be tcp://HOST:PORT")
 
 

@@ -118,8 +118,8 @@ def reproduce(
         return
     if name is None:
         raise ScenarioError(f"name a published figure: {', '.join(study.FIGURES)}; --list describes them")
-    made = study.plan(name, scale, cells, overrides or [], seeds, seed, run_id, ema)
-    _run_study(tables.study(made), out, workers, device, as_json, quiet)
+    planned = study.plan(name, scale, cells, overrides or [], seeds, seed, run_id, ema)
+    _run_study(tables.study(planned), out, workers, device, as_json, quiet)
 
 
 def replay(

@@ -1,4 +1,4 @@
-"""Tables 1 to 11 of FedMLB: which runs stand for each row and setting, and what of them the paper leaves open.
+"""Tables 1 to 11 of FedMLB: the runs for each row and setting, and the settings that the paper leaves open.
 
 Kim, Kim and Han, Multi-Level Branched Regularization for Federated Learning, ICML 2022. The printed values are in
 ``fedmlb.csv``; panels are made of them, so that a table has the cells that the paper prints and no others.
@@ -32,7 +32,7 @@ PAPER_ROUNDS = 1000
 
 @dataclass(frozen=True)
 class TablePart:
-    """What one word of a setting is at one scale."""
+    """The overrides for one word of a setting at one scale."""
 
     overrides: tuple[str, ...] = ()
     changed: str = ""
@@ -67,14 +67,14 @@ def _steps(paper: int, small: int, tiny: int) -> dict[str, TablePart]:
 
 FILES = {CIFAR: "fedmlb-cifar100", IMAGENET: "fedmlb-tinyimagenet"}
 ROUNDS = {(SMALL, CIFAR): 150, (SMALL, IMAGENET): 80, (TINY, CIFAR): 30, (TINY, IMAGENET): 30}
-"""How many stand for the paper's 1000."""
+"""Rounds in place of the paper's 1000."""
 TARGETS = {
     (SMALL, CIFAR): (0.05, 0.1),
     (SMALL, IMAGENET): (0.02, 0.04),
     (TINY, CIFAR): (0.4, 0.7),
     (TINY, IMAGENET): (0.4, 0.7),
 }
-"""What stands for a setting's lower and higher target accuracy."""
+"""Targets in place of a setting's lower and higher target accuracy."""
 PIECES: Mapping[str, Mapping[str, TablePart]] = {
     CIFAR: {
         PAPER: TablePart(),
@@ -123,7 +123,7 @@ def _words(dataset: str, setting: str) -> list[str]:
 
 
 def _setting(mine: Sequence[PaperPanel], scale: str) -> PaperSetting:
-    """What stands for the setting of these panels."""
+    """The scenario for the setting of these panels at one scale."""
     dataset, _, setting = mine[0].title.partition(", ")
     pieces = [PIECES.get(word, {}).get(scale, TablePart()) for word in _words(dataset, setting)]
     overrides = [override for piece in pieces for override in piece.overrides]
@@ -195,19 +195,19 @@ def _paths(number: int) -> PaperRow:
 
 
 def _subsets(number: int) -> PaperRow:
-    each = tuple((f"method_options.pathways={list(chosen)}",) for chosen in combinations(range(1, 6), number))
-    return PaperRow("fedmlb", (DIVIDED,), each, note=DIVIDED_NOTE if number < 5 else "")
+    subsets = tuple((f"method_options.pathways={list(chosen)}",) for chosen in combinations(range(1, 6), number))
+    return PaperRow("fedmlb", (DIVIDED,), subsets, note=DIVIDED_NOTE if number < 5 else "")
 
 
 MARKED = {f"row {row}": _paths(6 - row) for row in range(1, 6)}
 LOST = {f"row {row}": PaperRow("", note="setting unknown: the table's marks are lost") for row in range(6, 10)}
 COUNTED = {f"{number} pathway{'s' if number > 1 else ''}": _subsets(number) for number in range(1, 6)}
 WEIGHTED = {
-    f"lambda1={one} lambda2={two}": PaperRow(
-        "fedmlb", (f"method_options.lambda1={one}", f"method_options.lambda2={two}")
+    f"lambda1={first} lambda2={second}": PaperRow(
+        "fedmlb", (f"method_options.lambda1={first}", f"method_options.lambda2={second}")
     )
-    for one in range(4)
-    for two in range(4)
+    for first in range(4)
+    for second in range(4)
 }
 TEMPERED = {
     f"tau={t}": PaperRow("fedmlb", (f"method_options.temperature={t}",)) for t in ("0.75", "1", "1.5", "2", "3", "5")
@@ -252,10 +252,10 @@ TABLES: Mapping[str, tuple[str, Mapping[str, PaperRow], tuple[str, ...]]] = {
 
 
 def _figure(table: str, title: str, rows: Mapping[str, PaperRow], notes: tuple[str, ...]) -> PaperFigure:
-    made = tuple(panels(printed("fedmlb", table)))
-    keys = dict.fromkeys(panel.setting for panel in made)
+    printed_panels = tuple(panels(printed("fedmlb", table)))
+    keys = dict.fromkeys(panel.setting for panel in printed_panels)
     settings = {
-        key: {scale: _setting([panel for panel in made if panel.setting == key], scale) for scale in SCALES}
+        key: {scale: _setting([panel for panel in printed_panels if panel.setting == key], scale) for scale in SCALES}
         for key in keys
     }
     return PaperFigure(
@@ -263,7 +263,7 @@ def _figure(table: str, title: str, rows: Mapping[str, PaperRow], notes: tuple[s
         source=SOURCE,
         rows=rows,
         settings=settings,
-        panels=made,
+        panels=printed_panels,
         notes=(*notes, *NOTES),
         smoothing=Smoothing(),
         is_table=True,

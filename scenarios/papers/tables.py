@@ -110,7 +110,8 @@ def row_notes(figure: PaperFigure) -> Iterator[str]:
     """The method and overrides of each row, and what the paper leaves open."""
     for name, row in figure.rows.items():
         run = " ".join([row.method, *row.overrides])
-        each = f"the mean over {len(row.each)} of them: {', '.join(' '.join(one) for one in row.each)}"
+        runs = ", ".join(" ".join(overrides) for overrides in row.each)
+        each = f"the mean over {len(row.each)} of them: {runs}"
         yield f"{name}: {'; '.join(text for text in (run, each if len(row.each) > 1 else '', row.note) if text)}"
 
 
@@ -216,7 +217,9 @@ def _drawn(plan: ReproductionPlan, runs: Sequence[Mapping[str, Any]]) -> list[tu
     kinds = (ROUNDS,) if plan.figure.is_table else (BYTES, TIME)
     shown = "test accuracy when last evaluated" if plan.smoothing is None else plan.smoothing.text
     for group in dict.fromkeys(plan.groups.values()):
-        trails = {row: [points for each in plan.trails(runs, group, row) for points in each] for row in plan.rows}
+        trails = {
+            row: [points for of_seeds in plan.trails(runs, group, row) for points in of_seeds] for row in plan.rows
+        }
         bands = [curves.band(row, kind, each) for kind in kinds for row, each in trails.items() if each]
         budgets = {
             kind: sorted({plan.limit(panel) for panel in plan.panels if ACCURACY_AT.get(panel.measure) == kind})

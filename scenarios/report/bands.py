@@ -43,10 +43,10 @@ class Band:
 
 def band(method: str, kind: str, trails: Sequence[Trail], limit: float | None = None) -> Band:
     """The band of one method's runs, from 0 to ``limit`` or to where the shortest of them ends."""
-    each = [np.array([getattr(point, AMOUNTS[kind]) for point in points], np.float64) for points in trails]
-    end = min(float(amounts[-1]) if amounts.size else 0.0 for amounts in each)
+    totals = [np.array([getattr(point, AMOUNTS[kind]) for point in points], np.float64) for points in trails]
+    end = min(float(amounts[-1]) if amounts.size else 0.0 for amounts in totals)
     grid = np.linspace(0, end if limit is None else min(end, limit), STEPS + 1)
-    values = np.stack([_stepped(points, amounts, grid) for points, amounts in zip(trails, each, strict=True)])
+    values = np.stack([_stepped(points, amounts, grid) for points, amounts in zip(trails, totals, strict=True)])
     deviation = values.std(axis=0, ddof=1) if len(trails) > 1 else np.where(np.isnan(values[0]), np.nan, 0.0)
     return Band(method, kind, grid, values.mean(axis=0), deviation)
 
@@ -60,9 +60,14 @@ def _stepped(points: Trail, amounts: Doubles, grid: Doubles) -> Doubles:
 def write_csv(bands: Sequence[Band], path: Path) -> None:
     """One row per method, kind and amount; a mean that is not known yet is an empty cell."""
     rows = (
-        [one.method, one.kind, float(amount), *((None, None) if np.isnan(mean) else (float(mean), float(deviation)))]
-        for one in bands
-        for amount, mean, deviation in zip(one.amounts, one.mean, one.deviation, strict=True)
+        [
+            curve.method,
+            curve.kind,
+            float(amount),
+            *((None, None) if np.isnan(mean) else (float(mean), float(deviation))),
+        ]
+        for curve in bands
+        for amount, mean, deviation in zip(curve.amounts, curve.mean, curve.deviation, strict=True)
     )
     csv_files.write_csv(path, ["method", "kind", "amount", "mean", "deviation"], rows)
 
@@ -74,22 +79,22 @@ def draw(bands: Sequence[Band], budgets: Mapping[str, Sequence[float]], name: st
     from scenarios.report import plot_style
     from scenarios.report.figures import PALETTE
 
-    kinds = [kind for kind in AXES if any(one.kind == kind for one in bands)]
-    methods = dict.fromkeys(one.method for one in bands)
+    kinds = [kind for kind in AXES if any(curve.kind == kind for curve in bands)]
+    methods = dict.fromkeys(curve.method for curve in bands)
     colours = {method: PALETTE[index % len(PALETTE)] for index, method in enumerate(methods)}
     lines = {method: LINES[index // len(PALETTE) % len(LINES)] for index, method in enumerate(methods)}
     with matplotlib.rc_context(plot_style.STYLE):
         figure, panels = plot_style.panels(len(kinds), len(kinds), PANEL_PIXELS, sharey=True)
         for axes, kind in zip(panels, kinds, strict=True):
             label, units = AXES[kind]
-            shown = [one for one in bands if one.kind == kind]
-            scale, unit = plot_style.unit((one.amounts for one in shown), units) if units else (1.0, "")
-            for one in shown:
-                x, mean, deviation = one.amounts / scale, 100 * one.mean, 100 * one.deviation
-                colour, line = colours[one.method], lines[one.method]
+            shown = [curve for curve in bands if curve.kind == kind]
+            scale, unit = plot_style.unit((curve.amounts for curve in shown), units) if units else (1.0, "")
+            for curve in shown:
+                x, mean, deviation = curve.amounts / scale, 100 * curve.mean, 100 * curve.deviation
+                colour, line = colours[curve.method], lines[curve.method]
                 axes.fill_between(x, mean - deviation, mean + deviation, step="post", color=colour, alpha=0.18, lw=0)
-                axes.plot(x, mean, drawstyle="steps-post", color=colour, linestyle=line, label=one.method)
-            furthest = max(float(one.amounts[-1]) for one in shown)
+                axes.plot(x, mean, drawstyle="steps-post", color=colour, linestyle=line, label=curve.method)
+            furthest = max(float(curve.amounts[-1]) for curve in shown)
             for budget in (amount for amount in budgets.get(kind, ()) if amount <= furthest):
                 axes.axvline(budget / scale, color=plot_style.MUTED, linestyle=(0, (4, 3)), linewidth=1)
             axes.set(

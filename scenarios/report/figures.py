@@ -131,24 +131,24 @@ def to_target(runs: Sequence[RecordedRun], target: float | None) -> Figure | Non
 
 def bottlenecks(runs: Sequence[RecordedRun]) -> Figure | None:
     """Rounds and virtual time by bottleneck: one stacked bar per run."""
-    found = [(run, blame.bottlenecks(run.query)) for run in runs]
-    found = [(run, held) for run, held in found if any(each.rounds for each in held.values())]
-    if not found:
+    counts = [(run, blame.bottlenecks(run.query)) for run in runs]
+    counts = [(run, by_name) for run, by_name in counts if any(count.rounds for count in by_name.values())]
+    if not counts:
         return None
-    figure, panels = plot_style.panels(2, 2, 110 + 34 * len(found), sharey=True)
+    figure, panels = plot_style.panels(2, 2, 110 + 34 * len(counts), sharey=True)
     scale, unit = plot_style.unit(
-        (np.array([sum(each.seconds for each in held.values())]) for _, held in found), SECONDS
+        (np.array([sum(count.seconds for count in by_name.values())]) for _, by_name in counts), SECONDS
     )
-    for place, (_, held) in enumerate(found):
+    for place, (_, by_name) in enumerate(counts):
         floors = [0.0, 0.0]
-        for name, each in held.items():
-            for which, amount in enumerate((each.rounds, each.seconds / scale)):
+        for name, count in by_name.items():
+            for which, amount in enumerate((count.rounds, count.seconds / scale)):
                 panels[which].barh(place, amount, 0.56, floors[which], color=BLAMED[name], label="_" * place + name)
                 floors[which] += amount
     panels[0].set(title="Rounds by bottleneck", xlabel="rounds")
     panels[1].set(title="Virtual time by bottleneck", xlabel=f"virtual time ({unit})")
-    panels[0].set_yticks(range(len(found)), [run.label for run, _ in found])
-    panels[0].set_ylim(len(found) - 0.5, -0.5)
+    panels[0].set_yticks(range(len(counts)), [run.label for run, _ in counts])
+    panels[0].set_ylim(len(counts) - 0.5, -0.5)
     panels[0].xaxis.set_major_locator(plot_style.whole())
     for axes in panels:
         plot_style.bars(axes)
@@ -166,13 +166,13 @@ def timing(runs: Sequence[RecordedRun]) -> Figure | None:
     lengths = (np.array([row.end_s - row.start_s for row in run.rounds]) for run, _ in found)
     scale, unit = plot_style.unit(lengths, SECONDS)
     keys = ("round_start_s", "start_s", "down_end_s", "compute_end_s", "up_end_s")
-    nobody = any(row["start_s"] > row["round_start_s"] for _, rows in found for row in rows)
+    has_waits = any(row["start_s"] > row["round_start_s"] for _, rows in found for row in rows)
     for (run, rows), axes in zip(found, panels, strict=False):
         spans = np.diff([[row[key] for key in keys] for row in rows], axis=1) / scale  # (rounds, 4)
         rounds = [row["round"] for row in rows]
         names = ("waiting for clients", "download", "compute", "upload")
         layers = list(zip(names, (NOBODY, DOWN, COMPUTING, UP), spans.T, strict=True))
-        plot_style.stack(axes, rounds, layers if nobody else layers[1:])
+        plot_style.stack(axes, rounds, layers if has_waits else layers[1:])
         waits = [np.nan if row["others_wait_s"] is None else row["others_wait_s"] / scale for row in rows]
         axes.plot(
             rounds, waits, color=INK, linewidth=1.3, linestyle=(0, (4, 2)), label="mean waiting time of the others"
@@ -211,8 +211,8 @@ def staleness(runs: Sequence[RecordedRun]) -> Figure | None:
 
 def blocks(runs: Sequence[RecordedRun]) -> Figure | None:
     """Bytes of each block, down and up, with the nominal cost of 1/M of the model marked."""
-    each = [(run, [row for row in run.traffic() if row.name not in NO_BLOCKS]) for run in runs]
-    found = [(run, rows) for run, rows in each if rows]
+    traffic = [(run, [row for row in run.traffic() if row.name not in NO_BLOCKS]) for run in runs]
+    found = [(run, rows) for run, rows in traffic if rows]
     if not found:
         return None
     columns = min(2, len(found))
@@ -239,10 +239,10 @@ def blocks(runs: Sequence[RecordedRun]) -> Figure | None:
 
 def partition(runs: Sequence[RecordedRun]) -> Figure | None:
     """Training examples per client and class as a heat map of the first `MAX_CLIENTS` clients."""
-    found = next((run.histogram for run in runs if run.histogram), None)
-    if found is None:
+    histogram = next((run.histogram for run in runs if run.histogram), None)
+    if histogram is None:
         return None
-    counts = np.array(found[:MAX_CLIENTS], float).T  # (classes, clients)
+    counts = np.array(histogram[:MAX_CLIENTS], float).T  # (classes, clients)
     figure, (axes,) = plot_style.panels(1, 1, min(560, 130 + 20 * len(counts)))
     image = axes.imshow(counts, cmap="YlGnBu", aspect="auto", interpolation="none", vmin=0)
     axes.grid(False)

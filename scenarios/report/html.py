@@ -121,8 +121,8 @@ def _sections(opened: Sequence[RecordedRun], comparison: Mapping[str, Any]) -> d
 
 def _kinds(runs: Sequence[RecordedRun]) -> list[str]:
     """Kinds of visit to show; those of invalid updates only if there are any."""
-    found = {kind for run in runs for kind, count in bottlenecks.visits(run.query).items() if count}
-    return [kind for kind in bottlenecks.KINDS if kind not in FAULTY or kind in found]
+    used = {kind for run in runs for kind, count in bottlenecks.visits(run.query).items() if count}
+    return [kind for kind in bottlenecks.KINDS if kind not in FAULTY or kind in used]
 
 
 def percent(share: float) -> str:

@@ -167,15 +167,15 @@ def find(folder: Path) -> tuple[list[Path], Mapping[str, Any] | None]:
 
     A compare folder that was moved is searched for its runs by their folders' names.
     """
-    found = folder / "compare.json"
-    if not found.exists():
+    file = folder / "compare.json"
+    if not file.exists():
         return [folder], None
     try:
-        comparison = json.loads(found.read_text(encoding="utf-8"))
+        comparison = json.loads(file.read_text(encoding="utf-8"))
         named = [Path(run["run_dir"]) for run in comparison["runs"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ReportError(
-            f"{found} does not name the runs that were compared: {error!r}; make the comparison again with --run-id "
+            f"{file} does not name the runs that were compared: {error!r}; make the comparison again with --run-id "
             f"{folder.resolve().name}, or name the folder of one of its runs"
         ) from error
     return [run if run.is_dir() else folder / run.name for run in named], comparison

@@ -119,12 +119,12 @@ def _print_data(console: Console, run: Summary) -> None:
 def _print_runs(console: Console, runs: Sequence[Summary], comparison: Mapping[str, Any]) -> None:
     """Print a column per method, a few per table, so that no line is wider than a terminal."""
     for first in range(0, len(runs), RUNS_PER_TABLE):
-        some = runs[first : first + RUNS_PER_TABLE]
+        group = runs[first : first + RUNS_PER_TABLE]
         table = Table(show_edge=False, header_style="bold", pad_edge=False)
         table.add_column("method", no_wrap=True)
-        for run in some:
+        for run in group:
             table.add_column(str(run["method"]), justify="right")
-        for name, cells in run_rows(some, comparison):
+        for name, cells in run_rows(group, comparison):
             table.add_row(name, *cells)
         console.print()
         console.print(table)

@@ -138,18 +138,18 @@ def calibrate(name: str = THIS_HOST, quick: bool = False, quiet: bool = False) -
         print(f"fedbr: {QUICK_NOTICE if quick else NOTICE}", file=sys.stderr, flush=True)
     with _terminated_as_interrupted():
         measured = _measure(quick)
-    made = profile(measured, devices()[LIKE])
+    device = profile(measured, devices()[LIKE])
     result = {
         "device": name,
         "file": str(path),
-        "step_seconds": made["step_seconds"],
-        "flops_per_second": made["flops_per_second"],
+        "step_seconds": device["step_seconds"],
+        "flops_per_second": device["flops_per_second"],
         "measurements": measured["measurements"],
         "worst_error": _worst_error(measured, own_width=True),
         "worst_error_other_widths": _worst_error(measured, own_width=False),
     }
     try:
-        write_text(path, calibration.comments(result["measurements"]) + toml_text({name: made}))
+        write_text(path, calibration.comments(result["measurements"]) + toml_text({name: device}))
     except OSError as error:
         raise ScenarioError(f"cannot write {path}: {error.strerror}") from None
     return result

@@ -104,6 +104,8 @@ def _server(method: Method) -> ServerStrategy:
         histogram=np.zeros((1, CLASSES), np.int64),
     )
     parts = [
-        one.server(replace(setup, options=method.options_of(options, one))) for one in method.corrections if one.server
+        spec.server(replace(setup, options=method.options_of(options, spec)))
+        for spec in method.corrections
+        if spec.server
     ]
     return row.server(setup, parts)

@@ -214,8 +214,8 @@ def _summary(rounds: tuple[StressRound, ...], lengths: tuple[Doubles, ...]) -> d
 
 
 def _percentiles(values: NDArray[Any]) -> dict[str, float]:
-    found = np.percentile(values, list(PERCENTILES.values()))
-    return dict(zip(PERCENTILES, map(float, found), strict=True))
+    amounts = np.percentile(values, list(PERCENTILES.values()))
+    return dict(zip(PERCENTILES, map(float, amounts), strict=True))
 
 
 def _memory(rules: RoundPolicy, clients: int, contended: bool, seed: int) -> dict[str, float]:

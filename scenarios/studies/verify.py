@@ -67,15 +67,15 @@ def verify(
         raise ScenarioError(f"{ledger} cannot be read: {error}") from None
     if not known:
         raise ScenarioError(f"{folder}: there is nothing to verify before the first round has been committed")
-    made = 0
+    repeated = 0
 
     def on_round(progress: RoundFinished) -> None:
-        nonlocal made
-        made += 1
+        nonlocal repeated
+        repeated += 1
         host.on_round(progress)
 
     def is_enough() -> bool:
-        return made >= known or stopped()
+        return repeated >= known or stopped()
 
     with scratch() as place:
         launcher.adopt(place)  # the launcher removes it if this process is killed
@@ -84,9 +84,9 @@ def verify(
         again = Path(result["run_dir"])
         own = loaded.method.objective.table
         tables = TABLES | ({} if own is None else {own.name: "rowid"})
-        differences = (difference(folder, again, round, tables) for round in range(min(made, known)))
+        differences = (difference(folder, again, round, tables) for round in range(min(repeated, known)))
         first = next(filter(None, differences), None)
-        verified = first.round if first else min(made, known)
+        verified = first.round if first else min(repeated, known)
     return {
         "run_dir": str(folder),
         "rounds": known,
@@ -106,13 +106,13 @@ def difference(folder: Path, again: Path, round: int, tables: Mapping[str, str])
     for table, order in tables.items():
         before, after = (_rows(at, table, round, order) for at in (folder, again))
         for index in range(max(len(before), len(after))):
-            one, other = before[index : index + 1], after[index : index + 1]
-            if one != other:
-                return _differing(table, round, index, one, other)
+            old, new = before[index : index + 1], after[index : index + 1]
+            if old != new:
+                return _differing(table, round, index, old, new)
     (was,), (now,) = (_rows(at, "rounds", round, "round", all_columns=True) for at in (folder, again))
-    for index, (one, other) in enumerate(zip_longest(_files(was), _files(now))):
-        if one != other:
-            return Difference(round, "files", index, ("name, sha256",), (one,), (other,))
+    for index, (old, new) in enumerate(zip_longest(_files(was), _files(now))):
+        if old != new:
+            return Difference(round, "files", index, ("name, sha256",), (old,), (new,))
     same = was["chain"] == now["chain"]
     return None if same else Difference(round, "rounds", 0, ("chain",), (was["chain"],), (now["chain"],))
 
@@ -123,12 +123,12 @@ def _files(row: Row) -> list[Any]:
     return [checkpoint, *states]
 
 
-def _differing(table: str, round: int, index: int, one: Sequence[Row], other: Sequence[Row]) -> Difference:
-    if not (one and other):
-        return Difference(round, table, index, (), tuple(one), tuple(other))
-    columns = tuple(name for name in one[0] if one[0][name] != other[0][name])
+def _differing(table: str, round: int, index: int, old: Sequence[Row], new: Sequence[Row]) -> Difference:
+    if not (old and new):
+        return Difference(round, table, index, (), tuple(old), tuple(new))
+    columns = tuple(name for name in old[0] if old[0][name] != new[0][name])
     return Difference(
-        round, table, index, columns, tuple(one[0][name] for name in columns), tuple(other[0][name] for name in columns)
+        round, table, index, columns, tuple(old[0][name] for name in columns), tuple(new[0][name] for name in columns)
     )
 
 
