@@ -257,7 +257,7 @@ class ScalingServer(ServerStrategy):
 
 
 def test_a_method_that_reads_its_choice_and_step_size_does_so_in_an_evaluation_too(tmp_path: Path) -> None:
-    scaled = objective("scaled", "Scaled", server=ScalingServer, choices=("scale",), evaluated="clients")
+    scaled = objective("scaled", f"{__name__}:Scaled", server=ScalingServer, choices=("scale",), evaluated="clients")
     run = play(tmp_path, scaled, rounds=1, train=dataclasses.replace(BRIEF, lr_decay=0.5), partition=IID)
     site, losses = run.workers.site, []
     for client in range(4):
