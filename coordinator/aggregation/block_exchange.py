@@ -1,4 +1,7 @@
-"""Which blocks go down and up: ``everything``, ``nothing``, ``without:NAME,..`` or ``last:ALPHA``."""
+"""Block exchange: the blocks that are downloaded and uploaded.
+
+Written as ``everything``, ``nothing``, ``without:NAME,..`` or ``last:ALPHA``.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +12,20 @@ NOTHING = "nothing"
 
 
 def exchanged_keys(text: str, layout: Layout) -> tuple[str, ...]:
-    """The keys that ``text`` names in this model, in model order.
-
-    Raises ValueError for a block that the model does not have, or a form that is none of the four.
-    """
+    """The model's keys that ``text`` names, in model order; ValueError for an unknown block or form."""
     form, _, argument = text.partition(":")
     if text == EVERYTHING:
         return layout.keys()
     if text == NOTHING:
         return ()
     if form == "without" and argument:
-        left_out = [name.strip() for name in argument.split(",")]
-        unknown = [name for name in left_out if name not in layout.names]
+        excluded = [name.strip() for name in argument.split(",")]
+        unknown = [name for name in excluded if name not in layout.names]
         if unknown:
             raise ValueError(f"{text!r}: no block {unknown[0]!r}; the model has {', '.join(layout.names)}")
-        return layout.keys(name for name in layout.names if name not in left_out)
+        return layout.keys(name for name in layout.names if name not in excluded)
     if form == "last" and argument in map(str, range(1, len(layout) + 1)):
         return layout.last(int(argument))
     raise ValueError(
-        f"{text!r} is none of {EVERYTHING!r}, {NOTHING!r}, 'without:BLOCK,..', 'last:1' .. 'last:{len(layout)}'"
+        f"{text!r}: must be {EVERYTHING!r}, {NOTHING!r}, 'without:BLOCK,..', or 'last:1' to 'last:{len(layout)}'"
     )

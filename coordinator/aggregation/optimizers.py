@@ -1,8 +1,8 @@
-"""Server optimisers: from the clients' mean to the next global model. They act on parameters; buffers are averaged.
+"""Server optimizers: rules that make the next global model from the clients' mean.
 
-What the server steps along is Δ = (the clients' mean) − θ, block by block, in float32. A run names one as ``server``
-and gives its hyperparameters as ``server_options``; it works with every objective and correction that makes no server
-step of its own, in every round policy.
+The server steps along Δ = (the clients' mean) − θ, block by block, in float32; buffers are averaged. A scenario names
+an optimizer as ``server`` and sets its hyperparameters in ``server_options``. It works in every round policy, with all
+methods that make no server step of their own.
 
 ``fedavgm``: Hsu, Qi and Brown, Measuring the Effects of Non-Identical Data Distribution for Federated Visual
 Classification, 2019, https://arxiv.org/abs/1909.06335. ``fedadam`` and ``fedyogi``: Reddi et al., Adaptive Federated
@@ -23,7 +23,7 @@ from edge.protocol.payload import Floats
 
 
 class ServerOptimizerOptions(BaseModel):
-    """Hyperparameters of a server optimiser; subclasses add fields, each with its symbol, range and meaning of 0."""
+    """Hyperparameters of a server optimizer; subclasses add fields, each with its symbol, range and meaning of 0."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -31,15 +31,15 @@ class ServerOptimizerOptions(BaseModel):
 class ServerOptimizer:
     """FedAvg's server step: the mean is the next model. Base of all others.
 
-    Subclasses can customise by overriding ``step``, and ``state`` and ``restore`` for what they remember.
+    Subclasses can customise by overriding ``step``; with internal state, also ``state`` and ``restore``.
     """
 
     def step(self, key: str, current: Floats, mean: Floats) -> Floats:
-        """The next vector of one block, from the current one and the mean of what came up."""
+        """The next vector of one block, from the current one and the clients' mean."""
         return mean
 
     def state(self) -> dict[str, NDArray[np.generic]]:
-        """What the optimiser remembers between rounds."""
+        """Vectors that the optimizer keeps between rounds, by name."""
         return {}
 
     def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
@@ -50,20 +50,20 @@ class MomentumOptions(ServerOptimizerOptions):
     """m ← momentum·m + Δ; θ ← θ + lr·m; m starts at 0."""
 
     momentum: float = Field(default=0.4, ge=0, lt=1, title="β")
-    """Share of the last step that goes on. FedMLB's authors choose from {0.4, 0.6, 0.8}; 0 forgets."""
+    """Factor on the last m. FedMLB's authors choose from {0.4, 0.6, 0.8}; 0 is no momentum."""
     lr: float = Field(default=1.0, gt=0, title="η_g")
-    """Size of a server step."""
+    """Server step size."""
 
 
 class Momentum(ServerOptimizer):
-    """FedAvgM: the server's steps gather momentum."""
+    """FedAvgM: server momentum."""
 
     def __init__(self, options: MomentumOptions) -> None:
         self.options = options
         self.m: dict[str, Floats] = {}
 
     def step(self, key: str, current: Floats, mean: Floats) -> Floats:
-        """θ + lr·m; the mean itself where that is what it means, since θ + (mean − θ) would be rounded twice."""
+        """θ + lr·m; without momentum and with lr = 1 the mean itself, since θ + (mean − θ) is rounded twice."""
         momentum, lr = self.options.momentum, self.options.lr
         if momentum == 0 and lr == 1:
             return mean
@@ -82,23 +82,23 @@ class Momentum(ServerOptimizer):
 class AdaptiveOptions(ServerOptimizerOptions):
     """θ ← θ + lr·m/(√v + tau), with m ← beta1·m + (1 − beta1)·Δ.
 
-    fedadam: v ← beta2·v + (1 − beta2)·Δ². fedyogi: v ← v − (1 − beta2)·Δ²·sign(v − Δ²). m starts at 0 and v at tau²;
-    nothing is corrected for that. FedMLB's tables have FedADAM with a local learning rate of 0.01: that is
-    ``train.lr``, which is left as the scenario says.
+    fedadam: v ← beta2·v + (1 − beta2)·Δ². fedyogi: v ← v − (1 − beta2)·Δ²·sign(v − Δ²). m starts at 0 and v at tau²,
+    without bias correction. FedMLB's tables use FedADAM with a local learning rate of 0.01, which is ``train.lr`` and
+    must be set in the scenario.
     """
 
     lr: float = Field(default=0.01, gt=0, title="η_g")
-    """The most that a parameter moves in a round, about."""
+    """About the largest change of a parameter in one round."""
     beta1: float = Field(default=0.9, ge=0, lt=1, title="β1")
-    """What m remembers; 0 is Δ alone."""
+    """Decay of m; 0 is Δ alone."""
     beta2: float = Field(default=0.99, ge=0, lt=1, title="β2")
-    """What v remembers; 0 is Δ² alone."""
+    """Decay of v; 0 is Δ² alone."""
     tau: float = Field(default=0.001, gt=0, title="τ")
-    """How small a change must be for its parameter's step to be small too; v starts at tau²."""
+    """Parameters whose changes are smaller than this take small steps; v starts at tau²."""
 
 
 class Adam(ServerOptimizer):
-    """FedADAM: every parameter has a step size of its own."""
+    """FedADAM: a step size per parameter."""
 
     def __init__(self, options: AdaptiveOptions) -> None:
         self.options = options
@@ -134,7 +134,7 @@ class Adam(ServerOptimizer):
 
 
 class Yogi(Adam):
-    """FedYogi: as FedADAM, but v changes by no more than a share of Δ², so that it forgets a large one slowly."""
+    """FedYogi: FedADAM with a v that changes by at most (1 − beta2)·Δ², so that it decays slowly after a large Δ."""
 
     def second_moment(self, v: Floats, square: Floats) -> Floats:
         """The next v, from the last one and Δ²."""
@@ -144,16 +144,16 @@ class Yogi(Adam):
 
 @dataclass(frozen=True)
 class ServerOptimizerRow:
-    """One server optimiser, as a scenario names it."""
+    """One server optimizer, under the name that scenarios use."""
 
     name: str
     title: str
     source: str
     options: type[ServerOptimizerOptions]
     neutral: str
-    """Which options give FedAvg."""
+    """Options that give FedAvg"""
     make: Callable[[Any], ServerOptimizer]
-    """From its options."""
+    """options -> optimizer"""
 
 
 SERVER_OPTIMIZERS: dict[str, ServerOptimizerRow] = {
@@ -177,7 +177,7 @@ SERVER_OPTIMIZERS: dict[str, ServerOptimizerRow] = {
         ),
         ServerOptimizerRow(
             "fedadam",
-            "Adam on the server; FedMLB's tables have it with train.lr = 0.01",
+            "Adam on the server; FedMLB's tables use train.lr = 0.01",
             "Reddi et al., ICLR 2021",
             AdaptiveOptions,
             "none",

@@ -5,21 +5,22 @@ https://arxiv.org/abs/1602.05629
 
 Subclasses of `ServerStrategy` can customise by overriding
 
-* ``choose`` and ``payload``: the small numbers that are chosen for a visit, and what goes down for such a choice, in as
-  many slots as the method needs; or ``download``, where the two cannot be told apart;
-* ``possible_choices``: what ``choose`` may return, where that differs from visit to visit;
+* ``choose`` and ``payload``: the numbers chosen for a visit, and the vectors that such a choice downloads, in as many
+  slots as the method needs; or ``download``, if the two cannot be separated;
+* ``possible_choices``: the values that ``choose`` may return, if they differ between visits;
 * ``decides_without_updates``: whether finished runs of the method can be replayed on another fleet;
-* ``weight``: the weight of a reply, which may differ per block;
-* ``observe``: what is remembered of a reply's vectors for ``feedback``;
-* ``accumulate`` and ``step``: how replies, one after another, become the next global model;
-  whoever overrides ``accumulate``, ``observe`` or ``weight`` says in its row that it looks into single replies;
-* ``started``, ``received`` and ``feedback``: bookkeeping when visits begin, have counted, and are known to the end;
-* ``replay_feedback`` and ``restore_in_flight``: the same bookkeeping, where a run goes on that was broken off;
+* ``weight``: the aggregation weight of an update, which may differ per block;
+* ``observe``: statistics of an update's vectors that ``feedback`` needs;
+* ``accumulate`` and ``step``: how updates, one after another, become the next global model; the spec of a subclass
+  that overrides ``accumulate``, ``observe`` or ``weight`` sets `needs_individual_updates`;
+* ``started``, ``received`` and ``feedback``: bookkeeping when visits begin, when they count, and when their times and
+  losses are known;
+* ``replay_feedback`` and ``restore_in_flight``: the same bookkeeping in a resumed run;
 * ``download_only_clients``: clients that only download in a round;
-* ``global_evaluation_model`` or ``evaluation_model``: the model that is scored;
-* ``state`` and ``restore``: what is remembered beside the model.
+* ``global_evaluation_model`` or ``evaluation_model``: the model that is evaluated;
+* ``state`` and ``restore``: state beside the model.
 
-A correction may bring a `ServerExtension`, which adds slots to what goes down and learns from the replies.
+The server side of a correction is a `ServerExtension`: it adds slots to downloads and learns from updates.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ Model = dict[str, Vector]
 
 @dataclass(frozen=True)
 class ServerContext:
-    """What a server side is made from."""
+    """The facts of a run that a server side is made from."""
 
     layout: Layout
     initial: Payload
@@ -54,9 +55,9 @@ class ServerContext:
     weights: str
     """``size`` or ``uniform``"""
     down: tuple[str, ...]
-    """Keys of the model that go down, where the method does not choose per visit."""
+    """Keys of the model that are downloaded, unless the method chooses per visit"""
     up: tuple[str, ...]
-    """Keys of the model that come up."""
+    """Keys of the model that are uploaded"""
     seed: int
     samples: NDArray[np.int64]
     """(clients,) training examples"""
@@ -64,62 +65,62 @@ class ServerContext:
     """(clients, classes) training examples"""
     optimiser: ServerOptimizer = field(default_factory=ServerOptimizer)
     asynchronous: bool = False
-    """Whether visits begin and end one by one; a round is then a server step at the visit's beginning."""
+    """Whether visits begin and end one by one; a visit's round is then the number of server steps before it."""
     sum: Literal["client_order", "fixed_point"] = "client_order"
-    """Who adds updates up: the server, in client order; or workers, in fixed point (`edge.protocol.fixed_point`)."""
+    """Updates are summed by the server in client order, or by workers in fixed point (`edge.protocol.fixed_point`)"""
     train: TrainConfig = field(default_factory=TrainConfig)
-    """How clients train, for server sides that reckon with their steps."""
+    """Local training, for server sides that depend on the number of local steps"""
 
     @property
     def numbering(self) -> str:
-        """What the number of a training message counts: rounds, or visits one by one."""
+        """The unit that numbers training messages: rounds, or visits one by one."""
         return "visit" if self.asynchronous else "round"
 
 
 @dataclass(frozen=True)
 class Download:
-    """What the server decides for one visit."""
+    """The server side's decision for one visit."""
 
     client: int
     payload: Payload
     choice: Mapping[str, int] = field(default_factory=dict)
-    """Small numbers that ride down with the vectors, by the method's names; always the same names."""
+    """Small numbers that are downloaded with the vectors; a method uses the same names in every visit"""
 
 
 @dataclass(frozen=True)
 class VisitFeedback:
-    """What is known of one visit when it has counted. Seconds are the virtual clock's."""
+    """The facts of one visit that counted. Seconds are virtual."""
 
     dispatch: Download
     reply: Update
-    """Perhaps without its vectors, which `ServerStrategy.observe` has seen"""
+    """Possibly without its vectors, which `ServerStrategy.observe` got"""
     compute_seconds: float
     communication_seconds: float
 
 
 class ServerExtension:
-    """A correction's server side: further slots beside the method's own."""
+    """The server side of a correction: further slots beside the method's own."""
 
     def __init__(self, setup: ServerContext) -> None:
         self.setup = setup
 
     def down(self, client: int) -> Payload:
-        """Further slots that go down to this client."""
+        """Further slots that this client downloads."""
         return {}
 
     def up_shapes(self) -> dict[str, dict[str, int]]:
-        """Shapes of further slots that come up."""
+        """Shapes of further slots that a client uploads."""
         return {}
 
     def accumulate(self, reply: Update) -> None:
-        """Learn from a reply; they come in client order, and none is kept. What goes down changes in `step` alone."""
+        """Learn from one update, in client order, without storing it. Only `step` may change downloads."""
 
     def step(self, before: Model, after: Model) -> Model:
-        """All replies of a step were folded; returns the next global model, by default the method's ``after``."""
+        """The next global model once all updates of a step are accumulated; by default the method's ``after``."""
         return after
 
     def state(self) -> State:
-        """What is remembered between rounds."""
+        """State between rounds, by name."""
         return {}
 
     def restore(self, state: State) -> None:
@@ -129,88 +130,88 @@ class ServerExtension:
 class ServerStrategy:
     """The server side of FedAvg, and the base of all others."""
 
-    def __init__(self, setup: ServerContext, parts: Sequence[ServerExtension] = ()) -> None:
+    def __init__(self, setup: ServerContext, extensions: Sequence[ServerExtension] = ()) -> None:
         self.setup = setup
-        self.parts = parts
+        self.extensions = extensions
         self.optimiser = setup.optimiser
         self.model: Model = dict(setup.initial[MODEL])
         self.sums = {key: WeightedSum() for key in setup.up}
-        """Of what was folded since the last step, by key of the model"""
+        """key of the model -> sum of the updates since the last step"""
 
     def download(self, client: int, round: int) -> Download:
-        """What goes down to ``client``; changes nothing."""
+        """The download of ``client``; changes nothing."""
         choice = self.choose(client, round)
         return Download(client, self.payload(client, choice), choice)
 
     def choose(self, client: int, round: int) -> Mapping[str, int]:
-        """The small numbers that ride down in a visit; changes nothing."""
+        """The small numbers that a visit downloads; changes nothing."""
         return {}
 
     def possible_choices(self) -> Sequence[Mapping[str, int]]:
-        """All that `choose` may return, for ``check``; none where visits of the same round are alike."""
+        """All values that `choose` may return, for ``check``; empty if visits of one round are alike."""
         return ()
 
     def payload(self, client: int, choice: Mapping[str, int]) -> Payload:
-        """The vectors that go down for a choice."""
+        """The vectors that a choice downloads."""
         return self.with_extensions(client, self.select(self.setup.down))
 
     @property
     def decides_without_updates(self) -> bool:
-        """Whether what goes down, and to whom, follows from rounds, times and reported numbers, which a ledger has.
+        """Whether downloads follow from rounds, times and reported numbers, which a ledger has.
 
-        Only such runs can be replayed without training. A class that chooses for itself says so itself.
+        Only such runs can be replayed without training. False for subclasses that override a decision, unless they
+        override this too.
         """
-        own, base = type(self), ServerStrategy
-        deciding = ("download", "choose", "payload", "download_only_clients")
-        return all(getattr(own, name) is getattr(base, name) for name in deciding)
+        decisions = ("download", "choose", "payload", "download_only_clients")
+        return all(getattr(type(self), name) is getattr(ServerStrategy, name) for name in decisions)
 
     def select(self, keys: Sequence[str]) -> Payload:
-        """These keys of the global model."""
+        """The global model's vectors of these keys."""
         return {MODEL: {key: self.model[key] for key in keys}}
 
     def with_extensions(self, client: int, payload: Payload) -> Payload:
         """The payload with the corrections' slots."""
-        for part in self.parts:
-            payload = payload | part.down(client)
+        for extension in self.extensions:
+            payload = payload | extension.down(client)
         return payload
 
     def started(self, round: int, dispatches: Sequence[Download]) -> None:
         """These visits have begun; not all of them need count."""
 
     def received(self, round: int, dispatches: Sequence[Download]) -> None:
-        """These visits, begun in ``round``, have counted: their clients hold what they were sent."""
+        """These visits, begun in ``round``, counted: their clients have their downloads."""
 
     def replay_feedback(self, outcome: VisitFeedback, learned: Any) -> None:
-        """Learn again, from the row of the method's own table, what `feedback` learned of a visit when it had ended."""
+        """Learn from a row of the method's own table what `feedback` learned from the visit before."""
 
     def restore_in_flight(self, client: int, model: Model) -> None:
-        """A visit is under way that began, before the run was broken off, when this was the global model."""
+        """A visit is in flight that began, before the run was interrupted, from this global model."""
 
     def download_only_clients(self, round: int, cohort: Sequence[int]) -> Sequence[int]:
-        """Clients outside the cohort that download the whole model in this round, and keep it."""
+        """Clients outside the cohort that download and keep the whole model in this round."""
         return ()
 
     def up_shapes(self) -> dict[str, dict[str, int]]:
-        """Shapes of what one client sends."""
-        wanted: dict[str, dict[str, int]] = {MODEL: self.setup.layout.shapes(self.setup.up)}
-        for part in self.parts:
-            wanted |= part.up_shapes()
-        return {slot: named for slot, named in wanted.items() if named}  # a slot without a vector leaves no trace
+        """Shapes of one client's upload: slot -> key -> numbers."""
+        up: dict[str, dict[str, int]] = {MODEL: self.setup.layout.shapes(self.setup.up)}
+        for extension in self.extensions:
+            up |= extension.up_shapes()
+        return {slot: named for slot, named in up.items() if named}  # a slot without vectors is not sent
 
     def global_evaluation_model(self) -> Payload:
-        """The model that is scored on the global test set."""
+        """The model that is evaluated on the global test set."""
         return {MODEL: dict(self.model)}
 
     def evaluation_model(self, client: int) -> Payload:
-        """What a client joins with what it kept, where methods are scored client by client."""
+        """The server's blocks of a client's model, if models are evaluated per client."""
         return self.select(self.setup.down)
 
     def weight(self, reply: Update, key: str) -> float:
-        """How much a reply counts in the mean of one block."""
+        """The aggregation weight of an update in the mean of one block."""
         return self._weight(reply.client)
 
     def aggregation_weights(self, clients: Sequence[int]) -> dict[int, float]:
-        """Which part of the mean each of these clients is, by `weight`, where the mean is theirs alone."""
+        """client -> aggregation weight in the mean of these clients; the weights add up to 1."""
         weights = {client: self._weight(client) for client in clients}
         total = sum(weights.values())
         return {client: weight / total for client, weight in weights.items()}
@@ -219,25 +220,25 @@ class ServerStrategy:
         return float(self.setup.samples[client]) if self.setup.weights == "size" else 1.0
 
     def observe(self, reply: Update) -> None:
-        """A visit has counted: remember what `feedback` needs of the vectors that came up, as they came."""
+        """Remember what `feedback` needs of the vectors of an update that counts, before any rebasing."""
 
     def accumulate(self, reply: Update) -> None:
-        """Add a reply to the sums of this step; it is not kept.
+        """Add an update to the sums of this step, without storing it.
 
-        They come in client order; in asynchronous policies as they arrive, and a client may send several.
+        Updates come in client order; in asynchronous policies in order of arrival, perhaps several of one client.
         """
         for key, total in self.sums.items():
             total.add(reply.payload[MODEL][key].data, self.weight(reply, key))
-        for part in self.parts:
-            part.accumulate(reply)
+        for extension in self.extensions:
+            extension.accumulate(reply)
 
     def accumulate_partial(self, totals: Totals) -> None:
-        """In place of folding every reply of a step: what they add up to, each with its share."""
+        """Add the partial sums of a step in place of its updates; they include the aggregation weights."""
         for key, total in self.sums.items():
             total.add(FixedPointSum(totals[MODEL][key]).vector(), 1.0)
 
     def step(self) -> None:
-        """Make the next global model from what was folded; without any weight a block stays as it is."""
+        """Make the next global model from the sums; a block without any weight stays as it is."""
         before = dict(self.model)
         for key, total in self.sums.items():
             average = total.mean()
@@ -246,26 +247,26 @@ class ServerStrategy:
                 moved = average if is_buffer else self.optimiser.step(key, self.model[key].data, average)
                 self.model[key] = Vector(moved)
         self.sums = {key: WeightedSum() for key in self.setup.up}
-        for part in self.parts:
-            self.model = part.step(before, self.model)
+        for extension in self.extensions:
+            self.model = extension.step(before, self.model)
 
     def feedback(self, round: int, outcomes: Sequence[VisitFeedback]) -> Sequence[NamedTuple]:
-        """Learn from how the visits went, in client order; returns rows of the method's own table, if it has one."""
+        """Learn from times and losses of visits, in client order; returns rows of the method's own table, if any."""
         return ()
 
     def state(self) -> State:
-        """Everything but the model that later rounds depend on, by name."""
+        """Everything that later rounds depend on, except the model, by name."""
         state = {f"optimiser/{name}": array for name, array in self.optimiser.state().items()}
-        for index, part in enumerate(self.parts):
-            state |= {f"part{index}/{name}": array for name, array in part.state().items()}
+        for index, extension in enumerate(self.extensions):
+            state |= {f"part{index}/{name}": array for name, array in extension.state().items()}
         return state
 
     def restore(self, model: Model, state: State) -> None:
-        """Inverse of `state`, with the model."""
+        """Set the model and the `state`."""
         self.model = dict(model)
         self.optimiser.restore(_under("optimiser/", state))
-        for index, part in enumerate(self.parts):
-            part.restore(_under(f"part{index}/", state))
+        for index, extension in enumerate(self.extensions):
+            extension.restore(_under(f"part{index}/", state))
 
 
 def _under(prefix: str, state: State) -> State:
@@ -273,15 +274,15 @@ def _under(prefix: str, state: State) -> State:
 
 
 def check_reply(server: ServerStrategy, reply: Update) -> str | None:
-    """Why a reply cannot be used, or None: shapes as asked for, every number finite.
+    """Why an update cannot be used, or None: its shapes must be the expected ones, and all numbers finite.
 
-    Where workers add updates up, what comes without vectors was found fit by its worker.
+    In a run with partial sums an update may have no vectors; its worker has checked them.
     """
     whose = f"client {reply.client}, {server.setup.numbering} {reply.round}"
     in_workers = server.setup.sum == "fixed_point"
-    wanted, got = server.up_shapes(), shapes(reply.payload)
-    if got != wanted and not (in_workers and not got):
-        return f"{whose}: shapes {got} instead of {wanted}"
+    expected, got = server.up_shapes(), shapes(reply.payload)
+    if got != expected and (got or not in_workers):
+        return f"{whose}: shapes {got} instead of {expected}"
     for name, number in reply.numbers.items():
         if not math.isfinite(number):
             return f"{whose}: {name} = {number} (training diverged?)"
@@ -293,6 +294,6 @@ def check_reply(server: ServerStrategy, reply: Update) -> str | None:
 
 
 def check_partial_shapes(server: ServerStrategy, totals: Totals) -> str | None:
-    """Why what workers have added up cannot be used, or None: shapes as asked for."""
-    wanted, got = server.up_shapes(), sizes(totals)
-    return None if got == wanted else f"shapes {got} instead of {wanted}"
+    """Why partial sums cannot be used, or None: their shapes must be the expected ones."""
+    expected, got = server.up_shapes(), sizes(totals)
+    return None if got == expected else f"shapes {got} instead of {expected}"

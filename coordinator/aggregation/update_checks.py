@@ -1,10 +1,10 @@
-"""What becomes of updates that cannot be used, and of visits that no worker can train.
+"""Checks of updates: those that cannot be used, and visits that no worker can train.
 
-By default either ends the run. Otherwise such a visit is in vain, or counts as one that changed nothing; the ledger has
-it under a kind of its own, so nothing is passed over in silence.
+By default either ends the run. Otherwise such a visit does not count, or counts as a no-op update; the ledger marks it
+with a kind of its own, so that no failure is silent.
 
-An update can be finite and still be no use: numbers of 1e38 make the next rounds, and checkpoints, worthless. So there
-is a distance that no honest training comes near to (`Reach`), whatever else a scenario says.
+A finite update can be as harmful: numbers of 1e38 make the next rounds, and checkpoints, worthless. So every update has
+a bound on its norm that no honest training comes near to (`Reach`), even if the scenario sets none.
 """
 
 from __future__ import annotations
@@ -27,78 +27,77 @@ from edge.protocol.messages import Totals, Update
 from edge.protocol.payload import MODEL, Floats, Payload, Vector
 
 LARGEST_NUMBER = 1e45
-"""Of what a visit reports: losses are means of float32 numbers, which end at 3.4e38."""
+"""Bound on the numbers that a visit reports: losses are means of float32 numbers, at most 3.4e38."""
 
 _log = logging.getLogger("fedbr.faults")
 
 
-class InvalidUpdate(Exception):  # noqa: N818 - what it is, wherever it comes from
+class InvalidUpdate(Exception):  # noqa: N818 - named by what is invalid
     """An update that ends the run; the text names client, round and reason."""
 
 
 @dataclass(frozen=True)
 class UpdateChecks(Section):
-    """What becomes of updates that cannot be used, and of clients that no worker can train."""
+    """How a run treats updates that cannot be used, and clients that no worker can train."""
 
     on_bad_update: Literal["stop", "reject", "zero"] = "stop"
-    """An update of wrong shape, with NaN or Inf, or beyond ``max_norm``: ends the run; does not count; or counts as one
-    that changed nothing."""
+    """An update of wrong shape, with NaN or Inf, or beyond ``max_norm``: ends the run, does not count, or counts as no
+    change."""
     max_norm: Annotated[float | None, Field(gt=0)] = None
-    """How far an update may be from the model that the visit began with (L2); by default any distance."""
+    """Largest L2 distance of an update from the model that its visit started from; by default unlimited."""
     max_growth: Annotated[float, Field(gt=0)] = 1000.0
-    """And how far in any case, as a multiple of `Reach.scale`: no honest training comes near to it, but finite rubbish
-    does."""
+    """Largest distance in any case, as a multiple of `Reach.scale`: far beyond honest training."""
     on_bad_client: Literal["stop", "skip"] = "stop"
-    """A visit that ended three workers in a row: ends the run; or does not count."""
+    """A visit that ended three workers in a row: ends the run, or does not count."""
 
     @property
     def stops(self) -> bool:
-        """Whether each of them ends the run."""
+        """Whether every failed check ends the run."""
         return self.on_bad_update == "stop" and self.on_bad_client == "stop"
 
 
 @dataclass(frozen=True)
 class Reach:
-    """How far a visit can lead: sizes of what it starts from, and of what it can change in its steps."""
+    """How far a visit can move the model: the norm that it starts from, and the length of its steps."""
 
     initial_norm: float
-    """L2 norm of the model before round 0: the present one may have grown by what is to be found here."""
+    """L2 norm of the model before round 0; the current one may have grown already by the fault to be detected"""
     parameters: int
-    """Numbers in the model."""
+    """Number of parameters of the model"""
     moved: float
-    """Times that a visit moves along a gradient that stays the same, times the step size."""
+    """Steps of a visit times their step size: how far a constant gradient of 1 moves one parameter"""
 
     @property
     def scale(self) -> float:
-        """What an update is measured by: the initial model, and steps along gradients of which each number is 1."""
+        """The unit of ``max_growth``: the initial norm plus steps along a gradient whose every entry is 1."""
         return self.initial_norm + self.moved * math.sqrt(self.parameters)
 
 
 def validate(
-    faults: UpdateChecks, server: ServerStrategy, reply: Update, visit: PlannedVisit, base: Model, reach: Reach
+    checks: UpdateChecks, server: ServerStrategy, reply: Update, visit: PlannedVisit, base: Model, reach: Reach
 ) -> tuple[str, Update]:
-    """(kind of the visit, what counts of its reply); only of the kinds `TRAIN` and `NO_OP` does anything count.
+    """(kind of the visit, its update as it counts); updates of other kinds than `TRAIN` and `NO_OP` do not count.
 
-    ``base``: the global model at the visit's beginning. Raises `InvalidUpdate` where faults end the run.
+    ``base``: the global model that the visit started from. Raises `InvalidUpdate` if the checks end the run.
     """
     by = f" (trained by {reply.by})" if reply.by else ""
     if not reply.numbers:  # no worker could train it
         whose = f"client {visit.client}, {server.setup.numbering} {visit.rng_round}"
-        if faults.on_bad_client == "stop":
+        if checks.on_bad_client == "stop":
             raise InvalidUpdate(f"{whose}: it reports no numbers{by}")
         _log.warning("%s: skipped", whose)
         return FAILED, reply
-    problem = unusable(faults, server, reply, base, reach)
+    problem = unusable(checks, server, reply, base, reach)
     if problem is None:
         return TRAIN, reply
-    if faults.on_bad_update == "stop":
+    if checks.on_bad_update == "stop":
         raise InvalidUpdate(problem + by)
-    _log.warning("%s: %s%s", "counts as no change" if faults.on_bad_update == "zero" else "refused", problem, by)
-    return (NO_OP, no_op_update(server, reply, base)) if faults.on_bad_update == "zero" else (UPDATE_REJECTED, reply)
+    _log.warning("%s: %s%s", "counts as no change" if checks.on_bad_update == "zero" else "rejected", problem, by)
+    return (NO_OP, no_op_update(server, reply, base)) if checks.on_bad_update == "zero" else (UPDATE_REJECTED, reply)
 
 
-def unusable(faults: UpdateChecks, server: ServerStrategy, reply: Update, base: Model, reach: Reach) -> str | None:
-    """Why an update cannot be used, or None: its shapes, what is not finite, and how far it is from its beginning."""
+def unusable(checks: UpdateChecks, server: ServerStrategy, reply: Update, base: Model, reach: Reach) -> str | None:
+    """Why an update cannot be used, or None: checks shapes, finite numbers, and the distance from ``base``."""
     problem = check_reply(server, reply)
     if problem is not None:
         return problem
@@ -106,49 +105,49 @@ def unusable(faults: UpdateChecks, server: ServerStrategy, reply: Update, base: 
     for name, number in reply.numbers.items():
         if abs(number) > LARGEST_NUMBER:
             return f"{whose}: {name} = {number:g} is more than any training reports"
-    return too_far(faults, whose, reply.payload, base, reach)
+    return too_far(checks, whose, reply.payload, base, reach)
 
 
-def too_far(faults: UpdateChecks, whose: str, payload: Payload, base: Model, reach: Reach) -> str | None:
-    """Why these vectors are further from the model, or from zero in other slots, than any training leads; or None."""
-    bound = faults.max_growth * reach.scale
+def too_far(checks: UpdateChecks, whose: str, payload: Payload, base: Model, reach: Reach) -> str | None:
+    """Why these vectors are too far from the model, or from zero in other slots, for any training; or None."""
+    bound = checks.max_growth * reach.scale
     for slot, named in payload.items():
-        if slot != MODEL:  # such as gradients, which are changes over what was moved
-            other = bound / min(1.0, reach.moved) if reach.moved > 0 else bound
+        if slot != MODEL:  # such as gradients: changes divided by Reach.moved
+            slot_bound = bound / min(1.0, reach.moved) if reach.moved > 0 else bound
             norm = _norm([vector.data for vector in named.values()])
-            if not norm <= other:
-                return f"{whose}: the norm of {slot} is {norm:.6g}, more than {other:.6g} ({_why(faults, reach)})"
+            if not norm <= slot_bound:
+                return f"{whose}: the norm of {slot} is {norm:.6g}, more than {slot_bound:.6g} ({_why(checks, reach)})"
             continue
-        for key, vector in named.items():  # what a client keeps, no shapes may be known of
+        for key, vector in named.items():  # shapes of client state may be unknown
             if key not in base or vector.data.size != base[key].data.size:
                 return f"{whose}: {slot}/{key} of {vector.data.size} numbers is no vector of the model"
         norm = _distance(named, base)
-        most = faults.max_norm
-        if most is not None and not norm <= most:
-            return f"{whose}: changes the model by a norm of {norm:.6g}, more than faults.max_norm = {most:g}"
+        max_norm = checks.max_norm
+        if max_norm is not None and not norm <= max_norm:
+            return f"{whose}: changes the model by a norm of {norm:.6g}, more than faults.max_norm = {max_norm:g}"
         if not norm <= bound:
-            return f"{whose}: changes the model by a norm of {norm:.6g}, more than {bound:.6g} ({_why(faults, reach)})"
+            return f"{whose}: changes the model by a norm of {norm:.6g}, more than {bound:.6g} ({_why(checks, reach)})"
     return None
 
 
-def _why(faults: UpdateChecks, reach: Reach) -> str:
-    return f"faults.max_growth = {faults.max_growth:g} times {reach.scale:.6g}; training diverged?"
+def _why(checks: UpdateChecks, reach: Reach) -> str:
+    return f"faults.max_growth = {checks.max_growth:g} times {reach.scale:.6g}; training diverged?"
 
 
-def sums_too_far(faults: UpdateChecks, totals: Totals, share: float, base: Model, reach: Reach) -> str | None:
-    """Why sums of updates of clients with this part of the mean cannot be those of honest training, or None."""
+def sums_too_far(checks: UpdateChecks, totals: Totals, weight: float, base: Model, reach: Reach) -> str | None:
+    """Why a partial sum cannot come from honest training, or None. ``weight``: of its clients, in the mean."""
     summed = {
         slot: {key: Vector(FixedPointSum(total).vector()) for key, total in named.items()}
         for slot, named in totals.items()
     }
-    part = {key: Vector(vector.data * np.float32(share)) for key, vector in base.items()}
-    whole = replace(reach, initial_norm=reach.initial_norm * share, moved=reach.moved * share)
-    limit = replace(faults, max_norm=None if faults.max_norm is None else faults.max_norm * share)
-    return too_far(limit, f"sums of clients with {share:.6g} of the mean", summed, part, whole)
+    weighted = {key: Vector(vector.data * np.float32(weight)) for key, vector in base.items()}
+    limit = replace(reach, initial_norm=reach.initial_norm * weight, moved=reach.moved * weight)
+    scaled = replace(checks, max_norm=None if checks.max_norm is None else checks.max_norm * weight)
+    return too_far(scaled, f"sums of clients with {weight:.6g} of the mean", summed, weighted, limit)
 
 
 def _distance(named: Mapping[str, Vector], base: Model) -> float:
-    with np.errstate(over="ignore", invalid="ignore"):  # then it is inf or NaN, and so beyond any bound
+    with np.errstate(over="ignore", invalid="ignore"):  # inf and NaN are beyond any bound
         return _norm([vector.data - base[key].data for key, vector in named.items()])
 
 
@@ -156,13 +155,13 @@ def _norm(vectors: Sequence[Floats]) -> float:
     """The L2 norm of all numbers together."""
     with np.errstate(over="ignore"):
         squares = sum(float(np.dot(numbers, numbers)) for numbers in vectors)
-    if math.isinf(squares):  # in float32, which ends at the square of 1.8e19
+    if math.isinf(squares):  # float32 overflows at the square of 1.8e19
         squares = sum(float(np.square(numbers, dtype=np.float64).sum()) for numbers in vectors)
     return math.sqrt(squares)
 
 
 def no_op_update(server: ServerStrategy, reply: Update, base: Model) -> Update:
-    """The reply of a client that has learned nothing: the model as it was, and zeros for all else."""
+    """The update of a client that learned nothing: the model as it was, and zeros in all other slots."""
     payload: Payload = {
         slot: {key: base[key] if slot == MODEL else Vector(np.zeros(size, np.float32)) for key, size in named.items()}
         for slot, named in server.up_shapes().items()

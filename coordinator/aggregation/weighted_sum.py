@@ -1,4 +1,4 @@
-"""Sums of vectors that come one after another, so that none of them need be kept."""
+"""Weighted sums of vectors that come one after another, without storing them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from numpy.typing import NDArray
 from edge.protocol.payload import Floats
 
 CHUNK = 1 << 15
-"""Numbers that are added at a time, so that what is added stays in the processor's cache."""
+"""Numbers that are added at a time: few enough for the processor's cache."""
 
 
 class WeightedSum:
-    """A weighted sum in float64, in the order in which vectors are added; the order decides about its last bits."""
+    """A weighted sum in float64; bit-identical only if vectors are added in the same order."""
 
     def __init__(self) -> None:
         self.weight = 0.0
         self.total: NDArray[np.float64] | None = None
-        """The weighted sum itself; None while nothing was added"""
+        """None until a vector is added"""
 
     def add(self, vector: Floats, weight: float) -> None:
-        """Count a vector ``weight`` times."""
+        """Add ``weight`` times a vector."""
         if self.total is None:
             self.total = np.zeros(vector.size)
         self.weight += weight
@@ -28,7 +28,7 @@ class WeightedSum:
         for start in range(0, vector.size, CHUNK):
             part = vector[start : start + CHUNK]
             term, total = scaled[: part.size], self.total[start : start + CHUNK]
-            term[...] = part  # a plain cast, then a plain product: one with a cast inside takes 1.3 of the time
+            term[...] = part  # cast and product apart: a product that casts takes 1.3 times as long
             term *= weight
             total += term
 

@@ -104,8 +104,8 @@ class FedBROptions(Options):
 class FedBRServer(ServerStrategy):
     """Chooses alpha per visit, sends the last alpha blocks or the whole model, and feeds the bandit."""
 
-    def __init__(self, setup: ServerContext, parts: Sequence[ServerExtension] = ()) -> None:
-        super().__init__(setup, parts)
+    def __init__(self, setup: ServerContext, extensions: Sequence[ServerExtension] = ()) -> None:
+        super().__init__(setup, extensions)
         self.options = FedBROptions.model_validate(dict(setup.options))
         clients, self.blocks = len(setup.samples), len(setup.layout)
         self.gmbs = Gmbs(clients, self.blocks - 1, self.options.memory, self.options.bonus)

@@ -38,8 +38,8 @@ class FedGKDOptions(Options):
 class FedGKDServer(ServerStrategy):
     """Keeps the last models, and sends their mean beside the newest."""
 
-    def __init__(self, setup: ServerContext, parts: Sequence[ServerExtension] = ()) -> None:
-        super().__init__(setup, parts)
+    def __init__(self, setup: ServerContext, extensions: Sequence[ServerExtension] = ()) -> None:
+        super().__init__(setup, extensions)
         self.options = FedGKDOptions.model_validate(dict(setup.options))
         self.sends_teacher = self.options.buffer > 1 and self.options.weight > 0
         self._keep(())

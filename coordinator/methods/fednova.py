@@ -54,8 +54,8 @@ class ScaledOptimizer(ServerOptimizer):
 class FedNovaServer(ServerStrategy):
     """Averages normalised changes; a client that made no step has no part in it."""
 
-    def __init__(self, setup: ServerContext, parts: Sequence[ServerExtension] = ()) -> None:
-        super().__init__(setup, parts)
+    def __init__(self, setup: ServerContext, extensions: Sequence[ServerExtension] = ()) -> None:
+        super().__init__(setup, extensions)
         self.optimiser = self.stretched = ScaledOptimizer(setup.optimiser)
         effective = setup.options["effective_steps"]
         if effective == "auto":

@@ -33,7 +33,7 @@ class DecisionOnlyServer(ServerStrategy):
     """The decisions of another server side, for visits that were trained before and need not be trained again."""
 
     def __init__(self, server_side: ServerStrategy) -> None:
-        super().__init__(replace(server_side.setup, sum="client_order"), server_side.parts)
+        super().__init__(replace(server_side.setup, sum="client_order"), server_side.extensions)
         self.server_side = server_side
 
     def download(self, client: int, round: int) -> Download:

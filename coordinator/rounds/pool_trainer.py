@@ -128,7 +128,7 @@ class PoolTrainer:
         try:
             kind, judged = validate(self.checks, self.server, update, visit, base, self.reach(visit))
         except InvalidUpdate as error:
-            raise RunFailed(f"update refused: {error}") from None
+            raise RunFailed(f"update rejected: {error}") from None
         if kind != FAILED and (problem := self._wrong_flops(update, visit)):
             raise RunFailed(problem)
         return kind, judged
@@ -147,5 +147,5 @@ class PoolTrainer:
             self.checks, totals, 1.0, self.server.model, reach
         )
         if problem is not None:
-            raise RunFailed(f"updates refused: round {visits[0].round}: {problem}")
+            raise RunFailed(f"updates rejected: round {visits[0].round}: {problem}")
         self.server.accumulate_partial(totals)

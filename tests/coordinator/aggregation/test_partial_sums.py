@@ -302,19 +302,19 @@ def test_training_that_diverges_is_refused_in_the_same_words_as_in_client_order(
             play(tmp_path / sum, rounds=1, train=WILD, sum=sum, shuffle=shuffle)
         words.add(str(failed.value))
     (same,) = words
-    assert same.startswith("update refused: client 0, round 0: ")
+    assert same.startswith("update rejected: client 0, round 0: ")
     assert same.endswith("(training diverged?)")
 
 
 def test_a_number_that_is_not_finite_is_named_with_its_client(tmp_path: Path) -> None:
     words = failure(spoilt(tmp_path, with_number(3, np.nan), shuffle=0))
-    assert words == "update refused: client 3, round 0: model/head is not finite (training diverged?)"
+    assert words == "update rejected: client 3, round 0: model/head is not finite (training diverged?)"
 
 
 def test_a_number_at_the_limit_is_refused_and_the_largest_below_it_is_not(tmp_path: Path) -> None:
     words = failure(spoilt(tmp_path / "at", with_number(2, -32768.0)))
     assert words == (
-        "update refused: client 2, round 0: model/head is too large for fixed_point "
+        "update rejected: client 2, round 0: model/head is too large for fixed_point "
         "(32768; numbers must be below 32768)"
     )
     run = spoilt(tmp_path / "below", with_number(2, 32767.998), weights="uniform")
@@ -327,7 +327,7 @@ def test_sums_of_other_shapes_than_the_model_are_refused(tmp_path: Path) -> None
     def cut(update: Update) -> Update:
         return replace(update, payload={MODEL: {"head": update.payload[MODEL]["head"]}})
 
-    assert "updates refused: round 0: shapes {'model': {'head': " in failure(spoilt(tmp_path, cut))
+    assert "updates rejected: round 0: shapes {'model': {'head': " in failure(spoilt(tmp_path, cut))
 
 
 def test_real_workers_are_not_asked_again_for_an_update_that_diverged(
@@ -336,7 +336,7 @@ def test_real_workers_are_not_asked_again_for_an_update_that_diverged(
     run, pools = federation(tmp_path, rounds=1, train=WILD, sum="fixed_point"), Pools(trainers, tmp_path, short_folder)
     with pools(2, run.job, TRAINER) as workers:
         set_workers(run, workers)
-        assert failure(run).startswith("update refused: client 0, round 0: ")
+        assert failure(run).startswith("update rejected: client 0, round 0: ")
     assert pools.of("task_failed") == pools.of("task_repeated") == []
 
 

@@ -41,7 +41,7 @@ def test_vectors_must_be_finite_and_of_the_right_shape(tmp_path: Path) -> None:
 
 def test_training_that_diverges_ends_the_run_with_the_client_and_the_round(tmp_path: Path) -> None:
     wild = TrainConfig(lr=1e6, weight_decay=1e6, batch=32, local_steps=4)
-    with pytest.raises(RunFailed, match=r"update refused: client \d, round 0: .*training diverged"):
+    with pytest.raises(RunFailed, match=r"update rejected: client \d, round 0: .*training diverged"):
         play(tmp_path, rounds=1, train=wild)
 
 

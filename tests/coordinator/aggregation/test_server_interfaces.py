@@ -204,7 +204,7 @@ def test_methods_with_a_frozen_model_run_with_buffers(method: str, tmp_path: Pat
 @pytest.mark.parametrize("method", ["scaffold", "feddyn"])
 def test_corrections_act_on_parameters_and_buffers_are_averaged(method: str, tmp_path: Path) -> None:
     run, replies = with_buffers(tmp_path, method, rounds=3, weights="uniform")
-    assert list(run.server.parts[0].state()) == ["body", "middle", "head"]
+    assert list(run.server.extensions[0].state()) == ["body", "middle", "head"]
     last = [reply.payload[MODEL]["body.buffers"].data for reply in replies[-3:]]
     assert np.allclose(run.server.model["body.buffers"].data, np.mean(last, axis=0), rtol=0, atol=1e-6)
     kept = client_state.read(state_file(run, 0))

@@ -210,7 +210,7 @@ def test_sums_of_workers_are_bounded_as_updates_are(tmp_path: Path) -> None:
         sums_too_far(trainer(run).checks, {MODEL: honest}, 1.0, run.server.model, trainer(run).reach(visits[0])) is None
     )
     poison = {key: np.full(size, 1 << 60, np.int64) for key, size in sizes.items()}  # 16384 each
-    with pytest.raises(RunFailed, match=r"updates refused: round 0: sums of clients with 1 of the mean: changes"):
+    with pytest.raises(RunFailed, match=r"updates rejected: round 0: sums of clients with 1 of the mean: changes"):
         run.trainer.accept_partial({MODEL: poison}, visits)
     store(run).ledger.close()
 

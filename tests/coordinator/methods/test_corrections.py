@@ -264,7 +264,7 @@ def test_a_visit_that_does_not_move_teaches_nothing(lr: float, steps: int, lean:
     world = Quadratics("scaffold", (1.0, 1.0), (0.0, 6.0), TWO_STEPS, 4.0, options={"lean": lean})
     world.play([0, 1])
     world.train = replace(TWO_STEPS, lr=lr)
-    world.server.parts[0].setup = replace(world.server.parts[0].setup, train=world.train)
+    world.server.extensions[0].setup = replace(world.server.extensions[0].setup, train=world.train)
     assert world.play([0, 1], steps=steps) == [3.25]
     assert (world.own(0), world.own(1), world.common) == (3.0, -1.5, 0.75)
 
@@ -332,7 +332,7 @@ def own(run: FederatedRun, slot: str) -> list[np.ndarray[Any, np.dtype[np.float3
 
 
 def common(run: FederatedRun) -> np.ndarray[Any, np.dtype[np.float32]]:
-    remembered = run.server.parts[0].state()
+    remembered = run.server.extensions[0].state()
     return np.concatenate([np.asarray(remembered[name]) for name in run.description.layout.names])
 
 

@@ -78,7 +78,7 @@ def test_buffers_travel_with_their_block(text: str, expected: tuple[str, ...]) -
 
 @pytest.mark.parametrize("text", ["", "all", "last:0", "last:4", "last:x", "last:²", "without:", "without"])
 def test_what_is_none_of_the_forms_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is none of 'everything', 'nothing', 'without:BLOCK,\.\.', 'last:1'"):
+    with pytest.raises(ValueError, match=r": must be 'everything', 'nothing', 'without:BLOCK,\.\.', or 'last:1'"):
         exchanged_keys(text, LAYOUT)
 
 
