@@ -1,8 +1,8 @@
-"""The hash chain of a ledger: it runs over all that is virtual, round by round.
+"""The hash chain of a ledger, over all virtual facts, round by round.
 
-It starts from the resolved scenario and the data's hash, and runs over (previous hash, the round's virtual rows, among
-them the model's hash, and the hashes of the files that were committed with it). It can be computed again from what is
-stored (`coordinator.records.audit`).
+The first hash is of the resolved scenario and the data's hash. Each next one is of the previous hash, the round's
+virtual rows, which include the model's hash, and the hashes of the files committed with the round. The chain can be
+recomputed from a ledger (`coordinator.records.audit`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from coordinator.records.schema import column_types
 
 StoredRow = tuple[Any, ...]
-"""A row with the values that it is read back with."""
+"""A row with the values that SQLite returns."""
 
 
 def as_stored(rows: Iterable[NamedTuple]) -> list[StoredRow]:
-    """Rows with the values that they are read back with: 2 as 2.0, and -0.0 as 0.0, from a column of floats."""
+    """Rows with the values that SQLite returns: 2 as 2.0, and -0.0 as 0.0, from a column of floats."""
     return [
         tuple(None if v is None else read(v) for v, read in zip(row, _readers(type(row)), strict=True)) for row in rows
     ]
@@ -31,16 +31,16 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {"INTEGER": int, "REAL": lambda v
 
 @cache
 def _readers(row: type[Any]) -> tuple[Callable[[Any], Any], ...]:
-    return tuple(_READERS[of] for of in column_types(row).values())
+    return tuple(_READERS[sql_type] for sql_type in column_types(row).values())
 
 
 def committed_files(checkpoint: tuple[str, str], states: Mapping[int, tuple[str, str]]) -> str:
-    """The files that are committed with a round: [[name, sha256] of the checkpoint, [[client, name, sha256], ...]]."""
+    """JSON of the files committed with a round: [[name, sha256] of the checkpoint, [[client, name, sha256], ...]]."""
     return _json([checkpoint, sorted((client, *file) for client, file in states.items())])
 
 
 def next_hash(previous: str, rows: Sequence[Sequence[Any]], files: str) -> str:
-    """The next hash of the chain: over the previous one, the round's rows and its files, all as they are stored.
+    """The next hash of the chain, from the stored rows and files of a round.
 
     ValueError or TypeError for values that no run commits.
     """

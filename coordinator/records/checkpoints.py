@@ -1,8 +1,8 @@
-"""The files of one run, committed with its ledger: checkpoints, and what clients keep between their visits.
+"""The checkpoint store: checkpoints and client states of one run, committed with its ledger.
 
-A file is written first and named by the ledger's next transaction; what no row names any more is deleted afterwards. So
-whenever the run is cut off, each file that the ledger names is there. Files of other names than
-`coordinator.records.names` gives are left alone.
+A file is written first and named by the ledger's next transaction; files that no row names any more are deleted
+afterwards. So every file that the ledger names exists whenever the run is interrupted. Files with names other than
+those of `coordinator.records.names` are never touched.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from edge.protocol.files import opened, write_vectors
 from edge.protocol.payload import MODEL, Vector, sha256
 
 GLOBAL_MODEL, SERVER, CLOCK = "model|", "server|", "clock|"
-"""What the names of a checkpoint's arrays begin with."""
+"""Prefixes of the names of a checkpoint's arrays."""
 PROGRESS = "progress"
-"""Of a checkpoint's arrays: server steps so far, visits begun so far, and whether the model has been evaluated."""
+"""Array of a checkpoint: server steps so far, visits begun so far, and whether the model has been evaluated."""
 CHUNK_NBYTES = 1 << 20
 
 
 class CheckpointStore:
-    """What a run folder holds, and its ledger names; records the rounds of a run that trains.
+    """Checkpoints and client states in a run folder; the recorder of a run that trains.
 
-    ``states`` is None where clients keep nothing between visits.
+    ``states`` is None if clients have no state.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class CheckpointStore:
         self._committed_at = time.monotonic()
 
     def snapshot(self, record: RoundRecord, memory: RunMemory) -> Snapshot:
-        """The model, whose vectors are replaced and never changed, and copies of all else that is remembered."""
+        """The model, whose vectors are never changed in place, and copies of all other state."""
         arrays = {f"{SERVER}{key}": np.array(array) for key, array in self._server.state().items()}
         arrays |= {f"{CLOCK}{key}": np.array(array) for key, array in memory.clock.items()}
         arrays[PROGRESS] = np.array([memory.rounds, memory.visits, memory.evaluated])
@@ -55,7 +55,7 @@ class CheckpointStore:
         return Snapshot(sha256({MODEL: model}), model, arrays | dict(memory.more))
 
     def commit(self, pending: PendingCommit, row: RoundRow, stopped_by: str | None) -> None:
-        """Write the checkpoint, commit all in one transaction, then drop what is obsolete."""
+        """Write the checkpoint, commit the round in one transaction, then delete obsolete files."""
         record, snapshot = pending.record, pending.snapshot
         model = {f"{GLOBAL_MODEL}{key}": vector.data for key, vector in snapshot.model.items()}
         written = self._write(record.round, model | dict(snapshot.arrays))
@@ -71,14 +71,14 @@ class CheckpointStore:
         self.remove(obsolete)
 
     def remove(self, files: Iterable[str]) -> None:
-        """Delete files of checkpoints and of what clients kept."""
+        """Delete files of checkpoints and client states."""
         for name in files:
-            for place in PLACES:
-                if names.is_given(place, name):
-                    (self.folder / place / name).unlink(missing_ok=True)
+            for folder in PLACES:
+                if names.is_valid(folder, name):
+                    (self.folder / folder / name).unlink(missing_ok=True)
 
     def remove_orphans(self) -> None:
-        """Remove what was written for a round that was never committed."""
+        """Delete files of rounds that were never committed."""
         remove_all(self.folder, but=self.ledger.files())
 
     def _write(self, round: int, checkpoint: Arrays) -> tuple[str, str]:
@@ -95,33 +95,33 @@ def arrays_under(prefix: str, arrays: Arrays) -> dict[str, NDArray[np.generic]]:
 
 
 def restore_server(server: ServerStrategy, arrays: Arrays) -> None:
-    """Set the model, and what the server side remembers, to a checkpoint's."""
+    """Set the model and the server side's state to a checkpoint's."""
     model = arrays_under(GLOBAL_MODEL, arrays)
     named = {key: Vector(np.asarray(model[key], np.float32)) for key in server.model}
     server.restore(named, arrays_under(SERVER, arrays))
 
 
 def clock_state(arrays: Arrays) -> dict[str, NDArray[np.float64]]:
-    """What the clock remembers in a checkpoint."""
+    """The clock's state in a checkpoint."""
     return {key: np.asarray(array, np.float64) for key, array in arrays_under(CLOCK, arrays).items()}
 
 
 def remove_all(folder: Path, but: Collection[str] = ()) -> None:
-    """Delete a run's checkpoints and what its clients kept, and beginnings of such files; what is no run's stays."""
-    for place in (folder / name for name in PLACES):
-        if place.is_symlink() or not place.is_dir():
+    """Delete checkpoints and client states of a run, also half-written ones, but no other files."""
+    for subfolder in (folder / name for name in PLACES):
+        if subfolder.is_symlink() or not subfolder.is_dir():
             continue
-        for path in place.iterdir():
+        for path in subfolder.iterdir():
             is_folder = path.is_dir() and not path.is_symlink()
-            if names.is_ours(place.name, path.name) and path.name not in but and not is_folder:
+            if names.is_ours(subfolder.name, path.name) and path.name not in but and not is_folder:
                 path.unlink()
 
 
-def file_sha256(path: Path, heed: Callable[[], None] = lambda: None) -> str:
-    """The hash of an ordinary file's content; OSError for a link or a device. ``heed`` is asked now and then."""
+def file_sha256(path: Path, check_stop: Callable[[], None] = lambda: None) -> str:
+    """The hash of a regular file; OSError for a link or a device. ``check_stop`` is called once per chunk."""
     digest = hashlib.sha256()
     with opened(path) as file:
         while chunk := file.read(CHUNK_NBYTES):
-            heed()
+            check_stop()
             digest.update(chunk)
     return digest.hexdigest()

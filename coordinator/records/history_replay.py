@@ -1,9 +1,9 @@
-"""The past of an asynchronous run, replayed without training, so that the run can go on from it.
+"""History replay: the rounds of an asynchronous run, recomputed without training, so that the run can be resumed.
 
-Visits under way between two commits (messages on shared links, events in SimPy's queue) cannot be written down, but
-they follow from the scenario and from the ledger's rows of the visits that have ended. So the same stream of visits is
-replayed on the same clock, with replies out of the ledger, up to its last round. The server side decides as it did, and
-learns from rows instead of vectors; then the vectors that a ledger does not hold are restored from the checkpoint.
+Visits in flight between two commits (messages on shared links, events in SimPy's queue) cannot be stored, but they
+follow from the scenario and from the ledger's rows of ended visits. So the same visits are replayed on the same clock,
+with updates from the ledger, up to its last round. The server side makes the same decisions, and learns from rows
+instead of vectors; then vectors, which a ledger does not hold, are restored from the checkpoint.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from edge.protocol.payload import Payload, Vector
 
 
 class DecisionOnlyServer(ServerStrategy):
-    """The decisions of another server side, for visits that were trained before and need not be trained again."""
+    """The decisions of another server side, without vectors, for visits that were trained before."""
 
     def __init__(self, server_side: ServerStrategy) -> None:
         super().__init__(replace(server_side.setup, sum="client_order"), server_side.extensions)
@@ -58,13 +58,13 @@ class DecisionOnlyServer(ServerStrategy):
         return self.server_side.feedback(round, outcomes)
 
     def observe(self, reply: Update) -> None:
-        """There are no vectors."""
+        """Updates have no vectors."""
 
     def accumulate(self, reply: Update) -> None:
-        """There are no vectors."""
+        """Updates have no vectors."""
 
     def step(self) -> None:
-        """No updates, no step."""
+        """Without vectors there is no step."""
 
 
 INDEX, VECTOR = "under way", "under way|"
@@ -72,55 +72,56 @@ INDEX, VECTOR = "under way", "under way|"
 
 @dataclass(frozen=True)
 class InFlight:
-    """What a ledger does not know of a visit that is under way."""
+    """Vectors of a visit in flight, which a ledger does not hold."""
 
     payload: Payload
     model: Model
-    """The global model at its beginning"""
+    """The global model at its start"""
 
 
-def pack_in_flight(under_way: Mapping[int, InFlight]) -> dict[str, NDArray[np.generic]]:
-    """Arrays for a checkpoint: each vector once, and an index that says of each client's visit which are its own."""
-    found: dict[str, Vector] = {}
+def pack_in_flight(visits: Mapping[int, InFlight]) -> dict[str, NDArray[np.generic]]:
+    """Arrays for a checkpoint, from visits by client: each vector once, and an index of the vectors of each visit."""
+    vectors: dict[str, Vector] = {}
 
-    def named(some: Model) -> dict[str, str]:
-        names = {key: vector.version.hex() for key, vector in some.items()}
-        found.update((name, some[key]) for key, name in names.items())
+    def add(model: Model) -> dict[str, str]:
+        names = {key: vector.version.hex() for key, vector in model.items()}
+        vectors.update((name, model[key]) for key, name in names.items())
         return names
 
     index = {
-        client: {"model": named(one.model), "payload": {slot: named(some) for slot, some in one.payload.items()}}
-        for client, one in sorted(under_way.items())
+        client: {"model": add(visit.model), "payload": {slot: add(named) for slot, named in visit.payload.items()}}
+        for client, visit in sorted(visits.items())
     }
     text = np.frombuffer(json.dumps(index).encode(), np.uint8)
-    return {INDEX: text, **{VECTOR + name: vector.data for name, vector in found.items()}}
+    return {INDEX: text, **{VECTOR + name: vector.data for name, vector in vectors.items()}}
 
 
 def unpack_in_flight(arrays: Arrays) -> dict[int, InFlight]:
+    """Inverse of `pack_in_flight`; empty for a checkpoint without visits in flight."""
     index = json.loads(np.asarray(arrays[INDEX]).tobytes()) if INDEX in arrays else {}
 
-    def some(names: Mapping[str, str]) -> Model:
+    def model(names: Mapping[str, str]) -> Model:
         return {key: Vector(np.asarray(arrays[VECTOR + name], np.float32)) for key, name in names.items()}
 
     return {
-        int(client): InFlight({slot: some(names) for slot, names in one["payload"].items()}, some(one["model"]))
-        for client, one in index.items()
+        int(client): InFlight({slot: model(names) for slot, names in visit["payload"].items()}, model(visit["model"]))
+        for client, visit in index.items()
     }
 
 
-class ReplayFinished(Exception):  # noqa: N818 - no error, but the end of the past
-    """All rounds of the ledger have been played again."""
+class ReplayFinished(Exception):  # noqa: N818 - a signal, not an error
+    """All rounds of the ledger have been replayed."""
 
 
 class ReplayedServer(DecisionOnlyServer):
-    """A server side that learns again, from the ledger, what it learned then."""
+    """A server side that learns from the rows of the ledger."""
 
     def __init__(self, server_side: ServerStrategy, method_rows: Sequence[Any]) -> None:
         super().__init__(server_side)
         self._rows = deque(method_rows)
 
     def step(self) -> None:
-        """Of no updates; so that what goes down has the slots that it had."""
+        """A step without updates, so that downloads have the same slots as before."""
         self.server_side.step()
 
     def feedback(self, round: int, outcomes: Sequence[VisitFeedback]) -> list[Any]:
@@ -131,15 +132,15 @@ class ReplayedServer(DecisionOnlyServer):
 
 
 class ReplayedRun:
-    """A run up to its last commit, on the run's own clock and budget: trainer, evaluator and recorder are its ledger.
+    """A run up to its last commit, on its own clock and budget, with its ledger as trainer, evaluator and recorder.
 
-    ``run`` is the run to be played; nothing is trained for it, and nothing of it is written again.
+    ``run`` is the replayed run; nothing is trained or written.
     """
 
     def __init__(self, run: FederatedRun, history: History) -> None:
         self._rounds = deque(history.rounds)
         self._visits = {row.visit: row for row in history.visits}
-        self._asked_to_stop = run.is_stopped
+        self._is_stopped_by_user = run.is_stopped
         self.reorder_buffer = run.trainer.reorder_buffer
         self.run = replace(
             run,
@@ -147,7 +148,7 @@ class ReplayedRun:
             trainer=self,
             evaluator=self,
             recorder=self,
-            states=None,  # what clients kept is there already
+            states=None,  # client states exist already
             on_round=lambda progress: None,
             is_stopped=self._is_stopped,
             rounds=0,
@@ -159,12 +160,12 @@ class ReplayedRun:
 
     @property
     def is_over(self) -> bool:
-        """Whether all rounds of the ledger have been played."""
+        """Whether all rounds of the ledger have been replayed."""
         return not self._rounds
 
     def _is_stopped(self) -> bool:
-        """ReplayFinished when no further round is known."""
-        stopped = self._asked_to_stop()
+        """Whether the user stops the run; ReplayFinished after the ledger's last round."""
+        stopped = self._is_stopped_by_user()
         if not stopped and self.is_over:
             raise ReplayFinished
         return stopped
@@ -175,7 +176,7 @@ class ReplayedRun:
         on_update: Callable[[Update], None],
         weights: Mapping[int, float] | None = None,
     ) -> TaskGroup:
-        """What the ledger knows of the visits; nothing of those that had not ended."""
+        """Recorded updates of the visits; loss 0 for those that had not ended."""
 
         def answer() -> None:
             for visit in visits:
@@ -186,47 +187,45 @@ class ReplayedRun:
         return RecordedTraining(answer)
 
     def validate(self, update: Update, visit: PlannedVisit, base: Model) -> tuple[str, Update]:
-        """As it was judged then."""
+        """The recorded kind."""
         return self._visits[visit.number].kind, update
 
     def accept_partial(self, totals: Totals, visits: Sequence[PlannedVisit]) -> None:
-        """There are no vectors."""
+        """Updates have no vectors."""
 
     def evaluate(self, round: int) -> PendingEvaluation:
-        """The evaluation as it was."""
+        """The recorded evaluation."""
         row = self._rounds[0]
         return RecordedEvaluation(lambda: (row.accuracy, math.inf if row.test_loss is None else row.test_loss))
 
     def snapshot(self, record: RoundRecord, memory: RunMemory) -> Snapshot:
-        """Nothing of it is written again."""
+        """The recorded hash of the model."""
         return Snapshot(self._rounds[0].model_sha256)
 
     def commit(self, pending: PendingCommit, row: RoundRow, stopped_by: str | None) -> None:
-        """RunFailed unless the round is what it was."""
-        known = self._rounds.popleft()
-        if row != known:
-            differing = [name for name in row._fields if getattr(row, name) != getattr(known, name)]
-            raise RunFailed(
-                f"round {known.round} cannot be played again: {', '.join(differing)} would not be as it was"
-            )
+        """RunFailed unless the round equals the recorded one."""
+        recorded = self._rounds.popleft()
+        if row != recorded:
+            differing = [name for name in row._fields if getattr(row, name) != getattr(recorded, name)]
+            raise RunFailed(f"round {recorded.round} cannot be replayed: {', '.join(differing)} would differ")
 
 
 @dataclass(frozen=True)
 class RecordedTraining:
-    """Stands where workers train: the updates are in the ledger, and are looked up when they are waited for."""
+    """Training that is in the ledger; ``wait`` looks the updates up."""
 
     wait: Callable[[], None]
 
     def collect(self) -> Totals:
-        """There are no vectors."""
+        """Updates have no vectors."""
         return {}
 
     def cancel(self) -> None:
-        """Nothing is under way."""
+        """There is nothing to cancel."""
 
 
 @dataclass(frozen=True)
 class RecordedEvaluation:
-    """An evaluation that is in the ledger, and is looked up when it is waited for."""
+    """An evaluation that is in the ledger; ``wait`` looks it up."""
 
     wait: Callable[[], EvalResult]

@@ -1,8 +1,8 @@
-"""A run taken up again where its ledger stands, as if it had never been broken off.
+"""Resume of an interrupted run from its ledger and its last checkpoint.
 
-What a federation is between two rounds is in its last checkpoint (the model, and what server side, optimiser and clock
-remember), in its ledger (what was spent, what clients kept) and nowhere else. A checkpoint that is damaged is not used:
-the run goes back to the one before.
+All state of a run between two rounds is in its checkpoint (the model, and the state of server side, optimizer and
+clock) and in its ledger (costs, files of client states). A damaged checkpoint is not used: the run is resumed from the
+one before.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ _log = logging.getLogger("fedbr.resume")
 
 
 def resume_checkpoint(run: FederatedRun, store: CheckpointStore) -> str | None:
-    """Set a run that was made afresh to the end of the last round that its ledger holds.
+    """Set a new run to the end of the last round that its ledger holds.
 
-    Returns the rule that has ended the run already, if one has. RunFailed if no checkpoint can be used, and for a
-    ledger that no run has written; Stopped.
+    Returns the rule that had ended the run, if any. RunFailed if no checkpoint can be used, and for a ledger that no
+    run has written; Stopped.
     """
     ledger = store.ledger
     _check_names(ledger)
     audit(ledger, run.check_stop)
     number, arrays = _newest_valid(store, run.check_stop)
     _check_model(run, store, number, arrays)
-    store.remove(ledger.go_back(number))
+    store.remove(ledger.truncate_after(number))
     run.rounds, run.visits, evaluated = (int(n) for n in np.asarray(arrays[PROGRESS]))
     run.evaluated = bool(evaluated)
     rounds, visits = ledger.rounds(), ledger.visits()
@@ -63,31 +63,31 @@ def resume_checkpoint(run: FederatedRun, store: CheckpointStore) -> str | None:
         for visit in visits:
             run.budget.settle(visit.client, spent(visit))
     if run.states is not None:
-        run.states.committed = {client: name for client, (name, _) in ledger.kept(number).items()}
+        run.states.committed = {client: name for client, (name, _) in ledger.client_states(number).items()}
     down, up = sum(row.bytes_down for row in rounds), sum(row.bytes_up for row in rounds)
     run.committed = RunTotals(run.rounds, last.end_s, down, up, last.model_sha256)
     store.remove_orphans()
     stored, reached = ledger.stopped_by(number), run.budget.reached(run.rounds, last.accuracy)
-    # What was refused for a budget is not known any more; a goal and a number of rounds are seen again.
+    # A budget's refusal is only in the ledger; accuracy target and number of rounds are checked again.
     return reached if stored in (None, TARGET, ROUNDS) else stored
 
 
 def _check_names(ledger: Ledger) -> None:
-    """RunFailed for names of files that no run gives: they are paths here, and what no row names is deleted."""
-    places = {"states": STATE, "checkpoints": CHECKPOINTS}
-    for table, name in ledger.named():
-        if not names.is_given(places[table], name):
+    """RunFailed for file names that no run writes: names become paths, and files that no row names are deleted."""
+    folders = {"states": STATE, "checkpoints": CHECKPOINTS}
+    for table, name in ledger.file_names():
+        if not names.is_valid(folders[table], name):
             raise RunFailed(f"{ledger.path}: table {table} names the file {name!r}, which no run has written")
 
 
-def _newest_valid(store: CheckpointStore, heed: Callable[[], None]) -> tuple[int, Arrays]:
-    """The newest checkpoint that is whole, with all that clients had kept by then: (round, its arrays)."""
+def _newest_valid(store: CheckpointStore, check_stop: Callable[[], None]) -> tuple[int, Arrays]:
+    """(round, arrays) of the newest checkpoint that is undamaged, as are the client states of its round."""
     problems: list[str] = []
     for number, name, digest in store.ledger.checkpoints():
         damaged = [
             file
-            for file, wanted in [(f"{CHECKPOINTS}/{name}", digest), *_kept(store, number)]
-            if not _is_whole(store.folder / file, wanted, heed)
+            for file, expected in [(f"{CHECKPOINTS}/{name}", digest), *_state_files(store, number)]
+            if not _is_undamaged(store.folder / file, expected, check_stop)
         ]
         if not damaged:
             for problem in problems:
@@ -99,28 +99,28 @@ def _newest_valid(store: CheckpointStore, heed: Callable[[], None]) -> tuple[int
     raise RunFailed("no checkpoint can be used: " + ("; ".join(problems) or "there is none"))
 
 
-def _kept(store: CheckpointStore, number: int) -> list[tuple[str, str]]:
-    """(file, sha256) of what clients had kept at the end of a round."""
-    return [(f"{STATE}/{name}", digest) for name, digest in sorted(set(store.ledger.kept(number).values()))]
+def _state_files(store: CheckpointStore, number: int) -> list[tuple[str, str]]:
+    """(file, sha256) of the client states at the end of a round."""
+    return [(f"{STATE}/{name}", digest) for name, digest in sorted(set(store.ledger.client_states(number).values()))]
 
 
-def _is_whole(file: Path, digest: str, heed: Callable[[], None]) -> bool:
+def _is_undamaged(file: Path, digest: str, check_stop: Callable[[], None]) -> bool:
     try:
-        return file_sha256(file, heed) == digest
+        return file_sha256(file, check_stop) == digest
     except OSError:
         return False
 
 
 def _check_model(run: FederatedRun, store: CheckpointStore, number: int, arrays: Arrays) -> None:
-    """RunFailed for a checkpoint of another model than the run's, or of another than its round ended with."""
+    """RunFailed for a checkpoint whose model has other shapes than the run's, or another hash than the round's."""
     file = store.folder / CHECKPOINTS / names.of_checkpoint(number)
     model: Model = {}
     for key, vector in run.server.model.items():
-        found = arrays.get(f"{GLOBAL_MODEL}{key}")
-        if found is None or (found.shape, found.dtype) != (vector.data.shape, vector.data.dtype):
-            has = "nothing" if found is None else f"{found.dtype} {found.shape}"
+        array = arrays.get(f"{GLOBAL_MODEL}{key}")
+        if array is None or (array.shape, array.dtype) != (vector.data.shape, vector.data.dtype):
+            has = "nothing" if array is None else f"{array.dtype} {array.shape}"
             raise RunFailed(f"{file}: block {key}: holds {has} instead of {vector.data.dtype} {vector.data.shape}")
-        model[key] = Vector(np.asarray(found, np.float32))
+        model[key] = Vector(np.asarray(array, np.float32))
     (row,) = (row for row in store.ledger.rounds() if row.round == number)
     if sha256({MODEL: model}) != row.model_sha256:
         raise RunFailed(f"{file}: round {number}: its model is not the one that {store.ledger.path} names")
@@ -129,5 +129,5 @@ def _check_model(run: FederatedRun, store: CheckpointStore, number: int, arrays:
 def _arrays(path: Path) -> Arrays:
     try:
         return dict(load_file(path))
-    except SafetensorError as error:  # as it was written: its hash is the ledger's
+    except SafetensorError as error:  # not damaged, since its hash is the ledger's
         raise RunFailed(f"{path}: {error}") from None

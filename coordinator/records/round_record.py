@@ -1,6 +1,6 @@
-"""The ledger's rows of one round, from visits that have ended, and the bottleneck that set the round's length.
+"""The round record: the ledger's rows of one round, and the bottleneck that set the round's length.
 
-Every round policy writes its rows here, so that they mean the same in all of them.
+All round policies write their rows here, so that columns mean the same for each of them.
 """
 
 from __future__ import annotations
@@ -42,19 +42,20 @@ NOT_EVALUATED: EvalResult = (None, None)
 
 @dataclass
 class RoundRecord:
-    """All rows of one round, as they come."""
+    """The rows of one round, collected while it runs."""
 
     round: int
     start: float
-    """When the round began, absolute virtual seconds"""
+    """Absolute virtual seconds"""
     visits: list[VisitRow] = field(default_factory=list)
     payloads: dict[str, Shapes] = field(default_factory=dict)
-    """Name -> shapes of what the visits that counted sent and received"""
+    """Name -> shapes of the payloads of visits that counted"""
     method_rows: list[NamedTuple] = field(default_factory=list)
-    """Of the method's own table"""
+    """Rows of the method's own table"""
     states: dict[int, str] = field(default_factory=dict)
-    """client -> file of the state that it kept in this round"""
+    """client -> file of its state, if written in this round"""
     critical: int | None = None
+    """The client of the visit that ended last"""
     bottleneck: str = ""
 
     def set_critical_path(
@@ -62,17 +63,17 @@ class RoundRecord:
         visits: Sequence[PlannedVisit],
         timeline: Timeline,
         end: float,
-        awaited: NDArray[np.bool_] | None = None,
+        expected: NDArray[np.bool_] | None = None,
         waited: float = 0.0,
     ) -> None:
-        """The round ended when the last of these visits did: name its client, and what took most of the time.
+        """Set the client of the visit that ended last, and its bottleneck.
 
-        ``awaited``: those that the round did not end without, by default all. ``waited``: seconds before the visits
-        began, in which no client was there.
+        ``expected``: mask of the visits that the round waited for, by default all. ``waited``: seconds before the
+        visits began, in which no client was available.
         """
         ends = np.minimum(timeline.end, end)
-        if awaited is not None:
-            ends = np.where(awaited, ends, -math.inf)
+        if expected is not None:
+            ends = np.where(expected, ends, -math.inf)
         last = int(np.argmax(ends))
         self.critical = visits[last].client
         self.bottleneck = bottleneck(timeline, last, float(ends[last]), waited)
@@ -91,7 +92,7 @@ class RoundRecord:
         *,
         up: Shapes,
     ) -> Cost:
-        """A visit has ended, or was broken off at ``until``; returns what it spent. ``up``: shapes of an update."""
+        """Add a visit that ended, or was interrupted at ``until``; returns its cost. ``up``: shapes of an update."""
         row = _visit_row(visit, self.round, fleet, timeline, index, kind, until, waiting_joules, staleness, loss)
         if kind in COUNTED:
             row = row._replace(
@@ -106,8 +107,8 @@ class RoundRecord:
         self.payloads[name] = sizes
         return name
 
-    def round_row(self, end: float, scored: EvalResult, model_sha256: str) -> RoundRow:
-        """The round as a whole."""
+    def round_row(self, end: float, result: EvalResult, model_sha256: str) -> RoundRow:
+        """The row of the round, from those of its visits."""
         rows = sorted(self.visits, key=lambda row: row.visit)
         wasted = [row for row in rows if row.kind not in COUNTED]
         losses = [row.loss for row in rows if row.loss is not None]
@@ -116,8 +117,8 @@ class RoundRecord:
             start_s=self.start,
             end_s=end,
             participants=sum(row.kind in TRAINED for row in rows),
-            accuracy=scored[0],
-            test_loss=scored[1] if scored[1] is not None and math.isfinite(scored[1]) else None,
+            accuracy=result[0],
+            test_loss=result[1] if result[1] is not None and math.isfinite(result[1]) else None,
             train_loss=float(np.mean(losses)) if losses else None,
             bytes_down=sum(row.bytes_down for row in rows),
             bytes_up=sum(row.bytes_up for row in rows),
@@ -136,17 +137,17 @@ class RoundRecord:
 
 
 def seconds(row: VisitRow) -> float:
-    """From the beginning of a visit to its end."""
+    """Duration of a visit."""
     return row.up_end_s - row.start_s
 
 
 def spent(row: VisitRow) -> Cost:
-    """What a visit has spent."""
+    """Cost of a visit that has ended."""
     return Cost(row.bytes_down, row.bytes_up, row.flops, row.joules, max(seconds(row), 0.0))
 
 
 def bottleneck(timeline: Timeline, index: int, end: float, waited: float) -> str:
-    """What a visit, or the wait of ``waited`` seconds for it, took most of; the first of `BOTTLENECKS` if equal."""
+    """The largest part of a visit and of the ``waited`` seconds before it; the first of `BOTTLENECKS` if equal."""
     whole = end - float(timeline.start[index])
     shared, paused, computed = (
         float(column[index]) for column in (timeline.contention_seconds, timeline.paused_seconds, timeline.computed)
@@ -206,7 +207,7 @@ def _visit_row(
 
 
 def outcome(visit: PlannedVisit, reply: Update, timeline: Timeline, index: int) -> VisitFeedback:
-    """What the server side may learn of a visit that counted."""
+    """The server side's feedback from a visit that counted."""
     start, down, compute, up = (
         float(times[index]) for times in (timeline.start, timeline.down_end, timeline.compute_end, timeline.up_end)
     )

@@ -1,8 +1,8 @@
-"""The tables of a ledger: their rows, and what the values in them mean.
+"""The tables of a ledger: their columns and the meaning of the values.
 
-Tables ``rounds``, ``visits``, ``payload_shapes``, ``states``, ``checkpoints`` and ``meta``, and the table that a method
-brings along, hold virtual facts, equal for any number of workers; ``host_rounds`` and ``host_events`` hold what this
-machine did. The view ``transfers`` derives the bytes of every block in every visit.
+Tables ``rounds``, ``visits``, ``payload_shapes``, ``states``, ``checkpoints`` and ``meta``, and the method's own table,
+hold virtual facts, equal for any number of workers; ``host_rounds`` and ``host_events`` hold facts of this machine. The
+view ``transfers`` derives the bytes of every block in every visit.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from edge.protocol.payload import ITEM_NBYTES, Shapes
 
 
 class RoundRow(NamedTuple):
-    """One committed round. Times are virtual and absolute; amounts are of the visits that ended in it."""
+    """One committed round. Times are virtual and absolute; amounts are totals of the visits that ended in it."""
 
     round: int
     start_s: float
     end_s: float
     participants: int
-    """Training visits that counted."""
+    """Training visits that counted"""
     accuracy: float | None
-    """On the test set after this round; None where it was not evaluated."""
+    """On the test set after this round; None if the model was not evaluated"""
     test_loss: float | None
     train_loss: float | None
-    """Mean over visits of their mean local cross-entropy."""
+    """Mean over visits of their mean local cross-entropy"""
     bytes_down: int
     bytes_up: int
     nominal_bytes: float
@@ -37,15 +37,15 @@ class RoundRow(NamedTuple):
     nominal_flops: float
     joules: float
     busy_s: float
-    """Seconds of all visits together."""
+    """Seconds of all visits"""
     wasted_s: float
-    """Of these, seconds of visits that did not count; likewise bytes and joules."""
     wasted_bytes: int
     wasted_joules: float
+    """Seconds, bytes and joules of visits that did not count"""
     critical: int | None
-    """The client that the round waited for last; None if nobody was waited for."""
+    """The client whose visit the round waited for last; None without visits"""
     bottleneck: str
-    """What that client's visit, or the wait for it, took most of: one of `BOTTLENECKS`; '' if there is none."""
+    """The largest part of that visit and of the wait for it, one of `BOTTLENECKS`; '' without visits"""
     model_sha256: str
 
 
@@ -53,37 +53,37 @@ OWN_LINK, SERVER_LINK, COMPUTE, WAITING = "own link", "server link", "compute", 
 BOTTLENECKS = (OWN_LINK, SERVER_LINK, COMPUTE, WAITING)
 TRAIN, NO_OP, DOWNLOAD_ONLY, UPDATE_REJECTED, FAILED = "train", "zeroed", "listen", "refused", "failed"
 TRAINED = (TRAIN, NO_OP)
-"""Kinds of visit whose updates counted."""
+"""Kinds of visit whose updates counted"""
 FAULTY = (NO_OP, UPDATE_REJECTED, FAILED)
-"""Kinds of visit whose updates could not be used as they were."""
+"""Kinds of visit whose updates failed a check"""
 COUNTED = (*TRAINED, DOWNLOAD_ONLY)
-"""Kinds of visit that were not in vain."""
+"""Kinds of visit that counted"""
 
 
 class VisitRow(NamedTuple):
     """One visit of one client, in the round in which it ended."""
 
     visit: int
-    """Number of the visit in the order of the beginnings."""
+    """Number of the visit, in the order in which visits began"""
     round: int
     client: int
     device: str
     network: str
     kind: str
-    """``train``, ``zeroed`` (its update could not be used, and counted as no change), or ``listen`` for a download
-    only. Those that did not count: ``late`` (for the round's rule), ``lost`` (the client left, crashed or ran out of
-    power), ``cut`` (the run ended), ``refused`` (its update could not be used), ``failed`` (no worker could train
+    """Visits that counted: ``train``, ``zeroed`` (its update failed a check and counted as no change), ``listen``
+    (download only). Visits that did not: ``late`` (after the round's end), ``lost`` (the client left, crashed or ran
+    out of power), ``cut`` (the run ended), ``refused`` (its update failed a check), ``failed`` (no worker could train
     it)."""
     staleness: int
-    """Server steps between the beginning of the visit and its use; 0 in synchronous rounds."""
+    """Server steps between the start of the visit and the use of its update; 0 in synchronous rounds"""
     start_s: float
     down_end_s: float
     compute_end_s: float
     up_end_s: float
     shared_s: float
-    """Lost because others used the same links."""
+    """Contention: seconds lost because others used the same links"""
     paused_s: float
-    """In which the client was away."""
+    """Seconds in which the client was unavailable"""
     bytes_down: int
     bytes_up: int
     nominal_bytes: float
@@ -91,56 +91,56 @@ class VisitRow(NamedTuple):
     nominal_flops: float
     joules: float
     samples: int
-    """Examples trained on, an example counted each time; what was planned where the visit did not count."""
+    """Examples trained on, counted once per epoch; the planned number if the visit did not count"""
     steps: int
     loss: float | None
     down_payload: str
-    """Shapes of what went down, by their name in `PayloadShapeRow`; '' where the visit was broken off."""
+    """Shapes of the download, by their name in `PayloadShapeRow`; '' if the visit did not count"""
     up_payload: str
-    """Shapes of what came up; '' where nothing did, or the visit was broken off."""
+    """Shapes of the upload; '' if there was none, or the visit did not count"""
 
 
 class PayloadShapeRow(NamedTuple):
-    """One vector of a payload: what a message brings beside its header."""
+    """One vector of a payload: a message without its header."""
 
     payload: str
-    """Names the payload's shapes (`payload_name`); visits refer to it."""
+    """Name of the payload's shapes (`payload_name`); visits refer to it"""
     round: int
-    """The first in which a visit's message had these shapes."""
+    """The first round with a payload of these shapes"""
     slot: str
     key: str
     nbytes: int
 
 
 class HostEvent(NamedTuple):
-    """Something that happened to this machine's processes; never part of the result."""
+    """An event of this machine's processes; never part of the result."""
 
     kind: str
     """worker_started, worker_joined, worker_memory, worker_retired, worker_died, task_failed, task_repeated,
     task_given_up, late_reply, message_refused, listening, checkpoint_damaged, machine_changed"""
     worker: str
-    """Its number; '' when no worker of ours is known to be concerned."""
+    """Number of the worker; '' if the event concerns no known worker"""
     detail: str
     wall_seconds: float
-    """Unix time."""
+    """Unix time"""
 
 
 @dataclass(frozen=True)
 class MethodTable:
-    """A ledger table that a method brings along, for what its server side decides and learns visit by visit."""
+    """A method's own ledger table, for the decisions and feedback of its server side in each visit."""
 
     name: str
     row: type[NamedTuple]
-    """Its columns; the first two are ``round`` and ``client``."""
+    """Columns; the first two are ``round`` and ``client``"""
     reports: Mapping[str, str] = field(default_factory=dict)
-    """Number that an update reports -> the column that holds it, so that a replay can report it again."""
+    """Name of a number in an update -> the column that holds it, for replays"""
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier() or self.name in TABLES:
             raise ValueError(f"a method's table cannot be named {self.name!r}: use another plain word")
         columns = get_type_hints(self.row)
         if list(columns)[:2] != ["round", "client"] or not set(columns.values()) <= _TYPES.keys():
-            raise ValueError(f"table {self.name}: its columns are to be round, client, and int, float or str")
+            raise ValueError(f"table {self.name}: columns must be round, client, and others of type int, float or str")
 
 
 SqlType = str
@@ -155,12 +155,12 @@ _TYPES: Mapping[Any, SqlType] = {
 
 def column_types(row: type[Any]) -> dict[str, SqlType]:
     """Column -> its SQL type."""
-    return {name: _TYPES[of] for name, of in get_type_hints(row).items()}
+    return {name: _TYPES[python_type] for name, python_type in get_type_hints(row).items()}
 
 
 def create(table: str, row: type[Any], extra: str = "") -> str:
-    """The statement that creates a table of such rows."""
-    columns = ", ".join(f'"{name}" {of}' for name, of in column_types(row).items())
+    """The SQL statement that creates a table of such rows."""
+    columns = ", ".join(f'"{name}" {sql_type}' for name, sql_type in column_types(row).items())
     return f"CREATE TABLE {table} ({columns}{extra})"
 
 
@@ -181,7 +181,7 @@ TRANSFERS = """CREATE VIEW transfers AS
     SELECT visit, messages.round, client, direction, slot, "key", payload_shapes.nbytes
         FROM messages JOIN payload_shapes USING (payload)"""
 """The bytes of one block in one direction of one visit. Slot '' and key 'header' for the header; slot '' and key 'cut'
-for all that a visit sent until it was broken off."""
+for all bytes of a visit that did not count."""
 
 SCHEMA = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT)",
@@ -200,11 +200,11 @@ TABLES = (
     *("meta", "rounds", "visits", "payload_shapes", "transfers"),
     *("states", "checkpoints", "host_rounds", "host_events"),
 )
-"""Names that a method's own table cannot have."""
+"""Names that a method's own table must not have"""
 
 
 def payload_name(shapes: Shapes) -> str:
-    """A name for the shapes of a payload: 16 hexadecimal digits that follow from them."""
+    """A name for the shapes of a payload: 16 hexadecimal digits of their hash."""
     return _payload_name(tuple((slot, key, size) for slot, named in shapes.items() for key, size in named.items()))
 
 

@@ -56,7 +56,7 @@ def why_not(folder: Path, policy: PolicyName = "sync", **how: Any) -> str:
     return str(failed.value).replace(f"{folder}/", "")
 
 
-ROWS = "ledger.sqlite: round {}: its rows are not what was committed, so the run is not gone on with"
+ROWS = "ledger.sqlite: round {}: its rows are not what was committed, so the run is not resumed"
 
 
 @POLICY
@@ -109,8 +109,7 @@ def test_a_row_that_is_changed_together_with_its_checkpoint_is_named(made: dict[
     digest = swapped(folder, lambda arrays: {name: array + array.dtype.type(1) for name, array in arrays.items()})
     edited(folder, f"UPDATE checkpoints SET sha256 = '{digest}' WHERE round = 3")
     assert why_not(folder) == (
-        "ledger.sqlite: round 3: its row in the table checkpoints is not what was committed, so the run is not gone on "
-        "with"
+        "ledger.sqlite: round 3: its row in the table checkpoints is not what was committed, so the run is not resumed"
     )
     edited(folder, "UPDATE rounds SET model_sha256 = 'ab' WHERE round = 3")
     assert why_not(folder) == ROWS.format(3)

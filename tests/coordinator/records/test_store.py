@@ -184,15 +184,15 @@ def test_a_ledger_goes_back_to_an_earlier_checkpoint(ledger: Ledger, path: Path)
     chain = ledger.chain
     ledger.commit(done(2, states={1: ("1-2", "d")}))
     ledger.finish({"rounds": 3})
-    assert ledger.kept(2) == {1: ("1-2", "d"), 2: ("2-0", "b")}
-    assert ledger.kept(1) == {1: ("1-1", "c"), 2: ("2-0", "b")}
-    assert ledger.go_back(1) == ["1-2", "round-2"]
+    assert ledger.client_states(2) == {1: ("1-2", "d"), 2: ("2-0", "b")}
+    assert ledger.client_states(1) == {1: ("1-1", "c"), 2: ("2-0", "b")}
+    assert ledger.truncate_after(1) == ["1-2", "round-2"]
     assert (ledger.chain, [row.round for row in ledger.rounds()]) == (chain, [0, 1])
     assert dict(tuple(r) for r in read(path, "SELECT * FROM meta")) == {"genesis": "start"}
     ledger.close()
     again = Ledger(path, None, CHOICES)
     assert again.chain == chain
-    assert again.kept(1) == {1: ("1-1", "c"), 2: ("2-0", "b")}
+    assert again.client_states(1) == {1: ("1-1", "c"), 2: ("2-0", "b")}
     again.close()
 
 

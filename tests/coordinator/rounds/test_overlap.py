@@ -217,7 +217,7 @@ def test_a_second_ctrl_c_is_not_swallowed(tmp_path: Path) -> None:
 def test_nothing_of_the_next_round_stays_open_if_this_one_cannot_be_committed(tmp_path: Path) -> None:
     run, workers = prompt(tmp_path, early=9, clients=10, rounds=5, shuffle=1)
 
-    def refuse(done: object) -> list[str]:
+    def refuse(commit: object) -> list[str]:
         raise OSError("disk full")
 
     store(run).ledger.commit = refuse  # type: ignore[method-assign]
