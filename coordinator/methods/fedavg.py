@@ -1,4 +1,4 @@
-"""FedAvg: local SGD and the clients' mean. Everything is the default.
+"""FedAvg: local SGD and the clients' mean. The base classes of both sides implement it.
 
 McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017,
 https://arxiv.org/abs/1602.05629

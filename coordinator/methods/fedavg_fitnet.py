@@ -1,7 +1,7 @@
-"""FedAvg+FitNet: outputs of local blocks are drawn to those of the received model's. The server is FedAvg's.
+"""FedAvg+FitNet: outputs of local blocks are matched to those of the received model. The server is FedAvg's.
 
-The baseline of Kim, Kim and Han, ICML 2022, https://arxiv.org/abs/2207.06936, Table 2, which prints neither weight, nor
-layers, nor reduction. The client side is `edge.methods.fedavg_fitnet`.
+The baseline of Kim, Kim and Han, ICML 2022, https://arxiv.org/abs/2207.06936, Table 2, which does not print weight,
+layers or reduction. The client side is `edge.methods.fedavg_fitnet`.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class FedAvgFitNetOptions(Options):
     weight: float = Field(default=1.0, ge=0, title="β")
     """Weight of the squared differences; a grid to search is {0.01, 0.1, 1, 10}. 0 is FedAvg."""
     layers: tuple[int, ...] | None = Field(default=None, title="H")
-    """Which m of 1..M-1 are compared; by default all; an empty list is FedAvg."""
+    """Blocks in 1..M-1 that are compared; by default all; an empty list is FedAvg."""
     reduction: Literal["mean", "sum"] = "mean"
-    """Over the numbers of an example's output; examples are averaged."""
+    """Reduction over the numbers of one example's output; examples are averaged."""
 
     def check(self, blocks: int) -> None:
         """Layers must lie in 1..M-1 and be distinct."""
         check_inner("method_options.layers", "layer", self.layers or (), blocks)
 
 
-def passes(blocks: int, options: FedAvgFitNetOptions, choice: ChosenBlocks) -> PassCounts:
-    """The teacher runs no further than to the last output that is compared."""
+def pass_counts(blocks: int, options: FedAvgFitNetOptions, choice: ChosenBlocks) -> PassCounts:
+    """The teacher runs up to the last output that is compared."""
     layers = range(1, blocks) if options.layers is None else options.layers
     return distillation_pass_counts(blocks, max(layers, default=0) if options.weight else 0)
 
@@ -48,5 +48,5 @@ SPEC = ObjectiveSpec(
     options=FedAvgFitNetOptions,
     neutral="weight = 0, or layers = []",
     client="edge.methods.fedavg_fitnet:FedAvgFitNetUpdate",
-    pass_counts=passes,
+    pass_counts=pass_counts,
 )

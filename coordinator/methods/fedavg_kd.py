@@ -1,6 +1,6 @@
 """FedAvg+KD: the received model teaches local training. The server is FedAvg's.
 
-The baseline of Kim, Kim and Han, ICML 2022, https://arxiv.org/abs/2207.06936, Table 2, which prints neither weight nor
+The baseline of Kim, Kim and Han, ICML 2022, https://arxiv.org/abs/2207.06936, Table 2, which does not print weight or
 temperature; the defaults are those of Flower's reproduction of FedMLB. The client side is `edge.methods.fedavg_kd`.
 """
 
@@ -21,7 +21,7 @@ class FedAvgKDOptions(Options):
     form: Literal["convex", "additive"] = "convex"
     """Whether the cross-entropy weighs 1 - weight (convex) or 1 (additive)."""
     temperature: float = Field(default=1.0, gt=0, title="T")
-    """Of both sides of the divergence."""
+    """Temperature of both sides of the divergence."""
     kl_t2: bool = True
     """Whether the divergence is multiplied by T²."""
 

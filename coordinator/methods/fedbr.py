@@ -1,8 +1,8 @@
-"""FedBR: only the last alpha global blocks go down, and a bandit picks alpha per client (GMBS).
+"""FedBR: clients download the last alpha global blocks; a bandit (GMBS) chooses alpha per client.
 
 Zeng, Liu, Xu, Wang, Xu and Zhao, Enhanced Federated Learning with Adaptive Block-wise Regularization and Knowledge
-Distillation. The client side is `edge.methods.fedbr`, the bandit `coordinator.methods.gmbs`. What the paper leaves open
-is an option here; the default comes first and the alternatives after it.
+Distillation. The client side is `edge.methods.fedbr`, the bandit `coordinator.methods.gmbs`. Details that the paper
+leaves open are options, with the default first.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ class FedBROptions(Options):
     """FedBR's hyperparameters and the details its paper leaves open."""
 
     alpha: Literal["gmbs", "random"] | int = Field(default="gmbs", title="α")
-    """How many global blocks go down: chosen by GMBS, drawn at random, or fixed in 1..M-1."""
+    """Number of downloaded global blocks: chosen by GMBS, drawn at random, or fixed in 1..M-1."""
     period: int = Field(default=3, ge=0, title="τ")
-    """Every period + 1 rounds the whole model goes down; 0 sends it in every round."""
+    """The whole model is downloaded every period + 1 rounds; 0: in every round."""
     schedule: Literal["text", "equation"] = "text"
     """Whole model every tau + 1 rounds (text) or every tau rounds (what Eq. 3 charges)."""
     broadcast: Literal["participants", "everyone"] = "participants"
-    """Who gets the whole model when it goes down; with everyone, the others get a download-only visit."""
+    """Clients that download the whole model when it is due; everyone: download-only visits outside the cohort."""
     stale_after: int | None = Field(default=None, ge=0)
     """Send the whole model to a client that was absent for more rounds than this; by default never."""
     full_rounds: Literal["gmbs", "all", "silent"] = "gmbs"
-    """When the whole model went down: alpha still sets the pathways; all M-1 pathways; or GMBS gets no feedback."""
+    """After a full download: alpha still sets the pathways; all M-1 pathways; or GMBS gets no feedback."""
     lambda1: float = Field(default=1.0, ge=0, title="λ1")
     """Weight of the pathways' cross-entropy."""
     lambda2: float = Field(default=1.0, ge=0, title="λ2")
     """Weight of the divergence between pathways and main path."""
     temperature: float = Field(default=1.0, gt=0, title="T")
-    """Of both sides of the divergence."""
+    """Temperature of both sides of the divergence."""
     hybrid_ce: bool = True
     """Whether pathways have cross-entropy terms."""
     norm: Literal["used", "all", "none"] = "used"
@@ -71,7 +71,7 @@ class FedBROptions(Options):
     kl_t2: bool = False
     """Whether the divergence is multiplied by T²."""
     memory: float = Field(default=0.5, ge=0, le=1, title="λ")
-    """How much a new reward weighs in Eq. 6: 1 keeps only the latest, 0 learns nothing."""
+    """Weight of a new reward in Eq. 6: 1 keeps only the latest, 0 learns nothing."""
     deviation: Literal["total-variation", "l2", "kl", "model", "constant"] = "total-variation"
     """d_k of Eq. 5: distance of label distributions, of models (relative to the participants' mean; in asynchronous
     policies to the mean of all visits so far), or 1."""
@@ -79,9 +79,9 @@ class FedBROptions(Options):
     """Δζ_L of Eq. 5: first minus last local epoch; full-data loss before minus after; last visit minus this one;
     the absolute value of the first."""
     normalise: Normalise = "max"
-    """How times are made comparable within a round; in asynchronous policies the longest so far is the measure."""
+    """Normalisation of times within a round; in asynchronous policies by the longest so far."""
     first_round: Literal[0, 1] = 0
-    """What t of Eq. 7 counts from."""
+    """First value of t in Eq. 7."""
     bonus: Bonus = "printed"
     """√(ln(t+1))/(n+1) as printed, or √(ln(t+1)/(n+1))."""
 
@@ -94,7 +94,7 @@ class FedBROptions(Options):
             )
 
     def check_asynchronous(self) -> None:
-        """Without rounds there is no broadcast to everyone, and no times to normalise by but the longest so far."""
+        """Without rounds there is no broadcast to everyone, and times are normalised by the longest so far."""
         if self.broadcast == "everyone":
             raise ValueError('method_options.broadcast = "everyone": there are no rounds to broadcast in')
         if self.normalise != "max":
@@ -102,7 +102,7 @@ class FedBROptions(Options):
 
 
 class FedBRServer(ServerStrategy):
-    """Chooses alpha per visit, sends the last alpha blocks or the whole model, and feeds the bandit."""
+    """Chooses alpha per visit, sends the last alpha blocks or the whole model, and gives feedback to the bandit."""
 
     def __init__(self, setup: ServerContext, extensions: Sequence[ServerExtension] = ()) -> None:
         super().__init__(setup, extensions)
@@ -120,7 +120,7 @@ class FedBRServer(ServerStrategy):
         self._values: dict[int, float] = {}
 
     def choose(self, client: int, round: int) -> ChosenBlocks:
-        """The last alpha blocks, or everything where a whole broadcast is due."""
+        """alpha, and whether the whole model is due."""
         due = self._is_due(client) if self.setup.asynchronous else self.is_full(round)
         full = due or self._needs_all(client, round)
         alpha = self._alpha(client, round)
@@ -133,22 +133,22 @@ class FedBRServer(ServerStrategy):
         return self.with_extensions(client, self.select(keys))
 
     def possible_choices(self) -> list[ChosenBlocks]:
-        """Every alpha, alone and where everything goes down."""
-        fixed = self.options.alpha
-        alphas = [fixed] if isinstance(fixed, int) else range(1, self.blocks)
-        in_full = [self.blocks - 1] if self.options.full_rounds == "all" else alphas
+        """Every alpha, with partial and with full downloads."""
+        option = self.options.alpha
+        alphas = [option] if isinstance(option, int) else range(1, self.blocks)
+        alphas_if_full = [self.blocks - 1] if self.options.full_rounds == "all" else alphas
         return [
             *({"alpha": alpha, "full": 0} for alpha in alphas),
-            *({"alpha": alpha, "full": 1} for alpha in in_full),
+            *({"alpha": alpha, "full": 1} for alpha in alphas_if_full),
         ]
 
     @property
     def decides_without_updates(self) -> bool:
-        """Rewards follow from times and losses, unless the deviation in Eq. 5 is that of the models."""
+        """Rewards follow from times and losses, unless Eq. 5 uses the deviation of models."""
         return self.options.deviation != "model"
 
     def is_full(self, round: int) -> bool:
-        """Whether the whole model goes down in this round."""
+        """Whether clients download the whole model in this round."""
         return self._span == 0 or round % self._span == 0
 
     @property
@@ -156,7 +156,7 @@ class FedBRServer(ServerStrategy):
         return self.options.period + (1 if self.options.schedule == "text" else 0)
 
     def _is_due(self, client: int) -> bool:
-        """Without rounds each client counts its own visits since it last got the whole model."""
+        """Without rounds each client counts its visits since its last full download."""
         return self._span == 0 or int(self.since_full[client]) >= self._span - 1
 
     def _needs_all(self, client: int, round: int) -> bool:
@@ -166,9 +166,9 @@ class FedBRServer(ServerStrategy):
     def _alpha(self, client: int, round: int) -> int:
         if isinstance(self.options.alpha, int):
             return self.options.alpha
-        # Without rounds a client may be visited twice between two server steps, but each time after more visits.
-        turn = int(self.gmbs.n[client].sum()) if self.setup.asynchronous else round
-        rng = keyed_generator(self.setup.seed, "gmbs", turn, client)
+        # In asynchronous policies a client may be visited twice between two server steps: its visits are counted.
+        rng_round = int(self.gmbs.n[client].sum()) if self.setup.asynchronous else round
+        rng = keyed_generator(self.setup.seed, "gmbs", rng_round, client)
         if self.options.alpha == "random":
             return int(rng.integers(1, self.blocks))
         return self.gmbs.choose(client, round + self.options.first_round, rng)
@@ -181,26 +181,26 @@ class FedBRServer(ServerStrategy):
         return [int(k) for k in np.flatnonzero(self.setup.samples) if int(k) not in taking_part]
 
     def started(self, round: int, dispatches: Sequence[Download]) -> None:
-        """Count dispatched visits; a client that only listens has not been chosen for."""
+        """Count started visits, except download-only ones."""
         sent = dict(self.model)
         for dispatch in dispatches:
             alpha = dispatch.choice["alpha"]
             if alpha:
-                if self.options.deviation == "model":  # else nobody asks, and many old models would be held
+                if self.options.deviation == "model":  # else old models would be held in memory
                     self._sent[dispatch.client] = sent
                 values = self.gmbs.values(dispatch.client, round + self.options.first_round)
                 self._values[dispatch.client] = float(values[alpha - 1])
                 self.gmbs.started(dispatch.client, alpha)
 
     def received(self, round: int, dispatches: Sequence[Download]) -> None:
-        """Who was last seen when, and who has the whole model since when."""
+        """Note the round of each client's visit, and its visits since the last full download."""
         for dispatch in dispatches:
             client, was_full = dispatch.client, len(dispatch.payload[MODEL]) == len(self.setup.layout.keys())
             self.last_seen[client] = round
             self.since_full[client] = 0 if was_full else self.since_full[client] + 1
 
     def observe(self, reply: Update) -> None:
-        """How far the client's model has moved, where Eq. 5 asks for it."""
+        """Distance between the client's model and its download, if Eq. 5 uses it."""
         if self.options.deviation == "model":
             self._moved[reply.client] = model_distance(reply, self._sent.pop(reply.client))
 
@@ -209,42 +209,42 @@ class FedBRServer(ServerStrategy):
         if not outcomes:
             return []
         deviations = self._deviations(outcomes)
-        compute, communication = self._shares(outcomes)
+        compute, communication = self._normalised_times(outcomes)
         rows = []
         for i, outcome in enumerate(outcomes):
             client, alpha = outcome.dispatch.client, outcome.dispatch.choice["alpha"]
             full = outcome.dispatch.choice["full"]
             drop = self._drop(outcome.reply)
-            gained = reward(deviations[i], drop, float(compute[i]), float(communication[i]))
-            self._learn(client, alpha, full, gained, outcome.reply)
-            shares = float(compute[i]), float(communication[i])
+            times = float(compute[i]), float(communication[i])
+            new_reward = reward(deviations[i], drop, *times)
+            self._learn(client, alpha, full, new_reward, outcome.reply)
             value, deviation = self._values[client], float(deviations[i])
-            rows.append(ChoiceRow(round, client, alpha, full, value, deviation, drop, *shares, gained))
+            rows.append(ChoiceRow(round, client, alpha, full, value, deviation, drop, *times, new_reward))
         return rows
 
-    def _learn(self, client: int, alpha: int, full: int, gained: float, reply: Update) -> None:
+    def _learn(self, client: int, alpha: int, full: int, new_reward: float, reply: Update) -> None:
         if not (full and self.options.full_rounds == "silent"):
-            self.gmbs.learn(client, alpha, gained)
+            self.gmbs.learn(client, alpha, new_reward)
         self.last_loss[client] = reply.numbers["loss"]
 
     def replay_feedback(self, outcome: VisitFeedback, learned: ChoiceRow) -> None:
-        """Eq. 6 with the reward of then."""
+        """Eq. 6 with the recorded reward."""
         self._learn(learned.client, learned.alpha, learned.full, learned.reward, outcome.reply)
 
     def restore_in_flight(self, client: int, model: Model) -> None:
-        """The model that the client's will be compared with."""
+        """Restore the model that the client's update will be compared with."""
         if client in self._sent:
             self._sent[client] = model
 
-    def _shares(self, outcomes: Sequence[VisitFeedback]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Normalised times: within the round, or, where visits end one by one, by the longest so far."""
+    def _normalised_times(self, outcomes: Sequence[VisitFeedback]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(compute, communication), normalised within the round; in asynchronous policies by the longest so far."""
         seconds = np.array([(o.compute_seconds, o.communication_seconds) for o in outcomes])
         if not self.setup.asynchronous:
             compute, communication = (normalise(column, self.options.normalise) for column in seconds.T)
             return compute, communication
         self.longest = np.maximum(self.longest, seconds.max(axis=0))
-        shares = np.divide(seconds, self.longest, out=np.zeros_like(seconds), where=self.longest > 0)
-        return shares[:, 0], shares[:, 1]
+        times = np.divide(seconds, self.longest, out=np.zeros_like(seconds), where=self.longest > 0)
+        return times[:, 0], times[:, 1]
 
     def _drop(self, reply: Update) -> float:
         if self.options.drop != "visits":
@@ -263,10 +263,10 @@ class FedBRServer(ServerStrategy):
         return distances / mean if mean > 0 else distances
 
     def state(self) -> State:
-        """The bandit's memory, and when and how each client was last seen."""
-        own = {"p": self.gmbs.p, "n": self.gmbs.n, "last_seen": self.last_seen, "last_loss": self.last_loss}
-        own |= {"since_full": self.since_full, "longest": self.longest, "distance": self.distance}
-        return super().state() | {name: array.copy() for name, array in own.items()}
+        """The bandit's state, and the last visit of each client."""
+        arrays = {"p": self.gmbs.p, "n": self.gmbs.n, "last_seen": self.last_seen, "last_loss": self.last_loss}
+        arrays |= {"since_full": self.since_full, "longest": self.longest, "distance": self.distance}
+        return super().state() | {name: array.copy() for name, array in arrays.items()}
 
     def restore(self, model: dict[str, Vector], state: State) -> None:
         super().restore(model, state)
@@ -277,7 +277,7 @@ class FedBRServer(ServerStrategy):
 
 
 def label_deviation(histogram: NDArray[np.int64], kind: str) -> NDArray[np.float64]:
-    """d_k per client from label histograms (clients, classes): how far its labels are from everyone's.
+    """d_k per client from label histograms (clients, classes): distance from the overall distribution.
 
     Total variation is ½ Σ_c |p_k(c) − p(c)|, in [0, 1]; a client without examples gets 0.
     """
@@ -285,24 +285,24 @@ def label_deviation(histogram: NDArray[np.int64], kind: str) -> NDArray[np.float
         return np.ones(len(histogram))
     overall = histogram.sum(axis=0) / max(histogram.sum(), 1)
     counts = histogram.sum(axis=1, keepdims=True)
-    own = np.where(counts > 0, histogram / np.maximum(counts, 1), overall)
+    labels = np.where(counts > 0, histogram / np.maximum(counts, 1), overall)
     if kind == "l2":
-        return np.asarray(np.sqrt(((own - overall) ** 2).sum(axis=1)))
+        return np.asarray(np.sqrt(((labels - overall) ** 2).sum(axis=1)))
     if kind == "kl":
-        ratio = np.divide(own, overall, out=np.ones_like(own), where=own > 0)
-        return np.asarray((own * np.log(ratio)).sum(axis=1))
-    return np.asarray(0.5 * np.abs(own - overall).sum(axis=1))
+        ratio = np.divide(labels, overall, out=np.ones_like(labels), where=labels > 0)
+        return np.asarray((labels * np.log(ratio)).sum(axis=1))
+    return np.asarray(0.5 * np.abs(labels - overall).sum(axis=1))
 
 
 def model_distance(reply: Update, sent: dict[str, Vector]) -> float:
-    """‖x_k − θ‖₂ over what came up."""
+    """‖x_k − θ‖₂ over the uploaded vectors."""
     total = 0.0
     for key, vector in reply.payload[MODEL].items():
         total += float(np.square(vector.data - sent[key].data, dtype=np.float64).sum())
     return float(np.sqrt(total))
 
 
-def passes(blocks: int, options: FedBROptions, choice: ChosenBlocks) -> PassCounts:
+def pass_counts(blocks: int, options: FedBROptions, choice: ChosenBlocks) -> PassCounts:
     """The main path and alpha pathways, the m-th with the frozen blocks after m."""
     total = fedavg_pass_counts(blocks)
     pathways_learn = options.hybrid_ce or not options.detach
@@ -311,24 +311,23 @@ def passes(blocks: int, options: FedBROptions, choice: ChosenBlocks) -> PassCoun
     return total
 
 
-def whole_passes(blocks: int, options: FedBROptions, choice: ChosenBlocks) -> PassCounts:
-    """``drop = "exact"`` runs the local data forward before and after training."""
+def once_per_visit_pass_counts(blocks: int, options: FedBROptions, choice: ChosenBlocks) -> PassCounts:
+    """``drop = "exact"`` runs the local examples forward before and after training."""
     total = np.zeros((blocks, PASS_TYPES))
     total[:, FORWARD] = 2.0 if options.drop == "exact" else 0.0
     return total
 
 
-def kept(layout: Layout, down: tuple[str, ...]) -> tuple[str, ...]:
+def kept_blocks(layout: Layout, down: tuple[str, ...]) -> tuple[str, ...]:
     """All but the last block, which arrives in every visit."""
     return layout.keys(layout.names[:-1])
 
 
 FIGURE = MethodFigure(
     title="GMBS choices",
-    text="Left: how many clients were given each α, the number of last blocks they download; a triangle marks a round "
-    "in which the whole model went down. Right: the bandit's value of what it chose (Eq. 7) and the reward it got "
-    "(Eq. 5). Bands that narrow show a preference being learned; V falling towards the reward shows exploration "
-    "ending.",
+    text="Left: clients by α, the number of last blocks that they download; a triangle marks a round with full "
+    "downloads. Right: the bandit's value of the chosen α (Eq. 7) and the reward (Eq. 5). Narrowing bands show that a "
+    "preference is learned; V falling towards the reward shows that exploration ends.",
     counted="alpha",
     symbol="α",
     counted_title="blocks downloaded",
@@ -346,14 +345,14 @@ SPEC = ObjectiveSpec(
     client="edge.methods.fedbr:FedBRUpdate",
     server=FedBRServer,
     down=None,
-    kept_blocks=kept,
+    kept_blocks=kept_blocks,
     choices=("alpha", "full"),
     reports=("drop",),
     table=CHOICES,
     progress=ProgressColumn("alpha", lambda blocks: range(1, blocks)),
     figure=FIGURE,
-    pass_counts=passes,
-    once_per_visit_pass_counts=whole_passes,
+    pass_counts=pass_counts,
+    once_per_visit_pass_counts=once_per_visit_pass_counts,
     nominal_alpha=lambda blocks, options, choice: choice["alpha"],
     nominal_period=lambda options: options.period,
     weights="uniform",

@@ -1,11 +1,11 @@
-"""FedDyn: dynamic regularisation, whose fixed point is the global optimum. A client's very first step is plain.
+"""FedDyn: dynamic regularisation, whose fixed point is the global optimum. A client's first step is plain.
 
 Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, https://arxiv.org/abs/2111.04263. The client
-side is `edge.methods.feddyn`, which keeps λ_i; nothing travels beside the model.
+side is `edge.methods.feddyn`, which keeps λ_i; only the model is sent.
 
-The server keeps h, 0 at first: h ← h − (α/N) Σ (θ_i − θ) over those that took part, N being all clients; so h is the
-mean of all λ_i at any time. Then θ ← (the clients' mean) − h/α. The paper's mean is plain; ``aggregate.weights`` says
-which it is here, as for every method, and they are the same where all clients hold as much.
+The server keeps h, 0 at first: h ← h − (α/N) Σ (θ_i − θ) over the clients of a round, with N the number of all clients,
+so that h is the mean of all λ_i at any time. Then θ ← (the clients' mean) − h/α. The paper's mean is unweighted; here
+``aggregate.weights`` applies, which is the same if all clients have as many examples.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class FedDynOptions(Options):
     """−⟨λ_i, w⟩ + (coefficient/2)·‖w − θ‖² is added to the local objective."""
 
     coefficient: float = Field(default=0.1, gt=0, title="α")
-    """Weight of the quadratic term, by which the server's step divides. FedMLB's tables have 0.1, the authors'
-    CIFAR-10 example 0.01."""
+    """Weight of the quadratic term, and divisor of the server's step. FedMLB's tables use 0.1, the authors' CIFAR-10
+    example 0.01."""
     clipped: Literal["everything", "ce+linear"] = "everything"
-    """What ``train.clip`` bounds: the whole gradient; or all but α·w, which the authors add to weight decay."""
+    """Terms that ``train.clip`` bounds: all; or all but α·w, which the authors add to weight decay."""
 
     def check_asynchronous(self) -> None:
-        """λ_i is about the model that a client was sent, h about the one that the server steps from."""
+        """λ_i refers to the model that a client downloaded, h to the one that the server steps from."""
         raise ValueError(
             "rounds.policy: feddyn's server steps from the model that all clients of a round were sent, and "
             "asynchronous policies have no such rounds"
@@ -48,7 +48,7 @@ class FedDynExtension(ServerExtension):
         sizes = setup.layout.shapes(key for key in setup.up if not key.endswith(BUFFERS))
         self.h = {key: np.zeros(size, np.float32) for key, size in sizes.items()}
         self.sums = {key: WeightedSum() for key in self.h}
-        """Of θ_i since the last step, all with the same weight"""
+        """Σ θ_i since the last step, unweighted"""
 
     def accumulate(self, reply: Update) -> None:
         """Add θ_i."""
@@ -56,7 +56,7 @@ class FedDynExtension(ServerExtension):
             total.add(reply.payload[MODEL][key].data, 1.0)
 
     def step(self, before: Model, after: Model) -> Model:
-        """h, and then θ = mean − h/α; buffers are the method's."""
+        """Update h, then set θ = mean − h/α; buffers stay the method's."""
         stepped = dict(after)
         for key, total in self.sums.items():
             if total.total is not None:
@@ -86,11 +86,9 @@ SPEC = CorrectionSpec(
     has_client_state=True,
     needs_individual_updates=True,
     server_optimizers=("plain",),
-    needs_full_model=lambda options: (
-        "feddyn's terms and its server step are about the whole model that a visit starts from"
-    ),
+    needs_full_model=lambda options: "feddyn's terms and its server step need the whole model that a visit starts from",
     incompatible={
-        "scaffold": "scaffold and feddyn both take the same drift out of a client's gradient, so the one's memory "
-        "would be of what the other has left; join one of them"
+        "scaffold": "scaffold and feddyn both correct the same client drift, so each would learn from gradients that "
+        "the other has corrected; join one of them"
     },
 )

@@ -25,65 +25,66 @@ class FedGKDOptions(Options):
     """Weight of the divergence from the teacher: FedMLB's γ = 0.2, halved as in FedGKD's objective; 0.2 takes γ for w
     itself. 0 is FedAvg."""
     buffer: int = Field(default=5, ge=1, title="B_h")
-    """How many of the last global models the teacher is the mean of, the newest among them; 1 is FedAvg+KD (additive)
-    with the same weight, and sends nothing extra."""
+    """The teacher is the mean of this many last global models, including the newest; 1 is FedAvg+KD (additive) with
+    the same weight, and sends nothing extra."""
     silent_rounds: int = Field(default=1, ge=0)
-    """Server steps before distillation begins, where a teacher is sent; 0 distils from the first."""
+    """Server steps before distillation begins, if a teacher is sent; 0: from the first visit."""
     temperature: float = Field(default=1.0, gt=0, title="T")
-    """Of both sides of the divergence."""
+    """Temperature of both sides of the divergence."""
     kl_t2: bool = True
     """Whether the divergence is multiplied by T²."""
 
 
 class FedGKDServer(ServerStrategy):
-    """Keeps the last models, and sends their mean beside the newest."""
+    """Stores the last models, and sends their mean beside the newest."""
 
     def __init__(self, setup: ServerContext, extensions: Sequence[ServerExtension] = ()) -> None:
         super().__init__(setup, extensions)
         self.options = FedGKDOptions.model_validate(dict(setup.options))
         self.sends_teacher = self.options.buffer > 1 and self.options.weight > 0
-        self._keep(())
+        self._push(())
 
     def choose(self, client: int, round: int) -> ChosenBlocks:
         """Whether the visit distils."""
         return {"distil": int(round >= self.options.silent_rounds)} if self.sends_teacher else {}
 
     def payload(self, client: int, choice: ChosenBlocks) -> Payload:
-        """The model and the teacher, also in silent rounds: all messages are alike."""
-        plain = super().payload(client, choice)
-        return plain | {TEACHER: {key: self.teacher[key] for key in self.setup.down}} if self.sends_teacher else plain
+        """The model and the teacher, also in silent rounds, so that all messages have the same shapes."""
+        payload = super().payload(client, choice)
+        teacher = {key: self.teacher[key] for key in self.setup.down}
+        return payload | {TEACHER: teacher} if self.sends_teacher else payload
 
     @property
     def decides_without_updates(self) -> bool:
-        """What it sends has the same shapes in every round."""
+        """Downloads have the same shapes in every round."""
         return True
 
     def step(self) -> None:
-        """The new model pushes the oldest out."""
+        """FedAvg's step; the new model replaces the oldest stored one."""
         super().step()
-        self._keep(self.last)
+        self._push(self.last)
 
-    def _keep(self, before: Sequence[Model]) -> None:
-        """Put the model as it stands behind these, and make the teacher anew."""
+    def _push(self, models: Sequence[Model]) -> None:
+        """Append the current model to these, and compute the teacher."""
         size = self.options.buffer if self.sends_teacher else 1
-        self.last = deque([*before, dict(self.model)], size)
+        self.last = deque([*models, dict(self.model)], size)
         """Oldest first"""
         self.teacher = mean(self.last)
 
     def state(self) -> State:
-        """All kept models but the newest, which is the model."""
-        before = list(self.last)[:-1]
-        kept = {f"last/{age}/{key}": vector.data for age, one in enumerate(before) for key, vector in one.items()}
-        return super().state() | kept
+        """The stored models without the newest, which is the global model."""
+        older = enumerate(list(self.last)[:-1])
+        arrays = {f"last/{age}/{key}": vector.data for age, model in older for key, vector in model.items()}
+        return super().state() | arrays
 
     def restore(self, model: Model, state: State) -> None:
         super().restore(model, state)
         ages = sorted({int(name.split("/")[1]) for name in state if name.startswith("last/")})
-        self._keep([{key: Vector(np.asarray(state[f"last/{age}/{key}"], np.float32)) for key in model} for age in ages])
+        self._push([{key: Vector(np.asarray(state[f"last/{age}/{key}"], np.float32)) for key in model} for age in ages])
 
 
 def mean(models: Sequence[Model]) -> Model:
-    """Of parameters and buffers alike; of one model, that model's own vectors."""
+    """The mean of models, including buffers; of one model, the model itself."""
     if len(models) == 1:
         return models[0]
     averages: Model = {}
@@ -97,8 +98,8 @@ def mean(models: Sequence[Model]) -> Model:
     return averages
 
 
-def passes(blocks: int, options: FedGKDOptions, choice: ChosenBlocks) -> PassCounts:
-    """The teacher runs forward once, where the visit has one."""
+def pass_counts(blocks: int, options: FedGKDOptions, choice: ChosenBlocks) -> PassCounts:
+    """The teacher runs forward once, if the visit distils."""
     return distillation_pass_counts(blocks, blocks if options.weight and choice.get("distil", 1) else 0)
 
 
@@ -111,5 +112,5 @@ SPEC = ObjectiveSpec(
     client="edge.methods.fedgkd:FedGKDUpdate",
     server=FedGKDServer,
     choices=("distil",),
-    pass_counts=passes,
+    pass_counts=pass_counts,
 )

@@ -30,13 +30,13 @@ class FedMLBOptions(Options):
     lambda2: float = Field(default=1.0, ge=0, title="λ2")
     """Weight of the divergence between pathways and main path."""
     temperature: float = Field(default=1.0, gt=0, title="T")
-    """Of both sides of the divergence."""
+    """Temperature of both sides of the divergence."""
     order: Literal["LG", "GL"] = "LG"
     """LG: local blocks first (the method); GL: global blocks first (the ablation of Table 4)."""
     pathways: tuple[int, ...] | None = Field(default=None, title="H")
-    """Which m of 1..M-1 are used; by default all; an empty list is FedAvg."""
+    """Pathways in 1..M-1 that are used; by default all; an empty list is FedAvg."""
     norm: Literal["used", "all"] = Field(default="used", title="D")
-    """The number of pathways used, or M-1 whatever is used (the published code's ablations)."""
+    """The number of pathways used, or always M-1 (the published code's ablations)."""
     detach_hybrid_target: bool = False
     """Whether the divergence's pathway side is a constant."""
     kl_t2: bool = False
@@ -52,7 +52,7 @@ def used(blocks: int, options: FedMLBOptions) -> tuple[int, ...]:
     return tuple(range(1, blocks)) if options.pathways is None else options.pathways
 
 
-def passes(blocks: int, options: FedMLBOptions, choice: ChosenBlocks) -> PassCounts:
+def pass_counts(blocks: int, options: FedMLBOptions, choice: ChosenBlocks) -> PassCounts:
     """LG: each pathway adds its frozen suffix. GL: one frozen prefix, and each pathway a trained suffix."""
     total = fedavg_pass_counts(blocks)
     pathways = used(blocks, options)
@@ -61,7 +61,7 @@ def passes(blocks: int, options: FedMLBOptions, choice: ChosenBlocks) -> PassCou
             add_frozen_suffix(total, m)
         else:
             total[m:] += 1
-            total[m, INPUT_GRADIENT] -= 1  # the frozen prefix wants none
+            total[m, INPUT_GRADIENT] -= 1  # the frozen prefix needs none
     if options.order == "GL":
         total[: max(pathways, default=0), FORWARD] += 1
     return total
@@ -74,6 +74,6 @@ SPEC = ObjectiveSpec(
     options=FedMLBOptions,
     neutral="lambda1 = lambda2 = 0, or pathways = []",
     client="edge.methods.fedmlb:FedMLBUpdate",
-    pass_counts=passes,
+    pass_counts=pass_counts,
     nominal_alpha=lambda blocks, options, choice: blocks - 1,
 )

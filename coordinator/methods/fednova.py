@@ -1,10 +1,10 @@
-"""FedNova: clients' changes are normalised by how many steps they are the sum of, before they are averaged.
+"""FedNova: clients' changes are divided by their numbers of local steps before they are averaged.
 
 Wang, Liu, Liang, Joshi and Poor, Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization,
 NeurIPS 2020, https://arxiv.org/abs/2007.07481. The client side, which counts the steps, is `edge.methods.fednova`.
 
-θ ← θ − τ_eff Σ p_i d_i with d_i = (θ − θ_i)/a_i is a step from θ to the mean of the θ_i by weights p_i/a_i, that is
-τ_eff Σ p_i/a_i times as long. The server optimiser takes it from there.
+θ ← θ − τ_eff Σ p_i d_i with d_i = (θ − θ_i)/a_i equals τ_eff Σ p_i/a_i times the step from θ to the mean of the θ_i
+with weights p_i/a_i. The server optimizer gets the mean of this scaled step.
 """
 
 from __future__ import annotations
@@ -24,27 +24,26 @@ from edge.protocol.payload import BUFFERS, Floats
 
 
 class FedNovaOptions(Options):
-    """θ ← θ − τ_eff Σ p_i (θ − θ_i)/a_i, p_i being shares of the examples and a_i the clients' normalisers."""
+    """θ ← θ − τ_eff Σ p_i (θ − θ_i)/a_i, with p_i the fractions of the examples and a_i the clients' normalisers."""
 
     effective_steps: Literal["auto", "normalisers", "steps"] = Field(default="auto", title="τ_eff")
-    """The mean of the normalisers a_i, or of the clients' steps; auto takes the normalisers, but the steps where
-    fedprox joins with mu above 0."""
+    """The mean of the normalisers a_i, or of the clients' steps; auto: normalisers, or steps if fedprox's mu > 0."""
 
 
 class ScaledOptimizer(ServerOptimizer):
-    """Another optimiser, which is shown a mean that is ``factor`` times as far from the current model."""
+    """Wraps an optimizer; the mean that it gets is ``factor`` times as far from the current model."""
 
     def __init__(self, inner: ServerOptimizer) -> None:
         self.inner = inner
         self.factor = 1.0
 
     def step(self, key: str, current: Floats, mean: Floats) -> Floats:
-        """The other's step. In double precision, so that a factor of 1 shows it the mean to the bit."""
+        """The inner step. The mean is scaled in float64, so that a factor of 1 leaves it bit-identical."""
         change = mean.astype(np.float64) - current
         return self.inner.step(key, current, (current + self.factor * change).astype(np.float32))
 
     def state(self) -> dict[str, NDArray[np.generic]]:
-        """The other's."""
+        """The inner optimizer's state."""
         return self.inner.state()
 
     def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
@@ -52,44 +51,44 @@ class ScaledOptimizer(ServerOptimizer):
 
 
 class FedNovaServer(ServerStrategy):
-    """Averages normalised changes; a client that made no step has no part in it."""
+    """Averages normalised changes; a client without steps has weight 0."""
 
     def __init__(self, setup: ServerContext, extensions: Sequence[ServerExtension] = ()) -> None:
         super().__init__(setup, extensions)
-        self.optimiser = self.stretched = ScaledOptimizer(setup.optimiser)
+        self.optimiser = self.scaled = ScaledOptimizer(setup.optimiser)
         effective = setup.options["effective_steps"]
         if effective == "auto":
             effective = "steps" if setup.options.get("mu") else "normalisers"
         self.counts = effective
         self.unit = 0.0
-        """The first normaliser since the last step. The others are measured by it: equal ones then leave the weights of
-        FedAvg as they are, to the bit."""
-        self.tally = np.zeros(3)
+        """The first normaliser since the last step, and the unit of the others: if all are equal, weights are
+        bit-identical to FedAvg's"""
+        self.totals = np.zeros(3)
         """Since the last step, over clients of weight n_i: Σ n_i; Σ n_i unit/a_i; Σ n_i a_i/unit or Σ n_i K_i/unit"""
 
     def weight(self, reply: Update, key: str) -> float:
-        """n_i unit/a_i for parameters, n_i for running statistics, which are no sums of steps."""
+        """n_i unit/a_i for parameters, n_i for buffers, which are not sums of steps."""
         normaliser = reply.numbers["normaliser"]
         if not normaliser:
             return 0.0
         return super().weight(reply, key) * (1.0 if key.endswith(BUFFERS) else self.unit / normaliser)
 
     def accumulate(self, reply: Update) -> None:
-        """Also count what the factor of this step is made of."""
+        """Also add to the totals of this step's factor."""
         normaliser, weight = reply.numbers["normaliser"], self._weight(reply.client)
         if normaliser:
             self.unit = self.unit or normaliser
             steps = normaliser if self.counts == "normalisers" else reply.numbers["steps"]
-            self.tally += weight, weight * (self.unit / normaliser), weight * (steps / self.unit)
+            self.totals += weight, weight * (self.unit / normaliser), weight * (steps / self.unit)
         super().accumulate(reply)
 
     def step(self) -> None:
-        """τ_eff Σ p_i/a_i times the way to the mean."""
-        total, inverse, steps = self.tally
+        """A step of τ_eff Σ p_i/a_i times the distance to the mean."""
+        total, inverse, steps = self.totals
         if total:
-            self.stretched.factor = float(steps / total * (inverse / total))
+            self.scaled.factor = float(steps / total * (inverse / total))
         super().step()
-        self.unit, self.tally = 0.0, np.zeros(3)
+        self.unit, self.totals = 0.0, np.zeros(3)
 
 
 SPEC = ObjectiveSpec(

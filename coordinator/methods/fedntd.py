@@ -1,4 +1,4 @@
-"""FedNTD, in FedMLB's tables FedLS-NTD: distillation of the classes that are not the true one. The server is FedAvg's.
+"""FedNTD (FedLS-NTD in FedMLB's tables): distillation over all classes but the true one. The server is FedAvg's.
 
 Lee, Jeong, Shin, Bae and Yun, Preservation of the Global Knowledge by Not-True Distillation in Federated Learning,
 NeurIPS 2022, https://arxiv.org/abs/2106.03097. The client side is `edge.methods.fedntd`.
@@ -20,21 +20,21 @@ class FedNTDOptions(Options):
     """a·CE(z_L, y) + β·T²·KL(σ_T(z̃_G) ‖ σ_T(z̃_L)), z̃ being logits without that of the true class."""
 
     style: Literal["fedmlb", "neurips"] = "fedmlb"
-    """Which weights are the defaults: 0.7 and 0.3, of FedMLB's authors' later code; 1 and 1, of FedNTD's own."""
+    """Default weights: 0.7 and 0.3 as in later code of FedMLB's authors, or 1 and 1 as in FedNTD's own."""
     ce_weight: float = Field(default=STYLES["fedmlb"]["ce_weight"], ge=0, title="a")
     """Weight of the cross-entropy. 1 with weight = 0 is FedAvg."""
     weight: float = Field(default=STYLES["fedmlb"]["weight"], ge=0, title="β")
     """Weight of the divergence from the received model. 0 switches it off."""
     temperature: float = Field(default=1.0, gt=0, title="T")
-    """Of both sides of the divergence; FedNTD's class has 3, its configuration 1."""
+    """Temperature of both sides of the divergence; FedNTD's class has 3, its configuration 1."""
     kl_t2: bool = True
     """Whether the divergence is multiplied by T²."""
 
     @model_validator(mode="before")
     @classmethod
-    def _styled(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What is not given is as the style says."""
-        return {**STYLES.get(str(given.get("style")), {}), **given}
+    def _with_style(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Weights of the style are defaults."""
+        return {**STYLES.get(str(options.get("style")), {}), **options}
 
 
 SPEC = ObjectiveSpec(

@@ -1,4 +1,4 @@
-"""GMBS: how many global blocks each client gets, as a greedy bandit per client.
+"""GMBS: a greedy bandit per client that chooses the number of downloaded global blocks.
 
 Zeng et al., Enhanced Federated Learning with Adaptive Block-wise Regularization and Knowledge Distillation (FedBR),
 section III. For client k, number of blocks m in 1..M-1 and round t, with d_k the deviation of the client's data from
@@ -10,7 +10,7 @@ times:
     Eq. 7    V_{k,m} = p_{k,m} + √(ln(t+1)) / (n_{k,m} + 1)       n_{k,m}: how often m was chosen for k
 
 and the choice is argmax_m V_{k,m}, ties broken at random (at t = 0 all values are 0: the choice is uniform).
-Pure: no clock, no server, no scenario. The ledger shows what was chosen and learned in the table ``choices``.
+Choices and rewards are in the ledger table ``choices``.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ Normalise = Literal["max", "min-max", "mean", "z-score"]
 
 
 class ChoiceRow(NamedTuple):
-    """What the server chose for one visit, and what it learned from it (Eq. 5-7)."""
+    """The choice for one visit, and its reward (Eq. 5-7)."""
 
     round: int
     client: int
     alpha: int
     full: int
     value: float
-    """V of the chosen alpha at dispatch (Eq. 7)."""
+    """V of the chosen alpha when the visit began (Eq. 7)"""
     deviation: float
     loss_drop: float
     compute_share: float
-    """Normalised compute time t'_{k,c}."""
+    """Normalised compute time t'_{k,c}"""
     communication_share: float
-    """Normalised communication time t'_{k,b}."""
+    """Normalised communication time t'_{k,b}"""
     reward: float
 
 
@@ -49,7 +49,7 @@ CHOICES = MethodTable("choices", ChoiceRow, reports={"drop": "loss_drop"})
 
 
 class Gmbs:
-    """The bandit's memory: ``p`` and ``n``, each (clients, choices); choice m is column m - 1.
+    """The bandit's state: ``p`` and ``n``, each (clients, choices); choice m is column m - 1.
 
     ``memory`` is λ of Eq. 6: 1 keeps only the latest reward, 0 learns nothing.
     """
@@ -61,9 +61,9 @@ class Gmbs:
         self.n = np.zeros((clients, choices), dtype=np.int64)
 
     def values(self, client: int, t: int) -> NDArray[np.float64]:
-        """V of every choice (Eq. 7). ``bonus = "root"`` takes √(ln(t+1)/(n+1)) instead of the printed form."""
-        heat, counts = math.log(t + 1), self.n[client] + 1.0
-        bonus = np.sqrt(heat / counts) if self.bonus == "root" else math.sqrt(heat) / counts
+        """V of every choice (Eq. 7). ``bonus = "root"``: √(ln(t+1)/(n+1)) instead of the printed form."""
+        log_t, counts = math.log(t + 1), self.n[client] + 1.0
+        bonus = np.sqrt(log_t / counts) if self.bonus == "root" else math.sqrt(log_t) / counts
         values: NDArray[np.float64] = self.p[client] + bonus
         return values
 
@@ -74,7 +74,7 @@ class Gmbs:
         return int(rng.choice(best)) + 1
 
     def started(self, client: int, m: int) -> None:
-        """A visit with m blocks has been dispatched."""
+        """Count a visit with m blocks."""
         self.n[client, m - 1] += 1
 
     def learn(self, client: int, m: int, reward: float) -> None:
@@ -84,17 +84,17 @@ class Gmbs:
 
 
 def reward(deviation: float, drop: float, compute: float, communication: float) -> float:
-    """Eq. 5. ``drop`` keeps its sign: a loss that rose gives a negative reward."""
+    """Eq. 5. ``drop`` keeps its sign: a rising loss gives a negative reward."""
     return deviation * drop / math.exp(compute + communication)
 
 
 def normalise(seconds: NDArray[np.float64], kind: Normalise) -> NDArray[np.float64]:
-    """Times of one round's participants, made comparable; all zero where they cannot be told apart or are all zero."""
+    """Normalised times of one round's clients; all 0 if the divisor is 0."""
     if kind == "min-max":
         span = seconds.max() - seconds.min()
         return (seconds - seconds.min()) / span if span > 0 else np.zeros_like(seconds)
     if kind == "z-score":
         deviation = seconds.std()
         return (seconds - seconds.mean()) / deviation if deviation > 0 else np.zeros_like(seconds)
-    whole = seconds.max() if kind == "max" else seconds.mean()
-    return seconds / whole if whole > 0 else np.zeros_like(seconds)
+    divisor = seconds.max() if kind == "max" else seconds.mean()
+    return seconds / divisor if divisor > 0 else np.zeros_like(seconds)

@@ -1,14 +1,14 @@
-"""SCAFFOLD: control variates take the clients' drift out of their gradients. The first round is the objective's alone.
+"""SCAFFOLD: control variates correct client drift in local gradients. The first round is the objective's alone.
 
 Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020,
 https://arxiv.org/abs/1910.06378. The client side is `edge.methods.scaffold`.
 
-The server keeps c, 0 at first, which goes down beside the model; Δc_i comes up, and c ← c + (1/N) Σ Δc_i over those
-that took part, N being all clients. So c is the mean of all c_i at any time, however the model's own mean is weighted.
-It covers the parameters that go up: other blocks belong to their clients, and have no gradient in common. The paper's
-η_g is the server optimiser's.
+The server sends c, 0 at first, beside the model; clients send Δc_i, and c ← c + (1/N) Σ Δc_i over the clients of a
+round, with N the number of all clients. So c is the mean of all c_i at any time, whatever the aggregation weights. It
+covers uploaded parameters only: other blocks are private, and have no common gradient. The paper's η_g is the server
+optimizer's.
 
-Late updates of asynchronous policies are discounted as models; their Δc_i count whole, as their clients keep c_i whole.
+Asynchronous policies discount the models of late updates, but not their Δc_i, since clients keep c_i undiscounted.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ class ScaffoldOptions(Options):
     """c_i − c is subtracted from every local gradient."""
 
     lean: bool = Field(default=False)
-    """Whether Δc_i stays at home, since the server can tell it from the model that comes up; else it is sent, and
-    charged, as in the paper."""
+    """Whether the server computes Δc_i from the uploaded model; else clients send it, as in the paper, and are charged
+    for it."""
 
     def check_asynchronous(self) -> None:
-        """Late models are moved before the server side sees them."""
+        """Late models are rebased before the server side gets them."""
         if self.lean:
             raise ValueError(
-                "method_options.lean = true: asynchronous policies (rounds.policy) move an update to where a fresh one "
-                "would be, so that the server cannot tell how its client has moved"
+                "method_options.lean = true: asynchronous policies (rounds.policy) rebase updates to the current "
+                "model, so that the server cannot compute a client's own change"
             )
 
 
 class ScaffoldExtension(ServerExtension):
-    """Keeps c, sends it, and learns from Δc_i."""
+    """Sends c, and updates it from Δc_i."""
 
     def __init__(self, setup: ServerContext) -> None:
         super().__init__(setup)
@@ -52,9 +52,9 @@ class ScaffoldExtension(ServerExtension):
 
     def _begin(self) -> None:
         self.sums = {key: WeightedSum() for key in self.c}
-        """Of Δc_i, or with ``lean`` of θ_i/(Kη)"""
+        """Sums of Δc_i, or with ``lean`` of θ_i/(Kη)"""
         self.visits = 0
-        """That learned something since the last step"""
+        """Visits with at least one step since the last server step"""
 
     def down(self, client: int) -> Payload:
         """c."""
@@ -65,7 +65,7 @@ class ScaffoldExtension(ServerExtension):
         return {} if self.lean else {CONTROL: {key: vector.data.size for key, vector in self.c.items()}}
 
     def accumulate(self, reply: Update) -> None:
-        """Add Δc_i, or what it is told from."""
+        """Add Δc_i, or with ``lean`` θ_i/(Kη)."""
         weight = self._weight(reply) if self.lean else 1.0
         if weight == 0.0:
             return
@@ -74,21 +74,21 @@ class ScaffoldExtension(ServerExtension):
             total.add(reply.payload[MODEL if self.lean else CONTROL][key].data, weight)
 
     def _weight(self, reply: Update) -> float:
-        """1/(Kη); 0 for a visit that did not move."""
+        """1/(Kη); 0 for a visit without steps."""
         train = self.setup.train
         moved = train.step_sum(int(reply.numbers["steps"])) * train.lr_in(reply.round)
         return 1 / moved if moved > 0 else 0.0
 
     def step(self, before: Model, after: Model) -> Model:
-        """c ← c + (1/N) Σ Δc_i; the model is the method's."""
+        """c ← c + (1/N) Σ Δc_i; the model stays the method's."""
         for key, total in self.sums.items():
             if total.total is not None:
-                change = self._told(total, before[key], self.c[key]) if self.lean else total.total
+                change = self._change(total, before[key], self.c[key]) if self.lean else total.total
                 self.c[key] = Vector((self.c[key].data + change / len(self.setup.samples)).astype(np.float32))
         self._begin()
         return after
 
-    def _told(self, total: WeightedSum, before: Vector, c: Vector) -> NDArray[np.float64]:
+    def _change(self, total: WeightedSum, before: Vector, c: Vector) -> NDArray[np.float64]:
         """Σ Δc_i = Σ (θ − θ_i)/(Kη) − c for each visit."""
         assert total.total is not None
         return total.weight * before.data.astype(np.float64) - total.total - self.visits * c.data.astype(np.float64)
@@ -101,11 +101,11 @@ class ScaffoldExtension(ServerExtension):
         self.c = {key: Vector(np.asarray(state[key], dtype=np.float32)) for key in self.c}
 
 
-def whole(options: ScaffoldOptions) -> str | None:
-    """Why the whole model must go down and up."""
+def needs_full_model(options: ScaffoldOptions) -> str | None:
+    """Why the whole model must be sent in both directions; None unless ``lean``."""
     if not options.lean:
         return None
-    return "with method_options.lean = true, scaffold's server must know where each visit starts"
+    return "with method_options.lean = true, scaffold's server must know the model that each visit starts from"
 
 
 SPEC = CorrectionSpec(
@@ -118,5 +118,5 @@ SPEC = CorrectionSpec(
     server=ScaffoldExtension,
     has_client_state=True,
     needs_individual_updates=True,
-    needs_full_model=whole,
+    needs_full_model=needs_full_model,
 )

@@ -1,8 +1,8 @@
-"""What a method's row says. Torch-free: the client side is named by a dotted string.
+"""Method specs. Torch-free: the client side is named by a dotted string.
 
-A spec names its client side and its server side, its options, what travels, how often each block runs each kind of
-pass, how it is evaluated, and what ledger, live table and report show of it beside what they show of every method.
-`ObjectiveSpec` stands alone; `CorrectionSpec` joins any objective (``fedmlb+fedprox``).
+A spec names a method's client side and server side, its options, its block exchange, its pass counts, its evaluation,
+and its own ledger table, live-table column and figure. `ObjectiveSpec` stands alone; `CorrectionSpec` joins any
+objective (``fedmlb+fedprox``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from coordinator.records.schema import MethodTable
 from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, PASS_TYPES, Layout
 
 PassCounts = NDArray[np.float64]
-"""(blocks, 4): how often each block runs each kind of pass (`edge.protocol.payload`)."""
+"""(blocks, 4): runs of each type of pass per block (`edge.protocol.payload`)"""
 ChosenBlocks = Mapping[str, int]
 
 
@@ -34,14 +34,14 @@ class Options(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def check(self, blocks: int) -> None:
-        """Raise ValueError, naming the key, for values that a model of so many blocks does not allow."""
+        """Raise ValueError, naming the key, for values that are invalid for this number of blocks."""
 
     def check_asynchronous(self) -> None:
-        """Raise ValueError, naming the key, for values that mean nothing where visits begin and end one by one."""
+        """Raise ValueError, naming the key, for values that are invalid in asynchronous policies."""
 
 
 def fedavg_pass_counts(blocks: int) -> PassCounts:
-    """One ordinary training step: every pass once, but no gradient for the images themselves."""
+    """One ordinary training step: every pass once, but no gradient with respect to the input."""
     passes = np.ones((blocks, PASS_TYPES))
     passes[0, INPUT_GRADIENT] = 0
     return passes
@@ -61,27 +61,27 @@ def distillation_pass_counts(blocks: int, through: int) -> PassCounts:
     return total
 
 
-def check_inner(key: str, what: str, wanted: Sequence[int], blocks: int) -> None:
-    """ValueError, naming the key, unless these are distinct numbers in 1..M-1; ``what`` each of them stands for."""
-    for m in wanted:
+def check_inner(key: str, noun: str, numbers: Sequence[int], blocks: int) -> None:
+    """ValueError, naming the key, unless these are distinct numbers in 1..M-1. ``noun``: for one of them."""
+    for m in numbers:
         if not 1 <= m < blocks:
             raise ValueError(f"{key}: {m} is not in 1..{blocks - 1}, the model has {blocks} blocks")
-    if len(set(wanted)) < len(wanted):
-        raise ValueError(f"{key}: {list(wanted)} names a {what} twice")
+    if len(set(numbers)) < len(numbers):
+        raise ValueError(f"{key}: {list(numbers)} names a {noun} twice")
 
 
-def keeps_what_does_not_arrive(layout: Layout, down: tuple[str, ...]) -> tuple[str, ...]:
-    """The keys that a client must keep because no message brings them."""
+def keys_not_downloaded(layout: Layout, down: tuple[str, ...]) -> tuple[str, ...]:
+    """The keys that a client must keep because it does not download them."""
     return tuple(key for key in layout.sizes if key not in down)
 
 
 @dataclass(frozen=True)
 class ProgressColumn:
-    """A column of the method's table that the live table shows: how many visits of a round have each value."""
+    """A column of the method's table; the live table shows the number of visits per value."""
 
     column: str
     values: Callable[[int], range]
-    """Those shown, from the number of blocks."""
+    """number of blocks -> values that are shown"""
 
 
 @dataclass(frozen=True)
@@ -90,17 +90,17 @@ class MethodFigure:
 
     title: str
     text: str
-    """What a reader sees in it."""
+    """Caption"""
     counted: str
-    """Left: clients by the value of this column, stacked."""
+    """Left: number of clients per value of this column, stacked"""
     symbol: str
-    """Of that value in the legend."""
+    """Symbol of that value in the legend"""
     counted_title: str
     averaged: Mapping[str, str]
-    """Right: column -> its name in the legend; means over clients."""
+    """Right: column -> name in the legend; means over clients"""
     averaged_title: str
     marked: tuple[str, str] | None = None
-    """(column, name in the legend): rounds in which it is not 0 are marked on the left."""
+    """(column, name in the legend): rounds in which the column is not 0 are marked on the left"""
 
 
 @dataclass(frozen=True)
@@ -110,75 +110,76 @@ class ObjectiveSpec:
     name: str
     title: str
     source: str
-    """Authors, venue, year."""
+    """Authors, venue, year"""
     options: type[Options]
     neutral: str
-    """Which options give FedAvg."""
+    """Options that give FedAvg"""
     client: str = "edge.training.client_update:ClientUpdate"
-    """Client side, ``module:Class``."""
+    """Client side, ``module:Class``"""
     server: type[ServerStrategy] = ServerStrategy
     down: str | None = block_exchange.EVERYTHING
-    """What goes down; None where the server side chooses per visit, so that a scenario cannot override it."""
+    """Downloaded blocks; None if the server side chooses per visit, so that a scenario cannot override them"""
     up: str = block_exchange.EVERYTHING
-    kept_blocks: Callable[[Layout, tuple[str, ...]], tuple[str, ...]] = keeps_what_does_not_arrive
-    """Keys of the model that a client keeps, from the layout and what goes down."""
+    """Uploaded blocks"""
+    kept_blocks: Callable[[Layout, tuple[str, ...]], tuple[str, ...]] = keys_not_downloaded
+    """(layout, downloaded keys) -> keys of the model that a client keeps"""
     has_client_state: bool = False
-    """Whether the client side keeps vectors in slots of its own."""
+    """Whether the client side keeps slots of its own between visits"""
     choices: tuple[str, ...] = ()
-    """Names of the numbers that ride down in a dispatch."""
+    """Names of the numbers in a download"""
     reports: tuple[str, ...] = ()
-    """Names of the numbers that ride up, beside those of every method."""
+    """Names of the numbers in an update, beside those of every method"""
     table: MethodTable | None = None
-    """The ledger table of its own: what its server side's `feedback` returns."""
+    """Own ledger table, with the rows that the server side's `feedback` returns"""
     progress: ProgressColumn | None = None
-    """What the live table shows of that table."""
+    """Column of that table in the live table"""
     figure: MethodFigure | None = None
-    """What the report shows of that table."""
+    """Figure of that table in the report"""
     reads: tuple[str, ...] = ()
-    """Names of options that both sides are told too, where a correction that joins has them."""
+    """Names of corrections' options that both sides get too"""
     pass_counts: Callable[[int, Any, ChosenBlocks], PassCounts] = lambda blocks, options, choice: fedavg_pass_counts(
         blocks
     )
-    """Passes per trained example, from (blocks, options, choice)."""
+    """(blocks, options, choice) -> passes per trained example"""
     once_per_visit_pass_counts: Callable[[int, Any, ChosenBlocks], PassCounts] = lambda blocks, options, choice: (
         np.zeros((blocks, PASS_TYPES))
     )
-    """Passes per local example once a visit, beside training."""
+    """(blocks, options, choice) -> passes per local example once per visit, beside training"""
     nominal_alpha: Callable[[int, Any, ChosenBlocks], int] = lambda blocks, options, choice: 0
-    """The alpha that FedBR's Eq. 2 would charge; 0 where there are no pathways."""
+    """The alpha that FedBR's Eq. 2 would charge; 0 without pathways"""
     nominal_period: Callable[[Any], int | None] = lambda options: None
-    """tau of FedBR's Eq. 3; None where the whole model goes down in every round."""
+    """tau of FedBR's Eq. 3; None if the whole model is downloaded in every round"""
     weights: Literal["size", "uniform"] = "size"
-    """How replies are weighted unless the scenario says otherwise."""
+    """Default aggregation weights"""
     needs_individual_updates: Callable[[Any], bool] = lambda options: False
-    """Whether the server side looks into single updates, beyond their weighted mean."""
+    """Whether the server side needs single updates beyond their weighted mean"""
     server_optimizers: tuple[str, ...] | None = None
-    """Server optimisers that it admits, where it makes a server step of its own; None for all."""
+    """Accepted server optimizers, if the method makes a server step of its own; None: all"""
     evaluated: Literal["global", "clients"] = "global"
-    """Scored as one global model, or as the mean over clients of each one's own."""
+    """The global model is evaluated, or each client's own model, as a mean over clients"""
 
 
 @dataclass(frozen=True)
 class CorrectionSpec:
-    """What joins an objective: a client side that corrects gradients, and perhaps a server part."""
+    """A correction that joins an objective: a client side that corrects gradients, and perhaps a server extension."""
 
     name: str
     title: str
     source: str
     options: type[Options]
     neutral: str
-    """Which options give the objective alone."""
+    """Options that give the objective alone"""
     client: str
-    """Client side, ``module:Class``."""
+    """Client side, ``module:Class``"""
     server: type[ServerExtension] | None = None
     has_client_state: bool = False
-    """Whether the client side keeps vectors between visits."""
+    """Whether the client side keeps slots between visits"""
     reports: tuple[str, ...] = ()
     needs_individual_updates: bool = False
-    """Whether the server part looks into single updates, beyond their weighted mean."""
+    """Whether the server extension needs single updates beyond their weighted mean"""
     server_optimizers: tuple[str, ...] | None = None
-    """Server optimisers that it admits, where it makes a server step of its own; None for all."""
+    """Accepted server optimizers, if the method makes a server step of its own; None: all"""
     needs_full_model: Callable[[Any], str | None] = lambda options: None
-    """Why the whole model must go down and up in every visit, as a sentence; None where it need not."""
+    """Why the whole model must be sent in both directions in every visit, as a sentence; None if it need not"""
     incompatible: Mapping[str, str] = field(default_factory=dict)
-    """Corrections that it cannot be joined with -> why, as a sentence."""
+    """Name of an incompatible correction -> reason, as a sentence"""

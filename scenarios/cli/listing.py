@@ -18,7 +18,7 @@ from rich.text import Text
 from coordinator.aggregation.block_exchange import EVERYTHING
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
 from coordinator.methods.registry import CORRECTIONS, OBJECTIVES
-from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec, keeps_what_does_not_arrive
+from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec, keys_not_downloaded
 from costmodel.fleet.devices import devices, figures, networks
 from costmodel.units import format_bytes, format_rate
 from edge.data.locate import find_data
@@ -91,7 +91,7 @@ def _kept(row: ObjectiveSpec | CorrectionSpec) -> str:
     """The client state: what a client keeps between its visits."""
     kept = ["vectors of its own"] if row.has_client_state else []
     if isinstance(row, ObjectiveSpec) and not (
-        row.kept_blocks is keeps_what_does_not_arrive and row.down == EVERYTHING
+        row.kept_blocks is keys_not_downloaded and row.down == EVERYTHING
     ):
         kept.append((inspect.getdoc(row.kept_blocks) or "").split("\n")[0])
     return "; ".join(kept) or "nothing"

@@ -414,12 +414,12 @@ def test_a_method_has_one_name_however_it_is_spelled() -> None:
         ("fedavgg", "no method 'fedavgg'; did you mean 'fedavg'"),
         ("fedmlb+fedbr", "joins two objectives, fedmlb and fedbr"),
         ("fedprox+fedprox", "names a correction twice"),
-        ("scaffold+feddyn", "scaffold and feddyn both take the same drift out of a client's gradient"),
-        ("feddyn+fedprox+scaffold", "scaffold and feddyn both take the same drift out of a client's gradient"),
+        ("scaffold+feddyn", "scaffold and feddyn both correct the same client drift"),
+        ("feddyn+fedprox+scaffold", "scaffold and feddyn both correct the same client drift"),
         (f"feddyn+{__name__}:STEPPING", "feddyn and stepping each make a server step of their own; only one can"),
         (f"fedprox+{__name__}:ALSO_MU", "fedprox and also-mu both have an option 'half'"),
         ("nowhere.at_all:ROW", "cannot be loaded"),
-        ("coordinator.rounds.selection:sample_cohort", "is not a method row"),
+        ("coordinator.rounds.selection:sample_cohort", "is not a method spec"),
     ],
 )
 def test_names_that_make_no_method_say_why(name: str, reason: str) -> None:

@@ -121,7 +121,7 @@ def test_what_a_file_extends_is_overlaid_key_by_key_but_tables_of_names_are_repl
         ('fleet.networks=["lte"]', "command line: fleet.networks names 1 clients, but data.clients = 10"),
         (
             "travels.down=last:2",
-            "command line: travels.down = 'last:2': fedbr chooses what goes down for each visit",
+            "command line: travels.down = 'last:2': fedbr chooses the download of each visit",
         ),
         (
             "model.blocks=balanced:9",
@@ -216,23 +216,23 @@ def test_a_method_has_one_name_however_it_is_spelled(spelled: str, name: str) ->
         (["server=fedadam", "server_options.lr=true"], "server_options.lr = true: must not be true or false"),
         (
             ["method=scaffold+feddyn"],
-            "method: 'scaffold+feddyn': scaffold and feddyn both take the same drift out of a client's gradient, so "
-            "the one's memory would be of what the other has left; join one of them",
+            "method: 'scaffold+feddyn': scaffold and feddyn both correct the same client drift, so each would "
+            "learn from gradients that the other has corrected; join one of them",
         ),
         (
             ["method=fedbr+feddyn"],
-            "method = 'fedbr+feddyn': feddyn's terms and its server step are about the whole model that a visit starts "
+            "method = 'fedbr+feddyn': feddyn's terms and its server step need the whole model that a visit starts "
             "from; fedbr may send a part of it",
         ),
         (
             ["method=feddyn", "travels.up=without:conv2,head"],
-            "method = 'feddyn': feddyn's terms and its server step are about the whole model that a visit starts from; "
+            "method = 'feddyn': feddyn's terms and its server step need the whole model that a visit starts from; "
             "conv2, head does not go up",
         ),
         (
             ["method=scaffold", "method_options.lean=true", "travels.down=without:head"],
-            "method = 'scaffold': with method_options.lean = true, scaffold's server must know where each visit "
-            "starts; head does not go down",
+            "method = 'scaffold': with method_options.lean = true, scaffold's server must know the model that "
+            "each visit starts from; head does not go down",
         ),
         (
             ["method=feddyn", "rounds.policy=fedbuff"],
@@ -241,8 +241,8 @@ def test_a_method_has_one_name_however_it_is_spelled(spelled: str, name: str) ->
         ),
         (
             ["method=scaffold", "method_options.lean=true", "rounds.policy=fedasync"],
-            "method_options.lean = true: asynchronous policies (rounds.policy) move an update to where a fresh one "
-            "would be, so that the server cannot tell how its client has moved",
+            "method_options.lean = true: asynchronous policies (rounds.policy) rebase updates to the current "
+            "model, so that the server cannot compute a client's own change",
         ),
         (
             ["method=scaffold", "aggregate.sum=fixed_point"],
