@@ -47,7 +47,7 @@ class FedBROptions(Options):
     period: int = Field(default=3, ge=0, title="τ")
     """The whole model is downloaded every period + 1 rounds; 0: in every round."""
     schedule: Literal["text", "equation"] = "text"
-    """Whole model every tau + 1 rounds (text) or every tau rounds (what Eq. 3 charges)."""
+    """Whole model every tau + 1 rounds (text) or every tau rounds (as Eq. 3 charges)."""
     broadcast: Literal["participants", "everyone"] = "participants"
     """Clients that download the whole model when it is due; everyone: download-only visits outside the cohort."""
     stale_after: int | None = Field(default=None, ge=0)

@@ -37,9 +37,9 @@ def audit(ledger: Ledger, check_stop: Callable[[], None] = lambda: None) -> None
             continue
         if list(needed.pop(stored.round)) != checkpoint:
             raise _broken(ledger, stored.round, "its row in the table checkpoints is")
-        found = ledger.client_states(stored.round)
-        if found != states:
-            client = min(client for client in {*found, *states} if found.get(client) != states.get(client))
+        listed = ledger.client_states(stored.round)
+        if listed != states:
+            client = min(client for client in {*listed, *states} if listed.get(client) != states.get(client))
             raise _broken(ledger, stored.round, f"the rows in the table states of client {client} until then are")
     for round in needed:
         raise _broken(ledger, round, "its row in the table checkpoints is")

@@ -52,7 +52,7 @@ class CheckpointStore:
         arrays |= {f"{CLOCK}{key}": np.array(array) for key, array in memory.clock.items()}
         arrays[PROGRESS] = np.array([memory.rounds, memory.visits, memory.evaluated])
         model = dict(self._server.model)
-        return Snapshot(sha256({MODEL: model}), model, arrays | dict(memory.more))
+        return Snapshot(sha256({MODEL: model}), model, arrays | dict(memory.policy_state))
 
     def commit(self, pending: PendingCommit, row: RoundRow, stopped_by: str | None) -> None:
         """Write the checkpoint, commit the round in one transaction, then delete obsolete files."""

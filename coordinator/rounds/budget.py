@@ -1,9 +1,9 @@
-"""Stop rules: what a run, and each client, may spend, and when a run has reached its goal.
+"""Stop rules: budgets of a run and of each client, the number of rounds, and the target accuracy.
 
-Bytes, FLOPs and joules are reserved when a visit starts and settled when it ends; a visit that does not fit is not
-started, so these budgets are never overspent. Virtual seconds of the run cut at the edge. What a visit of an
-asynchronous policy will spend in seconds and joules is known only once it has ended, since visits that begin later may
-slow it down: there it is reserved as if nobody else used the links.
+Bytes, FLOPs and joules are reserved when a visit starts and settled when it ends; a visit that would exceed a budget is
+not started, so these budgets are never overspent. The run's virtual seconds interrupt visits. In asynchronous policies
+the seconds and joules of a visit are known only at its end, since visits that start later may slow it down: the
+reservation assumes links without contention.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ TARGET, ROUNDS, SECONDS, BYTES, BYTES_DOWN, BYTES_UP, FLOPS, JOULES, CLIENTS, US
 
 @dataclass(frozen=True)
 class Cost:
-    """What one visit spends at most, or what some have spent."""
+    """The cost of a visit or of several: an upper bound before the end, then the real one."""
 
     bytes_down: int = 0
     bytes_up: int = 0
     flops: float = 0.0
     joules: float = 0.0
     virtual_seconds: float = 0.0
-    """From the beginning of the visit to its end."""
+    """Duration of the visit"""
 
     @property
     def bytes(self) -> int:
@@ -62,10 +62,10 @@ _COLUMNS = tuple(column.name for column in fields(Cost))
 
 @dataclass(frozen=True)
 class Limits(Section):
-    """What may be spent in the whole run, and is never overspent; by default there is no limit."""
+    """Budgets, which are never overspent; by default there is no limit."""
 
     virtual_seconds: Annotated[Seconds | None, Also("time", "seconds")] = None
-    """Until the run ends; of a client, those in which it is at work."""
+    """Duration of the run; for a client, total duration of its visits."""
     bytes: Annotated[NBytes | None, Also("bandwidth", "traffic")] = None
     """Down and up together."""
     bytes_down: NBytes | None = None
@@ -78,19 +78,19 @@ class Limits(Section):
 
 @dataclass(frozen=True)
 class RunLimits(Limits):
-    """What all clients together may spend, and each of them."""
+    """Budgets of all clients together, and of each client."""
 
     client: Limits = Limits()
-    """A client that has no more to spend takes part no more."""
+    """A client whose budget cannot pay for a visit is not selected."""
 
 
 FLEET_RULES = (BYTES, BYTES_DOWN, BYTES_UP, FLOPS, JOULES)
-"""Of a run; its virtual seconds refuse nothing, they cut."""
+"""Rules that refuse visits of a run; its virtual seconds interrupt them instead"""
 CLIENT_RULES = (*FLEET_RULES, SECONDS)
 
 
 def _exceeded(limits: Limits, rules: Sequence[str], cost: Cost) -> str | None:
-    """The first of these rules that does not allow so much."""
+    """The first of these rules that the cost exceeds, or None."""
     for rule in rules:
         limit = getattr(limits, rule)
         if limit is not None and getattr(cost, rule) > limit:
@@ -99,56 +99,56 @@ def _exceeded(limits: Limits, rules: Sequence[str], cost: Cost) -> str | None:
 
 
 class Budget:
-    """What has been spent, and what is reserved for visits under way; and the rules that end a run otherwise."""
+    """Spent and reserved costs, and the stop rules of a run."""
 
     def __init__(self, limits: RunLimits, rounds: int, target_accuracy: float | None = None) -> None:
         self.limits, self.rounds, self.target_accuracy = limits, rounds, target_accuracy
         self.ends_at = math.inf if limits.virtual_seconds is None else limits.virtual_seconds
-        """The virtual second in which the run is over"""
+        """Virtual seconds at which the run ends"""
         self.spent = Cost()
         self._by_client: defaultdict[int, Cost] = defaultdict(Cost)
         self._is_limited = any(getattr(limits, rule) is not None for rule in FLEET_RULES)
-        self._under_way: Counter[Cost] = Counter()
+        self._reservations: Counter[Cost] = Counter()
 
     def reserve(self, costs: Sequence[Cost]) -> tuple[list[bool], str | None]:
-        """Which of these visits may start, asked in order, and the rule that refused the first that may not."""
+        """Reserve in order: (whether each visit may start, the rule that refused the first that may not)."""
         if not self._is_limited:
             return [True] * len(costs), None
-        fits, refused_by, held = [], None, self.spent + self._reserved()
+        fits, refused_by, committed = [], None, self.spent + self._reserved()
         for cost in costs:
-            rule = _exceeded(self.limits, FLEET_RULES, held + cost)
+            rule = _exceeded(self.limits, FLEET_RULES, committed + cost)
             fits.append(rule is None)
             if rule is None:
-                self._under_way[cost] += 1
-                held = held + cost
+                self._reservations[cost] += 1
+                committed = committed + cost
             else:
                 refused_by = refused_by or rule
         return fits, refused_by
 
     def release(self, costs: Sequence[Cost]) -> None:
-        """These reservations are void."""
+        """Cancel these reservations."""
         for cost in costs if self._is_limited else ():
-            assert self._under_way[cost] > 0, cost
-            self._under_way[cost] -= 1
-            if not self._under_way[cost]:
-                del self._under_way[cost]
+            assert self._reservations[cost] > 0, cost
+            self._reservations[cost] -= 1
+            if not self._reservations[cost]:
+                del self._reservations[cost]
 
     def _reserved(self) -> Cost:
-        # Added up anew each time, since what is subtracted again leaves a rest.
-        held = list(self._under_way.elements())
-        return Cost(*(sum(getattr(cost, name) for cost in held) for name in _COLUMNS))
+        # Summed each time, since subtracting floats leaves a remainder.
+        costs = list(self._reservations.elements())
+        return Cost(*(sum(getattr(cost, name) for cost in costs) for name in _COLUMNS))
 
     def admits(self, client: int, cost: Cost) -> bool:
-        """Whether a client's own budget allows it a visit."""
+        """Whether the client's own budget can pay for the visit."""
         return _exceeded(self.limits.client, CLIENT_RULES, self._by_client[client] + cost) is None
 
     def settle(self, client: int, spent: Cost) -> None:
-        """A visit has ended, having spent this much."""
+        """Add the real cost of a visit that has ended."""
         self.spent = self.spent + spent
         self._by_client[client] = self._by_client[client] + spent
 
     def reached(self, rounds: int, accuracy: float | None) -> str | None:
-        """The rule that ends the run after this many rounds, or None."""
+        """The rule that ends the run after this many rounds with this accuracy, or None."""
         if self.target_accuracy is not None and accuracy is not None and accuracy >= self.target_accuracy:
             return TARGET
         return ROUNDS if rounds >= self.rounds else None

@@ -1,6 +1,6 @@
-"""How good a model is, asked of the workers: the global one on the test set, or each client's own on its own examples.
+"""Evaluation by the worker pool: of the global model on the test set, or of each client's model on its test examples.
 
-It changes nothing, costs no virtual time, and never decides when a model is scored.
+Evaluations change nothing and cost no virtual time. The run decides when a model is evaluated.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ Total = Callable[[Sequence[Score]], tuple[float, float]]
 
 
 class Evaluation:
-    """A score under way: workers have been asked, and go on to other things when they have answered."""
+    """A submitted evaluation."""
 
     def __init__(self, workers: Workers, tasks: Sequence[PoolTask], total: Total) -> None:
         self._total = total
         self._scores: list[Score] = []
-        self._order = workers.submit(tasks, self._heard)
+        self._group = workers.submit(tasks, self._on_reply)
 
-    def _heard(self, task: PoolTask, reply: Reply) -> None:
+    def _on_reply(self, task: PoolTask, reply: Reply) -> None:
         assert isinstance(reply, Score)
         self._scores.append(reply)
 
     def wait(self) -> tuple[float, float]:
-        """(accuracy, mean loss); sums run in the order of clients and shards. PoolError, Stopped."""
-        self._order.wait()
+        """(accuracy, mean loss), summed in the order of clients and examples. PoolError, Stopped."""
+        self._group.wait()
         return self._total(sorted(self._scores, key=lambda score: (score.client, score.start)))
 
 
 class PoolEvaluator:
-    """Has models evaluated by the worker pool. ``states``: what clients keep between visits, if they keep anything."""
+    """The evaluator of a run that trains. ``states`` is None if clients have no state."""
 
     def __init__(
         self,
@@ -55,11 +55,11 @@ class PoolEvaluator:
         self._server, self.workers, self._states = server, workers, states
 
     def evaluate(self, round: int) -> Evaluation:
-        """Of the global model on the test set, or the mean over clients of each one's own model."""
+        """Submit an evaluation of the global model, or of each client's model."""
         return self._clients(round) if self._evaluated == "clients" else self._global_model()
 
     def _global_model(self) -> Evaluation:
-        """On the first examples of those that evaluations use, ``eval.batch`` at a time."""
+        """On the test examples in use, ``eval.batch`` per task."""
         payload, batch = self._server.global_evaluation_model(), self.job.eval_batch
         count = self.job.scored(self._description.test_count)
         tasks = [
@@ -71,14 +71,14 @@ class PoolEvaluator:
         ]
 
         def total(scores: Sequence[Score]) -> tuple[float, float]:
-            return sum(s.correct for s in scores) / count, sum(s.loss_sum for s in scores) / count
+            return sum(score.correct for score in scores) / count, sum(score.loss_sum for score in scores) / count
 
         return Evaluation(self.workers, tasks, total)
 
     def _clients(self, round: int) -> Evaluation:
-        """The mean over clients with test examples of their own; each joins what it keeps with what the server has.
+        """The mean over clients with test examples; a client's model joins its state and the server's blocks.
 
-        Each is told the choice and the step size of a visit that would begin now.
+        A task has the choice and the step size of a visit that would start now.
         """
         server, lr = self._server, self.job.train.lr_in(round)
         tasks = [
@@ -102,5 +102,5 @@ class PoolEvaluator:
 
     @property
     def _forward_flops(self) -> float:
-        """Per example."""
+        """FLOPs per example."""
         return float(self._description.flops[:, FORWARD].sum())

@@ -1,4 +1,4 @@
-"""What a round policy is told: when a round is over, and how updates that come late to their model are used."""
+"""The round policy and its numbers: which visits count, when a round ends, and how stale updates are used."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ ASYNCHRONOUS: tuple[str, ...] = get_args(AsynchronousPolicy)
 
 @dataclass(frozen=True)
 class RoundPolicy(Section):
-    """Who takes part, and for how long; some numbers are used by the policies named with them alone."""
+    """A round policy. Fields whose text begins with names of policies are used by these alone."""
 
     policy: PolicyName = "sync"
-    """Who is waited for: everyone; the first ``participants`` of more; those in time; or nobody."""
+    """Visits that a round waits for: all; the first ``participants`` of more; those in time; or none (asynchronous)."""
     participants: Annotated[int, Field(ge=1), Also("cohort", "clients_per_round")] = 10
-    """Clients per round; in fedasync and fedbuff, visits under way at a time."""
+    """Clients per round; in fedasync and fedbuff, visits in flight."""
     max: Annotated[int, Field(ge=1), Also("num_rounds", "n_rounds", "rounds")] = 100
-    """The run ends after so many rounds; in fedasync a round is ``participants`` updates."""
+    """The run ends after this many rounds; in fedasync a round is ``participants`` updates."""
     over_select: Annotated[float, Field(ge=1, le=1e6), Also("overcommit", "over_commit")] = 1.3
-    """over_select: so many times ``participants`` begin, and the first ``participants`` count."""
+    """over_select: factor on ``participants``; this many visits start, and the first ``participants`` count."""
     deadline: Annotated[Seconds, Also("timeout")] = 270.0
-    """deadline: from the beginning of the visits until they are broken off."""
+    """deadline: from the start of the visits until they are interrupted."""
     min_fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """deadline: a round in which a smaller share of the visits is done changes nothing."""
+    """deadline: a round with a smaller fraction of visits in time changes nothing."""
     mixing: Annotated[float, Field(gt=0, le=1)] = 0.6
-    """fedasync: share of a fresh update in the new global model."""
+    """fedasync: mixing factor of an update without staleness."""
     buffer: Annotated[int, Field(ge=1, le=1_000_000), Also("buffer_size")] = 10
     """fedbuff: updates per server step."""
     server_lr: Annotated[float, Field(gt=0, le=1e6)] = 1.0
-    """fedbuff: factor on the mean of the buffered changes, weighted as the method's replies are."""
+    """fedbuff: factor on the weighted mean of the buffered changes."""
     staleness: Literal["constant", "hinge", "polynomial"] = "polynomial"
-    """fedasync, fedbuff: how an update counts that was made from a model of s server steps ago."""
+    """fedasync, fedbuff: discount of an update with a staleness of s server steps."""
     staleness_power: Annotated[float, Field(ge=0, le=1e6)] = 0.5
     """a of (s + 1)^-a (polynomial) and 1 / (a (s - b) + 1) (hinge, for which FedAsync's authors take 10)."""
     staleness_from: Annotated[int, Field(ge=0)] = 4
-    """b of the hinge: up to there an update counts in full."""
+    """b of the hinge: updates up to this staleness are not discounted."""
 
     @property
     def is_asynchronous(self) -> bool:
@@ -54,24 +54,24 @@ class RoundPolicy(Section):
 
     @property
     def updates_per_step(self) -> int:
-        """Updates that an asynchronous policy's server step needs."""
+        """Updates per server step in an asynchronous policy."""
         return self.buffer if self.policy == "fedbuff" else 1
 
     @property
     def steps_per_round(self) -> int:
-        """Server steps of a round of the ledger in an asynchronous policy."""
+        """Server steps per round of the ledger in an asynchronous policy."""
         return 1 if self.policy == "fedbuff" else self.participants
 
     @property
     def cohort(self) -> int:
-        """Clients that begin a round."""
+        """Training visits that a synchronous round starts."""
         if self.policy != "over_select":
             return self.participants
         return math.ceil(round(self.over_select * self.participants, 9))
 
     @property
     def visits_per_round(self) -> int:
-        """Training visits of a round of the ledger, where clients are there and nothing is lost."""
+        """Training visits per round of the ledger if none is lost."""
         return self.buffer if self.policy == "fedbuff" else self.cohort
 
     def discount(self, staleness: int) -> float:
@@ -80,5 +80,5 @@ class RoundPolicy(Section):
             return 1.0
         if self.staleness == "polynomial":
             return float((staleness + 1) ** -self.staleness_power)
-        late = staleness - self.staleness_from
-        return 1.0 if late <= 0 else 1.0 / (self.staleness_power * late + 1.0)
+        excess = staleness - self.staleness_from
+        return 1.0 if excess <= 0 else 1.0 / (self.staleness_power * excess + 1.0)

@@ -1,9 +1,7 @@
-"""What a run asks of others: to train its visits, to evaluate its model, and to record its rounds.
+"""The ports of a run: trainer, evaluator and recorder. The fourth port is the clock (`costmodel.clock.Clock`).
 
-Behind a run that trains stand worker processes and files (`coordinator.rounds.pool_trainer`,
-`coordinator.rounds.evaluation`, `coordinator.records.checkpoints`); behind one whose visits were trained before stands
-their ledger (`coordinator.records.history_replay`, ``fedbr replay``). The fourth port is the clock
-(`costmodel.clock.Clock`), the same for all of them.
+A run that trains uses the worker pool and files (`coordinator.rounds.pool_trainer`, `coordinator.rounds.evaluation`,
+`coordinator.records.checkpoints`); a replay uses a ledger (`coordinator.records.history_replay`, ``fedbr replay``).
 """
 
 from __future__ import annotations
@@ -24,11 +22,11 @@ from coordinator.workers.task import TaskGroup
 from edge.protocol.messages import Totals, Update
 
 Arrays = Mapping[str, NDArray[np.generic]]
-"""By name, as a checkpoint holds them"""
+"""name -> array, as in a checkpoint"""
 
 
 class Trainer(Protocol):
-    """Has visits trained, and judges the updates that come of them."""
+    """Trains visits, and validates their updates."""
 
     def submit(
         self,
@@ -36,62 +34,62 @@ class Trainer(Protocol):
         on_update: Callable[[Update], None],
         weights: Mapping[int, float] | None = None,
     ) -> TaskGroup:
-        """Have these visits trained; ``on_update`` gets each update as it comes, unchecked.
+        """Submit these visits for training; ``on_update`` gets each update on arrival, before validation.
 
-        ``weights``: client -> its part of the mean, with which its worker adds the update up; the group then collects.
+        ``weights``: client -> aggregation weight, for partial sums in the workers, which the group then collects.
         """
         ...
 
     def validate(self, update: Update, visit: PlannedVisit, base: Model) -> tuple[str, Update]:
-        """(kind of the visit, what counts of its update); ``base`` is the global model that the visit began with.
+        """(kind of the visit, its update as it counts); ``base`` is the global model that the visit started from.
 
-        RunFailed where an update that cannot be used ends the run.
+        RunFailed for an invalid update that ends the run.
         """
         ...
 
     def accept_partial(self, totals: Totals, visits: Sequence[PlannedVisit]) -> None:
-        """Hand the server what workers have added up of these visits; RunFailed if it cannot be used."""
+        """Accumulate the partial sums of these visits; RunFailed if they are invalid."""
         ...
 
     def reorder_buffer(self) -> ReorderBuffer:
-        """A new place for updates that wait for their turn."""
+        """A new, empty reorder buffer."""
         ...
 
 
 class PendingEvaluation(Protocol):
-    """An evaluation under way."""
+    """A submitted evaluation."""
 
     def wait(self) -> EvalResult:
-        """(accuracy, mean loss)."""
+        """Wait for it; returns (accuracy, mean loss)."""
         ...
 
 
 class Evaluator(Protocol):
-    """Evaluates the server's model, as the method says: on the test set, or client by client."""
+    """Evaluates the server's model on the test set, or per client if the method's spec says so."""
 
     def evaluate(self, round: int) -> PendingEvaluation:
-        """Ask for an evaluation of the model as it stands after ``round`` server steps."""
+        """Submit an evaluation of the current model, after ``round`` server steps."""
         ...
 
 
 @dataclass(frozen=True)
 class RunMemory:
-    """What a run must remember between two rounds, beside its ledger."""
+    """The state of a run between two rounds that is not in its ledger."""
 
     rounds: int
     """Server steps so far"""
     visits: int
     """Visits begun so far"""
     evaluated: bool
-    """Whether the model as it stands has been evaluated"""
+    """Whether the current model has been evaluated"""
     clock: Arrays
-    more: Arrays = field(default_factory=dict)
-    """Of the round policy's own"""
+    policy_state: Arrays = field(default_factory=dict)
+    """Arrays of the round policy"""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The model and the memory of a run at the end of a round, as a checkpoint will hold them."""
+    """The model and the state of a run at the end of a round, as a checkpoint will hold them."""
 
     model_sha256: str
     model: Model = field(default_factory=dict)
@@ -100,7 +98,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class PendingCommit:
-    """A round that has ended: all that its commit needs but the evaluation, which may still be under way."""
+    """A round that has ended: everything for its commit except the result of the evaluation."""
 
     record: RoundRecord
     evaluation: PendingEvaluation | None
@@ -109,18 +107,18 @@ class PendingCommit:
     virtual_seconds: float
     snapshot: Snapshot
     stopped_by: str | None
-    """The rule that ends the run here, whatever the evaluation says"""
+    """The rule that ends the run with this round, whatever the evaluation gives"""
 
 
 class Recorder(Protocol):
-    """Writes down what a run has done."""
+    """Records the rounds of a run."""
 
     def snapshot(self, record: RoundRecord, memory: RunMemory) -> Snapshot:
-        """A round has ended; what the run does from now on changes nothing of what will be committed."""
+        """A snapshot for the commit of a round that has ended, unaffected by later changes of the run."""
         ...
 
     def commit(self, pending: PendingCommit, row: RoundRow, stopped_by: str | None) -> None:
-        """Write a round for good, with all that a run needs to go on from its end.
+        """Commit a round durably, with all that a resumed run needs.
 
         ``stopped_by``: the rule that ends the run with this round.
         """

@@ -1,7 +1,7 @@
-"""What visits weigh and compute: one price for the round policies, the budgets, ``check`` and the replay of a run.
+"""Prices of visits in bytes and FLOPs, for round policies, budgets, ``check`` and replays.
 
-Bytes are those of the real messages, which follow from shapes alone; FLOPs are the method's pass counts times the
-model's. Nothing here is timed: seconds and joules are the clock's.
+Bytes are those of the real messages, which follow from shapes; FLOPs are the method's pass counts times the model's
+FLOPs. The clock adds seconds and joules.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from edge.protocol.payload import INPUT_GRADIENT, MODEL, Shapes
 
 @dataclass(frozen=True)
 class VisitPrice:
-    """What one visit weighs and computes."""
+    """Bytes, FLOPs and local steps of one visit."""
 
     work: Work
     plan: TrainingPlan
     nominal_bytes: float
-    """As FedBR's Eq. 3 charges them."""
+    """FedBR's Eq. 3"""
     nominal_flops: float
-    """As FedBR's Eq. 2 charges them."""
+    """FedBR's Eq. 2"""
 
 
 class VisitPricing:
-    """Prices of the visits of one run. ``up_shapes``: shapes of what a training visit sends."""
+    """Prices the visits of one run. ``up_shapes``: shapes of an upload."""
 
     def __init__(
         self, job: Job, method: Method, options: Options, description: ModelProfile, up_shapes: Shapes
@@ -39,7 +39,7 @@ class VisitPricing:
         self._bytes_up = codec.update_nbytes(job.run_id, job.reports, up_shapes)
 
     def train(self, choice: ChosenBlocks, down: Shapes, samples: int) -> VisitPrice:
-        """A training visit to a client with so many ``samples``, which gets ``choice`` and payloads of these shapes."""
+        """A training visit to a client with ``samples`` examples, whose download has ``choice`` and shapes ``down``."""
         spec, options, layout = self._spec, self._options, self._description.layout
         blocks, plan = len(layout), self._job.train.plan(samples)
         passes = spec.pass_counts(blocks, options, choice) * plan.samples
@@ -61,8 +61,7 @@ class VisitPricing:
     def download_only(self) -> VisitPrice:
         """A visit that downloads the whole model and trains nothing."""
         layout = self._description.layout
-        whole = {MODEL: layout.shapes(layout.keys())}
-        nbytes = codec.train_nbytes(self._job.run_id, self._spec.choices, whole)
+        nbytes = codec.train_nbytes(self._job.run_id, self._spec.choices, {MODEL: layout.shapes(layout.keys())})
         return VisitPrice(Work(nbytes, 0, 0.0), TrainingPlan(0, 0, 0), float(layout.nbytes()), 0.0)
 
     @cached_property

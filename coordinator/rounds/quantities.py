@@ -1,4 +1,4 @@
-"""Types of a scenario's quantities: read with units, kept in SI."""
+"""Types of a scenario's quantities: parsed with units, stored in SI."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 from costmodel import units
 
 LARGEST_INTEGER = 2**53
-"""As far as float64 counts exactly; no integer of a scenario needs more."""
+"""Largest integer up to which float64 is exact"""
 
 NBytes = Annotated[int, BeforeValidator(units.nbytes), Field(gt=0, le=LARGEST_INTEGER)]
 Seconds = Annotated[float, BeforeValidator(units.seconds), Field(gt=0)]

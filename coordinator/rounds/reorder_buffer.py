@@ -1,7 +1,7 @@
-"""Replies that wait for their turn: a few in memory, the others in a file without a name.
+"""The reorder buffer: updates that arrived early, a few in memory, the others in an unlinked file.
 
-Workers are given the longest visits first, and updates are added up in client order; so a reply may have to wait for
-many others, and a cohort's updates must not pile up in memory meanwhile.
+Workers train the longest visits first, and updates are accumulated in client order; so an update may have to wait for
+many others, and a cohort's updates must not fill the memory meanwhile.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from edge.protocol.payload import ITEM_NBYTES, Floats, Payload, Shapes, Vector, 
 
 
 class ReorderBuffer:
-    """Replies by client, one each. At most ``most`` of them are in memory; the file lies in ``folder``."""
+    """Updates by client, one each. At most ``capacity`` of them are in memory; the file is in ``folder``."""
 
-    def __init__(self, most: int, folder: Path) -> None:
-        self._most, self._folder = most, folder
-        self._here: dict[int, Update] = {}
-        self._there: dict[
-            int, tuple[Update, Shapes, int, int]
-        ] = {}  # without its vectors, their shapes, offset, nbytes
-        self._free: dict[int, list[int]] = {}  # nbytes -> offsets of places that are free again
+    def __init__(self, capacity: int, folder: Path) -> None:
+        self._capacity, self._folder = capacity, folder
+        self._in_memory: dict[int, Update] = {}
+        self._in_file: dict[int, tuple[Update, Shapes, int, int]] = {}
+        """client -> (update without vectors, their shapes, offset, nbytes)"""
+        self._free: dict[int, list[int]] = {}
+        """nbytes -> offsets of free regions of this size"""
         self._file: int | None = None
         self._end = 0
 
@@ -41,50 +41,50 @@ class ReorderBuffer:
         self.close()
 
     def close(self) -> None:
-        """Let go of everything."""
-        self._here.clear()
-        self._there.clear()
+        """Drop all updates and the file."""
+        self._in_memory.clear()
+        self._in_file.clear()
         self._free.clear()
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
     def __contains__(self, client: int) -> bool:
-        return client in self._here or client in self._there
+        return client in self._in_memory or client in self._in_file
 
     @property
     def in_memory(self) -> int:
-        """How many replies are held in memory."""
-        return len(self._here)
+        """Number of updates in memory."""
+        return len(self._in_memory)
 
-    def add(self, reply: Update) -> None:
-        """Hold a reply. Raises OSError if it has to go to the file and the disk refuses."""
-        assert reply.client not in self, reply.client
-        if len(self._here) < self._most:
-            self._here[reply.client] = reply
+    def add(self, update: Update) -> None:
+        """Store an update; OSError if it must be written to the file and the disk fails."""
+        assert update.client not in self, update.client
+        if len(self._in_memory) < self._capacity:
+            self._in_memory[update.client] = update
             return
-        size = nbytes(reply.payload)
-        offset = self._place(size)
+        size = nbytes(update.payload)
+        offset = self._allocate(size)
         if size:
             try:
-                _write(self._opened(), [vector.data for _, _, vector in vectors(reply.payload)], offset)
+                _write(self._opened(), [vector.data for _, _, vector in vectors(update.payload)], offset)
             except OSError as error:
                 raise OSError(error.errno, error.strerror, str(self._folder / "replies")) from error
-        self._there[reply.client] = replace(reply, payload={}), shapes(reply.payload), offset, size
+        self._in_file[update.client] = replace(update, payload={}), shapes(update.payload), offset, size
 
     def take(self, client: int) -> Update:
-        """Give a reply back, and hold it no more."""
-        if client in self._here:
-            return self._here.pop(client)
-        reply, sizes, offset, size = self._there.pop(client)
+        """Remove and return an update."""
+        if client in self._in_memory:
+            return self._in_memory.pop(client)
+        update, sizes, offset, size = self._in_file.pop(client)
         raw = np.empty(size // ITEM_NBYTES, dtype=np.float32)
         if size:
             _read(self._opened(), raw, offset)
         self._free.setdefault(size, []).append(offset)
-        return replace(reply, payload=_cut(raw, sizes))
+        return replace(update, payload=_unpack(raw, sizes))
 
-    def _place(self, size: int) -> int:
-        """A free place of this size: one that was used before, or the end of the file."""
+    def _allocate(self, size: int) -> int:
+        """Offset of a free region of this size: one that was used before, or the end of the file."""
         if self._free.get(size):
             return self._free[size].pop()
         self._end += size
@@ -100,7 +100,7 @@ class ReorderBuffer:
 def _write(file: int, arrays: list[Floats], offset: int) -> None:
     for array in arrays:
         view = array.data.cast("B")
-        while view:  # a system may write less than it is asked to
+        while view:  # a write may be partial
             written = os.pwrite(file, view, offset)
             view, offset = view[written:], offset + written
 
@@ -109,11 +109,11 @@ def _read(file: int, numbers: Floats, offset: int) -> None:
     view = numbers.data.cast("B")
     while view:
         read = os.preadv(file, [view], offset)
-        assert read, "the file of held replies is too short"
+        assert read, "the file of buffered updates is too short"
         view, offset = view[read:], offset + read
 
 
-def _cut(raw: Floats, sizes: Shapes) -> Payload:
+def _unpack(raw: Floats, sizes: Shapes) -> Payload:
     payload: Payload = {}
     offset = 0
     for slot, named in sizes.items():

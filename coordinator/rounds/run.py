@@ -1,8 +1,8 @@
-"""One run: the state and the services that every round policy needs. Never torch, a socket or SQL.
+"""One run: the state and the services that every round policy needs. No torch, sockets or SQL.
 
-`FederatedRun` prices a visit, has the model evaluated when it is due and closes a round; the policies in
-`coordinator.rounds.synchronous` and `coordinator.rounds.asynchronous` decide when each of these happens. Training,
-evaluation and records are behind its ports (`coordinator.rounds.ports`).
+`FederatedRun` prices visits, has the model evaluated when it is due, and closes rounds; the policies in
+`coordinator.rounds.synchronous` and `coordinator.rounds.asynchronous` decide when. Training, evaluation and records are
+behind ports (`coordinator.rounds.ports`).
 """
 
 from __future__ import annotations
@@ -44,46 +44,46 @@ if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never l
     from costmodel.clock import Clock
 
 
-class RunFailed(RuntimeError):  # noqa: N818 - it says what happened, and is raised to say just that
-    """The run cannot go on; the text says what, where and why."""
+class RunFailed(RuntimeError):  # noqa: N818 - named by what happened
+    """The run cannot continue; the text says where and why."""
 
 
 @dataclass(frozen=True)
 class RoundFinished:
-    """What the user is shown after each round."""
+    """The progress that the user is shown after each round."""
 
     row: RoundRow
     rounds: int
-    """Server steps so far."""
+    """Server steps so far"""
     bytes_down: int
-    """In the whole run."""
+    """In the whole run, as ``bytes_up``"""
     bytes_up: int
     chosen: Mapping[int, int]
-    """Value of the column that the method shows (`coordinator.methods.spec.ProgressColumn`) -> visits of this round;
-    empty for methods that show none."""
+    """Value of the method's progress column (`coordinator.methods.spec.ProgressColumn`) -> visits of this round; empty
+    for methods without one"""
 
 
 @dataclass(frozen=True)
 class RunTotals:
-    """How far a run has come, as its ledger has it."""
+    """Totals of the committed rounds."""
 
     rounds: int = 0
-    """Server steps."""
+    """Server steps"""
     virtual_seconds: float = 0.0
     bytes_down: int = 0
     bytes_up: int = 0
     model_sha256: str = ""
-    """Of the model; empty before the first commit."""
+    """Empty before the first commit"""
 
 
 @dataclass(frozen=True)
 class History:
-    """The rounds that an asynchronous run has behind it, and the checkpoint that they led to."""
+    """The committed rounds of an asynchronous run, and its last checkpoint."""
 
     rounds: Sequence[RoundRow]
     visits: Sequence[VisitRow]
     method_rows: Sequence[object]
-    """Of the method's own table, in the order in which they were learned"""
+    """Rows of the method's own table, in the order of writing"""
     checkpoint: Arrays
 
 
@@ -101,25 +101,23 @@ class FederatedRun:
     evaluator: Evaluator
     recorder: Recorder
     states: ClientStates | None
-    """None where clients keep nothing between visits, or nothing is trained"""
+    """None if clients have no state, or nothing is trained"""
     budget: Budget
     rules: RoundPolicy
     eval_every: int
     on_round: Callable[[RoundFinished], None]
     is_stopped: Callable[[], bool] = lambda: False
-    """Whether the user has asked for an end"""
+    """Whether the user has asked to stop"""
     refused: Mapping[int, str] = field(default_factory=dict)
-    """client -> why it can take no part, such as a device that the model does not fit"""
+    """client -> why it cannot take part, such as too little memory for the model"""
     rounds: int = 0
     visits: int = 0
-    """Begun so far."""
+    """Visits begun so far"""
     evaluated: bool = True
-    """Whether the model as it stands has been evaluated; the initial one need not be."""
+    """Whether the current model has been evaluated; the initial one need not be"""
     committed: RunTotals = field(default_factory=RunTotals)
-    """How far the ledger is"""
     history: History | None = None
-    """Of a run that goes on, where its policy has to find the way back to its last checkpoint
-    (`coordinator.records.history_replay`)"""
+    """The past of a resumed asynchronous run, for `coordinator.records.history_replay`"""
 
     # --- before a visit -------------------------------------------------------------------------------------------
 
@@ -129,12 +127,12 @@ class FederatedRun:
         return [int(k) for k in np.flatnonzero(self.description.samples) if int(k) not in self.refused]
 
     def check_stop(self) -> None:
-        """Stopped if the user has asked for an end; policies ask wherever they may be long without their workers."""
+        """Stopped if the user has asked to stop; called wherever a policy may compute long without its workers."""
         if self.is_stopped():
             raise Stopped
 
     def eligible(self, candidates: Sequence[int], round: int) -> list[int]:
-        """Those whose batteries and budgets pay for another visit, if it began after ``round`` server steps."""
+        """Clients whose batteries and budgets can pay for a visit that starts after ``round`` server steps."""
         if self.clock.fleet.battery_joules == math.inf and self.budget.limits.client == Limits():
             return list(candidates)
         return [client for client in candidates if self.clock.has_power(client) and self._affords(client, round)]
@@ -146,14 +144,14 @@ class FederatedRun:
         return self.budget.admits(client, self.uncontended_cost(visit))
 
     def uncontended_cost(self, visit: PlannedVisit) -> Cost:
-        """What a visit that began now would spend if nobody else used the links."""
+        """Cost of a visit that starts now, on links without contention."""
         clock = self.clock
         conditions = clock.conditions([visit.client], self.rounds, visit.number if self.is_asynchronous else None)
         timeline = clock.solve([clock.now], [visit.work], conditions)
         return visit.cost(float(timeline.joules_spent[0]), float(timeline.seconds(math.inf)[0]))
 
     def prepare(self, client: int, round: int, rng_round: int | None = None) -> PlannedVisit:
-        """What a training visit to this client would be; changes nothing. ``rng_round`` is the round by default."""
+        """Plan a training visit; changes nothing. ``rng_round`` is the round by default."""
         dispatch, samples = self.server.download(client, round), int(self.description.samples[client])
         price = self.pricing.train(dispatch.choice, shapes(dispatch.payload), samples)
         rng_round = round if rng_round is None else rng_round
@@ -161,14 +159,14 @@ class FederatedRun:
         return PlannedVisit(self.visits, rng_round, round, lr, dispatch, "train", price)
 
     def prepare_download_only(self, client: int, round: int) -> PlannedVisit:
-        """A visit that only downloads the whole model."""
-        whole = self.server.select(self.description.layout.keys())
-        dispatch = Download(client, whole, dict.fromkeys(self.method.objective.choices, 0))
+        """Plan a visit that only downloads the whole model."""
+        model = self.server.select(self.description.layout.keys())
+        dispatch = Download(client, model, dict.fromkeys(self.method.objective.choices, 0))
         return PlannedVisit(self.visits, round, round, 0.0, dispatch, "listen", self.pricing.download_only())
 
     @cached_property
     def up_shapes(self) -> Shapes:
-        """Shapes of what one client sends, corrections' slots among them."""
+        """Shapes of one client's upload, including the slots of corrections."""
         return self.server.up_shapes()
 
     @cached_property
@@ -184,7 +182,7 @@ class FederatedRun:
     # --- the model ------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """The server's step. RunFailed if its model is not finite: such a one is never committed."""
+        """Make the server's step; RunFailed if the new model is not finite, since it must never be committed."""
         self.server.step()
         for key, vector in self.server.model.items():
             problem = not_summable(vector.data, math.inf)
@@ -192,15 +190,15 @@ class FederatedRun:
                 raise RunFailed(f"round {self.rounds}: after the server's step, {MODEL}/{key} {problem}")
 
     def evaluate_if_due(self, is_last: bool) -> PendingEvaluation | None:
-        """Ask for an evaluation after a server step, if it is the model's turn or the last."""
+        """Submit an evaluation after a server step, if one is due or the run ends."""
         self.evaluated = is_last or self.rounds % self.eval_every == 0
         return self.evaluator.evaluate(self.rounds) if self.evaluated else None
 
     def late_evaluation(self) -> PendingEvaluation | None:
-        """Ask for an evaluation of a model that no further step will change, if it had none."""
-        late = None if self.evaluated else self.evaluator.evaluate(self.rounds)
+        """Submit an evaluation of the final model, unless it was evaluated."""
+        evaluation = None if self.evaluated else self.evaluator.evaluate(self.rounds)
         self.evaluated = True
-        return late
+        return evaluation
 
     # --- the commit -----------------------------------------------------------------------------------------------
 
@@ -209,13 +207,13 @@ class FederatedRun:
         record: RoundRecord,
         evaluation: PendingEvaluation | None,
         stopped_by: str | None = None,
-        more: Arrays | None = None,
+        policy_state: Arrays | None = None,
     ) -> PendingCommit:
-        """A round has ended; what comes after it no longer changes what will be committed.
+        """The commit of a round that has ended, unaffected by what the run does next.
 
-        ``more``: what the checkpoint is to hold beside the model and what server side and clock remember.
+        ``policy_state``: arrays of the round policy, for the checkpoint.
         """
-        memory = RunMemory(self.rounds, self.visits, self.evaluated, self.clock.state(), more or {})
+        memory = RunMemory(self.rounds, self.visits, self.evaluated, self.clock.state(), policy_state or {})
         snapshot = self.recorder.snapshot(record, memory)
         return PendingCommit(record, evaluation, self.rounds, self.clock.now, snapshot, stopped_by)
 
@@ -225,7 +223,7 @@ class FederatedRun:
         row = pending.record.round_row(pending.virtual_seconds, result, pending.snapshot.model_sha256)
         reached = self.budget.reached(pending.rounds, result[0])
         stopped_by = reached or pending.stopped_by
-        # A row that is no server step was added because the run had ended.
+        # A row without a server step was added because the run had already ended.
         ended_by = stopped_by if pending.rounds > row.round else pending.stopped_by or reached
         self.recorder.commit(pending, row, ended_by)
         self._report(pending, row)
@@ -234,6 +232,6 @@ class FederatedRun:
     def _report(self, pending: PendingCommit, row: RoundRow) -> None:
         down, up = self.committed.bytes_down + row.bytes_down, self.committed.bytes_up + row.bytes_up
         self.committed = RunTotals(pending.rounds, pending.virtual_seconds, down, up, row.model_sha256)
-        shown = self.method.objective.progress
-        chosen = [] if shown is None else [getattr(one, shown.column) for one in pending.record.method_rows]
+        progress = self.method.objective.progress
+        chosen = [] if progress is None else [getattr(row, progress.column) for row in pending.record.method_rows]
         self.on_round(RoundFinished(row, pending.rounds, down, up, Counter(chosen)))

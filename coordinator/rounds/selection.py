@@ -1,4 +1,4 @@
-"""Who takes part: the cohort of a round, or one client at a time."""
+"""Client selection: the cohort of a round, or one client at a time."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ def sample_cohort(
     round: int,
     candidates: Sequence[int],
     participants: int,
-    is_there: Callable[[int], bool] | None = None,
+    is_available: Callable[[int], bool] | None = None,
 ) -> list[int]:
     """``participants`` of the candidates, uniformly without replacement, in ascending order; all if there are fewer.
 
-    With ``is_there``, of those that are there now, however few; nobody is asked who is not needed.
+    With ``is_available``, only of the available ones; it is called for no more clients than needed.
     """
     rng = keyed_generator(seed, "cohort", round)
-    if is_there is None:
+    if is_available is None:
         if participants >= len(candidates):
             return sorted(candidates)
         chosen = rng.choice(len(candidates), size=participants, replace=False)
         return sorted(candidates[int(i)] for i in chosen)
-    found: list[int] = []
+    cohort: list[int] = []
     for i in rng.permutation(len(candidates)).tolist():
-        if len(found) == participants:
+        if len(cohort) == participants:
             break
-        if is_there(candidates[i]):
-            found.append(candidates[i])
-    return sorted(found)
+        if is_available(candidates[i]):
+            cohort.append(candidates[i])
+    return sorted(cohort)
 
 
 class IdleClients:
-    """Clients that are not being visited, where visits begin one by one.
+    """Clients without a visit in flight, in asynchronous policies.
 
-    Whoever was asked and was away is not asked again before it is back, so that a search costs about as much among
+    A client that was unavailable is not checked again before it returns, so that a search costs about as much among
     10,000 clients as among ten.
     """
 
@@ -47,40 +47,40 @@ class IdleClients:
         self,
         seed: int,
         candidates: Sequence[int],
-        is_able: Callable[[int], bool],
-        back: Callable[[int], float],
+        is_eligible: Callable[[int], bool],
+        available_at: Callable[[int], float],
     ) -> None:
-        """``is_able``: whether a client can still take part; once it cannot, it is never asked again.
+        """``is_eligible``: whether a client can still take part; once it cannot, it is dropped.
 
-        ``back``: client -> when it is there, absolute seconds, now at the earliest; inf: never.
+        ``available_at``: client -> absolute seconds at which it is available, not before now; inf: never.
         """
-        self._seed, self._is_able, self._back = seed, is_able, back
+        self._seed, self._is_eligible, self._available_at = seed, is_eligible, available_at
         self._ready = sorted(candidates)
-        """May be there, for all that is known"""
+        """Not known to be unavailable"""
         self._away: list[tuple[float, int]] = []
-        """A heap of (when it is back, client)"""
+        """A heap of (absolute seconds of its return, client)"""
 
     def take(self, index: int, now: float) -> int | None:
-        """One of those that are able and there, uniformly, by the stream of this index; None if there is none."""
+        """A random eligible and available client, from the random stream of ``index``; None if there is none."""
         while self._away and self._away[0][0] <= now:
             self.put(heappop(self._away)[1])
         rng = keyed_generator(self._seed, "cohort", index)
         while self._ready:
             client = self._ready.pop(int(rng.integers(len(self._ready))))
-            if not self._is_able(client):
+            if not self._is_eligible(client):
                 continue
-            back = self._back(client)
-            if back <= now:
+            time = self._available_at(client)
+            if time <= now:
                 return client
-            if back < math.inf:
-                heappush(self._away, (back, client))
+            if time < math.inf:
+                heappush(self._away, (time, client))
         return None
 
     def put(self, client: int) -> None:
-        """A client whose visit has ended is idle again."""
+        """Return a client whose visit has ended."""
         insort(self._ready, client)
 
     @property
     def next_return(self) -> float:
-        """When the first that was away is back, absolute seconds; inf: nobody is waited for."""
+        """Absolute seconds at which the first unavailable client returns; inf: none will."""
         return self._away[0][0] if self._away else math.inf

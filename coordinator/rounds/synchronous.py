@@ -1,14 +1,15 @@
-"""Synchronous round policies: a cohort is drawn, its visits are timed as one batch, and those that count are trained.
+"""Synchronous round policies: a cohort is sampled, its visits are timed as one batch, and those that count are trained.
 
-``sync`` waits for every visit; ``over_select`` begins more visits than it needs and takes the first; ``deadline``
-takes what is there in time. A visit that does not count is charged up to its cut and never really trained.
+``sync`` waits for every visit; ``over_select`` starts more visits than it needs and uses those that end first;
+``deadline`` uses those that end in time. A visit that does not count is charged until it is interrupted, and never
+trained.
 
-Clients learn that a round is over from the next model: while the server adds the updates up, those that are late go on
-as they were, and pay for it. One that is done before the server is remains late.
+Clients learn from the next model that a round is over: late clients continue, and are charged, while the server
+aggregates. A visit that ends before the aggregation does is still late.
 
-The host does not wait where the simulated server would: while workers score a model, the next round is drawn and timed,
-its visits go in behind the scoring, and the round before is committed. If the score ends the run, what was begun early
-is discarded, and nobody is charged for it.
+The host does not wait where the simulated server would: while workers evaluate a model, the next round is sampled and
+timed, its visits are submitted behind the evaluation, and the round before is committed. If the evaluation ends the
+run, the next round is discarded and nothing of it is charged.
 """
 
 from __future__ import annotations
@@ -44,49 +45,49 @@ Mask = NDArray[np.bool_]
 
 
 def run_synchronous(run: FederatedRun) -> str:
-    """Synchronous rounds until a rule stops the run; returns the rule."""
-    ended: PendingCommit | None = None
+    """Run synchronous rounds until a stop rule ends the run; returns the rule."""
+    pending: PendingCommit | None = None
     while True:
         following = _SynchronousRound(run, run.rounds)
         try:
-            stopped_by = _finished_behind(run, following, ended)
+            stopped_by = _open_and_commit(run, following, pending)
             if stopped_by is not None:
                 following.discard()
                 return stopped_by
-            if ended is not None:
-                run.check_stop()  # whoever was told of the round may have asked for an end
-            ended = following.end()
+            if pending is not None:
+                run.check_stop()  # the user may stop the run when the round is reported
+            pending = following.end()
         except BaseException:
             following.discard()
             raise
         if following.stopped_by is not None:
-            by_score = None if ended is None else run.commit_when_evaluated(ended)
-            return by_score if by_score is not None and following.takes_place else following.stopped_by
+            by_evaluation = None if pending is None else run.commit_when_evaluated(pending)
+            return by_evaluation if by_evaluation is not None and following.steps else following.stopped_by
 
 
-def _finished_behind(run: FederatedRun, following: _SynchronousRound, ended: PendingCommit | None) -> str | None:
-    """Open the next round, then finish the one before it; the rule that its score met."""
+def _open_and_commit(run: FederatedRun, following: _SynchronousRound, pending: PendingCommit | None) -> str | None:
+    """Open the next round, then commit the one before it; returns the rule that ends the run, or None."""
     try:
         following.open()
     except Exception as error:
-        # What has ended is kept if it can be scored; workers that have given up are not waited for.
-        if ended is not None and not isinstance(error, PoolError):
-            run.commit_when_evaluated(ended)
+        # The round that has ended is still committed, unless the workers that evaluate it have failed.
+        if pending is not None and not isinstance(error, PoolError):
+            run.commit_when_evaluated(pending)
         raise
-    return None if ended is None else run.commit_when_evaluated(ended)
+    return None if pending is None else run.commit_when_evaluated(pending)
 
 
 def run_rounds(run: FederatedRun) -> str:
-    """Run rounds of the run's policy until a rule stops them, and name it."""
+    """Run rounds of the run's policy until a stop rule ends the run; returns the rule."""
     return run_asynchronous(run) if run.rules.is_asynchronous else run_synchronous(run)
 
 
 def accepted(
-    rules: RoundPolicy, visits: Sequence[PlannedVisit], timeline: Timeline, begun: float
+    rules: RoundPolicy, visits: Sequence[PlannedVisit], timeline: Timeline, start: float
 ) -> tuple[Mask, float]:
-    """(which visits count, when the round is over); a visit that ends at that very moment counts.
+    """(mask of the visits that count, virtual seconds of the round's end); a visit that ends exactly then counts.
 
-    Clients that only listen are not waited for where training visits need not be.
+    Once ``over_select`` has enough training visits, it does not wait for download-only ones.
     """
     arrived = np.isfinite(timeline.up_end)
     trains = np.array([visit.kind == "train" for visit in visits])
@@ -102,16 +103,16 @@ def accepted(
     end = float(timeline.end.max())
     if rules.policy != "deadline":
         return arrived, end
-    end = min(end, begun + rules.deadline)
+    end = min(end, start + rules.deadline)
     counts = timeline.up_end <= end
-    # A quotient, since 0.55 * 100 is more than 55.
+    # A quotient, since 0.55 * 100 > 55 in floating point.
     if trains.any() and (counts & trains).sum() / trains.sum() < rules.min_fraction:
         counts &= ~trains
     return counts, end
 
 
 class _SynchronousRound:
-    """One synchronous round: opened while the one before it may still be scored, and ended after that."""
+    """One synchronous round: opened while the one before it may still be evaluated, and ended after that."""
 
     def __init__(self, run: FederatedRun, number: int) -> None:
         self.run = run
@@ -119,43 +120,43 @@ class _SynchronousRound:
         self.record = RoundRecord(number, run.clock.now)
         self.visits: list[PlannedVisit] = []
         self.counts: Mask = np.zeros(0, bool)
-        """Which of the visits count"""
-        self.awaited: Mask = np.zeros(0, bool)
-        """Which of them counted before anybody had looked at their updates"""
-        self.closes_at = math.inf
+        """Visits that count"""
+        self.expected: Mask = np.zeros(0, bool)
+        """Visits that counted before their updates were checked"""
+        self.end_time = math.inf
         """Virtual seconds at which the round is over"""
         self.training: CohortTraining | None = None
-        """None where nothing is trained: the round does not take place, or the clock's budget ends in it"""
+        """None if nothing is trained: no visit starts, or the budget of virtual seconds ends in the round"""
         self.stopped_by: str | None = None
-        """The rule that ends the run with this round, as far as it is known before the score"""
+        """The rule that ends the run with this round, as far as it is known before the evaluation"""
         self.solved: dict[tuple[tuple[int, ...], float], tuple[Conditions, Timeline]] = {}
-        """Of these clients and until then: what is asked for a price is asked again when it is paid"""
+        """(clients, until) -> solution of the clock, which is needed for prices and for the accounts"""
 
     def open(self) -> None:
-        """Draw who takes part, see when the visits end, and have those that count trained."""
+        """Sample the cohort, time its visits, and submit those that count for training."""
         run, limit = self.run, self.run.budget.ends_at
         run.check_stop()
-        able = run.eligible(run.candidates, self.number)
-        begun = run.clock.first_available(able)
-        if self.record.start >= limit or limit <= begun < math.inf:
+        eligible = run.eligible(run.candidates, self.number)
+        start = run.clock.first_available(eligible)
+        if self.record.start >= limit or limit <= start < math.inf:
             self.stopped_by = SECONDS
-        elif begun == math.inf:
+        elif start == math.inf:
             self.stopped_by = CLIENTS
         else:
-            run.clock.advance(begun)
-            self.visits, self.stopped_by = self._admitted(able)
+            run.clock.advance(start)
+            self.visits, self.stopped_by = self._admitted(eligible)
             if self.visits:
-                self._begin()
+                self._submit()
             else:
                 self.stopped_by = self.stopped_by or CLIENTS
 
-    def _begin(self) -> None:
+    def _submit(self) -> None:
         run = self.run
         _, timeline = self._timed(self.visits)
         self.counts, end = accepted(run.rules, self.visits, timeline, run.clock.now)
-        self.awaited = self.counts
-        self.closes_at = end + self._adding_up(self.visits, self.counts)
-        if self.closes_at <= run.budget.ends_at:
+        self.expected = self.counts
+        self.end_time = end + self._aggregation_seconds(self.visits, self.counts)
+        if self.end_time <= run.budget.ends_at:
             run.server.started(self.number, [visit.dispatch for visit in self.visits])
             trained = [visit for visit in self._counted if visit.kind == "train"]
             self.training = CohortTraining(run.trainer, run.server, trained)
@@ -163,8 +164,8 @@ class _SynchronousRound:
             self.stopped_by = SECONDS
 
     @property
-    def takes_place(self) -> bool:
-        """Whether the server makes a step in it."""
+    def steps(self) -> bool:
+        """Whether the server makes a step in this round."""
         return self.training is not None
 
     @property
@@ -172,43 +173,43 @@ class _SynchronousRound:
         return list(compress(self.visits, self.counts))
 
     def discard(self) -> None:
-        """The run has ended before this round: what was begun of it was for nothing."""
+        """Cancel the training of a round that is not needed, since the run has ended."""
         if self.training is not None:
             self.training.cancel()
 
     def end(self) -> PendingCommit | None:
-        """Wait for what is trained, and make the next model; None if nothing is left to be committed."""
+        """Wait for the training and make the next model; None if there is nothing to commit."""
         if self.training is not None:
             replies = self.training.wait()
-            in_vain = {client for client, kind in self.training.faulty.items() if kind not in TRAINED}
-            self.counts = self.counts & np.array([visit.client not in in_vain for visit in self.visits])
-            return self._stepped(replies)
-        return self._cut() if self.visits else self._closed()
+            rejected = {client for client, kind in self.training.faulty.items() if kind not in TRAINED}
+            self.counts = self.counts & np.array([visit.client not in rejected for visit in self.visits])
+            return self._finish(replies)
+        return self._interrupt() if self.visits else self._no_round()
 
-    # --- who takes part -------------------------------------------------------------------------------------------
+    # --- cohort and costs -----------------------------------------------------------------------------------------
 
-    def _admitted(self, able: Sequence[int]) -> tuple[list[PlannedVisit], str | None]:
-        """Visits that the budget lets start, in client order, and the rule that refused the first other one.
+    def _admitted(self, eligible: Sequence[int]) -> tuple[list[PlannedVisit], str | None]:
+        """Visits within the budgets, in client order, and the rule that refused the first of the others, if any.
 
-        What a visit spends depends on who else uses the server's link, so whoever is left is timed again.
+        The cost of a visit depends on the others that share its links, so after each refusal the rest is timed again.
         """
         run = self.run
-        chosen = selection.sample_cohort(run.job.seed, self.number, able, run.rules.cohort, run.clock.is_there)
-        visits = [run.prepare(client, self.number) for client in chosen]
-        listeners = set(run.server.download_only_clients(self.number, chosen)) & set(able)
+        cohort = selection.sample_cohort(run.job.seed, self.number, eligible, run.rules.cohort, run.clock.is_there)
+        visits = [run.prepare(client, self.number) for client in cohort]
+        download_only = set(run.server.download_only_clients(self.number, cohort)) & set(eligible)
         visits += [
-            run.prepare_download_only(k, self.number)
-            for k in listeners
-            if run.clock.is_there is None or run.clock.is_there(k)
+            run.prepare_download_only(client, self.number)
+            for client in download_only
+            if run.clock.is_there is None or run.clock.is_there(client)
         ]
         visits.sort(key=lambda visit: visit.client)
         refused_by: str | None = None
         while visits:
             costs = self._costs(visits)
-            own = [run.budget.admits(visit.client, each) for visit, each in zip(visits, costs, strict=True)]
-            if not all(own):
-                # Each could pay for its visit alone, so where none can pay for one beside the others, one is left.
-                visits = list(compress(visits, own)) or (visits[:1] if len(visits) > 1 else [])
+            admitted = [run.budget.admits(visit.client, cost) for visit, cost in zip(visits, costs, strict=True)]
+            if not all(admitted):
+                # Each client can pay for a visit without contention: if none can pay beside the others, one stays.
+                visits = list(compress(visits, admitted)) or (visits[:1] if len(visits) > 1 else [])
                 continue
             fits, rule = run.budget.reserve(costs)
             refused_by = refused_by or rule
@@ -222,13 +223,13 @@ class _SynchronousRound:
     def _costs(self, visits: Sequence[PlannedVisit]) -> list[Cost]:
         conditions, timeline = self._timed(visits)
         counts, end = accepted(self.run.rules, visits, timeline, self.run.clock.now)
-        end += self._adding_up(visits, counts)
+        end += self._aggregation_seconds(visits, counts)
         if self.run.rules.policy == "deadline":
             conditions, timeline = self._timed(visits, end)
-        joules = timeline.joules_spent + self._waiting(timeline, conditions, end)
+        joules = timeline.joules_spent + self._waiting_joules(timeline, conditions, end)
         return [
-            visit.cost(float(spent), float(seconds))
-            for visit, spent, seconds in zip(visits, joules, timeline.seconds(end), strict=True)
+            visit.cost(float(energy), float(seconds))
+            for visit, energy, seconds in zip(visits, joules, timeline.seconds(end), strict=True)
         ]
 
     def _timed(self, visits: Sequence[PlannedVisit], until: float = math.inf) -> tuple[Conditions, Timeline]:
@@ -239,32 +240,34 @@ class _SynchronousRound:
             self.solved[clients, until] = conditions, timeline
         return self.solved[clients, until]
 
-    def _broken_off(self, conditions: Conditions, whole: Timeline, until: float) -> tuple[Conditions, Timeline]:
-        """How far visits of this timeline got by ``until``; a client that was lost at that very moment is lost."""
-        if not (whole.end > until).any():
-            return conditions, whole
+    def _interrupted(self, conditions: Conditions, timeline: Timeline, until: float) -> tuple[Conditions, Timeline]:
+        """The timeline with visits interrupted at ``until``; a client that is lost exactly then is lost."""
+        if not (timeline.end > until).any():
+            return conditions, timeline
+        lost = timeline.lost
         conditions, timeline = self._timed(self.visits, until)
-        return conditions, replace(timeline, lost=np.where(whole.lost <= until, whole.lost, math.inf))
+        return conditions, replace(timeline, lost=np.where(lost <= until, lost, math.inf))
 
-    def _adding_up(self, visits: Sequence[PlannedVisit], counts: Mask) -> float:
-        """Seconds that the server needs to add the updates up."""
-        nbytes = sum(visit.work.bytes_up for visit, does in zip(visits, counts, strict=True) if does)
+    def _aggregation_seconds(self, visits: Sequence[PlannedVisit], counts: Mask) -> float:
+        """Virtual seconds that the server needs to add the updates up."""
+        nbytes = sum(visit.work.bytes_up for visit in compress(visits, counts))
         return nbytes / self.run.clock.fleet.links.aggregate_bytes_per_second
 
     @staticmethod
-    def _waiting(timeline: Timeline, conditions: Conditions, end: float) -> NDArray[np.float64]:
+    def _waiting_joules(timeline: Timeline, conditions: Conditions, end: float) -> NDArray[np.float64]:
         return timeline.waiting_joules(end, conditions) if math.isfinite(end) else np.zeros(len(timeline))
 
-    # --- how it ends ----------------------------------------------------------------------------------------------
+    # --- the end of the round -------------------------------------------------------------------------------------
 
-    def _stepped(self, replies: Sequence[Update]) -> PendingCommit:
+    def _finish(self, replies: Sequence[Update]) -> PendingCommit:
+        """Step with the updates of the visits that count, and account for all visits."""
         run, counted = self.run, self._counted
-        conditions, timeline = self._broken_off(*self._timed(self.visits), self.closes_at)
-        run.clock.advance(self.closes_at)
+        conditions, timeline = self._interrupted(*self._timed(self.visits), self.end_time)
+        run.clock.advance(self.end_time)
         if run.states is not None:
-            stored = run.states.store_broadcast([visit for visit in counted if visit.kind == "listen"])
-            stored |= {visit.client: visit.state_name for visit in counted if visit.kind == "train"}
-            self.record.states = run.states.uncommitted = stored
+            states = run.states.store_broadcast([visit for visit in counted if visit.kind == "listen"])
+            states |= {visit.client: visit.state_name for visit in counted if visit.kind == "train"}
+            self.record.states = run.states.uncommitted = states
         run.server.received(self.number, [visit.dispatch for visit in counted])
         if replies:
             run.step()
@@ -273,35 +276,34 @@ class _SynchronousRound:
         self.stopped_by = self.stopped_by or run.budget.reached(run.rounds, None)
         changed = bool(replies) or (self.stopped_by is not None and not run.evaluated)
         evaluation = run.evaluate_if_due(self.stopped_by is not None) if changed else None
-        self._settle(replies, conditions, timeline)
+        self._account(replies, conditions, timeline)
         return run.close_round(self.record, evaluation, self.stopped_by)
 
-    def _cut(self) -> PendingCommit:
-        """The clock's budget ends in mid-round: charge what was spent by then; nothing counts, nothing is trained."""
+    def _interrupt(self) -> PendingCommit:
+        """End the round where the budget of virtual seconds ends: visits are charged until then, and do not count."""
         limit = self.run.budget.ends_at
-        conditions, timeline = self._broken_off(*self._timed(self.visits), limit)
+        conditions, timeline = self._interrupted(*self._timed(self.visits), limit)
         self.run.clock.advance(limit)
         self.counts = np.zeros(len(self.visits), bool)
-        self._settle([], conditions, timeline, broken_off="cut")
+        self._account([], conditions, timeline, interrupted="cut")
         return self.run.close_round(self.record, self.run.late_evaluation(), self.stopped_by)
 
-    def _closed(self) -> PendingCommit | None:
-        """No further round starts: the last model is scored if it was not, in a row without visits."""
-        return (
-            None
-            if self.run.evaluated
-            else self.run.close_round(self.record, self.run.late_evaluation(), self.stopped_by)
-        )
+    def _no_round(self) -> PendingCommit | None:
+        """No further round starts: evaluate the last model if it was not, in a row without visits."""
+        if self.run.evaluated:
+            return None
+        return self.run.close_round(self.record, self.run.late_evaluation(), self.stopped_by)
 
-    def _settle(
-        self, replies: Sequence[Update], conditions: Conditions, timeline: Timeline, broken_off: str = "late"
+    def _account(
+        self, replies: Sequence[Update], conditions: Conditions, timeline: Timeline, interrupted: str = "late"
     ) -> None:
+        """Record and charge all visits. ``interrupted``: kind of the visits that did not end in the round."""
         run, now, visits = self.run, self.run.clock.now, self.visits
-        waiting = self._waiting(timeline, conditions, now)
+        waiting = self._waiting_joules(timeline, conditions, now)
         losses = {reply.client: reply.numbers["loss"] for reply in replies}
         faulty = {} if self.training is None else self.training.faulty
         for i, visit in enumerate(visits):
-            unfinished = "lost" if math.isfinite(timeline.lost[i]) else broken_off
+            unfinished = "lost" if math.isfinite(timeline.lost[i]) else interrupted
             kind = faulty.get(visit.client) or (visit.kind if self.counts[i] else unfinished)
             loss = losses.get(visit.client) if kind in TRAINED else None
             spent = self.record.add(
@@ -309,12 +311,12 @@ class _SynchronousRound:
             )
             run.budget.settle(visit.client, spent)
         run.clock.passed(conditions, timeline, waiting)
-        # Where the first ones are enough, nobody waits for the others.
-        trains = sum(visit.kind == "train" for visit in compress(self.visits, self.awaited))
+        # With enough updates, over_select waits for no other visit.
+        trains = sum(visit.kind == "train" for visit in compress(self.visits, self.expected))
         enough = run.rules.policy == "over_select" and trains == run.rules.participants
-        awaited = self.awaited if enough and replies else None
+        expected = self.expected if enough and replies else None
         self.record.set_critical_path(
-            visits, timeline, now, awaited, waited=float(timeline.start.min()) - self.record.start
+            visits, timeline, now, expected, waited=float(timeline.start.min()) - self.record.start
         )
 
 

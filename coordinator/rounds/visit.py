@@ -1,4 +1,4 @@
-"""One visit of one client as it is known before it begins: what is sent, what it costs, and what it is keyed by.
+"""Planned visits: the download, the price and the keys of a visit before it starts.
 
 Nothing here is timed or trained.
 """
@@ -17,15 +17,15 @@ from edge.protocol.config import TrainingPlan
 
 @dataclass(frozen=True)
 class PlannedVisit:
-    """One visit as it is known beforehand."""
+    """One visit before it starts."""
 
     number: int
-    """In the order of the beginnings."""
+    """In the order in which visits start"""
     rng_round: int
-    """What the client's random streams and the file of its state are keyed by, beside the client: the round, or in
-    asynchronous policies the visit's number, since a client may be visited twice in a round."""
+    """Key of the client's random streams and of its state's file, beside the client: the round, or in asynchronous
+    policies the visit's number, since a client may be visited twice in a round"""
     round: int
-    """Server steps before it began"""
+    """Server steps before it starts"""
     lr: float
     dispatch: Download
     kind: str
@@ -34,7 +34,7 @@ class PlannedVisit:
 
     @property
     def client(self) -> int:
-        """Whom it visits."""
+        """The visited client."""
         return self.dispatch.client
 
     @property
@@ -44,18 +44,18 @@ class PlannedVisit:
 
     @property
     def plan(self) -> TrainingPlan:
-        """How much it trains."""
+        """Amount of local training."""
         return self.price.plan
 
     def numbered(self, number: int) -> PlannedVisit:
-        """The same visit, once it is known how many begin before it."""
+        """The same visit with this number."""
         return replace(self, number=number)
 
     def cost(self, joules: float, seconds: float) -> Cost:
-        """What it spends at most, if it takes so much."""
+        """Upper bound of its cost, with this energy and duration."""
         return Cost(self.work.bytes_down, self.work.bytes_up, self.work.flops, joules, seconds)
 
     @property
     def state_name(self) -> str:
-        """The file of what its client keeps after it."""
+        """The file of its client's state after it."""
         return names.of_visit(self.client, self.rng_round)

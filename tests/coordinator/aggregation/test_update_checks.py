@@ -196,7 +196,7 @@ def test_what_a_remote_worker_says_that_a_client_keeps_is_looked_at_before_it_is
     assert task.unfit(heard[0], {}) is None
     problem = task.unfit(heard[0], {MODEL: vectors})
     assert problem is not None
-    assert problem.startswith("client 1, round 0: what the client keeps: ")
+    assert problem.startswith("client 1, round 0: client state: ")
     assert why in problem
 
 

@@ -379,7 +379,7 @@ def test_a_method_whose_row_foresees_other_flops_is_found_out(tmp_path: Path) ->
     def overcharge(reply: messages.Update) -> messages.Update:
         return messages.Update(reply.client, reply.round, {**reply.numbers, "flops": 1.0}, reply.payload)
 
-    assert "executed 1 FLOPs, but the row of fedavg foresees" in refused(tmp_path, overcharge)
+    assert "executed 1 FLOPs, but the spec of fedavg predicts" in refused(tmp_path, overcharge)
 
 
 def with_vector(reply: messages.Update, key: str, numbers: Any) -> messages.Update:
