@@ -90,9 +90,7 @@ def _method(row: ObjectiveSpec | CorrectionSpec) -> Row:
 def _kept(row: ObjectiveSpec | CorrectionSpec) -> str:
     """The client state: what a client keeps between its visits."""
     kept = ["vectors of its own"] if row.has_client_state else []
-    if isinstance(row, ObjectiveSpec) and not (
-        row.kept_blocks is keys_not_downloaded and row.down == EVERYTHING
-    ):
+    if isinstance(row, ObjectiveSpec) and not (row.kept_blocks is keys_not_downloaded and row.down == EVERYTHING):
         kept.append((inspect.getdoc(row.kept_blocks) or "").split("\n")[0])
     return "; ".join(kept) or "nothing"
 

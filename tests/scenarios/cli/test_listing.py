@@ -30,7 +30,7 @@ def test_a_method_is_listed_with_its_options_defaults_and_meanings() -> None:
         "name": "period",
         "symbol": "τ",
         "default": 3,
-        "meaning": "Every period + 1 rounds the whole model goes down; 0 sends it in every round.",
+        "meaning": "The whole model is downloaded every period + 1 rounds; 0: in every round.",
     }
 
 
@@ -39,7 +39,7 @@ def test_a_server_optimiser_is_listed_with_its_options() -> None:
     row = named("servers", "fedavgm")
     assert (row["neutral"], row["options"][1]) == (
         "momentum = 0 and lr = 1",
-        {"name": "lr", "symbol": "η_g", "default": 1.0, "meaning": "Size of a server step."},
+        {"name": "lr", "symbol": "η_g", "default": 1.0, "meaning": "Server step size."},
     )
     assert all(
         option["meaning"] for what in ("methods", "servers") for row in listing.rows(what) for option in row["options"]
