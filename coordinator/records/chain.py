@@ -2,7 +2,7 @@
 
 The first hash is of the resolved scenario and the data's hash. Each next one is of the previous hash, the round's
 virtual rows, which include the model's hash, and the hashes of the files committed with the round. The chain can be
-recomputed from a ledger (`coordinator.records.audit`).
+recomputed from a ledger (`coordinator.records.resume`).
 """
 
 from __future__ import annotations

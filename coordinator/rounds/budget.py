@@ -14,8 +14,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated
 
-from coordinator.rounds.quantities import Flops, Joules, NBytes, Seconds
+from pydantic import BeforeValidator, Field
+
+from costmodel import units
 from edge.protocol.config import Also, Section
+
+LARGEST_INTEGER = 2**53
+"""Largest integer up to which float64 is exact"""
+
+NBytes = Annotated[int, BeforeValidator(units.nbytes), Field(gt=0, le=LARGEST_INTEGER)]
+Seconds = Annotated[float, BeforeValidator(units.seconds), Field(gt=0)]
+Flops = Annotated[float, BeforeValidator(units.flops), Field(gt=0)]
+Joules = Annotated[float, BeforeValidator(units.joules), Field(gt=0)]
+
 
 TARGET, ROUNDS, SECONDS, BYTES, BYTES_DOWN, BYTES_UP, FLOPS, JOULES, CLIENTS, USER = (
     "target",

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
-from coordinator.rounds.quantities import Seconds
+from coordinator.rounds.budget import Seconds
 from edge.protocol.config import Also, Section
 
 SynchronousPolicy = Literal["sync", "over_select", "deadline"]

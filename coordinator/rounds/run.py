@@ -33,8 +33,7 @@ from coordinator.rounds.ports import (
     RunMemory,
     Trainer,
 )
-from coordinator.rounds.pricing import VisitPricing
-from coordinator.rounds.visit import PlannedVisit
+from coordinator.rounds.visit import PlannedVisit, VisitPricing
 from coordinator.workers.task import Stopped
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.fixed_point import not_summable

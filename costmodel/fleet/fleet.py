@@ -23,9 +23,8 @@ from costmodel.fleet.devices import Device, Network
 from costmodel.fleet.devices import devices as device_table
 from costmodel.fleet.devices import networks as network_table
 from costmodel.fleet.dynamics import ClientDynamics
-from costmodel.fleet.profile_assignment import Choice, ProfileColumns, assign, columns
-from costmodel.fleet.trace_columns import ClientTrace, TraceColumns
-from costmodel.fleet.variation import VisitVariation, uniforms, visit_variation
+from costmodel.fleet.traces import ClientTrace, TraceColumns
+from costmodel.fleet.variation import Choice, ProfileColumns, VisitVariation, assign, columns, uniforms, visit_variation
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.links import Links
 from costmodel.network.tcp import WIRE_FACTOR

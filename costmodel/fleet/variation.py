@@ -1,16 +1,22 @@
-"""Random numbers that differ from round to round and from visit to visit, drawn whole: for all clients, or many visits.
+"""How clients differ: the device and the network of each, and random factors per round and per visit.
 
-So a client's numbers never depend on the other clients of a query. Nothing here knows how the numbers are used.
+Random numbers are drawn whole, for all clients or for many visits, so a client's numbers never depend on the other
+clients of a query. Nothing here knows how the numbers are used.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.arrays import Doubles, Streams
+from costmodel.fleet.devices import Device, Network
+from costmodel.units import nearest
 
 
 @dataclass(frozen=True)
@@ -43,3 +49,59 @@ def visit_variation(streams: Streams, purpose: str, index: int, visits: int) -> 
 def uniforms(streams: Streams, epoch: int, clients: int) -> Doubles:
     """(clients, 3) in 0 .. 1, for the power mode, the rate down and the rate up of an epoch of several rounds."""
     return streams("modes", epoch, 0).random((clients, 3))
+
+
+Choice = Mapping[str, float] | Sequence[str]
+"""Fractions by name (any positive numbers, relative to their sum), or one name per client."""
+Profile = TypeVar("Profile")
+
+
+def columns(rows: Sequence[Device] | Sequence[Network]) -> dict[str, Doubles]:
+    """The numeric fields of these rows by name, (rows,) each."""
+    numbers = [name for name, value in vars(rows[0]).items() if isinstance(value, int | float)]
+    return {name: np.array([getattr(row, name) for row in rows], np.float64) for name in numbers}
+
+
+class ProfileColumns:
+    """Columns of the rows assigned to some clients: ``network["rtt_seconds"]`` is (clients,)."""
+
+    def __init__(self, columns: Mapping[str, Doubles], row_of: NDArray[np.intp]) -> None:
+        self._columns, self._row_of = columns, row_of
+
+    def __getitem__(self, key: str) -> Doubles:
+        return self._columns[key][self._row_of]
+
+
+def counts(fractions: Mapping[str, float], clients: int) -> NDArray[np.intp]:
+    """(names,) clients for each name: largest remainders, ties to the first name."""
+    quotas = clients * np.array(list(fractions.values()), np.float64) / math.fsum(fractions.values())
+    whole = np.floor(quotas).astype(np.intp)
+    by_remainder = np.argsort(whole - quotas, kind="stable")
+    whole[by_remainder[: clients - whole.sum()]] += 1
+    return whole
+
+
+def assign(
+    kind: str, choice: Choice, table: Mapping[str, Profile], places: NDArray[np.intp]
+) -> tuple[tuple[Profile, ...], NDArray[np.intp]]:
+    """(rows of ``table`` that occur, index into them per client); ``places`` is a random order of the clients.
+
+    ValueError for an unknown name, a fraction that is not positive, or not one name per client.
+    """
+    assert not isinstance(choice, str), choice
+    names = list(dict.fromkeys(choice))
+    for name in names:
+        if name not in table:
+            raise ValueError(f"unknown {kind} {name!r}, {nearest(name, table)}")
+    rows = tuple(table[name] for name in names)
+    if not isinstance(choice, Mapping):
+        if len(choice) != places.size:
+            raise ValueError(f"{len(choice)} {kind} names for {places.size} clients: give one per client, or shares")
+        index = {name: position for position, name in enumerate(names)}
+        return rows, np.array([index[name] for name in choice], np.intp)
+    for name, number in choice.items():
+        if not (math.isfinite(number) and number > 0):
+            raise ValueError(f"the share of {kind} {name!r} must be a positive number, not {number!r}")
+    if not names:
+        raise ValueError(f"no {kind} is named: choose from {', '.join(table)}")
+    return rows, np.repeat(np.arange(len(names)), counts(choice, places.size))[places]

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS, ServerOptimizerOptions
 from coordinator.methods.registry import Method, resolve
 from coordinator.methods.spec import Options
-from coordinator.rounds.quantities import LARGEST_INTEGER
+from coordinator.rounds.budget import LARGEST_INTEGER
 from costmodel.units import LARGEST
 from edge.data.locate import check_root
 from edge.data.partitioning import check_partition

@@ -16,9 +16,8 @@ from pydantic import AllowInfNan, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 from coordinator.aggregation.update_checks import UpdateChecks
-from coordinator.rounds.budget import RunLimits
+from coordinator.rounds.budget import Joules, RunLimits, Seconds
 from coordinator.rounds.policy import RoundPolicy
-from coordinator.rounds.quantities import Joules, Seconds
 from costmodel import units
 from edge.protocol.config import Also, DataConfig, ModelConfig, Section, TrainConfig
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from coordinator.aggregation.server import ServerStrategy
-from coordinator.rounds.pricing import VisitPrice, VisitPricing
+from coordinator.rounds.visit import VisitPrice, VisitPricing
 from coordinator.workers.launcher import WorkerLauncher
 from costmodel.clock import Clock
 from costmodel.fleet.fleet import Fleet

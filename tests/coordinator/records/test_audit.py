@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from coordinator.methods.gmbs import CHOICES
-from coordinator.records.audit import audit
 from coordinator.records.chain import next_hash
 from coordinator.records.checkpoints import file_sha256
-from coordinator.records.resume import resume_checkpoint
+from coordinator.records.resume import audit, resume_checkpoint
 from coordinator.records.store import Ledger
 from coordinator.rounds.policy import POLICIES, PolicyName
 from coordinator.rounds.run import RunFailed

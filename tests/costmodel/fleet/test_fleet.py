@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.devices import devices, networks
 from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
-from costmodel.fleet.profile_assignment import counts
 from costmodel.fleet.traces import Capacities, Cases, Machines, Users
+from costmodel.fleet.variation import counts
 from costmodel.network.links import Links
 from costmodel.network.tcp import WIRE_FACTOR
 from tests.costmodel.worlds import INF, streams

@@ -12,8 +12,7 @@ import pytest
 from coordinator.records.store import read
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError
-from scenarios.papers import cells as reproduce_cells
-from scenarios.papers import data_provenance, reproduce, tables
+from scenarios.papers import cells, reproduce, tables
 from scenarios.papers.cells import ReproductionPlan, measured, measured_row
 from scenarios.papers.moving_average import FIRST, Smoothing, smoothed
 from scenarios.report.progress import ProgressPoint, Trail
@@ -47,7 +46,7 @@ def test_a_target_that_was_missed_is_a_bound_and_never_left_out() -> None:
 
 def test_a_missed_target_is_shown_as_the_paper_does() -> None:
     made = planned("cifar100-dir0.3-100@48%,FedAvg", "paper")
-    (cell,) = reproduce_cells.read_off(made, {"runs": []})["cells"]
+    (cell,) = cells.read_off(made, {"runs": []})["cells"]
     never = measured([learning(*[0.3] * 1000)], "rounds to accuracy", 0.48)
     table = tables.tables(made, {"cells": [{**cell, **never}]})[0]
 
@@ -98,20 +97,20 @@ def environment(folder: Path, name: str, source: str, shares: list[int], test: i
 
 def test_data_that_are_the_papers_bear_no_mark(tmp_path: Path) -> None:
     lossless = "Parquet (lossless images) in /data/cifar100"
-    assert data_provenance.differences(environment(tmp_path, "cifar100", lossless, [500] * 100, 10_000)) == []
+    assert cells.differences(environment(tmp_path, "cifar100", lossless, [500] * 100, 10_000)) == []
     # Equal shares for 300 clients leave 200 images to nobody.
-    assert data_provenance.differences(environment(tmp_path, "cifar100", lossless, [166] * 300, 10_000)) == []
+    assert cells.differences(environment(tmp_path, "cifar100", lossless, [166] * 300, 10_000)) == []
     jpegs = "Parquet (JPEG images) in /data/tinyimagenet"  # as its authors published them
-    assert data_provenance.differences(environment(tmp_path, "tinyimagenet", jpegs, [1000] * 100, 10_000)) == []
-    assert data_provenance.differences(environment(tmp_path, "digits", "scikit-learn", [70] * 20, 360)) == []
+    assert cells.differences(environment(tmp_path, "tinyimagenet", jpegs, [1000] * 100, 10_000)) == []
+    assert cells.differences(environment(tmp_path, "digits", "scikit-learn", [70] * 20, 360)) == []
 
 
 def test_other_copies_and_parts_of_a_set_say_what_they_are(tmp_path: Path) -> None:
     jpegs = "Parquet (JPEG images) in /data/"
-    assert data_provenance.differences(environment(tmp_path, "cifar100", jpegs, [500] * 100, 10_000)) == [
+    assert cells.differences(environment(tmp_path, "cifar100", jpegs, [500] * 100, 10_000)) == [
         "data: images compressed again as JPEG"
     ]
-    assert data_provenance.differences(environment(tmp_path, "tinyimagenet", jpegs, [100] * 100, 2_400)) == [
+    assert cells.differences(environment(tmp_path, "tinyimagenet", jpegs, [100] * 100, 2_400)) == [
         "data: 10,000 of 100,000 training images, 2,400 of 10,000 test images"
     ]
 
