@@ -13,9 +13,9 @@ from coordinator.workers.launcher import WorkerLauncher
 from tests.pools import Host, Opener, Pools
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def launcher() -> Iterator[WorkerLauncher]:
-    """One fork server for all pools of `tests.pools`."""
+    """One fork server for the pools of one file."""
     with WorkerLauncher(preload=("tests.pools",)) as launcher:
         yield launcher
 

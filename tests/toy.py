@@ -29,7 +29,7 @@ from coordinator.methods.spec import ObjectiveSpec
 from coordinator.records.checkpoints import CheckpointStore
 from coordinator.records.names import PLACES
 from coordinator.records.store import Ledger, read
-from coordinator.rounds.budget import RunLimits
+from coordinator.rounds.budget import Limits, RunLimits
 from coordinator.rounds.evaluation import PoolEvaluator
 from coordinator.rounds.policy import PolicyName, RoundPolicy
 from coordinator.rounds.pool_trainer import PoolTrainer
@@ -212,13 +212,13 @@ def loaded(
             "seed": seed,
             "data": DataConfig(data.name, clients=clients, partition=partition),
             "model": model,
-            "train": train,
+            "train": replace(train, **{key: way for key, way in PLAIN.items() if getattr(train, key) is None}),
             "travels": dict(zip(("down", "up"), travels, strict=True)),
             "aggregate": {"weights": weights or method.objective.weights, "sum": sum},
             "faults": checks or UpdateChecks(),
             "rounds": replace(policy, participants=participants or clients, max=rounds),
             "stop": {"target_accuracy": target},
-            "budget": limits or RunLimits(),
+            "budget": spendable(limits or RunLimits()),
             "fleet": FLEET | {"networks": {network: 1.0}, "server": shared, **(fleet or {})},
             "eval": {"every": eval_every},
         }
@@ -227,6 +227,17 @@ def loaded(
     return Loaded("toy", scenario, method, chosen, stepping, data, architecture, blocks)
 
 
+def spendable(limits: Limits) -> dict[str, Any]:
+    """What is limited, as a scenario says it: bytes are whole."""
+    given = {rule: limit for rule, limit in vars(limits).items() if limit is not None}
+    return {
+        rule: spendable(limit) if rule == "client" else int(limit) if rule.startswith("bytes") else limit
+        for rule, limit in given.items()
+    }
+
+
+PLAIN: dict[str, Any] = {"precision": "fp32", "memory_format": "contiguous", "pathways": "each"}
+"""How runs train whose `TrainConfig` does not say, whatever is fastest on this machine."""
 FLEET = {
     "devices": {"phone-mid": 1.0, "raspberry-pi-4": 1.0},
     "compute_spread": 2.0,
