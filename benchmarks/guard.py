@@ -1,7 +1,7 @@
 """Records what a refactoring must not change, and compares.
 
 ``python benchmarks/guard.py write FILE.json [--parts methods,servers,policies,sums,fleet,workers,killed,check]``
-``python benchmarks/guard.py compare FILE.json [--parts ...] [--results-only]``
+``python benchmarks/guard.py compare FILE.json [--parts ...] [--results-only] [--renamed OLD=NEW]``
 
 methods   short runs of the scenario ``digits``: one per row of ``fedbr list methods``, and one of three parts joined;
           synchronous, with the server optimizer ``plain``, updates summed in client order, and 2 worker processes
@@ -247,13 +247,25 @@ def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def differences(before: dict[str, Any], after: dict[str, Any], *, results_only: bool) -> list[str]:
-    """One line per value that is not the same; a column that was not there before is none."""
-    was, now = dict(flat(before)), dict(flat(after))
+def differences(
+    before: dict[str, Any], after: dict[str, Any], *, results_only: bool, renamed: Mapping[str, str]
+) -> list[str]:
+    """One line per value that is not the same; a column that was not there before is none.
+
+    ``renamed``: old dotted name of a table of scenarios -> its new name.
+    """
+    was, now = {new_path(path, renamed): value for path, value in flat(before)}, dict(flat(after))
     added = [path for path in now.keys() - was.keys() if " > column " in path]
     paths = [path for path in {**was, **now} if not (results_only and path.endswith(" > chain")) and path not in added]
     pairs = [(path, was.get(path, "absent"), now.get(path, "absent")) for path in paths]
     return [f"{path}: {after!r} instead of {before!r}" for path, before, after in pairs if before != after]
+
+
+def new_path(path: str, renamed: Mapping[str, str]) -> str:
+    """The path of a value whose key, dotted, has been renamed."""
+    for old, new in renamed.items():
+        path = path.replace(f" > {' > '.join(old.split('.'))} > ", f" > {' > '.join(new.split('.'))} > ")
+    return path
 
 
 def main() -> int:
@@ -262,6 +274,7 @@ def main() -> int:
     parser.add_argument("file", type=Path, metavar="FILE.json")
     parser.add_argument("--parts", metavar=",".join(PARTS), help="by default all, or all that the file has")
     parser.add_argument("--results-only", action="store_true", help="compare no hashes of chains")
+    parser.add_argument("--renamed", metavar="OLD=NEW", action="append", default=[], help="a table of scenarios")
     asked = parser.parse_args()
     before = json.loads(asked.file.read_text()) if asked.action == "compare" else None
     parts = asked.parts.split(",") if asked.parts else list(before or PARTS)
@@ -274,7 +287,9 @@ def main() -> int:
         asked.file.write_text(json.dumps(after, indent=1) + "\n")
         print("\n".join([*failed, f"{asked.file} written"]))
         return 1 if failed else 0
-    found = differences({part: before[part] for part in parts}, after, results_only=asked.results_only)
+    renamed = dict(pair.split("=", 1) for pair in asked.renamed)
+    same_parts = {part: before[part] for part in parts}
+    found = differences(same_parts, after, results_only=asked.results_only, renamed=renamed)
     print("\n".join([*found[:MOST_NAMED], f"differences: {len(found)}"]))
     return 1 if failed or found else 0
 
