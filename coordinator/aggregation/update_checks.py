@@ -50,11 +50,6 @@ class UpdateChecks(Section):
     on_bad_client: Literal["stop", "skip"] = "stop"
     """A visit that ended three workers in a row: ends the run, or does not count."""
 
-    @property
-    def stops(self) -> bool:
-        """Whether every failed check ends the run."""
-        return self.on_bad_update == "stop" and self.on_bad_client == "stop"
-
 
 @dataclass(frozen=True)
 class Reach:

@@ -7,13 +7,14 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from coordinator.aggregation.optimizers import ServerOptimizer
-from coordinator.aggregation.update_checks import UpdateChecks, sums_too_far
+from coordinator.aggregation.update_checks import Reach, UpdateChecks, no_op_update, sums_too_far, too_far
 from coordinator.records.resume import resume_checkpoint
 from coordinator.records.store import read
 from coordinator.rounds.policy import POLICIES, PolicyName, RoundPolicy
@@ -22,8 +23,8 @@ from coordinator.rounds.synchronous import run_rounds
 from coordinator.workers.task import PoolTask, Reply, ReplyHandler, Stopped
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import Train, Update
-from edge.protocol.payload import MODEL, Shapes, Vector
-from tests.toy import Direct, Later, Run, direct, federation, play, set_workers, store, trainer, unsteady_world
+from edge.protocol.payload import MODEL, Payload, Shapes, Vector
+from tests.toy import Direct, Later, Run, direct, federation, play, set_workers, store, trainer, unsteady_world, vector
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
 HOW: dict[str, Any] = {"clients": 3, "rounds": 2, "train": BRIEF, "partition": PartitionConfig("iid")}
@@ -324,3 +325,53 @@ def test_a_good_run_is_the_same_whatever_is_asked(tmp_path: Path) -> None:
     trainer(run).checks = UpdateChecks("reject", 1e6, on_bad_client="skip")
     assert np.array_equal(ended(run).model, plain.model)
     assert store(run).ledger.chain == store(plain.federation).ledger.chain
+
+
+# --- bounds, by hand --------------------------------------------------------------------------------------------------
+
+BASE = {"a": vector(3.0, 4.0)}
+REACH = Reach(initial_norm=2.0, parameters=4, moved=0.5)  # its scale is 2 + 0.5 * sqrt(4) = 3
+TWICE = UpdateChecks(max_growth=2.0)
+DIVERGED = "(faults.max_growth = 2 times {}; training diverged?)"
+
+
+def judged(payload: Payload, checks: UpdateChecks = TWICE, reach: Reach = REACH) -> str | None:
+    return too_far(checks, "it", payload, BASE, reach)
+
+
+def test_an_update_may_be_as_far_from_the_model_as_the_bound_and_no_further() -> None:
+    assert judged({MODEL: {"a": vector(9.0, 4.0)}}) is None
+    beyond = "it: changes the model by a norm of 6.001, more than 6 " + DIVERGED.format(3)
+    assert judged({MODEL: {"a": vector(9.001, 4.0)}}) == beyond
+    close = UpdateChecks(max_growth=2.0, max_norm=1.0)
+    assert judged({MODEL: {"a": vector(3.0, 5.0)}}, close) is None
+    beyond = "it: changes the model by a norm of 1.001, more than faults.max_norm = 1"
+    assert judged({MODEL: {"a": vector(3.0, 5.001)}}, close) == beyond
+
+
+@pytest.mark.parametrize(("moved", "scale", "bound"), [(0.5, 3, 12), (2.0, 6, 12), (0.0, 2, 4)])
+def test_other_slots_are_changes_divided_by_the_steps_of_the_visit(moved: float, scale: int, bound: int) -> None:
+    reach = replace(REACH, moved=moved)
+    assert judged({"control": {"a": vector(float(bound))}}, reach=reach) is None
+    beyond = f"it: the norm of control is {bound}.001, more than {bound} " + DIVERGED.format(scale)
+    assert judged({"control": {"a": vector(bound + 0.001)}}, reach=reach) == beyond
+
+
+def test_a_partial_sum_is_measured_by_the_weight_of_its_clients() -> None:
+    def problem(first: float) -> str | None:
+        total = np.array([first * 2.0**46, 1.0 * 2.0**46]).astype(np.int64)
+        return sums_too_far(TWICE, {MODEL: {"a": total}}, 0.25, BASE, REACH)
+
+    assert problem(0.75 + 1.5) is None  # a quarter of the model, and of the bound
+    assert problem(0.75 - 1.5) is None
+    beyond = "sums of clients with 0.25 of the mean: changes the model by a norm of 1.5625, more than 1.5 "
+    assert problem(0.75 + 1.5625) == beyond + DIVERGED.format(0.75)
+
+
+def test_an_update_that_counts_as_no_change_keeps_the_numbers_that_are_finite() -> None:
+    server: Any = SimpleNamespace(up_shapes=lambda: {MODEL: {"a": 2}, "control": {"a": 2}})
+    reply = Update(1, 5, {"loss": float("nan"), "samples": 32.0, "flops": float("inf")}, {})
+    unchanged = no_op_update(server, reply, BASE)
+    assert unchanged.numbers == {"loss": 0.0, "samples": 32.0, "flops": 0.0}
+    assert unchanged.payload[MODEL] == BASE
+    assert unchanged.payload["control"]["a"].data.tolist() == [0.0, 0.0]
