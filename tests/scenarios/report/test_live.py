@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -19,29 +20,10 @@ FOLDER = Path("runs/digits/x")
 def progress(
     number: int, accuracy: float | None, alphas: dict[int, int] | None = None, bottleneck: str = "own link"
 ) -> RoundFinished:
-    row = RoundRow(
-        round=number - 1,
-        start_s=0.0,
-        end_s=90.0 * number,
-        participants=5,
-        accuracy=accuracy,
-        test_loss=None,
-        train_loss=None,
-        bytes_down=0,
-        bytes_up=0,
-        nominal_bytes=0.0,
-        flops=0.0,
-        nominal_flops=0.0,
-        joules=0.0,
-        busy_s=450.0,
-        wasted_s=0.0,
-        wasted_bytes=0,
-        wasted_joules=0.0,
-        critical=3,
-        bottleneck=bottleneck,
-        model_sha256="",
-    )
-    return RoundFinished(row, number, 1_230_000 * number, 4_560_000 * number, alphas or {})
+    spent: dict[str, Any] = dict.fromkeys(RoundRow._fields, 0) | {"busy_s": 450.0, "model_sha256": ""}
+    spent |= {"round": number - 1, "end_s": 90.0 * number, "participants": 5, "accuracy": accuracy}
+    spent |= {"test_loss": None, "train_loss": None, "critical": 3, "bottleneck": bottleneck}
+    return RoundFinished(RoundRow(**spent), number, 1_230_000 * number, 4_560_000 * number, alphas or {})
 
 
 def cut_after(rounds: int) -> RoundFinished:
@@ -49,11 +31,19 @@ def cut_after(rounds: int) -> RoundFinished:
     return replace(progress(rounds + 1, None), rounds=rounds)
 
 
-def shown(show: LiveTable) -> str:
+def shown(show: LiveTable) -> list[str]:
     console = Console(file=io.StringIO(), width=80)
     with console.capture() as capture:
         console.print(show.render())
-    return capture.get()
+    return capture.get().splitlines()
+
+
+def begun(rounds: int = 3, label: str = "fedbr", method: str = "fedbr") -> tuple[LiveTable, io.StringIO]:
+    """What is shown of a run that has begun, in plain lines."""
+    stream = io.StringIO()
+    show = LiveTable([label], stream=stream)
+    show.on_start(FOLDER, load("digits", [f"rounds.max={rounds}"], method=method))
+    return show, stream
 
 
 def test_the_table_shows_every_method_and_the_last_rounds_of_the_one_at_work() -> None:
@@ -61,25 +51,13 @@ def test_the_table_shows_every_method_and_the_last_rounds_of_the_one_at_work() -
     show.on_start(FOLDER, load("digits", ["rounds.max=40"], method="fedbr"))
     for number in range(1, 31):
         show.on_round(progress(number, number / 40, {1: 2, 3: 3}))
-    lines = shown(show).splitlines()
+    lines = shown(show)
 
     assert lines[0].startswith("fedavg")
     assert "30/40  75.00 %" in lines[0]
     assert "ETA" in lines[0]
     assert lines[1].split() == ["fedmlb+fedprox", "waits"]
-    assert lines[3].split() == [
-        "round",
-        "accuracy",
-        "virtual",
-        "down",
-        "up",
-        "clients",
-        "held",
-        "by",
-        "wall",
-        "alpha",
-        "1..",
-    ]
+    assert " ".join(lines[3].split()) == "round accuracy virtual down up clients held by wall alpha 1.."
     assert [line.split()[0] for line in lines[4:]] == [str(number) for number in range(21, 31)]
     assert lines[-1].split()[1:8] == ["75.00", "%", "45", "min", "36.9", "MB", "137"]
     assert lines[-1].rstrip().endswith("2/0/3")
@@ -87,12 +65,11 @@ def test_the_table_shows_every_method_and_the_last_rounds_of_the_one_at_work() -
 
 
 def test_methods_that_choose_no_alpha_have_no_such_column() -> None:
-    show = LiveTable(["fedavg"], stream=io.StringIO(), quiet=True)
-    show.on_start(FOLDER, load("digits", method="fedavg"))
+    show, _ = begun(method="fedavg")
     show.on_round(progress(1, None))
 
-    assert "alpha" not in shown(show)
-    assert shown(show).splitlines()[-1].split()[:2] == ["1", "-"]
+    assert "alpha" not in " ".join(shown(show))
+    assert shown(show)[-1].split()[:2] == ["1", "-"]
 
 
 def test_where_there_is_no_terminal_each_round_is_one_plain_line() -> None:
@@ -114,58 +91,43 @@ def test_where_there_is_no_terminal_each_round_is_one_plain_line() -> None:
 
 
 def test_a_round_that_a_budget_cuts_is_shown_as_cut_even_if_it_is_the_first() -> None:
-    stream = io.StringIO()
-    show = LiveTable(["fedbr"], stream=stream)
-    show.on_start(FOLDER, load("digits", ["rounds.max=3"]))
+    (show, stream), (again, later) = begun(), begun()
     show.on_round(cut_after(0))
-    again = LiveTable(["fedbr"], stream=stream)
-    again.on_start(FOLDER, load("digits", ["rounds.max=3"]))
     again.on_round(progress(1, 0.5))
     again.on_round(cut_after(1))
-    _, first, _, whole, second = stream.getvalue().splitlines()
+    _, first, _, whole, second = (stream.getvalue() + later.getvalue()).splitlines()
 
     assert first.startswith("fedbr 1/3 cut  accuracy -  virtual 1.5 min")
     assert whole.startswith("fedbr 1/3  accuracy 50.00 %")
     assert second.startswith("fedbr 2/3 cut  accuracy -")
     assert "ETA" not in first + second
-    assert "0/3" in shown(show).splitlines()[0]
-    assert [line.split()[0] for line in shown(again).splitlines()[3:]] == ["1", "2"]
+    assert "0/3" in shown(show)[0]
+    assert [line.split()[0] for line in shown(again)[3:]] == ["1", "2"]
 
 
-def test_a_round_in_which_nobody_counted_is_a_round_like_any_other() -> None:
-    stream = io.StringIO()
-    show = LiveTable(["fedbr"], stream=stream)
-    show.on_start(FOLDER, load("digits", ["rounds.max=3"]))
+def test_a_round_in_which_nobody_counted_is_a_round_but_a_score_after_the_last_is_none() -> None:
+    show, stream = begun()
     nobody = progress(1, None, bottleneck="waiting")
     show.on_round(replace(nobody, row=nobody.row._replace(participants=0)))
 
-    assert "fedbr 1/3  accuracy -" in stream.getvalue()
-    assert "clients 0  held by wait" in stream.getvalue()
-    assert "ETA" in stream.getvalue()
-    assert "1/3" in shown(show).splitlines()[0]
-
-
-def test_a_score_after_the_last_round_is_no_further_round() -> None:
-    stream = io.StringIO()
-    show = LiveTable(["fedbr"], stream=stream)
-    show.on_start(FOLDER, load("digits", ["rounds.max=3"]))
-    show.on_round(progress(1, None))
+    only = stream.getvalue().splitlines()[-1]
+    assert only.startswith("fedbr 1/3  accuracy -")
+    assert "clients 0  held by wait" in only and "ETA" in only
+    assert "1/3" in shown(show)[0]
     late = progress(2, 0.75, bottleneck="")
     show.on_round(replace(late, rounds=1, row=late.row._replace(participants=0, busy_s=0.0)))
     last = stream.getvalue().splitlines()[-1]
-
     assert last.startswith("fedbr end  accuracy 75.00 %")
     assert "held by -" in last
-    assert "1/3  75.00 %" in shown(show).splitlines()[0]
-    assert [line.split()[0] for line in shown(show).splitlines()[3:]] == ["1", "end"]
+    assert "1/3  75.00 %" in shown(show)[0]
+    assert [line.split()[0] for line in shown(show)[3:]] == ["1", "end"]
 
 
 def test_the_widest_rows_fit_a_terminal() -> None:
-    show = LiveTable(["fedmlb+fedprox"], stream=io.StringIO(), quiet=True)
-    show.on_start(FOLDER, load("digits", ["rounds.max=4000"], method="fedbr"))
+    show, _ = begun(4000, "fedmlb+fedprox")
     show.on_round(progress(3999, 1.0, {1: 10, 2: 10, 3: 10}, "server link"))
     show.on_round(replace(progress(4000, 0.8125, {1: 10, 2: 10, 3: 10}, "compute"), rounds=3999))
-    lines = shown(show).splitlines()
+    lines = shown(show)
 
     assert lines[-2].rstrip().endswith("10/10/10")
     assert " server " in lines[-2]
@@ -183,12 +145,8 @@ def test_quiet_writes_nothing() -> None:
     assert stream.getvalue() == ""
 
 
-def test_a_histogram_counts_each_alpha_in_order() -> None:
+def test_a_histogram_counts_each_alpha_and_a_spark_line_runs_from_0_to_1() -> None:
     assert counts({3: 6, 1: 4}, range(1, 6)) == "4/0/6/0/0"
-
-
-def test_a_spark_line_runs_from_0_to_1_and_ends_with_the_last_value() -> None:
-    assert spark([]) == ""
-    assert spark([0.0, 0.5, 1.0]) == "▁▅█"
+    assert (spark([]), spark([0.0, 0.5, 1.0])) == ("", "▁▅█")
     assert len(spark([0.0] * 99 + [1.0])) == 20
     assert spark([0.0] * 99 + [1.0])[-1] == "█"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -114,23 +112,15 @@ def round_row(number: int, end_s: float, accuracy: float | None, **amounts: Any)
 
 
 def visit(
-    number: int,
-    client: int,
-    start_s: float,
-    down_s: float,
-    compute_s: float,
-    up_s: float,
-    down: str = "whole",
-    nbytes: int = 1650,
+    number: int, client: int, start_s: float, *seconds: float, down: str = "whole", nbytes: int = 1650
 ) -> VisitRow:
-    """Visits are numbered as if clients 0 and 1 took part in every round."""
-    ends = (start_s, start_s + down_s, start_s + down_s + compute_s, start_s + down_s + compute_s + up_s)
+    """Visits are numbered as if clients 0 and 1 took part in every round; ``seconds`` of each part of it."""
+    times = dict(zip(("down_end_s", "compute_end_s", "up_end_s"), start_s + np.cumsum(seconds), strict=True))
     known = {"visit": 2 * number + client, "round": number, "client": client, "device": "pi", "network": "lte"}
-    times = dict(zip(("start_s", "down_end_s", "compute_end_s", "up_end_s"), ends, strict=True))
     spent = {"bytes_down": nbytes, "bytes_up": 1650, "nominal_bytes": 3200.0, "flops": 5e8, "nominal_flops": 5e8}
     rest = {"staleness": 0, "shared_s": 0.0, "paused_s": 0.0, "joules": 25.0, "samples": 25, "steps": 1, "loss": 1.5}
-    payloads = {"down_payload": down, "up_payload": "whole"}
-    return VisitRow(**{**known, "kind": "train", **times, **spent, **rest, **payloads})  # type: ignore[arg-type]
+    payloads = {"kind": "train", "down_payload": down, "up_payload": "whole", "start_s": start_s}
+    return VisitRow(**{**known, **times, **spent, **rest, **payloads})
 
 
 def fedavg_rounds() -> list[Commit]:
@@ -146,10 +136,10 @@ def fedbr_rounds() -> list[Commit]:
     """Two rounds of 3 MB: the first sends the whole model, the second its last block only (alpha = 1)."""
     commits = []
     for number, accuracy in enumerate((0.3, 0.45)):
-        down = ("head", 1250) if number else ("whole", 1650)
+        down, nbytes = ("head", 1250) if number else ("whole", 1650)
         amounts = {"bytes_down": 1_000_000, "nominal_bytes": 3.5e6, "flops": 1.5e9, "nominal_flops": 1.2e9}
         row = round_row(number, 6.0 * number + 6, accuracy, **amounts)
-        visits = [visit(number, client, 6.0 * number, 1, 3, 2, *down) for client in (0, 1)]
+        visits = [visit(number, client, 6.0 * number, 1, 3, 2, down=down, nbytes=nbytes) for client in (0, 1)]
         chosen = [ChoiceRow(number, client, 1, int(number == 0), 0.2, 0.5, 0.1, 1.0, 1.0, 0.1) for client in (0, 1)]
         commits.append(Commit(row, visits, PAYLOADS, chosen, wall_seconds=1.5))
     return commits
@@ -170,21 +160,19 @@ def page(runs: list[Path], tmp_path: Path) -> Page:
     return Page(html.build(runs, tmp_path / "out" / "report.html", "Two methods", COMPARISON).read_text())
 
 
-def test_the_headline_says_what_each_method_reached_and_what_it_cost(page: Page) -> None:
+def test_the_page_says_in_reading_order_what_each_method_reached_and_cost_and_what_is_unfinished(page: Page) -> None:
     outcome = ["80.00 %", "80.00 %", "3", "20 s", "8 MB", "8 MB", "40.00 %", "40.00 %"]
     assert page.row("fedavg") == ["fedavg", *outcome, "3 GFLOP", "3 GFLOP", "150 J", "7 s", "round limit"]
-
-
-def test_an_unfinished_run_is_reported_as_far_as_it_got_and_marked(page: Page) -> None:
     outcome = ["45.00 %", "45.00 %", "2", "not reached", "not reached", "not reached", "45.00 %", "–"]
     assert page.row("fedbr") == ["fedbr", *outcome, "3 GFLOP", "2.4 GFLOP", "100 J", "3 s", "unfinished"]
     assert "Unfinished: fedbr." in page.text
     assert "not reached, best 45.0 %" in page.text
-
-
-def test_real_and_nominal_cost_stand_side_by_side_with_the_saving_over_fedavg(page: Page) -> None:
     totals = ["6 MB", "7 MB", "0.857", "3 GFLOP", "2.4 GFLOP", "1.250"]
     assert page.row("fedbr", -1) == ["fedbr", *totals, "−25.0 %", "−12.5 %", "+50.0 %", "+20.0 %"]
+    sections = "results accuracy target choices blame timing waste bytes cost partition blocks scenario"
+    assert " ".join(name for name in page.ids if name in sections.split()) == sections
+    captions = ["curves", "to_target", "choices", "bottlenecks", "timing", "blocks", "partition"]
+    assert [name for name in page.ids if name.endswith("-caption")] == [f"{name}-caption" for name in captions]
 
 
 def test_the_page_says_of_what_data_its_figures_are(runs: list[Path], tmp_path: Path) -> None:
@@ -195,26 +183,6 @@ def test_the_page_says_of_what_data_its_figures_are(runs: list[Path], tmp_path: 
     page = html.build(runs[:1], tmp_path / "report.html", "A subset").read_text()
     head = page.partition("</header>")[0]
     assert f"<dt>data from</dt><dd>{source}</dd>" in head
-
-
-def test_every_section_is_there_in_reading_order(page: Page) -> None:
-    sections = [
-        "results",
-        "accuracy",
-        "target",
-        "choices",
-        "blame",
-        "timing",
-        "waste",
-        "bytes",
-        "cost",
-        "partition",
-        "blocks",
-        "scenario",
-    ]
-    assert [name for name in page.ids if name in sections] == sections
-    captions = ["curves", "to_target", "choices", "bottlenecks", "timing", "blocks", "partition"]
-    assert [name for name in page.ids if name.endswith("-caption")] == [f"{name}-caption" for name in captions]
 
 
 def test_the_page_is_one_file_that_refers_to_nothing_outside_itself(page: Page, tmp_path: Path) -> None:
@@ -229,14 +197,10 @@ def test_the_page_is_one_file_that_refers_to_nothing_outside_itself(page: Page, 
     assert len(page.ids) == len(set(page.ids))
 
 
-def test_the_same_runs_give_the_same_bytes(runs: list[Path], tmp_path: Path) -> None:
+def test_the_same_runs_give_the_same_bytes_and_are_left_as_they_are(runs: list[Path], tmp_path: Path) -> None:
+    before = {file: file.read_bytes() for run in runs for file in run.iterdir()}
     first, second = (html.build(runs, tmp_path / name, "Twice").read_bytes() for name in ("1.html", "2.html"))
     assert first == second
-
-
-def test_what_the_run_wrote_is_left_alone(runs: list[Path], tmp_path: Path) -> None:
-    before = {file: file.read_bytes() for run in runs for file in run.iterdir()}
-    html.build(runs, tmp_path / "report.html", "Read only")
     assert {file: file.read_bytes() for file in before} == before
 
 
@@ -289,34 +253,20 @@ def troubled(tmp_path: Path) -> Path:
     return make_run(tmp_path / "troubled", "fedavg", trouble(), ended)
 
 
-def test_a_round_in_which_nobody_counted_is_a_round_and_one_that_was_cut_is_none(troubled: Path) -> None:
+def test_a_round_in_which_nobody_counted_is_a_round_and_all_are_put_down_to_what_held_them_up(troubled: Path) -> None:
     (run,) = open_runs([troubled])
     assert [row.participants for row in run.rounds] == [1, 0, 0]
     assert run.completed == 2
+    # The rounds take 10, 9 and 8 s; the first and the last, which was cut, were held up by computing.
+    held = {name: (count.rounds, count.seconds) for name, count in bottlenecks.bottlenecks(run.query).items()}
+    assert held == {"own link": (0, 0.0), "server link": (0, 0.0), "compute": (2, 18.0), "waiting": (1, 9.0)}
+    assert [one.client for one in bottlenecks.critical_clients(run.query, 1)] == [1]
 
 
-def test_rounds_and_their_seconds_are_put_down_to_what_held_them_up(troubled: Path) -> None:
-    # The rounds take 10, 9 and 8 s; the first and the last were held up by computing.
-    held = bottlenecks.bottlenecks(open_runs([troubled])[0].query)
-    assert held == {
-        "own link": bottlenecks.BottleneckCount(0, 0.0),
-        "server link": bottlenecks.BottleneckCount(0, 0.0),
-        "compute": bottlenecks.BottleneckCount(2, 18.0),
-        "waiting": bottlenecks.BottleneckCount(1, 9.0),
-    }
-
-
-def test_the_clients_that_were_waited_for_most_often_are_named_with_what_they_run_on(
-    troubled: Path, tmp_path: Path
-) -> None:
+def test_the_page_names_who_was_waited_for_and_what_was_spent_in_vain(troubled: Path, tmp_path: Path) -> None:
     page = Page(html.build([troubled], tmp_path / "report.html", "Trouble").read_text())
     assert page.row("client 1") == ["client 1", "pi", "lte", "2", "3", "18 s", "compute 2"]
     assert page.row("client 0") == ["client 0", "pi", "lte", "1", "3", "9 s", "waiting 1"]
-    assert [one.client for one in bottlenecks.critical_clients(open_runs([troubled])[0].query, 1)] == [1]
-
-
-def test_what_was_spent_in_vain_stands_beside_all_that_was_spent(troubled: Path, tmp_path: Path) -> None:
-    page = Page(html.build([troubled], tmp_path / "report.html", "Trouble").read_text())
     row = next(row for row in page.rows if row[:1] == ["fedavg"] and len(row) == 9)
     assert row[1:6] == ["1", "0", "1", "2", "2"]
     assert row[6:] == ["42 s of 48 s87.50 %", "9 MB of 12 MB75.00 %", "120 J of 150 J80.00 %"]
@@ -394,26 +344,21 @@ step_seconds = 1e-4  # model  batch
 """
 
 
-def test_the_table_in_a_calibrated_devices_file_is_read_back(tmp_path: Path) -> None:
+def test_the_table_in_a_calibrated_devices_file_is_read_back_as_doctor_writes_it(tmp_path: Path) -> None:
     (tmp_path / "my-board.toml").write_text(CALIBRATED)
     (tmp_path / "other.toml").write_text("# a file of the user's own\n[my-board]\n")
-
     assert calibration.calibration_of(tmp_path / "my-board.toml") == [
         ["model", "batch", "work", "CPU time", "predicted", "error"],
         ["resnet18, width 16", "8", "1.25 GFLOP", "20 ms", "21 ms", "+5.0%"],
         ["digits-cnn (not fitted)", "32", "10 MFLOP", "1 ms", "900 us", "-10.0%"],
     ]
     assert calibration.calibration_of(tmp_path / "other.toml") == []
-
-
-def test_the_table_is_as_doctor_writes_it(tmp_path: Path) -> None:
     one = {"model": "digits-cnn", "width": None, "own_width": True, "batch": 8, "flops": 1e7, "seconds": 1e-3}
-    result = {"measurements": [{**one, "predicted_seconds": 1.1e-3, "relative_error": 0.1}]}
-    (tmp_path / "here.toml").write_text(calibration.comments(result["measurements"]))
-
+    (tmp_path / "here.toml").write_text(
+        calibration.comments([{**one, "predicted_seconds": 1.1e-3, "relative_error": 0.1}])
+    )
     (head, line) = calibration.calibration_of(tmp_path / "here.toml")
-    assert head == list(calibration.COLUMNS)
-    assert (line[0], line[1], line[-1]) == ("digits-cnn", "8", "+10.0%")
+    assert (head, line[0], line[1], line[-1]) == (list(calibration.COLUMNS), "digits-cnn", "8", "+10.0%")
 
 
 def test_a_run_that_has_not_finished_a_round_still_has_a_report(tmp_path: Path) -> None:
@@ -424,13 +369,10 @@ def test_a_run_that_has_not_finished_a_round_still_has_a_report(tmp_path: Path) 
     assert "accuracy" not in page.ids
 
 
-def test_runs_of_one_method_are_told_apart(tmp_path: Path) -> None:
+def test_runs_of_one_method_are_told_apart_and_a_large_partition_is_cut(tmp_path: Path) -> None:
     seeds = [make_run(tmp_path / f"run-{seed}-{n}", "fedavg", [], seed=seed) for seed, n in ((0, 1), (1, 1), (1, 2))]
     labels = [run.label for run in open_runs(seeds)]
     assert labels == ["fedavg, seed 0", "fedavg, seed 1, run-1-1", "fedavg, seed 1, run-1-2"]
-
-
-def test_a_large_partition_is_cut_and_says_so(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", "fedavg", [], clients=101)
     page = Page(html.build([run], tmp_path / "report.html", "Many clients").read_text())
     assert "the first 100 of 101 clients are shown" in page.text
@@ -442,45 +384,28 @@ def test_names_from_outside_are_text_and_never_markup(runs: list[Path], tmp_path
     assert page.row("worker died") == ["worker died", "worker-1", "signal 9 <killed>", "2.50"]
 
 
-def test_the_csv_holds_one_row_per_run_and_round(runs: list[Path], tmp_path: Path) -> None:
+def test_csv_and_parquet_hold_one_row_per_run_and_round_and_names_as_text(runs: list[Path], tmp_path: Path) -> None:
+    runs[1] = runs[1].rename(tmp_path / "=cmd|x!A0")
     with html.csv_table(runs, tmp_path / "rounds.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(row["run"], row["method"], row["round"], row["accuracy"]) for row in rows] == [
         ("a", "fedavg", "0", "0.4"),
         ("a", "fedavg", "1", "0.6"),
         ("a", "fedavg", "2", "0.8"),
-        ("b", "fedbr", "0", "0.3"),
-        ("b", "fedbr", "1", "0.45"),
+        ("'=cmd|x!A0", "fedbr", "0", "0.3"),
+        ("'=cmd|x!A0", "fedbr", "1", "0.45"),
     ]
     assert (rows[-1]["bytes_down"], rows[-1]["bytes_so_far"], rows[-1]["test_loss"]) == ("1000000", "6000000", "")
-
-
-def test_a_run_whose_name_is_a_formula_is_text_in_the_csv(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "=cmd|x!A0", "fedbr", fedbr_rounds())
-    with html.csv_table([run], tmp_path / "rounds.csv").open(newline="") as file:
-        assert [(row["run"], row["round"]) for row in csv.DictReader(file)] == [
-            ("'=cmd|x!A0", "0"),
-            ("'=cmd|x!A0", "1"),
-        ]
-
-
-def test_parquet_holds_the_same_rows(runs: list[Path], tmp_path: Path) -> None:
     table = pyarrow.parquet.read_table(html.parquet_table(runs, tmp_path / "rounds.parquet"))
     assert table.column("bytes_so_far").to_pylist() == [4_000_000, 8_000_000, 12_000_000, 3_000_000, 6_000_000]
 
 
-def test_a_compare_folder_leads_to_its_runs_even_when_it_was_moved(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "here" / "fedavg-0", "fedavg", [])
-    stated = COMPARISON | {"runs": [{"run_dir": "/gone/fedavg-0"}]}
-    (tmp_path / "here" / "compare.json").write_text(json.dumps(stated))
-    assert find(tmp_path / "here") == ([run], stated)
-    assert find(run) == ([run], None)
-
-
-def test_a_compare_folder_is_reported_whole_and_into_itself(tmp_path: Path) -> None:
+def test_a_compare_folder_is_reported_whole_and_into_itself_even_when_it_was_moved(tmp_path: Path) -> None:
     study = tmp_path / "digits" / "20260105-1"
     runs = [make_run(study / "fedavg", "fedavg", fedavg_rounds()), make_run(study / "fedbr", "fedbr", fedbr_rounds())]
-    (study / "compare.json").write_text(json.dumps(COMPARISON | {"runs": [{"run_dir": str(run)} for run in runs]}))
+    stated = COMPARISON | {"runs": [{"run_dir": f"/gone/{run.name}"} for run in runs]}
+    (study / "compare.json").write_text(json.dumps(stated))
+    assert (find(study), find(runs[0])) == ((runs, stated), ([runs[0]], None))
     path = html.from_folder(study, None, tmp_path / "rounds.csv", tmp_path / "rounds.parquet")
     assert path == study / "report.html"
     page = Page(path.read_text())
@@ -491,19 +416,14 @@ def test_a_compare_folder_is_reported_whole_and_into_itself(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["scenario.toml", "environment.json", "ledger.sqlite"])
-def test_a_folder_that_is_no_run_is_refused_with_what_it_lacks(name: str, tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", "fedavg", [])
-    (run / name).unlink()
-    with pytest.raises(ReportError, match=rf"run is not a run folder: it has no {name}$"):
-        html.build([run], tmp_path / "report.html", "Not a run")
-
-
-@pytest.mark.parametrize("name", ["scenario.toml", "environment.json", "ledger.sqlite"])
-def test_a_damaged_file_is_named(name: str, tmp_path: Path) -> None:
+def test_a_run_folder_with_a_damaged_file_or_without_it_is_refused_with_its_name(name: str, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", "fedavg", [])
     (run / name).write_text("[not what it should be" * 99)
     with pytest.raises(ReportError, match=rf"{name} cannot be read: "):
         open_runs([run])
+    (run / name).unlink()
+    with pytest.raises(ReportError, match=rf"run is not a run folder: it has no {name}$"):
+        html.build([run], tmp_path / "report.html", "Not a run")
 
 
 def test_nothing_to_report_is_an_error(tmp_path: Path) -> None:
@@ -514,11 +434,3 @@ def test_nothing_to_report_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "compare.json").write_text("{}")
     with pytest.raises(ReportError, match=r"compare\.json does not name the runs that were compared: KeyError"):
         find(tmp_path)
-
-
-def test_the_command_line_can_import_the_report_without_paying_for_figures() -> None:
-    code = (
-        "import sys, scenarios.report.html; print([m for m in ('matplotlib', 'jinja2', 'pyarrow') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
