@@ -86,33 +86,32 @@ def test_the_beginning_of_the_average_can_be_chosen_where_there_is_one() -> None
 # --- marks ------------------------------------------------------------------------------------------------------------
 
 
-def environment(folder: Path, name: str, source: str, shares: list[int], test: int) -> Path:
-    said = {
+LOSSLESS, JPEGS = "Parquet (lossless images) in /data/cifar100", "Parquet (JPEG images) in /data/"
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "shares", "test", "said"),
+    [
+        ("cifar100", LOSSLESS, [500] * 100, 10_000, []),
+        ("cifar100", LOSSLESS, [166] * 300, 10_000, []),  # equal shares for 300 clients leave 200 images to nobody
+        ("tinyimagenet", JPEGS, [1000] * 100, 10_000, []),  # as its authors published them
+        ("digits", "scikit-learn", [70] * 20, 360, []),
+        ("cifar100", JPEGS, [500] * 100, 10_000, ["data: images compressed again as JPEG"]),
+        (
+            *("tinyimagenet", JPEGS, [100] * 100, 2_400),
+            ["data: 10,000 of 100,000 training images, 2,400 of 10,000 test images"],
+        ),
+    ],
+)
+def test_other_copies_and_parts_of_a_set_than_the_papers_say_what_they_are(
+    tmp_path: Path, name: str, source: str, shares: list[int], test: int, said: list[str]
+) -> None:
+    known = {
         "data": {"name": name, "source": source, "test_examples": test},
         "partition": {"clients": len(shares), "histogram": [[share, 0] for share in shares]},
     }
-    (folder / "environment.json").write_text(json.dumps(said))
-    return folder
-
-
-def test_data_that_are_the_papers_bear_no_mark(tmp_path: Path) -> None:
-    lossless = "Parquet (lossless images) in /data/cifar100"
-    assert cells.differences(environment(tmp_path, "cifar100", lossless, [500] * 100, 10_000)) == []
-    # Equal shares for 300 clients leave 200 images to nobody.
-    assert cells.differences(environment(tmp_path, "cifar100", lossless, [166] * 300, 10_000)) == []
-    jpegs = "Parquet (JPEG images) in /data/tinyimagenet"  # as its authors published them
-    assert cells.differences(environment(tmp_path, "tinyimagenet", jpegs, [1000] * 100, 10_000)) == []
-    assert cells.differences(environment(tmp_path, "digits", "scikit-learn", [70] * 20, 360)) == []
-
-
-def test_other_copies_and_parts_of_a_set_say_what_they_are(tmp_path: Path) -> None:
-    jpegs = "Parquet (JPEG images) in /data/"
-    assert cells.differences(environment(tmp_path, "cifar100", jpegs, [500] * 100, 10_000)) == [
-        "data: images compressed again as JPEG"
-    ]
-    assert cells.differences(environment(tmp_path, "tinyimagenet", jpegs, [100] * 100, 2_400)) == [
-        "data: 10,000 of 100,000 training images, 2,400 of 10,000 test images"
-    ]
+    (tmp_path / "environment.json").write_text(json.dumps(known))
+    assert cells.differences(tmp_path) == said
 
 
 @pytest.fixture(scope="module")
@@ -124,10 +123,15 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return dict(json.loads((out / "fedmlb-8-tiny" / "a" / "study.json").read_text()))
 
 
-def test_every_cell_that_was_made_bears_its_marks_and_says_why(result: dict[str, Any]) -> None:
+def test_a_cell_that_was_made_is_the_average_over_its_runs_rounds_and_bears_its_marks(result: dict[str, Any]) -> None:
     (cell,) = result["cells"]
+    query = "SELECT accuracy FROM rounds ORDER BY round"
+    made = [[row["accuracy"] for row in read(Path(run["run_dir"]) / "ledger.sqlite", query)] for run in result["runs"]]
+    by_hand = [(0.09 * first + 0.1 * second) / 0.19 for first, second in made]
 
     assert (cell["panel"], cell["row"], cell["published"]) == ("cifar100-dir0.3-100@1000R", "tau=1.5", 0.5387)
+    assert cell["ours"]["values"] == pytest.approx(by_hand)
+    assert cell["ours"]["mean"] == pytest.approx(sum(by_hand) / 2)
     assert cell["marks"] == ["scaled", "asked"]
     assert cell["overrides"] == ["method_options.temperature=1.5"]
     assert "digits (8x8, 10 classes) in place of CIFAR-100" in cell["changed"]
@@ -135,27 +139,9 @@ def test_every_cell_that_was_made_bears_its_marks_and_says_why(result: dict[str,
     assert cell["changed"].endswith("override rounds.max=2; override train.local_steps=1")
     assert (cell["rounds"], cell["complete"]) == (2, [False, False])
     assert (result["seeds"], result["accuracy"]) == ([0, 1], "moving average of momentum 0.9, bias-corrected")
-
-
-def test_the_accuracy_of_a_cell_is_the_average_over_its_runs_rounds(result: dict[str, Any]) -> None:
-    by_hand = []
-    for run in result["runs"]:
-        first, second = (
-            row["accuracy"] for row in read(Path(run["run_dir"]) / "ledger.sqlite", "SELECT accuracy FROM rounds")
-        )
-        by_hand.append((0.09 * first + 0.1 * second) / 0.19)
-
-    assert result["cells"][0]["ours"]["values"] == pytest.approx(by_hand)
-    assert result["cells"][0]["ours"]["mean"] == pytest.approx(sum(by_hand) / 2)
-
-
-def test_the_page_has_the_papers_table_beside_ours(result: dict[str, Any]) -> None:
     page = (Path(result["folder"]) / "report.html").read_text()
-
-    assert "<th>paper, 1000R</th><th>ours, 30R</th>" in page
-    assert "<td>53.87</td>" in page
-    assert "*†§</td>" in page
-    assert "<svg" in page
+    for part in ("<th>paper, 1000R</th><th>ours, 30R</th>", "<td>53.87</td>", "*†§</td>", "<svg"):
+        assert part in page
 
 
 def test_real_images_that_were_compressed_again_bear_a_mark_at_the_papers_scale(tmp_path: Path) -> None:

@@ -8,17 +8,11 @@ from scenarios.papers.moving_average import CORRECTED, FIRST, Smoothing, ema, sm
 from scenarios.report.progress import ProgressPoint
 
 
-def test_a_corrected_average_weighs_the_rounds_so_far_and_nothing_before_them() -> None:
+def test_an_average_weighs_the_rounds_so_far_or_hardly_leaves_the_first_or_is_none_without_momentum() -> None:
     # 0.05/0.1;  (0.045 + 0.07)/0.19;  (0.1035 + 0.06)/0.271
     assert ema([0.5, 0.7, 0.6], Smoothing(0.9, CORRECTED)) == pytest.approx([0.5, 0.115 / 0.19, 0.1635 / 0.271])
-
-
-def test_an_average_that_begins_with_the_first_accuracy_hardly_leaves_it() -> None:
     # 0.9 x 0.5 + 0.07;  0.9 x 0.52 + 0.06
     assert ema([0.5, 0.7, 0.6], Smoothing(0.9, FIRST)) == pytest.approx([0.5, 0.52, 0.528])
-
-
-def test_without_momentum_there_is_no_average() -> None:
     assert ema([0.5, 0.7, 0.6], Smoothing(0.0)) == [0.5, 0.7, 0.6]
 
 

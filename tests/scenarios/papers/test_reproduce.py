@@ -129,65 +129,41 @@ def test_the_list_tells_cells_settings_and_what_is_not_printed(capsys: pytest.Ca
     assert main.run_command(["reproduce"]) == 2
 
 
-def test_rows_may_carry_overrides_that_win_over_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = {"Plain": PaperRow("fedprox"), "Slow": PaperRow("fedprox", ("train.lr=0.01", "method_options.mu=0.1"))}
-    setting = {scale: PaperSetting("digits", ("train.lr=0.5",), {}, "all of it") for scale in SCALES}
-    panel = PaperPanel("acc@2", "test accuracy after 2 rounds", "toy", "accuracy at rounds", 2.0, {})
-    monkeypatch.setitem(
-        reproduce.FIGURES, "other:1", PaperFigure("A table", "A source", rows, {"toy": setting}, (panel,))
-    )
-    plain, slow = reproduce.plan("other:1", "paper", None, [], seeds=1).sweep.runs
+def test_another_papers_table_is_a_row_of_the_registry_whose_rows_win_over_the_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = PaperRow("fedprox", ("train.lr=0.01", "method_options.mu=0.1"))
+    setting = {scale: PaperSetting("digits", ("train.lr=0.5", "rounds.max=2"), {}, "all of it") for scale in SCALES}
+    panel = PaperPanel("acc@2", "test accuracy after 2 rounds", "toy", "accuracy at rounds", 2.0, {"Plain": 0.5})
+    rows = {"Plain": PaperRow("fedprox"), "Slow": slow}
+    table = PaperFigure("A table", "A source", rows, {"toy": setting}, (panel,))
+    monkeypatch.setitem(reproduce.FIGURES, "other:1", table)
+    plain, changed = reproduce.plan("other:1", "paper", None, [], seeds=1).sweep.runs
 
-    assert (plain.name, slow.name) == ("toy-fedprox-seed0", "toy-fedprox-lr-0.01-mu-0.1-seed0")
+    assert (plain.name, changed.name) == ("toy-fedprox-seed0", "toy-fedprox-lr-0.01-mu-0.1-seed0")
     assert (plain.loaded.scenario.train.lr, plain.loaded.scenario.method_options["mu"]) == (0.5, 0.001)
-    assert (slow.loaded.scenario.train.lr, slow.loaded.scenario.method_options["mu"]) == (0.01, 0.1)
-
-
-def test_a_row_with_an_option_that_its_method_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    setting = {scale: PaperSetting("digits", (), {}, "all of it") for scale in SCALES}
-    panel = PaperPanel("acc@2", "test accuracy after 2 rounds", "toy", "accuracy at rounds", 2.0, {})
-    rows = {"Wrong": PaperRow("fedprox", ("method_options.mue=0.1",))}
-    monkeypatch.setitem(
-        reproduce.FIGURES, "other:1", PaperFigure("A table", "A source", rows, {"toy": setting}, (panel,))
-    )
-
+    assert (changed.loaded.scenario.train.lr, changed.loaded.scenario.method_options["mu"]) == (0.01, 0.1)
+    assert plain.needs == {"rounds": 2.0}
+    assert reproduce.catalogue("other:1")[0]["published"] == 0.5
+    rows["Wrong"] = PaperRow("fedprox", ("method_options.mue=0.1",))
     assert "unknown key method_options.mue" in refusal("other:1")
 
 
 # --- cells ------------------------------------------------------------------------------------------------------------
 
 
-def test_an_accuracy_at_bytes_is_also_read_by_nominal_bytes() -> None:
-    cell = measured([SLOW, FAST], "accuracy at bytes", 199)
-
-    assert cell["ours"]["values"] == [0.4, 0.5]
-    assert cell["nominal"]["values"] == [0.6, 0.7]
-    assert (cell["bytes"], cell["nominal_bytes"], cell["virtual_seconds"], cell["rounds"]) == (100, 80, 8, 1)
-    assert cell["complete"] == [True, True]
-
-
-def test_an_accuracy_at_a_time_stands_alone() -> None:
-    cell = measured([SLOW, FAST], "accuracy at time", 15)
-
-    assert (cell["ours"]["values"], cell["nominal"], cell["complete"]) == ([0.4, 0.7], None, [True, False])
-
-
-def test_amounts_to_a_target_are_those_of_the_first_round_that_reached_it() -> None:
+def test_accuracies_at_an_amount_and_amounts_to_an_accuracy_are_read_off_each_run() -> None:
+    at_bytes = measured([SLOW, FAST], "accuracy at bytes", 199)  # by nominal bytes, too
+    assert (at_bytes["ours"]["values"], at_bytes["nominal"]["values"]) == ([0.4, 0.5], [0.6, 0.7])
+    spent = ("bytes", "nominal_bytes", "virtual_seconds", "rounds")
+    assert [at_bytes[key] for key in spent] == [100, 80, 8, 1]
+    assert at_bytes["complete"] == [True, True]
+    at_time = measured([SLOW, FAST], "accuracy at time", 15)
+    assert (at_time["ours"]["values"], at_time["nominal"], at_time["complete"]) == ([0.4, 0.7], None, [True, False])
     assert measured([SLOW, FAST], "time to accuracy", 0.6)["ours"]["mean"] == 16.0
     assert measured([SLOW, FAST], "bytes to accuracy", 0.6)["nominal"]["mean"] == 160.0
     missed = measured([SLOW, FAST], "rounds to accuracy", 0.65)
     assert (missed["ours"]["values"], missed["ours"]["mean"], missed["complete"]) == ([None, 2.0], None, [False, True])
-
-
-def test_another_papers_table_is_a_row_of_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    panel = PaperPanel("acc@2", "test accuracy after 2 rounds", "toy", "accuracy at rounds", 2.0, {"Plain": 0.5})
-    setting = {scale: PaperSetting("digits", ("rounds.max=2",), {}, "all of it") for scale in SCALES}
-    table = PaperFigure("A table", "A source", {"Plain": PaperRow("fedavg")}, {"toy": setting}, (panel,))
-    monkeypatch.setitem(reproduce.FIGURES, "other:1", table)
-    made = reproduce.plan("other:1", "paper", None, [], seeds=1)
-
-    assert made.sweep.runs[0].needs == {"rounds": 2.0}
-    assert reproduce.catalogue("other:1")[0]["published"] == 0.5
 
 
 # --- a figure ---------------------------------------------------------------------------------------------------------
@@ -220,34 +196,28 @@ def test_every_number_says_that_it_is_scaled_and_what_was_changed(folder: Path) 
         assert cell["bytes"] > cell["nominal_bytes"] > 0
 
 
-def test_the_printed_table_puts_published_values_beside_ours(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_and_page_put_published_values_beside_ours(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = reproduce.plan("fedbr:fig3", "tiny", "c,FedAvg,FedBR", ["rounds.max=2"], seeds=1)
     tables.show(made, result_of(folder), folder / "report.html")
     lines = capsys.readouterr().out.splitlines()
     fedavg = next(line for line in lines if line.startswith("FedAvg"))
+    page = (folder / "report.html").read_text()
 
     assert "scale: tiny (scaled)" in lines
     assert any("ours, scaled" in line for line in lines)
     assert fedavg.split()[1:3] == ["70.8", "%"]
-    assert len(fedavg) <= 80
-    assert "%*" in fedavg
+    assert len(fedavg) <= 80 and "%*" in fedavg
     assert "* not used up: a run ended before the budget" in lines
+    assert "tiny (scaled)" in page and "<svg" in page
 
 
-def test_the_page_and_the_table_are_left_beside_the_runs(folder: Path) -> None:
-    page = (folder / "report.html").read_text()
-
-    assert {path.name for path in folder.iterdir()} == {
-        "cifar10-fedavg-seed0", "cifar10-fedbr-seed0", "study.json", "table.csv", "report.html",
-    }  # fmt: skip
-    assert "tiny (scaled)" in page
-    assert "<svg" in page
-    assert len((folder / "table.csv").read_text().splitlines()) == 1 + 2
-
-
-def test_a_figure_that_is_made_again_keeps_its_runs(folder: Path) -> None:
+def test_a_figure_that_is_made_again_keeps_its_runs_and_what_lies_beside_them(folder: Path) -> None:
     before = [path.stat().st_mtime_ns for path in sorted(folder.glob("*/ledger.sqlite"))]
     words = ["fedbr:fig3", "rounds.max=2", "--cells", "c,FedAvg,FedBR", "--workers", "1", "--quiet"]
     assert main.run_command(["reproduce", *words, "--out", str(folder.parent.parent), "--run-id", "a"]) == 0
 
     assert before == [path.stat().st_mtime_ns for path in sorted(folder.glob("*/ledger.sqlite"))]
+    assert {path.name for path in folder.iterdir()} == {
+        "cifar10-fedavg-seed0", "cifar10-fedbr-seed0", "study.json", "table.csv", "report.html",
+    }  # fmt: skip
+    assert len((folder / "table.csv").read_text().splitlines()) == 1 + 2
