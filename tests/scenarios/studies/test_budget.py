@@ -34,36 +34,24 @@ def refusal(nbytes: str | None = None, seconds: str | None = None) -> str:
 # --- reading a run ----------------------------------------------------------------------------------------------------
 
 
-def test_a_budget_gives_the_last_evaluated_round_within_it_and_not_the_best() -> None:
+def test_a_budget_gives_the_last_evaluated_round_within_it_if_there_is_one_and_says_if_it_is_used_up() -> None:
     assert at_budget(RUN, "bytes", 300).accuracy == 0.5
     assert at_budget(RUN, "bytes", 299).accuracy == 0.6
     assert at_budget(RUN, "time", 4.9).point == RUN[0]
     assert at_budget(RUN, "nominal", 230).accuracy == 0.5
-
-
-def test_a_budget_below_the_first_evaluation_gives_nothing() -> None:
     assert at_budget(RUN, "bytes", 99).accuracy is None
     assert at_budget((), "bytes", 99) == at_budget((), "time", 1)
-
-
-def test_a_budget_beyond_the_run_is_not_used_up() -> None:
     assert at_budget(RUN, "bytes", 300).used_up
     assert not at_budget(RUN, "bytes", 301).used_up
 
 
-def test_a_target_is_reached_by_the_first_round_that_is_as_good() -> None:
+def test_a_run_is_long_enough_once_all_its_needs_are_met_and_a_target_is_one_by_the_first_round_as_good() -> None:
     assert to_target(RUN, 0.5) == RUN[0]
     assert to_target(RUN, 0.7) is None
-
-
-def test_a_run_is_long_enough_once_all_its_needs_are_met() -> None:
     assert reached(RUN, {"bytes": 300, "time": 5.0, "accuracy": 0.6})
     assert not reached(RUN, {"bytes": 300, "time": 5.1})
     assert not reached(RUN[:1], {"bytes": 300})
     assert not reached((), {"rounds": 0})
-
-
-def test_a_run_without_needs_goes_on_to_its_limit() -> None:
     assert not reached(RUN, {})
 
 
@@ -92,12 +80,9 @@ def test_a_band_steps_from_evaluation_to_evaluation_and_ends_with_its_shortest_r
 # --- the words --------------------------------------------------------------------------------------------------------
 
 
-def test_budgets_have_units_and_are_sorted() -> None:
+def test_budgets_have_units_and_are_sorted_and_bad_ones_are_refused() -> None:
     assert budget.budgets("2 MB, 1 MiB", "15 min") == {"bytes": [1_048_576, 2_000_000], "time": [900.0]}
     assert budget.budgets(None, "2 s,1 s") == {"time": [1.0, 2.0]}
-
-
-def test_bad_budgets_are_refused() -> None:
     assert refusal() == 'name budgets with --bytes "1 MB,2 MB", --time "5 min,15 min", or both'
     assert refusal("1 mB") == "--bytes: '1 mB' is not bytes: unknown unit 'mB', did you mean 'MB'?"
     assert refusal(None, "5") == ("--time: '5' is a duration without a unit: add one of us, ms, s, min, h, d")
@@ -140,16 +125,12 @@ def stamps(folder: Path) -> dict[str, int]:
     return {path.parent.name: path.stat().st_mtime_ns for path in sorted(folder.glob("*/ledger.sqlite"))}
 
 
-def test_a_study_is_one_folder_with_a_run_folder_per_method_and_seed(made: Path) -> None:
+def test_a_study_has_a_run_folder_per_method_and_seed_whose_run_ends_with_the_largest_budget(made: Path) -> None:
     names = {"fedavg-seed0", "fedavg-seed1", "fedbr-seed0", "fedbr-seed1"}
-
     assert {path.name for path in made.iterdir()} == names | {"study.json", "table.csv", "curves.csv", "report.html"}
     assert [run["name"] for run in result_of(made)["runs"]] == [
         "fedavg-seed0", "fedbr-seed0", "fedavg-seed1", "fedbr-seed1",
     ]  # fmt: skip
-
-
-def test_a_run_ends_with_the_round_that_uses_the_largest_budget_up(made: Path) -> None:
     for run in result_of(made)["runs"]:
         points = trail(Path(run["run_dir"]))
         assert run["stopped_by"] == "budgets"
@@ -173,12 +154,13 @@ def test_accuracies_are_those_of_the_ledger(made: Path) -> None:
             assert cell["used_up"] == [True, True]
 
 
-def test_the_tables_hold_every_reading_and_a_curve_per_method_and_axis(made: Path) -> None:
+def test_the_tables_hold_every_reading_and_a_curve_per_method_and_axis_and_fit_a_terminal(
+    made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with (made / "table.csv").open() as file:
         rows = list(csv.DictReader(file))
     with (made / "curves.csv").open() as file:
         points = list(csv.DictReader(file))
-
     assert len(rows) == 2 * 2 * 2
     assert rows[0] | {"accuracy": ""} == {
         "method": "fedavg", "seed": "0", "kind": "bytes", "budget": "700000", "accuracy": "", "round": "1",
@@ -188,20 +170,16 @@ def test_the_tables_hold_every_reading_and_a_curve_per_method_and_axis(made: Pat
         ("fedavg", "bytes"), ("fedbr", "bytes"), ("fedavg", "time"), ("fedbr", "time"),
     }  # fmt: skip
     assert "<svg" in (made / "report.html").read_text()
-
-
-def test_the_printed_table_has_a_row_per_budget_and_fits_a_terminal(
-    made: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     budget.show(result_of(made), made / "report.html")
     lines = capsys.readouterr().out.splitlines()
-
     assert [line.split("  ")[0] for line in lines if line.startswith(("700 kB", "1.5 MB"))] == ["700 kB", "1.5 MB"]
     assert lines[-1] == f"report: {made / 'report.html'}"
     assert max(len(line) for line in lines[:-1]) <= 80
 
 
-def test_a_study_that_is_taken_up_again_makes_only_the_runs_that_are_missing(made: Path) -> None:
+def test_a_study_that_is_taken_up_again_makes_the_missing_runs_alone_and_takes_no_other(
+    made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before, first = stamps(made), result_of(made)
     db = sqlite3.connect(made / "fedbr-seed1" / "ledger.sqlite")
     with db:
@@ -209,16 +187,11 @@ def test_a_study_that_is_taken_up_again_makes_only_the_runs_that_are_missing(mad
     db.close()
     assert study(made.parent.parent, "train.local_epochs=1", "--quiet") == 0
     again = stamps(made)
-
     assert [name for name in before if before[name] != again[name]] == ["fedbr-seed1"]
     assert result_of(made)["bytes"] == first["bytes"]
     assert [run["model_sha256"] for run in result_of(made)["runs"]] == [run["model_sha256"] for run in first["runs"]]
-
-
-def test_other_scenarios_and_other_folders_are_not_taken_up(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = made.parent.parent
     (out / "digits" / "other").mkdir(exist_ok=True)
-
     assert study(out, "train.local_epochs=2") == 2
     assert capsys.readouterr().err == (
         f"fedbr: {made / 'fedavg-seed0'} was made with train.local_epochs 1, now 2; choose another --run-id\n"
@@ -227,22 +200,17 @@ def test_other_scenarios_and_other_folders_are_not_taken_up(made: Path, capsys: 
     assert "exists already and is no budget study; choose another --run-id" in capsys.readouterr().err
 
 
-def test_a_budget_that_the_run_does_not_reach_is_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["study", "budget", "digits", "rounds.max=1", "--methods", "fedavg", "--time", "1 us,1 h", "--seeds", "1"]
-    assert main.run_command([*words, "--out", str(tmp_path), "--workers", "1", "--quiet"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-
-    assert next(line for line in lines if line.startswith("1 us")).split()[2:] == ["-"]
-    assert next(line for line in lines if line.startswith("1 h")).endswith(" % *")
-    assert any(line.startswith("* not used up: a run ended before, by rounds") for line in lines)
-
-
-def test_a_method_that_fails_costs_the_others_nothing_and_is_named(
+def test_a_budget_that_is_not_reached_is_marked_and_a_method_that_fails_is_named_and_costs_the_others_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["digits", "method_options.lambda1=1e29", "--methods", "fedmlb,fedavg", "--bytes", "1 B", "--seeds", "1"]
-    assert main.run_command(["study", "budget", *words, "--out", str(tmp_path), "--workers", "1", "--quiet"]) == 3
+    words = ["digits", "rounds.max=1", "method_options.lambda1=1e29", "--methods", "fedmlb,fedavg", "--seeds", "1"]
+    words += ["--time", "1 us,1 h", "--out", str(tmp_path), "--workers", "1", "--quiet"]
+    assert main.run_command(["study", "budget", *words]) == 3
     captured = capsys.readouterr()
+    lines = captured.out.splitlines()
 
     assert captured.err.startswith("fedbr: fedmlb-seed0 failed: ")
-    assert "without the runs that are missing: fedmlb-seed0" in captured.out.splitlines()
+    assert "without the runs that are missing: fedmlb-seed0" in lines
+    assert next(line for line in lines if line.startswith("1 us")).split()[-1] == "-"
+    assert next(line for line in lines if line.startswith("1 h")).endswith(" % *")
+    assert any(line.startswith("* not used up: a run ended before, by rounds") for line in lines)

@@ -25,32 +25,24 @@ def refusal(methods: str, *overrides: str) -> str:
     return str(caught.value)
 
 
-def test_an_option_goes_to_the_methods_that_have_it() -> None:
+def test_an_option_goes_to_the_methods_that_have_it_whether_a_file_says_it_or_the_command_line(tmp_path: Path) -> None:
     runs = variants("digits", ["method_options.mu=0.5", "method_options.lambda1=2.0"], "fedavg,fedprox,fedmlb", seed=7)
     options = [run.scenario.method_options for run in runs]
-
     assert options[0] == {}
     assert options[1]["mu"] == 0.5
     assert options[2]["lambda1"] == 2.0
     assert {run.scenario.seed for run in runs} == {7}
-
-
-def test_options_of_the_file_are_dropped_for_methods_without_them(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('extends = "digits"\n[method_options]\nperiod = 9\n')
     fedavg, fedbr = variants(str(file), [], "fedavg,fedbr")
-
     assert fedavg.scenario.method_options == {}
     assert fedbr.scenario.method_options["period"] == 9
 
 
-def test_an_option_of_the_command_line_that_no_method_has_is_refused() -> None:
+def test_an_option_that_no_method_has_and_bad_lists_of_methods_are_refused() -> None:
     assert refusal("fedavg,fedprox", "method_options.mo=1") == (
         "command line: unknown key method_options.mo: none of fedavg, fedprox has it, did you mean 'method_options.mu'?"
     )
-
-
-def test_bad_lists_of_methods_are_refused() -> None:
     assert refusal("fedavg,fedbrr").startswith("--methods: no method 'fedbrr'; did you mean 'fedbr'")
     assert refusal("fedavg,fedavg") == "--methods: fedavg is named twice"
     assert refusal("fedprox,fedavg + fedprox") == "--methods: fedprox and fedavg + fedprox are the same method"
@@ -73,23 +65,15 @@ def result_of(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / "compare.json").read_text()))
 
 
-def test_a_comparison_is_one_folder_with_a_run_folder_per_method(compared: Path) -> None:
+def test_runs_of_one_folder_are_read_at_what_they_have_in_common_and_the_target_stops_none(compared: Path) -> None:
     assert {path.name for path in compared.iterdir()} == {"fedavg", "fedbr", "compare.json", "report.html"}
     assert (compared / "fedbr" / "ledger.sqlite").is_file()
-
-
-def test_the_target_is_a_yardstick_and_stops_no_run(compared: Path) -> None:
     runs = result_of(compared)["runs"]
-
     assert [run["rounds"] for run in runs] == [2, 2]
     assert [run["stopped_by"] for run in runs] == ["rounds", "rounds"]
     assert [run["rounds_to_target"] for run in runs] == [1, 1]
-
-
-def test_runs_are_read_at_what_all_have_in_common(compared: Path) -> None:
     result = result_of(compared)
     fedavg, fedbr = result["runs"]
-
     assert set(result) == {"study", "target_accuracy", "runs", "at_common_bytes", "at_common_seconds"}
     assert result["at_common_bytes"]["bytes"] == fedbr["bytes_down"] + fedbr["bytes_up"]
     assert result["at_common_bytes"]["accuracy"]["fedbr"] == fedbr["accuracy"]
@@ -97,11 +81,12 @@ def test_runs_are_read_at_what_all_have_in_common(compared: Path) -> None:
     assert result["at_common_seconds"]["accuracy"]["fedavg"] == fedavg["accuracy"]
 
 
-def test_the_final_table_has_a_column_per_method(compared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_final_table_has_a_column_per_method_and_a_comparison_can_be_reported_again(
+    compared: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     terminal.print_comparison(result_of(compared), compared / "report.html")
     lines = capsys.readouterr().out.splitlines()
     cells = {line.split("│")[0].strip(): [cell.strip() for cell in line.split("│")[1:]] for line in lines}
-
     assert cells["rounds"] == ["2", "2"]
     assert cells["stopped by"] == ["rounds", "rounds"]
     # One round of fedavg: five visits, each the model of 15,338 float32 numbers down and up.
@@ -109,11 +94,7 @@ def test_the_final_table_has_a_column_per_method(compared: Path, capsys: pytest.
     assert lines[-2].startswith("data: Alpaydin and Kaynak")
     assert lines[-1] == f"report: {compared / 'report.html'}"
     assert max(len(line) for line in lines[:-2]) <= 80
-
-
-def test_a_comparison_can_be_reported_again(compared: Path, tmp_path: Path) -> None:
     words = ["-o", str(tmp_path / "again.html"), "--csv", str(tmp_path / "rounds.csv")]
-
     assert main.run_command(["report", str(compared), *words]) == 0
     assert "fedbr" in (tmp_path / "again.html").read_text()
     assert len((tmp_path / "rounds.csv").read_text().splitlines()) == 1 + 2 * 2

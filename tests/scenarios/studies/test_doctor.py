@@ -21,35 +21,24 @@ from costmodel.fleet.devices import Device, devices, figures, own_devices
 from scenarios.config.load import ScenarioError
 from scenarios.studies import doctor
 
+
+def measurement(model: str, width: int | None, batch: int, *figures: float) -> dict[str, Any]:
+    """One row: FLOPs, seconds, predicted seconds and relative error; of its own width if none is given."""
+    family = "attention" if model == "vit" else "conv"
+    row = {"model": model, "width": width, "own_width": width is None, "family": family, "batch": batch}
+    return row | dict(zip(("flops", "seconds", "predicted_seconds", "relative_error"), figures, strict=True))
+
+
 MEASURED: dict[str, Any] = {
     "step_seconds": 0.00123611,
     "flops_per_second": {"conv": 80e9, "attention": 50e9, "resnet18": 80e9, "vit": 50e9},
     "torch": "2.99",
     "measurements": [
-        {
-            "model": "resnet18",
-            "width": 16,
-            "own_width": False,
-            "family": "conv",
-            "batch": 32,
-            "flops": 6.66e9,
-            "seconds": 0.08,
-            "predicted_seconds": 0.09,
-            "relative_error": 0.125,
-        },
-        {
-            "model": "vit",
-            "width": None,
-            "own_width": True,
-            "family": "attention",
-            "batch": 8,
-            "flops": 5e7,
-            "seconds": 0.004,
-            "predicted_seconds": 0.001,
-            "relative_error": -0.75,
-        },
+        measurement("resnet18", 16, 32, 6.66e9, 0.08, 0.09, 0.125),
+        measurement("vit", None, 8, 5e7, 0.004, 0.001, -0.75),
     ],
 }
+
 LIKE = Device(
     name="a-laptop",
     flops_per_second={"conv": 100e9, "depthwise": 40e9, "attention": 70e9},
@@ -98,17 +87,8 @@ def test_this_machine_becomes_a_device_that_reads_back(cache: Path) -> None:
     assert device.flops_per_second == made["flops_per_second"]
     assert set(device.flops_per_second) == {"digits-cnn", *devices()["laptop-cpu"].flops_per_second}
     assert device.memory_bytes == psutil.virtual_memory().total
-    assert (
-        {"train_watts", "idle_watts"}
-        <= set(device.assumed)
-        <= {*figures(asdict(device))}
-        - {
-            "step_seconds",
-            "memory_bytes",
-            "flops_per_second.conv",
-            "flops_per_second.digits-cnn",
-        }
-    )
+    known = {"step_seconds", "memory_bytes", "flops_per_second.conv", "flops_per_second.digits-cnn"}
+    assert {"train_watts", "idle_watts"} <= set(device.assumed) <= {*figures(asdict(device))} - known
     assert "training digits-cnn with torch" in device.source
     assert json.loads(json.dumps(made)) == made
 
@@ -116,17 +96,10 @@ def test_this_machine_becomes_a_device_that_reads_back(cache: Path) -> None:
 def test_what_was_not_measured_is_taken_from_another_device_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_clock_hz", lambda: None)
     monkeypatch.setattr(doctor, "_processor", lambda: "a processor")
-
     made = doctor.profile(MEASURED, LIKE)
 
     # Depthwise: 80 GFLOP/s, what conv reaches here, times 40/100. Attention was measured.
-    assert made["flops_per_second"] == {
-        "conv": 80e9,
-        "attention": 50e9,
-        "resnet18": 80e9,
-        "vit": 50e9,
-        "depthwise": 32e9,
-    }
+    assert made["flops_per_second"] == MEASURED["flops_per_second"] | {"depthwise": 32e9}
     assert made["step_seconds"] == 0.001236
     assert (made["train_watts"], made["idle_watts"], made["clock_hz"]) == (25.0, 6.0, 2.5e9)
     assert made["source"] == (
@@ -136,36 +109,21 @@ def test_what_was_not_measured_is_taken_from_another_device_and_said(monkeypatch
     )
     assert made["assumed"] == ["flops_per_second.depthwise", "train_watts", "idle_watts", "clock_hz"]
     assert set(made) == set(asdict(LIKE)) - {"name"}
-
-
-def test_a_clock_that_the_system_tells_is_not_assumed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_clock_hz", lambda: 3.1e9)
-
+    monkeypatch.setattr(doctor, "_clock_hz", lambda: 3.1e9)  # which the system tells
     made = doctor.profile(MEASURED, LIKE)
-
     assert made["assumed"] == ["flops_per_second.depthwise", "train_watts", "idle_watts"]
     assert "; memory and clock: as the system tells; " in made["source"]
 
 
 @pytest.mark.usefixtures("measured")
-def test_the_file_says_above_its_row_what_was_measured(cache: Path) -> None:
-    doctor.calibrate()
-
-    lines = (cache / "devices" / "this-host.toml").read_text().splitlines()
-    assert lines[3:8] == [
-        "# model                            batch  work        CPU time  predicted  error",
-        "# resnet18, width 16 (not fitted)  32     6.66 GFLOP  80 ms     90 ms      +12.5%",
-        "# vit                              8      50 MFLOP    4 ms      1 ms       -75.0%",
-        "",
-        "[this-host]",
-    ]
-
-
-@pytest.mark.usefixtures("measured")
-def test_people_see_the_table_the_file_and_how_to_name_it(cache: Path) -> None:
-    stream = io.StringIO()
+def test_people_see_the_table_the_file_and_how_to_name_it(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stream, file = io.StringIO(), cache / "devices" / "desk.toml"
     doctor.show_calibration(doctor.calibrate("desk"), stream)
 
+    assert capsys.readouterr() == (
+        "",
+        "fedbr: measuring the training steps of every shipped model on one core; about half a minute\n",
+    )
     assert [line.rstrip() for line in stream.getvalue().splitlines()] == [
         "model                            batch        work  CPU time  predicted   error",
         "resnet18, width 16 (not fitted)     32  6.66 GFLOP     80 ms      90 ms  +12.5%",
@@ -173,9 +131,21 @@ def test_people_see_the_table_the_file_and_how_to_name_it(cache: Path) -> None:
         "",
         "conv 80 GFLOP/s, attention 50 GFLOP/s, resnet18 80 GFLOP/s, vit 50 GFLOP/s, depthwise 32 GFLOP/s, "
         "dense 52 GFLOP/s; 1.24 ms overhead per step",
-        f"off by at most 75%, 12% at other widths; written to {cache / 'devices' / 'desk.toml'}",
+        f"off by at most 75%, 12% at other widths; written to {file}",
         "a scenario names it so: fleet.devices = { desk = 1.0 }",
     ]
+    assert file.read_text().splitlines()[3:8] == [
+        "# model                            batch  work        CPU time  predicted  error",
+        "# resnet18, width 16 (not fitted)  32     6.66 GFLOP  80 ms     90 ms      +12.5%",
+        "# vit                              8      50 MFLOP    4 ms      1 ms       -75.0%",
+        "",
+        "[desk]",
+    ]
+    doctor.calibrate(quick=True)
+    assert capsys.readouterr() == ("", "fedbr: measuring a few training steps of one model on one core\n")
+    assert (cache / "devices" / "this-host.toml").is_file()
+    doctor.calibrate(quiet=True)
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -190,19 +160,6 @@ def test_a_name_that_no_device_can_have_is_refused_before_measuring(name: str, m
     with pytest.raises(ScenarioError) as caught:
         doctor.calibrate(name)
     assert str(caught.value) == message
-
-
-@pytest.mark.usefixtures("measured")
-def test_it_says_first_what_it_is_about_to_do_and_only_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    doctor.calibrate()
-    assert capsys.readouterr() == (
-        "",
-        "fedbr: measuring the training steps of every shipped model on one core; about half a minute\n",
-    )
-    doctor.calibrate(quick=True)
-    assert capsys.readouterr() == ("", "fedbr: measuring a few training steps of one model on one core\n")
-    doctor.calibrate(quiet=True)
-    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.usefixtures("measured")

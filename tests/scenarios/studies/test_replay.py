@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import re
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -144,10 +141,7 @@ def test_these_runs_had_visits_of_every_kind(tmp_path: Path) -> None:
     ("method", "overrides"),
     [
         (("method=fedavg",), SLOW_LINK),
-        (
-            ("method=fedavg",),
-            ("fleet.devices={jetson-nano=1.0}", "fleet.bandwidth.kind=ou", "fleet.redraw=0.5"),
-        ),
+        (("method=fedavg",), ("fleet.devices={jetson-nano=1.0}", "fleet.bandwidth.kind=ou", "fleet.redraw=0.5")),
         (("method=fedavg", *DROPOUTS), ("fleet.transport.security=curve", "fleet.radio_energy=rate")),
         (("method=fedbr", "method_options.alpha=random"), SLOW_LINK),
         (("method=fedbr", "method_options.alpha=2"), SLOW_LINK),
@@ -186,32 +180,21 @@ def test_the_result_puts_both_side_by_side(plain: Path, tmp_path: Path) -> None:
     assert result["slowest_round_s"] == [max(side) for side in seconds]
 
 
-def test_an_unfinished_run_is_replayed_as_far_as_it_got(tmp_path: Path) -> None:
+def test_an_unfinished_run_is_replayed_as_far_as_it_got_and_left_as_it_is(tmp_path: Path) -> None:
     folder = run(tmp_path, "rounds.max=2")
     scenario = folder / "scenario.toml"
     scenario.write_text(scenario.read_text().replace("max = 2\n", "max = 50\n"))
     with closing(sqlite3.connect(folder / "ledger.sqlite", isolation_level=None)) as db:
         db.execute("DELETE FROM meta WHERE key = 'summary'")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
     assert_same(folder, replayed(folder))
     assert replay(folder, SLOW_LINK)["rounds"] == 2
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 def test_beyond_its_target_a_run_of_a_comparison_is_replayed_to_its_end(tmp_path: Path) -> None:
-    folder = run(tmp_path, "stop.target_accuracy=0.05", stop_at_target=False)
-
-    assert replay(folder)["rounds"] == 4
-
-
-def test_nothing_is_written_into_the_run_folder(plain: Path) -> None:
-    def digest() -> dict[str, str]:
-        files = sorted(path for path in plain.rglob("*") if path.is_file())
-        return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-
-    before = digest()
-    replay(plain, SLOW_LINK)
-
-    assert digest() == before
+    assert replay(run(tmp_path, "stop.target_accuracy=0.05", stop_at_target=False))["rounds"] == 4
 
 
 def test_the_environment_says_all_that_a_visit_is_reckoned_from(plain: Path) -> None:
@@ -228,24 +211,19 @@ def test_the_environment_says_all_that_a_visit_is_reckoned_from(plain: Path) -> 
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
-def test_what_would_change_the_training_is_refused(plain: Path) -> None:
+def test_what_would_change_the_training_unknown_keys_and_policies_without_rounds_are_refused(
+    plain: Path, tmp_path: Path
+) -> None:
     assert refusal(plain, "train.lr=0.3") == (
         "command line: train.lr: would change what was trained; a replay takes fleet, budget, stop and rounds.policy, "
         "rounds.over_select, rounds.deadline, rounds.min_fraction"
     )
     assert refusal(plain, "seed=1").startswith("command line: seed: would change what was trained")
     assert refusal(plain, "rounds.participants=3").startswith("command line: rounds.participants: would change")
-
-
-def test_a_key_that_is_none_is_refused_with_the_nearest(plain: Path) -> None:
     with pytest.raises(ScenarioError, match="command line: unknown key flet, did you mean 'fleet'"):
         replay(plain, ["flet.server.down=1"])
-
-
-def test_policies_without_rounds_are_refused(plain: Path, tmp_path: Path) -> None:
     text = "rounds.policy = fedbuff: the order of its updates depends on times, so it cannot be replayed"
     folder = run(tmp_path, "rounds.policy=fedbuff", "rounds.buffer=2", "rounds.max=1")
-
     assert refusal(plain, "rounds.policy=fedbuff") == text
     assert refusal(folder, "rounds.policy=sync") == text
 
@@ -278,11 +256,15 @@ def test_a_battery_that_waiting_empties_is_a_reason(tmp_path: Path) -> None:
     )
 
 
-def test_a_run_that_a_budget_ended_cannot_go_on(tmp_path: Path) -> None:
-    folder = run(tmp_path, "budget.virtual_seconds=1")
-
+def test_a_run_that_a_budget_ended_cannot_go_on_and_choices_that_depend_on_updates_are_refused(tmp_path: Path) -> None:
+    folder = run(tmp_path / "cut", "budget.virtual_seconds=1")
     assert refusal(folder, "fleet.networks={broadband=1.0}", "fleet.transport.slow_start=false") == (
         "round 2: the run ended here (budget.virtual_seconds), but would go on"
+    )
+    folder = run(tmp_path / "chosen", "method=fedbr", "method_options.deviation=model", "rounds.max=1")
+    assert refusal(folder) == (
+        "fedbr: what it sends may depend on the updates themselves, which a ledger does not keep, so it cannot be "
+        "replayed"
     )
 
 
@@ -298,15 +280,6 @@ def test_a_bandit_that_would_choose_otherwise_is_refused_when_it_does(bandit: Pa
     assert text == (
         f"round {number}: client {client} would be given alpha = {chosen[1][number, client]} instead of "
         f"{chosen[0][number, client]}, since what fedbr chooses depends on times"
-    )
-
-
-def test_a_choice_that_depends_on_the_updates_is_refused(tmp_path: Path) -> None:
-    folder = run(tmp_path, "method=fedbr", "method_options.deviation=model", "rounds.max=1")
-
-    assert refusal(folder) == (
-        "fedbr: what it sends may depend on the updates themselves, which a ledger does not keep, so it cannot be "
-        "replayed"
     )
 
 
@@ -336,22 +309,18 @@ def test_a_device_that_the_model_does_not_fit_takes_no_part(plain: Path, tmp_pat
         replay(plain, [f"fleet.device_file={tiny}", "fleet.devices={tiny=1.0}"])
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_the_command_prints_one_object_or_ends_with_code_2(
+    plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run_command(["replay", str(plain), *SLOW_LINK, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == replay(plain, SLOW_LINK)
+    assert main.run_command(["replay", str(plain), "rounds.policy=over_select"]) == 2
+    assert capsys.readouterr().err.startswith("fedbr: round 0: client 1 would take part")
     with pytest.raises(ReportError, match="is not a run folder"):
         replay(tmp_path)
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
-
-
-def test_the_command_prints_one_object(plain: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run_command(["replay", str(plain), *SLOW_LINK, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == replay(plain, SLOW_LINK)
-
-
-def test_a_refusal_ends_with_code_2(plain: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run_command(["replay", str(plain), "rounds.policy=over_select"]) == 2
-    assert capsys.readouterr().err.startswith("fedbr: round 0: client 1 would take part")
 
 
 def test_the_table_has_both_and_fits_a_terminal(plain: Path) -> None:
@@ -365,9 +334,3 @@ def test_the_table_has_both_and_fits_a_terminal(plain: Path) -> None:
     assert cells["virtual time to 90 %"] == ["not reached", "not reached"]
     assert "bytes of visits in vain" not in cells
     assert max(map(len, lines)) <= 80
-
-
-def test_a_replay_needs_no_torch() -> None:
-    code = "import sys; from scenarios.studies import replay; sys.exit('torch' in sys.modules)"
-
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -32,12 +30,6 @@ def virtual(result: Any) -> Any:
 
 def quick(policy: str = "sync", *, clients: int = 60, cohort: int = 20, contended: bool = False, **more: int) -> Any:
     return stress(clients, cohort, policy, contended, memory=False, **more)
-
-
-def shown(result: dict[str, Any]) -> str:
-    stream = io.StringIO()
-    study.show(result, stream)
-    return stream.getvalue()
 
 
 @pytest.mark.parametrize("contended", [False, True])
@@ -79,10 +71,12 @@ def test_one_client_alone_takes_what_its_device_and_network_take() -> None:
     assert result["virtual_seconds"] == pytest.approx(travelling + starting_slowly + computing)
 
 
-def test_a_round_solved_in_parts_is_the_same_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_over_selection_begins_more_visits_than_it_counts_and_is_solved_in_parts_to_the_bit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     whole = virtual(quick("over_select", rounds=2))
+    assert [(each["visits"], each["counted"]) for each in whole["rounds"]] == [(26, 20)] * 2  # 1.3 x 20
     monkeypatch.setattr(study, "PART", 7)
-
     assert virtual(quick("over_select", rounds=2)) == whole
 
 
@@ -113,13 +107,6 @@ def test_a_round_closes_when_that_of_a_run_would(rules: RoundPolicy) -> None:
 
     assert closing(rules, timeline.end, 3.0) == end
     assert (timeline.up_end <= end).sum() == counts.sum()
-
-
-def test_over_selection_begins_more_visits_than_it_counts() -> None:
-    (only,) = quick("over_select")["rounds"]
-
-    # 1.3 x 20
-    assert (only["visits"], only["counted"]) == (26, 20)
 
 
 def test_memory_is_told_per_client_and_stays_small() -> None:
@@ -181,17 +168,9 @@ def test_the_table_says_what_was_asked_of_each_visit_and_fits_a_terminal(
     policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    table = shown(stress(60, 20, policy, True, visits=50))
+    stream = io.StringIO()
+    study.show(stress(60, 20, policy, True, visits=50), stream)
 
-    assert "1 MB down, 1 MB up, 20 GFLOP in 50 steps" in table
-    assert max(map(len, table.splitlines())) <= 80
+    assert "1 MB down, 1 MB up, 20 GFLOP in 50 steps" in stream.getvalue()
+    assert max(map(len, stream.getvalue().splitlines())) <= 80
     assert Console().width == 200
-
-
-def test_stress_never_loads_torch() -> None:
-    code = (
-        "import sys; from scenarios.studies.stress import stress; stress(30, 10, 'fedasync', True, visits=20); "
-        "stress(30, 10, 'sync', True); print('torch' in sys.modules, 'zmq' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False False"
