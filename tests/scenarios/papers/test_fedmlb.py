@@ -138,6 +138,10 @@ def test_accuracies_are_read_at_half_and_at_all_of_the_rounds() -> None:
     assert {part.loaded.scenario.rounds.max for part in made.sweep.runs} == {30}
     assert [part.needs for part in made.sweep.runs] == [{"rounds": 30}] * len(made.sweep.runs)
     assert {part.loaded.scenario.model.width for part in made.sweep.runs} == {8}
+    for table in "5678":
+        made = planned(table, "small", None)
+        rounds = made.sweep.runs[0].loaded.scenario.rounds.max
+        assert [made.limit(panel) for panel in made.panels] == [rounds * panel.limit / 1000 for panel in made.panels]
 
 
 def test_settings_that_are_made_alike_share_their_runs() -> None:
