@@ -46,12 +46,8 @@ NAMES = {
 }
 """What texts name, where that is known; any other text may be any text."""
 UNITS = {
-    units.nbytes: "MB",
-    units.bits_per_second: "Mbit/s",
-    units.seconds: "min",
-    units.flops: "GFLOP",
-    units.joules: "kJ",
-}
+    units.nbytes: "MB", units.bits_per_second: "Mbit/s", units.seconds: "min", units.flops: "GFLOP", units.joules: "kJ",
+}  # fmt: skip
 WIDE = 10**6
 """Beyond the bounds of most keys."""
 
@@ -133,20 +129,8 @@ def names(key: str) -> st.SearchStrategy[str]:
 
 
 STRANGE = [
-    "",
-    " ",
-    "²",
-    "\u202e",
-    "a\nb",
-    "\0",
-    "~nobody-here/x",
-    "../..",
-    "x" * 400,
-    "x" * 20_000,
-    "os:path",
-    ":",
-    "a:b",
-]
+    "", " ", "²", "\u202e", "a\nb", "\0", "~nobody-here/x", "../..", "x" * 400, "x" * 20_000, "os:path", ":", "a:b",
+]  # fmt: skip
 ODD = [
     "5 parsecs", "-1 GB", "1e99 GB", "1e999999999 B", "nan", "inf", "NaN s", "0x10", "1_000", "９", "true", "1e400",
     "99999999999999999999999", "1 gb", "1GB GB", ".", "1.", "1e5", "file", "trace", "ou",

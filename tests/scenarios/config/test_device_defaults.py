@@ -36,21 +36,15 @@ def test_what_is_not_said_follows_from_model_width_and_device(
     assert settled(overrides, device) == expected
 
 
-def test_what_is_said_stays() -> None:
+def test_what_is_said_stays_and_is_refused_where_the_device_or_everybody_lacks_it() -> None:
     said = ["train.memory_format=contiguous", "train.precision=bf16", "train.pathways=each"]
     assert settled(said, "cpu") == ("contiguous", "bf16", "each")
-
-
-def test_a_precision_that_the_device_lacks_is_refused() -> None:
     with pytest.raises(ScenarioError) as caught:
         settled(["train.precision=tf32"], "cpu")
     assert str(caught.value) == "digits: train.precision = tf32: needs a CUDA device; this run is on cpu"
     with pytest.raises(ScenarioError, match=r"^digits: train\.graphs = true: needs a CUDA device; this run is on cpu$"):
         settled(["train.graphs=true"], "cpu")
     assert settled(["train.precision=tf32"], "cuda") == ("contiguous", "tf32", "each")
-
-
-def test_a_precision_that_there_is_not_is_refused_with_the_nearest() -> None:
     with pytest.raises(ScenarioError) as caught:
         load("digits", ["train.precision=fp16"])
     assert str(caught.value) == (
