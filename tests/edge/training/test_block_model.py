@@ -28,7 +28,7 @@ def test_a_layout_names_parameters_and_buffers_apart() -> None:
     assert normalised().layout.sizes == {"body": 32, "body.buffers": 8, "head": 15}
 
 
-def test_what_is_loaded_is_what_the_modules_compute_with() -> None:
+def test_what_is_loaded_is_what_the_modules_compute_with_even_from_memory_that_cannot_be_written() -> None:
     net = tower((2, 1, 1))
     net.load({"b1": vector(3.0, 4.0, 0.5)})
     linear = net.modules[0].get_parameter("0.weight")
@@ -36,38 +36,41 @@ def test_what_is_loaded_is_what_the_modules_compute_with() -> None:
     net.flat.mul_(2.0)
     assert linear.tolist() == [[6.0, 8.0]]
     assert net.dump(["b1"])["b1"].data.tolist() == [6.0, 8.0, 1.0]
-
-
-def test_numbers_come_in_from_memory_that_cannot_be_written() -> None:
     net = tower((1, 1, 1))
     net.load({"b2": Vector(np.frombuffer(np.array([7.0, 8.0], dtype=np.float32).tobytes(), dtype=np.float32))})
     assert net.dump(["b2"])["b2"].data.tolist() == [7.0, 8.0]
 
 
-def test_what_was_dumped_does_not_change_with_later_training() -> None:
-    net = tower()
-    before = net.dump(net.layout.names)
+def test_what_goes_up_is_a_view_of_the_model_but_what_was_dumped_does_not_change() -> None:
+    net = normalised()
+    up, before = net.views(["head", "body.buffers"]), net.dump(net.layout.names)
     kept = {key: vector.data.copy() for key, vector in before.items()}
     net.flat.add_(1.0)
-    assert all(np.array_equal(before[key].data, kept[key]) for key in kept)
-
-
-def test_what_goes_up_is_a_view_of_the_model() -> None:
-    net = normalised()
-    up = net.views(["head", "body.buffers"])
     net.flat[net.slices["head"]].fill_(2.0)
     net.buffers.fill_(3.0)
     assert up["head"].data.tolist() == [2.0] * 15
     assert up["body.buffers"].data.tolist() == [3.0] * 8
+    assert all(np.array_equal(before[key].data, kept[key]) for key in kept)
 
 
-def test_batch_statistics_lie_in_one_flat_vector_too() -> None:
+def test_batch_statistics_lie_in_one_flat_vector_and_travel_under_a_key_of_their_own() -> None:
     net = normalised()
+    twin = net.frozen_copy()
+    fresh = [0, 0, 0, 0, 1, 1, 1, 1]
+    assert net.dump(["body.buffers"])["body.buffers"].data.tolist() == fresh
+    for one in (net, twin):
+        one.run(batch()[0])
     norm = net.modules[0].get_submodule("1")
-    net.run(batch()[0])
     mean, variance = norm.get_buffer("running_mean"), norm.get_buffer("running_var")
     assert torch.equal(net.buffers, torch.cat([mean, variance]))
     assert torch.count_nonzero(mean) == 4
+    learned = net.dump(["body.buffers"])
+    assert not np.array_equal(learned["body.buffers"].data, fresh)
+    assert twin.dump(["body.buffers"])["body.buffers"].data.tolist() == fresh  # a frozen twin uses what it was given
+    other = normalised()
+    other.load(learned)
+    statistics = torch.cat([b for b in other.modules[0].buffers() if b.is_floating_point()])
+    assert np.array_equal(statistics, learned["body.buffers"].data)
 
 
 def convolutions(memory_format: torch.memory_format) -> BlockModel:
@@ -81,7 +84,7 @@ def convolutions(memory_format: torch.memory_format) -> BlockModel:
     return BlockModel(make, CPU, memory_format)
 
 
-def test_vectors_travel_in_torchs_order_however_weights_lie() -> None:
+def test_vectors_travel_in_torchs_order_and_gradients_lie_as_the_weights_do() -> None:
     plain, turned = convolutions(torch.contiguous_format), convolutions(torch.channels_last)
     assert not torch.equal(plain.flat, turned.flat)
     for net in (turned, turned.frozen_copy()):
@@ -90,22 +93,17 @@ def test_vectors_travel_in_torchs_order_however_weights_lie() -> None:
             sent = take(["body", "head"])
             assert np.array_equal(sent["body"].data, plain.flat[plain.slices["body"]])
             assert np.array_equal(sent["head"].data, plain.flat[plain.slices["head"]])
-    plain.flat.mul_(2.0)
-    turned.load(plain.views(["body", "head"]))
     x = torch.randn(5, 3, 4, 4, generator=torch.Generator().manual_seed(0))
     y = x.contiguous(memory_format=torch.channels_last)
-    assert torch.allclose(turned.run(y), plain.run(x), atol=1e-6)
-
-
-def test_gradients_lie_as_the_weights_do() -> None:
-    plain, turned = convolutions(torch.contiguous_format), convolutions(torch.channels_last)
-    x = torch.randn(5, 3, 4, 4, generator=torch.Generator().manual_seed(0))
-    for net, images in ((plain, x), (turned, x.contiguous(memory_format=torch.channels_last))):
+    for net, images in ((plain, x), (turned, y)):
         torch.autograd.backward(net.run(images).square().sum())
         net.flat.add_(net.grad, alpha=-0.1)
     stepped, expected = turned.dump(["body", "head"]), plain.dump(["body", "head"])
     for key in ("body", "head"):
         assert np.allclose(stepped[key].data, expected[key].data, rtol=0, atol=1e-6)
+    plain.flat.mul_(2.0)
+    turned.load(plain.views(["body", "head"]))
+    assert torch.allclose(turned.run(y), plain.run(x), atol=1e-6)
 
 
 def test_scratch_is_allocated_once_and_is_as_long_as_the_model() -> None:
@@ -131,18 +129,6 @@ def test_gradients_gather_in_one_flat_vector() -> None:
     torch.autograd.backward(net.run(x, 0, 1).sum())
     slope = 1 - torch.tanh(net.modules[0].get_submodule("0")(x)).item() ** 2
     assert np.allclose(net.grad, [slope, 2 * slope, slope, 0, 0], atol=1e-7)
-
-
-def test_batch_statistics_travel_under_a_key_of_their_own() -> None:
-    net = normalised()
-    assert net.dump(["body.buffers"])["body.buffers"].data.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
-    net.run(batch()[0])
-    learned = net.dump(["body.buffers"])
-    assert not np.array_equal(learned["body.buffers"].data, [0, 0, 0, 0, 1, 1, 1, 1])
-    other = normalised()
-    other.load(learned)
-    statistics = torch.cat([b for b in other.modules[0].buffers() if b.is_floating_point()])
-    assert np.array_equal(statistics, learned["body.buffers"].data)
 
 
 def test_the_frozen_twin_is_another_model_that_never_learns() -> None:
@@ -175,13 +161,6 @@ def test_a_model_is_frozen_where_it_stands(memory_format: torch.memory_format) -
     net.buffers.zero_()
     now = twin.dump(net.layout.sizes)
     assert [vector.version for vector in now.values()] == [vector.version for vector in then.values()]
-
-
-def test_the_frozen_twin_uses_the_batch_statistics_it_was_given() -> None:
-    net = normalised()
-    twin = net.frozen_copy()
-    twin.run(batch()[0])
-    assert twin.dump(["body.buffers"])["body.buffers"].data.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
 def test_only_batch_statistics_that_are_in_the_making_mix_examples() -> None:

@@ -7,20 +7,16 @@ counts of the captured step, but no GPU. Whatever a later visit changes must rea
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
 from coordinator.rounds.synchronous import run_rounds
 from edge.methods.fedprox import FedProxCorrection
 from edge.protocol.config import TrainConfig
-from edge.training.block_model import BlockModel
 from edge.training.client_update import ClientUpdate, GradientCorrection
 from edge.training.cuda_graphs import WARM_UP_STEPS, GraphStep, StepFactory
 from edge.training.sgd import Sgd
@@ -29,8 +25,19 @@ from tests.toy import Run, batch, direct, federation, play, store, tower, visit,
 TRAIN = TrainConfig(lr=0.1, lr_decay=0.5, batch=32, local_epochs=2, momentum=0.9, weight_decay=1e-3, clip=1.0)
 
 
+class Graphs:
+    """Makes graphs whose work is called as it was captured, and counts them and their replays."""
+
+    def __init__(self) -> None:
+        self.made = self.replays = 0
+
+    def __call__(self) -> Calls:
+        self.made += 1
+        return Calls(self)
+
+
 class Calls:
-    """A graph whose work is called, as it was captured: with all that it held of the visit that it was captured in."""
+    """One such graph."""
 
     def __init__(self, graphs: Graphs) -> None:
         self._graphs = graphs
@@ -41,28 +48,6 @@ class Calls:
     def replay(self) -> None:
         self._graphs.replays += 1
         self._work()
-
-
-class Graphs:
-    """Makes graphs, and counts them and their replays."""
-
-    def __init__(self) -> None:
-        self.made = self.replays = 0
-
-    def __call__(self) -> Calls:
-        self.made += 1
-        return Calls(self)
-
-
-def replayed(folder: Path, graphs: Graphs, method: str, **how: Any) -> Run:
-    """A run as `play` gives it, whose steps are replayed."""
-    run = federation(folder, method, **how)
-    site = direct(run).site
-    site.stepper = StepFactory(site.net, site.job.train, graphs)
-    try:
-        return Run(run, run_rounds(run))
-    finally:
-        store(run).ledger.close()
 
 
 @pytest.mark.parametrize(
@@ -87,93 +72,35 @@ def test_a_run_of_replayed_steps_ends_in_the_same_bits(
 ) -> None:
     graphs, query = Graphs(), "SELECT round, client, flops, loss FROM visits"
     plain = play(tmp_path / "plain", method, rounds=3, train=TRAIN, **options)
-    again = replayed(tmp_path / "again", graphs, method, rounds=3, train=TRAIN, **options)
+    run = federation(tmp_path / "again", method, rounds=3, train=TRAIN, **options)
+    site = direct(run).site
+    site.stepper = StepFactory(site.net, site.job.train, graphs)
+    again = Run(run, run_rounds(run))
+    store(run).ledger.close()
     assert np.array_equal(again.model, plain.model)
     assert again.rows(query) == plain.rows(query)
     full_batches = 3 * 2 * sum(samples // 32 for samples in plain.federation.description.samples.tolist())
     assert (graphs.made, graphs.replays) == (kinds, full_batches - kinds * WARM_UP_STEPS)
 
 
-# --- one visit --------------------------------------------------------------------------------------------------------
-
-
-def steps(
-    half: ClientUpdate, stepper: StepFactory, net: BlockModel, batches: list[tuple[Tensor, Tensor]], **how: Any
-) -> list[float]:
-    """The losses of a visit that starts where the net stands."""
-    about = replace(visit(net), **how)
-    half.begin(net, whole(net), {}, about)
-    step = stepper.begin(about, half, [])
-    for x, y in batches:
-        step(half.loss, x, y)
-    return [loss.item() for loss in half.losses]
-
-
-BATCHES = [batch(8, seed) for seed in range(5)]
-
-
-def test_a_short_batch_runs_as_it_is() -> None:
-    graphs, net = Graphs(), tower()
-    stepper = StepFactory(net, TrainConfig(batch=8), graphs)
-    noted = steps(ClientUpdate({}), stepper, net, [*BATCHES[:4], batch(3, 9), BATCHES[4]])
-    assert (graphs.made, graphs.replays) == (1, 5 - WARM_UP_STEPS)
-    plain = tower()
-    assert (
-        steps(ClientUpdate({}), StepFactory(plain, TrainConfig()), plain, [*BATCHES[:4], batch(3, 9), BATCHES[4]])
-        == noted
-    )
-    assert torch.equal(net.flat, plain.flat)
-    assert net.executed.tolist() == plain.executed.tolist()
-
-
-def test_a_step_on_some_blocks_is_another_kind_of_step() -> None:
-    nets, graphs = (tower(), tower()), Graphs()
+def test_a_short_batch_runs_as_it_is_and_a_step_on_some_blocks_is_another_kind_of_step() -> None:
+    nets, graphs, losses = (tower(), tower()), Graphs(), list[list[float]]()
     for net, made in zip(nets, (graphs, None), strict=True):
         half = ClientUpdate({})
         half.begin(net, whole(net), {}, visit(net))
         step = StepFactory(net, TrainConfig(batch=8), made).begin(visit(net), half, [])
         for only in (["b1"], None, ["b4"]):
-            for x, y in BATCHES:
-                step(half.loss, x, y, only=only)
-    assert graphs.made == 3
+            for size in (8, 8, 8, 8, 3, 8):
+                step(half.loss, *batch(size, len(half.losses)), only=only)
+        losses.append([loss.item() for loss in half.losses])
+    assert (graphs.made, graphs.replays) == (3, 3 * (5 - WARM_UP_STEPS))
+    assert losses[0] == losses[1]
     assert torch.equal(nets[0].flat, nets[1].flat)
-
-
-@pytest.mark.parametrize("lr", [0.1, 0.03, 1e-3])
-def test_a_step_size_in_a_tensor_gives_the_same_bits(lr: float) -> None:
-    number, tensor = tower(), tower()
-    for step in (Sgd(number, TRAIN, lr), Sgd(tensor, TRAIN, torch.tensor(lr))):
-        for x, y in BATCHES:
-            step(lambda net, x, y: F.cross_entropy(net.run(x), y), x, y)
-    assert torch.equal(number.flat, tensor.flat)
-
-
-class Fading(ClientUpdate):
-    """Breaks the promise: its loss depends on the round."""
-
-    capturable = True
-
-    def loss(self, net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
-        return self.record_loss(F.cross_entropy(net.run(x), y)) / (1 + self.visit.round)
-
-
-def test_a_replay_knows_nothing_of_a_visit_but_what_is_promised() -> None:
-    net, plain = tower(), tower()
-    replaying, as_it_is = StepFactory(net, TrainConfig(batch=8), Graphs()), StepFactory(plain, TrainConfig(batch=8))
-    for round, same in ((0, True), (1, False)):
-        steps(Fading({}), replaying, net, BATCHES, round=round)
-        steps(Fading({}), as_it_is, plain, BATCHES, round=round)
-        assert torch.equal(net.flat, plain.flat) is same
-
-
-# --- who is captured --------------------------------------------------------------------------------------------------
+    assert nets[0].executed.tolist() == nets[1].executed.tolist()
 
 
 class Silent(ClientUpdate):
-    """Overrides, and promises nothing."""
-
-    def loss(self, net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
-        return self.record_loss(F.cross_entropy(net.run(x), y) if float(x.sum()) > 0 else net.run(x).sum())
+    """Promises nothing."""
 
 
 class Push(GradientCorrection):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from edge.protocol.config import DataConfig, ModelConfig
 from edge.training.block_model import Block, BlockModel, build, load_dotted
 from edge.training.client_update import first_last
 from edge.training.describe import activations_per_example, cached_counts, flops_per_example
-from tests.toy import CPU, DIGITS_CNN, batch, described, shifted, tower, tower_blocks, visit, whole
+from tests.toy import CPU, DIGITS_CNN, described, shifted, tower, tower_blocks, visit, whole
 
 CASES: list[tuple[str, dict[str, Any], dict[str, int]]] = [
     ("fedavg", {}, {}),
@@ -52,35 +53,31 @@ CASES: list[tuple[str, dict[str, Any], dict[str, int]]] = [
 ]
 
 
+RESNET = ModelConfig("resnet18", width=4, blocks="balanced:4")
+
+
+def small_resnet() -> list[Block]:
+    """Four blocks of many layers."""
+    return build(RESNET, 10, 3)
+
+
+@pytest.mark.parametrize(("make", "shape"), [(tower_blocks, (1, 1, 5)), (small_resnet, (3, 16, 16))])
 @pytest.mark.parametrize(("name", "options", "choice"), CASES)
-def test_a_row_foresees_the_flops_of_a_step(name: str, options: dict[str, Any], choice: dict[str, int]) -> None:
-    net, method = tower(), resolve(name)
+def test_a_row_foresees_the_flops_of_a_step(
+    name: str, options: dict[str, Any], choice: dict[str, int], make: Any, shape: tuple[int, int, int]
+) -> None:
+    net, method = BlockModel(make, CPU), resolve(name)
     row, chosen = method.objective, method.options(**options)
     half = load_dotted(row.client)(method.options_of(chosen, row))
     half.begin(net, whole(net), {}, visit(net, **choice))
     shifted(net)
-    flops = flops_per_example(tower_blocks, (1, 1, 5))
-    x, y = batch(8)
+    x = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)).squeeze()  # a tower takes (examples, 5)
     net.executed[:] = 0
     with FlopCounterMode(display=False) as counter:
-        torch.autograd.backward(half.loss(net, x, y))
+        torch.autograd.backward(half.loss(net, x, torch.tensor([0, 1])))
     foreseen = row.pass_counts(4, chosen, choice)
-    assert (net.executed == 8 * foreseen).all()
-    assert counter.get_total_flops() == (foreseen * flops).sum() * 8
-
-
-@pytest.mark.parametrize(("name", "options", "choice"), CASES)
-def test_so_it_is_for_blocks_of_many_layers(name: str, options: dict[str, Any], choice: dict[str, int]) -> None:
-    config = ModelConfig("resnet18", width=4, blocks="balanced:4")
-    net, method = BlockModel(lambda: build(config, 10, 3), CPU), resolve(name)
-    row, chosen = method.objective, method.options(**options)
-    half = load_dotted(row.client)(method.options_of(chosen, row))
-    half.begin(net, whole(net), {}, visit(net, **choice))
-    flops = flops_per_example(lambda: build(config, 10, 3), (3, 16, 16))
-    x, y = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1])
-    with FlopCounterMode(display=False) as counter:
-        torch.autograd.backward(half.loss(net, x, y))
-    assert counter.get_total_flops() == 2 * (row.pass_counts(4, chosen, choice) * flops).sum()
+    assert (net.executed == 2 * foreseen).all()
+    assert counter.get_total_flops() == 2 * (foreseen * flops_per_example(make, shape)).sum()
 
 
 @pytest.mark.parametrize("groups", [1, 3, 12])
@@ -136,27 +133,29 @@ def graph(y: Tensor) -> Iterator[Any]:
             yield node
 
 
-def test_linear_blocks_keep_their_inputs() -> None:
+def normalised() -> list[Block]:
+    layers = nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.ReLU(inplace=True), nn.Flatten())
+    return [("flat", nn.Flatten()), ("one", layers)]
+
+
+def test_blocks_keep_what_is_counted_by_hand_however_a_model_is_cut() -> None:
     # Each tanh keeps its output, which is what the next linear layer keeps as its input: counted once, there.
     assert activations_per_example(tower_blocks, (1, 1, 5)).tolist() == [5.0, 7.0, 6.0, 4.0]
-
-
-def test_the_digits_cnn_keeps_what_is_counted_by_hand() -> None:
-    def make() -> list[Block]:
-        return build(ModelConfig("digits-cnn"), 10, 1)
-
     # The input of each convolution, what its ReLU puts out if no later block keeps it, and where each maximum of the
     # pool was, as 8-byte integers.
     conv2, conv3 = 16 * 64 + 32 * 64 + 2 * 32 * 16, 32 * 16 + 32 * 16 + 2 * 32 * 4
-    assert activations_per_example(make, (1, 8, 8)).tolist() == [64, conv2, conv3, 128]
+    digits = activations_per_example(lambda: build(ModelConfig("digits-cnn"), 10, 1), (1, 8, 8))
+    assert digits.tolist() == [64, conv2, conv3, 128]
+    # Both inputs, the output, and the mean and deviation of the batch, shared by its two examples; no parameters.
+    assert activations_per_example(normalised, (1, 1, 5)).tolist() == [0, 5 + 7 + 7 + 7]
+    for config in (ModelConfig("resnet18", blocks=cut) for cut in ("stages", "balanced:6")):
+        assert activations_per_example(partial(build, config, 100, 3), (3, 32, 32)).sum() == 1_175_120
 
 
-def test_parameters_and_running_statistics_are_not_counted() -> None:
-    def make() -> list[Block]:
-        return [("one", nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.ReLU(inplace=True), nn.Flatten()))]
-
-    # Both inputs, the output, and the mean and deviation of the batch, shared by its two examples.
-    assert activations_per_example(lambda: [("flat", nn.Flatten()), *make()], (1, 1, 5)).tolist() == [0, 5 + 7 + 7 + 7]
+def test_a_worker_describes_what_training_keeps() -> None:
+    description, _ = described(DIGITS_CNN, DataConfig("digits", clients=4), 0)
+    conv2, conv3 = 4 * 64 + 8 * 64 + 2 * 8 * 16, 8 * 16 + 8 * 16 + 2 * 8 * 4
+    assert description.activations.tolist() == [64, conv2, conv3, 32]
 
 
 @pytest.mark.parametrize("frozen", [0, 1, 3])
@@ -173,21 +172,6 @@ def test_the_last_blocks_keep_what_torch_holds_when_they_train_alone(cut: str, f
         y = module(y)
     activations = activations_per_example(make, (3, 16, 16))
     assert kept_nbytes(y, modules) == 4 * 3 * activations[frozen:].sum()
-
-
-def test_how_a_model_is_cut_does_not_change_what_it_keeps() -> None:
-    def total(cut: str) -> float:
-        return float(
-            activations_per_example(lambda: build(ModelConfig("resnet18", blocks=cut), 100, 3), (3, 32, 32)).sum()
-        )
-
-    assert total("stages") == total("balanced:6") == 1_175_120
-
-
-def test_a_worker_describes_what_training_keeps() -> None:
-    description, _ = described(DIGITS_CNN, DataConfig("digits", clients=4), 0)
-    conv2, conv3 = 4 * 64 + 8 * 64 + 2 * 8 * 16, 8 * 16 + 8 * 16 + 2 * 8 * 4
-    assert description.activations.tolist() == [64, conv2, conv3, 32]
 
 
 def test_counts_are_made_anew_where_a_models_layers_have_changed(

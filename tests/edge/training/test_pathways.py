@@ -62,22 +62,22 @@ def kl(p: NDArray[np.float64], q: NDArray[np.float64]) -> float:
     return float((a * (np.log(a) - np.log(b))).sum(axis=1).mean())
 
 
-def divergence(hybrid: Tensor, main: Tensor, **options: Any) -> float:
-    loss = PathwayLoss(**{"lambda1": 1.0, "lambda2": 1.0, "temperature": 1.0, "divisor": None, **options})
-    return float(loss.divergence(*loss.tempered(hybrid[None], main)))
-
-
 def test_the_divergence_is_the_kl_of_tempered_softmaxes() -> None:
     rng = torch.Generator().manual_seed(0)
     hybrid, main = 3 * torch.randn(16, 10, generator=rng), 3 * torch.randn(16, 10, generator=rng)
     h, m = hybrid.double().numpy(), main.double().numpy()
     forward, backward = kl(h, m), kl(m, h)
     assert abs(forward - backward) > 0.1
-    assert divergence(hybrid, main) == pytest.approx(forward, rel=1e-5)
-    assert divergence(hybrid, main, kl="local-hybrid") == pytest.approx(backward, rel=1e-5)
-    assert divergence(hybrid, main, kl="symmetric") == pytest.approx((forward + backward) / 2, rel=1e-5)
-    assert divergence(hybrid, main, temperature=3.0) == pytest.approx(kl(h / 3, m / 3), rel=1e-5)
-    assert divergence(hybrid, main, temperature=3.0, kl_t2=True) == pytest.approx(9 * kl(h / 3, m / 3), rel=1e-5)
+    cases: list[tuple[dict[str, Any], float]] = [
+        ({}, forward),
+        ({"kl": "local-hybrid"}, backward),
+        ({"kl": "symmetric"}, (forward + backward) / 2),
+        ({"temperature": 3.0}, kl(h / 3, m / 3)),
+        ({"temperature": 3.0, "kl_t2": True}, 9 * kl(h / 3, m / 3)),
+    ]
+    for options, expected in cases:
+        loss = PathwayLoss(**{"lambda1": 1.0, "lambda2": 1.0, "temperature": 1.0, "divisor": None, **options})
+        assert float(loss.divergence(*loss.tempered(hybrid[None], main))) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("direction", ["hybrid-local", "local-hybrid", "symmetric"])
@@ -86,11 +86,8 @@ def test_extreme_logits_give_finite_losses_and_gradients(direction: Any) -> None
     main = torch.tensor([[-1e4, 0.0, 1e4], [300.0, 0.0, -300.0]], requires_grad=True)
     loss, _ = PathwayLoss(1.0, 1.0, 1.0, None, kl=direction)(main, hybrid[None], torch.tensor([0, 1]))
     torch.autograd.backward(loss)
-    assert hybrid.grad is not None
-    assert main.grad is not None
-    assert torch.isfinite(loss)
-    assert torch.isfinite(hybrid.grad).all()
-    assert torch.isfinite(main.grad).all()
+    for found in (loss, hybrid.grad, main.grad):
+        assert found is not None and torch.isfinite(found).all()
 
 
 # --- gradients where L and G differ -----------------------------------------------------------------------------------
@@ -156,15 +153,12 @@ def test_fedmlbs_gradient_with_any_pathways_in_both_orders(
     assert_same(half, net, pathways or (1, 2, 3), local_first=order == "LG")
 
 
-def test_fedmlbs_options_change_the_loss_as_they_say() -> None:
+def test_fedmlbs_options_change_the_loss_as_they_say_and_its_divergence_moves_pathways_unless_detached() -> None:
     weighted: dict[str, Any] = {"lambda1": 0.5, "lambda2": 3.0, "temperature": 2.0}
     net = tower()
     assert_same(fedmlb(net, **weighted), net, (1, 2, 3), **weighted)
     net = tower()
     assert_same(fedmlb(net, pathways=(2,), norm="all"), net, (2,), divisor=3.0)
-
-
-def test_fedmlbs_divergence_moves_pathways_unless_they_are_detached() -> None:
     net = tower()
     half = fedmlb(net, detach_hybrid_target=True)
     assert_same(half, net, (1, 2, 3), detach=True)
@@ -204,7 +198,7 @@ def heard(net: BlockModel) -> list[tuple[int, int]]:
     return calls
 
 
-def test_a_sweep_takes_all_pathways_at_one_level_through_one_call() -> None:
+def test_a_sweep_takes_all_pathways_at_one_level_through_one_call_unless_a_prefix_learns_nothing() -> None:
     net = tower()
     half = fedmlb(net, "sweep")
     calls = heard(half.frozen)
@@ -214,9 +208,6 @@ def test_a_sweep_takes_all_pathways_at_one_level_through_one_call() -> None:
     calls.clear()
     half.loss(net, *batch(8))
     assert calls == [(1, 8), (2, 8), (3, 8), (2, 8), (3, 8), (3, 8)]
-
-
-def test_a_local_block_computes_no_gradient_for_a_prefix_that_learns_nothing() -> None:
     net = tower()
     half = fedmlb(net, "sweep", order="GL")
     calls = heard(net)
@@ -288,23 +279,18 @@ def factors(half: ClientUpdate, net: BlockModel) -> list[float]:
     return found
 
 
-def test_at_the_first_step_no_pathway_diverges() -> None:
+def test_at_the_first_step_no_pathway_diverges_and_each_block_is_scaled_by_the_pathways_behind_it() -> None:
     net = tower()
     half = fedmlb(net, lambda1=0.0, lambda2=1.0)
-    x, y = batch()
-    loss = half.loss(net, x, y)
+    loss = half.loss(net, *batch())
     assert abs(float(loss.detach() - half.losses[-1])) < 1e-6
     assert factors(half, net) == [1.0, 1.0, 1.0, 1.0]
-
-
-def test_at_the_first_step_each_block_is_scaled_by_the_pathways_behind_it() -> None:
-    # 1 + λ1 (M − j)/(M − 1), M = 6 and 4; half of that with λ1 = ½.
+    # 1 + λ1 (M − j)/(M − 1), M = 4 and 6; half of that with λ1 = ½.
+    assert factors(fedmlb(net, lambda1=0.5), net) == [1.5, 1.33333, 1.16667, 1.0]
     net = tower((5, 6, 6, 6, 6, 6, 3))
     assert factors(fedmlb(net), net) == [2.0, 1.8, 1.6, 1.4, 1.2, 1.0]
     # FedBR after a full download: 1 + λ1 min(α, M − j)/α with α = 3.
     assert factors(fedbr(net, 3), net) == [2.0, 2.0, 2.0, 1.66667, 1.33333, 1.0]
-    net = tower()
-    assert factors(fedmlb(net, lambda1=0.5), net) == [1.5, 1.33333, 1.16667, 1.0]
 
 
 def test_the_global_model_is_the_same_bytes_after_local_training() -> None:
@@ -349,20 +335,20 @@ def test_a_client_that_lacks_a_block_says_so() -> None:
         ClientUpdate({}).begin(net, {"model": net.dump(["b3", "b4"])}, {}, visit(net))
 
 
-def reported_drop(losses: Sequence[float], **options: Any) -> float:
-    net = tower()
-    half = fedbr(net, 1, **options)
-    half.losses = [torch.tensor(loss) for loss in losses]
-    return half.end(net, visit(net))[2]["drop"]
-
-
 def test_the_drop_is_the_first_epochs_loss_less_the_last_ones() -> None:
     # The visit has one step per epoch.
-    assert reported_drop([3.0, 2.0, 1.5]) == 1.5
-    assert reported_drop([1.0, 2.5]) == -1.5
-    assert reported_drop([1.0, 2.5], drop="absolute") == 1.5
-    assert reported_drop([3.0]) == 0.0
-    assert reported_drop([]) == 0.0
+    cases: list[tuple[list[float], dict[str, Any], float]] = [
+        ([3.0, 2.0, 1.5], {}, 1.5),
+        ([1.0, 2.5], {}, -1.5),
+        ([1.0, 2.5], {"drop": "absolute"}, 1.5),
+        ([3.0], {}, 0.0),
+        ([], {}, 0.0),
+    ]
+    for losses, options, drop in cases:
+        net = tower()
+        half = fedbr(net, 1, **options)
+        half.losses = [torch.tensor(loss) for loss in losses]
+        assert half.end(net, visit(net))[2]["drop"] == drop
 
 
 def test_the_exact_drop_scores_all_local_data_before_and_after() -> None:
