@@ -1,4 +1,4 @@
-"""What is wrong with a key of a scenario, in TOML's words, with the nearest key or choice."""
+"""Messages for invalid keys of a scenario, in the terms of TOML, with the nearest key or choice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scenarios.config.schema import fields
 
 
 def known_keys(table: type, at: str = "") -> dict[str, str]:
-    """Every dotted key, and every name that other tools use for it, with the key it stands for."""
+    """Every dotted key, and every name that other tools use for it -> the dotted key."""
     keys: dict[str, str] = {}
     for name, field in fields(table).items():
         kind = field.annotation
@@ -20,30 +20,30 @@ def known_keys(table: type, at: str = "") -> dict[str, str]:
             keys |= known_keys(kind, f"{at}{name}.")
             keys[f"{at}{name}"] = f"{at}{name}"
         else:
-            others = [other for each in field.metadata if isinstance(each, Also) for other in each.names]
-            keys |= {f"{at}{other}": f"{at}{name}" for other in [name, *others]}
+            synonyms = [synonym for mark in field.metadata if isinstance(mark, Also) for synonym in mark.names]
+            keys |= {f"{at}{synonym}": f"{at}{name}" for synonym in [name, *synonyms]}
     return keys
 
 
 def is_branch(part: str | int) -> bool:
-    """Pydantic puts the alternatives of a union into the place of an error; they are no keys."""
+    """Whether a part of an error's location is an alternative of a union, which pydantic adds, and not a key."""
     kinds = ("int", "str", "float", "constrained-float", "none", "literal")
     return isinstance(part, int) or "[" in part or part in kinds
 
 
 A_TABLE = "must be a table"
-KINDS = {
+MESSAGES = {
     "dataclass_type": A_TABLE,
     "dict_type": A_TABLE,
     "tuple_type": "must be a list",
     "missing": "too few values",
     "too_long": "too many values",
 }
-"""What pydantic says in Python's words, in TOML's."""
+"""Pydantic's type of error -> the message in the terms of TOML."""
 
 
 def error_message(error: ErrorDetails, key: str, known: Mapping[str, str]) -> str:
-    """What pydantic found wrong with ``key``; ``known`` as of `known_keys`."""
+    """The message for an error that pydantic reports for ``key``; ``known``: the keys of `known_keys`."""
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"unknown key {key}{_did_you_mean(key, known)}"
     message = error["msg"].removeprefix("Value error, ")
@@ -52,7 +52,7 @@ def error_message(error: ErrorDetails, key: str, known: Mapping[str, str]) -> st
         choices = [choice.strip("' ") for choice in expected.replace(" or ", ", ").split(", ")]
         near = closest(str(error["input"]), choices)
         message = f"must be one of {', '.join(choices)}" + ("" if near is None else f"; did you mean {near!r}?")
-    message = KINDS.get(error["type"], message)
+    message = MESSAGES.get(error["type"], message)
     if key in ("fleet.devices", "fleet.networks") and message == A_TABLE:
         message += " of shares, or a list of names, one per client"
     return f"{key} = {error['input']!r}: {message[0].lower()}{message[1:]}"

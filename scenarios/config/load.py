@@ -1,4 +1,4 @@
-"""From TOML + ``extends`` + KEY=VALUE to a resolved scenario, or to one clear message.
+"""Loads and resolves scenarios: a TOML file, the files that it extends, and KEY=VALUE overrides.
 
 Every error is a `ScenarioError` that names the file or override, the key, and the nearest valid choice.
 """
@@ -31,7 +31,7 @@ from scenarios.errors import ScenarioError as ScenarioError
 
 @dataclass(frozen=True)
 class Loaded:
-    """A scenario with every default written out, and what its names stand for."""
+    """A scenario with every default written out, and the method, data set and model that it names."""
 
     name: str
     scenario: Scenario
@@ -41,16 +41,15 @@ class Loaded:
     dataset: DataSet
     model: ModelRow
     blocks: int
-    """M"""
+    """The number of blocks, M."""
     notes: tuple[str, ...] = ()
-    """What its author should know: keys that have another name now."""
+    """Notes for its author: keys that have been renamed."""
 
 
 def load(name: str, overrides: Sequence[str] = (), method: str | None = None) -> Loaded:
     """The scenario of a shipped name or a TOML file, with KEY=VALUE overrides.
 
-    With ``method``, that method takes the place of the scenario's own, and of ``method_options`` only what it has is
-    kept.
+    ``method`` replaces the scenario's method; the entries of ``method_options`` that it does not have are then dropped.
     """
     path = find(name)
     try:
@@ -67,7 +66,7 @@ def _load(path: Path, overrides: Sequence[str], method: str | None) -> Loaded:
         key, value = parse(override)
         ((key, value),) = renamed({key: value}, notes).items()
         set_key(raw, key, value)
-        origin = {known: source for known, source in origin.items() if not known.startswith(f"{key}.")}
+        origin = {before: source for before, source in origin.items() if not before.startswith(f"{key}.")}
         origin[key] = COMMAND_LINE
     if method is not None:
         _put_method(raw, method)
@@ -77,12 +76,12 @@ def _load(path: Path, overrides: Sequence[str], method: str | None) -> Loaded:
 def _put_method(raw: dict[str, Any], name: str) -> None:
     raw["method"] = name
     try:
-        known = resolve(name).options.model_fields
+        accepted = resolve(name).options.model_fields
     except ValueError as error:
         raise ScenarioError(f"--methods: {error}") from None
     options = raw.get("method_options")
     if isinstance(options, dict):
-        raw["method_options"] = {key: value for key, value in options.items() if key in known}
+        raw["method_options"] = {key: value for key, value in options.items() if key in accepted}
 
 
 def _resolve(name: str, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
@@ -115,9 +114,9 @@ def _resolve(name: str, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
         lambda kind: kind.model_validate(scenario.server_options),
         SERVER_OPTIMIZERS[scenario.server].options,
     )
-    own = {"method_options": options.model_dump(), "server_options": server_options.model_dump()}
-    _refuse_numbers(scenario.model_dump() | own, origin)  # also those that stood there as text
-    _refuse_flags(raw, scenario.model_dump() | own, origin)
+    options_of_both = {"method_options": options.model_dump(), "server_options": server_options.model_dump()}
+    _refuse_numbers(scenario.model_dump() | options_of_both, origin)  # again, for numbers that were given as text
+    _refuse_flags(raw, scenario.model_dump() | options_of_both, origin)
     data: DataSet = valid("data.name", dataset, scenario.data.name)
     valid("data.root", check_root, data, scenario.data.root)
     architecture: ModelRow = valid("model.name", model, scenario.model.name)
@@ -138,7 +137,7 @@ def _resolve(name: str, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
     valid("method", lambda: validation.check_whole(method, options, architecture, blocks, scenario))
     update: dict[str, Any] = {
         "method": method.name,
-        **own,
+        **options_of_both,
         "model": replace(scenario.model, width=scenario.model.width or architecture.width),
         "aggregate": replace(scenario.aggregate, weights=scenario.aggregate.weights or method.objective.weights),
     }
@@ -147,7 +146,7 @@ def _resolve(name: str, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
 
 
 def _refuse_numbers(raw: Mapping[str, Any], origin: ValueOrigin) -> None:
-    """Refuse, before anything computes with it or writes it out, a number that is larger than any use for it."""
+    """Refuse numbers beyond every sensible value, before they are used or written."""
     for key, value in leaves(raw):
         for number in _numbers(value):
             if isinstance(number, int) and abs(number) > LARGEST_INTEGER:
@@ -157,7 +156,7 @@ def _refuse_numbers(raw: Mapping[str, Any], origin: ValueOrigin) -> None:
 
 
 def _refuse_flags(raw: Mapping[str, Any], resolved: Mapping[str, Any], origin: ValueOrigin) -> None:
-    """Pydantic reads true as 1: a flag where a number is due is refused here."""
+    """Refuse true and false where a number is expected, which pydantic would read as 1 and 0."""
     flags = {key for key, value in leaves(resolved) if any(isinstance(item, bool) for item in _numbers(value))}
     for key, value in leaves(raw):
         for item in _numbers(value):
@@ -166,12 +165,12 @@ def _refuse_flags(raw: Mapping[str, Any], resolved: Mapping[str, Any], origin: V
 
 
 def _numbers(value: Any) -> Iterator[int | float]:
-    """The numbers and flags of a value, of lists in lists and tables in lists too."""
+    """The numbers and flags of a value, including those of nested lists and tables."""
     if isinstance(value, list | tuple | Mapping):
         inner = value.values() if isinstance(value, Mapping) else value
         if set(map(type, inner)) != {str}:  # there may be a million names
-            for each in inner:
-                yield from _numbers(each)
+            for item in inner:
+                yield from _numbers(item)
     elif isinstance(value, int | float):
         yield value
 

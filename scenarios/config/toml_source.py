@@ -1,6 +1,6 @@
-"""From TOML files, ``extends`` and KEY=VALUE to one nested table, and which of them said each key.
+"""Reads TOML files, ``extends`` and KEY=VALUE overrides into one nested table, and remembers the source of each key.
 
-What a key means is not known here. ScenarioError names the file or override.
+Keys have no meaning here. Every ScenarioError names the file or override.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from scenarios.errors import ScenarioError
 FILES = Path(__file__).parent / "files"
 COMMAND_LINE = "command line"
 LARGEST_NBYTES = 32_000_000
-"""Of a file; one that names a device for each of a million clients is smaller."""
+"""The largest file that is read; one that names a device for each of a million clients is smaller."""
 LONGEST_CHAIN = 32
-"""Files that extend each other."""
+"""The largest number of files that extend each other."""
 WHOLE = ("fleet.devices", "fleet.networks", "method_options", "server_options")
 """Tables that are replaced as one, since their keys are names rather than settings."""
 
 RENAMED = {"fleet.sites": "fleet.gateways"}
-"""Keys of scenarios, and of run folders, that are still read under the name that they had."""
+"""Old key -> new key; old keys are still read, in scenarios and in run folders."""
 
 
 def shipped() -> list[str]:
@@ -46,9 +46,9 @@ def find(name: str) -> Path:
 
 
 def read(path: Path, notes: set[str], seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The tables of a file, laid over those of the file that it extends; ``seen``: the files that extend this one.
+    """The tables of a file, merged into those of the file that it extends.
 
-    ``notes`` receives those of `renamed`.
+    ``seen``: the files that extend this one; ``notes`` receives those of `renamed`.
     """
     if path.resolve() in seen:
         raise ScenarioError(f"{path.name}: extends: the files extend each other in a circle")
@@ -80,16 +80,16 @@ def _tables(path: Path) -> dict[str, Any]:
 
 
 def renamed(raw: Mapping[str, Any], notes: set[str]) -> dict[str, Any]:
-    """Tables, or a dotted key, under the names of today; ``notes`` receives a line for each key that had another."""
-    today = {_new_name(key, notes): value for key, value in raw.items()}
+    """Tables, or a dotted key, with new names in place of old ones; ``notes`` receives a line for each old name."""
+    tables = {_new_name(key, notes): value for key, value in raw.items()}
     for old in RENAMED:
         table, _, _ = old.rpartition(".")
-        inner = today.get(table)
+        inner = tables.get(table)
         if isinstance(inner, Mapping):
-            under = {_new_name(f"{table}.{key}", notes).removeprefix(f"{table}."): key for key in inner}
-            if len(under) == len(inner):  # else both names stand there, and the schema refuses the old one
-                today[table] = {new: inner[key] for new, key in under.items()}
-    return today
+            old_names = {_new_name(f"{table}.{key}", notes).removeprefix(f"{table}."): key for key in inner}
+            if len(old_names) == len(inner):  # else both names are present, and the schema refuses the old one
+                tables[table] = {new: inner[key] for new, key in old_names.items()}
+    return tables
 
 
 def _new_name(key: str, notes: set[str]) -> str:
@@ -119,12 +119,12 @@ def parse(override: str) -> tuple[str, Any]:
         return key.strip(), text.strip()
     except (ValueError, RecursionError) as error:  # an integer of thousands of digits; lists in lists without end
         raise ScenarioError(f"{COMMAND_LINE}: {key.strip()}: {error}") from None
-    # Text of several lines can look like a value and further keys, which nobody has named.
+    # Text of several lines can parse as a value and further keys, which the override does not name.
     return key.strip(), tables["value"] if len(tables) == 1 else text.strip()
 
 
 def set_key(raw: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key in place; the tables that it lies in are copied."""
+    """Set a dotted key in place; the tables that contain it are copied."""
     *tables, last = key.split(".")
     for table in tables:
         inner = raw.setdefault(table, {})
@@ -136,7 +136,7 @@ def set_key(raw: dict[str, Any], key: str, value: Any) -> None:
 
 
 def leaves(raw: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted key and value of everything that is no table."""
+    """(dotted key, value) of all values that are not tables."""
     for key, value in raw.items():
         if isinstance(value, Mapping):
             yield from leaves(value, f"{at}{key}.")
@@ -145,17 +145,17 @@ def leaves(raw: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
 
 
 class ValueOrigin:
-    """Which file or override said a key."""
+    """The file or override that set each key."""
 
     def __init__(self, default: str, keys: Mapping[str, str]) -> None:
         self.default, self.keys = default, keys
 
     def error(self, key: str, text: str) -> ScenarioError:
-        """``text`` with the name of who said the key, or the table that it lies in."""
+        """An error with ``text``, after the name of the source of the key or of its table."""
         parts = key.split(".")
         for length in range(len(parts), 0, -1):
             prefix = ".".join(parts[:length])
-            inner = [source for known, source in self.keys.items() if known == prefix or known.startswith(f"{prefix}.")]
-            if inner:
-                return ScenarioError(f"{COMMAND_LINE if COMMAND_LINE in inner else inner[0]}: {text}")
+            sources = [source for name, source in self.keys.items() if f"{name}.".startswith(f"{prefix}.")]
+            if sources:
+                return ScenarioError(f"{COMMAND_LINE if COMMAND_LINE in sources else sources[0]}: {text}")
         return ScenarioError(f"{self.default}: {text}")

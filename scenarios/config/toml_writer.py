@@ -1,5 +1,4 @@
-"""A resolved scenario as TOML text, every default written out, that `scenarios.config.load` reads back to the same
-scenario.
+"""Writes a resolved scenario as TOML text with every default; `scenarios.config.load` reads the same scenario from it.
 
 The standard library reads TOML but does not write it; a scenario holds only tables, lists, text, numbers and flags.
 None has no form in TOML: such keys are written as comments, and reading them back gives their default, None.
@@ -45,5 +44,5 @@ def _value(value: Any) -> str:
 
 
 def _text(text: str) -> str:
-    # JSON's escapes are TOML's, but for DEL, which JSON lets stand.
+    # JSON's escapes are valid in TOML, but JSON does not escape DEL.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

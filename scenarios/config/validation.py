@@ -1,4 +1,4 @@
-"""Values of a scenario that are fine by themselves and cannot go together. ValueError names the key."""
+"""Checks of values that are valid alone but contradict each other. Each raises ValueError, which names the key."""
 
 from __future__ import annotations
 
@@ -18,64 +18,64 @@ from scenarios.config.schema import Scenario
 
 
 def check_server(name: str, method: Method) -> None:
-    """The optimiser exists, and the method takes it."""
+    """Check that the server optimizer exists, and that the method admits it."""
     if name not in SERVER_OPTIMIZERS:
         raise ValueError(f"server = {name!r}: {nearest(name, SERVER_OPTIMIZERS)}")
     for part in method.parts:
         if part.server_optimizers is not None and name not in part.server_optimizers:
-            admitted = ", ".join(f'"{one}"' for one in part.server_optimizers)
-            raise ValueError(f'server = "{name}": {part.name} makes its own server step and takes only {admitted}')
+            admitted = ", ".join(f'"{optimizer}"' for optimizer in part.server_optimizers)
+            raise ValueError(f'server = "{name}": {part.name} makes its own server step and admits only {admitted}')
 
 
 def check_sum(method: Method, options: Options, scenario: Scenario) -> None:
-    """Nobody looks into single updates that workers add up."""
+    """Check that nothing needs individual updates where workers add them up."""
     if scenario.aggregate.sum != "fixed_point":
         return
-    who = method.needs_individual_updates(options)
-    if who is not None:
-        raise ValueError(f'aggregate.sum = "fixed_point": {who} looks into single updates')
+    part = method.needs_individual_updates(options)
+    if part is not None:
+        raise ValueError(f'aggregate.sum = "fixed_point": {part} needs individual updates')
     for key, value in asdict(scenario.faults).items():
-        # max_growth bounds what workers have added up as it bounds updates.
+        # max_growth bounds partial sums as it bounds updates.
         if key != "max_growth" and value not in (None, "stop"):
-            raise ValueError(f'aggregate.sum = "fixed_point": faults.{key} = {value} looks into single updates')
+            raise ValueError(f'aggregate.sum = "fixed_point": faults.{key} = {value} needs individual updates')
     rounds = scenario.rounds
     if rounds.is_asynchronous:
         raise ValueError(f'aggregate.sum = "fixed_point": rounds.policy = {rounds.policy} discounts updates one by one')
 
 
 def check_subset(method: Method, scenario: Scenario) -> None:
-    """A part of the test set is of use to the method's score."""
+    """Check that the method is evaluated on the test set, if a subset of that is set."""
     if method.objective.evaluated == "clients" and scenario.eval.subset is not None:
         raise ValueError(
-            f"eval.subset = {scenario.eval.subset}: {method.name} is scored on each client's own test examples, not on "
-            "the set that this is a part of"
+            f"eval.subset = {scenario.eval.subset}: {method.name} is evaluated on each client's own test examples, not "
+            "on the test set"
         )
 
 
 def check_own_examples(method: Method, scenario: Scenario) -> None:
-    """Clients have test examples of their own where the method is scored on these."""
+    """Check that clients have test examples of their own where the method is evaluated on these."""
     if method.objective.evaluated == "clients" and scenario.data.partition.kind == "file":
         raise ValueError(
-            f"data.partition.kind = file shares no test examples among clients, but {method.name} is scored on those "
+            f"data.partition.kind = file assigns no test examples to clients, but {method.name} is evaluated on those "
             "of each client"
         )
 
 
 def check_nesterov(scenario: Scenario) -> None:
-    """There is momentum to look ahead of."""
+    """Check that there is momentum, which Nesterov's step needs."""
     if scenario.train.nesterov and scenario.train.momentum == 0:
         raise ValueError("train.nesterov = true needs train.momentum above 0")
 
 
 def check_participants(scenario: Scenario) -> None:
-    """There are as many clients as are to take part."""
-    asked, clients = scenario.rounds.participants, scenario.data.clients
-    if asked > clients:
-        raise ValueError(f"rounds.participants = {asked}: there are only {clients} clients (data.clients)")
+    """Check that there are enough clients for a round."""
+    participants, clients = scenario.rounds.participants, scenario.data.clients
+    if participants > clients:
+        raise ValueError(f"rounds.participants = {participants}: there are only {clients} clients (data.clients)")
 
 
 def check_shapes(architecture: ModelRow, data: DataSet) -> None:
-    """The model takes images of the set's size."""
+    """Check that the model takes images of the data set's size."""
     if not architecture.flexible and architecture.shape != data.shape[1:]:
         height, width = data.shape[1:]
         made_for = "x".join(map(str, architecture.shape))
@@ -85,7 +85,7 @@ def check_shapes(architecture: ModelRow, data: DataSet) -> None:
 
 
 def check_fleet(scenario: Scenario) -> None:
-    """Devices and networks are known and enough, and their figures fit each other."""
+    """Check that devices and networks exist, one per client where they are lists, and that rates are consistent."""
     own_devices, own_networks = fleet_builder.own_rows(scenario)
     for key, chosen, table in (
         ("fleet.devices", scenario.fleet.devices, {**devices(), **own_devices}),
@@ -109,18 +109,18 @@ def check_fleet(scenario: Scenario) -> None:
 
 
 def check_travels(method: Method, architecture: ModelRow, blocks: int, scenario: Scenario) -> None:
-    """What travels is made of blocks that the model has."""
+    """Check that block exchange names blocks of the model."""
     method.travels(named_blocks(architecture, blocks, scenario), scenario.travels.down, scenario.travels.up)
 
 
 def check_whole(method: Method, options: Options, architecture: ModelRow, blocks: int, scenario: Scenario) -> None:
-    """Corrections that need the whole model get it."""
+    """Check that corrections which need the whole model receive it."""
     layout = named_blocks(architecture, blocks, scenario)
     method.check_whole(options, layout, scenario.travels.down, scenario.travels.up)
 
 
 def named_blocks(architecture: ModelRow, blocks: int, scenario: Scenario) -> Layout:
-    """The blocks' names, as a layout of which only these count."""
+    """A layout with the blocks' names; its sizes are placeholders."""
     stages = scenario.model.blocks == "stages"
     names = architecture.blocks if stages else tuple(f"b{number + 1}" for number in range(blocks))
     return Layout(tuple(BlockShape(name, 1) for name in names))

@@ -348,9 +348,9 @@ def test_real_workers_are_not_asked_again_for_an_update_that_diverged(
     [
         (
             ("method=fedbr", "method_options.deviation=model"),
-            'fedbr with deviation = "model" looks into single updates',
+            'fedbr with deviation = "model" needs individual updates',
         ),
-        (("method=fednova", "method_options={}"), "fednova looks into single updates"),
+        (("method=fednova", "method_options={}"), "fednova needs individual updates"),
         (("rounds.policy=fedbuff",), "rounds.policy = fedbuff discounts updates one by one"),
         (("rounds.policy=fedasync",), "rounds.policy = fedasync discounts updates one by one"),
     ],

@@ -82,7 +82,7 @@ def test_bad_usage_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--nope" in refused(capsys, "run", "digits", "--nope")
     assert "--workers" in refused(capsys, "run", "digits", "--workers", "0")
     assert refused(capsys, "run", "digits", "method=feddyn", "server=fedadam") == (
-        'command line: server = "fedadam": feddyn makes its own server step and takes only "plain"'
+        'command line: server = "fedadam": feddyn makes its own server step and admits only "plain"'
     )
 
 

@@ -166,7 +166,7 @@ def test_a_method_has_one_name_however_it_is_spelled(spelled: str, name: str) ->
     [
         (
             ["method=feddyn", "server=fedadam"],
-            'server = "fedadam": feddyn makes its own server step and takes only "plain"',
+            'server = "fedadam": feddyn makes its own server step and admits only "plain"',
         ),
         (["server=fedadm"], "server = 'fedadm': did you mean 'fedadam'?"),
         (
@@ -208,7 +208,7 @@ def test_a_method_has_one_name_however_it_is_spelled(spelled: str, name: str) ->
         ),
         (
             ["method=scaffold", "aggregate.sum=fixed_point"],
-            'aggregate.sum = "fixed_point": scaffold looks into single updates',
+            'aggregate.sum = "fixed_point": scaffold needs individual updates',
         ),
     ],
 )
@@ -240,12 +240,11 @@ def test_a_method_scored_client_by_client_needs_local_test_examples_and_no_part_
     assert load("digits", [f"method={name}"]).scenario.method == name
     assert load("digits", ["eval.subset=100"]).scenario.eval.subset == 100
     assert refusal(f"method={name}", *from_file) == (
-        f"command line: data.partition.kind = file shares no test examples among clients, but {name} is scored on "
+        f"command line: data.partition.kind = file assigns no test examples to clients, but {name} is evaluated on "
         "those of each client"
     )
     assert refusal(f"method={name}", "eval.subset=100") == (
-        f"command line: eval.subset = 100: {name} is scored on each client's own test examples, not on the set that "
-        "this is a part of"
+        f"command line: eval.subset = 100: {name} is evaluated on each client's own test examples, not on the test set"
     )
 
 
