@@ -1,4 +1,4 @@
-"""The names that a scenario can use, as rows for ``fedbr list``, read from the tables that runs use."""
+"""Rows of ``fedbr list``: the names that a scenario can use, read from the tables that runs use."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ PARTITIONS = {
 }
 
 
-def rows(what: str, assumed: bool = False) -> list[Row]:
-    """The rows of one kind; with ``assumed``, only those with an assumed figure. ScenarioError for another kind."""
-    if what not in KINDS:
-        raise ScenarioError(f"list {what!r}: {nearest(what, KINDS)}")
-    if assumed and what not in ("devices", "networks"):
-        raise ScenarioError(f"list {what} --assumed: only devices and networks have assumed figures")
-    return [row for row in KINDS[what]() if not assumed or row["assumed"]]
+def rows(kind: str, assumed: bool = False) -> list[Row]:
+    """The rows of a kind; with ``assumed``, only those with an assumed figure. ScenarioError for an unknown kind."""
+    if kind not in KINDS:
+        raise ScenarioError(f"list {kind!r}: {nearest(kind, KINDS)}")
+    if assumed and kind not in ("devices", "networks"):
+        raise ScenarioError(f"list {kind} --assumed: only devices and networks have assumed figures")
+    return [row for row in KINDS[kind]() if not assumed or row["assumed"]]
 
 
-def show(what: str, found: Sequence[Row], stream: IO[str] | None = None, *, assumed: bool = False) -> None:
+def show(kind: str, listed: Sequence[Row], stream: IO[str] | None = None, *, assumed: bool = False) -> None:
     """Print the rows: name and title, and details below; with ``assumed``, assumed figures and their source only."""
-    details = _assumption_details if assumed else DETAILS[what]
+    details = _assumption_details if assumed else DETAILS[kind]
     console = Console(file=stream or sys.stdout, highlight=False, markup=False)
-    for row in found:
+    for row in listed:
         console.print(Text.assemble((row["name"], "bold"), *(["  ", row["title"]] if "title" in row else [])))
         for text in details(row):
             for piece in textwrap.wrap(text, console.width - 4, subsequent_indent="  "):
@@ -71,32 +71,32 @@ def _methods() -> list[Row]:
     return [*map(_method, OBJECTIVES.values()), *map(_method, CORRECTIONS.values())]
 
 
-def _method(row: ObjectiveSpec | CorrectionSpec) -> Row:
-    shared: Row = {
-        "name": row.name,
-        "title": row.title,
-        "source": row.source,
-        "neutral": row.neutral,
-        "keeps": _kept(row),
-        "costs": method_costs(row.name).plain(),
-        "options": options(row.options),
+def _method(spec: ObjectiveSpec | CorrectionSpec) -> Row:
+    row: Row = {
+        "name": spec.name,
+        "title": spec.title,
+        "source": spec.source,
+        "neutral": spec.neutral,
+        "keeps": _client_state(spec),
+        "costs": method_costs(spec.name).plain(),
+        "options": options(spec.options),
     }
-    if isinstance(row, CorrectionSpec):
-        which = "" if row.needs_full_model(row.options()) is None else " that sends the whole model"
-        return shared | {"joins": f"any objective{which}, as in fedmlb+{row.name}", "weights": None}
-    return shared | {"joins": None, "weights": row.weights}
+    if isinstance(spec, CorrectionSpec):
+        limit = "" if spec.needs_full_model(spec.options()) is None else " that sends the whole model"
+        return row | {"joins": f"any objective{limit}, as in fedmlb+{spec.name}", "weights": None}
+    return row | {"joins": None, "weights": spec.weights}
 
 
-def _kept(row: ObjectiveSpec | CorrectionSpec) -> str:
-    """The client state: what a client keeps between its visits."""
-    kept = ["vectors of its own"] if row.has_client_state else []
-    if isinstance(row, ObjectiveSpec) and not (row.kept_blocks is keys_not_downloaded and row.down == EVERYTHING):
-        kept.append((inspect.getdoc(row.kept_blocks) or "").split("\n")[0])
-    return "; ".join(kept) or "nothing"
+def _client_state(spec: ObjectiveSpec | CorrectionSpec) -> str:
+    """What a client keeps from one visit to the next."""
+    parts = ["vectors of its own"] if spec.has_client_state else []
+    if isinstance(spec, ObjectiveSpec) and not (spec.kept_blocks is keys_not_downloaded and spec.down == EVERYTHING):
+        parts.append((inspect.getdoc(spec.kept_blocks) or "").split("\n")[0])
+    return "; ".join(parts) or "nothing"
 
 
 def options(kind: type[BaseModel]) -> list[Row]:
-    """Name, the paper's symbol if there is one, default and meaning of each option of a method or server optimiser."""
+    """Name, the paper's symbol if there is one, default and meaning of each option of a method or server optimizer."""
     texts = field_docs(kind)
     return [
         {"name": name, "symbol": field.title, "default": field.default, "meaning": texts.get(name, "")}
@@ -105,7 +105,7 @@ def options(kind: type[BaseModel]) -> list[Row]:
 
 
 def field_docs(kind: type) -> dict[str, str]:
-    """Field -> the docstring under it, read from the source, since Python does not keep it."""
+    """Field -> the docstring below it, read from the source, since Python discards it."""
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     assert isinstance(body, ast.ClassDef)
     return {
@@ -120,7 +120,7 @@ def field_docs(kind: type) -> dict[str, str]:
 
 
 def _method_details(row: Row) -> list[str]:
-    lines = [f"source: {row['source']}", f"neutral: {row['neutral']}", f"a client keeps: {row['keeps']}"]
+    lines = [f"source: {row['source']}", f"neutral: {row['neutral']}", f"client state: {row['keeps']}"]
     lines += [*_cost_details(row["costs"])]
     lines.append(f"joins: {row['joins']}" if row["joins"] else f"weights: {row['weights']}")
     return lines + _option_lines(row)
@@ -129,14 +129,14 @@ def _method_details(row: Row) -> list[str]:
 def _cost_details(costs: Row) -> Iterator[str]:
     """Bytes and compute relative to FedAvg."""
     down, up = (_nbytes(costs[f"extra_bytes_{way}"], costs["model_bytes"]) for way in ("down", "up"))
-    most, chosen = ("at most ", ", chosen per visit") if costs["chosen_per_visit"] else ("", "")
-    yield f"extra bytes: {most}{down} down{chosen}; {up} up"
+    at_most, chosen = ("at most ", ", chosen per visit") if costs["chosen_per_visit"] else ("", "")
+    yield f"extra bytes: {at_most}{down} down{chosen}; {up} up"
     least, most = (f"{factor:.3f}" for factor in costs["relative_compute"])
     yield f"relative compute: {least if least == most else f'{least} to {most}'} ({costs['model']})"
 
 
 def _nbytes(extra: int, model: int) -> str:
-    """Bytes, and also in models where they exceed half a model."""
+    """Bytes, and also the number of models where that exceeds a half."""
     models = f" ({extra / model:.2f} models)" if extra > model / 2 else ""
     return format_bytes(extra) + models
 
@@ -151,9 +151,9 @@ def _option(option: Row) -> str:
 
 
 def _servers() -> list[Row]:
-    wanted = ("name", "title", "source", "neutral")
+    keys = ("name", "title", "source", "neutral")
     return [
-        {name: getattr(row, name) for name in wanted} | {"options": options(row.options)}
+        {key: getattr(row, key) for key in keys} | {"options": options(row.options)}
         for row in SERVER_OPTIMIZERS.values()
     ]
 
@@ -171,8 +171,8 @@ def _models() -> list[Row]:
 
 def _model_details(row: Row) -> list[str]:
     size = "x".join(map(str, row["shape"])) + (" and others" if row["flexible"] else "")
-    other = f" or another multiple of {row['width_multiple']}" if row["width_multiple"] > 1 else ""
-    width = f", width {row['width']}{other}" if row["width"] else ""
+    multiple = f" or another multiple of {row['width_multiple']}" if row["width_multiple"] > 1 else ""
+    width = f", width {row['width']}{multiple}" if row["width"] else ""
     return [
         f"images {size}{width}; family {row['family']}",
         f"blocks: {', '.join(row['blocks'])}, or balanced:2 .. balanced:{row['units']}",
@@ -180,9 +180,9 @@ def _model_details(row: Row) -> list[str]:
 
 
 def _datasets() -> list[Row]:
-    wanted = ("name", "title", "classes", "shape", "source")
+    keys = ("name", "title", "classes", "shape", "source")
     return [
-        {name: getattr(row, name) for name in wanted}
+        {key: getattr(row, key) for key in keys}
         | {"natural_clients": row.natural_ids, "found": find_data(row.name, None, cache_folder())}
         for row in DATASETS.values()
     ]
@@ -242,8 +242,8 @@ def _origin(row: Row) -> list[str]:
 
 def _assumption_details(row: Row) -> list[str]:
     """Each assumed figure with its value, in the unit that its key names."""
-    known = figures(row)
-    return [*(f"{key} = {_figure(known[key])}" for key in row["assumed"]), _source(row)]
+    values = figures(row)
+    return [*(f"{key} = {_figure(values[key])}" for key in row["assumed"]), _source(row)]
 
 
 def _figure(value: float | Sequence[float]) -> str:

@@ -1,4 +1,4 @@
-"""The command ``fedbr``: from arguments to exit codes.
+"""The command ``fedbr``: its commands and their exit codes.
 
 0 finished; 2 bad usage or scenario; 3 the run failed; 4 stopped early by the user; 130 on a second Ctrl-C.
 Each command imports its slow modules itself, so that help and usage errors appear at once.
@@ -58,7 +58,7 @@ def main() -> None:
 def run_command(arguments: Sequence[str]) -> int:
     """The exit code of a command line; every expected failure becomes one message on stderr, never a traceback."""
     for argument in arguments:
-        if any("\ud800" <= letter <= "\udfff" for letter in argument):  # what Python makes of other bytes
+        if any("\ud800" <= letter <= "\udfff" for letter in argument):  # Python's surrogates for other bytes
             return exit_with_error(f"{argument!r}: must be UTF-8", USAGE)
     try:
         app(list(arguments), prog_name="fedbr")
@@ -118,7 +118,7 @@ def run(
     allow: Allow = None,
     any_machine: AnyMachine = False,
 ) -> None:
-    """Run a scenario: live table, run folder, report, summary."""
+    """Run a scenario, with a live table, a run folder, a report and a summary."""
     from scenarios import runner
     from scenarios.config.load import load
 
@@ -167,7 +167,7 @@ def resume(
     allow: Allow = None,
     any_machine: AnyMachine = False,
 ) -> None:
-    """Go on with a run that was killed or stopped, from its last committed round; the result is bit-identical.
+    """Resume a run that was killed or stopped from its last committed round; the result is bit-identical.
 
     For a run that has ended, print the summary, and draw the report if that is missing.
     """
@@ -202,7 +202,7 @@ def check(
     seed: Seed = None,
     as_json: Json = False,
 ) -> None:
-    """Validate a scenario and say what it will cost, without training or downloading."""
+    """Validate a scenario and estimate its costs, without training or downloading."""
     from scenarios.config.load import load
     from scenarios.report import terminal
     from scenarios.studies import estimate as study
@@ -220,7 +220,7 @@ def report(
     csv: Annotated[Path | None, typer.Option("--csv", help="also write one row per round as CSV")] = None,
     parquet: Annotated[Path | None, typer.Option("--parquet", help="also write one row per round as Parquet")] = None,
 ) -> None:
-    """One self-contained HTML file of a run or a comparison."""
+    """Write the report of a run or a comparison, one self-contained HTML file."""
     from scenarios.report import html as reports
     from scenarios.report.run_reader import ReportError
 
@@ -232,8 +232,11 @@ def report(
 
 @app.command("list")
 def list_(
-    what: Annotated[
-        str, typer.Argument(help="methods, servers, models, datasets, partitions, devices, networks or scenarios")
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="WHAT", help="methods, servers, models, datasets, partitions, devices, networks or scenarios"
+        ),
     ],
     assumed: Annotated[bool, typer.Option("--assumed", help="only rows with assumed figures")] = False,
     as_json: Json = False,
@@ -241,19 +244,19 @@ def list_(
     """List the names that a scenario can use."""
     from scenarios.cli import listing
 
-    rows = listing.rows(what, assumed)
-    emit(rows, as_json, lambda: listing.show(what, rows, assumed=assumed))
+    rows = listing.rows(kind, assumed)
+    emit(rows, as_json, lambda: listing.show(kind, rows, assumed=assumed))
 
 
 @app.command()
 def doctor(
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="measure a training step of each model, as a device for fleets")
+        bool, typer.Option("--calibrate", help="measure training steps of the models, and save a device for fleets")
     ] = False,
     name: Annotated[str, typer.Option("--name", help="name of the calibrated device")] = "this-host",
     as_json: Json = False,
 ) -> None:
-    """Show this machine: cores, memory, GPUs, versions, data sets found."""
+    """Show this machine: cores, memory, GPUs, versions, and the data sets on it."""
     from scenarios.studies import doctor as checks
 
     if calibrate:

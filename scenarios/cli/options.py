@@ -1,4 +1,4 @@
-"""Shared by the commands of ``fedbr``: options, the start of workers, output, and exit codes.
+"""Parts that the commands of ``fedbr`` share: options, the start of workers, output, and exit codes.
 
 Slow modules are imported by functions, when a command runs.
 """
@@ -27,7 +27,7 @@ RunId = Annotated[str | None, typer.Option("--run-id", help="name of the run fol
 Workers = Annotated[int | None, typer.Option("--workers", min=1, help="worker processes; one per core by default")]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="the same as seed=N")]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda (all GPUs), cuda:N or auto")]
-Json = Annotated[bool, typer.Option("--json", help="one JSON object on stdout and nothing else; implies --quiet")]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON object on stdout and nothing else; implies --quiet")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="no progress")]
 Work = Callable[[Any, Any, Any], dict[str, Any]]
 """(host, launcher, interrupt) -> result"""
@@ -72,7 +72,7 @@ def report_or_warning(draw: Callable[[], Path]) -> Path | None:
 
 
 def print_notes(loaded: Loaded) -> None:
-    """What the author of a scenario should know, on stderr."""
+    """Print the notes for a scenario's author to stderr."""
     for note in loaded.notes:
         print(f"fedbr: note: {note}", file=sys.stderr)
 
@@ -95,7 +95,7 @@ def _finite(value: Any) -> Any:
 
 
 def exit_with_error(text: str, code: int) -> int:
-    """Print one message to stderr and return the exit code. Control characters, as files may hold them, are escaped."""
+    """Print one message to stderr and return the exit code. Control characters from files are escaped."""
     plain = "".join(letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1] for letter in text)
     print(f"fedbr: {plain}", file=sys.stderr)
     return code

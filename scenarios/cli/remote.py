@@ -98,7 +98,7 @@ def worker(
     data: Annotated[Path | None, typer.Option("--data", help="folder of data sets, searched first")] = None,
     wait: Annotated[float, typer.Option("--wait", min=0.1, help="seconds to wait for a run to answer")] = 60.0,
 ) -> None:
-    """Join a run on another machine, and work for it until it ends.
+    """Join a run on another machine as a remote worker, until the run ends.
 
     Exit codes: 0 the run has ended, 2 bad usage, 3 rejected, not found or lost, 4 stopped by Ctrl-C.
     """

@@ -49,9 +49,9 @@ def compare(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run several methods on the same data, fleet and seed, and put them side by side.
+    """Run several methods on the same data, fleet and seed, and compare them.
 
-    With the --run-id of an earlier comparison, finished runs are kept and interrupted ones go on.
+    With the --run-id of an earlier comparison, finished runs are kept and interrupted runs are resumed.
     """
     from scenarios.studies import compare as study
 
@@ -75,15 +75,15 @@ def study_budget(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Accuracy against budgets of bytes and time, one run per method and seed.
+    """Measure accuracy against budgets of bytes and time, with one run per method and seed.
 
-    With the --run-id of an earlier study, finished runs are kept and interrupted ones go on.
+    With the --run-id of an earlier study, finished runs are kept and interrupted runs are resumed.
     """
     from scenarios.studies import budget as study
 
-    wanted = study.budgets(nbytes, seconds)
-    planned = study.plan(scenario, overrides or [], methods, wanted, seeds, seed, run_id)
-    _run_study(study.study(planned, wanted), out, workers, device, as_json, quiet)
+    budgets = study.budgets(nbytes, seconds)
+    planned = study.plan(scenario, overrides or [], methods, budgets, seeds, seed, run_id)
+    _run_study(study.study(planned, budgets), out, workers, device, as_json, quiet)
 
 
 def reproduce(
@@ -106,7 +106,7 @@ def reproduce(
 ) -> None:
     """Reproduce a published figure or table, at the paper's scale or smaller, beside the printed values.
 
-    With the --run-id of an earlier reproduction, finished runs are kept and interrupted ones go on.
+    With the --run-id of an earlier reproduction, finished runs are kept and interrupted runs are resumed.
     """
     from scenarios.config.load import ScenarioError
     from scenarios.papers import reproduce as study
@@ -129,7 +129,7 @@ def replay(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """How long a run would have taken on another fleet, link or deadline, without training it again."""
+    """Compute the times and energy of a run on another fleet, link or deadline, without training."""
     from scenarios.studies import replay as study
 
     result = study.replay(folder, overrides or [])
@@ -169,7 +169,7 @@ def stress(
     seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
     as_json: Json = False,
 ) -> None:
-    """The cost model alone, without training: how long a round takes, its bottleneck, and the simulator's speed."""
+    """Run the cost model alone, without training: a round's duration, its bottleneck, and the simulator's speed."""
     from scenarios.studies import stress as study
 
     result = study.stress(clients, cohort or clients, policy, contended, seed=seed)
@@ -177,7 +177,7 @@ def stress(
 
 
 def _run_study(study: Study, out: Path, workers: int | None, device: str, as_json: bool, quiet: bool) -> NoReturn:
-    """Make the runs of a study that are not finished, write its files, and exit with its code."""
+    """Run or resume the runs of a study that are not finished, write its files, and exit with its code."""
     from scenarios.host import choose_device
     from scenarios.studies import sweep
 
