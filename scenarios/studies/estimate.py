@@ -1,4 +1,4 @@
-"""What a scenario is and what it will cost, without training and without downloading."""
+"""``fedbr check``: a resolved scenario and the estimate of its costs, without training and without downloading."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from scenarios.config.load import Loaded, ScenarioError
 from scenarios.host import StopFlag, choose_device, logging_to, time_limit
 
 PATIENCE_SECONDS = 5.0
-"""What the virtual time of one round may take to reckon: a fleet can be so large, or come and go so often, that it
-takes hours."""
+"""Limit of the computation of one round's virtual time, which takes hours for fleets that are large enough, or whose
+clients leave and return often enough."""
 DEVICE = "cpu"
 """Blocks and FLOPs are the same on every device."""
 ANY = 0
-"""A client, where they are all alike."""
+"""Any client, where all are alike."""
 
 
 @dataclass(frozen=True)
 class PricedVisit:
-    """One visit: what it weighs and works."""
+    """The price of one visit, and the bytes of its payloads."""
 
     price: VisitPrice
     payload_down: int
@@ -57,31 +57,31 @@ class PricedVisit:
 
 @dataclass(frozen=True)
 class DownloadOnlyVisits:
-    """What a round adds in which all who may only download do."""
+    """The download-only visits of a round in which all clients that may only download do so."""
 
     clients: list[int]
     price: VisitPrice
-    """Of one client."""
+    """The price of one such visit."""
 
 
 def run_check(loaded: Loaded, out: Path) -> dict[str, Any]:
-    """What ``check --json`` prints; a data set that is found nowhere is told, and what needs it is None.
+    """The result of ``check --json``. Without the data set, it has a warning, and None for figures that need the data.
 
-    ScenarioError for data or settings that a worker refuses, and for kept state that the disk of ``out`` cannot hold.
+    ScenarioError for data or settings that a worker refuses, and for client state that exceeds the disk of ``out``.
     """
     scenario = loaded.scenario
     found = find_data(loaded.dataset.name, scenario.data.root, cache_folder())
-    at_home = scenario.model_copy(update={"data": replace(scenario.data, download=False)})
+    offline = scenario.model_copy(update={"data": replace(scenario.data, download=False)})
     interrupt = StopFlag()
     with (
         interrupt.watching(),
         scratch() as logs,
         logging_to(logs / "coordinator.log"),
         WorkerLauncher() as launcher,
-        runner.probe_worker(replace(loaded, scenario=at_home), DEVICE, launcher, logs, interrupt) as pool,
+        runner.probe_worker(replace(loaded, scenario=offline), DEVICE, launcher, logs, interrupt) as pool,
     ):
         description, _ = pool.describe(data=False)
-        refuse_what_cannot_fit(loaded, description, out)
+        check_disk(loaded, description, out)
         if found is not None:
             description, _ = pool.describe(data=True)
     return check(loaded, description, found)
@@ -90,7 +90,7 @@ def run_check(loaded: Loaded, out: Path) -> dict[str, Any]:
 def check(loaded: Loaded, description: ModelProfile, found: str | None) -> dict[str, Any]:
     """Scenario, blocks, alphas and estimate, from a worker's description.
 
-    ScenarioError for a precision that the device which a run here would choose does not have.
+    ScenarioError for a precision that the default device of this machine does not have.
     """
     return {
         "scenario": builder.on_device(loaded, choose_device("auto")).scenario.model_dump(),
@@ -101,19 +101,19 @@ def check(loaded: Loaded, description: ModelProfile, found: str | None) -> dict[
 
 
 def data(loaded: Loaded, description: ModelProfile, found: str | None) -> dict[str, Any]:
-    """Where the data set is, or where it was looked for in vain."""
-    looked = search_paths(loaded.scenario.data.root, cache_folder())
+    """The source of the data set, or a warning with the folders that were searched for it."""
     warning = None
     if found is None:
-        where = ", ".join(f"{place.label} ({place.folder})" for place in looked)
-        warning = f"data set {loaded.dataset.name} was found nowhere; looked in {where}"
-    # A worker has looked into the set, and knows more of it than where it is.
+        places = search_paths(loaded.scenario.data.root, cache_folder())
+        searched = ", ".join(f"{place.label} ({place.folder})" for place in places)
+        warning = f"data set {loaded.dataset.name} was not found; searched {searched}"
+    # A worker has read the set, so its description says more than the path.
     found = found and (description.data_source or found)
     return {"found": found, "sha256": description.data_sha256 or None, "warning": warning}
 
 
 def free_nbytes(out: Path) -> int:
-    """Free bytes of the disk on which ``out`` is, or will be made."""
+    """Free bytes of the disk on which ``out`` is or will be."""
     place = out.absolute()
     while not is_there(place):
         place = place.parent
@@ -128,34 +128,34 @@ def is_there(place: Path) -> bool:
         return False
 
 
-def refuse_what_cannot_fit(loaded: Loaded, description: ModelProfile, out: Path) -> None:
-    """ScenarioError where the clients' kept state needs more disk than ``out`` has."""
-    copies, each = kept_copies(loaded, description), kept_nbytes(loaded, description)
+def check_disk(loaded: Loaded, description: ModelProfile, out: Path) -> None:
+    """ScenarioError if the client states need more disk than ``out`` has."""
+    copies, nbytes = state_copies(loaded, description), state_nbytes(loaded, description)
     free = free_nbytes(out)
-    if copies * each > free:
+    if copies * nbytes > free:
         raise ScenarioError(
-            f"{loaded.name}: data.clients = {loaded.scenario.data.clients}: the state that clients keep needs "
-            f"{copies:,} x {format_bytes(each)} = {format_bytes(copies * each)}, but --out {out} has "
+            f"{loaded.name}: data.clients = {loaded.scenario.data.clients}: client states need "
+            f"{copies:,} x {format_bytes(nbytes)} = {format_bytes(copies * nbytes)}, but --out {out} has "
             f"{format_bytes(free)} free"
         )
 
 
-def kept_copies(loaded: Loaded, description: ModelProfile) -> int:
-    """One state per client, and a second one per client of the round until it is committed.
+def state_copies(loaded: Loaded, description: ModelProfile) -> int:
+    """The number of client states on disk: one per client, and a second one per client of a round until its commit.
 
-    Where clients keep nothing but blocks of the model, all that only listened share one file.
+    If client states hold only blocks of the model, all download-only visits of a round share one file.
     """
-    listeners = len(download_only(loaded, description).clients)
-    shared = not any(part.has_client_state for part in loaded.method.parts)
-    new = loaded.scenario.rounds.participants + (min(listeners, 1) if shared else listeners)
-    return loaded.scenario.data.clients + new
+    download_only_clients = len(download_only(loaded, description).clients)
+    is_shared = not any(part.has_client_state for part in loaded.method.parts)
+    uncommitted = min(download_only_clients, 1) if is_shared else download_only_clients
+    return loaded.scenario.data.clients + loaded.scenario.rounds.participants + uncommitted
 
 
-def kept_nbytes(loaded: Loaded, description: ModelProfile) -> int:
-    """What one client keeps between its visits; vectors of a client side's own are taken to weigh a model."""
-    own = sum(part.has_client_state for part in loaded.method.parts)
-    kept = builder.job(loaded, description, DEVICE, Path()).kept_blocks
-    return description.layout.nbytes(kept) + own * description.layout.nbytes()
+def state_nbytes(loaded: Loaded, description: ModelProfile) -> int:
+    """The bytes of one client state; the vectors of a client side are assumed to be as large as the model."""
+    sides = sum(part.has_client_state for part in loaded.method.parts)
+    kept_blocks = builder.job(loaded, description, DEVICE, Path()).kept_blocks
+    return description.layout.nbytes(kept_blocks) + sides * description.layout.nbytes()
 
 
 def blocks(description: ModelProfile) -> list[dict[str, Any]]:
@@ -177,10 +177,10 @@ def blocks(description: ModelProfile) -> list[dict[str, Any]]:
 
 
 def alphas(loaded: Loaded, description: ModelProfile) -> list[dict[str, Any]]:
-    """What sending the last alpha blocks weighs, and training with alpha pathways costs, alpha = 1..M-1.
+    """The bytes of the last alpha blocks, and the FLOPs of a step with alpha pathways, for alpha = 1..M-1.
 
-    ``flops_ratio`` is what is really executed, relative to a plain step (which computes no gradient for the images);
-    ``ratio_3f`` is relative to three forward passes, as papers count; ``eq2`` is FedBR's Eq. 2.
+    ``flops_ratio`` is that of executed FLOPs to a plain step (which computes no gradient for the images); ``ratio_3f``
+    is relative to three forward passes, as papers count; ``eq2`` is FedBR's Eq. 2.
     """
     layout, flops = description.layout, description.flops
     plain = flops.sum() - flops[0, INPUT_GRADIENT]
@@ -208,49 +208,49 @@ def alphas(loaded: Loaded, description: ModelProfile) -> list[dict[str, Any]]:
 
 
 def estimate(loaded: Loaded, description: ModelProfile) -> dict[str, Any]:
-    """What the run will cost if it lasts ``rounds.max``: real bytes, FLOPs, virtual seconds, joules, disk.
+    """The costs of a run of ``rounds.max`` rounds: real bytes, FLOPs, virtual seconds, joules, disk.
 
-    A pair is (cheapest, dearest) visit, for methods that choose per visit; all else is of the dearest, with all who
-    may only listen doing so in every round. FLOPs, seconds and joules are those of a typical round, whose clients all
-    hold the median of examples and are all there; they are None where the data set is missing. Seconds and joules are
-    None too, and ``untimed`` says why, where they take longer to reckon than `PATIENCE_SECONDS`.
+    A pair is for the (cheapest, most expensive) visit, for methods that choose per visit; all else is for the most
+    expensive, and for rounds in which all clients that may only download do so. FLOPs, seconds and joules are those of
+    a typical round, whose clients all have the median number of examples and are all available; without the data set
+    they are None. Seconds and joules are also None, with the reason in ``untimed``, if their computation takes longer
+    than `PATIENCE_SECONDS`.
     """
     scenario = loaded.scenario
     clients, rounds = _visits(loaded), scenario.rounds.max
     visits = _priced(loaded, description, server(loaded, description))
-    listeners = download_only(loaded, description)
-    known = len(description.samples) > 0
-    cheapest, dearest = min(visits, key=_dearness), max(visits, key=_dearness)
-    low, high, heard = cheapest.price, dearest.price, listeners.price
+    downloads = download_only(loaded, description)
+    cheapest, dearest = min(visits, key=_costs), max(visits, key=_costs)
+    low, high, download = cheapest.price, dearest.price, downloads.price
     least, most = ((price.work.bytes_down + price.work.bytes_up) * clients for price in (low, high))
     result: dict[str, Any] = {
         "message_down_nbytes": [low.work.bytes_down, high.work.bytes_down],
         "message_up_nbytes": high.work.bytes_up,
         "payload_down_nbytes": [cheapest.payload_down, dearest.payload_down],
         "payload_up_nbytes": dearest.payload_up,
-        "bytes": [least * rounds, (most + heard.work.bytes_down * len(listeners.clients)) * rounds],
-        "nominal_bytes": (high.nominal_bytes * clients + heard.nominal_bytes * len(listeners.clients)) * rounds,
-        "state_disk_nbytes": kept_nbytes(loaded, description) * kept_copies(loaded, description),
+        "bytes": [least * rounds, (most + download.work.bytes_down * len(downloads.clients)) * rounds],
+        "nominal_bytes": (high.nominal_bytes * clients + download.nominal_bytes * len(downloads.clients)) * rounds,
+        "state_disk_nbytes": state_nbytes(loaded, description) * state_copies(loaded, description),
         "flops": None,
         "virtual_seconds": None,
         "joules": None,
         "untimed": None,
     }
     drawn = builder.fleet(loaded)
-    out = builder.refused(loaded, drawn, description)
-    result["refused_clients"] = [{"clients": count, "why": why} for why, count in Counter(out.values()).most_common()]
-    if known:
+    reasons = Counter(builder.refused(loaded, drawn, description).values())
+    result["refused_clients"] = [{"clients": count, "why": reason} for reason, count in reasons.most_common()]
+    if len(description.samples):
         result["flops"] = high.work.flops * clients * rounds
         try:
             with time_limit(PATIENCE_SECONDS):
-                result |= _timed(loaded, drawn, high, listeners, rounds)
+                result |= _timed(loaded, drawn, high, downloads, rounds)
         except TimeoutError:
-            result["untimed"] = f"not reckoned within {PATIENCE_SECONDS:g} s: a round has too many events"
+            result["untimed"] = f"not computed within {PATIENCE_SECONDS:g} s: a round has too many events"
     return result
 
 
 def server(loaded: Loaded, description: ModelProfile) -> ServerStrategy:
-    """The server side with a model of zeros; where the data set is missing, each client holds one example."""
+    """The server side with a model of zeros; without the data set, each client has one example."""
     if not len(description.samples):
         clients = loaded.scenario.data.clients
         description = replace(
@@ -263,7 +263,7 @@ def server(loaded: Loaded, description: ModelProfile) -> ServerStrategy:
 
 
 def _visits(loaded: Loaded) -> int:
-    """Training visits of a round."""
+    """The number of training visits of a round."""
     rules = loaded.scenario.rounds
     if rules.is_asynchronous:
         return rules.visits_per_round
@@ -271,7 +271,7 @@ def _visits(loaded: Loaded) -> int:
 
 
 def _cohort(loaded: Loaded) -> list[int]:
-    """The clients that are at work together in a typical round."""
+    """The clients whose visits are under way together in a typical round."""
     scenario = loaded.scenario
     rng = keyed_generator(scenario.seed, "cohort", 0)
     count = min(scenario.rounds.cohort, scenario.data.clients)
@@ -279,50 +279,50 @@ def _cohort(loaded: Loaded) -> list[int]:
 
 
 def download_only(loaded: Loaded, description: ModelProfile) -> DownloadOnlyVisits:
-    """Who only downloads in a round that sends the whole model to all, as round 0 does where any does."""
+    """The download-only visits of a round that sends the whole model to all: of round 0, for methods that do so."""
     server_side = server(loaded, description)
     clients = list(server_side.download_only_clients(0, _cohort(loaded)))
     return DownloadOnlyVisits(clients, _pricing(loaded, description, server_side).download_only())
 
 
-def _dearness(visit: PricedVisit) -> tuple[int, float]:
+def _costs(visit: PricedVisit) -> tuple[int, float]:
     return visit.price.work.bytes_down, visit.price.work.flops
 
 
 def _pricing(loaded: Loaded, description: ModelProfile, server_side: ServerStrategy) -> VisitPricing:
-    asked = builder.job(loaded, description, DEVICE, Path())
-    return VisitPricing(asked, loaded.method, loaded.options, description, server_side.up_shapes())
+    job = builder.job(loaded, description, DEVICE, Path())
+    return VisitPricing(job, loaded.method, loaded.options, description, server_side.up_shapes())
 
 
 def _priced(loaded: Loaded, description: ModelProfile, server_side: ServerStrategy) -> list[PricedVisit]:
-    """All visits that a client with the median of examples may get."""
+    """All visits that are possible for a client with the median number of examples."""
     pricing, samples = _pricing(loaded, description, server_side), description.samples
-    held = int(np.median(samples[samples > 0])) if len(samples) else 0
-    last = loaded.scenario.rounds.max - 1  # what does not begin at once has begun
+    median_samples = int(np.median(samples[samples > 0])) if len(samples) else 0
+    last = loaded.scenario.rounds.max - 1  # a round after every warm-up
     choices = server_side.possible_choices() or [server_side.download(ANY, last).choice]
     up = _payload_nbytes(server_side.up_shapes())
     visits = []
     for choice in choices:
         down = shapes(server_side.payload(ANY, choice))
-        visits.append(PricedVisit(pricing.train(choice, down, held), _payload_nbytes(down), up))
+        visits.append(PricedVisit(pricing.train(choice, down, median_samples), _payload_nbytes(down), up))
     return visits
 
 
 def _payload_nbytes(sizes: Shapes) -> int:
-    return ITEM_NBYTES * sum(size for named in sizes.values() for size in named.values())
+    return ITEM_NBYTES * sum(size for by_key in sizes.values() for size in by_key.values())
 
 
 def _timed(
-    loaded: Loaded, drawn: Fleet, price: VisitPrice, listeners: DownloadOnlyVisits, rounds: int
+    loaded: Loaded, drawn: Fleet, price: VisitPrice, downloads: DownloadOnlyVisits, rounds: int
 ) -> dict[str, Any]:
     clock, cohort = Clock(drawn), _cohort(loaded)
-    clients = [*cohort, *listeners.clients]
+    clients = [*cohort, *downloads.clients]
     conditions = clock.conditions(clients, 0)
-    works = [price.work] * len(cohort) + [listeners.price.work] * len(listeners.clients)
+    works = [price.work] * len(cohort) + [downloads.price.work] * len(downloads.clients)
     timeline = clock.solve(np.zeros(len(clients)), works, conditions)
-    end, share = float(timeline.end.max()), _visits(loaded) / len(cohort)
+    end, rounds_of_cohort = float(timeline.end.max()), _visits(loaded) / len(cohort)
     joules = float((timeline.joules_spent + timeline.waiting_joules(end, conditions)).sum())
     return {
-        "virtual_seconds": end * rounds * share,
-        "joules": joules * rounds * share,
+        "virtual_seconds": end * rounds * rounds_of_cohort,
+        "joules": joules * rounds * rounds_of_cohort,
     }

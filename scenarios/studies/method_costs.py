@@ -41,7 +41,7 @@ MACS = np.array(
 RUN_ID = "0123456789abcdef"
 CLASSES = 100
 LATE = 1000
-"""A round after every warm-up"""
+"""A round after every warm-up."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class MethodCosts:
     """The costs of a method relative to FedAvg on `MODEL_NAME`."""
 
     extra_bytes_down: int
-    """Of one visit's message with its header; the maximum if the method chooses for each visit."""
+    """Additional bytes of a visit's message with its header; the maximum if the method chooses for each visit."""
     extra_bytes_up: int
     chosen_per_visit: bool
-    """Whether a download may be smaller."""
+    """Whether the method chooses the download for each visit, so that it may be smaller."""
     relative_compute: tuple[float, float]
     """(minimum, maximum) of a training step, in units of three forward passes, as papers count. Operations on
     parameter vectors are not counted."""
@@ -67,10 +67,10 @@ def method_costs(name: str) -> MethodCosts:
     method = resolve(name)
     down, up = _message_nbytes(method)
     plain_down, plain_up = _message_nbytes(resolve("fedavg"))
-    row, options, server_side = method.objective, method.options(), _server(method)
+    spec, options, server_side = method.objective, method.options(), _server(method)
     choices = server_side.possible_choices() or [server_side.choose(0, LATE)]
-    compute = [_compute(row.pass_counts(len(LAYOUT), options, choice)) for choice in choices]
-    return MethodCosts(down - plain_down, up - plain_up, row.down is None, (min(compute), max(compute)))
+    compute = [_compute(spec.pass_counts(len(LAYOUT), options, choice)) for choice in choices]
+    return MethodCosts(down - plain_down, up - plain_up, spec.down is None, (min(compute), max(compute)))
 
 
 def _compute(passes: PassCounts) -> float:
@@ -79,7 +79,7 @@ def _compute(passes: PassCounts) -> float:
 
 
 def _message_nbytes(method: Method) -> tuple[int, int]:
-    """Bytes of the messages of one visit: down, up."""
+    """(downloaded, uploaded) bytes of the messages of one visit."""
     server_side = _server(method)
     sent = server_side.download(0, LATE)
     return (
@@ -90,13 +90,13 @@ def _message_nbytes(method: Method) -> tuple[int, int]:
 
 def _server(method: Method) -> ServerStrategy:
     """The method's server side with a model of zeros and one client."""
-    options, row = method.options(), method.objective
+    options, objective = method.options(), method.objective
     down, up = method.travels(LAYOUT, None, None)
     setup = ServerContext(
         layout=LAYOUT,
         initial={MODEL: {key: Vector(np.zeros(size, np.float32)) for key, size in LAYOUT.sizes.items()}},
-        options=method.options_of(options, row),
-        weights=row.weights,
+        options=method.options_of(options, objective),
+        weights=objective.weights,
         down=down,
         up=up,
         seed=0,
@@ -108,4 +108,4 @@ def _server(method: Method) -> ServerStrategy:
         for spec in method.corrections
         if spec.server
     ]
-    return row.server(setup, parts)
+    return objective.server(setup, parts)

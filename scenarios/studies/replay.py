@@ -1,7 +1,7 @@
-"""``fedbr replay``: how long a run would have taken on another fleet, server link or deadline, without training.
+"""``fedbr replay``: the times and energy of a run on another fleet, server link or deadline, without training.
 
-Times and joules are to the bit those of a fresh run with the same overrides, as long as that would have trained the
-same visits; where it would not, the replay is refused and says from which round on. Nothing is written.
+Times and joules are bit-identical to those of a new run with the same overrides, as long as that trains the same
+visits; otherwise the replay is refused with the first round that differs. Nothing is written.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from scenarios.studies.replayed_run import RecordedRounds, RetimedRun
 
 TABLES = ("fleet", "budget", "stop")
 KEYS = ("rounds.policy", "rounds.over_select", "rounds.deadline", "rounds.min_fraction")
-"""What may be overridden, beside whole tables: it does not change what a visit trains."""
+"""Keys that may be overridden, beside whole tables: they do not change how a visit is trained."""
 
 
 def replay(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """What ``replay --json`` prints; pairs are (as it was, as it would be).
+    """The result of ``replay --json``; pairs are (recorded, replayed).
 
-    ScenarioError for overrides that are no business of a replay, and, with the round, for those under which another
-    set of visits would have been trained. ReportError for a folder that holds no run.
+    ScenarioError for overrides of other keys, and, with the round, for those with which other visits would have been
+    trained. ReportError for a folder without a run.
     """
     new = replayed(folder, overrides)
     before, after = new.record.rounds, new.rounds_done
     target = new.loaded.scenario.stop.target_accuracy
-    pairs = list(zip(before, after, strict=False))  # a last round that was cut may be missing on one side
+    pairs = list(zip(before, after, strict=False))  # a cut last round may be missing on one side
     return {
         "run_dir": str(folder),
         "method": new.loaded.scenario.method,
@@ -72,25 +72,26 @@ def replay(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def replayed(folder: Path, overrides: Sequence[str] = ()) -> RetimedRun:
-    """The run, played again to its end. Errors as of `replay`."""
+    """The run, replayed to its end. Errors as of `replay`."""
     (run,) = open_runs([folder])
     file = str(folder / "scenario.toml")
-    was, loaded = load(file), load(file, overrides)
-    record = RecordedRounds.of(run, was.method.objective.table)
+    recorded, loaded = load(file), load(file, overrides)
+    record = RecordedRounds.of(run, recorded.method.objective.table)
     if not record.rounds:
         raise ScenarioError(f"{folder}: there is nothing to replay before the first round has ended")
     fresh = shlex.join(["fedbr", "run", file, *overrides])
     _check_overrides(overrides, fresh)
-    for rounds in (was.scenario.rounds, loaded.scenario.rounds):
+    for rounds in (recorded.scenario.rounds, loaded.scenario.rounds):
         if rounds.is_asynchronous:
             raise ScenarioError(
                 f"rounds.policy = {rounds.policy}: the order of its updates depends on times, so it cannot be "
                 f"replayed; to train anew: {fresh}"
             )
-    description = described(run.environment, was)
+    description = described(run.environment, recorded)
     drawn = builder.fleet(loaded)
-    out = builder.refused(loaded, drawn, description)
-    new = RetimedRun(record, loaded, was.scenario.stop.target_accuracy, description, Clock(drawn), out, fresh)
+    refused = builder.refused(loaded, drawn, description)
+    target = recorded.scenario.stop.target_accuracy
+    new = RetimedRun(record, loaded, target, description, Clock(drawn), refused, fresh)
     new.play()
     return new
 
@@ -100,16 +101,16 @@ def _check_overrides(overrides: Sequence[str], fresh: str) -> None:
         key, _ = parse(override)
         if key.split(".")[0] not in TABLES and key not in KEYS:
             raise ScenarioError(
-                f"{COMMAND_LINE}: {key}: would change what was trained; a replay takes {', '.join(TABLES)} and "
+                f"{COMMAND_LINE}: {key}: would change the training; a replay takes {', '.join(TABLES)} and "
                 f"{', '.join(KEYS)}; to train anew: {fresh}"
             )
 
 
 def described(environment: Mapping[str, Any], loaded: Loaded) -> ModelProfile:
-    """What the run's workers described, but for what only training needs.
+    """The profile that the run's workers described, without the fields that only training needs.
 
-    The environment gives both gradients for the inputs as one sum; where an ordinary step stops at the images, its own
-    sum tells them apart, and nowhere else does any method.
+    The environment records both gradients for the inputs as one sum. The FLOPs of a plain step, which computes no
+    gradient for the images, separate them for the first block; no method separates them for the other blocks.
     """
     blocks = environment["blocks"]
     flops = np.zeros((len(blocks), PASS_TYPES))
@@ -149,9 +150,9 @@ def _time_to(target: float | None, rows: Sequence[RoundRow]) -> float | None:
 
 
 def _bottlenecks(rows: Sequence[RoundRow]) -> dict[str, int]:
-    """Rounds by what the visit that they waited for took most of."""
-    found = Counter(row.bottleneck for row in rows)
-    return {name: found[name] for name in BOTTLENECKS}
+    """Bottleneck -> rounds."""
+    counts = Counter(row.bottleneck for row in rows)
+    return {name: counts[name] for name in BOTTLENECKS}
 
 
 def _compared(before: RoundRow, after: RoundRow) -> dict[str, Any]:
@@ -165,10 +166,10 @@ def _compared(before: RoundRow, after: RoundRow) -> dict[str, Any]:
 
 
 def show(result: Mapping[str, Any], stream: IO[str] | None = None) -> None:
-    """`replay` for people."""
+    """Print the result of `replay` as a table."""
     table = Table(show_edge=False, header_style="bold", pad_edge=False)
     table.add_column(f"{result['method']}, {result['rounds']} rounds", no_wrap=True)
-    for name in ("as it was", "replayed"):
+    for name in ("recorded", "replayed"):
         table.add_column(name, justify="right")
     for name, cells in rows_of(result):
         table.add_row(name, *cells)
@@ -179,7 +180,7 @@ def show(result: Mapping[str, Any], stream: IO[str] | None = None) -> None:
 
 
 def rows_of(result: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    """(what, [as it was, replayed]) in words."""
+    """(name, [recorded, replayed]) for the table."""
 
     def pair(key: str, show: Any) -> list[str]:
         return ["not reached" if value is None else show(value) for value in result[key]]
@@ -194,10 +195,10 @@ def rows_of(result: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
         ("energy", "wasted_joules", format_joules),
     ):
         if any(result[key]):
-            yield f"{name} of visits in vain", pair(key, unit)
+            yield f"{name}, wasted", pair(key, unit)
     slowest = zip(result["slowest_round"], result["slowest_round_s"], strict=True)
     yield "slowest round", [f"{number}: {format_seconds(seconds)}" for number, seconds in slowest]
     before, after = (result["bottlenecks"][side] for side in ("before", "after"))
     for name in BOTTLENECKS:
         if before[name] or after[name]:
-            yield f"rounds held up by {name}", [str(before[name]), str(after[name])]
+            yield f"rounds with bottleneck {name}", [str(before[name]), str(after[name])]

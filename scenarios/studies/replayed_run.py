@@ -1,8 +1,8 @@
-"""A finished run's rounds played again on another clock: what was learned comes from the ledger, all else is reckoned.
+"""Replays the rounds of a run on another clock: losses and evaluations come from its ledger, all else is computed.
 
-The rounds are those of `coordinator.rounds.synchronous`, and who takes part and what is sent is decided by the method's
-own server side. Both are told of losses and scores as they were. A replay that would train other visits than the run
-did is refused. Nothing is written, no worker is started, and no model but one of zeros is held.
+The rounds are those of `coordinator.rounds.synchronous`, and the method's server side decides who takes part and what
+is sent; both receive the recorded losses and evaluations. A replay that would train other visits than the run did is
+refused. Nothing is written, no worker is started, and the only model is one of zeros.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ from scenarios.studies.estimate import server as server_of_zeros
 
 @dataclass(frozen=True)
 class RecordedRounds:
-    """What a ledger knows of a run."""
+    """The rows of a run's ledger."""
 
     rounds: Sequence[RoundRow]
     visits: Mapping[int, Mapping[int, VisitRow]]
-    """round -> client -> its visit"""
+    """Round -> client -> its visit."""
     method_rows: Mapping[tuple[int, int], Any]
-    """(round, client) -> row of the method's own table: what the server chose and learned"""
+    """(round, client) -> row of the method's own table: the server's choices, and what it learned."""
     stopped_by: str | None
-    """None while the run is unfinished"""
+    """None while the run is unfinished."""
 
     @classmethod
-    def of(cls, run: RecordedRun, own: MethodTable | None) -> RecordedRounds:
-        """Everything of one run folder; ``own`` is the table of its method's own."""
+    def of(cls, run: RecordedRun, method_table: MethodTable | None) -> RecordedRounds:
+        """The rows of one run folder; ``method_table``: its method's own table."""
 
         def rows(table: str, kind: type[Any], order: str) -> list[Any]:
             columns = ", ".join(f'"{name}"' for name in kind._fields)
@@ -67,26 +67,26 @@ class RecordedRounds:
         visits: defaultdict[int, dict[int, VisitRow]] = defaultdict(dict)
         for visit in rows("visits", VisitRow, "visit"):
             visits[visit.round][visit.client] = visit
-        learned = [] if own is None else rows(own.name, own.row, "rowid")
+        learned = [] if method_table is None else rows(method_table.name, method_table.row, "rowid")
         by_visit = {(row.round, row.client): row for row in learned}
         return cls(rows("rounds", RoundRow, "round"), visits, by_visit, (run.summary or {}).get("stopped_by"))
 
     def of_kinds(self, round: int, kinds: Collection[str]) -> dict[int, VisitRow]:
-        """client -> its visit, of those of these kinds."""
+        """Client -> its visit, for the visits of these kinds."""
         return {client: row for client, row in self.visits.get(round, {}).items() if row.kind in kinds}
 
     @property
     def completed(self) -> int:
-        """Rounds that were played to their end."""
+        """The number of rounds that were not cut."""
         return sum(_is_complete(self.visits.get(row.round, {}).values()) for row in self.rounds)
 
 
 class _Unfinished(Exception):  # noqa: N818 - no error, but the end of an unfinished run's ledger
-    """The ledger of a run that no rule has ended has no further round."""
+    """The ledger of an unfinished run has no further round."""
 
 
 class RetimedServer(DecisionOnlyServer):
-    """Remembers, too, whose visits began."""
+    """A server side that also remembers whose visits began."""
 
     def __init__(self, server_side: ServerStrategy) -> None:
         super().__init__(server_side)
@@ -99,9 +99,9 @@ class RetimedServer(DecisionOnlyServer):
 
 
 class RetimedRun:
-    """A run whose visits were trained before; the round policies play it as they play any other.
+    """A run whose visits have been trained before; round policies run it like any other.
 
-    It is the trainer, the evaluator and the recorder of ``run``, which has neither workers nor a ledger to write.
+    It is the trainer, the evaluator and the recorder of ``run``, which has no workers and writes no ledger.
     """
 
     def __init__(
@@ -120,11 +120,11 @@ class RetimedRun:
         server_side = server_of_zeros(loaded, description)
         if not server_side.decides_without_updates:
             raise ScenarioError(
-                f"{loaded.method.name}: what it sends may depend on the updates themselves, which a ledger does not "
+                f"{loaded.method.name}: its downloads may depend on the updates themselves, which a ledger does not "
                 f"keep, so it cannot be replayed; to train anew: {fresh}"
             )
         self.server = RetimedServer(server_side)
-        # Beside the run that it ended, a target is a yardstick.
+        # A target ends the replay only if it ended the run.
         ending = target if record.stopped_by == TARGET else None
         self.run = FederatedRun(
             job=builder.job(loaded, description, "cpu", Path()),
@@ -136,7 +136,7 @@ class RetimedRun:
             trainer=self,
             evaluator=self,
             recorder=self,
-            states=None,  # nothing is kept, since nothing is trained
+            states=None,  # no training, so no client state
             budget=Budget(loaded.scenario.budget, loaded.scenario.rounds.max, ending),
             rules=loaded.scenario.rounds,
             eval_every=loaded.scenario.eval.every,
@@ -146,20 +146,20 @@ class RetimedRun:
         )
 
     def play(self) -> None:
-        """All rounds of the record. ScenarioError, with the round, where others would have been trained."""
+        """Replay all recorded rounds. ScenarioError, with the round, if other visits would have been trained."""
         try:
             stopped_by = run_synchronous(self.run)
         except _Unfinished:
             return
         if self.run.rounds < self.record.completed:
-            why = "no client could take part" if stopped_by == CLIENTS else f"{_budget(stopped_by)} would end the run"
-            self._refuse(f"{why}, which went on to round {self.record.completed - 1}", self.run.rounds)
+            reason = "no client could take part" if stopped_by == CLIENTS else f"{_rule(stopped_by)} would end the run"
+            self._refuse(f"{reason}, which lasted to round {self.record.completed - 1}", self.run.rounds)
 
-    def _refuse(self, why: str, round: int) -> NoReturn:
-        raise ScenarioError(f"round {round}: {why}; to train anew: {self.fresh}")
+    def _refuse(self, reason: str, round: int) -> NoReturn:
+        raise ScenarioError(f"round {round}: {reason}; to train anew: {self.fresh}")
 
     def _is_stopped(self) -> bool:
-        """_Unfinished where the ledger ends of a run that no rule has ended: beyond it nothing is known."""
+        """Never; raises _Unfinished at the end of an unfinished run's ledger."""
         if self.run.rounds == len(self.record.rounds) and self.record.stopped_by in (None, USER):
             raise _Unfinished
         return False
@@ -167,7 +167,7 @@ class RetimedRun:
     # --- in place of workers and ledger -------------------------------------------------------------------------------
 
     def reorder_buffer(self) -> ReorderBuffer:
-        """Updates come without vectors, so all of them fit."""
+        """A buffer in memory for all updates, since they have no vectors."""
         return ReorderBuffer(len(self.run.description.samples), Path())
 
     def submit(
@@ -176,7 +176,7 @@ class RetimedRun:
         on_update: Callable[[Update], None],
         weights: Mapping[int, float] | None = None,
     ) -> TaskGroup:
-        """What was learned of these visits when they were trained."""
+        """The recorded results of these visits."""
 
         def answer() -> None:
             for update in self._updates(visits):
@@ -185,45 +185,45 @@ class RetimedRun:
         return RecordedTraining(answer)
 
     def validate(self, update: Update, visit: PlannedVisit, base: Model) -> tuple[str, Update]:
-        """As it was judged then."""
+        """The recorded kind of the visit."""
         return self.record.visits[self.run.rounds][visit.client].kind, update
 
     def accept_partial(self, totals: Totals, visits: Sequence[PlannedVisit]) -> None:
-        """There are no vectors."""
+        """Nothing to do: there are no vectors."""
 
     def _updates(self, visits: Sequence[PlannedVisit]) -> list[Update]:
         number = self.run.rounds
         recorded = self.record.of_kinds(number, (TRAIN, *FAULTY))
         if number >= self.record.completed:
             assert self.record.stopped_by is not None, number
-            self._refuse(f"the run ended here ({_budget(self.record.stopped_by)}), but would go on", number)
+            self._refuse(f"the run ended here ({_rule(self.record.stopped_by)}), but would continue", number)
         differing = set(recorded).symmetric_difference(visit.client for visit in visits)
         if differing:
-            self._refuse(self._why(min(differing), number), number)
+            self._refuse(self._difference(min(differing), number), number)
         return [self._update(visit, recorded[visit.client], number) for visit in visits]
 
-    def _why(self, client: int, number: int) -> str:
-        """Why a client would have taken part although it had not, or the other way round."""
+    def _difference(self, client: int, number: int) -> str:
+        """The reason why a client would take part although it did not, or the other way round."""
         run = self.run
         before = self.record.visits.get(number, {}).get(client)
         if before is None or before.kind not in COUNTED:
-            return f"client {client} would take part, but " + (f"was {before.kind}" if before else "was not chosen")
+            return f"client {client} would take part, but " + (f"was {before.kind}" if before else "was not selected")
         is_there = run.clock.is_there
-        why = "would not be chosen"
+        reason = "would not be selected"
         if client in self.server.begun:
-            why = "its visit would be lost" if run.rules.policy == "sync" else "its visit would be late or lost"
+            reason = "its visit would be lost" if run.rules.policy == "sync" else "its visit would be late or lost"
         elif client in run.refused:
-            why = run.refused[client]
+            reason = run.refused[client]
         elif not run.clock.has_power(client):
-            why = "its battery would be empty"
+            reason = "its battery would be empty"
         elif is_there is not None and not is_there(client):
-            why = f"would not be there at {format_seconds(run.clock.now)}"
+            reason = f"would not be available at {format_seconds(run.clock.now)}"
         elif client in selection.sample_cohort(run.job.seed, number, run.candidates, run.rules.cohort, is_there):
-            why = "its visit would not be within the budget"
-        return f"client {client} took part, but {why}"
+            reason = "its visit would not be within the budget"
+        return f"client {client} took part, but {reason}"
 
     def _update(self, visit: PlannedVisit, row: VisitRow, number: int) -> Update:
-        """What the visit's client reported; ScenarioError where another visit would have been trained."""
+        """The recorded report of the visit's client; ScenarioError if another visit would have been trained."""
         if row.kind not in TRAINED:
             return Update(visit.client, visit.rng_round, {}, {})
         objective = self.run.method.objective
@@ -232,36 +232,36 @@ class RetimedRun:
             before, after = getattr(learned, name, None), visit.dispatch.choice[name]
             if before not in (None, after):
                 self._refuse(
-                    f"client {visit.client} would be given {name} = {after} instead of {before}, since what "
-                    f"{self.run.method.name} chooses depends on times",
+                    f"client {visit.client} would receive {name} = {after} instead of {before}, since the choices of "
+                    f"{self.run.method.name} depend on times",
                     number,
                 )
         work = visit.work
         if (work.bytes_down, work.bytes_up, work.flops) != (row.bytes_down, row.bytes_up, row.flops):
-            self._refuse(f"the ledger and the environment do not agree on the visit to client {visit.client}", number)
+            self._refuse(f"ledger and environment.json disagree about the visit of client {visit.client}", number)
         assert row.loss is not None, row
         columns = {} if learned is None or objective.table is None else objective.table.reports
         reported = {name: float(getattr(learned, column)) for name, column in columns.items()}
         return Update(visit.client, visit.rng_round, {"loss": row.loss, **reported}, {})
 
     def evaluate(self, round: int) -> PendingEvaluation:
-        """The evaluations as they were."""
+        """The recorded evaluation."""
         return RecordedEvaluation(self._evaluation)
 
     def _evaluation(self) -> EvalResult:
         index = len(self.rounds_done)
         row = self.record.rounds[index] if index < len(self.record.rounds) else None
         if row is None or row.accuracy is None:
-            self._refuse("the run would end here, but its model was not scored then", index)
+            self._refuse("the run would end here, but its model was not evaluated in this round", index)
         return row.accuracy, float("inf") if row.test_loss is None else row.test_loss
 
     def snapshot(self, record: RoundRecord, memory: RunMemory) -> Snapshot:
-        """The model's hash as it was; ScenarioError where others would have downloaded the whole model."""
+        """The recorded hash of the model; ScenarioError if other clients would have downloaded only."""
         if _is_complete(record.visits):
-            listened = {visit.client for visit in record.visits if visit.kind == DOWNLOAD_ONLY}
-            differing = listened.symmetric_difference(self.record.of_kinds(record.round, (DOWNLOAD_ONLY,)))
+            downloaded = {visit.client for visit in record.visits if visit.kind == DOWNLOAD_ONLY}
+            differing = downloaded.symmetric_difference(self.record.of_kinds(record.round, (DOWNLOAD_ONLY,)))
             if differing:
-                self._refuse(self._why(min(differing), record.round), record.round)
+                self._refuse(self._difference(min(differing), record.round), record.round)
         index = len(self.rounds_done)
         return Snapshot(self.record.rounds[index].model_sha256 if index < len(self.record.rounds) else "")
 
@@ -272,10 +272,10 @@ class RetimedRun:
 
 
 def _is_complete(visits: Iterable[VisitRow]) -> bool:
-    """Whether a round with these visits was played to its end, rather than cut, or added to score the last model."""
+    """Whether a round with these visits was neither cut, nor added to evaluate the last model."""
     kinds = {row.kind for row in visits}
     return bool(kinds) and "cut" not in kinds
 
 
-def _budget(rule: str) -> str:
+def _rule(rule: str) -> str:
     return {CLIENTS: "no client was left", ROUNDS: "rounds.max"}.get(rule, f"budget.{rule}")

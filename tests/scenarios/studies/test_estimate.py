@@ -73,7 +73,7 @@ def test_a_missing_data_set_is_a_warning_and_leaves_out_what_depends_on_it(cifar
     estimate = cifar100["estimate"]
 
     assert estimate["data"]["found"] is None
-    assert estimate["data"]["warning"].startswith("data set cifar100 was found nowhere; looked in data.root (")
+    assert estimate["data"]["warning"].startswith("data set cifar100 was not found; searched data.root (")
     assert (estimate["flops"], estimate["virtual_seconds"], estimate["joules"]) == (None, None, None)
     assert estimate["bytes"][0] > 0
 
@@ -88,10 +88,10 @@ def test_the_printed_check_fits_80_columns_cuts_no_number_and_names_devices_that
 
     assert 'name = "cifar100"' in lines
     assert "…" not in stream.getvalue()
-    assert max(len(line) for line in lines if "found nowhere" not in line) <= 80
+    assert max(len(line) for line in lines if "was not found" not in line) <= 80
     row = "1 205,200 205,377 0.46 % 16.67 % 1.000 1.0001 1.1667"
     assert row in [" ".join(line.split()) for line in lines]
-    assert any(line.startswith("warning: data set cifar100 was found nowhere") for line in lines)
+    assert any(line.startswith("warning: data set cifar100 was not found") for line in lines)
     assert lines[-1] == "warning: 3 clients cannot take part: board: 4 B x ..."
 
 
@@ -158,7 +158,7 @@ def test_a_round_that_takes_too_long_to_reckon_is_left_out_and_told(monkeypatch:
 
     assert (estimate["virtual_seconds"], estimate["joules"]) == (None, None)
     assert estimate["flops"] == 40 * 5 * 10**12 * 32 * 2600
-    assert estimate["untimed"] == "not reckoned within 0.2 s: a round has too many events"
+    assert estimate["untimed"] == "not computed within 0.2 s: a round has too many events"
     assert ("virtual time", f"{terminal.UNKNOWN} {estimate['untimed']}") in list(terminal.estimate_rows(estimate))
 
 
@@ -190,13 +190,12 @@ def test_what_clients_of_fedbr_keep_is_refused_with_the_sum_where_the_disk_canno
     monkeypatch.setattr(check, "free_nbytes", lambda out: 5999)
     loaded = load("digits", ["model.blocks=balanced:2"])
     with pytest.raises(ScenarioError) as caught:
-        check.refuse_what_cannot_fit(loaded, described(), tmp_path)
+        check.check_disk(loaded, described(), tmp_path)
 
     # 100 parameters of each of ten clients, and a second copy of five while a round is under way.
     assert check.estimate(loaded, described())["state_disk_nbytes"] == 15 * 400
     assert str(caught.value) == (
-        "digits: data.clients = 10: the state that clients keep needs 15 x 400 B = 6 kB, "
-        f"but --out {tmp_path} has 6 kB free"
+        f"digits: data.clients = 10: client states need 15 x 400 B = 6 kB, but --out {tmp_path} has 6 kB free"
     )
 
 

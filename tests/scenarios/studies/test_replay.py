@@ -215,10 +215,10 @@ def test_what_would_change_the_training_unknown_keys_and_policies_without_rounds
     plain: Path, tmp_path: Path
 ) -> None:
     assert refusal(plain, "train.lr=0.3") == (
-        "command line: train.lr: would change what was trained; a replay takes fleet, budget, stop and rounds.policy, "
+        "command line: train.lr: would change the training; a replay takes fleet, budget, stop and rounds.policy, "
         "rounds.over_select, rounds.deadline, rounds.min_fraction"
     )
-    assert refusal(plain, "seed=1").startswith("command line: seed: would change what was trained")
+    assert refusal(plain, "seed=1").startswith("command line: seed: would change the training")
     assert refusal(plain, "rounds.participants=3").startswith("command line: rounds.participants: would change")
     with pytest.raises(ScenarioError, match="command line: unknown key flet, did you mean 'fleet'"):
         replay(plain, ["flet.server.down=1"])
@@ -232,12 +232,12 @@ def test_what_would_change_the_training_unknown_keys_and_policies_without_rounds
     ("overrides", "text"),
     [
         (("rounds.policy=deadline", "rounds.deadline=0.3"), "round 0: client 9 took part, but its visit would be late"),
-        (("rounds.policy=over_select",), "round 0: client 1 would take part, but was not chosen"),
+        (("rounds.policy=over_select",), "round 0: client 1 would take part, but was not selected"),
         (("fleet.crashes_per_hour=1000000",), "round 0: client 2 took part, but its visit would be lost"),
-        (DROPOUTS[:3], "round 0: client 2 took part, but would not be there at 0 s"),
-        (("budget.virtual_seconds=1",), "round 2: budget.virtual_seconds would end the run, which went on to round 3"),
+        (DROPOUTS[:3], "round 0: client 2 took part, but would not be available at 0 s"),
+        (("budget.virtual_seconds=1",), "round 2: budget.virtual_seconds would end the run, which lasted to round 3"),
         (("budget.bytes=1 MB",), "round 1: client 8 took part, but its visit would not be within the budget"),
-        (("budget.bytes=1 kB",), "round 0: budget.bytes would end the run, which went on to round 3"),
+        (("budget.bytes=1 kB",), "round 0: budget.bytes would end the run, which lasted to round 3"),
     ],
 )
 def test_another_outcome_is_refused_with_its_round(plain: Path, overrides: tuple[str, ...], text: str) -> None:
@@ -259,7 +259,7 @@ def test_a_battery_that_waiting_empties_is_a_reason(tmp_path: Path) -> None:
 def test_a_run_that_a_budget_ended_cannot_go_on_and_choices_that_depend_on_updates_are_refused(tmp_path: Path) -> None:
     folder = run(tmp_path / "cut", "budget.virtual_seconds=1")
     assert refusal(folder, "fleet.networks={broadband=1.0}", "fleet.transport.slow_start=false") == (
-        "round 2: the run ended here (budget.virtual_seconds), but would go on"
+        "round 2: the run ended here (budget.virtual_seconds), but would continue"
     )
     folder = run(tmp_path / "chosen", "method=fedbr", "method_options.deviation=model", "rounds.max=1")
     assert refusal(folder) == (
@@ -278,8 +278,8 @@ def test_a_bandit_that_would_choose_otherwise_is_refused_when_it_does(bandit: Pa
     number, client = min(key for key in chosen[0] if chosen[0][key] != chosen[1][key])
 
     assert text == (
-        f"round {number}: client {client} would be given alpha = {chosen[1][number, client]} instead of "
-        f"{chosen[0][number, client]}, since what fedbr chooses depends on times"
+        f"round {number}: client {client} would receive alpha = {chosen[1][number, client]} instead of "
+        f"{chosen[0][number, client]}, since the choices of fedbr depend on times"
     )
 
 
@@ -305,7 +305,7 @@ def test_a_device_that_the_model_does_not_fit_takes_no_part(plain: Path, tmp_pat
     tiny = tmp_path / "tiny.toml"
     row = Path(device.__file__).with_name("profiles.toml").read_text().partition("[phone-low]")[2].partition("\n[")[0]
     tiny.write_text("[tiny]" + re.sub(r"memory_bytes = .*", "memory_bytes = 100_000", row))
-    with pytest.raises(ScenarioError, match="the model fits none of them; tiny: 4 B x"):
+    with pytest.raises(ScenarioError, match="the model fits no device; tiny: 4 B x"):
         replay(plain, [f"fleet.device_file={tiny}", "fleet.devices={tiny=1.0}"])
 
 
@@ -329,8 +329,8 @@ def test_the_table_has_both_and_fits_a_terminal(plain: Path) -> None:
     lines = stream.getvalue().splitlines()
     cells = {line.split("│")[0].strip(): [cell.strip() for cell in line.split("│")[1:]] for line in lines}
 
-    assert cells["rounds held up by own link"] == ["4", "0"]
-    assert cells["rounds held up by server link"] == ["0", "4"]
+    assert cells["rounds with bottleneck own link"] == ["4", "0"]
+    assert cells["rounds with bottleneck server link"] == ["0", "4"]
     assert cells["virtual time to 90 %"] == ["not reached", "not reached"]
-    assert "bytes of visits in vain" not in cells
+    assert "bytes, wasted" not in cells
     assert max(map(len, lines)) <= 80
