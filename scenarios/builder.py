@@ -1,4 +1,4 @@
-"""What a scenario means for each part of a run: job, fleet, and the server side of its method."""
+"""Builds the parts of a run from its scenario: job, fleet, the method's server side, and the run itself."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from scenarios.config.load import Loaded, ScenarioError
 
 RUN_ID_BYTES = 8
 HEADERS_NBYTES = 4 * codec.MAX_HEADER_NBYTES
-"""Envelope, header, and what sealing adds to each of a few thousand frames."""
+"""Bound of an envelope, a header, and the bytes that encryption adds to each of a few thousand frames."""
 KEPT_MODELS = 4
-"""So many times the model's bytes may a client keep for one part of a method; its row does not say how many it does."""
+"""Bound of the client state of one part of a method, in models; its spec does not say how much it keeps."""
 
 
 def on_device(loaded: Loaded, device: str) -> Loaded:
@@ -46,8 +46,8 @@ def on_device(loaded: Loaded, device: str) -> Loaded:
     loaded = _settled(loaded, device)
     kind = device.partition(":")[0]
     train = loaded.scenario.train
-    for key, asked in (("precision = tf32", train.precision == "tf32"), ("graphs = true", train.graphs)):
-        if asked and kind != "cuda":
+    for key, is_set in (("precision = tf32", train.precision == "tf32"), ("graphs = true", train.graphs)):
+        if is_set and kind != "cuda":
             raise ScenarioError(f"{loaded.name}: train.{key}: needs a CUDA device; this run is on {kind}")
     return loaded
 
@@ -62,7 +62,7 @@ def _settled(loaded: Loaded, device: str) -> Loaded:
 
 
 def identity(loaded: Loaded) -> dict[str, Any]:
-    """What the hash chain starts from: the resolved scenario, with hashes in place of where files lie."""
+    """The beginning of the hash chain: the resolved scenario, with hashes of files in place of their paths."""
     scenario = loaded.scenario.model_dump()
     data = {key: value for key, value in scenario["data"].items() if key not in ("root", "download")}
     file = data["partition"]["file"]
@@ -72,30 +72,30 @@ def identity(loaded: Loaded) -> dict[str, Any]:
         key: _sha256(key, path, LARGEST_NBYTES) for key, path in fleet_builder.named_files(loaded.scenario).items()
     }
     scenario["fleet"]["sites"] = scenario["fleet"].pop("gateways")  # its name in the chains of earlier runs
-    own = [asdict(row) for rows in fleet_builder.own_rows(loaded.scenario) for row in rows.values()]
-    return {**scenario, "data": data, "files": files, "own": own}
+    user_rows = [asdict(row) for rows in fleet_builder.own_rows(loaded.scenario) for row in rows.values()]
+    return {**scenario, "data": data, "files": files, "own": user_rows}
 
 
 def _sha256(key: str, path: Path, most_nbytes: int) -> str:
-    """The hash of a file that a reader takes up to so many bytes of; ScenarioError naming the key and the file."""
+    """The SHA-256 of a file of at most ``most_nbytes`` bytes; ScenarioError naming the key and the file."""
     try:
         return hashlib.sha256(read_bytes(path, most_nbytes)).hexdigest()
     except ValueError as error:
         raise ScenarioError(f"{key}: {error}") from None
 
 
-def job(loaded: Loaded, known: ModelProfile | None, device: str, cache: Path) -> Job:
-    """What every worker is told; before describe, when nothing is known, not what travels."""
+def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) -> Job:
+    """The job of every worker; without a profile (before describe), it names no blocks that are sent or kept."""
     loaded = _settled(loaded, device)
     scenario, method = loaded.scenario, loaded.method
     down: tuple[str, ...] = ()
     up: tuple[str, ...] = ()
-    keep: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
     flops: tuple[tuple[float, float, float, float], ...] = ()
-    if known is not None:
-        down, up = travels(loaded, known.layout)
-        keep = method.objective.kept_blocks(known.layout, down)
-        flops = tuple((float(f), float(w), float(n), float(i)) for f, w, n, i in known.flops)
+    if profile is not None:
+        down, up = travels(loaded, profile.layout)
+        kept = method.objective.kept_blocks(profile.layout, down)
+        flops = tuple((float(f), float(w), float(n), float(i)) for f, w, n, i in profile.flops)
     return Job(
         run_id=initial_hash(identity(loaded), "")[: 2 * RUN_ID_BYTES],
         seed=scenario.seed,
@@ -107,17 +107,17 @@ def job(loaded: Loaded, known: ModelProfile | None, device: str, cache: Path) ->
         objective=ComponentConfig(method.objective.client, method.options_of(loaded.options, method.objective)),
         corrections=tuple(ComponentConfig(c.client, method.options_of(loaded.options, c)) for c in method.corrections),
         up=up,
-        kept_blocks=keep,
+        kept_blocks=kept,
         reports=method.reports,
         eval_batch=scenario.eval.batch,
         eval_subset=scenario.eval.subset,
         flops=flops,
-        data_sha256=known.data_sha256 if known is not None else "",
+        data_sha256=profile.data_sha256 if profile is not None else "",
     )
 
 
 def travels(loaded: Loaded, layout: Layout) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(keys down, keys up). ScenarioError names the key."""
+    """(downloaded blocks, uploaded blocks). ScenarioError names the key."""
     try:
         return loaded.method.travels(layout, loaded.scenario.travels.down, loaded.scenario.travels.up)
     except ValueError as error:
@@ -125,7 +125,7 @@ def travels(loaded: Loaded, layout: Layout) -> tuple[tuple[str, ...], tuple[str,
 
 
 def fleet(loaded: Loaded) -> Fleet:
-    """The clients' devices and links, drawn by the scenario's seed."""
+    """The clients' devices and links, drawn with the scenario's seed."""
     try:
         return fleet_builder.fleet(loaded.scenario, (loaded.model.name, loaded.model.family))
     except ScenarioError as error:
@@ -133,19 +133,19 @@ def fleet(loaded: Loaded) -> Fleet:
 
 
 def refused(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> dict[int, str]:
-    """client -> why the model does not fit its device; with as many pathways as the method ever trains."""
-    row, blocks = loaded.method.objective, len(description.layout)
-    most = dict.fromkeys(row.choices, blocks - 1)
-    # What is kept for the way back is kept by passes that have one.
-    kept = row.pass_counts(blocks, loaded.options, most)[:, INNER_GRADIENT]
+    """client -> why the model does not fit its device, with the largest number of pathways that the method trains."""
+    spec, blocks = loaded.method.objective, len(description.layout)
+    largest = dict.fromkeys(spec.choices, blocks - 1)
+    # A forward pass stores activations if a backward pass follows it.
+    forward_passes = spec.pass_counts(blocks, loaded.options, largest)[:, INNER_GRADIENT]
     try:
-        return fleet_builder.refused(loaded.scenario, drawn, description, kept)
+        return fleet_builder.refused(loaded.scenario, drawn, description, forward_passes)
     except ScenarioError as error:
         raise ScenarioError(f"{loaded.name}: {error}") from None
 
 
 def server(loaded: Loaded, description: ModelProfile, initial: Payload) -> ServerStrategy:
-    """The method's server side, with those of its corrections, before the first round."""
+    """The server side of the method and of its corrections, before the first round."""
     scenario, method = loaded.scenario, loaded.method
     down, up = travels(loaded, description.layout)
     assert scenario.aggregate.weights is not None
@@ -174,7 +174,7 @@ def server(loaded: Loaded, description: ModelProfile, initial: Payload) -> Serve
 
 def federated_run(
     loaded: Loaded,
-    asked: Job,
+    job: Job,
     description: ModelProfile,
     server_side: ServerStrategy,
     clock: Clock,
@@ -189,22 +189,22 @@ def federated_run(
 ) -> tuple[FederatedRun, CheckpointStore]:
     """A run that trains, before its first round, and the store of its checkpoints.
 
-    ``refused``: client -> why it takes no part; the other arguments are the run's parts.
+    ``refused``: client -> why it cannot take part; the other arguments are the parts of the run.
     """
     method, scenario = loaded.method, loaded.scenario
-    keeps = bool(asked.kept_blocks) or method.keeps_slots
+    has_client_state = bool(job.kept_blocks) or method.keeps_slots
     target = scenario.stop.target_accuracy if stop_at_target else None
-    states = ClientStates(folder, asked.kept_blocks, method.keeps_slots) if keeps else None
+    states = ClientStates(folder, job.kept_blocks, method.keeps_slots) if has_client_state else None
     store = CheckpointStore(ledger, folder, server_side, states)
     run = FederatedRun(
-        job=asked,
+        job=job,
         method=method,
         options=loaded.options,
         description=description,
         server=server_side,
         clock=clock,
-        trainer=PoolTrainer(asked, method, description, server_side, workers, folder, scenario.faults, states),
-        evaluator=PoolEvaluator(asked, method.objective.evaluated, description, server_side, workers, states),
+        trainer=PoolTrainer(job, method, description, server_side, workers, folder, scenario.faults, states),
+        evaluator=PoolEvaluator(job, method.objective.evaluated, description, server_side, workers, states),
         recorder=store,
         states=states,
         budget=Budget(scenario.budget, scenario.rounds.max, target),
@@ -217,13 +217,13 @@ def federated_run(
     return run, store
 
 
-def largest_message(loaded: Loaded, asked: Job, description: ModelProfile, server_side: ServerStrategy) -> int:
-    """Bytes that one message of a worker can have at most, all of its parts together, but for headers: see `wire`."""
+def largest_message(loaded: Loaded, job: Job, description: ModelProfile, server_side: ServerStrategy) -> int:
+    """A bound of the bytes of one message of a worker, all of its parts together."""
     model = description.layout.nbytes()
-    up = codec.update_nbytes(asked.run_id, asked.reports, server_side.up_shapes())
-    keeps = sum(part.has_client_state for part in loaded.method.parts)
-    kept = description.layout.nbytes(asked.kept_blocks) + KEPT_MODELS * model * keeps
-    return max(2 * up, kept) + HEADERS_NBYTES  # sums have eight bytes where updates have four
+    up = codec.update_nbytes(job.run_id, job.reports, server_side.up_shapes())
+    parts_with_state = sum(part.has_client_state for part in loaded.method.parts)
+    state = description.layout.nbytes(job.kept_blocks) + KEPT_MODELS * model * parts_with_state
+    return max(2 * up, state) + HEADERS_NBYTES  # partial sums have eight bytes where updates have four
 
 
 def _with_options(setup: ServerContext, loaded: Loaded, correction: CorrectionSpec) -> ServerContext:

@@ -1,9 +1,9 @@
-"""The error for all that a user can correct in a scenario or a command line."""
+"""The error for everything that a user can correct in a scenario or a command line."""
 
 from __future__ import annotations
 
 LONGEST, HEAD = 1200, 800
-"""Most characters of a message, and of its head where its middle is left out; the reason is at the end."""
+"""Characters of the longest message, and of the head that is kept of a longer one; the reason is at its end."""
 
 
 class ScenarioError(ValueError):

@@ -1,4 +1,4 @@
-"""The fleet of a scenario: its section and the files that it names, as a `costmodel.fleet.fleet.Fleet`.
+"""Builds the `costmodel.fleet.fleet.Fleet` of a scenario from its section and the files that it names.
 
 Files are searched under their names, then below the data roots (``data.root``, ``$FEDBR_DATA``, the user cache).
 ScenarioError names the key of an unusable value.
@@ -40,9 +40,9 @@ CALIBRATED = "devices"
 
 
 def fleet(scenario: schema.Scenario, families: tuple[str, ...]) -> Fleet:
-    """The clients' devices and links, drawn by the scenario's seed, for the first of these names that a device knows.
+    """The clients' devices and links, drawn with the scenario's seed.
 
-    ``families``: the model's name, then its family.
+    ``families``: the model's name, then its family; a device's throughput is that of the first name that it has.
     """
     section, streams = scenario.fleet, _streams(scenario.seed)
     user_devices, user_networks = own_rows(scenario)
@@ -105,16 +105,16 @@ def _round_variation(section: schema.FleetSection) -> RoundVariation:
 
 
 def own_rows(scenario: schema.Scenario) -> tuple[dict[str, Device], dict[str, Network]]:
-    """The user's devices and networks: of the files that the scenario names, and calibrated ones."""
+    """The user's devices and networks: those of files that the scenario names, and calibrated devices."""
     section = scenario.fleet
     user_devices = _read(scenario, "fleet.device_file", section.device_file, own_devices) or {}
     user_networks = _read(scenario, "fleet.network_file", section.network_file, own_networks) or {}
-    for name in dict.fromkeys(section.devices):  # there may be a million names of few devices
+    for name in dict.fromkeys(section.devices):  # a million names can stand for few devices
         if name in devices() or name in user_devices:
             continue
         path = calibrated(name)
         if path is None:
-            break  # an unknown device, at which the check of names stops too
+            break  # an unknown device: the check of names stops here, too
         user_devices |= _read(scenario, "fleet.devices", str(path), own_devices) or {}
     return user_devices, user_networks
 
@@ -164,7 +164,7 @@ def _read(scenario: schema.Scenario, key: str, name: str | None, read: Callable[
 
 
 def _of_links(section: schema.FleetSection, trace: Any) -> Any:
-    """``trace``, unless it is one of another key; ScenarioError then."""
+    """``trace``; ScenarioError for a file that belongs to another key, or has no such case."""
     if isinstance(trace, traces.WindowTrace | traces.Series):
         key = "availability.file" if isinstance(trace, traces.WindowTrace) else "bandwidth.file"
         raise ScenarioError(
@@ -177,7 +177,7 @@ def _of_links(section: schema.FleetSection, trace: Any) -> Any:
 
 
 def _check_drawn(key: str, drawn: Fleet) -> None:
-    """Refuse unrealistic devices and links: virtual times would be so large that float64 loses the seconds."""
+    """Refuse unrealistic devices and links, with virtual times so large that float64 has no digits for seconds."""
     for text, values, wrong in (
         ("computes at {:g} FLOP/s; the least is 1", drawn.flops_per_second, drawn.flops_per_second < 1),
         ("downloads at {:g} bit/s; the least is 1", drawn.down, drawn.down < 1),
@@ -208,7 +208,7 @@ def _availability(scenario: schema.Scenario, streams: Any) -> Availability:
     if not isinstance(trace, traces.WindowTrace):
         raise ScenarioError(f"fleet.availability.file = {section.file!r}: has no windows of availability")
     rows, start = len(trace.devices), section.start_hour * HOUR_SECONDS
-    # Repeated windows are shifted to the time of day at which the run starts; others before that are over.
+    # Repeated windows are shifted to the time of day at which the run starts; others that end before it are dropped.
     shift = DAY_SECONDS - start if section.repeat else -start
     windows = [
         [(max(begin + shift, 0.0), end + shift) for begin, end in row if end + shift > 0] for row in trace.windows
@@ -268,5 +268,5 @@ def refused(
         if not memory.fits(needed, device.memory_bytes)
     }
     if len(reasons) == len(drawn.devices):
-        raise ScenarioError(f"fleet.devices: the model fits none of them; {'; '.join(reasons.values())}")
+        raise ScenarioError(f"fleet.devices: the model fits no device; {'; '.join(reasons.values())}")
     return {client: reasons[index] for client, index in enumerate(drawn.device_of.tolist()) if index in reasons}

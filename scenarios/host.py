@@ -1,4 +1,4 @@
-"""This machine and its user: workers, device, folders, Ctrl-C. Nothing here is part of a result."""
+"""The machine and the user of a run: workers, device, folders, Ctrl-C. None of it affects a result."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from scenarios.config.toml_writer import toml_text
 PACKAGES = ("torch", "torchvision", "numpy", "simpy", "pyzmq", "msgpack", "pydantic", "safetensors", "scikit-learn")
 KILLED = 128 + signal.SIGINT
 PROBE_NBYTES = 4096
-"""More than nothing, since a full disk can still create empty files."""
+"""Not 0, since a full disk can still create empty files."""
 
 SCRATCH_NAME_NBYTES = len("..new-12345678")
-"""Bytes that the name of a run folder is longer while `write_folder` fills it."""
+"""Bytes that `write_folder` adds to the name of a run folder while it fills it."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def choose_device(name: str) -> str:
     if name != "cpu" and not (name == "cuda" or re.fullmatch(r"cuda:[0-9]{1,4}", name)):
         raise ScenarioError(f"--device {name}: must be cpu, cuda, cuda:N or auto")
     if name != "cpu" and not has_gpu:
-        raise ScenarioError(f"--device {name}: this machine has no NVIDIA GPU; leave it at auto or cpu")
+        raise ScenarioError(f"--device {name}: this machine has no NVIDIA GPU; use auto or cpu")
     return name
 
 
@@ -125,7 +125,7 @@ def check_folder(name: str, host: Host, may_exist: bool = False) -> None:
     if host.run_id is not None and len(os.fsencode(host.run_id)) > longest:
         raise ScenarioError(f"--run-id {host.run_id!r}: must not be longer than {longest} bytes")
     if host.run_id is not None and not may_exist:
-        with _writing(place / host.run_id):  # the system may refuse even to look it up
+        with _writing(place / host.run_id):  # even a look-up can fail
             _refuse_existing(place / host.run_id)
 
 
@@ -181,7 +181,7 @@ def run_lock(folder: Path) -> Iterator[None]:
         try:
             lock.enter_context(folder_lock(folder.resolve()))
         except BlockingIOError:
-            raise ScenarioError(f"run folder {folder}: another process is at work on this run") from None
+            raise ScenarioError(f"run folder {folder}: another process has locked this run") from None
         yield
 
 
@@ -190,7 +190,7 @@ def _refuse_existing(folder: Path) -> None:
         return
     if (folder / "scenario.toml").exists() and not _has_ended(folder / "ledger.sqlite"):
         raise ScenarioError(
-            f"run folder {folder} holds an unfinished run; to go on with it: fedbr resume {folder}, or choose another "
+            f"run folder {folder} holds an unfinished run; to resume it: fedbr resume {folder}, or choose another "
             "--run-id"
         )
     raise ScenarioError(f"run folder {folder} exists already; choose another --run-id")

@@ -1,7 +1,8 @@
 """The source files of a user's modules that a run uses: found, copied into its folder, and compared on resuming.
 
-A scenario names such modules itself (``method = "my_package.my_method:ROW"``) or through the rows that it names. They
-are found by the import system's path search and read as text: nothing here imports or executes them, or their copies.
+A scenario names such modules itself (``method = "my_package.my_method:SPEC"``), or its method's spec or the rows of its
+model and data set do. They are found by the import system's path search and read as text: nothing here imports or
+executes them, or their copies.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ class SourceFile:
 
 
 def named(loaded: Loaded) -> set[str]:
-    """The modules that a scenario and its rows name: rows, client sides, stages of a model, readers of data."""
+    """The modules of specs and rows that a scenario names, of client sides, models' stages, and readers of data."""
     scenario, method = loaded.scenario, loaded.method
-    rows = [*method.name.split("+"), scenario.model.name, scenario.data.name]
-    parts = [*(part.client for part in method.parts), loaded.model.stages]
+    specs_and_rows = [*method.name.split("+"), scenario.model.name, scenario.data.name]
+    objects = [*(part.client for part in method.parts), loaded.model.stages]
     readers = {loaded.dataset.reader} if loaded.dataset.reader else set()
-    return {name.strip().partition(":")[0] for name in (*rows, *parts) if ":" in name} | readers
+    return {name.strip().partition(":")[0] for name in (*specs_and_rows, *objects) if ":" in name} | readers
 
 
 def find(modules: Iterable[str]) -> dict[str, Source]:
@@ -88,7 +89,7 @@ def find(modules: Iterable[str]) -> dict[str, Source]:
 
 
 def keep(sources: Mapping[str, Source], folder: Path) -> dict[str, SourceFile]:
-    """Copy sources into a run folder that has been checked (`scenarios.run_folder`); returns the record by module."""
+    """Copy sources into a run folder that `scenarios.run_folder` has checked; returns module -> record."""
     for module, source in sources.items():
         copy = _copy(folder, module, source.file)
         write_bytes(copy, source.content)
@@ -97,7 +98,7 @@ def keep(sources: Mapping[str, Source], folder: Path) -> dict[str, SourceFile]:
 
 
 def remove(folder: Path) -> None:
-    """Remove the copies that a run folder's environment names, and folders that are empty then."""
+    """Remove the copies that a run folder's environment names, and the folders that this empties."""
     try:
         recorded = dict(json.loads((folder / "environment.json").read_bytes())["sources"])
         copies = [
@@ -130,7 +131,7 @@ def change(before: Mapping[str, SourceFile], folder: Path) -> str:
         if module not in now:
             differences.append(f"{file} is missing (its copy: {_copy(folder, module, file)})")
         elif now[module].sha256 != before[module].sha256:
-            differences.append(f"{now[module].file} has changed (what it was: {_copy(folder, module, file)})")
+            differences.append(f"{now[module].file} has changed (its copy: {_copy(folder, module, file)})")
     return "; ".join(differences)
 
 
@@ -164,12 +165,12 @@ def _spec(module: str) -> ModuleSpec | None:
         # By its last name: for a namespace package, the finder would need a parent that has been imported.
         return PathFinder.find_spec(name, list(package.submodule_search_locations))
     spec = PathFinder.find_spec(name)
-    others = (finder for finder in sys.meta_path if finder is not PathFinder)  # those of editable installs
-    return spec or next(filter(None, (finder.find_spec(name, None) for finder in others)), None)
+    finders = (finder for finder in sys.meta_path if finder is not PathFinder)  # those of editable installs
+    return spec or next(filter(None, (finder.find_spec(name, None) for finder in finders)), None)
 
 
 def _imports(content: bytes, package: str) -> Iterator[str]:
-    """Names that a file imports, modules and others."""
+    """The names that a file imports, of modules and of other objects."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # importing the file will warn

@@ -1,7 +1,7 @@
-"""The content of a run folder: which files may be written, and which may be removed.
+"""The files of a run folder that may be written, and those that may be removed.
 
-A folder may come from other users, or may have been modified. Nothing behind a link is written or removed, and no file
-of a name that runs do not use.
+A folder may come from another user, or may have been modified. Nothing behind a link is written or removed, and no file
+with a name that runs do not use.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FOLDERS = (*PLACES, LOGS)
 JOURNAL = "ledger.sqlite-journal"
 LEDGER = ("ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm", JOURNAL)
 FILES = ("scenario.toml", "environment.json", *LEDGER)
-"""Files that are opened in place; others are replaced whole."""
+"""Files that are opened in place; all others are replaced whole."""
 _OURS = (*FILES, "report.html")
 _PASSING = re.compile(
     r"\.probe-[0-9a-f]{8}(\.part)?|(scenario\.toml|environment\.json|report\.html)\.part|replies-[a-z0-9_]{8}\.part"
@@ -35,18 +35,20 @@ SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")
 
 
 def check(folder: Path) -> None:
-    """ScenarioError for a run folder that no run can have made, above all one with links."""
+    """ScenarioError for a run folder that no run has created, such as one with links."""
     for name in FOLDERS:
-        _refuse_unless(folder / name, stat.S_ISDIR, "is no folder")
-    _refuse_unless(folder / plugin_sources.FOLDER, stat.S_ISDIR, "is no folder")
+        _refuse_unless(folder / name, stat.S_ISDIR, "is not a folder")
+    _refuse_unless(folder / plugin_sources.FOLDER, stat.S_ISDIR, "is not a folder")
     for place, inner, _ in os.walk(folder / plugin_sources.FOLDER):
         for name in inner:
-            _refuse_unless(Path(place, name), stat.S_ISDIR, "is no folder")
+            _refuse_unless(Path(place, name), stat.S_ISDIR, "is not a folder")
     logs = (f"{LOGS}/{path.name}" for path in _of_name(folder / LOGS, _LOG))
     for name in (*FILES, *logs):
-        _refuse_unless(folder / name, stat.S_ISREG, "is no ordinary file")
+        _refuse_unless(folder / name, stat.S_ISREG, "is not a regular file")
     if _names_another(folder / JOURNAL):
-        raise ScenarioError(f"{folder / JOURNAL} names another journal, which SQLite would delete; runs name none")
+        raise ScenarioError(
+            f"{folder / JOURNAL} names another journal, which SQLite would delete; no run writes such a file"
+        )
 
 
 def _refuse_unless(path: Path, is_expected: Callable[[int], bool], problem: str) -> None:
@@ -69,7 +71,7 @@ def _names_another(journal: Path) -> bool:
 
 
 def empty(folder: Path) -> None:
-    """Remove all that a run has committed, and create its folders again; unknown files stay."""
+    """Remove everything that a run has committed, and create its folders again; unknown files stay."""
     for name in LEDGER:
         (folder / name).unlink(missing_ok=True)
     remove_all(folder)
@@ -78,7 +80,7 @@ def empty(folder: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Remove a run, and its folder if it is empty then; unknown files, and files that cannot be removed, stay."""
+    """Remove a run, and its folder if that empties it; unknown files, and files that cannot be removed, stay."""
     if folder.is_symlink():
         return
     plugin_sources.remove(folder)

@@ -1,4 +1,4 @@
-"""One run, from a loaded scenario to a run folder: clock, worker pool and server side, assembled and closed again."""
+"""Starts and resumes runs: creates or opens the run folder, and assembles clock, worker pool and server side."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ USERS_ERRORS = ("DataError", "PartitionError", "CacheError")
 
 
 def check_remote_workers(loaded: Loaded, job: Job) -> None:
-    """ScenarioError for a run that remote workers cannot join, since they do not share its files."""
+    """ScenarioError for a run that remote workers cannot join, since they lack its files."""
     if job.data.partition.file is not None:
         raise ScenarioError(f"{loaded.name}: --listen: data.partition.file: workers on other machines do not have it")
 
@@ -57,7 +57,7 @@ def check_remote_workers(loaded: Loaded, job: Job) -> None:
 def probe_worker(
     loaded: Loaded, device: str, launcher: WorkerLauncher, logs: Path, stopped: Callable[[], bool]
 ) -> Iterator[Pool]:
-    """One worker that describes model and data, before or instead of a run. Errors as of `run`."""
+    """One worker, which describes model and data before a run or without one. Errors as of `run`."""
     job = builder.job(loaded, None, device, cache_folder())
     with Pool(job, 1, launcher, logs, user_error_hook(loaded), stopped) as pool:
         yield pool
@@ -66,10 +66,10 @@ def probe_worker(
 def run(
     loaded: Loaded, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool], stop_at_target: bool
 ) -> dict[str, Any]:
-    """The whole run; returns its summary (the keys of ``run --json``).
+    """Run a scenario in a new run folder; returns its summary (the keys of ``run --json``).
 
-    ScenarioError for an error of the user's, and Stopped before the first round, both without leaving a run folder;
-    RunFailed, naming the run folder, for any other failure.
+    ScenarioError for an error of the user's, and Stopped before the first round; both remove the run folder. RunFailed,
+    naming the run folder, for any other failure.
     """
     loaded = builder.on_device(loaded, host.device)
     fleet = builder.fleet(loaded)
@@ -79,7 +79,7 @@ def run(
         try:
             return _run(loaded, fleet, host, folder, launcher, stopped, stop_at_target)
         except (ScenarioError, Stopped):
-            run_folder.discard(folder)  # both come before the first round, so nothing is lost
+            run_folder.discard(folder)  # no round has been committed yet, so nothing is lost
             raise
 
 
@@ -98,15 +98,15 @@ def resume(
     with run_lock(folder), _log_and_wrap(folder):
         if (result := _outcome(loaded, folder)) is not None:
             return result
-        begun = has_rounds(folder / "ledger.sqlite")
-        if not begun:
+        resumed = has_rounds(folder / "ledger.sqlite")
+        if not resumed:
             reset_run_folder(folder)
         host.on_start(folder, loaded)
-        return _run(loaded, fleet, host, folder, launcher, stopped, stops_at_target(folder), resumed=begun)
+        return _run(loaded, fleet, host, folder, launcher, stopped, stops_at_target(folder), resumed)
 
 
 def ended(loaded: Loaded, folder: Path) -> dict[str, Any] | None:
-    """The summary of a run that has ended; None for a run that `resume` can continue. Starts no process.
+    """The summary of a run that has ended; None for a run that `resume` can resume. Starts no process.
 
     ScenarioError and RunFailed as of `resume`.
     """
@@ -115,7 +115,7 @@ def ended(loaded: Loaded, folder: Path) -> dict[str, Any] | None:
 
 
 def open_existing(folder: Path, device: str) -> tuple[Loaded, str]:
-    """The scenario of a run folder, and the device to resume on: by default (``auto``) the one that it began on.
+    """The scenario of a run folder, and the device to resume on: by default (``auto``) the device that it began on.
 
     ScenarioError for a folder without a run, and for a device of another type: results would not be bit-identical.
     """
@@ -141,7 +141,7 @@ def _check_device(folder: Path, device: str) -> None:
 
 
 def _outcome(loaded: Loaded, folder: Path) -> dict[str, Any] | None:
-    """The summary of a run that has ended, unless its user stopped it."""
+    """The summary of a run that has ended; None for a run that its user stopped, or that is unfinished."""
     path = folder / "ledger.sqlite"
     meta = _meta(path)
     result: dict[str, Any] = json.loads(meta.get("summary", "{}"))
@@ -200,7 +200,7 @@ def _in_words(error: Exception, folder: Path) -> str:
 def user_error_hook(loaded: Loaded) -> Callable[[HostEvent], None]:
     """A handler of a pool's events that raises ScenarioError for the first error of the user's.
 
-    This is a data error, or one whose text begins with a key of the scenario; every worker would repeat it.
+    Such an error is one of data, or begins with a key of the scenario; it would recur in every worker.
     """
     keys = known_keys(Scenario)
 

@@ -1,7 +1,4 @@
-"""What the user sees while a run works: a live table on a terminal, plain lines elsewhere, nothing with --quiet.
-
-It is written to stderr, so that stdout holds results alone, and fits 80 columns.
-"""
+"""Progress of runs on stderr: a live table of 80 columns on a terminal, plain lines elsewhere, nothing with --quiet."""
 
 from __future__ import annotations
 
@@ -24,24 +21,25 @@ from scenarios.config.load import Loaded
 from scenarios.report.bottlenecks import SHORT
 from scenarios.report.html import percent
 
-KEPT_ROWS = 10
+SHOWN_ROUNDS = 10
 REFRESHES_PER_SECOND = 4
+COLUMNS = ("round", "accuracy", "virtual", "down", "up", "clients", "bottleneck", "wall")
 SPARKS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 24
 
 
 @dataclass
 class _RunProgress:
-    """What is known of one run."""
+    """The progress of one run."""
 
     name: str
     rounds_max: int = 0
     column: ProgressColumn | None = None
-    """What the live table shows of the method's own table"""
+    """The column for the method's own table, if it has one."""
     values: Sequence[int] = ()
-    """Those of that column"""
+    """The values that this column counts."""
     started: float | None = None
-    """None while it waits for its turn."""
+    """Wall-clock seconds; None while the run is queued."""
     ended: float | None = None
     accuracies: list[float] = field(default_factory=list)
     progress: list[tuple[RoundFinished, float]] = field(default_factory=list)
@@ -49,26 +47,26 @@ class _RunProgress:
 
     @property
     def rounds(self) -> int:
-        """Rounds so far."""
+        """The number of rounds that have ended."""
         return self.progress[-1][0].rounds if self.progress else 0
 
     def wall_seconds(self) -> float:
-        """Since the start, until the end."""
+        """Seconds since the start of the run, up to its end."""
         if self.started is None:
             return 0.0
         return (time.monotonic() if self.ended is None else self.ended) - self.started
 
     def eta_seconds(self) -> float | None:
-        """Until the last round, at the pace so far; None where there is no telling."""
+        """Seconds until the last round, at the pace so far; None before the first round and after the end."""
         if not self.rounds or self.ended is not None:
             return None
         last, wall_seconds = self.progress[-1]
-        ahead = wall_seconds / last.rounds * (self.rounds_max - last.rounds)
-        return max(0.0, ahead - (self.wall_seconds() - wall_seconds))
+        remaining = wall_seconds / last.rounds * (self.rounds_max - last.rounds)
+        return max(0.0, remaining - (self.wall_seconds() - wall_seconds))
 
 
 class LiveTable:
-    """Takes `on_start` and `on_round` of runs, one after another; ``methods`` names all that will come."""
+    """The progress of runs that follow each other, one for each of ``methods``."""
 
     def __init__(self, methods: Sequence[str], stream: IO[str] | None = None, quiet: bool = False) -> None:
         self._console = Console(file=stream or sys.stderr)
@@ -79,7 +77,7 @@ class LiveTable:
 
     @contextmanager
     def showing(self) -> Iterator[None]:
-        """The live table, where there is a terminal."""
+        """Show the live table, if stderr is a terminal."""
         self._is_live = not self._quiet and self._console.is_terminal
         if not self._is_live:
             yield
@@ -89,7 +87,7 @@ class LiveTable:
             yield
 
     def on_start(self, folder: Path, loaded: Loaded) -> None:
-        """A run begins; the one before, if any, has ended."""
+        """Take note that a run begins, and that the run before it, if any, has ended."""
         if self._current >= 0:
             self._runs[self._current].ended = time.monotonic()
         self._current += 1
@@ -100,9 +98,9 @@ class LiveTable:
         self._line(f"{loaded.name}: {run.name}, run folder {folder}")
 
     def on_round(self, progress: RoundFinished) -> None:
-        """A round has been committed."""
+        """Take note of a round that has been committed."""
         run = self._runs[self._current]
-        run.progress = [*run.progress, (progress, run.wall_seconds())][-KEPT_ROWS:]
+        run.progress = [*run.progress, (progress, run.wall_seconds())][-SHOWN_ROUNDS:]
         if progress.row.accuracy is not None:
             run.accuracies.append(progress.row.accuracy)
         if progress.rounds == run.rounds_max or _is_cut(progress):
@@ -114,7 +112,7 @@ class LiveTable:
             self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def render(self) -> RenderableType:
-        """All runs, and the last rounds of the one at work."""
+        """All runs, and the last rounds of the current run."""
         parts: list[RenderableType] = [_overview(self._runs)]
         if self._current >= 0:
             parts += ["", _rounds(self._runs[self._current])]
@@ -122,15 +120,15 @@ class LiveTable:
 
 
 def _is_cut(progress: RoundFinished) -> bool:
-    """Whether this row is no whole round: rounds are numbered from 0, and counted when they are whole.
+    """Whether this row is a round that was cut, or an evaluation after the last round.
 
-    A round in which nobody's visit counted is whole.
+    Rounds are numbered from 0, and counted when they are whole. A round in which no visit counted is whole.
     """
     return progress.row.round == progress.rounds
 
 
-def _place(progress: RoundFinished) -> str:
-    """The number of the round, from 1; of a score after the last round, when nothing was begun any more, ``end``."""
+def _number(progress: RoundFinished) -> str:
+    """The number of the round, from 1; ``end`` for an evaluation after the last round."""
     if not _is_cut(progress):
         return str(progress.rounds)
     return f"{progress.row.round + 1} cut" if progress.row.busy_s else "end"
@@ -142,12 +140,12 @@ def _overview(runs: Sequence[_RunProgress]) -> Table:
         table.add_column(no_wrap=True, justify="left" if number in (0, 5) else "right")
     for run in runs:
         if run.started is None:
-            table.add_row(run.name, "waits", style="dim")
+            table.add_row(run.name, "queued", style="dim")
             continue
         eta = run.eta_seconds()
         table.add_row(
             run.name,
-            f"{run.rounds}/{run.rounds_max}" if run.progress else "starts",
+            f"{run.rounds}/{run.rounds_max}" if run.progress else "starting",
             percent(run.accuracies[-1]) if run.accuracies else "",
             format_seconds(float(f"{run.wall_seconds():.1f}")),
             "" if eta is None else f"ETA {format_seconds(round(eta))}",
@@ -159,7 +157,7 @@ def _overview(runs: Sequence[_RunProgress]) -> Table:
 
 def _rounds(run: _RunProgress) -> Table:
     table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
-    for title in ("round", "accuracy", "virtual", "down", "up", "clients", "held by", "wall"):
+    for title in COLUMNS:
         table.add_column(title, justify="right", no_wrap=True)
     if run.column is not None and any(progress.chosen for progress, _ in run.progress):
         table.add_column(f"{run.column.column} {run.values[0]}..", justify="left", no_wrap=True)
@@ -171,7 +169,7 @@ def _rounds(run: _RunProgress) -> Table:
 def _cells(run: _RunProgress, progress: RoundFinished, wall_seconds: float) -> list[str]:
     row = progress.row
     cells = [
-        _place(progress),
+        _number(progress),
         "-" if row.accuracy is None else percent(row.accuracy),
         format_seconds(row.end_s),
         format_bytes(progress.bytes_down),
@@ -186,21 +184,22 @@ def _cells(run: _RunProgress, progress: RoundFinished, wall_seconds: float) -> l
 def line(run: _RunProgress) -> str:
     """The last round of a run as one line of text."""
     progress, wall_seconds = run.progress[-1]
-    place, *rest = _cells(run, progress, wall_seconds)
-    names = ("accuracy", "virtual", "down", "up", "clients", "held by", "wall", run.column.column if run.column else "")
-    number, *cut = place.split()
-    place = " ".join([f"{number}/{run.rounds_max}", *cut]) if number != "end" else number
-    parts = [f"{run.name} {place}", *(f"{n} {c}" for n, c in zip(names, rest, strict=False))]
+    first, *cells = _cells(run, progress, wall_seconds)
+    names = [*COLUMNS[1:], run.column.column if run.column else ""]
+    number, *cut = first.split()
+    if number != "end":
+        number = " ".join([f"{number}/{run.rounds_max}", *cut])
+    parts = [f"{run.name} {number}", *(f"{name} {cell}" for name, cell in zip(names, cells, strict=False))]
     eta = run.eta_seconds()
     return "  ".join([*parts, *([] if eta is None else [f"ETA {format_seconds(round(eta))}"])])
 
 
 def counts(chosen: Mapping[int, int], values: Sequence[int]) -> str:
-    """``4/0/6``: how many visits got each of the values."""
+    """The numbers of visits with each of the values, such as ``4/0/6``."""
     return "/".join(str(chosen.get(value, 0)) for value in values)
 
 
 def spark(values: Sequence[float]) -> str:
-    """The curve so far as a line of blocks, from 0 to 1; at most `SPARK_WIDTH` of them, the last value always shown."""
+    """A curve of values from 0 to 1 as at most `SPARK_WIDTH` block characters; the last one shows the last value."""
     step = -(-len(values) // SPARK_WIDTH) or 1
     return "".join(SPARKS[min(7, int(8 * value))] for value in values[::-1][::step][::-1])

@@ -1,4 +1,4 @@
-"""Figures that methods bring along: drawn from a method's own ledger table, as its spec says."""
+"""The figures of methods, drawn from a method's own ledger table as its spec says."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ AVERAGED_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 
 
 def figures_of(runs: Sequence[RecordedRun]) -> dict[str, MethodFigure]:
-    """Table -> the figure that is drawn from it, for all methods of these runs that bring one.
+    """Table -> the figure that is drawn from it, for all methods of these runs that have one.
 
-    A method of the user's own that cannot be loaded here brings none.
+    A method of the user's own that cannot be loaded here is left out.
     """
-    found: dict[str, MethodFigure] = {}
+    figures: dict[str, MethodFigure] = {}
     for name in dict.fromkeys(run.method for run in runs):
         try:
             spec = resolve(name).objective
         except ValueError:
             continue
         if spec.table is not None and spec.figure is not None:
-            found[spec.table.name] = spec.figure
-    return found
+            figures[spec.table.name] = spec.figure
+    return figures
 
 
 def draw(table: str, figure: MethodFigure, runs: Sequence[RecordedRun]) -> Figure | None:
-    """Two panels for each run whose method has this table: clients by what was chosen, and means, by round."""
+    """Two panels for each run whose method has this table: by round, clients per chosen value, and means."""
     chosen = [(run, _counts(table, figure, run)) for run in runs if table in figures_of([run])]
     chosen = [(run, counts) for run, counts in chosen if counts]
     if not chosen:

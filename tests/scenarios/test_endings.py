@@ -106,7 +106,7 @@ def test_a_run_that_the_user_stops(
     run = Started(watch, tmp_path, PLAIN, LONG)
     run.await_first_round()
     assert run_command(["resume", str(run.folder)]) == 2
-    assert "another process is at work on this run" in capsys.readouterr().err
+    assert "another process has locked this run" in capsys.readouterr().err
     run.process.send_signal(number)
     code, output, errors = run.ended(seconds=5)
     summary = json.loads(output)

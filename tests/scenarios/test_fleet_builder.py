@@ -434,7 +434,7 @@ def test_a_model_that_no_device_holds_is_refused(home: Path) -> None:
     alone = [HALF_SMALL[0], "fleet.devices={board=1}", HALF_SMALL[2]]
     with pytest.raises(ScenarioError) as caught:
         fleet_builder.refused(load("digits", alone).scenario, drawn(*alone), described(60, 5.0), np.ones(1))
-    assert str(caught.value) == f"fleet.devices: the model fits none of them; {SUM}"
+    assert str(caught.value) == f"fleet.devices: the model fits no device; {SUM}"
 
 
 # --- the identity of a run --------------------------------------------------------------------------------------------

@@ -107,7 +107,7 @@ def test_a_run_goes_on_only_with_the_sources_that_it_began_with(tmp_path: Path) 
         assert (refused.returncode, refused.stdout, refused.stderr) == (
             2,
             "",
-            f"fedbr: {folder}: {tmp_path / name} has changed (what it was: {copies / name}); to resume this run, "
+            f"fedbr: {folder}: {tmp_path / name} has changed (its copy: {copies / name}); to resume this run, "
             "restore the files, or start a new run\n",
         )
         (tmp_path / name).write_text(PLUG_IN[name])
@@ -126,7 +126,7 @@ def test_a_run_goes_on_only_with_the_sources_that_it_began_with(tmp_path: Path) 
     verified = json.loads(fedbr(tmp_path, CLI, "verify", str(folder), "--workers", "1", "--json").stdout)
     assert (verified["same"], verified["source_change"]) == (
         True,
-        f"{helper} has changed (what it was: {copies / 'my_helper.py'})",
+        f"{helper} has changed (its copy: {copies / 'my_helper.py'})",
     )
 
 
@@ -217,7 +217,7 @@ def test_what_is_new_missing_or_other_is_named(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "second.py").unlink()
     written(tmp_path, {"first.py": "import second,  numpy", "numpy.py": ""})
     assert plugin_sources.change(recorded, run) == (
-        f"{tmp_path}/first.py has changed (what it was: {run}/sources/first.py); "
+        f"{tmp_path}/first.py has changed (its copy: {run}/sources/first.py); "
         f"{tmp_path}/numpy.py is new; "
         f"{tmp_path}/second.py is missing (its copy: {run}/sources/second.py)"
     )

@@ -109,7 +109,7 @@ def test_a_pipe_in_a_files_place_is_refused_and_not_waited_for(
     (folder / "environment.json").unlink()
     os.mkfifo(folder / "environment.json")
     assert run_command(["resume", str(folder)]) == 2
-    assert "environment.json is no ordinary file" in capsys.readouterr().err
+    assert "environment.json is not a regular file" in capsys.readouterr().err
 
 
 def test_the_folder_that_the_user_names_may_be_a_link(folder: Path, launcher: WorkerLauncher, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, capsys:
     folder = killed(tmp_path, "cut", 3, *overrides)
     moved(folder)
     assert run_command([*DIGITS, *overrides, "--out", str(tmp_path), "--run-id", "cut"]) == 2
-    assert f"holds an unfinished run; to go on with it: fedbr resume {folder}" in capsys.readouterr().err
+    assert f"holds an unfinished run; to resume it: fedbr resume {folder}" in capsys.readouterr().err
     assert run_command(["resume", str(folder), "--workers", "1", "--json"]) == 0
     resumed = json.loads(capsys.readouterr().out)
     assert resumed["rounds"] == whole["rounds"] == 8
@@ -104,7 +104,7 @@ def test_a_run_that_has_ended_says_so_again_whenever_it_is_resumed(
     assert (folder / "ledger.sqlite").read_bytes() == ledger
     with run_lock(folder):
         assert run_command(["resume", str(folder)]) == 2
-    assert "another process is at work on this run" in capsys.readouterr().err
+    assert "another process has locked this run" in capsys.readouterr().err
     scenario = (folder / "scenario.toml").read_text()
     (folder / "scenario.toml").write_text(scenario.replace("seed = 0", "seed = 1"))
     assert run_command(["resume", str(folder)]) == 2

@@ -56,8 +56,8 @@ def test_the_table_shows_every_method_and_the_last_rounds_of_the_one_at_work() -
     assert lines[0].startswith("fedavg")
     assert "30/40  75.00 %" in lines[0]
     assert "ETA" in lines[0]
-    assert lines[1].split() == ["fedmlb+fedprox", "waits"]
-    assert " ".join(lines[3].split()) == "round accuracy virtual down up clients held by wall alpha 1.."
+    assert lines[1].split() == ["fedmlb+fedprox", "queued"]
+    assert " ".join(lines[3].split()) == "round accuracy virtual down up clients bottleneck wall alpha 1.."
     assert [line.split()[0] for line in lines[4:]] == [str(number) for number in range(21, 31)]
     assert lines[-1].split()[1:8] == ["75.00", "%", "45", "min", "36.9", "MB", "137"]
     assert lines[-1].rstrip().endswith("2/0/3")
@@ -83,7 +83,7 @@ def test_where_there_is_no_terminal_each_round_is_one_plain_line() -> None:
 
     assert first == "digits: fedbr, run folder runs/digits/x"
     assert second.startswith(
-        "fedbr 1/2  accuracy 50.00 %  virtual 1.5 min  down 1.23 MB  up 4.56 MB  clients 5  held by link  wall "
+        "fedbr 1/2  accuracy 50.00 %  virtual 1.5 min  down 1.23 MB  up 4.56 MB  clients 5  bottleneck link  wall "
     )
     assert "alpha 0/5/0  ETA" in second
     assert third.startswith("fedbr 2/2  accuracy 81.25 %")
@@ -112,13 +112,13 @@ def test_a_round_in_which_nobody_counted_is_a_round_but_a_score_after_the_last_i
 
     only = stream.getvalue().splitlines()[-1]
     assert only.startswith("fedbr 1/3  accuracy -")
-    assert "clients 0  held by wait" in only and "ETA" in only
+    assert "clients 0  bottleneck wait" in only and "ETA" in only
     assert "1/3" in shown(show)[0]
     late = progress(2, 0.75, bottleneck="")
     show.on_round(replace(late, rounds=1, row=late.row._replace(participants=0, busy_s=0.0)))
     last = stream.getvalue().splitlines()[-1]
     assert last.startswith("fedbr end  accuracy 75.00 %")
-    assert "held by -" in last
+    assert "bottleneck -" in last
     assert "1/3  75.00 %" in shown(show)[0]
     assert [line.split()[0] for line in shown(show)[3:]] == ["1", "end"]
 

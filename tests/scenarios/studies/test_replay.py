@@ -263,7 +263,7 @@ def test_a_run_that_a_budget_ended_cannot_go_on_and_choices_that_depend_on_updat
     )
     folder = run(tmp_path / "chosen", "method=fedbr", "method_options.deviation=model", "rounds.max=1")
     assert refusal(folder) == (
-        "fedbr: what it sends may depend on the updates themselves, which a ledger does not keep, so it cannot be "
+        "fedbr: its downloads may depend on the updates themselves, which a ledger does not keep, so it cannot be "
         "replayed"
     )
 
