@@ -34,11 +34,16 @@ def test_each_set_has_its_own_statistics_and_augmentation() -> None:
     }
 
 
-def test_none_keeps_the_normalisation_alone() -> None:
-    profile = profile_for(DATASETS["cifar10"], "none")
-    assert profile.mean == (0.4914, 0.4822, 0.4465)
-    x = pictures()
-    assert torch.equal(prepare(x, profile, np.random.default_rng(0)), prepare(x, profile))
+def test_a_batch_follows_from_its_generator_and_without_augmentation_no_pixel_moves() -> None:
+    x, profile = pictures(), profile_for(DATASETS["cifar100"])
+    one, two, other = (prepare(x, profile, np.random.default_rng(seed)) for seed in (0, 0, 1))
+    assert torch.equal(one, two)
+    assert not torch.equal(one, other)
+    still = profile_for(DATASETS["cifar10"], "none")
+    assert still.mean == (0.4914, 0.4822, 0.4465)
+    assert torch.equal(prepare(x, still, np.random.default_rng(0)), prepare(x, still))
+    moving = Profile("moving", rotation_degrees=10.0, crop_pad=4, flip=True)
+    assert torch.equal((prepare(x, moving) * 255).round().to(torch.uint8), x)  # as in a test set
 
 
 def test_a_profile_that_cannot_be_is_refused() -> None:
@@ -50,15 +55,12 @@ def test_a_profile_that_cannot_be_is_refused() -> None:
         profile_for(DATASETS["cifar10"], "mnist")
 
 
-def test_pixels_are_normalised_as_torchvision_does() -> None:
+def test_pixels_are_normalised_as_torchvision_does_and_digits_over_sixteen() -> None:
     x = pictures()
     expected = TF.normalize(x / 255, [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616])
     result = prepare(x, profile_for(DATASETS["cifar10"]))
     assert result.dtype == torch.float32
     assert torch.allclose(result, expected, atol=1e-6)
-
-
-def test_digits_are_pixels_over_sixteen() -> None:
     x = torch.tensor([0, 4, 16], dtype=torch.uint8).view(1, 1, 1, 3)
     assert prepare(x, profile_for(DATASETS["digits"])).flatten().tolist() == [0.0, 0.25, 1.0]
 
@@ -101,11 +103,19 @@ def test_rotation_comes_before_crop_and_crop_before_flip() -> None:
         assert (result == expected).float().mean().item() > 0.995
 
 
-def test_what_a_crop_takes_from_outside_stays_empty() -> None:
+def test_what_a_crop_takes_from_outside_stays_empty_and_images_need_not_be_square() -> None:
     x = torch.full((1, 1, 8, 8), 200, dtype=torch.uint8)
     moved = move(x, AugmentationDraws(np.array([45.0]), np.array([[0, 0]])), crop_pad=4, background=9)
     assert (moved[0, 0, :4] == 9).all()
     assert (moved[0, 0, :, :4] == 9).all()
+    x = torch.arange(1, 7, dtype=torch.uint8).view(1, 1, 2, 3)
+    up_left = move(x, AugmentationDraws(None, np.array([[0, 0]]), None), crop_pad=1, background=9)
+    assert up_left.tolist() == [[[[9, 9, 9], [9, 1, 2]]]]
+    turned = move(
+        x, AugmentationDraws(np.array([180.0]), np.array([[1, 2]]), np.array([True])), crop_pad=1, background=9
+    )
+    # Turned: 6 5 4 / 3 2 1; one column further right: 5 4 . / 2 1 . ; mirrored.
+    assert turned.tolist() == [[[[9, 4, 5], [9, 1, 2]]]]
 
 
 def test_one_draw_per_example_in_a_fixed_order() -> None:
@@ -121,19 +131,6 @@ def test_one_draw_per_example_in_a_fixed_order() -> None:
     assert 400 < draws.flips.sum() < 600
 
 
-def test_the_same_generator_prepares_the_same_batch() -> None:
-    x, profile = pictures(), profile_for(DATASETS["cifar100"])
-    one, two, other = (prepare(x, profile, np.random.default_rng(seed)) for seed in (0, 0, 1))
-    assert torch.equal(one, two)
-    assert not torch.equal(one, other)
-
-
-def test_the_test_transform_never_moves_a_pixel() -> None:
-    profile = Profile("moving", rotation_degrees=10.0, crop_pad=4, flip=True)
-    x = pictures()
-    assert torch.equal((prepare(x, profile) * 255).round().to(torch.uint8), x)
-
-
 # --- batches ----------------------------------------------------------------------------------------------------------
 
 
@@ -143,30 +140,14 @@ def loader(**how: Any) -> Loader:
     return Loader(split, profile_for(DATASETS["cifar10"]), torch.device("cpu"), **how)
 
 
-def test_a_batch_is_its_examples_prepared_in_the_wanted_memory_format() -> None:
+@pytest.mark.parametrize(
+    "how",
+    [{"memory_format": torch.contiguous_format}, {"memory_format": torch.channels_last}, {"resident": True}],
+    ids=str,
+)
+def test_a_batch_is_its_examples_prepared_wherever_the_split_lies_and_in_the_wanted_format(how: Any) -> None:
     chosen = np.array([7, 0, 3])
-    expected = prepare(pictures(12)[[7, 0, 3]], profile_for(DATASETS["cifar10"]), np.random.default_rng(5))
-    for memory_format in (torch.contiguous_format, torch.channels_last):
-        x, y = loader(memory_format=memory_format).fetch(chosen, np.random.default_rng(5))
-        assert torch.equal(x, expected)
-        assert x.is_contiguous(memory_format=memory_format)
-        assert y.tolist() == [7, 0, 3]
-
-
-def test_a_split_that_lies_on_the_device_gives_the_same_batches() -> None:
-    chosen = np.array([7, 0, 3])
-    x, y = loader(resident=True).fetch(chosen, np.random.default_rng(5))
-    other, labels = loader().fetch(chosen, np.random.default_rng(5))
-    assert torch.equal(x, other)
-    assert torch.equal(y, labels)
-
-
-def test_images_that_are_not_square_are_moved_as_well() -> None:
-    x = torch.arange(1, 7, dtype=torch.uint8).view(1, 1, 2, 3)
-    up_left = move(x, AugmentationDraws(None, np.array([[0, 0]]), None), crop_pad=1, background=9)
-    assert up_left.tolist() == [[[[9, 9, 9], [9, 1, 2]]]]
-    turned = move(
-        x, AugmentationDraws(np.array([180.0]), np.array([[1, 2]]), np.array([True])), crop_pad=1, background=9
-    )
-    # Turned: 6 5 4 / 3 2 1; one column further right: 5 4 . / 2 1 . ; mirrored.
-    assert turned.tolist() == [[[[9, 4, 5], [9, 1, 2]]]]
+    x, y = loader(**how).fetch(chosen, np.random.default_rng(5))
+    assert torch.equal(x, prepare(pictures(12)[chosen], profile_for(DATASETS["cifar10"]), np.random.default_rng(5)))
+    assert x.is_contiguous(memory_format=how.get("memory_format", torch.contiguous_format))
+    assert y.tolist() == [7, 0, 3]

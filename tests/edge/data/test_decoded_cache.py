@@ -79,20 +79,20 @@ def test_writers_are_numbered_in_sorted_order_over_both_splits(tmp_path: Path) -
     assert data.test.ids.tolist() == [3, 1, 2, 0]
 
 
-def test_the_second_opening_reads_no_source_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = write_parquet(tmp_path / "data")
-    first = mnist(root, tmp_path / "cache")
-    for module, name in ((parquet_images, "read"), (decoded_cache, "_key")):
-        monkeypatch.setattr(module, name, None)  # calling it would fail
-    again = mnist(root, tmp_path / "cache")
+def test_the_second_opening_reads_no_source_file_and_maps_arrays_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there, cache = write_parquet(tmp_path / "here"), write_parquet(tmp_path / "there"), tmp_path / "cache"
+    first = mnist(here, cache)
+    monkeypatch.setattr(parquet_images, "read", None)  # calling it would fail
+    assert mnist(there, cache).train.y.tolist() == [3, 1, 4, 1, 5, 9]  # a copy elsewhere shares the decoded set
+    monkeypatch.setattr(decoded_cache, "_key", None)
+    again = mnist(here, cache)
     assert again.sha256 == first.sha256
     assert again.train.x.tolist() == first.train.x.tolist()
-
-
-def test_a_copy_elsewhere_shares_the_decoded_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mnist(write_parquet(tmp_path / "here"), tmp_path / "cache")
-    monkeypatch.setattr(parquet_images, "read", None)
-    assert mnist(write_parquet(tmp_path / "there"), tmp_path / "cache").train.y.tolist() == [3, 1, 4, 1, 5, 9]
+    with pytest.raises(ValueError, match="read-only"):
+        again.train.x[0] = 0
+    assert not again.train.x.flags.owndata
 
 
 def test_a_changed_file_is_decoded_again(tmp_path: Path) -> None:
@@ -106,13 +106,6 @@ def test_a_changed_file_is_decoded_again(tmp_path: Path) -> None:
     assert before.sha256 != after.sha256
 
 
-def test_arrays_are_mapped_and_cannot_be_written(tmp_path: Path) -> None:
-    data = mnist(write_parquet(tmp_path / "data"), tmp_path / "cache")
-    with pytest.raises(ValueError, match="read-only"):
-        data.train.x[0] = 0
-    assert not data.train.x.flags.owndata
-
-
 def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
     decoded = open_data(DataConfig("digits"), tmp_path / "a")
     (name,) = (path.name for path in (tmp_path / "a/data/v1").glob("digits-*"))
@@ -122,15 +115,12 @@ def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
     assert not half.parent.exists()
 
 
-def test_a_damaged_cache_says_what_to_remove(tmp_path: Path) -> None:
+def test_a_cache_that_is_damaged_or_cannot_be_written_is_named(tmp_path: Path) -> None:
     open_data(DataConfig("digits"), tmp_path)
     (folder,) = (tmp_path / "data/v1").glob("digits-*")
     (folder / "train_x.npy").write_bytes(b"\x93NUMPY")
     with pytest.raises(DataError, match=rf"{folder}: the decoded set is damaged .*; remove this folder and run again"):
         open_data(DataConfig("digits"), tmp_path)
-
-
-def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file, not a folder")
     with pytest.raises(DataError, match=f"cannot write to the cache {tmp_path}/cache/data"):
         open_data(DataConfig("digits"), tmp_path / "cache")

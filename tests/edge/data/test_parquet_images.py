@@ -60,32 +60,23 @@ def test_jpeg_is_named_because_it_loses_pixels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("image", "complaint"),
+    ("image", "labels", "complaint"),
     [
-        (b"", "the image is empty"),
-        (None, "the image is empty"),
-        (b"no image at all", "not a readable image"),
-        (png(RAMP)[:40], "not a readable image"),
-        (png(RAMP.T.copy()), "the image is 2x3, grey has 3x2"),
+        (b"", [0, 1], "row 1: the image is empty"),
+        (None, [0, 1], "row 1: the image is empty"),
+        (b"no image at all", [0, 1], "row 1: not a readable image"),
+        (png(RAMP)[:40], [0, 1], "row 1: not a readable image"),
+        (png(RAMP.T.copy()), [0, 1], "row 1: the image is 2x3, grey has 3x2"),
+        (png(RAMP), [0, 4], r"row 1: label is 4, grey has 0\.\.3"),
+        (png(RAMP), [-1, 0], r"row 0: label is -1, grey has 0\.\.3"),
+        (png(RAMP), [0, None], "row 1: label is missing"),
+        (png(RAMP), ["0", "1"], "column label must hold integers, not string"),
     ],
 )
-def test_a_bad_image_is_named_by_file_and_row(tmp_path: Path, image: bytes | None, complaint: str) -> None:
-    file = write(tmp_path / "train.parquet", [png(RAMP), image], [0, 1])
-    with pytest.raises(DataError, match=rf"train\.parquet, row 1: {complaint}"):
-        read_split(GREY, file)
-
-
-@pytest.mark.parametrize(
-    ("labels", "complaint"),
-    [
-        ([0, 4], r"row 1: label is 4, grey has 0\.\.3"),
-        ([-1, 0], r"row 0: label is -1, grey has 0\.\.3"),
-        ([0, None], "row 1: label is missing"),
-        (["0", "1"], "column label must hold integers, not string"),
-    ],
-)
-def test_a_bad_label_is_named_by_file_and_row(tmp_path: Path, labels: list[Any], complaint: str) -> None:
-    file = write(tmp_path / "train.parquet", [png(RAMP)] * 2, labels)
+def test_a_bad_image_or_label_is_named_by_file_and_row(
+    tmp_path: Path, image: bytes | None, labels: list[Any], complaint: str
+) -> None:
+    file = write(tmp_path / "train.parquet", [png(RAMP), image], labels)
     with pytest.raises(DataError, match=rf"train\.parquet.*{complaint}"):
         read_split(GREY, file)
 

@@ -38,16 +38,24 @@ def config(clients: int, name: str = "digits", **rule: Any) -> DataConfig:
     return DataConfig(name, clients=clients, partition=PartitionConfig(**rule))
 
 
-def test_iid_gives_equal_parts_and_leaves_the_remainder() -> None:
+def test_iid_gives_equal_parts_leaves_the_remainder_and_may_leave_local_tests_empty() -> None:
     parts = iid(23, 5, rng())
     assert [len(part) for part in parts] == [4, 4, 4, 4, 4]
     assert len(np.unique(np.concatenate(parts))) == 20
+    for kind in ("iid", "epsilon"):
+        shares = partition_data(config(50, kind=kind), toy(train=100, test=2))
+        assert {len(part) for part in shares.test} == {0}
 
 
-def test_balanced_dirichlet_covers_everything_in_equal_sizes() -> None:
+def test_balanced_dirichlet_covers_everything_in_equal_sizes_also_when_classes_run_out() -> None:
     parts = dirichlet(balanced(10, 100), 20, 0.3, 10, rng())
     assert {len(part) for part in parts} == {50}
     assert np.sort(np.concatenate(parts)).tolist() == list(range(1000))
+    # alpha = 0.001 is one class per client; with 3 classes of 10 and 2 clients of 15, each must top up.
+    labels = balanced(3, 10)
+    parts = dirichlet(labels, 2, 0.001, 3, rng())
+    assert [len(part) for part in parts] == [15, 15]
+    assert histogram(labels, parts, 3)[0].max() == 10
 
 
 def test_a_small_alpha_gives_few_classes_and_a_large_one_all() -> None:
@@ -67,21 +75,23 @@ def test_the_draw_by_weight_is_one_draw_after_another() -> None:
         assert drawn.count(pair) / 20_000 == pytest.approx(probability, abs=0.012)  # 3.5 standard deviations
 
 
-def test_when_the_classes_run_out_a_client_goes_on_with_the_others() -> None:
-    # alpha = 0.001 is one class per client; with 3 classes of 10 and 2 clients of 15, each must top up.
-    labels = balanced(3, 10)
-    parts = dirichlet(labels, 2, 0.001, 3, rng())
-    assert [len(part) for part in parts] == [15, 15]
-    assert histogram(labels, parts, 3)[0].max() == 10
-
-
-def test_unbalanced_dirichlet_covers_everything_and_keeps_the_floor() -> None:
-    labels = balanced(10, 500)
+def test_unbalanced_dirichlet_covers_everything_and_keeps_the_floor_or_gives_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    labels, few = balanced(10, 500), balanced(10, 10)
     parts = dirichlet_unbalanced(labels, 16, 0.5, 10, rng(), min_samples=10)
     sizes = [len(part) for part in parts]
     assert np.sort(np.concatenate(parts)).tolist() == list(range(5000))
-    assert min(sizes) >= 10
-    assert max(sizes) > min(sizes)
+    assert 10 <= min(sizes) < max(sizes)
+    with pytest.raises(PartitionError, match=r"smallest client held \d+ at best.*min_samples or data.clients"):
+        dirichlet_unbalanced(few, 9, 0.05, 10, rng(), min_samples=11, max_tries=20)
+    # Impossible at once: 10 clients x 11 examples of 100.
+    with pytest.raises(PartitionError, match="100 examples among 10 clients"):
+        dirichlet_unbalanced(few, 10, 100.0, 10, rng(), min_samples=11, max_tries=10**9)
+    monkeypatch.setattr(partition, "MOST_NUMBERS", 1000)
+    with pytest.raises(PartitionError, match=r"no split with 40 examples for each in 6 draws"):
+        # 20 clients in 10 classes are 200 numbers a draw.
+        partition_data(config(20, kind="dirichlet-unbalanced", alpha=0.01, min_samples=40, max_tries=2**53), toy())
 
 
 def test_unbalanced_sizes_on_100_classes_are_those_of_the_reference() -> None:
@@ -93,14 +103,6 @@ def test_unbalanced_sizes_on_100_classes_are_those_of_the_reference() -> None:
         assert max(sizes) == pytest.approx(largest, rel=0.08)
 
 
-def test_unbalanced_dirichlet_gives_up_with_the_smallest_size_it_saw() -> None:
-    with pytest.raises(PartitionError, match=r"smallest client held \d+ at best.*min_samples or data.clients"):
-        dirichlet_unbalanced(balanced(10, 10), 9, 0.05, 10, rng(), min_samples=11, max_tries=20)
-    # Impossible at once: 10 clients x 11 examples of 100.
-    with pytest.raises(PartitionError, match="100 examples among 10 clients"):
-        dirichlet_unbalanced(balanced(10, 10), 10, 100.0, 10, rng(), min_samples=11, max_tries=10**9)
-
-
 def test_epsilon_on_ten_classes_has_seventy_percent_of_one_class() -> None:
     labels = balanced(10, 5000)
     parts = deal(labels, mixes(100, 10, 7, rng()), rng())
@@ -108,12 +110,9 @@ def test_epsilon_on_ten_classes_has_seventy_percent_of_one_class() -> None:
     assert {len(part) for part in parts} == {500}
     assert np.sort(np.concatenate(parts)).tolist() == list(range(50_000))
     # 350 of the dominant class k mod 10, and 150 / 9 = 16.7 of each other.
+    assert np.allclose(mixes(10, 10, 1, rng()), 0.1)  # identically distributed
     assert counts[np.arange(100), np.arange(100) % 10].tolist() == [350] * 100
     assert set(np.unique(counts).tolist()) == {16, 17, 350}
-
-
-def test_epsilon_one_on_ten_classes_is_identically_distributed() -> None:
-    assert np.allclose(mixes(10, 10, 1, rng()), 0.1)
 
 
 @pytest.mark.parametrize("clients", [10, 100, 500])
@@ -172,12 +171,6 @@ def test_training_and_test_lack_the_same_classes() -> None:
         histogram(split.y, parts, 100) > 0 for split, parts in ((data.train, shares.train), (data.test, shares.test))
     )
     assert (tested <= held).all()
-
-
-def test_fewer_test_examples_than_clients_leave_local_tests_empty() -> None:
-    for kind in ("iid", "epsilon"):
-        shares = partition_data(config(50, kind=kind), toy(train=100, test=2))
-        assert {len(part) for part in shares.test} == {0}
 
 
 def test_natural_clients_are_taken_in_order() -> None:
@@ -246,40 +239,31 @@ def test_what_cannot_work_is_refused_before_any_data_is_opened(bad: DataConfig, 
         check_partition(bad, DATASETS[bad.name])
 
 
-@pytest.mark.parametrize("kind", ["iid", "dirichlet", "epsilon"])
-def test_more_clients_than_examples_is_an_error(kind: str) -> None:
-    with pytest.raises(PartitionError, match="none of the 2000 clients gets any of the 1000 training examples"):
-        partition_data(config(2000, kind=kind), toy())
+@pytest.mark.parametrize("kind", ["iid", "dirichlet", "epsilon", "dirichlet-unbalanced"])
+def test_more_clients_than_examples_is_an_error(kind: Any) -> None:
+    with pytest.raises(PartitionError) as caught:
+        partition_data(config(2000, kind=kind, min_samples=0), toy())
+    assert (
+        "data.clients = 2000: there are only 1000 training examples"
+        if kind == "dirichlet-unbalanced"
+        else "none of the 2000 clients gets any of the 1000 training examples"
+    ) in str(caught.value)
 
 
-def test_an_unbalanced_partition_too_needs_an_example_for_each() -> None:
-    with pytest.raises(PartitionError, match=r"data\.clients = 2000: there are only 1000 training examples"):
-        partition_data(config(2000, kind="dirichlet-unbalanced", min_samples=0), toy())
-
-
-def test_draws_without_end_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition, "MOST_NUMBERS", 1000)
-    with pytest.raises(PartitionError, match=r"no split with 40 examples for each in 6 draws"):
-        # 20 clients in 10 classes are 200 numbers a draw.
-        partition_data(config(20, kind="dirichlet-unbalanced", alpha=0.01, min_samples=40, max_tries=2**53), toy())
-
-
-def test_shares_are_kept_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = config(10, kind="dirichlet")
-    fresh = partition_data(asked, toy())
-    cached_partition(asked, toy(), tmp_path)
-    monkeypatch.setattr(sharing, "partition_data", None)  # calling it would fail
-    kept = cached_partition(asked, toy(), tmp_path)
-    assert [part.tolist() for part in kept.train] == [part.tolist() for part in fresh.train]
-    assert [part.tolist() for part in kept.test] == [part.tolist() for part in fresh.test]
-    assert not kept.train[0].flags.writeable
-
-
-def test_an_edited_file_is_another_partition(tmp_path: Path) -> None:
-    file = tmp_path / "shares.json"
-    asked = config(1, kind="file", file=str(file))
+def test_shares_are_kept_by_content_so_that_an_edited_file_is_another_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, asked = tmp_path / "shares.json", config(10, kind="dirichlet")
     kept = []
     for text in ('{"0": [1]}', '{"0": [2]}'):
         file.write_text(text)
-        kept.append(cached_partition(asked, toy(), tmp_path / "cache").train[0].tolist())
+        own = cached_partition(config(1, kind="file", file=str(file)), toy(), tmp_path / "cache")
+        kept.append(own.train[0].tolist())
     assert kept == [[1], [2]]
+    fresh = partition_data(asked, toy())
+    cached_partition(asked, toy(), tmp_path)
+    monkeypatch.setattr(sharing, "partition_data", None)  # calling it would fail
+    again = cached_partition(asked, toy(), tmp_path)
+    assert [part.tolist() for part in again.train] == [part.tolist() for part in fresh.train]
+    assert [part.tolist() for part in again.test] == [part.tolist() for part in fresh.test]
+    assert not again.train[0].flags.writeable

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -25,7 +24,7 @@ def touch(*files: Path) -> None:
         file.touch()
 
 
-def test_the_table_says_what_a_model_sees() -> None:
+def test_the_table_says_what_a_model_sees_and_only_28_pixel_sets_are_padded() -> None:
     seen = {row.name: (row.classes, row.shape, row.natural_ids) for row in DATASETS.values()}
     assert seen == {
         "digits": (10, (1, 8, 8), False),
@@ -35,18 +34,14 @@ def test_the_table_says_what_a_model_sees() -> None:
         "cifar100": (100, (3, 32, 32), False),
         "tinyimagenet": (200, (3, 64, 64), False),
     }
-
-
-def test_only_28_pixel_sets_are_padded_by_2() -> None:
     assert {name: row.pad for name, row in DATASETS.items() if row.pad} == {"mnist": 2, "femnist": 2}
 
 
-def test_an_unknown_name_gets_the_nearest_one() -> None:
+def test_a_row_may_be_of_ones_own_module_and_an_unknown_name_gets_the_nearest_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with pytest.raises(DataError, match=r"data\.name: unknown data set 'cifar-10'; did you mean 'cifar10'\?"):
         dataset("cifar-10")
-
-
-def test_a_row_of_ones_own_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "my_sets", sys.modules[__name__])
     assert dataset("my_sets:OWN_ROW") is OWN_ROW
     with pytest.raises(DataError, match="is not a DataSet row"):
@@ -55,10 +50,18 @@ def test_a_row_of_ones_own_module(monkeypatch: pytest.MonkeyPatch) -> None:
         dataset("no_such_module:ROW")
 
 
-def test_digits_come_with_scikit_learn_wherever_one_looks(tmp_path: Path) -> None:
-    found = find_data("digits", str(tmp_path))
-    assert found is not None
-    assert "scikit-learn" in found
+def test_a_named_root_is_the_only_place_and_a_training_file_alone_is_no_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch(
+        tmp_path / "shelf/mnist/train.parquet",
+        tmp_path / "shelf/mnist/test.parquet",
+        tmp_path / "femnist/train.parquet",
+    )
+    monkeypatch.setenv("FEDBR_DATA", str(tmp_path / "shelf"))
+    assert find_data("mnist", str(tmp_path / "elsewhere")) is None
+    assert locate(DATASETS["femnist"], search_paths(str(tmp_path), None)) is None
+    assert "scikit-learn" in str(find_data("digits", str(tmp_path)))
 
 
 def test_the_environment_comes_before_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,22 +73,11 @@ def test_the_environment_comes_before_the_cache(tmp_path: Path, monkeypatch: pyt
     assert find_data("mnist", None, cache) == f"Parquet in {shelf}/mnist"
 
 
-def test_a_named_root_is_the_only_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    touch(tmp_path / "shelf/mnist/train.parquet", tmp_path / "shelf/mnist/test.parquet")
-    monkeypatch.setenv("FEDBR_DATA", str(tmp_path / "shelf"))
-    assert find_data("mnist", str(tmp_path / "elsewhere")) is None
-
-
 @pytest.mark.parametrize("below", ["", "cifar100"])
 def test_torchvisions_files_lie_in_the_root_or_below_the_name(tmp_path: Path, below: str) -> None:
     folder = tmp_path / below
     touch(*(folder / "cifar-100-python" / name for name in ("train", "test", "meta")))
     assert find_data("cifar100", str(tmp_path)) == f"torchvision's CIFAR100 files in {folder}"
-
-
-def test_a_training_file_alone_is_no_set(tmp_path: Path) -> None:
-    touch(tmp_path / "femnist/train.parquet")
-    assert locate(DATASETS["femnist"], search_paths(str(tmp_path), None)) is None
 
 
 def test_a_missing_set_says_where_it_was_looked_for_and_how_to_get_it(tmp_path: Path) -> None:
@@ -98,25 +90,15 @@ def test_a_missing_set_says_where_it_was_looked_for_and_how_to_get_it(tmp_path: 
     )
 
 
-def test_looking_for_data_loads_no_heavy_library() -> None:
-    code = (
-        "import sys; from edge.data.locate import find_data; find_data('digits'); find_data('mnist', '/nowhere'); "
-        "print([name for name in ('torch', 'torchvision', 'sklearn', 'pyarrow') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
-def test_a_set_that_comes_with_a_library_is_in_no_folder() -> None:
+def test_a_set_that_comes_with_a_library_is_in_no_folder_and_one_that_cannot_be_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     check_root(DATASETS["digits"], None)
     check_root(DATASETS["mnist"], "/my/data")
     with pytest.raises(
         DataError, match=r"data\.root = '/my/data': digits comes with scikit-learn; leave data\.root out"
     ):
         check_root(DATASETS["digits"], "/my/data")
-
-
-def test_a_folder_that_cannot_be_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match=r"data\.root = '~nobody-here/x'"):
         search_paths("~nobody-here/x", None)
     monkeypatch.setenv("FEDBR_DATA", "~nobody-here/x")

@@ -34,6 +34,11 @@ def test_the_archive_gives_what_an_image_folder_gives(tmp_path: Path) -> None:
         ({"wnids.txt": b"n01\nn02\nn03\n"}, "wnids.txt names 3 classes, tinyimagenet has 2"),
         ({"wnids.txt": b"n01\nn03\n"}, "tiny-imagenet-200/train/n02/images/n02_0.JPEG: class n02 is not in wnids.txt"),
         ({"val/val_annotations.txt": b""}, "no examples"),
+        ({"val/val_annotations.txt": b"val_0.JPEG\tn02\nval_1.JPEG\n"}, "line 2: must name an image and its class"),
+        (  # which would unpack without end
+            {"val/images/val_1.JPEG": bytes(20_000_000)},
+            ", tiny-imagenet-200/val/images/val_1.JPEG: is 20,000,000 bytes long; the most is 10,000,000",
+        ),
         (
             {"val/val_annotations.txt": b"val_7.JPEG\tn01\n"},
             "There is no item named 'tiny-imagenet-200/val/images/val_7",
@@ -51,10 +56,6 @@ def test_an_archive_that_does_not_fit_is_named(tmp_path: Path, change: dict[str,
         read(TINY, [file])
     assert str(refusal.value).startswith(str(file))
     assert complaint in str(refusal.value)
-
-
-def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
-    file = write_zip(tmp_path / "tiny.zip", TINY_MEMBERS)
     file.write_bytes(file.read_bytes()[:2000])
     with pytest.raises(DataError, match=r"tiny\.zip: not Tiny-ImageNet's archive, or damaged: File is not a zip file"):
         read(TINY, [file])
@@ -64,18 +65,13 @@ def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
 def test_the_archive_is_found_and_comes_before_copies(tmp_path: Path, below: str) -> None:
     copies = tmp_path / "tinyimagenet"
     copies.mkdir()
+    text = str(missing(dataset("tinyimagenet"), search_paths(str(tmp_path), None), "torchvision does not offer it"))
+    assert "tinyimagenet/test.parquet, or tiny-imagenet-200.zip as it is, below" in text
     for name in ("train.parquet", "val.parquet"):
         (copies / name).touch()
     assert find_data("tinyimagenet", str(tmp_path)) == f"Parquet in {copies}"
     (tmp_path / below / "tiny-imagenet-200.zip").touch()
     assert find_data("tinyimagenet", str(tmp_path)) == f"tiny-imagenet-200.zip in {tmp_path / below}"
-
-
-def test_a_missing_set_names_the_archive(tmp_path: Path) -> None:
-    text = str(missing(dataset("tinyimagenet"), search_paths(str(tmp_path), None), "torchvision does not offer it"))
-    assert (
-        "put tinyimagenet/train.parquet and tinyimagenet/test.parquet, or tiny-imagenet-200.zip as it is, below" in text
-    )
 
 
 def test_a_subset_says_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
