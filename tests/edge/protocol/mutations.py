@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgpack
@@ -203,14 +204,6 @@ def _edit_part(draw: random.Random, parts: Parts, index: int) -> Parts:
     return [*parts[:index], _edit(draw, tree), *parts[index + 1 :]]
 
 
-def _envelope(draw: random.Random, parts: Parts) -> Parts:
-    return _edit_part(draw, parts, 0)
-
-
-def _header(draw: random.Random, parts: Parts) -> Parts:
-    return _edit_part(draw, parts, 1)
-
-
 # --- frames, parts, bytes -----------------------------------------------------------------------------------------
 
 
@@ -230,22 +223,11 @@ def _frame(draw: random.Random, parts: Parts) -> Parts:
     return [*parts[:index], draw.choice(list(others.values())), *parts[index + 1 :]]
 
 
-def _drop(draw: random.Random, parts: Parts) -> Parts:
+def _parts(draw: random.Random, parts: Parts) -> Parts:
+    """One left out or sent twice, all of them shuffled, or the last ones cut off."""
     index = draw.randrange(len(parts) + 1)
-    return [*parts[:index], *parts[index + 1 :]]
-
-
-def _repeat(draw: random.Random, parts: Parts) -> Parts:
-    index = draw.randrange(len(parts) + 1)
-    return [*parts[: index + 1], *parts[index:]]
-
-
-def _shuffle(draw: random.Random, parts: Parts) -> Parts:
-    return draw.sample(parts, len(parts))
-
-
-def _cut_off(draw: random.Random, parts: Parts) -> Parts:
-    return parts[: draw.randrange(len(parts) + 1)]
+    changed = [parts[:index] + parts[index + 1 :], parts[: index + 1] + parts[index:], parts[:index]]
+    return draw.choice([*changed, draw.sample(parts, len(parts))])
 
 
 def _bytes(draw: random.Random, parts: Parts) -> Parts:
@@ -268,13 +250,9 @@ def _bytes(draw: random.Random, parts: Parts) -> Parts:
 
 _Way = Callable[[random.Random, Parts], Parts]
 _WAYS: tuple[_Way, ...] = (
-    *(_header,) * 6,
-    *(_envelope,) * 3,
-    _frame,
-    _frame,
+    *(partial(_edit_part, index=1),) * 6,
+    *(partial(_edit_part, index=0),) * 3,
+    *(_frame,) * 2,
     _bytes,
-    _drop,
-    _repeat,
-    _shuffle,
-    _cut_off,
+    *(_parts,) * 4,
 )
