@@ -34,14 +34,16 @@ TOTALS = "SELECT SUM(bytes_down) + SUM(bytes_up), SUM(flops), SUM(joules), SUM(b
 # --- the rules alone --------------------------------------------------------------------------------------------------
 
 
-def test_visits_start_while_all_of_them_fit() -> None:
+def test_visits_start_while_all_of_them_fit_and_may_end_one_by_one() -> None:
     budget = Budget(RunLimits(bytes=100, flops=50.0, joules=10.0), 9)
     first, second = Cost(30, 10, 1.0, 1.0), Cost(20, 40, 1.0, 1.0)
     assert budget.reserve([first, second]) == ([True, True], None)
     assert budget.reserve([Cost(1)]) == ([False], BYTES)
-    budget.release([first, second])
+    budget.release([first])
     budget.settle(0, Cost(20, 10, 2.0, 2.0, 5.0))
     assert (budget.spent.bytes, budget.spent.flops, budget.spent.joules) == (30, 2.0, 2.0)
+    assert budget.reserve([Cost(11), Cost(10)]) == ([False, True], BYTES)
+    budget.release([second, Cost(10)])
     assert budget.reserve([Cost(40, 30, 48.0, 8.0)]) == ([True], None)
 
 
@@ -50,15 +52,6 @@ def test_a_smaller_visit_may_start_after_a_refused_one_and_the_first_refusal_is_
     asked = [Cost(1, 0, 60.0, 1.0), Cost(1, 0, 1.0, 11.0), Cost(90, 10, 1.0, 1.0)]
     assert budget.reserve(asked) == ([False, False, True], FLOPS)
     assert Budget(RunLimits(joules=1.0), 9).reserve([Cost(joules=1.5)]) == ([False], JOULES)
-
-
-def test_visits_may_end_one_by_one() -> None:
-    budget = Budget(RunLimits(bytes=100), 9)
-    first, second = Cost(60, 0, 0.1, 0.1), Cost(40, 0, 0.2, 0.2)
-    budget.reserve([first, second])
-    budget.release([first])
-    budget.settle(0, Cost(50, 0, 0.1, 0.1))
-    assert budget.reserve([Cost(11), Cost(10)]) == ([False, True], BYTES)
 
 
 def test_each_direction_may_have_a_budget_of_its_own() -> None:
@@ -95,17 +88,18 @@ def test_a_target_comes_before_the_last_round() -> None:
 # --- whole runs -------------------------------------------------------------------------------------------------------
 
 
-def test_rounds_end_a_run(tmp_path: Path) -> None:
-    run = play(tmp_path, rounds=3, train=BRIEF)
-    assert (run.stopped_by, run.federation.rounds) == (ROUNDS, 3)
-    assert run.rows("SELECT round, participants FROM rounds") == [(0, 4), (1, 4), (2, 4)]
+def test_rounds_end_a_run_and_the_last_is_scored_whatever_the_rhythm(tmp_path: Path) -> None:
+    run = play(tmp_path, rounds=5, train=BRIEF, eval_every=2)
+    assert (run.stopped_by, run.federation.rounds) == (ROUNDS, 5)
+    assert run.rows("SELECT round, participants FROM rounds") == [(round, 4) for round in range(5)]
+    assert [accuracy is not None for accuracy in accuracies(run)] == [False, True, False, True, True]
 
 
 @pytest.mark.parametrize(("rule", "column"), [(BYTES, 0), (FLOPS, 1), (JOULES, 2), (BYTES_DOWN, 3), (BYTES_UP, 4)])
 def test_a_budget_is_used_up_but_never_overspent(rule: str, column: int, tmp_path: Path) -> None:
     whole = play(tmp_path / "whole", rounds=3, train=BRIEF, partition=IID)
     first, second, third = (row[column] for row in whole.rows(f"{TOTALS} GROUP BY round"))
-    limit = first + second + 0.6 * third
+    limit = type(first)(first + second + 0.6 * third)  # bytes are whole
     run = play(tmp_path / "run", rounds=99, limits=RunLimits(**{rule: limit}), train=BRIEF, partition=IID)
     assert run.stopped_by == rule
     assert run.rows(TOTALS)[0][column] <= limit
@@ -160,19 +154,14 @@ def test_a_cut_round_leaves_model_and_clients_as_they_were(tmp_path: Path) -> No
     assert run.rows("SELECT DISTINCT model_sha256 FROM rounds") == [(model_sha256(one.federation),)]
 
 
-def test_a_visit_that_ends_at_the_edge_counts(tmp_path: Path) -> None:
+def test_a_visit_that_ends_at_the_edge_counts_and_no_round_starts_there(tmp_path: Path) -> None:
     one = play(tmp_path / "one", rounds=1, train=BRIEF)
     edge = one.federation.clock.now
-    run = play(tmp_path / "run", rounds=1, limits=RunLimits(virtual_seconds=edge), train=BRIEF)
-    assert (run.stopped_by, run.federation.clock.now) == (ROUNDS, edge)
-    assert np.array_equal(run.model, one.model)
-
-
-def test_no_round_starts_at_the_edge(tmp_path: Path) -> None:
-    one = play(tmp_path / "one", rounds=1, train=BRIEF)
-    run = play(tmp_path / "run", rounds=9, limits=RunLimits(virtual_seconds=one.federation.clock.now), train=BRIEF)
-    assert run.stopped_by == SECONDS
-    assert run.rows("SELECT round, participants FROM rounds") == [(0, 4)]
+    for rounds, stopped_by in ((1, ROUNDS), (9, SECONDS)):
+        run = play(tmp_path / stopped_by, rounds=rounds, limits=RunLimits(virtual_seconds=edge), train=BRIEF)
+        assert (run.stopped_by, run.federation.clock.now) == (stopped_by, edge)
+        assert run.rows("SELECT round, participants FROM rounds") == [(0, 4)]
+        assert np.array_equal(run.model, one.model)
 
 
 def accuracies(run: Run) -> list[float | None]:
@@ -186,11 +175,6 @@ def test_a_target_ends_a_run_in_the_round_that_reaches_it(tmp_path: Path) -> Non
     run = play(tmp_path / "run", rounds=4, target=target, train=train, partition=IID)
     assert run.stopped_by == TARGET
     assert run.federation.rounds == path.index(target) + 1
-
-
-def test_the_last_round_is_scored_whatever_the_rhythm(tmp_path: Path) -> None:
-    scored = accuracies(play(tmp_path, rounds=5, train=BRIEF, eval_every=2))
-    assert [accuracy is not None for accuracy in scored] == [False, True, False, True, True]
 
 
 @pytest.mark.parametrize("share", [0.35, 0.8])

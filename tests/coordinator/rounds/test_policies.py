@@ -15,19 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.rounds.budget import (
-    BYTES,
-    BYTES_UP,
-    CLIENTS,
-    JOULES,
-    ROUNDS,
-    SECONDS,
-    TARGET,
-    Limits,
-    RunLimits,
-)
+from coordinator.rounds.budget import BYTES, BYTES_UP, CLIENTS, JOULES, ROUNDS, SECONDS, TARGET, Limits, RunLimits
 from coordinator.rounds.cohort_training import CohortTraining
 from coordinator.rounds.policy import POLICIES, PolicyName, RoundPolicy
+from coordinator.rounds.run import FederatedRun
+from coordinator.rounds.synchronous import _SynchronousRound
 from costmodel.clock import Clock
 from costmodel.fleet.availability import RecordedIntervals
 from costmodel.fleet.dynamics import PAUSE, ClientDynamics
@@ -111,10 +103,7 @@ def test_late_clients_go_on_while_the_server_adds_up_and_stay_late(rules: RoundP
     run = ran(tmp_path, rules, participants=2 if rules.policy == "over_select" else 4, links=slow)
     assert run.rows("SELECT end_s, participants FROM rounds") == [(9, 2)]
     query = "SELECT client, kind, bytes_up, joules, up_end_s FROM visits WHERE client > 1 ORDER BY client"
-    assert run.rows(query) == [
-        (2, "late", UP_NBYTES, 4 + 16 + 16 + 1, 8),
-        (3, "late", UP_NBYTES // 8, 8 + 32 + 4, 9),
-    ]
+    assert run.rows(query) == [(2, "late", UP_NBYTES, 4 + 16 + 16 + 1, 8), (3, "late", UP_NBYTES // 8, 8 + 32 + 4, 9)]
 
 
 # --- over-selection ---------------------------------------------------------------------------------------------------
@@ -122,20 +111,15 @@ def test_late_clients_go_on_while_the_server_adds_up_and_stay_late(rules: RoundP
 TWO_OF_FOUR = RoundPolicy("over_select", over_select=2.0)
 
 
-def test_over_selection_takes_the_first_and_charges_the_late_up_to_the_cut(tmp_path: Path) -> None:
-    run = ran(tmp_path, TWO_OF_FOUR, participants=2)
+def test_over_selection_takes_the_first_and_charges_the_late_up_to_the_cut_untrained(tmp_path: Path) -> None:
+    run = ran(tmp_path / "run", TWO_OF_FOUR, participants=2)
     assert kinds(run) == "0 train, 1 train, 2 late, 3 late"
     assert run.rows("SELECT end_s, participants FROM rounds") == [(4, 2)]
     # Client 2 has received and computed for 2 s each; client 3 has just received.
     query = "SELECT bytes_down, bytes_up, flops > 0, joules, up_end_s, loss FROM visits WHERE client > 1"
     assert run.rows(query) == [(DOWN_NBYTES, 0, 1, 2 * 2 + 2 * 8, 4, None), (DOWN_NBYTES, 0, 0, 4 * 2, 4, None)]
-    assert run.rows("SELECT wasted_s, wasted_bytes, wasted_joules, busy_s FROM rounds") == [
-        (8, 2 * DOWN_NBYTES, 28, 16)
-    ]
-
-
-def test_the_late_are_never_trained_and_the_model_is_that_of_the_first(tmp_path: Path) -> None:
-    run = ran(tmp_path / "run", TWO_OF_FOUR, participants=2)
+    query = "SELECT wasted_s, wasted_bytes, wasted_joules, busy_s FROM rounds"
+    assert run.rows(query) == [(8, 2 * DOWN_NBYTES, 28, 16)]
     assert sorted(run.workers.trained) == [(0, 0), (0, 1)]
     replies = federation(tmp_path / "by hand", clients=4, train=BRIEF, partition=IID)
     visits = [replies.prepare(client, 0) for client in (0, 1)]
@@ -156,16 +140,12 @@ def test_who_arrives_at_the_same_moment_counts_by_number(tmp_path: Path) -> None
     ]
 
 
-def test_nobody_is_to_blame_whom_the_round_did_not_wait_for(tmp_path: Path) -> None:
-    swapped = [FOUR[3], FOUR[2], FOUR[1], FOUR[0]]
-    run = ran(tmp_path, TWO_OF_FOUR, swapped, participants=2)
+def test_over_selection_takes_who_is_left_and_blames_nobody_whom_it_did_not_wait_for(tmp_path: Path) -> None:
+    run = ran(tmp_path / "late", TWO_OF_FOUR, FOUR[::-1], participants=2)
     assert kinds(run) == "0 late, 1 late, 2 train, 3 train"
     assert run.rows("SELECT critical, bottleneck FROM rounds") == [(2, "own link")]
-
-
-def test_where_too_many_are_lost_over_selection_takes_who_is_left(tmp_path: Path) -> None:
     away = windows([EVER], [(0, 3)], [(0, 3)], [(0, 3)])
-    run = ran(tmp_path, TWO_OF_FOUR, participants=2, behaviour=away)
+    run = ran(tmp_path / "lost", TWO_OF_FOUR, participants=2, behaviour=away)
     assert kinds(run) == "0 train, 1 lost, 2 lost, 3 lost"
     assert run.rows("SELECT end_s, participants, critical FROM rounds") == [(4, 1, 0)]
 
@@ -195,14 +175,20 @@ def test_a_deadline_takes_what_is_there_in_time(tmp_path: Path) -> None:
     assert run.rows("SELECT critical FROM rounds") == [(2,)]
 
 
-def test_a_visit_that_ends_at_the_deadline_counts(tmp_path: Path) -> None:
-    run = ran(tmp_path, RoundPolicy("deadline", deadline=8.0))
-    assert kinds(run) == "0 train, 1 train, 2 train, 3 late"
-
-
-def test_a_round_does_not_wait_for_a_deadline_that_nobody_needs(tmp_path: Path) -> None:
-    run = ran(tmp_path, RoundPolicy("deadline", deadline=100.0))
-    assert run.rows("SELECT end_s, participants FROM rounds") == [(16, 4)]
+@pytest.mark.parametrize(
+    ("rules", "end_s", "participants"),
+    [
+        (RoundPolicy("deadline", deadline=8.0), 8, 3),
+        (RoundPolicy("deadline", deadline=100.0), 16, 4),
+        (RoundPolicy("deadline", deadline=6.0, min_fraction=0.5), 6, 2),
+    ],
+)
+def test_who_ends_at_the_deadline_counts_and_just_enough_in_time_are_enough(
+    rules: RoundPolicy, end_s: float, participants: int, tmp_path: Path
+) -> None:
+    run = ran(tmp_path, rules)
+    assert run.rows("SELECT end_s, participants FROM rounds") == [(end_s, participants)]
+    assert kinds(run) == ", ".join(f"{k} {'train' if k < participants else 'late'}" for k in range(4))
 
 
 @pytest.mark.parametrize(
@@ -219,11 +205,6 @@ def test_a_round_with_too_few_in_time_changes_nothing_but_counts(rules: RoundPol
     assert np.array_equal(run.model, run.start)
     assert run.workers.trained == []
     assert run.rows("SELECT wasted_joules = joules, wasted_s = busy_s FROM rounds") == [(1, 1)] * 2
-
-
-def test_just_enough_in_time_are_enough(tmp_path: Path) -> None:
-    run = ran(tmp_path, RoundPolicy("deadline", deadline=6.0, min_fraction=0.5))
-    assert run.rows("SELECT participants FROM rounds") == [(2,)]
 
 
 def test_the_fraction_that_is_asked_for_is_enough_however_it_is_rounded(tmp_path: Path) -> None:
@@ -278,12 +259,6 @@ def test_a_round_begins_when_the_first_client_is_there(tmp_path: Path) -> None:
     assert run.rows("SELECT start_s, up_end_s FROM visits") == [(64, 67), (80, 81)]
 
 
-def test_a_round_that_would_begin_after_the_end_of_time_does_not_begin(tmp_path: Path) -> None:
-    late = windows([(64, 1e6)], [(64, 1e6)])
-    run = ran(tmp_path, seconds=FOUR[:2], rounds=9, limits=RunLimits(virtual_seconds=64.0), behaviour=late)
-    assert (run.stopped_by, run.rows("SELECT * FROM rounds")) == (SECONDS, [])
-
-
 @each_policy
 def test_a_run_ends_when_nobody_will_ever_be_there_again(policy: PolicyName, tmp_path: Path) -> None:
     gone = windows([(0, 10)], [(0, 10)], [(0, 10)], [(0, 10)])
@@ -316,20 +291,27 @@ def test_clients_crash_when_their_streams_say_so(tmp_path: Path) -> None:
     assert {kind for _, _, kind, _ in found} == {"lost", "train"}
 
 
-def test_batteries_run_out_and_then_the_run_is_over(tmp_path: Path) -> None:
+def test_batteries_run_out_for_waiting_too_and_then_the_run_is_over(tmp_path: Path) -> None:
     # A visit takes 18 J. Of 40 J, 4 J are left for the third: 1 s of receiving, then 8 W for 0.25 s.
-    run = ran(tmp_path, seconds=[(1.0, 1.0, 2.0)] * 2, rounds=99, fleet={"battery_joules": 40.0})
+    run = ran(tmp_path / "out", seconds=[(1.0, 1.0, 2.0)] * 2, rounds=99, fleet={"battery_joules": 40.0})
     assert run.stopped_by == CLIENTS
     assert run.rows("SELECT end_s, participants, joules FROM rounds") == [(4, 2, 36), (8, 2, 36), (9.25, 0, 8)]
     assert kinds(run, 2) == "0 lost, 1 lost"
-
-
-def test_waiting_for_the_others_drains_a_battery_too(tmp_path: Path) -> None:
     # Client 0 spends 18 J on a visit and 12 J on waiting for client 1, who spends 72 J. Its other 28 J last for 6.5 s,
     # so that client 0 then waits for 2.5 s.
-    run = ran(tmp_path, seconds=[FOUR[0], FOUR[3]], rounds=2, fleet={"battery_joules": 100.0})
+    run = ran(tmp_path / "waits", seconds=[FOUR[0], FOUR[3]], rounds=2, fleet={"battery_joules": 100.0})
     assert run.federation.clock.state()["spent_joules"].tolist() == [18 + 12 + 18 + 2.5, 100]
     assert kinds(run, 1) == "0 train, 1 lost"
+
+
+def counted(calls: Any, before: Any) -> Any:
+    """A method of a policy, which fails if it is called too often."""
+
+    def method(*arguments: Any) -> Any:
+        assert next(calls, None) is not None, "this goes on for ever"
+        return before(*arguments)
+
+    return method
 
 
 @each_policy
@@ -343,25 +325,11 @@ def test_a_crumb_in_a_battery_is_as_good_as_nothing(
     )[0]
     how["fleet"] = {"radio_energy": "rate", "battery_joules": joules + 0.001}
     visits = iter(range(50))
-    monkeypatch.setattr("coordinator.rounds.run.FederatedRun.uncontended_cost", counted(visits, "uncontended_cost"))
-    monkeypatch.setattr("coordinator.rounds.synchronous._SynchronousRound._costs", counted(visits, "_costs"))
+    monkeypatch.setattr(FederatedRun, "uncontended_cost", counted(visits, FederatedRun.uncontended_cost))
+    monkeypatch.setattr(_SynchronousRound, "_costs", counted(visits, _SynchronousRound._costs))
     run = ran(tmp_path / "run", RoundPolicy(policy, over_select=1.0, buffer=2), **how)
     assert run.stopped_by == CLIENTS
     assert run.rows("SELECT COUNT(*) FROM visits WHERE up_end_s = start_s") == [(2,)]
-
-
-def counted(calls: Any, name: str) -> Any:
-    """A method of a policy, which fails if it is called too often."""
-    from coordinator.rounds.run import FederatedRun
-    from coordinator.rounds.synchronous import _SynchronousRound
-
-    before: Any = getattr(FederatedRun if name == "uncontended_cost" else _SynchronousRound, name)
-
-    def method(self: Any, *arguments: Any) -> Any:
-        assert next(calls, None) is not None, "this goes on for ever"
-        return before(self, *arguments)
-
-    return method
 
 
 # --- who is to blame --------------------------------------------------------------------------------------------------
@@ -403,9 +371,9 @@ def visits_of(run: Run, clients: int = 4) -> list[int]:
 @pytest.mark.parametrize(
     ("limit", "visits"),
     [
-        ({"bytes": 2.5 * (DOWN_NBYTES + UP_NBYTES)}, [2, 2, 2, 2]),
-        ({"bytes_down": 1.0 * DOWN_NBYTES}, [1, 1, 1, 1]),
-        ({"bytes_up": 3.9 * UP_NBYTES}, [3, 3, 3, 3]),
+        ({"bytes": int(2.5 * (DOWN_NBYTES + UP_NBYTES))}, [2, 2, 2, 2]),
+        ({"bytes_down": DOWN_NBYTES}, [1, 1, 1, 1]),
+        ({"bytes_up": int(3.9 * UP_NBYTES)}, [3, 3, 3, 3]),
         ({"virtual_seconds": 9.0}, [2, 2, 1, 0]),
     ],
 )
@@ -436,9 +404,11 @@ def test_clients_that_can_pay_only_alone_take_turns(tmp_path: Path) -> None:
 
 
 @each_policy
-@pytest.mark.parametrize(("rule", "limit"), [(BYTES_UP, 6.5 * UP_NBYTES), (BYTES, 6.5 * (DOWN_NBYTES + UP_NBYTES))])
+@pytest.mark.parametrize(
+    ("rule", "limit"), [(BYTES_UP, 13 * UP_NBYTES // 2), (BYTES, 13 * (DOWN_NBYTES + UP_NBYTES) // 2)]
+)
 def test_bytes_are_never_overspent_and_nothing_that_was_paid_for_is_broken_off(
-    policy: PolicyName, rule: str, limit: float, tmp_path: Path
+    policy: PolicyName, rule: str, limit: int, tmp_path: Path
 ) -> None:
     rules = RoundPolicy(policy, over_select=1.0, deadline=100.0, buffer=2)
     budget: dict[str, Any] = {rule: limit}
@@ -470,19 +440,16 @@ def test_time_that_ends_before_the_first_visit_does_leaves_the_model_as_it_was(
 
 
 @each_policy
-def test_a_target_ends_the_run_in_the_round_that_reaches_it(policy: PolicyName, tmp_path: Path) -> None:
-    rules = RoundPolicy(policy, over_select=1.0, deadline=100.0, buffer=2)
-    run = ran(tmp_path, rules, rounds=99, target=0.01)
-    assert (run.stopped_by, run.federation.rounds) == (TARGET, 1)
-    assert run.rows("SELECT round, accuracy IS NULL FROM rounds") == [(0, 0)]
-
-
-@each_policy
-def test_rounds_end_a_run_and_the_last_is_scored(policy: PolicyName, tmp_path: Path) -> None:
-    rules = RoundPolicy(policy, over_select=1.0, deadline=100.0, buffer=2)
-    run = ran(tmp_path, rules, rounds=3, eval_every=2)
-    assert (run.stopped_by, run.federation.rounds) == (ROUNDS, 3)
-    assert run.rows("SELECT accuracy IS NULL FROM rounds") == [(1,), (0,), (0,)]
+@pytest.mark.parametrize(
+    ("how", "stopped_by", "unscored"),
+    [({"rounds": 99, "target": 0.01}, TARGET, [0]), ({"rounds": 3, "eval_every": 2}, ROUNDS, [1, 0, 0])],
+)
+def test_a_target_ends_the_run_in_the_round_that_reaches_it_and_the_last_round_is_scored(
+    policy: PolicyName, how: dict[str, Any], stopped_by: str, unscored: list[int], tmp_path: Path
+) -> None:
+    run = ran(tmp_path, RoundPolicy(policy, over_select=1.0, deadline=100.0, buffer=2), **how)
+    assert (run.stopped_by, run.federation.rounds) == (stopped_by, len(unscored))
+    assert run.rows("SELECT round, accuracy IS NULL FROM rounds") == [*enumerate(unscored)]
 
 
 def test_a_run_ends_with_its_last_round_even_if_the_clock_had_moved_on_to_the_next(tmp_path: Path) -> None:
@@ -528,7 +495,9 @@ def test_the_order_of_replies_changes_nothing(policy: PolicyName, method: str, t
 
 
 @each_policy
-def test_what_travels_is_what_is_charged_and_the_sums_agree(policy: PolicyName, tmp_path: Path) -> None:
+def test_the_ledger_of_a_run_adds_up_and_its_folder_holds_what_two_checkpoints_need(
+    policy: PolicyName, tmp_path: Path
+) -> None:
     run = unsteady(tmp_path, policy)
     turn = "visit" if policy in ("fedasync", "fedbuff") else "round"
     counted = run.rows(f"SELECT {turn}, client, bytes_down, bytes_up FROM visits WHERE kind = 'train'")
@@ -544,20 +513,10 @@ def test_what_travels_is_what_is_charged_and_the_sums_agree(policy: PolicyName, 
     spent = run.federation.budget.spent
     assert run.rows("SELECT SUM(bytes_down), SUM(bytes_up) FROM rounds") == [(spent.bytes_down, spent.bytes_up)]
     assert run.federation.budget.reserve([]) == ([], None)
-
-
-@each_policy
-def test_a_visit_has_one_number_in_the_order_of_the_beginnings(policy: PolicyName, tmp_path: Path) -> None:
-    run = unsteady(tmp_path, policy)
     visits = run.rows("SELECT visit, start_s FROM visits ORDER BY visit")
     assert [number for number, _ in visits] == list(range(len(visits)))
     assert [start for _, start in visits] == sorted(start for _, start in visits)
     assert run.federation.visits == len(visits)
-
-
-@each_policy
-def test_a_run_leaves_two_checkpoints_and_what_they_need(policy: PolicyName, tmp_path: Path) -> None:
-    run = unsteady(tmp_path, policy)
     files, kept = {path.name for path in (tmp_path / "state").iterdir()}, committed_states(run.federation)
     assert files == {name for (name,) in run.rows("SELECT file FROM states")} >= set(kept.values())
     last = run.rows("SELECT MAX(round) FROM rounds")[0][0]
@@ -565,11 +524,6 @@ def test_a_run_leaves_two_checkpoints_and_what_they_need(policy: PolicyName, tmp
     assert dict(run.rows(newest.format(last))) == kept
     assert files == {name for round in (last, last - 1) for _, name in run.rows(newest.format(round))}
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2
-
-
-@each_policy
-def test_choices_stand_in_the_round_of_their_visits(policy: PolicyName, tmp_path: Path) -> None:
-    run = unsteady(tmp_path, policy)
     chosen = run.rows("SELECT round, client FROM choices ORDER BY round, client")
     assert chosen == run.rows("SELECT round, client FROM visits WHERE kind = 'train' ORDER BY round, client")
 
@@ -584,8 +538,14 @@ def test_the_wall_seconds_of_rounds_add_up_to_those_of_the_run(
     assert run.rows("SELECT round, wall_s FROM host_rounds ORDER BY round") == [(0, 1), (1, 2), (2, 3)]
 
 
-def test_joules_that_are_not_enough_are_named(tmp_path: Path) -> None:
-    run = ran(tmp_path, rounds=9, limits=RunLimits(joules=17.0))
+def test_a_round_that_would_begin_after_the_end_of_time_or_that_nobody_can_pay_for_does_not_begin(
+    tmp_path: Path,
+) -> None:
+    late = windows([(64, 1e6)], [(64, 1e6)])
+    limits = RunLimits(virtual_seconds=64.0)
+    run = ran(tmp_path / "late", seconds=FOUR[:2], rounds=9, limits=limits, behaviour=late)
+    assert (run.stopped_by, run.rows("SELECT * FROM rounds")) == (SECONDS, [])
+    run = ran(tmp_path / "poor", rounds=9, limits=RunLimits(joules=17.0))
     assert (run.stopped_by, run.rows("SELECT * FROM visits")) == (JOULES, [])
 
 

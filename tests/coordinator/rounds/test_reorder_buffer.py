@@ -51,12 +51,11 @@ def test_replies_of_different_sizes_do_not_share_a_place(tmp_path: Path) -> None
         assert sha256(held.take(2).payload) == sha256(reply(2, size=10).payload)
 
 
-def test_a_reply_without_vectors_needs_no_file(tmp_path: Path) -> None:
+def test_a_reply_without_vectors_needs_no_file_and_a_disk_that_refuses_is_an_error_of_the_system(
+    tmp_path: Path,
+) -> None:
     with ReorderBuffer(0, tmp_path / "nowhere") as held:
         held.add(Update(4, 0, {"loss": 1.0}, {}))
         assert held.take(4) == Update(4, 0, {"loss": 1.0}, {})
-
-
-def test_a_disk_that_refuses_is_an_error_of_the_system(tmp_path: Path) -> None:
     with ReorderBuffer(0, tmp_path / "nowhere") as held, pytest.raises(FileNotFoundError):
         held.add(reply(0))

@@ -15,26 +15,22 @@ from edge.protocol.payload import BlockShape, Layout
 LAYOUT = Layout((BlockShape("stem", 4), BlockShape("body", 6, 2), BlockShape("head", 3)))
 
 
-def test_a_cohort_is_drawn_without_replacement_in_ascending_order() -> None:
+def test_a_cohort_is_drawn_without_replacement_in_ascending_order_by_seed_and_round_alone() -> None:
     for round in range(20):
         chosen = sample_cohort(0, round, range(10, 20), 4)
         assert chosen == sorted(set(chosen))
         assert len(chosen) == 4
         assert set(chosen) <= set(range(10, 20))
-
-
-def test_a_cohort_depends_on_seed_and_round_alone() -> None:
     assert sample_cohort(0, 3, range(100), 5) == sample_cohort(0, 3, range(100), 5)
     assert len({tuple(sample_cohort(seed, round, range(100), 5)) for seed in range(3) for round in range(3)}) == 9
+    assert sample_cohort(0, 0, [3, 1, 2], 3) == sample_cohort(0, 0, [3, 1, 2], 9) == [1, 2, 3]
 
 
-def test_every_client_is_drawn_equally_often() -> None:
+def test_everyone_who_is_there_is_drawn_equally_often() -> None:
     counts = np.bincount([client for round in range(2000) for client in sample_cohort(0, round, range(10), 3)])
     assert all(530 < count < 670 for count in counts)  # 600 expected, standard deviation 20
-
-
-def test_all_take_part_where_there_are_no_more() -> None:
-    assert sample_cohort(0, 0, [3, 1, 2], 3) == sample_cohort(0, 0, [3, 1, 2], 9) == [1, 2, 3]
+    counts = np.bincount([k for round in range(2000) for k in sample_cohort(0, round, range(10), 3, lambda k: k < 5)])
+    assert all(1130 < count < 1270 for count in counts)  # 1200 expected, standard deviation 22
 
 
 def test_only_those_are_drawn_who_are_there_and_nobody_is_asked_in_vain() -> None:
@@ -55,11 +51,6 @@ def test_only_those_are_drawn_who_are_there_and_nobody_is_asked_in_vain() -> Non
     assert sample_cohort(0, 0, [1, 3], 2, is_there) == []
 
 
-def test_everyone_who_is_there_is_drawn_equally_often() -> None:
-    counts = np.bincount([k for round in range(2000) for k in sample_cohort(0, round, range(10), 3, lambda k: k < 5)])
-    assert all(1130 < count < 1270 for count in counts)  # 1200 expected, standard deviation 22
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -76,15 +67,14 @@ def test_buffers_travel_with_their_block(text: str, expected: tuple[str, ...]) -
     assert exchanged_keys(text, LAYOUT) == expected
 
 
-@pytest.mark.parametrize("text", ["", "all", "last:0", "last:4", "last:x", "last:²", "without:", "without"])
-def test_what_is_none_of_the_forms_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r": must be 'everything', 'nothing', 'without:BLOCK,\.\.', or 'last:1'"):
+@pytest.mark.parametrize(
+    "text", ["", "all", "last:0", "last:4", "last:x", "last:²", "without:", "without", "without:tail"]
+)
+def test_what_is_none_of_the_forms_or_names_no_block_is_refused(text: str) -> None:
+    forms = r": must be 'everything', 'nothing', 'without:BLOCK,\.\.', or 'last:1'"
+    unknown = "no block 'tail'; the model has stem, body, head"
+    with pytest.raises(ValueError, match=unknown if "tail" in text else forms):
         exchanged_keys(text, LAYOUT)
-
-
-def test_a_block_that_is_not_there_is_named() -> None:
-    with pytest.raises(ValueError, match="no block 'tail'; the model has stem, body, head"):
-        exchanged_keys("without:tail", LAYOUT)
 
 
 # --- one client at a time ---------------------------------------------------------------------------------------------
@@ -129,12 +119,9 @@ def test_nobody_is_asked_again_before_it_can_have_come_back() -> None:
     assert (asked.take(3), asked.take(4)) == (7, None)
 
 
-def test_who_is_there_begins_equally_often() -> None:
+def test_who_is_there_begins_equally_often_by_seed_and_index_alone() -> None:
     counts = Counter(Asked(seed).take(7) for seed in range(2000))
     assert sorted(map(str, counts)) == ["6", "7", "8", "9"]
     assert all(420 < count < 580 for count in counts.values())  # 500 expected, standard deviation 19
-
-
-def test_who_begins_depends_on_seed_and_index_alone() -> None:
     assert [Asked(1).take(index) for index in range(9)] == [Asked(1).take(index) for index in range(9)]
     assert len({Asked(1).take(index) for index in range(30)}) == 4

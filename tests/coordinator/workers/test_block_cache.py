@@ -9,13 +9,18 @@ from edge.protocol.payload import Payload, Vector
 A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
 
 
-def test_each_version_is_sent_to_a_worker_once() -> None:
+def test_each_version_is_sent_to_a_worker_once_and_to_its_replacement_again() -> None:
     shelves = BlockCache()
     shelves.submitted({("model", "stem"): A, ("model", "head"): B})
     shelves.submitted({("model", "head"): B})
     assert shelves.delivery(0, [A, B]) == ([A, B], [])
     assert shelves.delivery(0, [B]) == ([], [])
     assert shelves.delivery(1, [B]) == ([B], [])
+    shelves = BlockCache()
+    shelves.submitted({("model", "head"): A})
+    shelves.delivery(0, [A])
+    shelves.remove_worker(0)
+    assert shelves.delivery(0, [A]) == ([A], [])
 
 
 def test_a_version_outlives_its_tasks_until_a_newer_one_takes_its_place() -> None:
@@ -39,14 +44,6 @@ def test_a_version_that_an_open_task_needs_is_not_forgotten() -> None:
     assert shelves.delivery(0, [B]) == ([B], [])
     shelves.over([A])
     assert shelves.delivery(0, [B]) == ([], [A])
-
-
-def test_a_replacement_starts_with_an_empty_shelf() -> None:
-    shelves = BlockCache()
-    shelves.submitted({("model", "head"): A})
-    shelves.delivery(0, [A])
-    shelves.remove_worker(0)
-    assert shelves.delivery(0, [A]) == ([A], [])
 
 
 def test_a_version_that_is_asked_for_again_before_it_was_forgotten_stays() -> None:
@@ -83,22 +80,15 @@ def test_tasks_with_the_same_vectors_share_a_cached_payload_until_the_last_is_ov
     assert cached_payloads.delivery(0, third) == ([newer], [head.version])
 
 
-def test_cached_payloads_differ_by_slot_and_by_key() -> None:
+def test_cached_payloads_differ_by_slot_and_by_key_and_a_replaced_worker_is_sent_everything_again() -> None:
     cached_payloads = CachedPayloads(lambda version: None)
     one = vector(1.0)
     payloads: list[Payload] = [{"model": {"a": one}}, {"model": {"b": one}}, {"teacher": {"a": one}}, {}]
     taken = [cached_payloads.take(payload) for payload in payloads]
     assert len({id(cached_payload) for cached_payload in taken}) == 4
     assert [len(cached_payloads.delivery(0, cached_payload)[0]) for cached_payload in taken] == [1, 0, 0, 0]
-
-
-def test_a_replaced_worker_is_sent_everything_again() -> None:
-    cached_payloads = CachedPayloads(lambda version: None)
-    one = vector(1.0)
-    cached_payload = cached_payloads.take({"model": {"a": one}})
-    cached_payloads.delivery(0, cached_payload)
     cached_payloads.remove_worker(0)
-    assert cached_payloads.delivery(1, cached_payload) == ([one], [])
+    assert cached_payloads.delivery(1, taken[0]) == ([one], [])
 
 
 def test_the_entries_of_a_cached_payload_make_the_header_of_each_task() -> None:

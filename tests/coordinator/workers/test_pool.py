@@ -242,13 +242,23 @@ def test_a_cancelled_order_is_not_heard_and_the_next_is_undisturbed(pools: Pools
         assert dict(heard.replies) == {n: [n, n + 1.0] for n in range(60, 63)}
 
 
-def test_leaving_the_pool_cancels_what_is_open(pools: Pools) -> None:
-    heard = Heard()
+def test_what_hears_a_reply_may_submit_more_and_leaving_the_pool_cancels_what_is_open(pools: Pools) -> None:
+    more, heard, unheard = Heard(), Heard(), Heard()
+    orders: list[TaskGroup] = []
     with pools(1) as pool:
-        order = pool.submit([visit(1, SLEEP), visit(2)], heard)
-    order.cancel()
-    order.wait()
-    assert heard.replies == []
+
+        def follow_up(task: PoolTask, reply: Reply) -> None:
+            heard(task, reply)
+            orders.append(pool.submit([visit(heard.clients[-1] + 10)], more))
+
+        pool.submit([visit(1), visit(2)], follow_up).wait()
+        for order in orders:
+            order.wait()
+        assert more.clients == [11, 12]
+        left = pool.submit([visit(1, SLEEP), visit(2)], unheard)
+    left.cancel()
+    left.wait()
+    assert unheard.replies == []
 
 
 def test_cancelling_one_order_leaves_the_others(pools: Pools, tmp_path: Path) -> None:
@@ -268,31 +278,26 @@ def test_cancelling_one_order_leaves_the_others(pools: Pools, tmp_path: Path) ->
     assert pools.of("worker_died") == []
 
 
-def test_replies_to_one_order_are_heard_while_another_is_waited_for(pools: Pools, tmp_path: Path) -> None:
-    gate, first, second = tmp_path / "gate", Heard(), Heard()
+def test_an_earlier_order_goes_first_and_replies_to_one_are_heard_while_another_is_waited_for(
+    pools: Pools, tmp_path: Path
+) -> None:
+    gates, first, second, heard = (tmp_path / "gate", tmp_path / "other"), Heard(), Heard(), Heard()
 
     def heard_second(task: PoolTask, reply: Reply) -> None:
         second(task, reply)
-        gate.touch()
+        gates[0].touch()
 
     with pools(2) as pool:
-        earlier = pool.submit([visit(1), visit(2, AWAIT, state_in=gate)], first)
+        earlier = pool.submit([visit(1), visit(2, AWAIT, state_in=gates[0])], first)
         later = pool.submit([visit(3)], heard_second)
         earlier.wait()  # its last task ends only once the other order's reply was heard
         assert (sorted(first.clients), second.clients) == ([1, 2], [3])
         later.wait()
         assert second.replies == [(3, [3.0, 4.0])]
-
-
-def test_an_earlier_order_goes_first(pools: Pools, tmp_path: Path) -> None:
-    gate, heard = tmp_path / "gate", Heard()
     with pools(1) as pool:
-        orders = [
-            pool.submit([visit(1, AWAIT, state_in=gate), visit(2)], heard),
-            pool.submit([visit(3), visit(4)], heard),
-            pool.submit([visit(5)], heard),
-        ]
-        gate.touch()
+        tasks = [visit(1, AWAIT, state_in=gates[1]), visit(2)], [visit(3), visit(4)], [visit(5)]
+        orders = [pool.submit(each, heard) for each in tasks]
+        gates[1].touch()
         orders[-1].wait()
         assert heard.clients == [1, 2, 3, 4, 5]
 
@@ -314,21 +319,6 @@ def test_what_the_handler_of_a_reply_raises_ends_its_own_order_alone(pools: Pool
         with pytest.raises(ZeroDivisionError, match=r"client \[1\]"):
             order.wait()
     assert pools.of("worker_died") == []
-
-
-def test_what_hears_a_reply_may_submit_more(pools: Pools) -> None:
-    more, heard = Heard(), Heard()
-    orders: list[TaskGroup] = []
-    with pools(1) as pool:
-
-        def follow_up(task: PoolTask, reply: Reply) -> None:
-            heard(task, reply)
-            orders.append(pool.submit([visit(heard.clients[-1] + 10)], more))
-
-        pool.submit([visit(1), visit(2)], follow_up).wait()
-        for order in orders:
-            order.wait()
-        assert more.clients == [11, 12]
 
 
 def test_short_tasks_wait_in_the_worker_while_the_coordinator_is_busy(pools: Pools, tmp_path: Path) -> None:
@@ -406,21 +396,17 @@ def test_who_has_not_looked_for_long_takes_nobody_for_stuck() -> None:
     stalls = registry.StallDetector()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as idle:
         time.sleep(0.5)
-        assert stalls.is_due(0.0)
-        assert not stalls.is_stuck(idle.pid, 1, 0.0)
-        assert not stalls.is_due(4.0)
-        assert [
-            stalls.is_due(10.0 * turn) and stalls.is_stuck(idle.pid, 1, 10.0 * turn) for turn in range(1, 13)
-        ] == 12 * [False]
-        assert stalls.is_due(130.0)
-        assert not stalls.is_stuck(idle.pid, 2, 130.0)  # another task
-        assert stalls.is_due(500.0)
-        assert not stalls.is_stuck(idle.pid, 2, 500.0)
-        for now in range(510, 630, 10):
+
+        def is_stuck(now: float, task: int) -> bool:
             assert stalls.is_due(now)
-            assert not stalls.is_stuck(idle.pid, 2, now)
-        assert stalls.is_due(630.0)
-        assert stalls.is_stuck(idle.pid, 2, 630.0)
+            return stalls.is_stuck(idle.pid, task, now)
+
+        assert not is_stuck(0.0, 1)
+        assert not stalls.is_due(4.0)
+        assert not any(is_stuck(now, 1) for now in range(10, 130, 10))
+        assert not is_stuck(130.0, 2)  # another task
+        assert not any(is_stuck(now, 2) for now in (500, *range(510, 630, 10)))
+        assert is_stuck(630.0, 2)
         idle.kill()
     assert registry.main_thread_seconds(idle.pid) is None
 
@@ -429,7 +415,7 @@ def test_a_temporary_folder_too_deep_for_a_socket_is_named(pools: Pools) -> None
     deep = pools.folder / ("d" * 100)
     deep.mkdir()
     tempfile.tempdir = str(deep)
-    with pytest.raises(PoolError, match="TMPDIR"), Pool(job(), 1, pools.launcher, deep, pools.events.append, bool):
+    with pytest.raises(PoolError, match="TMPDIR"), pools():
         pass
     assert list(deep.iterdir()) == []
 

@@ -161,7 +161,7 @@ def test_an_update_that_comes_whole_though_it_could_be_added_is_refused(tmp_path
     assert refused.endswith("client 1, round 5, train: an update that its worker was to add up (1 refused so far)")
 
 
-def test_nothing_counts_that_comes_after_a_refusal(tmp_path: Path) -> None:
+def test_nothing_counts_that_comes_after_a_refusal_and_no_control_characters_reach_the_log(tmp_path: Path) -> None:
     def instead(update: messages.Update, number: int) -> list[tuple[messages.Message, int]]:
         poisoned = replace(update, payload=payload(99.0))
         return [(replace(update, client=7), number), *[(poisoned, number)] * 20]
@@ -172,12 +172,9 @@ def test_nothing_counts_that_comes_after_a_refusal(tmp_path: Path) -> None:
         assert (heard.numbers, pool.refused) == ({1: [1.0] * 3}, 21)
     assert len([event for event in events if event.kind == "message_refused"]) == 1
     assert len([event for event in events if event.kind == "worker_died"]) == 1
-
-
-def test_control_characters_of_a_stranger_do_not_reach_the_log(tmp_path: Path) -> None:
-    workers = Impostors()
-    with impostors_pool(workers, tmp_path) as (pool, events):
-        workers.stranger("x\n\x1b[31m").send_multipart([b""])
+    strangers = Impostors()
+    with impostors_pool(strangers, tmp_path) as (pool, events):
+        strangers.stranger("x\n\x1b[31m").send_multipart([b""])
         while not pool.refused:
             pool.submit([visit(1)], Heard()).wait()
     (refused,) = [event.detail for event in events if event.kind == "message_refused"]
@@ -219,28 +216,22 @@ def test_a_flood_of_messages_does_not_hide_the_death_of_a_worker(tmp_path: Path)
     assert len([event for event in events if event.kind == "message_refused"]) <= 2 + time.monotonic() - began
 
 
-class Holding(Impostors):
-    """The first update is held back; its worker sees no cancel, as one in mid-visit."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.held: list[tuple[str, int]] = []
-
-    def say(self, identity: str, message: messages.Message, sequence: int = 0) -> None:
-        if isinstance(message, messages.Update) and not self.held:
-            self.held.append((identity, sequence))
-        else:
-            super().say(identity, message, sequence)
-
-
 def test_a_file_that_is_missing_for_a_visit_that_nobody_wants_any_more_is_nobodys_loss(tmp_path: Path) -> None:
-    workers, heard = Holding(), Heard()
+    held: list[int] = []
+
+    def hold_the_first(update: messages.Update, number: int) -> Said:
+        if held:
+            return [(update, number)]
+        held.append(number)
+        return []
+
+    workers, heard = Once(hold_the_first), Heard()
     with impostors_pool(workers, tmp_path) as (pool, _):
         order = pool.submit([visit(1)], heard)
-        while not workers.held:
+        while not held:
             pool.submit([], heard)
-        order.cancel()  # and what the client had kept is deleted
-        ((identity, sequence),) = workers.held
-        workers.say(identity, messages.Error("StateError", "state/1.safetensors: No such file or directory"), sequence)
+        order.cancel()  # and what the client had kept is deleted; its worker sees no cancel, as one in mid-visit
+        gone = messages.Error("StateError", "state/1.safetensors: No such file or directory")
+        workers.say(next(iter(workers.sockets)), gone, held[0])
         pool.submit([visit(2)], heard).wait()
     assert list(heard.numbers) == [2]

@@ -57,41 +57,28 @@ def test_what_a_lost_remote_worker_had_in_hand_is_done_by_others_and_nobody_is_t
     assert len(host.of("worker_started")) == 1  # nobody was started in their place
 
 
-def test_a_pool_whose_remote_workers_have_all_gone_gives_up_soon(
-    listening: Opener, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("declines", [False, True])
+def test_a_pool_whose_remote_workers_have_gone_gives_up_soon_unless_its_first_could_not_serve(
+    listening: Opener, monkeypatch: pytest.MonkeyPatch, declines: bool
 ) -> None:
-    monkeypatch.setattr(pools, "NEXT_REMOTE_WORKER_SECONDS", 0.5)
-    host = listening(0)
+    monkeypatch.setattr(pools, "FIRST_REMOTE_WORKER_SECONDS", 1.5)
+    monkeypatch.setattr(pools, "NEXT_REMOTE_WORKER_SECONDS", 0.0 if declines else 0.5)
+    host, seconds = listening(0), 1.5 if declines else 0.5
+    why = "JoinError: other last bits" if declines else "it could not be reached: Host unreachable"
 
     def come_and_go() -> None:
         with Peer(host.endpoint, ALICE) as alice:
-            alice.join().hear()
+            if declines:
+                assert alice.decline("other last bits") == messages.Shutdown(why)
+            else:
+                alice.join().hear()
 
     with meanwhile(come_and_go), pytest.raises(PoolError) as error:
         sums(host.pool, [visit(0)])
+    assert host.of("worker_died") == [f"worker 0, a remote worker, is gone: {why}"]
     assert str(error.value) == (
-        f"no worker has been there for 0.5 s, and none has joined at {host.endpoint}; "
-        "the last remote worker went: it could not be reached: Host unreachable"
-    )
-
-
-def test_a_first_remote_worker_that_cannot_serve_is_told_so_and_does_not_shorten_the_wait_for_another(
-    listening: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pools, "FIRST_REMOTE_WORKER_SECONDS", 1.5)
-    monkeypatch.setattr(pools, "NEXT_REMOTE_WORKER_SECONDS", 0.0)
-    host = listening(0)
-
-    def decline() -> None:
-        with Peer(host.endpoint, ALICE) as alice:
-            assert alice.decline("other last bits") == messages.Shutdown("JoinError: other last bits")
-
-    with meanwhile(decline), pytest.raises(PoolError) as error:
-        sums(host.pool, [visit(0)])
-    assert host.of("worker_died") == ["worker 0, a remote worker, is gone: JoinError: other last bits"]
-    assert str(error.value) == (
-        f"no worker has been there for 1.5 s, and none has joined at {host.endpoint}; "
-        "the last remote worker went: JoinError: other last bits"
+        f"no worker has been there for {seconds} s, and none has joined at {host.endpoint}; "
+        f"the last remote worker went: {why}"
     )
 
 

@@ -66,47 +66,35 @@ def test_a_dead_workers_task_goes_to_the_front_and_the_worker_is_replaced() -> N
     assert scheduler.ready(2) == [SendTask(2, 3)]
 
 
-def test_a_reply_that_came_just_after_its_workers_death_counts_once() -> None:
+def test_a_late_reply_counts_once_and_takes_the_task_off_the_queue_if_it_was_ever_in_that_hand() -> None:
     scheduler = registry(2)
     submit(scheduler, 1)
     assert scheduler.died(0, "SIGKILL") == [Requeue(0, 1, "SIGKILL"), StartWorker(2), SendTask(1, 1)]
     assert scheduler.answered(0, 1) == [DeliverReply(1), CancelTask(1, 1)]
     assert submit(scheduler, 2) == []  # worker 1 still works on task 1
     assert scheduler.dropped(1, 1) == [SendTask(1, 2)]
-
-
-def test_a_reply_in_time_takes_the_task_off_the_queue() -> None:
     scheduler = registry(1)
     submit(scheduler, 1)
     scheduler.died(0, "SIGKILL")
     assert scheduler.answered(0, 1) == [DeliverReply(1)]
     assert scheduler.ready(1) == []
-
-
-def test_a_reply_to_a_task_that_was_never_in_that_hand_does_not_count() -> None:
     scheduler = registry(2)
     submit(scheduler, 1)
     assert scheduler.answered(1, 1) == [DropReply(1, 1)]
     assert scheduler.answered(1, 99) == [DropReply(1, 99)]
 
 
-def test_a_failed_task_is_tried_again_by_a_living_worker() -> None:
+def test_a_task_that_failed_waits_for_a_worker_that_has_not_tried_it_and_is_then_tried_again_anywhere() -> None:
     scheduler = registry(1)
     submit(scheduler, 1)
     assert scheduler.failed(0, 1, "MemoryError") == [Requeue(0, 1, "MemoryError"), SendTask(0, 1)]
     assert scheduler.answered(0, 1) == [DeliverReply(1)]
-
-
-def test_a_task_that_failed_waits_for_a_worker_that_has_not_tried_it() -> None:
     scheduler = registry(2)
     for sequence in (1, 2, 3):
         submit(scheduler, sequence)
     assert scheduler.failed(0, 1, "no") == [Requeue(0, 1, "no"), SendTask(0, 3)]  # the next one instead
     assert scheduler.answered(0, 3) == [DeliverReply(3)]
     assert scheduler.answered(1, 2) == [DeliverReply(2), SendTask(1, 1)]
-
-
-def test_a_task_that_failed_everywhere_is_tried_again_anywhere() -> None:
     scheduler = registry(2)
     submit(scheduler, 1, name="client 4, round 2, train")
     assert scheduler.failed(0, 1, "no") == [Requeue(0, 1, "no"), SendTask(1, 1)]
@@ -115,7 +103,7 @@ def test_a_task_that_failed_everywhere_is_tried_again_anywhere() -> None:
     assert scheduler.failed(0, 1, "no") == [Abort(0, gone, 1)]
 
 
-def test_a_task_that_failed_waits_for_the_replacement_of_a_worker_that_died() -> None:
+def test_a_task_that_failed_waits_for_replacements_in_another_place_but_for_no_remote_worker() -> None:
     scheduler = registry(2)
     submit(scheduler, 1)
     submit(scheduler, 2)
@@ -123,9 +111,6 @@ def test_a_task_that_failed_waits_for_the_replacement_of_a_worker_that_died() ->
     assert scheduler.died(1, "SIGKILL") == [Requeue(1, 2, "SIGKILL"), StartWorker(2), SendTask(0, 2)]
     assert scheduler.answered(0, 2) == [DeliverReply(2)]  # worker 2 will be ready soon
     assert scheduler.ready(2) == [SendTask(2, 1)]
-
-
-def test_a_task_that_failed_is_not_given_to_the_replacement_in_the_same_place() -> None:
     scheduler = registry(2)
     submit(scheduler, 1)
     submit(scheduler, 2)
@@ -133,9 +118,13 @@ def test_a_task_that_failed_is_not_given_to_the_replacement_in_the_same_place() 
     assert scheduler.died(0, "SIGKILL") == [StartWorker(2)]
     assert scheduler.ready(2) == []  # it has the same GPU
     assert scheduler.answered(1, 2) == [DeliverReply(2), SendTask(1, 1)]
+    scheduler = registry(1)
+    submit(scheduler, 1)
+    assert scheduler.joined("alice") == 1
+    assert scheduler.failed(0, 1, "no") == [Requeue(0, 1, "no"), SendTask(0, 1)]
 
 
-def test_who_fails_over_three_tasks_in_a_row_is_dismissed_and_gets_no_fourth() -> None:
+def test_who_fails_over_three_tasks_in_a_row_is_dismissed_unless_a_success_came_in_between() -> None:
     scheduler = registry(2)
     for sequence in range(1, 7):
         submit(scheduler, sequence)
@@ -146,9 +135,6 @@ def test_who_fails_over_three_tasks_in_a_row_is_dismissed_and_gets_no_fourth() -
     assert scheduler.died(0, "SIGTERM") == [StartWorker(2)]  # nothing was in its hand, so nothing is to blame
     assert scheduler.ready(2) == [SendTask(2, 5)]
     assert scheduler.answered(1, 2) == [DeliverReply(2), SendTask(1, 4)]
-
-
-def test_a_success_in_between_forgives_what_failed_before() -> None:
     scheduler = registry(2)
     for sequence in range(1, 7):
         submit(scheduler, sequence)
@@ -156,13 +142,6 @@ def test_a_success_in_between_forgives_what_failed_before() -> None:
     scheduler.failed(0, 3, "no")
     assert scheduler.answered(0, 4) == [DeliverReply(4), SendTask(0, 5)]
     assert scheduler.failed(0, 5, "no") == [Requeue(0, 5, "no"), SendTask(0, 6)]
-
-
-def test_a_task_that_failed_does_not_wait_for_a_remote_worker_that_is_not_ready() -> None:
-    scheduler = registry(1)
-    submit(scheduler, 1)
-    assert scheduler.joined("alice") == 1
-    assert scheduler.failed(0, 1, "no") == [Requeue(0, 1, "no"), SendTask(0, 1)]
 
 
 def test_a_task_that_ends_three_workers_is_named() -> None:
@@ -190,13 +169,9 @@ def test_three_deaths_in_a_row_before_ready_end_the_run() -> None:
     ]
 
 
-def test_an_idle_worker_that_dies_is_replaced() -> None:
-    assert registry(1).died(0, "SIGTERM") == [StartWorker(1)]
-
-
-def test_a_worker_dies_once() -> None:
+def test_an_idle_worker_that_dies_is_replaced_once() -> None:
     scheduler = registry(1)
-    scheduler.died(0, "SIGTERM")
+    assert scheduler.died(0, "SIGTERM") == [StartWorker(1)]
     assert scheduler.died(0, "SIGTERM") == []
 
 
@@ -213,20 +188,14 @@ def test_a_hand_is_filled_up_to_a_tenth_of_a_second_and_refilled() -> None:
     assert scheduler.answered(0, 2, 0.02) == [DeliverReply(2), SendTask(0, 7)]
 
 
-def test_no_task_goes_out_before_it_is_known_how_long_such_tasks_take() -> None:
+def test_the_pace_is_that_of_all_replies_so_far_and_who_has_no_known_length_is_alone_in_a_hand() -> None:
     scheduler = registry(1)
     assert submit(scheduler, *range(1, 21), flops=100.0) == [SendTask(0, 1)]
     assert scheduler.answered(0, 1, 0.02) == [DeliverReply(1), *(SendTask(0, n) for n in (2, 3, 4, 5, 6))]
-
-
-def test_the_pace_is_that_of_all_replies_so_far() -> None:
     scheduler = seasoned(1)
     submit(scheduler, 1, flops=300.0)
     scheduler.answered(0, 1, 0.14)  # 400 FLOPs in 0.16 s: 40 ms a task, so that two fit
     assert submit(scheduler, *range(2, 22), flops=100.0) == [SendTask(0, 2), SendTask(0, 3)]
-
-
-def test_a_task_of_unknown_length_is_alone_in_its_hand() -> None:
     scheduler = seasoned(1)
     submit(scheduler, 1)
     assert submit(scheduler, *range(2, 22), flops=100.0) == []
@@ -234,12 +203,9 @@ def test_a_task_of_unknown_length_is_alone_in_its_hand() -> None:
     submit(scheduler, 22)
 
 
-def test_long_tasks_go_out_one_at_a_time() -> None:
+def test_long_tasks_go_out_one_at_a_time_and_a_hand_of_very_short_ones_has_an_end() -> None:
     scheduler = seasoned(2, seconds=0.06)  # two of them are longer than a hand may be
     assert submit(scheduler, *range(1, 21), flops=100.0) == [SendTask(0, 1), SendTask(1, 2)]
-
-
-def test_a_hand_of_very_short_tasks_has_an_end() -> None:
     scheduler = seasoned(1, seconds=1e-9)
     assert MAX_PREFETCH == 64
     assert submit(scheduler, *range(1, 1001), flops=100.0) == [SendTask(0, n) for n in range(1, 65)]
@@ -270,9 +236,7 @@ def test_a_death_strikes_the_task_in_progress_alone() -> None:
     assert submit(scheduler, *range(1, 21), flops=100.0) == [SendTask(0, n) for n in (1, 2, 3, 4, 5)]
     scheduler.answered(0, 1, 0.02)
     assert scheduler.died(0, "SIGKILL") == [Requeue(0, 2, "SIGKILL"), StartWorker(1)]
-    assert scheduler.ready(1) == [
-        SendTask(1, n) for n in (2, 3, 4, 5, 6)
-    ]  # in their order, before what has not been out
+    assert scheduler.ready(1) == [SendTask(1, n) for n in (2, 3, 4, 5, 6)]  # before what has not been out
     assert scheduler.died(1, "SIGKILL") == [Requeue(1, 2, "SIGKILL"), StartWorker(2)]
     scheduler.ready(2)
     scheduler.answered(2, 2, 0.02)
@@ -315,9 +279,7 @@ def test_cancelled_tasks_of_a_dead_workers_hand_are_forgotten() -> None:
     scheduler = seasoned(1)
     submit(scheduler, *range(1, 21), flops=100.0)
     scheduler.cancelled([1, 3])
-    assert scheduler.died(0, "SIGKILL") == [
-        StartWorker(1)
-    ]  # the task in progress was cancelled, so that nobody is to blame
+    assert scheduler.died(0, "SIGKILL") == [StartWorker(1)]  # its task was cancelled: nobody is to blame
     assert scheduler.ready(1) == [SendTask(1, n) for n in (2, 4, 5, 6, 7)]
 
 
@@ -365,7 +327,7 @@ def test_the_deposits_of_a_dead_worker_go_to_the_front_and_nobody_is_to_blame() 
         assert scheduler.ready(worker + 1) == [SendTask(worker + 1, 1)]
 
 
-def test_lost_deposits_go_to_workers_that_are_idle() -> None:
+def test_lost_deposits_go_to_workers_that_are_idle_and_nothing_of_a_dead_worker_counts() -> None:
     scheduler = registry(2)
     submit(scheduler, 1, 2)
     deposited(scheduler, 0, 1)
@@ -374,18 +336,12 @@ def test_lost_deposits_go_to_workers_that_are_idle() -> None:
     deposited(scheduler, 1, 1)
     assert scheduler.collect([1, 2]) == [RequestPartial(1, 2)]
     assert scheduler.collected(1) == [DeliverPartial(1, (2, 1))]
-
-
-def test_a_deposit_that_is_heard_of_after_its_workers_death_does_not_count() -> None:
     scheduler = registry(2)
     submit(scheduler, 1)
     assert scheduler.died(0, "SIGKILL") == [Requeue(0, 1, "SIGKILL"), StartWorker(2), SendTask(1, 1)]
     assert scheduler.answered(0, 1, in_partial=True) == [DropReply(0, 1)]
     assert scheduler.answered(1, 1, in_partial=True) == [DeliverReply(1)]
     assert scheduler.collect([1]) == [RequestPartial(1, 1)]
-
-
-def test_the_sums_of_a_dead_worker_do_not_count() -> None:
     scheduler = registry(2)
     submit(scheduler, 1, 2)
     deposited(scheduler, 0, 1)
@@ -398,16 +354,7 @@ def test_the_sums_of_a_dead_worker_do_not_count() -> None:
     assert scheduler.collect([1, 2]) == [RequestPartial(1, 1)]
 
 
-def test_a_worker_is_asked_for_the_deposits_of_one_order_only() -> None:
-    scheduler = registry(2)
-    submit(scheduler, 1)
-    submit(scheduler, 2)
-    deposited(scheduler, 0, 1)
-    deposited(scheduler, 1, 2)
-    assert scheduler.collect([2]) == [RequestPartial(1, 2)]
-
-
-def test_cancelled_deposits_are_forgotten() -> None:
+def test_cancelled_deposits_are_forgotten_and_a_worker_is_asked_for_those_of_one_order_only() -> None:
     scheduler = registry(1)
     submit(scheduler, 1, 2)
     deposited(scheduler, 0, 1)
@@ -415,15 +362,18 @@ def test_cancelled_deposits_are_forgotten() -> None:
     assert scheduler.collect([1, 2]) == []
     assert scheduler.died(0, "SIGKILL") == [StartWorker(1)]
     assert scheduler.ready(1) == []
-
-
-def test_sums_that_come_after_their_order_was_cancelled_are_empty_to_us() -> None:
     scheduler = registry(1)
     submit(scheduler, 1)
     deposited(scheduler, 0, 1)
     assert scheduler.collect([1]) == [RequestPartial(0, 1)]
     scheduler.cancelled([1])
     assert scheduler.collected(0) == [DeliverPartial(0, ())]
+    scheduler = registry(2)
+    submit(scheduler, 1)
+    submit(scheduler, 2)
+    deposited(scheduler, 0, 1)
+    deposited(scheduler, 1, 2)
+    assert scheduler.collect([2]) == [RequestPartial(1, 2)]
 
 
 def test_three_deaths_in_a_row_over_giving_sums_away_end_the_run() -> None:
@@ -463,34 +413,18 @@ def test_a_worker_that_lacked_memory_leaves_and_its_task_waits_until_it_has_ende
     assert scheduler.answered(2, 3) == [DeliverReply(3), SendTask(2, 4)]
 
 
-def test_a_remote_worker_that_is_not_ready_is_nobody_who_could_go_on_alone() -> None:
-    scheduler = registry(1)
-    submit(scheduler, 1)
-    scheduler.joined("alice")
-    assert scheduler.lacked_memory(0, 1, "no room") == [Requeue(0, 1, "no room"), SendTask(0, 1)]  # and a strike
-
-
-def test_lacking_memory_is_no_strike() -> None:
+def test_lacking_memory_is_a_strike_for_the_last_worker_that_is_ready_alone() -> None:
     scheduler = registry(5)
-    submit(scheduler, 1)
-    for worker in range(4):
-        assert scheduler.lacked_memory(worker, 1, "no room") == [
-            Requeue(worker, 1, "no room"),
-            RetireWorker(worker, "no room"),
-        ]
-        assert scheduler.died(worker, "SIGTERM") == [SendTask(worker + 1, 1)]
-    assert scheduler.answered(4, 1) == [DeliverReply(1)]
-
-
-def test_the_last_worker_gets_strikes() -> None:
-    scheduler = registry(2)
     submit(scheduler, 1, name="client 4, round 2, train")
-    scheduler.lacked_memory(0, 1, "no room")
-    scheduler.died(0, "SIGTERM")
-    assert scheduler.lacked_memory(1, 1, "no room") == [Requeue(1, 1, "no room"), SendTask(1, 1)]
-    assert scheduler.lacked_memory(1, 1, "no room") == [Requeue(1, 1, "no room"), SendTask(1, 1)]
+    assert scheduler.joined("alice") == 5  # not ready: nobody who could go on alone
+    for worker in range(4):
+        repeat = Requeue(worker, 1, "no room")
+        assert scheduler.lacked_memory(worker, 1, "no room") == [repeat, RetireWorker(worker, "no room")]
+        assert scheduler.died(worker, "SIGTERM") == [SendTask(worker + 1, 1)]
+    for _ in range(2):
+        assert scheduler.lacked_memory(4, 1, "no room") == [Requeue(4, 1, "no room"), SendTask(4, 1)]
     reason = "client 4, round 2, train: given up after 3 workers; the last: no room"
-    assert scheduler.lacked_memory(1, 1, "no room") == [Abort(1, reason, 1)]
+    assert scheduler.lacked_memory(4, 1, "no room") == [Abort(4, reason, 1)]
 
 
 def test_of_all_that_lack_memory_at_once_one_leaves() -> None:
@@ -508,12 +442,7 @@ def test_of_all_that_lack_memory_at_once_one_leaves() -> None:
 
 def test_what_waits_in_the_hand_of_one_that_leaves_goes_back_with_its_deposits() -> None:
     scheduler = seasoned(2)
-    assert submit(scheduler, *range(1, 9), flops=10.0) == [
-        SendTask(0, 1),
-        SendTask(1, 2),
-        SendTask(0, 3),
-        SendTask(1, 4),
-    ]
+    assert submit(scheduler, *range(1, 9), flops=10.0) == [SendTask(n % 2, n + 1) for n in range(4)]
     assert scheduler.answered(0, 1, in_partial=True) == [DeliverReply(1), SendTask(0, 5)]
     assert scheduler.lacked_memory(0, 3, "no room") == [Requeue(0, 3, "no room"), RetireWorker(0, "no room")]
     assert scheduler.died(0, "SIGTERM") == [InvalidatePartial(0, (1,), "SIGTERM"), SendTask(1, 1)]
@@ -539,8 +468,7 @@ def test_another_death_while_one_leaves_is_replaced() -> None:
     assert scheduler.died(0, "SIGTERM") == [SendTask(2, 1)]
 
 
-# --- remote workers
-# -----------------------------------------------------------------------------------------------------------
+# --- remote workers ---------------------------------------------------------------------------------------------------
 
 
 def test_a_remote_worker_is_given_work_like_any_other() -> None:
@@ -567,12 +495,7 @@ def test_what_a_lost_remote_worker_had_in_hand_and_in_its_sums_goes_to_the_front
     scheduler = seasoned(1)
     assert scheduler.joined("alice") == 1
     assert scheduler.ready(1) == []
-    assert submit(scheduler, *range(1, 9), flops=10.0) == [
-        SendTask(0, 1),
-        SendTask(1, 2),
-        SendTask(0, 3),
-        SendTask(1, 4),
-    ]
+    assert submit(scheduler, *range(1, 9), flops=10.0) == [SendTask(n % 2, n + 1) for n in range(4)]
     assert scheduler.answered(1, 2, in_partial=True) == [DeliverReply(2), SendTask(1, 5)]
     assert scheduler.collect([2]) == [RequestPartial(1, 2)]
     assert scheduler.died(1, "unreachable") == [

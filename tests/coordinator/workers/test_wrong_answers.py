@@ -95,16 +95,7 @@ def test_a_lone_remote_worker_is_asked_twice_and_cannot_buy_time_by_saying_how_l
     assert host.pool._scheduler._seconds < 60.0
 
 
-def test_an_update_without_its_numbers_costs_its_sender_the_connection(listening: Opener) -> None:
-    host = listening(1)
-    asked = [replace(visit(n), reports=frozenset({"pid"})) for n in range(4)]
-    with Peer(host.endpoint, ALICE) as alice, meanwhile(lambda: does(alice, lambda task: lie(task, loss=0.5), 1)):
-        while not host.of("worker_died"):
-            assert sums(host.pool, asked) == {n: [n, n + 1.0] for n in range(4)}
-    assert host.of("worker_died")[0].endswith("reports ['loss'] instead of ['pid']")
-
-
-def test_a_score_that_is_no_number_is_tried_elsewhere(listening: Opener) -> None:
+def test_a_score_that_is_no_number_or_an_update_without_its_numbers_is_tried_elsewhere(listening: Opener) -> None:
     host = listening(1)
     scores: list[Reply] = []
 
@@ -118,6 +109,11 @@ def test_a_score_that_is_no_number_is_tried_elsewhere(listening: Opener) -> None
             host.pool.submit(tasks, lambda task, reply: scores.append(reply)).wait()
     assert all(isinstance(each, messages.Score) and each.loss_sum == 0.5 for each in scores)
     assert "the sum of losses is nan" in host.of("task_failed")[0]
+    asked = [replace(visit(n), reports=frozenset({"pid"})) for n in range(4)]
+    with Peer(host.endpoint, BOB) as bob, meanwhile(lambda: does(bob, lambda task: lie(task, loss=0.5), 1)):
+        while len(host.of("worker_died")) < 2:
+            assert sums(host.pool, asked) == {n: [n, n + 1.0] for n in range(4)}
+    assert host.of("worker_died")[1].endswith("reports ['loss'] instead of ['pid']")
 
 
 def test_a_task_that_is_taken_and_never_answered_is_done_elsewhere_when_its_term_is_over(
