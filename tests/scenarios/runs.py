@@ -6,9 +6,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
+import pytest
+
 from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios import runner
+from scenarios.cli import main
 from scenarios.config.load import load
 from scenarios.host import Host
 
@@ -45,3 +49,13 @@ def resumed(folder: Path, launcher: WorkerLauncher) -> dict[str, Any]:
 def committed(folder: Path) -> int:
     """Rounds in the ledger."""
     return int(read(folder / "ledger.sqlite", "SELECT COUNT(*) FROM rounds")[0][0])
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The message of a command line that must be refused, without its ``fedbr:``."""
+    assert main.run_command(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+    assert psutil.Process().children(recursive=True) == []
+    return captured.err.splitlines()[-1].removeprefix("fedbr: ")

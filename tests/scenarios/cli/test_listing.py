@@ -19,7 +19,7 @@ def named(what: str, name: str) -> listing.Row:
     return next(row for row in listing.rows(what) if row["name"] == name)
 
 
-def test_a_method_is_listed_with_its_options_defaults_and_meanings() -> None:
+def test_methods_server_optimisers_and_partitions_are_listed_with_their_options() -> None:
     row = named("methods", "fedbr")
     assert row["keeps"] == "All but the last block, which arrives in every visit."
     assert named("methods", "fedavg")["keeps"] == "nothing"
@@ -32,9 +32,6 @@ def test_a_method_is_listed_with_its_options_defaults_and_meanings() -> None:
         "default": 3,
         "meaning": "The whole model is downloaded every period + 1 rounds; 0: in every round.",
     }
-
-
-def test_a_server_optimiser_is_listed_with_its_options() -> None:
     assert [row["name"] for row in listing.rows("servers")] == ["plain", "fedavgm", "fedadam", "fedyogi"]
     row = named("servers", "fedavgm")
     assert (row["neutral"], row["options"][1]) == (
@@ -44,9 +41,6 @@ def test_a_server_optimiser_is_listed_with_its_options() -> None:
     assert all(
         option["meaning"] for what in ("methods", "servers") for row in listing.rows(what) for option in row["options"]
     )
-
-
-def test_every_kind_of_partition_is_listed() -> None:
     kinds = get_args(get_type_hints(PartitionConfig)["kind"])
     assert [row["name"] for row in listing.rows("partitions")] == list(kinds)
     for row in listing.rows("partitions"):
@@ -141,11 +135,8 @@ def test_a_row_is_shown_with_what_its_figures_mean(name: str) -> None:
     assert [text.startswith(begins) for text, begins in zip(found, SHOWN[name], strict=True)] == [True] * len(found)
 
 
-def test_a_row_without_assumptions_says_so() -> None:
+def test_a_row_without_assumptions_says_so_and_an_unknown_word_names_the_nearest() -> None:
     assert listing._origin(GUESSED | {"assumed": ()}) == ["assumed: nothing", "source (2024): a bench"]
-
-
-def test_an_unknown_word_names_the_nearest() -> None:
     with pytest.raises(ScenarioError, match="list 'device': did you mean 'devices'"):
         listing.rows("device")
 
@@ -161,7 +152,9 @@ def test_each_list_is_shown_to_people_and_as_json(what: str, capsys: pytest.Capt
     assert what == "scenarios" or max(map(len, lines)) <= 80
 
 
-def test_the_doctor_says_what_a_run_needs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_doctor_says_what_a_run_needs_and_names_a_folder_too_deep_for_a_socket(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert main.run_command(["doctor", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["cores"] >= 1
@@ -169,15 +162,9 @@ def test_the_doctor_says_what_a_run_needs(capsys: pytest.CaptureFixture[str]) ->
     assert found["data"]["digits"] is not None
     assert found["sockets"]["problem"] is None
     assert {name for name, _ in doctor.rows(found)} >= {"cores", "memory", "GPUs", "free disk here", "open files"}
-
-
-def test_a_folder_too_deep_for_a_socket_is_a_problem(tmp_path: Path) -> None:
     deep = tmp_path / ("x" * 100)
     deep.mkdir()
     assert doctor.socket_problem(deep) == "its path is too long for a socket; set TMPDIR to a shorter folder"
-
-
-def test_a_cache_that_is_not_there_weighs_nothing(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "file").write_bytes(b"12345")
     assert doctor.folder_nbytes(tmp_path) == 5

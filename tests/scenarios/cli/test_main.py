@@ -9,13 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from scenarios.cli import main
 from scenarios.host import Host, StopFlag, check_folder, make_folder
 from scenarios.report import html, terminal
-from tests.scenarios.runs import fedbr
+from tests.scenarios.runs import fedbr, refused
 
 TINY = ["digits", "train.local_epochs=1", "rounds.max=2", "--workers", "1"]
 RUN_KEYS = {
@@ -24,16 +23,6 @@ RUN_KEYS = {
     "bytes_to_target", "rounds_to_target", "wasted_bytes", "wasted_seconds", "wasted_joules", "bottlenecks", "visits",
     "stopped_by", "wall_seconds", "model_sha256",
 }  # fmt: skip
-
-
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """The message of a command line that must be refused, without its ``fedbr:``."""
-    assert main.run_command(words) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "Traceback" not in captured.err
-    assert psutil.Process().children(recursive=True) == []
-    return captured.err.splitlines()[-1].removeprefix("fedbr: ")
 
 
 def test_a_run_as_json_is_one_object_with_exactly_the_promised_keys(
@@ -69,21 +58,15 @@ def test_the_final_tables_say_what_was_wasted_and_what_held_rounds_up() -> None:
     assert beside["bottleneck"] == ["own link 12,\ncompute 2", "none"]
 
 
-def test_an_unknown_key_ends_a_real_process_with_2_and_one_line() -> None:
+def test_an_unknown_key_ends_a_real_process_with_2_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "'run'" in refused(capsys, "rnu")
+    assert "--nope" in refused(capsys, "run", "digits", "--nope")
+    assert "--workers" in refused(capsys, "run", "digits", "--workers", "0")
     words = fedbr("run", "digits", "train.learning_rat=0.1")
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert ended.stdout == ""
     assert ended.stderr == "fedbr: command line: unknown key train.learning_rat, did you mean 'train.lr'?\n"
-
-
-def test_bad_usage_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "'run'" in refused(capsys, "rnu")
-    assert "--nope" in refused(capsys, "run", "digits", "--nope")
-    assert "--workers" in refused(capsys, "run", "digits", "--workers", "0")
-    assert refused(capsys, "run", "digits", "method=feddyn", "server=fedadam") == (
-        'command line: server = "fedadam": feddyn makes its own server step and admits only "plain"'
-    )
 
 
 WORDS = ["run", "compare", "check", "report", "list", "doctor", "study budget", "reproduce", "replay", "stress"]
@@ -95,28 +78,79 @@ def test_every_command_explains_itself(word: str, capsys: pytest.CaptureFixture[
     assert f"fedbr {word}" in capsys.readouterr().out
 
 
-def test_help_needs_neither_numpy_nor_the_scenarios() -> None:
-    code = "import sys; from scenarios.cli import main; main.run_command(['--help']); "
-    code += "print({'numpy', 'zmq'} & {*sys.modules})"
+@pytest.mark.parametrize(
+    ("code", "slow"),
+    [
+        ("from scenarios.cli import main; main.run_command(['--help'])", "numpy zmq"),
+        ("import scenarios.report.html", "matplotlib jinja2 pyarrow"),
+        ("from scenarios.studies import replay", "torch"),
+        (
+            "from scenarios.studies.stress import stress; stress(30, 10, 'fedasync', True, visits=20); "
+            "stress(30, 10, 'sync', True)",
+            "torch zmq",
+        ),
+        (
+            "from edge.data.locate import find_data; find_data('digits'); find_data('mnist', '/nowhere')",
+            "torch torchvision sklearn pyarrow",
+        ),
+    ],
+)
+def test_nothing_slow_is_loaded_before_it_is_needed(code: str, slow: str) -> None:
+    code += f"; import sys; print(sorted({{*{slow.split()}}} & {{*sys.modules}}))"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ended.stdout.splitlines()[-1] == "set()"
+    assert ended.stdout.splitlines()[-1] == "[]"
 
 
-def test_a_place_that_cannot_take_the_run_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").touch()
+NO_NAME = "must be the name of a folder, without slashes and control characters"
+LONG, UMLAUTS = "x" * 242, "ü" * 121
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "run digits method=feddyn server=fedadam",
+            'command line: server = "fedadam": feddyn makes its own server step and admits only "plain"',
+        ),
+        ("run digits method=fed\udcff", "'method=fed\\udcff': must be UTF-8"),
+        ("run digits --out {tmp}/file", "--out: cannot write to {tmp}/file/digits: Not a directory"),
+        (
+            f"run digits --out {{tmp}}/x{LONG}{LONG}",
+            f"--out: cannot write to {{tmp}}/x{LONG}{LONG}/digits: File name too",
+        ),
+        ("run digits --out {tmp} --run-id a", "run folder {tmp}/digits/a exists already; choose another --run-id"),
+        ("run digits --run-id a/b", f"--run-id 'a/b': {NO_NAME}"),
+        ("run digits --out {tmp} --run-id a\nb", rf"--run-id 'a\nb': {NO_NAME}"),
+        (f"run digits --out {{tmp}} --run-id {LONG}", f"--run-id '{LONG}': must not be longer than 241 bytes"),
+        (f"run digits --out {{tmp}} --run-id {UMLAUTS}", f"--run-id '{UMLAUTS}': must not be longer than 241 bytes"),
+        ("run digits --device gpu --out {tmp}", "--device gpu: must be cpu, cuda, cuda:N or auto"),
+        (
+            "run digits fleet.bandwidth.kind=trace --out {tmp}",
+            'digits: fleet.bandwidth.kind = "trace" needs fleet.bandwidth.file',
+        ),
+        (
+            "run digits data.name=mnist model.name=cnn data.root={tmp} --workers 1 --out {tmp}",
+            "digits: data set mnist not found. Looked in: data.root ({tmp})",
+        ),
+        ("list datasets", "$FEDBR_DATA = '~nobody-here/x': "),
+        ("report {tmp}/x", "{tmp}/x is not a run folder: there is no such folder"),
+        (
+            "report {tmp}",
+            "{tmp} holds a study, which draws its own report.html when it is finished: make it again with --run-id "
+            "{tmp.name}, or name the folder of one of its runs",
+        ),
+    ],
+)
+def test_bad_usage_ends_with_2_before_anything_is_begun(
+    tmp_path: Path, words: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if words.startswith("list"):
+        monkeypatch.setenv("FEDBR_DATA", "~nobody-here/x")
+    for file in ("file", "study.json"):
+        (tmp_path / file).touch()
     (tmp_path / "digits" / "a").mkdir(parents=True)
-    assert refused(capsys, "run", "digits", "--out", str(tmp_path / "file")) == (
-        f"--out: cannot write to {tmp_path / 'file' / 'digits'}: Not a directory"
-    )
-    assert refused(capsys, "run", "digits", "--out", str(tmp_path), "--run-id", "a") == (
-        f"run folder {tmp_path / 'digits' / 'a'} exists already; choose another --run-id"
-    )
-    assert refused(capsys, "run", "digits", "--run-id", "a/b") == (
-        "--run-id 'a/b': must be the name of a folder, without slashes and control characters"
-    )
-    assert refused(capsys, "run", "digits", "--out", str(tmp_path), "--run-id", "a\nb") == (
-        r"--run-id 'a\nb': must be the name of a folder, without slashes and control characters"
-    )
+    asked = [word.format(tmp=tmp_path) for word in words.split(" ")]
+    assert refused(capsys, *asked).startswith(said.format(tmp=tmp_path))
     assert [path.name for path in (tmp_path / "digits").iterdir()] == ["a"]
 
 
@@ -136,88 +170,28 @@ def test_what_a_command_makes_only_its_user_changes(tmp_path: Path, umask: int, 
     assert (tmp_path / "mine.key").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_fleet_that_cannot_be_is_refused_before_anything_is_begun(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    message = refused(capsys, "run", "digits", "fleet.bandwidth.kind=trace", "--out", str(tmp_path))
-    assert message == 'digits: fleet.bandwidth.kind = "trace" needs fleet.bandwidth.file'
-    assert list((tmp_path / "digits").iterdir()) == []
-
-
-def test_a_device_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    message = refused(capsys, "run", "digits", "--device", "gpu", "--out", str(tmp_path))
-    assert message == "--device gpu: must be cpu, cuda, cuda:N or auto"
-
-
-def test_a_data_set_that_data_root_lacks_is_refused_and_leaves_no_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["data.name=mnist", "model.name=cnn", f"data.root={tmp_path}", "--out", str(tmp_path / "runs")]
-    message = refused(capsys, "run", *TINY, *words)
-    assert message.startswith(f"digits: data set mnist not found. Looked in: data.root ({tmp_path})")
-    assert list((tmp_path / "runs" / "digits").iterdir()) == []
-
-
-def test_a_name_that_the_system_cannot_take_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    name = "x" * 300
-    assert refused(capsys, "run", "digits", "--out", str(tmp_path / name)) == (
-        f"--out: cannot write to {tmp_path / name / 'digits'}: File name too long"
-    )
-    for name in ("x" * 242, "ü" * 121):
-        assert refused(capsys, "run", "digits", "--out", str(tmp_path), "--run-id", name) == (
-            f"--run-id '{name}': must not be longer than 241 bytes"
-        )
-    assert refused(capsys, "run", "digits", "method=fed\udcff") == "'method=fed\\udcff': must be UTF-8"
-
-
-def test_data_in_a_home_that_there_is_not_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("FEDBR_DATA", "~nobody-here/x")
-    assert refused(capsys, "list", "datasets").startswith("$FEDBR_DATA = '~nobody-here/x': ")
-
-
 CUT = ["digits", "budget.virtual_seconds=1 ms", "--workers", "1", "--run-id", "a"]
 """A run whose budget ends in its first round."""
 
 
-def test_a_run_that_is_cut_in_its_first_round_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run_command(["run", *CUT, "--out", str(tmp_path)]) == 0
-    captured = capsys.readouterr()
-    assert captured.err.splitlines()[1].startswith("fedbr 1/40 cut  accuracy -  virtual 1 ms")
-    assert "virtual seconds" in captured.out
-
-
-def test_a_report_that_cannot_be_written_does_not_lose_the_run(
+def test_a_run_that_is_cut_in_its_first_round_says_so_and_is_not_lost_where_its_report_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(*_: object) -> Path:
         raise OSError(28, "No space left on device")
 
+    assert main.run_command(["run", *CUT, "--out", str(tmp_path / "shown")]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.splitlines()[1].startswith("fedbr 1/40 cut  accuracy -  virtual 1 ms")
+    assert "virtual seconds" in captured.out
     monkeypatch.setattr(html, "build", full)
-    assert main.run_command(["run", *CUT, "--out", str(tmp_path), "--json"]) == 0
+    assert main.run_command(["run", *CUT, "--out", str(tmp_path / "full"), "--json"]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["stopped_by"] == "virtual_seconds"
     assert captured.err == "fedbr: warning: there is no report: [Errno 28] No space left on device\n"
 
 
-def test_what_is_no_run_folder_cannot_be_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert refused(capsys, "report", str(tmp_path / "x")) == (
-        f"{tmp_path / 'x'} is not a run folder: there is no such folder"
-    )
-
-
-def test_the_folder_of_a_study_has_its_report_from_the_study(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "study.json").touch()
-    assert refused(capsys, "report", str(tmp_path)) == (
-        f"{tmp_path} holds a study, which draws its own report.html when it is finished: make it again with --run-id "
-        f"{tmp_path.name}, or name the folder of one of its runs"
-    )
-
-
-def test_ctrl_c_where_nothing_is_kept_ends_with_4_too(
+def test_ctrl_c_where_nothing_is_kept_ends_with_4_too_and_a_second_one_at_once_with_130(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
@@ -225,13 +199,8 @@ def test_ctrl_c_where_nothing_is_kept_ends_with_4_too(
 
     monkeypatch.setattr("scenarios.studies.stress.stress", interrupted)
     assert main.run_command(["stress", "--clients", "10"]) == 4
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("", "fedbr: stopped\n")
-
-
-def test_a_second_ctrl_c_ends_at_once_with_130() -> None:
-    interrupt = StopFlag()
-    before = signal.getsignal(signal.SIGINT)
+    assert capsys.readouterr() == ("", "fedbr: stopped\n")
+    interrupt, before = StopFlag(), signal.getsignal(signal.SIGINT)
     with interrupt.watching():
         assert not interrupt()
         signal.raise_signal(signal.SIGINT)

@@ -34,18 +34,10 @@ from edge.runtime.keys import make, read_pair, read_public
 from edge.runtime.numerics import fingerprint
 from edge.runtime.remote_worker import JoinError, localized_job, open_runner
 from scenarios.cli import main
-from tests.scenarios.runs import fedbr
+from tests.scenarios.runs import fedbr, refused
 from tests.toy import federation, objective, set_workers, store
 
 TINY = ["digits", "method=fedavg", "train.local_epochs=1", "rounds.max=2"]
-
-
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """The message of a command line that must be refused, without its ``fedbr:``."""
-    assert main.run_command(words) == 2
-    captured = capsys.readouterr()
-    assert (captured.out, psutil.Process().children(recursive=True)) == ("", [])
-    return captured.err.splitlines()[-1].removeprefix("fedbr: ")
 
 
 def free_port() -> int:
@@ -297,9 +289,8 @@ def test_a_worker_that_is_stopped_ends_with_4(folder: Path, how: signal.Signals)
     with worker(folder, free_port()) as alice:
         status = psutil.Process(alice.pid)
         deadline = time.monotonic() + 30
-        while (
-            "edge.runtime.remote_worker" not in status.cmdline() or status.num_threads() < 3
-        ):  # until it has begun to wait
+        # until it has begun to wait
+        while "edge.runtime.remote_worker" not in status.cmdline() or status.num_threads() < 3:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         time.sleep(0.5)
@@ -332,8 +323,7 @@ def test_the_command_keys_makes_a_pair_once(tmp_path: Path, capsys: pytest.Captu
     assert (tmp_path / "alice.key").read_bytes() == before
 
 
-# --- what a remote worker makes sure of before it serves
-# ----------------------------------------------------------------------
+# --- what a remote worker makes sure of before it serves --------------------------------------------------------------
 
 
 def job(**other: object) -> Job:
@@ -344,33 +334,24 @@ def job(**other: object) -> Job:
     return Job("run-1", 0, cache="/nowhere", model=ModelConfig("digits-cnn"), data=data, train=TrainConfig(), **fields)  # type: ignore[arg-type]
 
 
-def test_a_remote_worker_uses_folders_of_its_own() -> None:
+def test_a_remote_worker_uses_folders_of_its_own_and_serves_on_the_same_type_of_device_alone() -> None:
     here = localized_job(job(), "auto", None, "/cache")
     assert (here.device, here.data.root, here.cache, here.worker_slot, here.workers) == ("cpu", None, "/cache", 0, 1)
     assert localized_job(job(device="cuda:3"), "auto", "/data", "/cache").device == "cuda"
     assert localized_job(job(device="cuda:3"), "cuda:1", "/data", "/cache").data.root == "/data"
-
-
-def test_a_remote_worker_on_another_type_of_device_does_not_serve() -> None:
     with pytest.raises(JoinError, match="--device cpu: the run computes on cuda:0, and other devices are not"):
         localized_job(job(device="cuda:0"), "cpu", None, "/cache")
 
 
-def test_a_remote_worker_whose_libraries_would_give_other_last_bits_does_not_serve() -> None:
+def test_a_remote_worker_with_other_libraries_other_data_or_without_the_method_does_not_serve(tmp_path: Path) -> None:
     run = job(device="cpu", fingerprint=fingerprint("cpu") | {"torch": "2.0.1"})
-    why = (
-        f"not bit-identical to the run's machine: torch {version('torch')} instead of 2.0.1; "
-        "fedbr run --any-machine allows it"
-    )
+    why = f"torch {version('torch')} instead of 2.0.1; fedbr run --any-machine allows it"
     with pytest.raises(JoinError) as error:
         open_runner(run, run)
-    assert str(error.value) == why
-
-
-def test_a_remote_worker_with_other_data_or_without_the_method_does_not_serve(tmp_path: Path) -> None:
+    assert str(error.value) == f"not bit-identical to the run's machine: {why}"
     other = job(data_sha256="0123456789abcdef" * 4)
     with pytest.raises(
-        JoinError, match=r"data set digits: this worker's is [0-9a-f]{16}, the run's is 0123456789abcdef"
+        JoinError, match=r"data set digits: this worker's is [0-9a-f]{16}, the run's is 0123456789abcde"
     ):
         open_runner(other, localized_job(other, "auto", None, str(tmp_path)))
     unknown = job(objective=ComponentConfig("nobodys.module:Half"))

@@ -109,21 +109,18 @@ def test_a_run_that_has_ended_says_so_again_whenever_it_is_resumed(
     (folder / "scenario.toml").write_text(scenario.replace("seed = 0", "seed = 1"))
     assert run_command(["resume", str(folder)]) == 2
     assert "the data or the files that the scenario names have changed" in capsys.readouterr().err
+    monkeypatch.undo()
+    # Neither does one go on that ended before its first round.
+    assert run_command([*DIGITS, "budget.bytes=1", "--out", str(tmp_path), "--run-id", "b", "--json"]) == 0
+    none = json.loads(capsys.readouterr().out)
+    assert (none["rounds"], none["stopped_by"]) == (0, "bytes")
+    monkeypatch.setattr("coordinator.workers.launcher.WorkerLauncher.__enter__", started_nothing)
+    assert run_command(["resume", str(tmp_path / "digits" / "b"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == none
 
 
 def started_nothing(launcher: object) -> None:
     raise AssertionError("a process was started for a run that has ended")
-
-
-def test_a_run_that_ended_before_its_first_round_has_ended_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_command([*DIGITS, "budget.bytes=1", "--out", str(tmp_path), "--run-id", "a", "--json"]) == 0
-    summary = json.loads(capsys.readouterr().out)
-    assert (summary["rounds"], summary["stopped_by"]) == (0, "bytes")
-    monkeypatch.setattr("coordinator.workers.launcher.WorkerLauncher.__enter__", started_nothing)
-    assert run_command(["resume", str(tmp_path / "digits" / "a"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == summary
 
 
 def test_verify_names_the_first_round_that_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,12 +155,6 @@ def test_a_ledger_that_is_none_is_named_and_left_as_it_is(tmp_path: Path, capsys
     assert ledger.read_text() == "no database\n" * 100
 
 
-@pytest.mark.parametrize("command", ["resume", "verify"])
-def test_a_folder_without_a_run_is_refused(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command([command, str(tmp_path)]) == 2
-    assert "not a run folder: there is no scenario.toml in it" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -189,3 +180,5 @@ def test_a_damaged_environment_is_named(
         (folder / "environment.json").write_text(text, encoding="latin-1")
     assert run_command([command, str(folder)]) == 2
     assert capsys.readouterr().err.startswith(f"fedbr: {folder / 'environment.json'} {why}")
+    assert run_command([command, str(tmp_path)]) == 2
+    assert "not a run folder: there is no scenario.toml in it" in capsys.readouterr().err
