@@ -188,13 +188,9 @@ def _namespace(name: str, undo: ExitStack) -> str:
     command("ip", "netns", "add", namespace)
     undo.callback(command, "ip", "netns", "del", namespace)
     with _inside(namespace):
-        for key, value in {
-            "ip_forward": "1",
-            "tcp_slow_start_after_idle": "1",
-            # no connection may learn from the one before it
-            "tcp_no_metrics_save": "1",
-        }.items():
-            Path("/proc/sys/net/ipv4", key).write_text(value)
+        # The last: no connection may learn from the one before it.
+        for key in ("ip_forward", "tcp_slow_start_after_idle", "tcp_no_metrics_save"):
+            Path("/proc/sys/net/ipv4", key).write_text("1")
     command("ip", "-n", namespace, "link", "set", "lo", "up")
     return namespace
 
@@ -205,16 +201,7 @@ def _congestion_control() -> str:
 
 
 def _veth(one: tuple[str, str], other: tuple[str, str]) -> None:
-    command(
-        *["ip", "link", "add", "name"],
-        one[1],
-        "netns",
-        one[0],
-        *["type", "veth", "peer", "name"],
-        other[1],
-        "netns",
-        other[0],
-    )
+    command(*f"ip link add name {one[1]} netns {one[0]} type veth peer name {other[1]} netns {other[0]}".split())
     for namespace, interface in (one, other):
         with _inside(namespace):
             _switch_offloads_off(interface)
@@ -260,13 +247,8 @@ def _delay(namespace: str, seconds: float, undo: ExitStack) -> None:
 
 def _start(namespace: str, words: Sequence[str], undo: ExitStack) -> subprocess.Popen[str]:
     """A process that ends with its standard input, at the latest."""
-    process = subprocess.Popen(
-        ["ip", "netns", "exec", namespace, *words],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=HERE.parent.parent,
-    )
+    inside, pipe = ["ip", "netns", "exec", namespace, *words], subprocess.PIPE
+    process = subprocess.Popen(inside, stdin=pipe, stdout=pipe, text=True, cwd=HERE.parent.parent)
     undo.callback(_end, process)
     return process
 

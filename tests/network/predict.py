@@ -32,32 +32,20 @@ def clock(
 ) -> Timeline:
     """The product's own timeline of visits over open, idle connections; a FLOP takes a second."""
     visits = len(works)
-
-    def each(value: float) -> Doubles:
-        return np.full(visits, value)
-
+    watts = ("train_watts", "idle_watts", "transmit_watts", "receive_watts", "tail_watts")
+    free = (*watts, "transmit_joules_per_bit", "receive_joules_per_bit", "tail_seconds", "step_seconds")
+    same = dict.fromkeys(free, 0.0) | {"flops_per_second": 1.0, "slowdown": 1.0, "rtt": rtt}
     conditions = Conditions(
         clients=np.arange(visits),
         access_link=np.zeros(visits, np.intp),
-        flops_per_second=each(1.0),
-        step_seconds=each(0.0),
-        slowdown=each(1.0),
         down=np.array(down, np.float64),
         up=np.array(up, np.float64),
         noise=np.ones((visits, 2)),
-        rtt=each(rtt),
         last_down=start - IDLE_SECONDS,
         last_up=start - IDLE_SECONDS,
-        crash_after=each(math.inf),
-        charge=each(math.inf),
-        train_watts=each(0.0),
-        idle_watts=each(0.0),
-        transmit_watts=each(0.0),
-        transmit_joules_per_bit=each(0.0),
-        receive_watts=each(0.0),
-        receive_joules_per_bit=each(0.0),
-        tail_watts=each(0.0),
-        tail_seconds=each(0.0),
+        crash_after=np.full(visits, math.inf),
+        charge=np.full(visits, math.inf),
+        **{name: np.full(visits, value) for name, value in same.items()},
     )
     return solve(start, Works.of(works), conditions, links)
 
