@@ -90,11 +90,11 @@ def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) 
     scenario, method = loaded.scenario, loaded.method
     down: tuple[str, ...] = ()
     up: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
+    kept_blocks: tuple[str, ...] = ()
     flops: tuple[tuple[float, float, float, float], ...] = ()
     if profile is not None:
         down, up = travels(loaded, profile.layout)
-        kept = method.objective.kept_blocks(profile.layout, down)
+        kept_blocks = method.objective.kept_blocks(profile.layout, down)
         flops = tuple((float(f), float(w), float(n), float(i)) for f, w, n, i in profile.flops)
     return Job(
         run_id=initial_hash(identity(loaded), "")[: 2 * RUN_ID_BYTES],
@@ -107,7 +107,7 @@ def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) 
         objective=ComponentConfig(method.objective.client, method.options_of(loaded.options, method.objective)),
         corrections=tuple(ComponentConfig(c.client, method.options_of(loaded.options, c)) for c in method.corrections),
         up=up,
-        kept_blocks=kept,
+        kept_blocks=kept_blocks,
         reports=method.reports,
         eval_batch=scenario.eval.batch,
         eval_subset=scenario.eval.subset,

@@ -42,10 +42,10 @@ MESSAGES = {
 """Pydantic's type of error -> the message in the terms of TOML."""
 
 
-def error_message(error: ErrorDetails, key: str, known: Mapping[str, str]) -> str:
-    """The message for an error that pydantic reports for ``key``; ``known``: the keys of `known_keys`."""
+def error_message(error: ErrorDetails, key: str, keys: Mapping[str, str]) -> str:
+    """The message for an error that pydantic reports for ``key``; ``keys``: those of `known_keys`."""
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"unknown key {key}{_did_you_mean(key, known)}"
+        return f"unknown key {key}{_did_you_mean(key, keys)}"
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "literal_error":
         expected = str(error.get("ctx", {}).get("expected", ""))
@@ -58,14 +58,14 @@ def error_message(error: ErrorDetails, key: str, known: Mapping[str, str]) -> st
     return f"{key} = {error['input']!r}: {message[0].lower()}{message[1:]}"
 
 
-def _did_you_mean(key: str, known: Mapping[str, str]) -> str:
-    near = closest(key, known)
+def _did_you_mean(key: str, keys: Mapping[str, str]) -> str:
+    near = closest(key, keys)
     if near is None:
-        by_last = {name.rpartition(".")[2]: name for name in known}
+        by_last = {name.rpartition(".")[2]: name for name in keys}
         last = closest(key.rpartition(".")[2], by_last, cutoff=0.7)
         near = last and by_last[last]
     if near is not None:
-        return f", did you mean {known[near]!r}?"
+        return f", did you mean {keys[near]!r}?"
     table = key.rpartition(".")[0]
-    inside = sorted({name for name in known.values() if name.rpartition(".")[0] == table})
+    inside = sorted({name for name in keys.values() if name.rpartition(".")[0] == table})
     return f" (known here: {', '.join(inside) or 'none'})" if table else ""

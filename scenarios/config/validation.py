@@ -97,7 +97,7 @@ def check_fleet(scenario: Scenario) -> None:
         if isinstance(chosen, list) and len(chosen) != scenario.data.clients:
             raise ValueError(f"{key} names {len(chosen)} clients, but data.clients = {scenario.data.clients}")
         if not chosen:
-            raise ValueError(f"{key} names nothing")
+            raise ValueError(f"{key} is empty")
     rates = scenario.fleet.rates
     if rates is not None and not 0 < rates[0] <= rates[1] < math.inf:
         raise ValueError(f"fleet.rates = {list(rates)}: must be the lowest and the highest rate, both finite")

@@ -70,7 +70,7 @@ def run_check(loaded: Loaded, out: Path) -> dict[str, Any]:
     ScenarioError for data or settings that a worker refuses, and for client state that exceeds the disk of ``out``.
     """
     scenario = loaded.scenario
-    found = find_data(loaded.dataset.name, scenario.data.root, cache_folder())
+    source = find_data(loaded.dataset.name, scenario.data.root, cache_folder())
     offline = scenario.model_copy(update={"data": replace(scenario.data, download=False)})
     interrupt = StopFlag()
     with (
@@ -82,12 +82,12 @@ def run_check(loaded: Loaded, out: Path) -> dict[str, Any]:
     ):
         description, _ = pool.describe(data=False)
         check_disk(loaded, description, out)
-        if found is not None:
+        if source is not None:
             description, _ = pool.describe(data=True)
-    return check(loaded, description, found)
+    return check(loaded, description, source)
 
 
-def check(loaded: Loaded, description: ModelProfile, found: str | None) -> dict[str, Any]:
+def check(loaded: Loaded, description: ModelProfile, source: str | None) -> dict[str, Any]:
     """Scenario, blocks, alphas and estimate, from a worker's description.
 
     ScenarioError for a precision that the default device of this machine does not have.
@@ -96,20 +96,20 @@ def check(loaded: Loaded, description: ModelProfile, found: str | None) -> dict[
         "scenario": builder.on_device(loaded, choose_device("auto")).scenario.model_dump(),
         "blocks": blocks(description),
         "alphas": alphas(loaded, description),
-        "estimate": estimate(loaded, description) | {"data": data(loaded, description, found)},
+        "estimate": estimate(loaded, description) | {"data": data(loaded, description, source)},
     }
 
 
-def data(loaded: Loaded, description: ModelProfile, found: str | None) -> dict[str, Any]:
+def data(loaded: Loaded, description: ModelProfile, source: str | None) -> dict[str, Any]:
     """The source of the data set, or a warning with the folders that were searched for it."""
     warning = None
-    if found is None:
+    if source is None:
         places = search_paths(loaded.scenario.data.root, cache_folder())
         searched = ", ".join(f"{place.label} ({place.folder})" for place in places)
         warning = f"data set {loaded.dataset.name} was not found; searched {searched}"
     # A worker has read the set, so its description says more than the path.
-    found = found and (description.data_source or found)
-    return {"found": found, "sha256": description.data_sha256 or None, "warning": warning}
+    source = source and (description.data_source or source)
+    return {"found": source, "sha256": description.data_sha256 or None, "warning": warning}
 
 
 def free_nbytes(out: Path) -> int:
