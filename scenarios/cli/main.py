@@ -118,7 +118,7 @@ def run(
     allow: Allow = None,
     any_machine: AnyMachine = False,
 ) -> None:
-    """Run a scenario, with a live table, a run folder, a report and a summary."""
+    """Run a scenario; write its run folder and report."""
     from scenarios import runner
     from scenarios.config.load import load
 
@@ -167,9 +167,10 @@ def resume(
     allow: Allow = None,
     any_machine: AnyMachine = False,
 ) -> None:
-    """Resume a run that was killed or stopped from its last committed round; the result is bit-identical.
+    """Resume a killed or stopped run; the result is bit-identical.
 
-    For a run that has ended, print the summary, and draw the report if that is missing.
+    The run continues after its last committed round. For a run that has ended, print the summary, and draw the report
+    if that is missing.
     """
     from scenarios import runner
     from scenarios.host import check_room
@@ -202,7 +203,7 @@ def check(
     seed: Seed = None,
     as_json: Json = False,
 ) -> None:
-    """Validate a scenario and estimate its costs, without training or downloading."""
+    """Validate a scenario and estimate its costs, without training."""
     from scenarios.config.load import load
     from scenarios.report import terminal
     from scenarios.studies import estimate as study
@@ -220,7 +221,7 @@ def report(
     csv: Annotated[Path | None, typer.Option("--csv", help="also write one row per round as CSV")] = None,
     parquet: Annotated[Path | None, typer.Option("--parquet", help="also write one row per round as Parquet")] = None,
 ) -> None:
-    """Write the report of a run or a comparison, one self-contained HTML file."""
+    """Write the report of a run or a comparison as one HTML file."""
     from scenarios.report import html as reports
     from scenarios.report.run_reader import ReportError
 
@@ -256,7 +257,7 @@ def doctor(
     name: Annotated[str, typer.Option("--name", help="name of the calibrated device")] = "this-host",
     as_json: Json = False,
 ) -> None:
-    """Show this machine: cores, memory, GPUs, versions, and the data sets on it."""
+    """Show this machine: cores, memory, GPUs, versions, data sets."""
     from scenarios.studies import doctor as checks
 
     if calibrate:

@@ -81,7 +81,7 @@ def keys(
     name: Annotated[str, typer.Argument(help="name of the files, NAME.key and NAME.pub")],
     out: Annotated[Path, typer.Option("--out", help="folder for both files")] = Path(),
 ) -> None:
-    """Make a key pair, with which a run and its remote workers authenticate each other."""
+    """Make a key pair for a run or for its remote workers."""
     from edge.runtime.keys import make
 
     private, public = make(name, out)
@@ -98,7 +98,7 @@ def worker(
     data: Annotated[Path | None, typer.Option("--data", help="folder of data sets, searched first")] = None,
     wait: Annotated[float, typer.Option("--wait", min=0.1, help="seconds to wait for a run to answer")] = 60.0,
 ) -> None:
-    """Join a run on another machine as a remote worker, until the run ends.
+    """Join a run on another machine as a remote worker.
 
     Exit codes: 0 the run has ended, 2 bad usage, 3 rejected, not found or lost, 4 stopped by Ctrl-C.
     """

@@ -49,7 +49,7 @@ def compare(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run several methods on the same data, fleet and seed, and compare them.
+    """Compare methods on the same data, fleet and seed.
 
     With the --run-id of an earlier comparison, finished runs are kept and interrupted runs are resumed.
     """
@@ -104,7 +104,7 @@ def reproduce(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Reproduce a published figure or table, at the paper's scale or smaller, beside the printed values.
+    """Reproduce a published figure or table, with its printed values.
 
     With the --run-id of an earlier reproduction, finished runs are kept and interrupted runs are resumed.
     """
@@ -129,7 +129,7 @@ def replay(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compute the times and energy of a run on another fleet, link or deadline, without training."""
+    """Compute a run's times and energy on another fleet or link."""
     from scenarios.studies import replay as study
 
     result = study.replay(folder, overrides or [])
@@ -143,7 +143,7 @@ def verify(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Repeat a run and check that it is bit-identical; if not, name the first round that differs."""
+    """Repeat a run and name the first round that differs, if any."""
     from scenarios import runner
     from scenarios.studies import verify as study
 
@@ -169,7 +169,7 @@ def stress(
     seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
     as_json: Json = False,
 ) -> None:
-    """Run the cost model alone, without training: a round's duration, its bottleneck, and the simulator's speed."""
+    """Run the cost model alone, for one round of a large fleet."""
     from scenarios.studies import stress as study
 
     result = study.stress(clients, cohort or clients, policy, contended, seed=seed)
