@@ -166,6 +166,15 @@ def test_whole_rounds_may_take_all_pathways_or_give_no_feedback() -> None:
     assert silent.gmbs.p[0, 0] > 0
 
 
+def test_every_alpha_is_possible_alone_and_with_everything() -> None:
+    def choices(**options: Any) -> list[tuple[int, ...]]:
+        return [tuple(choice.values()) for choice in server(**options).possible_choices()]
+
+    assert choices() == [(1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (3, 1)]
+    assert choices(alpha=2) == [(2, 0), (2, 1)]
+    assert choices(full_rounds="all") == [(1, 0), (2, 0), (3, 0), (3, 1)]
+
+
 def test_the_drop_between_visits_is_0_at_the_first() -> None:
     visits = server(alpha=1, drop="visits")
     assert played(visits, 0, [0], loss=3.0)[0].loss_drop == 0.0
@@ -212,6 +221,7 @@ def test_a_restored_server_goes_on_as_if_nothing_had_happened() -> None:
 
 def test_a_fixed_alpha_must_leave_something_at_home() -> None:
     FedBROptions(alpha=3).check(4)
+    FedBROptions(alpha=1).check(2)
     with pytest.raises(ValueError, match=r"method_options\.alpha = 4: must be in 1\.\.3"):
         FedBROptions(alpha=4).check(4)
 

@@ -18,7 +18,7 @@ from coordinator.records.chain import initial_hash
 from coordinator.records.checkpoints import file_sha256
 from coordinator.records.resume import resume_checkpoint
 from coordinator.records.schema import HostEvent, RoundRow, VisitRow
-from coordinator.records.store import Commit, Ledger, read
+from coordinator.records.store import Commit, Ledger, has_rounds, read
 from coordinator.rounds.run import RunFailed
 from coordinator.rounds.synchronous import run_synchronous
 from edge.protocol.config import TrainConfig
@@ -185,6 +185,34 @@ def test_a_ledger_goes_back_to_an_earlier_checkpoint(ledger: Ledger, path: Path)
     assert again.chain == chain
     assert again.client_states(1) == {1: ("1-1", "c"), 2: ("2-0", "b")}
     again.close()
+
+
+def test_a_ledger_tells_how_long_a_run_took_why_it_ended_and_what_its_method_wrote(ledger: Ledger, path: Path) -> None:
+    assert (ledger.wall_seconds(), ledger.stopped_by(0), ledger.method_rows()) == (0.0, None, [])
+    ledger.commit(done(0, wall_seconds=1.5))
+    ledger.commit(done(1, wall_seconds=2.0, stopped_by="rounds"))
+    assert (ledger.wall_seconds(), ledger.stopped_by(0), ledger.stopped_by(1)) == (3.5, None, "rounds")
+    assert ledger.method_rows() == [CHOICE, CHOICE._replace(round=1)]
+    ledger.truncate_after(0)
+    assert (ledger.wall_seconds(), ledger.method_rows()) == (1.5, [CHOICE])
+    # Round 0 has the shapes of the payloads already.
+    ledger.commit(done(1))
+    assert read(path, "SELECT COUNT(*), MAX(round) FROM payload_shapes")[0][:] == (2, 0)
+    ledger.close()
+
+
+def test_a_method_without_a_table_of_its_own_writes_none(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    assert not has_rounds(path)
+    ledger = Ledger(path, "start")
+    assert not has_rounds(path)
+    for round in (0, 1):
+        ledger.commit(done(round, method_rows=[]))
+    ledger.truncate_after(0)
+    assert (ledger.method_rows(), [row.round for row in ledger.rounds()]) == ([], [0])
+    assert has_rounds(path)
+    assert read(path, "SELECT name FROM sqlite_master WHERE name = 'choices'") == []
+    ledger.close()
 
 
 def test_events_and_the_summary_are_on_record_at_once(ledger: Ledger, path: Path) -> None:
