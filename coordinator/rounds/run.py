@@ -105,7 +105,7 @@ class FederatedRun:
     rules: RoundPolicy
     eval_every: int
     on_round: Callable[[RoundFinished], None]
-    is_stopped: Callable[[], bool] = lambda: False
+    is_stopped: Callable[[], bool]
     """Whether the user has asked to stop"""
     refused: Mapping[int, str] = field(default_factory=dict)
     """client -> why it cannot take part, such as too little memory for the model"""

@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coordinator.rounds import selection
 from coordinator.rounds.budget import BYTES, BYTES_UP, CLIENTS, JOULES, ROUNDS, SECONDS, TARGET, Limits, RunLimits
 from coordinator.rounds.cohort_training import CohortTraining
 from coordinator.rounds.policy import POLICIES, PolicyName, RoundPolicy
 from coordinator.rounds.run import FederatedRun
-from coordinator.rounds.synchronous import _SynchronousRound
+from coordinator.rounds.synchronous import _SynchronousRound, run_rounds
+from coordinator.workers.task import PoolError
 from costmodel.clock import Clock
 from costmodel.fleet.availability import RecordedIntervals
 from costmodel.fleet.dynamics import PAUSE, ClientDynamics
@@ -554,3 +556,37 @@ def test_a_round_is_solved_once_for_its_price_and_its_course(tmp_path: Path, mon
     monkeypatch.setattr(Clock, "solve", lambda clock, *how: solved.append(clock.now) or solve(clock, *how))  # type: ignore[func-returns-value]
     run = play(tmp_path, rounds=3)
     assert solved == [start for (start,) in run.rows("SELECT start_s FROM rounds")]
+
+
+# --- rounds one after another -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("error", "committed"), [(RuntimeError("no more"), [(0,)]), (PoolError("all gone"), [])])
+def test_a_round_that_has_ended_is_committed_even_if_the_next_one_cannot_begin(
+    error: Exception, committed: list[tuple[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = selection.sample_cohort
+
+    def draw_once(seed: int, number: int, *rest: Any) -> list[int]:
+        if number == 1:
+            raise error
+        return draw(seed, number, *rest)
+
+    monkeypatch.setattr(selection, "sample_cohort", draw_once)
+    run = federation(tmp_path, rounds=3, train=BRIEF, partition=IID)
+    with pytest.raises(type(error)):
+        run_rounds(run)
+    store(run).ledger.close()
+    assert Run(run, "").rows("SELECT round FROM rounds") == committed
+
+
+@each_policy
+def test_rounds_add_up_and_a_loss_is_not_taken_for_an_accuracy(policy: PolicyName, tmp_path: Path) -> None:
+    rules = RoundPolicy(policy, over_select=1.0, deadline=100.0, buffer=2)
+    run = ran(tmp_path, rules, rounds=2, target=1.0)
+    assert run.stopped_by == ROUNDS
+    assert run.rows("SELECT MIN(test_loss) > 1, MAX(accuracy) < 1 FROM rounds") == [(1, 1)]
+    (totals,) = run.rows("SELECT SUM(bytes_down), SUM(bytes_up), MAX(end_s) FROM rounds")
+    committed = run.federation.committed
+    assert (committed.bytes_down, committed.bytes_up, committed.virtual_seconds) == totals
+    assert run.rows("SELECT COUNT(*) FROM rounds WHERE bottleneck = 'waiting'") == [(0,)]  # all are always there

@@ -125,3 +125,11 @@ def test_who_is_there_begins_equally_often_by_seed_and_index_alone() -> None:
     assert all(420 < count < 580 for count in counts.values())  # 500 expected, standard deviation 19
     assert [Asked(1).take(index) for index in range(9)] == [Asked(1).take(index) for index in range(9)]
     assert len({Asked(1).take(index) for index in range(30)}) == 4
+
+
+def test_clients_that_are_away_are_taken_when_they_return_the_first_first() -> None:
+    returns = {0: 0.0, 1: 9.0, 2: 5.0, 3: math.inf}
+    idle = IdleClients(0, range(4), is_eligible=lambda client: True, available_at=returns.__getitem__)
+    assert [idle.take(0, 0.0), idle.take(1, 0.0), idle.next_return] == [0, None, 5.0]
+    assert [idle.take(2, 4.5), idle.take(3, 5.0), idle.next_return] == [None, 2, 9.0]
+    assert [idle.take(4, 20.0), idle.take(5, 20.0), idle.next_return] == [1, None, math.inf]
