@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $(STAMP)
 
-demo: $(STAMP) ## the main job on real data: FedAvg, FedProx, FedMLB and FedBR on digits, with a report
+demo: $(STAMP) ## a comparison on real data: FedAvg, FedProx, FedMLB and FedBR on digits, with a report
 	$(BIN)/fedbr compare digits --methods fedavg,fedprox,fedmlb,fedbr
 
 test: $(STAMP) ## the whole test suite
