@@ -11,8 +11,8 @@ Mutants are made in temporary copies of the tree's tracked files. Each is tested
 imported the libraries, until its first failure; a mutant that takes much longer than the tests without it counts as
 killed. Survivors are printed with file and line: holes of the tests, or changes that make no difference.
 
-All took 43 minutes with ``--jobs 1`` on two cores that did much other work. Exit code 1 if the tests fail without a
-mutant.
+All took 9 minutes on two cores, and 43 with ``--jobs 1`` beside much other work. Exit code 1 if the tests fail without
+a mutant.
 """
 
 from __future__ import annotations
