@@ -143,8 +143,7 @@ class MethodTable:
             raise ValueError(f"table {self.name}: columns must be round, client, and others of type int, float or str")
 
 
-SqlType = str
-_TYPES: Mapping[Any, SqlType] = {
+_TYPES: Mapping[Any, str] = {
     int: "INTEGER",
     float: "REAL",
     str: "TEXT",
@@ -153,7 +152,7 @@ _TYPES: Mapping[Any, SqlType] = {
 }
 
 
-def column_types(row: type[Any]) -> dict[str, SqlType]:
+def column_types(row: type[Any]) -> dict[str, str]:
     """Column -> its SQL type."""
     return {name: _TYPES[python_type] for name, python_type in get_type_hints(row).items()}
 
@@ -194,8 +193,6 @@ SCHEMA = (
     "CREATE TABLE host_events (kind TEXT, worker TEXT, detail TEXT, wall_s REAL)",
     TRANSFERS,
 )
-
-
 TABLES = (
     *("meta", "rounds", "visits", "payload_shapes", "transfers"),
     *("states", "checkpoints", "host_rounds", "host_events"),

@@ -87,8 +87,8 @@ class PoolTrainer:
             weight,
             # an update that the pool rejects ends its worker; a run that tolerates bad updates validates it itself
             up if self.checks.on_bad_update == "stop" else None,
-            None if self.method.keeps_slots else {MODEL: self.description.layout.shapes(self.job.kept_blocks)},
-            reports=frozenset(self.job.reports),
+            self._state_shapes,
+            reports=self._reports,
             unfit=lambda update, state: self._invalid(update, state, visit, base, reach),
             unfit_sums=lambda totals, weight: sums_too_far(self.checks, totals, weight, base, reach),
             may_fail=self.checks.on_bad_client == "skip",
@@ -97,6 +97,15 @@ class PoolTrainer:
     def reach(self, visit: PlannedVisit) -> Reach:
         """How far this visit can move the model."""
         return Reach(self._initial_norm, self._parameters, visit.lr * self.job.train.step_sum(visit.plan.steps))
+
+    @cached_property
+    def _state_shapes(self) -> Shapes | None:
+        """The vectors of a client state; None if the method does not tell."""
+        return None if self.method.keeps_slots else {MODEL: self.description.layout.shapes(self.job.kept_blocks)}
+
+    @cached_property
+    def _reports(self) -> frozenset[str]:
+        return frozenset(self.job.reports)
 
     @cached_property
     def _parameters(self) -> int:
