@@ -69,22 +69,22 @@ def read_public(path: Path) -> bytes:
 def _write(path: Path, mode: int, title: str, keys: dict[str, bytes]) -> None:
     # O_EXCL: with its mode from the beginning, and never over a file or a link that exists
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    lines = [f"# FedBR Edge, {title}", *(f'{half} = "{key.decode()}"' for half, key in keys.items())]
+    lines = [f"# FedBR Edge, {title}", *(f'{name} = "{key.decode()}"' for name, key in keys.items())]
     with os.fdopen(handle, "w") as file:
         file.write("\n".join([*lines, ""]))
 
 
-def _read(path: Path, *halves: str) -> dict[str, bytes]:
+def _read(path: Path, *names: str) -> dict[str, bytes]:
     try:
         with path.open("rb") as file:
             found = tomllib.loads(file.read(MAX_NBYTES).decode())
-        if found.keys() != set(halves):
+        if found.keys() != set(names):
             raise ValueError
-        return {half: _key(found[half]) for half in halves}
+        return {name: _key(found[name]) for name in names}
     except OSError as error:
         raise KeyFileError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, zmq.ZMQError):  # of the encoding, of TOML, or of the keys
-        what = "public key (NAME.pub)" if halves == ("public",) else "key pair (NAME.key)"
+        what = "public key (NAME.pub)" if names == ("public",) else "key pair (NAME.key)"
         raise KeyFileError(f"{path}: not a {what}, as `fedbr keys NAME` makes it") from None
 
 

@@ -33,6 +33,7 @@ from edge.protocol.payload import (
 from scenarios import builder
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.toml_source import COMMAND_LINE, parse
+from scenarios.report.progress import accumulated, to_target
 from scenarios.report.run_reader import open_runs
 from scenarios.studies.replayed_run import RecordedRounds, RetimedRun
 
@@ -144,9 +145,8 @@ def _seconds(row: RoundRow) -> float:
 
 def _time_to(target: float | None, rows: Sequence[RoundRow]) -> float | None:
     """Virtual seconds until the accuracy first reached the target; None if it did not."""
-    if target is None:
-        return None
-    return next((row.end_s for row in rows if row.accuracy is not None and row.accuracy >= target), None)
+    point = to_target(accumulated(rows), target)
+    return None if point is None else point.virtual_seconds
 
 
 def _bottlenecks(rows: Sequence[RoundRow]) -> dict[str, int]:
