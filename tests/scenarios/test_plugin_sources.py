@@ -130,7 +130,7 @@ def test_a_run_goes_on_only_with_the_sources_that_it_began_with(tmp_path: Path) 
     )
 
 
-def test_client_halves_rows_and_readers_name_modules_of_the_users_own(
+def test_client_sides_specs_and_readers_name_modules_of_the_users_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written(tmp_path, {"named_row.py": PLUG_IN["my_pkg/my_method.py"].replace("my_pkg.options", "named_options")})

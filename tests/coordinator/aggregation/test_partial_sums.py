@@ -367,14 +367,18 @@ LOOKING: dict[str, dict[str, Any]] = {"fedbr": {"deviation": "model"}, "fednova"
 
 
 def own(
-    half: type[ServerStrategy] | type[ServerExtension] | None, base: type[ServerStrategy] | type[ServerExtension]
+    server_side: type[ServerStrategy] | type[ServerExtension] | None, base: type[ServerStrategy] | type[ServerExtension]
 ) -> set[str]:
     """What a server side overrides of what sees single replies."""
     names = [name for name in ("accumulate", "observe", "weight") if hasattr(base, name)]
-    return set() if half is None else {name for name in names if getattr(half, name) is not getattr(base, name)}
+    return (
+        set()
+        if server_side is None
+        else {name for name in names if getattr(server_side, name) is not getattr(base, name)}
+    )
 
 
-def test_every_half_that_looks_into_replies_says_so_in_its_row() -> None:
+def test_every_server_side_that_looks_into_replies_says_so_in_its_spec() -> None:
     assert {name for name, row in OBJECTIVES.items() if own(row.server, ServerStrategy)} == set(LOOKING)
     for name, options in LOOKING.items():
         row = OBJECTIVES[name]
@@ -396,7 +400,7 @@ class Watching(ServerExtension):
         raise NotImplementedError
 
 
-def test_a_server_half_that_folds_by_itself_is_found_out_whatever_its_row_says() -> None:
+def test_a_server_side_that_accumulates_by_itself_is_found_out_whatever_its_spec_says() -> None:
     fedavg, fedprox = OBJECTIVES["fedavg"], CORRECTIONS["fedprox"]
     robust = Method("robust", replace(fedavg, name="robust", server=Robust), ())
     watched = Method("watched", fedavg, (fedprox, replace(fedprox, name="watching", server=Watching)))

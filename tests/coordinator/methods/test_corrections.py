@@ -50,7 +50,7 @@ class Quadratics:
 
     def __post_init__(self) -> None:
         self.net = BlockModel(lambda: [("w", nn.Linear(1, 1, bias=False))], CPU)
-        self.halves = [load_dotted(row.client) for row in resolve(self.method).corrections]
+        self.client_sides = [load_dotted(row.client) for row in resolve(self.method).corrections]
         method, count = resolve(self.method), len(self.curvatures)
         self.chosen = method.options(**self.options).model_dump()
         samples = np.array(self.samples or [1] * count)
@@ -89,16 +89,22 @@ class Quadratics:
         lr = self.train.lr_in(self.round)
         about = replace(visit(self.net), client=client, lr=lr, step_sum=self.train.step_sum(steps))
         self.net.load(down[MODEL])
-        halves = [half(self.chosen) for half in self.halves]
-        for half in halves:
-            half.begin(self.net, down, kept, about)
-        step = Sgd(self.net, self.train, lr, [one.correct for one in halves], [one.correct_unclipped for one in halves])
+        sides = [side(self.chosen) for side in self.client_sides]
+        for side in sides:
+            side.begin(self.net, down, kept, about)
+        step = Sgd(
+            self.net,
+            self.train,
+            lr,
+            [side.correct for side in sides],
+            [side.correct_unclipped for side in sides],
+        )
         for _ in range(steps):
             step(self.loss(client), *batch())
         up: Payload = {MODEL: self.net.dump(["w"])}
         self.kept[client] = {}
-        for half in halves:
-            more, keep, _ = half.end(self.net, about)
+        for side in sides:
+            more, keep, _ = side.end(self.net, about)
             up |= copied(more)
             self.kept[client] |= copied(keep)
         self.ups[client] = up

@@ -113,24 +113,24 @@ def server(down: tuple[str, ...] = ("w", "w.buffers"), **options: Any) -> FedGKD
     return FedGKDServer(ServerContext(layout, initial, chosen, "size", down, both, 0, one, one[:, None]))
 
 
-def stepped(half: FedGKDServer, *numbers: float) -> FedGKDServer:
+def stepped(server_side: FedGKDServer, *numbers: float) -> FedGKDServer:
     """After one client's replies with these parameters, and statistics ten times as large."""
     for number in numbers:
-        half.accumulate(Update(0, 0, {}, {MODEL: {"w": vector(number), "w.buffers": vector(10 * number)}}))
-        half.step()
-    return half
+        server_side.accumulate(Update(0, 0, {}, {MODEL: {"w": vector(number), "w.buffers": vector(10 * number)}}))
+        server_side.step()
+    return server_side
 
 
-def sent(half: FedGKDServer, round: int = 9) -> dict[str, dict[str, float]]:
-    payload = half.download(0, round).payload
+def sent(server_side: FedGKDServer, round: int = 9) -> dict[str, dict[str, float]]:
+    payload = server_side.download(0, round).payload
     return {slot: {key: float(one.data[0]) for key, one in named.items()} for slot, named in payload.items()}
 
 
 def test_the_buffer_forgets_the_oldest_model_by_hand() -> None:
-    half = server(buffer=2)
-    assert sent(half)[TEACHER] == {"w": 0, "w.buffers": 8}
-    assert sent(stepped(half, 4))[TEACHER] == {"w": 2, "w.buffers": 24}
-    assert sent(stepped(half, 6)) == {MODEL: {"w": 6, "w.buffers": 60}, TEACHER: {"w": 5, "w.buffers": 50}}
+    server_side = server(buffer=2)
+    assert sent(server_side)[TEACHER] == {"w": 0, "w.buffers": 8}
+    assert sent(stepped(server_side, 4))[TEACHER] == {"w": 2, "w.buffers": 24}
+    assert sent(stepped(server_side, 6)) == {MODEL: {"w": 6, "w.buffers": 60}, TEACHER: {"w": 5, "w.buffers": 50}}
 
 
 def test_a_visit_is_told_whether_it_distils() -> None:
@@ -148,11 +148,11 @@ def test_only_what_goes_down_of_the_model_goes_down_of_the_teacher() -> None:
 
 @pytest.mark.parametrize("steps", [0, 1, 4])
 def test_a_restored_server_has_the_models_that_were_kept(steps: int) -> None:
-    half, fresh = stepped(server(buffer=3), *range(1, steps + 1)), server(buffer=3)
+    server_side, fresh = stepped(server(buffer=3), *range(1, steps + 1)), server(buffer=3)
     stepped(fresh, 7, 7, 7)
-    fresh.restore(half.model, half.state())
+    fresh.restore(server_side.model, server_side.state())
     for more in (0.25, 0.5, 0.75):
-        assert sent(fresh) == sent(half)
-        stepped(half, more)
+        assert sent(fresh) == sent(server_side)
+        stepped(server_side, more)
         stepped(fresh, more)
-    assert sorted(half.state()) == sorted(f"last/{age}/{key}" for age in (0, 1) for key in ("w", "w.buffers"))
+    assert sorted(server_side.state()) == sorted(f"last/{age}/{key}" for age in (0, 1) for key in ("w", "w.buffers"))

@@ -1,4 +1,4 @@
-"""Client halves of corrections: what they add to gradients, and in which order it lies."""
+"""Client sides of corrections: what they add to gradients, and in which order it lies."""
 
 from __future__ import annotations
 

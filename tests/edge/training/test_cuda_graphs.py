@@ -116,7 +116,7 @@ class Push(GradientCorrection):
         (ClientUpdate({}), [FedProxCorrection({"mu": 0.1, "half": True}), Push({})], Sgd),
     ],
 )
-def test_only_halves_that_promise_it_are_captured(
+def test_only_client_sides_that_promise_it_are_captured(
     half: ClientUpdate, corrections: list[GradientCorrection], kind: type
 ) -> None:
     net = tower()
