@@ -5,7 +5,6 @@ A method of your own needs no entry: a scenario names its spec as ``my_package.m
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import json
 from collections.abc import Mapping, Sequence
@@ -31,7 +30,7 @@ from coordinator.methods import (
 )
 from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec, Options
 from edge.protocol.payload import Layout
-from edge.protocol.spelling import nearest
+from edge.protocol.plugins import find
 
 OBJECTIVES: dict[str, ObjectiveSpec] = {
     spec.name: spec
@@ -199,20 +198,5 @@ def _canonical(spellings: Sequence[str], parts: Sequence[ObjectiveSpec | Correct
 
 
 def _part(name: str) -> ObjectiveSpec | CorrectionSpec:
-    if ":" in name:
-        return _load_user_spec(name)
     specs: Mapping[str, ObjectiveSpec | CorrectionSpec] = {**OBJECTIVES, **CORRECTIONS}
-    if name not in specs:
-        raise ValueError(f"no method {name!r}; {nearest(name, specs)}")
-    return specs[name]
-
-
-def _load_user_spec(name: str) -> ObjectiveSpec | CorrectionSpec:
-    module, _, attribute = name.partition(":")
-    try:
-        spec = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # a user's module may raise anything
-        raise ValueError(f"{name!r} cannot be loaded: {type(error).__name__}: {error}") from None
-    if not isinstance(spec, ObjectiveSpec | CorrectionSpec):
-        raise ValueError(f"{name!r} is not a method spec")
-    return spec
+    return find(name, specs, (ObjectiveSpec, CorrectionSpec), "method")

@@ -6,14 +6,13 @@ torchvision, needs nothing else; any other names a reader module (see `DataSet.r
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edge.protocol.spelling import nearest
+from edge.protocol.plugins import find
 
 
 class DataError(ValueError):
@@ -197,15 +196,7 @@ DATASETS: dict[str, DataSet] = {row.name: row for row in _ROWS}
 
 def dataset(name: str) -> DataSet:
     """The row of a set, by name or as ``module:ROW``; DataError with the nearest name if there is none."""
-    if name in DATASETS:
-        return DATASETS[name]
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        raise DataError(f"data.name: unknown data set {name!r}; {nearest(name, DATASETS)}")
     try:
-        row = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # a module of the user's own may raise anything
-        raise DataError(f"data.name: cannot load {name!r}: {type(error).__name__}: {error}") from error
-    if not isinstance(row, DataSet):
-        raise DataError(f"data.name: {name!r} is not a DataSet row")
-    return row
+        return find(name, DATASETS, DataSet, "data set")
+    except ValueError as error:
+        raise DataError(f"data.name: {error}") from None

@@ -6,13 +6,12 @@ A model is a sequence of *stages*, each a list of *units* (the finest places whe
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edge.protocol.config import CPU
-from edge.protocol.spelling import nearest
+from edge.protocol.plugins import find
 
 
 @dataclass(frozen=True)
@@ -136,20 +135,7 @@ MODELS: dict[str, ModelRow] = {row.name: row for row in _ROWS}
 
 def model(name: str) -> ModelRow:
     """The row of a model, by name or as ``module:ROW``; ValueError naming the key, with the nearest name."""
-    if name in MODELS:
-        return MODELS[name]
-    if ":" in name:
-        row = load_row(name)
-        if isinstance(row, ModelRow):
-            return row
-        raise ValueError(f"model.name = {name!r} is not a model row")
-    raise ValueError(f"model.name = {name!r}: {nearest(name, MODELS)}")
-
-
-def load_row(name: str) -> object:
-    """The object that ``module:ROW`` names; ValueError if it cannot be loaded."""
-    module, _, attribute = name.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # a module of the user's own may raise anything
-        raise ValueError(f"model.name: cannot load {name!r}: {type(error).__name__}: {error}") from None
+        return find(name, MODELS, ModelRow, "model")
+    except ValueError as error:
+        raise ValueError(f"model.name: {error}") from None

@@ -418,8 +418,8 @@ def test_a_method_has_one_name_however_it_is_spelled() -> None:
         ("feddyn+fedprox+scaffold", "scaffold and feddyn both correct the same client drift"),
         (f"feddyn+{__name__}:STEPPING", "feddyn and stepping each make a server step of their own; only one can"),
         (f"fedprox+{__name__}:ALSO_MU", "fedprox and also-mu both have an option 'half'"),
-        ("nowhere.at_all:ROW", "cannot be loaded"),
-        ("coordinator.rounds.selection:sample_cohort", "is not a method spec"),
+        ("nowhere.at_all:ROW", "cannot load 'nowhere.at_all:ROW'"),
+        ("coordinator.rounds.selection:sample_cohort", "is not a method"),
     ],
 )
 def test_names_that_make_no_method_say_why(name: str, reason: str) -> None:

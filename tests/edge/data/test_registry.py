@@ -40,11 +40,11 @@ def test_the_table_says_what_a_model_sees_and_only_28_pixel_sets_are_padded() ->
 def test_a_row_may_be_of_ones_own_module_and_an_unknown_name_gets_the_nearest_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(DataError, match=r"data\.name: unknown data set 'cifar-10'; did you mean 'cifar10'\?"):
+    with pytest.raises(DataError, match=r"data\.name: no data set 'cifar-10'; did you mean 'cifar10'\?"):
         dataset("cifar-10")
     monkeypatch.setitem(sys.modules, "my_sets", sys.modules[__name__])
     assert dataset("my_sets:OWN_ROW") is OWN_ROW
-    with pytest.raises(DataError, match="is not a DataSet row"):
+    with pytest.raises(DataError, match="is not a data set"):
         dataset("my_sets:touch")
     with pytest.raises(DataError, match=r"cannot load 'no_such_module:ROW'"):
         dataset("no_such_module:ROW")

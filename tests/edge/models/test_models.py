@@ -237,7 +237,7 @@ def test_a_cut_that_the_model_does_not_allow_is_named(cut: str) -> None:
 
 
 def test_a_name_or_a_width_that_is_not_there_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"model\.name = 'resnet-18'.*did you mean 'resnet18'"):
+    with pytest.raises(ValueError, match=r"model\.name: no model 'resnet-18'.*did you mean 'resnet18'"):
         model("resnet-18")
     with pytest.raises(ValueError, match=r"model\.width = 5"):
         build(ModelConfig("resnet18", width=5), 10, 3)

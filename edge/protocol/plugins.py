@@ -1,0 +1,44 @@
+"""Plug-in points: a shipped row by its name, or a user's own as ``module:NAME``. Never torch, unless the module has it.
+
+Each point is a plain table of rows: methods, corrections, server optimizers, client selections, round policies,
+learning-rate schedules, partitions, data sets, models, metrics.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from edge.protocol.spelling import nearest
+
+T = TypeVar("T")
+
+
+def is_own(name: str) -> bool:
+    """Whether a name is that of a user's own object, ``module:NAME``."""
+    return ":" in name
+
+
+def load(name: str) -> Any:
+    """The object that ``module:NAME`` names; ValueError with the reason if it cannot be loaded."""
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # a user's module may raise anything
+        raise ValueError(f"cannot load {name!r}: {type(error).__name__}: {error}") from None
+
+
+def find(name: str, shipped: Mapping[str, T], kind: type[T] | tuple[type[T], ...], noun: str) -> T:
+    """The row of this name. ValueError with the nearest shipped name, or if a user's object is no ``kind``.
+
+    ``noun``: the kind of row in messages, such as ``model row``.
+    """
+    if name in shipped:
+        return shipped[name]
+    if not is_own(name):
+        raise ValueError(f"no {noun} {name!r}; {nearest(name, shipped)}")
+    row = load(name)
+    if not isinstance(row, kind):
+        raise ValueError(f"{name!r} is not a {noun}")
+    return row
