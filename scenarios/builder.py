@@ -14,6 +14,7 @@ from coordinator.methods.spec import CorrectionSpec
 from coordinator.records.chain import initial_hash
 from coordinator.records.checkpoints import CheckpointStore
 from coordinator.records.client_states import ClientStates
+from coordinator.records.client_vectors import ClientVectors
 from coordinator.records.store import Ledger
 from coordinator.rounds.budget import Budget
 from coordinator.rounds.evaluation import PoolEvaluator
@@ -109,6 +110,8 @@ def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) 
         up=up,
         kept_blocks=kept_blocks,
         reports=method.reports,
+        by_layer=method.objective.by_layer(loaded.options),
+        initial_models=method.objective.initial_models(loaded.options),
         eval_batch=scenario.eval.batch,
         eval_subset=scenario.eval.subset,
         flops=flops,
@@ -144,8 +147,11 @@ def refused(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> dict[int
         raise ScenarioError(f"{loaded.name}: {error}") from None
 
 
-def server(loaded: Loaded, description: ModelProfile, initial: Payload) -> ServerStrategy:
-    """The server side of the method and of its corrections, before the first round."""
+def server(loaded: Loaded, description: ModelProfile, initial: Payload, folder: Path | None = None) -> ServerStrategy:
+    """The server side of the method and of its corrections, before the first round.
+
+    ``folder``: of the run, for vectors that it stores per client; None for the price of a run.
+    """
     scenario, method = loaded.scenario, loaded.method
     down, up = travels(loaded, description.layout)
     assert scenario.aggregate.weights is not None
@@ -163,6 +169,7 @@ def server(loaded: Loaded, description: ModelProfile, initial: Payload) -> Serve
         asynchronous=scenario.rounds.is_asynchronous,
         sum=scenario.aggregate.sum,
         train=scenario.train,
+        store=ClientVectors(folder),
     )
     parts = [
         correction.server(_with_options(setup, loaded, correction))

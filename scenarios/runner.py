@@ -241,7 +241,7 @@ def _run(
         job = _job(loaded, profile, host)
         if resumed and (change := machine_change(folder, host.device)):
             ledger.event(HostEvent("machine_changed", "", change, time.time()))
-        server = builder.server(loaded, profile, initial)
+        server = builder.server(loaded, profile, initial, folder)
         limit, remote = builder.largest_message(loaded, job, profile, server), host.remote_access
         with Pool(
             job, host.workers, launcher, logs, ledger.event, stopped, remote_access=remote, most_nbytes=limit

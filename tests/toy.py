@@ -11,6 +11,7 @@ import functools
 import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,13 @@ class Later:
         self.left.clear()
 
 
+def build_now(make: Callable[[], Payload]) -> Future[Payload]:
+    """`Workers.build` on this thread."""
+    built: Future[Payload] = Future()
+    built.set_result(make())
+    return built
+
+
 @dataclass
 class Direct:
     """Workers that are sites in this process. Every message is encoded, to learn its real length."""
@@ -133,6 +141,7 @@ class Direct:
     """turn -> the last reply"""
 
     size = 1
+    build = staticmethod(build_now)
 
     def submit(self, tasks: Sequence[PoolTask], heard: ReplyHandler) -> Later:
         """Do each task, and answer, when it is waited for."""
@@ -150,7 +159,7 @@ class Direct:
         return Later([functools.partial(do, tasks[index]) for index in order], sums)
 
     def _do(self, task: PoolTask) -> Reply:
-        message = task.message
+        message = (task if task.build is None else task.with_payload(task.build())).message
         if isinstance(message, messages.Evaluate):
             return self.site.evaluate(message, task.state_in)
         assert isinstance(message, messages.Train)
@@ -276,7 +285,7 @@ def federation(
         if optimiser is not None:
             named = SERVER_OPTIMIZERS[known.scenario.server]
             SERVER_OPTIMIZERS[known.scenario.server] = replace(named, make=lambda options: optimiser)
-        server = builder.server(known, description, initial)
+        server = builder.server(known, description, initial, folder)
     for place in PLACES:
         (folder / place).mkdir(parents=True, exist_ok=True)
     workers = Direct(

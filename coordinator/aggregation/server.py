@@ -5,20 +5,26 @@ https://arxiv.org/abs/1602.05629
 
 Subclasses of `ServerStrategy` can customise by overriding
 
+* ``models``, set after ``super().__init__``: the models by name, from the initial ones of the run's workers;
+* ``start_model`` and ``targets``: the models that a visit of a client starts from, and the one that each slot of an
+  update is a new version of; so norm checks, no-op updates and asynchronous policies know what has changed;
 * ``choose`` and ``payload``: the numbers chosen for a visit, and the vectors that such a choice downloads, in as many
-  slots as the method needs; or ``download``, if the two cannot be separated;
+  slots as the method needs; or ``download``, if the two cannot be separated, or if vectors take arithmetic;
+* ``download_shapes``: the shapes of that payload, wherever building it takes arithmetic;
 * ``possible_choices``: the values that ``choose`` may return, if they differ between visits;
 * ``decides_without_updates``: whether finished runs of the method can be replayed on another fleet;
-* ``weight``: the aggregation weight of an update, which may differ per block;
+* ``weight``: the aggregation weight of an update, which may differ per model, block and layer;
+* ``store_shapes``: the vectors that the server stores per client, with ``store.put`` and ``store.get``;
 * ``observe``: statistics of an update's vectors that ``feedback`` needs;
-* ``accumulate`` and ``step``: how updates, one after another, become the next global model; the spec of a subclass
-  that overrides ``accumulate``, ``observe`` or ``weight`` sets `needs_individual_updates`;
+* ``accumulate`` and ``step``: how updates, one after another, become the next models. ``accumulate`` changes nothing
+  that ``download`` reads, since other visits of the round may not have been sent yet. The spec of a subclass that
+  overrides ``accumulate``, ``observe``, ``weight`` or ``targets`` sets `needs_individual_updates`;
 * ``started``, ``received`` and ``feedback``: bookkeeping when visits begin, when they count, and when their times and
   losses are known;
 * ``replay_feedback`` and ``restore_in_flight``: the same bookkeeping in a resumed run;
 * ``download_only_clients``: clients that only download in a round;
 * ``global_evaluation_model`` or ``evaluation_model``: the model that is evaluated;
-* ``state`` and ``restore``: state beside the model.
+* ``state`` and ``restore``: state beside the models.
 
 The server side of a correction is a `ServerExtension`: it adds slots to downloads and learns from updates.
 """
@@ -26,7 +32,7 @@ The server side of a correction is a `ServerExtension`: it adds slots to downloa
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -35,14 +41,19 @@ from numpy.typing import NDArray
 
 from coordinator.aggregation.optimizers import ServerOptimizer
 from coordinator.aggregation.weighted_sum import WeightedSum
+from coordinator.records.client_vectors import ClientVectors
 from edge.protocol.config import TrainConfig
 from edge.protocol.fixed_point import LIMIT, FixedPointSum, not_summable, sizes
 from edge.protocol.messages import Totals, Update
-from edge.protocol.payload import BUFFERS, MODEL, Layout, Payload, Vector, shapes, vectors
+from edge.protocol.payload import BUFFERS, MODEL, Layout, Payload, Shapes, Vector, initial_slot, sha256, shapes, vectors
 
 State = dict[str, NDArray[np.generic]]
 Model = dict[str, Vector]
 """key -> vector"""
+Models = dict[str, Model]
+"""name -> model. A model is replaced, never changed in place."""
+GLOBAL = "global"
+"""The name of the only model of most methods."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,7 @@ class ServerContext:
 
     layout: Layout
     initial: Payload
+    """The initial models, each in the slot `initial_slot` of its number"""
     options: Mapping[str, object]
     weights: str
     """``size`` or ``uniform``"""
@@ -71,6 +83,14 @@ class ServerContext:
     train: TrainConfig = field(default_factory=TrainConfig)
     """Local training, for server sides that depend on the number of local steps"""
 
+    store: ClientVectors = field(default_factory=ClientVectors)
+    """Vectors that the server stores per client"""
+
+    @property
+    def initial_models(self) -> list[Model]:
+        """The initial models: one, or as many independent ones as the method's spec says."""
+        return [dict(self.initial[initial_slot(index)]) for index in range(len(self.initial))]
+
     @property
     def numbering(self) -> str:
         """The unit that numbers training messages: rounds, or visits one by one."""
@@ -83,8 +103,16 @@ class Download:
 
     client: int
     payload: Payload
+    """Empty if it is built later"""
     choice: Mapping[str, int] = field(default_factory=dict)
     """Small numbers that are downloaded with the vectors; a method uses the same names in every visit"""
+    build: Callable[[], Payload] | None = None
+    """Builds the payload, if that takes arithmetic: called on another thread when the task is sent. It depends on
+    nothing but what `ServerStrategy.download` captured, since the server side may have made a step since"""
+
+    def built(self) -> Payload:
+        """The payload."""
+        return self.payload if self.build is None else self.build()
 
 
 @dataclass(frozen=True)
@@ -134,14 +162,40 @@ class ServerStrategy:
         self.setup = setup
         self.extensions = extensions
         self.optimiser = setup.optimiser
-        self.model: Model = dict(setup.initial[MODEL])
-        self.sums = {key: WeightedSum() for key in setup.up}
-        """key of the model -> sum of the updates since the last step"""
+        self.store = setup.store
+        self.models: Models = {GLOBAL: setup.initial_models[0]}
+        """Hashed into the chain, checkpointed, optimised and resumed by name"""
+        self.sums: dict[tuple[str, str], WeightedSum] = {}
+        """(model, key) -> sum of the updates since the last step"""
+
+    @property
+    def model(self) -> Model:
+        """The global model, of methods that have one."""
+        return self.models[GLOBAL]
+
+    def start_model(self, client: int) -> Models:
+        """The models that a visit of ``client`` starts from, if it begins now."""
+        return dict(self.models)
+
+    def targets(self, update: Update) -> Mapping[str, str]:
+        """Slot of an update -> name of the model in `start_model` that it is a new version of.
+
+        Other slots hold changes or gradients: an update that changes nothing has zeros there, and none is rebased.
+        ValueError if the update names no model of its visit.
+        """
+        return {MODEL: GLOBAL}
 
     def download(self, client: int, round: int) -> Download:
-        """The download of ``client``; changes nothing."""
+        """The download of a visit of ``client`` that begins now; changes nothing.
+
+        It collects vectors that exist; those that take arithmetic are built by `Download.build`.
+        """
         choice = self.choose(client, round)
         return Download(client, self.payload(client, choice), choice)
+
+    def download_shapes(self, client: int, round: int, choice: Mapping[str, int]) -> Shapes:
+        """Shapes of the payload that ``client`` downloads with this choice, for prices; builds no vector."""
+        return shapes(self.payload(client, choice))
 
     def choose(self, client: int, round: int) -> Mapping[str, int]:
         """The small numbers that a visit downloads; changes nothing."""
@@ -162,7 +216,7 @@ class ServerStrategy:
         Only such runs can be replayed without training. False for subclasses that override a decision, unless they
         override this too.
         """
-        decisions = ("download", "choose", "payload", "download_only_clients")
+        decisions = ("download", "download_shapes", "choose", "payload", "download_only_clients")
         return all(getattr(type(self), name) is getattr(ServerStrategy, name) for name in decisions)
 
     def select(self, keys: Sequence[str]) -> Payload:
@@ -184,8 +238,8 @@ class ServerStrategy:
     def replay_feedback(self, outcome: VisitFeedback, learned: Any) -> None:
         """Learn from a row of the method's own table what `feedback` learned from the visit before."""
 
-    def restore_in_flight(self, client: int, model: Model) -> None:
-        """A visit is in flight that began, before the run was interrupted, from this global model."""
+    def restore_in_flight(self, client: int, start: Models) -> None:
+        """A visit is in flight that began, before the run was interrupted, from these models (`start_model`)."""
 
     def download_only_clients(self, round: int, cohort: Sequence[int]) -> Sequence[int]:
         """Clients outside the cohort that download and keep the whole model in this round."""
@@ -206,8 +260,12 @@ class ServerStrategy:
         """The server's blocks of a client's model, if models are evaluated per client."""
         return self.select(self.setup.down)
 
-    def weight(self, reply: Update, key: str) -> float:
-        """The aggregation weight of an update in the mean of one block."""
+    def store_shapes(self) -> Shapes:
+        """Shapes of what the server stores per client: slot -> key -> numbers."""
+        return {}
+
+    def weight(self, reply: Update, model: str, key: str) -> float:
+        """The aggregation weight of an update in the mean of one block of one model."""
         return self._weight(reply.client)
 
     def aggregation_weights(self, clients: Sequence[int]) -> dict[int, float]:
@@ -227,46 +285,61 @@ class ServerStrategy:
 
         Updates come in client order; in asynchronous policies in order of arrival, perhaps several of one client.
         """
-        for key, total in self.sums.items():
-            total.add(reply.payload[MODEL][key].data, self.weight(reply, key))
+        for slot, name in self.targets(reply).items():
+            for key, vector in reply.payload.get(slot, {}).items():
+                self._sum(name, key).add(vector.data, self.weight(reply, name, key))
         for extension in self.extensions:
             extension.accumulate(reply)
 
     def accumulate_partial(self, totals: Totals) -> None:
         """Add the partial sums of a step in place of its updates; they include the aggregation weights."""
-        for key, total in self.sums.items():
-            total.add(FixedPointSum(totals[MODEL][key]).vector(), 1.0)
+        for key, total in totals[MODEL].items():
+            self._sum(GLOBAL, key).add(FixedPointSum(total).vector(), 1.0)
+
+    def _sum(self, name: str, key: str) -> WeightedSum:
+        return self.sums.setdefault((name, key), WeightedSum())
 
     def step(self) -> None:
-        """Make the next global model from the sums; a block without any weight stays as it is."""
-        before = dict(self.model)
-        for key, total in self.sums.items():
+        """Make the next models from the sums; a block without any weight stays as it is."""
+        before, after = self.models, {name: dict(model) for name, model in self.models.items()}
+        for (name, key), total in self.sums.items():
             average = total.mean()
             if average is not None:
-                is_buffer = key.endswith(BUFFERS)
-                moved = average if is_buffer else self.optimiser.step(key, self.model[key].data, average)
-                self.model[key] = Vector(moved)
-        self.sums = {key: WeightedSum() for key in self.setup.up}
+                is_buffer, current = key.endswith(BUFFERS), before[name][key].data
+                moved = average if is_buffer else self.optimiser.step(optimised_key(name, key), current, average)
+                after[name][key] = Vector(moved)
+        self.sums = {}
         for extension in self.extensions:
-            self.model = extension.step(before, self.model)
+            after[GLOBAL] = extension.step(before[GLOBAL], after[GLOBAL])
+        self.models = after
 
     def feedback(self, round: int, outcomes: Sequence[VisitFeedback]) -> Sequence[NamedTuple]:
         """Learn from times and losses of visits, in client order; returns rows of the method's own table, if any."""
         return ()
 
     def state(self) -> State:
-        """Everything that later rounds depend on, except the model, by name."""
+        """Everything that later rounds depend on, except the models and the store, by name."""
         state = {f"optimiser/{name}": array for name, array in self.optimiser.state().items()}
         for index, extension in enumerate(self.extensions):
             state |= {f"part{index}/{name}": array for name, array in extension.state().items()}
         return state
 
-    def restore(self, model: Model, state: State) -> None:
-        """Set the model and the `state`."""
-        self.model = dict(model)
+    def restore(self, models: Models, state: State) -> None:
+        """Set the models and the `state`."""
+        self.models = dict(models)
         self.optimiser.restore(_under("optimiser/", state))
         for index, extension in enumerate(self.extensions):
             extension.restore(_under(f"part{index}/", state))
+
+
+def optimised_key(name: str, key: str) -> str:
+    """The name of one block of one model in the state of a server optimizer."""
+    return key if name == GLOBAL else f"{name}/{key}"
+
+
+def models_sha256(models: Models) -> str:
+    """One hash over the names and numbers of all models."""
+    return sha256({MODEL if name == GLOBAL else name: model for name, model in models.items()})
 
 
 def _under(prefix: str, state: State) -> State:

@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from coordinator.aggregation.server import Model, ServerStrategy, check_reply
+from coordinator.aggregation.server import GLOBAL, Model, Models, ServerStrategy, check_reply
 from coordinator.records.schema import FAILED, NO_OP, TRAIN, UPDATE_REJECTED
 from coordinator.rounds.visit import PlannedVisit
 from edge.protocol.config import Section
@@ -68,12 +68,24 @@ class Reach:
         return self.initial_norm + self.moved * math.sqrt(self.parameters)
 
 
+def bases(server: ServerStrategy, update: Update, start: Models) -> dict[str, Model]:
+    """Slot of an update -> the model that it is a new version of. ValueError if it names no model of its visit.
+
+    ``start``: the models that the visit started from (`ServerStrategy.start_model`).
+    """
+    targets = server.targets(update)
+    for slot, name in targets.items():
+        if name not in start:
+            raise ValueError(f"{slot} is a new version of {name!r}, but the visit has {', '.join(start)}")
+    return {slot: start[name] for slot, name in targets.items()}
+
+
 def validate(
-    checks: UpdateChecks, server: ServerStrategy, reply: Update, visit: PlannedVisit, base: Model, reach: Reach
+    checks: UpdateChecks, server: ServerStrategy, reply: Update, visit: PlannedVisit, start: Models, reach: Reach
 ) -> tuple[str, Update]:
     """(kind of the visit, its update as it counts); updates of other kinds than `TRAIN` and `NO_OP` do not count.
 
-    ``base``: the global model that the visit started from. Raises `InvalidUpdate` if the checks end the run.
+    ``start``: the models that the visit started from. Raises `InvalidUpdate` if the checks end the run.
     """
     by = f" (trained by {reply.by})" if reply.by else ""
     if not reply.numbers:  # no worker could train it
@@ -82,17 +94,18 @@ def validate(
             raise InvalidUpdate(f"{whose}: it reports no numbers{by}")
         _log.warning("%s: skipped", whose)
         return FAILED, reply
-    problem = unusable(checks, server, reply, base, reach)
+    problem = unusable(checks, server, reply, start, reach)
     if problem is None:
         return TRAIN, reply
     if checks.on_bad_update == "stop":
         raise InvalidUpdate(problem + by)
     _log.warning("%s: %s%s", "counts as no change" if checks.on_bad_update == "zero" else "rejected", problem, by)
-    return (NO_OP, no_op_update(server, reply, base)) if checks.on_bad_update == "zero" else (UPDATE_REJECTED, reply)
+    zeroed = no_op_update(server, reply, start) if checks.on_bad_update == "zero" else None
+    return (UPDATE_REJECTED, reply) if zeroed is None else (NO_OP, zeroed)
 
 
-def unusable(checks: UpdateChecks, server: ServerStrategy, reply: Update, base: Model, reach: Reach) -> str | None:
-    """Why an update cannot be used, or None: checks shapes, finite numbers, and the distance from ``base``."""
+def unusable(checks: UpdateChecks, server: ServerStrategy, reply: Update, start: Models, reach: Reach) -> str | None:
+    """Why an update cannot be used, or None: checks shapes, finite numbers, and the distance from ``start``."""
     problem = check_reply(server, reply)
     if problem is not None:
         return problem
@@ -100,14 +113,23 @@ def unusable(checks: UpdateChecks, server: ServerStrategy, reply: Update, base: 
     for name, number in reply.numbers.items():
         if abs(number) > LARGEST_NUMBER:
             return f"{whose}: {name} = {number:g} is more than any training reports"
-    return too_far(checks, whose, reply.payload, base, reach)
+    try:
+        return too_far(checks, whose, reply.payload, bases(server, reply, start), reach)
+    except ValueError as error:
+        return f"{whose}: {error}"
 
 
-def too_far(checks: UpdateChecks, whose: str, payload: Payload, base: Model, reach: Reach) -> str | None:
-    """Why these vectors are too far from the model, or from zero in other slots, for any training; or None."""
+def state_bases(start: Models) -> dict[str, Model]:
+    """The models that the slots of a client state are versions of, among those that its visit started from."""
+    return {MODEL: start[GLOBAL]} if GLOBAL in start else {}
+
+
+def too_far(checks: UpdateChecks, whose: str, payload: Payload, bases: Mapping[str, Model], reach: Reach) -> str | None:
+    """Why these vectors are too far from the models ``bases``, by slot, or from zero in other slots; or None."""
     bound = checks.max_growth * reach.scale
     for slot, named in payload.items():
-        if slot != MODEL:  # such as gradients: changes divided by Reach.moved
+        base = bases.get(slot)
+        if base is None:  # such as gradients: changes divided by Reach.moved
             slot_bound = bound / min(1.0, reach.moved) if reach.moved > 0 else bound
             norm = _norm([vector.data for vector in named.values()])
             if not norm <= slot_bound:
@@ -129,13 +151,16 @@ def _why(checks: UpdateChecks, reach: Reach) -> str:
     return f"faults.max_growth = {checks.max_growth:g} times {reach.scale:.6g}; training diverged?"
 
 
-def sums_too_far(checks: UpdateChecks, totals: Totals, weight: float, base: Model, reach: Reach) -> str | None:
+def sums_too_far(checks: UpdateChecks, totals: Totals, weight: float, start: Models, reach: Reach) -> str | None:
     """Why a partial sum cannot come from honest training, or None. ``weight``: of its clients, in the mean."""
     summed = {
         slot: {key: Vector(FixedPointSum(total).vector()) for key, total in named.items()}
         for slot, named in totals.items()
     }
-    weighted = {key: Vector(vector.data * np.float32(weight)) for key, vector in base.items()}
+    weighted = {
+        slot: {key: Vector(vector.data * np.float32(weight)) for key, vector in base.items()}
+        for slot, base in state_bases(start).items()
+    }
     limit = replace(reach, initial_norm=reach.initial_norm * weight, moved=reach.moved * weight)
     scaled = replace(checks, max_norm=None if checks.max_norm is None else checks.max_norm * weight)
     return too_far(scaled, f"sums of clients with {weight:.6g} of the mean", summed, weighted, limit)
@@ -155,11 +180,22 @@ def _norm(vectors: Sequence[Floats]) -> float:
     return math.sqrt(squares)
 
 
-def no_op_update(server: ServerStrategy, reply: Update, base: Model) -> Update:
-    """The update of a client that learned nothing: the model as it was, and zeros in all other slots."""
+def no_op_update(server: ServerStrategy, reply: Update, start: Models) -> Update | None:
+    """The update of a client that learned nothing: each model as it was, and zeros in all other slots.
+
+    None if the reply does not say which model it is a new version of.
+    """
+    numbers = {name: number if math.isfinite(number) else 0.0 for name, number in reply.numbers.items()}
+    nothing = Update(reply.client, reply.round, numbers, {})
+    try:
+        unchanged = bases(server, nothing, start)
+    except ValueError:
+        return None
     payload: Payload = {
-        slot: {key: base[key] if slot == MODEL else Vector(np.zeros(size, np.float32)) for key, size in named.items()}
+        slot: {
+            key: unchanged[slot][key] if slot in unchanged else Vector(np.zeros(size, np.float32))
+            for key, size in named.items()
+        }
         for slot, named in server.up_shapes().items()
     }
-    numbers = {name: number if math.isfinite(number) else 0.0 for name, number in reply.numbers.items()}
-    return Update(reply.client, reply.round, numbers, payload)
+    return replace(nothing, payload=payload)

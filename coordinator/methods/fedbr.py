@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from coordinator.aggregation.server import (
+    GLOBAL,
     Download,
     Model,
+    Models,
     ServerContext,
     ServerExtension,
     ServerStrategy,
@@ -231,10 +233,10 @@ class FedBRServer(ServerStrategy):
         """Eq. 6 with the recorded reward."""
         self._learn(learned.client, learned.alpha, learned.full, learned.reward, outcome.reply)
 
-    def restore_in_flight(self, client: int, model: Model) -> None:
+    def restore_in_flight(self, client: int, start: Models) -> None:
         """Restore the model that the client's update will be compared with."""
         if client in self._sent:
-            self._sent[client] = model
+            self._sent[client] = start[GLOBAL]
 
     def _normalised_times(self, outcomes: Sequence[VisitFeedback]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """(compute, communication), normalised within the round; in asynchronous policies by the longest so far."""
@@ -268,8 +270,8 @@ class FedBRServer(ServerStrategy):
         arrays |= {"since_full": self.since_full, "longest": self.longest, "distance": self.distance}
         return super().state() | {name: array.copy() for name, array in arrays.items()}
 
-    def restore(self, model: dict[str, Vector], state: State) -> None:
-        super().restore(model, state)
+    def restore(self, models: Models, state: State) -> None:
+        super().restore(models, state)
         self.gmbs.p[:], self.gmbs.n[:] = state["p"], state["n"]
         self.last_seen[:], self.last_loss[:] = state["last_seen"], state["last_loss"]
         self.since_full[:], self.longest[:] = state["since_full"], state["longest"]

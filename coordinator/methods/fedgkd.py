@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from coordinator.aggregation.server import Model, ServerContext, ServerExtension, ServerStrategy, State
+from coordinator.aggregation.server import Model, Models, ServerContext, ServerExtension, ServerStrategy, State
 from coordinator.aggregation.weighted_sum import WeightedSum
 from coordinator.methods.spec import ChosenBlocks, ObjectiveSpec, Options, PassCounts, distillation_pass_counts
 from edge.protocol.payload import TEACHER, Payload, Vector
@@ -77,10 +77,13 @@ class FedGKDServer(ServerStrategy):
         arrays = {f"last/{age}/{key}": vector.data for age, model in older for key, vector in model.items()}
         return super().state() | arrays
 
-    def restore(self, model: Model, state: State) -> None:
-        super().restore(model, state)
+    def restore(self, models: Models, state: State) -> None:
+        super().restore(models, state)
         ages = sorted({int(name.split("/")[1]) for name in state if name.startswith("last/")})
-        self._push([{key: Vector(np.asarray(state[f"last/{age}/{key}"], np.float32)) for key in model} for age in ages])
+        older = [
+            {key: Vector(np.asarray(state[f"last/{age}/{key}"], np.float32)) for key in self.model} for age in ages
+        ]
+        self._push(older)
 
 
 def mean(models: Sequence[Model]) -> Model:

@@ -66,12 +66,12 @@ class FedNovaServer(ServerStrategy):
         self.totals = np.zeros(3)
         """Since the last step, over clients of weight n_i: Σ n_i; Σ n_i unit/a_i; Σ n_i a_i/unit or Σ n_i K_i/unit"""
 
-    def weight(self, reply: Update, key: str) -> float:
+    def weight(self, reply: Update, model: str, key: str) -> float:
         """n_i unit/a_i for parameters, n_i for buffers, which are not sums of steps."""
         normaliser = reply.numbers["normaliser"]
         if not normaliser:
             return 0.0
-        return super().weight(reply, key) * (1.0 if key.endswith(BUFFERS) else self.unit / normaliser)
+        return super().weight(reply, model, key) * (1.0 if key.endswith(BUFFERS) else self.unit / normaliser)
 
     def accumulate(self, reply: Update) -> None:
         """Also add to the totals of this step's factor."""

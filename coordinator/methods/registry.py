@@ -77,6 +77,13 @@ class Method:
         """Raise ValueError, naming the key, for options that are invalid for this number of blocks."""
         for part in self.parts:
             part.options.check(options, blocks)
+        models = self.objective.initial_models(options)
+        for correction in self.corrections:
+            if models > 1 and correction.server is not None:
+                raise ValueError(
+                    f"method = {self.name!r}: {correction.name} corrects one global model, but {self.objective.name} "
+                    f"has {models}"
+                )
 
     def check_asynchronous(self, options: Options) -> None:
         """Raise ValueError, naming the key, for options that are invalid in asynchronous policies."""
@@ -139,7 +146,8 @@ def _overrides_accumulate(server_side: type[ServerStrategy] | type[ServerExtensi
         return False
     if issubclass(server_side, ServerExtension):
         return server_side.accumulate is not ServerExtension.accumulate
-    return server_side.accumulate is not ServerStrategy.accumulate or server_side.weight is not ServerStrategy.weight
+    own = ("accumulate", "weight", "targets")
+    return any(getattr(server_side, name) is not getattr(ServerStrategy, name) for name in own)
 
 
 def _reason(spec: ObjectiveSpec, options: Options) -> str:

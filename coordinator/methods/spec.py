@@ -125,6 +125,10 @@ class ObjectiveSpec:
     """(layout, downloaded keys) -> keys of the model that a client keeps"""
     has_client_state: bool = False
     """Whether the client side keeps slots of its own between visits"""
+    initial_models: Callable[[Any], int] = lambda options: 1
+    """options -> independent initialisations of the model that the server side begins with"""
+    by_layer: Callable[[Any], bool] = lambda options: False
+    """options -> whether vectors are sent and weighted layer by layer, with keys ``block/layer``"""
     choices: tuple[str, ...] = ()
     """Names of the numbers in a download"""
     reports: tuple[str, ...] = ()

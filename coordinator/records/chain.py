@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from coordinator.records.schema import column_types
@@ -34,9 +35,20 @@ def _readers(row: type[Any]) -> tuple[Callable[[Any], Any], ...]:
     return tuple(_READERS[sql_type] for sql_type in column_types(row).values())
 
 
-def committed_files(checkpoint: tuple[str, str], states: Mapping[int, tuple[str, str]]) -> str:
-    """JSON of the files committed with a round: [[name, sha256] of the checkpoint, [[client, name, sha256], ...]]."""
-    return _json([checkpoint, sorted((client, *file) for client, file in states.items())])
+File = tuple[str, str]
+"""(name, sha256)"""
+
+
+def committed_files(
+    checkpoint: File, states: Mapping[int, File], vectors: Mapping[tuple[int, str], File] = MappingProxyType({})
+) -> str:
+    """JSON of the files committed with a round: of the checkpoint, of client states, and of the server's vectors.
+
+    [[name, sha256], [[client, name, sha256], ...]]; and [[client, slot, name, sha256], ...] if there are any.
+    """
+    stored = sorted((*place, *file) for place, file in vectors.items())
+    kept = sorted((client, *file) for client, file in states.items())
+    return _json([checkpoint, kept, stored] if stored else [checkpoint, kept])
 
 
 def next_hash(previous: str, rows: Sequence[Sequence[Any]], files: str) -> str:

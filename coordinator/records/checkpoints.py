@@ -1,4 +1,4 @@
-"""The checkpoint store: checkpoints and client states of one run, committed with its ledger.
+"""The checkpoint store: checkpoints, client states and the server's vectors of one run, committed with its ledger.
 
 A file is written first and named by the ledger's next transaction; files that no row names any more are deleted
 afterwards. So every file that the ledger names exists whenever the run is interrupted. Files with names other than
@@ -15,19 +15,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.aggregation.server import ServerStrategy
+from coordinator.aggregation.server import GLOBAL, Models, ServerStrategy, models_sha256
 from coordinator.records import names
 from coordinator.records.client_states import ClientStates
-from coordinator.records.names import CHECKPOINTS, PLACES, STATE
+from coordinator.records.names import CHECKPOINTS, PLACES, STATE, VECTORS
 from coordinator.records.round_record import RoundRecord
 from coordinator.records.schema import RoundRow
 from coordinator.records.store import Commit, Ledger
 from coordinator.rounds.ports import Arrays, PendingCommit, RunMemory, Snapshot
 from edge.protocol.files import opened, write_vectors
-from edge.protocol.payload import MODEL, Vector, sha256
+from edge.protocol.payload import MODEL, Vector
 
-GLOBAL_MODEL, SERVER, CLOCK = "model|", "server|", "clock|"
-"""Prefixes of the names of a checkpoint's arrays."""
+SEPARATOR = "|"
+SERVER, CLOCK = "server|", "clock|"
+"""Prefixes of the names of a checkpoint's arrays, beside those of models."""
 PROGRESS = "progress"
 """Array of a checkpoint: server steps so far, visits begun so far, and whether the model has been evaluated."""
 CHUNK_NBYTES = 1 << 20
@@ -47,31 +48,41 @@ class CheckpointStore:
         self._committed_at = time.monotonic()
 
     def snapshot(self, record: RoundRecord, memory: RunMemory) -> Snapshot:
-        """The model, whose vectors are never changed in place, and copies of all other state."""
+        """The models, which are never changed in place, and copies of all other state."""
         arrays = {f"{SERVER}{key}": np.array(array) for key, array in self._server.state().items()}
         arrays |= {f"{CLOCK}{key}": np.array(array) for key, array in memory.clock.items()}
         arrays[PROGRESS] = np.array([memory.rounds, memory.visits, memory.evaluated])
-        model = dict(self._server.model)
-        return Snapshot(sha256({MODEL: model}), model, arrays | dict(memory.policy_state))
+        models, store = dict(self._server.models), self._server.store
+        arrays |= dict(memory.policy_state)
+        obsolete, store.obsolete = store.obsolete, set()
+        return Snapshot(models_sha256(models), models, arrays, store.take_uncommitted(), obsolete)
 
     def commit(self, pending: PendingCommit, row: RoundRow, stopped_by: str | None) -> None:
         """Write the checkpoint, commit the round in one transaction, then delete obsolete files."""
         record, snapshot = pending.record, pending.snapshot
-        model = {f"{GLOBAL_MODEL}{key}": vector.data for key, vector in snapshot.model.items()}
-        written = self._write(record.round, model | dict(snapshot.arrays))
+        models = {
+            f"{model_prefix(name)}{key}": vector.data
+            for name, model in snapshot.models.items()
+            for key, vector in model.items()
+        }
+        written = self._write(record.round, models | dict(snapshot.arrays))
+        vectors = {place: (name, file_sha256(self.folder / VECTORS / name)) for place, name in snapshot.vectors.items()}
         digests = {name: file_sha256(self.folder / STATE / name) for name in set(record.states.values())}
         states = {client: (name, digests[name]) for client, name in record.states.items()}
         now = time.monotonic()
         wall_seconds, self._committed_at = now - self._committed_at, now
         obsolete = self.ledger.commit(
-            Commit(row, record.visits, record.payloads, record.method_rows, states, written, wall_seconds, stopped_by)
+            Commit(
+                *(row, record.visits, record.payloads, record.method_rows, states, vectors, written, wall_seconds),
+                stopped_by,
+            )
         )
         if self.states is not None:
             self.states.committed.update(record.states)
-        self.remove(obsolete)
+        self.remove([*obsolete, *snapshot.obsolete])
 
     def remove(self, files: Iterable[str]) -> None:
-        """Delete files of checkpoints and client states."""
+        """Delete files of checkpoints, client states and the server's vectors."""
         for name in files:
             for folder in PLACES:
                 if names.is_valid(folder, name):
@@ -94,11 +105,18 @@ def arrays_under(prefix: str, arrays: Arrays) -> dict[str, NDArray[np.generic]]:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
+def model_prefix(name: str) -> str:
+    """Prefix of the names of a model's arrays."""
+    return f"{MODEL}{SEPARATOR}" if name == GLOBAL else f"{MODEL} {name}{SEPARATOR}"
+
+
 def restore_server(server: ServerStrategy, arrays: Arrays) -> None:
-    """Set the model and the server side's state to a checkpoint's."""
-    model = arrays_under(GLOBAL_MODEL, arrays)
-    named = {key: Vector(np.asarray(model[key], np.float32)) for key in server.model}
-    server.restore(named, arrays_under(SERVER, arrays))
+    """Set the models and the server side's state to a checkpoint's."""
+    models: Models = {}
+    for name, model in server.models.items():
+        stored = arrays_under(model_prefix(name), arrays)
+        models[name] = {key: Vector(np.asarray(stored[key], np.float32)) for key in model}
+    server.restore(models, arrays_under(SERVER, arrays))
 
 
 def clock_state(arrays: Arrays) -> dict[str, NDArray[np.float64]]:

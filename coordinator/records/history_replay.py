@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.aggregation.server import Download, Model, ServerStrategy, VisitFeedback
+from coordinator.aggregation.server import Download, Model, Models, ServerStrategy, VisitFeedback
 from coordinator.records.round_record import EvalResult, RoundRecord
 from coordinator.records.schema import RoundRow
 from coordinator.rounds.ports import Arrays, PendingCommit, PendingEvaluation, RunMemory, Snapshot
@@ -26,7 +26,7 @@ from coordinator.rounds.run import FederatedRun, History, RunFailed, RunTotals
 from coordinator.rounds.visit import PlannedVisit
 from coordinator.workers.task import TaskGroup
 from edge.protocol.messages import Totals, Update
-from edge.protocol.payload import Payload, Vector
+from edge.protocol.payload import Payload, Shapes, Vector
 
 
 class DecisionOnlyServer(ServerStrategy):
@@ -38,6 +38,9 @@ class DecisionOnlyServer(ServerStrategy):
 
     def download(self, client: int, round: int) -> Download:
         return self.server_side.download(client, round)
+
+    def download_shapes(self, client: int, round: int, choice: Mapping[str, int]) -> Shapes:
+        return self.server_side.download_shapes(client, round, choice)
 
     def select(self, keys: Sequence[str]) -> Payload:
         return self.server_side.select(keys)
@@ -75,8 +78,8 @@ class InFlight:
     """Vectors of a visit in flight, which a ledger does not hold."""
 
     payload: Payload
-    model: Model
-    """The global model at its start"""
+    start: Models
+    """The models that it started from (`ServerStrategy.start_model`)"""
 
 
 def pack_in_flight(visits: Mapping[int, InFlight]) -> dict[str, NDArray[np.generic]]:
@@ -89,7 +92,10 @@ def pack_in_flight(visits: Mapping[int, InFlight]) -> dict[str, NDArray[np.gener
         return names
 
     index = {
-        client: {"model": add(visit.model), "payload": {slot: add(named) for slot, named in visit.payload.items()}}
+        client: {
+            part: {name: add(named) for name, named in parts.items()}
+            for part, parts in (("start", visit.start), ("payload", visit.payload))
+        }
         for client, visit in sorted(visits.items())
     }
     text = np.frombuffer(json.dumps(index).encode(), np.uint8)
@@ -103,10 +109,10 @@ def unpack_in_flight(arrays: Arrays) -> dict[int, InFlight]:
     def model(names: Mapping[str, str]) -> Model:
         return {key: Vector(np.asarray(arrays[VECTOR + name], np.float32)) for key, name in names.items()}
 
-    return {
-        int(client): InFlight({slot: model(names) for slot, names in visit["payload"].items()}, model(visit["model"]))
-        for client, visit in index.items()
-    }
+    def models(part: Mapping[str, Mapping[str, str]]) -> Models:
+        return {name: model(versions) for name, versions in part.items()}
+
+    return {int(client): InFlight(models(visit["payload"]), models(visit["start"])) for client, visit in index.items()}
 
 
 class ReplayFinished(Exception):  # noqa: N818 - a signal, not an error
@@ -186,7 +192,11 @@ class ReplayedRun:
 
         return RecordedTraining(answer)
 
-    def validate(self, update: Update, visit: PlannedVisit, base: Model) -> tuple[str, Update]:
+    def begun(self, visit: PlannedVisit) -> PlannedVisit:
+        """Without vectors there is nothing to hold."""
+        return visit
+
+    def validate(self, update: Update, visit: PlannedVisit) -> tuple[str, Update]:
         """The recorded kind."""
         return self._visits[visit.number].kind, update
 

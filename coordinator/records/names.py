@@ -1,4 +1,4 @@
-"""Names of the files in a run's ``state`` and ``checkpoints``.
+"""Names of the files in a run's ``state``, ``checkpoints`` and ``vectors``.
 
 Only files of these names are ever removed, and a ledger that names others was not written by a run.
 """
@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 
-STATE, CHECKPOINTS = PLACES = ("state", "checkpoints")
-"""Folders of the files that a ledger names in its tables ``states`` and ``checkpoints``."""
+STATE, CHECKPOINTS, VECTORS = PLACES = ("state", "checkpoints", "vectors")
+"""Folders of the files that a ledger names in its tables ``states``, ``checkpoints`` and ``client_vectors``."""
 _NUMBER = "(?:0|[1-9][0-9]*)"
 _PATTERNS = {
     STATE: rf"(?:{_NUMBER}|global)-{_NUMBER}\.safetensors",
+    VECTORS: rf"{_NUMBER}-[a-z][a-z0-9_]*-{_NUMBER}\.safetensors",
     CHECKPOINTS: r"round-(?:[0-9]{6}|[1-9][0-9]{6,})\.safetensors",
 }
 
@@ -29,6 +30,16 @@ def of_broadcast(round: int) -> str:
 def of_checkpoint(round: int) -> str:
     """The checkpoint of the end of a round."""
     return f"round-{round:06d}.safetensors"
+
+
+def of_vectors(client: int, slot: str, version: int) -> str:
+    """A version of the server's vectors of a client in one slot: 1, 2, .."""
+    return f"{client}-{slot}-{version}.safetensors"
+
+
+def version(name: str | None) -> int:
+    """The version in a name of `of_vectors`; 0 for None."""
+    return 0 if name is None else int(name.removesuffix(".safetensors").rpartition("-")[2])
 
 
 def is_valid(folder: str, name: object) -> bool:

@@ -17,25 +17,25 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from coordinator.aggregation.server import Model
+from coordinator.aggregation.server import Model, Models, models_sha256
 from coordinator.records import names
 from coordinator.records.chain import next_hash
 from coordinator.records.checkpoints import (
-    GLOBAL_MODEL,
     PROGRESS,
     CheckpointStore,
     clock_state,
     file_sha256,
+    model_prefix,
     restore_server,
 )
-from coordinator.records.names import CHECKPOINTS, STATE
+from coordinator.records.names import CHECKPOINTS, STATE, VECTORS
 from coordinator.records.round_record import spent
 from coordinator.records.schema import HostEvent
 from coordinator.records.store import Ledger
 from coordinator.rounds.budget import ROUNDS, TARGET
 from coordinator.rounds.ports import Arrays
 from coordinator.rounds.run import FederatedRun, History, RunFailed, RunTotals
-from edge.protocol.payload import MODEL, Vector, sha256
+from edge.protocol.payload import Vector
 
 _log = logging.getLogger("fedbr.resume")
 
@@ -65,6 +65,7 @@ def resume_checkpoint(run: FederatedRun, store: CheckpointStore) -> str | None:
             run.budget.settle(visit.client, spent(visit))
     if run.states is not None:
         run.states.committed = {client: name for client, (name, _) in ledger.client_states(number).items()}
+    run.server.store.restore({place: name for place, (name, _) in ledger.client_vectors(number).items()})
     down, up = sum(row.bytes_down for row in rounds), sum(row.bytes_up for row in rounds)
     run.committed = RunTotals(run.rounds, last.end_s, down, up, last.model_sha256)
     store.remove_orphans()
@@ -75,19 +76,19 @@ def resume_checkpoint(run: FederatedRun, store: CheckpointStore) -> str | None:
 
 def _check_names(ledger: Ledger) -> None:
     """RunFailed for file names that no run writes: names become paths, and files that no row names are deleted."""
-    folders = {"states": STATE, "checkpoints": CHECKPOINTS}
+    folders = {"states": STATE, "client_vectors": VECTORS, "checkpoints": CHECKPOINTS}
     for table, name in ledger.file_names():
         if not names.is_valid(folders[table], name):
             raise RunFailed(f"{ledger.path}: table {table} names the file {name!r}, which no run has written")
 
 
 def _newest_valid(store: CheckpointStore, check_stop: Callable[[], None]) -> tuple[int, Arrays]:
-    """(round, arrays) of the newest checkpoint that is undamaged, as are the client states of its round."""
+    """(round, arrays) of the newest checkpoint that is undamaged, as are all files of its round."""
     problems: list[str] = []
     for number, name, digest in store.ledger.checkpoints():
         damaged = [
             file
-            for file, expected in [(f"{CHECKPOINTS}/{name}", digest), *_state_files(store, number)]
+            for file, expected in [(f"{CHECKPOINTS}/{name}", digest), *_files(store, number)]
             if not _is_undamaged(store.folder / file, expected, check_stop)
         ]
         if not damaged:
@@ -100,9 +101,13 @@ def _newest_valid(store: CheckpointStore, check_stop: Callable[[], None]) -> tup
     raise RunFailed("no checkpoint can be used: " + ("; ".join(problems) or "there is none"))
 
 
-def _state_files(store: CheckpointStore, number: int) -> list[tuple[str, str]]:
-    """(file, sha256) of the client states at the end of a round."""
-    return [(f"{STATE}/{name}", digest) for name, digest in sorted(set(store.ledger.client_states(number).values()))]
+def _files(store: CheckpointStore, number: int) -> list[tuple[str, str]]:
+    """(file, sha256) of the client states and of the server's vectors at the end of a round."""
+    ledger = store.ledger
+    return [
+        *((f"{STATE}/{name}", digest) for name, digest in sorted(set(ledger.client_states(number).values()))),
+        *((f"{VECTORS}/{name}", digest) for name, digest in sorted(ledger.client_vectors(number).values())),
+    ]
 
 
 def _is_undamaged(file: Path, digest: str, check_stop: Callable[[], None]) -> bool:
@@ -113,18 +118,25 @@ def _is_undamaged(file: Path, digest: str, check_stop: Callable[[], None]) -> bo
 
 
 def _check_model(run: FederatedRun, store: CheckpointStore, number: int, arrays: Arrays) -> None:
-    """RunFailed for a checkpoint whose model has other shapes than the run's, or another hash than the round's."""
+    """RunFailed for a checkpoint whose models have other shapes than the run's, or another hash than the round's."""
     file = store.folder / CHECKPOINTS / names.of_checkpoint(number)
+    models: Models = {
+        name: _checked_model(file, model_prefix(name), model, arrays) for name, model in run.server.models.items()
+    }
+    (row,) = (row for row in store.ledger.rounds() if row.round == number)
+    if models_sha256(models) != row.model_sha256:
+        raise RunFailed(f"{file}: round {number}: its model is not the one that {store.ledger.path} names")
+
+
+def _checked_model(file: Path, prefix: str, expected: Model, arrays: Arrays) -> Model:
     model: Model = {}
-    for key, vector in run.server.model.items():
-        array = arrays.get(f"{GLOBAL_MODEL}{key}")
+    for key, vector in expected.items():
+        array = arrays.get(f"{prefix}{key}")
         if array is None or (array.shape, array.dtype) != (vector.data.shape, vector.data.dtype):
             has = "nothing" if array is None else f"{array.dtype} {array.shape}"
             raise RunFailed(f"{file}: block {key}: holds {has} instead of {vector.data.dtype} {vector.data.shape}")
         model[key] = Vector(np.asarray(array, np.float32))
-    (row,) = (row for row in store.ledger.rounds() if row.round == number)
-    if sha256({MODEL: model}) != row.model_sha256:
-        raise RunFailed(f"{file}: round {number}: its model is not the one that {store.ledger.path} names")
+    return model
 
 
 def _arrays(path: Path) -> Arrays:
@@ -143,14 +155,15 @@ def audit(ledger: Ledger, check_stop: Callable[[], None] = lambda: None) -> None
 
     Takes time in proportion to the rows, and memory for one round; ``check_stop`` is called before each round.
     """
-    chain, states = ledger.genesis, StateFiles()
+    chain, states, vectors = ledger.genesis, StateFiles(), dict[tuple[int, str], tuple[str, str]]()
     needed = {round: (name, digest) for round, name, digest in ledger.checkpoints()}
     for stored in ledger.stored():
         check_stop()
         try:
             chain = next_hash(chain, stored.rows, stored.files)
-            checkpoint, files = json.loads(stored.files)
+            checkpoint, files, *more = json.loads(stored.files)
             states |= {client: (name, digest) for client, name, digest in files}
+            vectors |= {(client, slot): (name, digest) for client, slot, name, digest in (more[0] if more else [])}
         except (TypeError, ValueError):  # bytes, NaN, or no list of files
             chain = ""
         if not chain or chain != stored.chain:
@@ -163,6 +176,8 @@ def audit(ledger: Ledger, check_stop: Callable[[], None] = lambda: None) -> None
         if listed != states:
             client = min(client for client in {*listed, *states} if listed.get(client) != states.get(client))
             raise _broken(ledger, stored.round, f"the rows in the table states of client {client} until then are")
+        if ledger.client_vectors(stored.round) != vectors:
+            raise _broken(ledger, stored.round, "the rows in the table client_vectors until then are")
     for round in needed:
         raise _broken(ledger, round, "its row in the table checkpoints is")
 

@@ -29,7 +29,7 @@ from coordinator.records.schema import (
 from coordinator.rounds.budget import Cost
 from coordinator.rounds.visit import PlannedVisit
 from edge.protocol.messages import Update
-from edge.protocol.payload import Shapes, shapes
+from edge.protocol.payload import Shapes
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
     from costmodel.fleet.fleet import Fleet
@@ -96,7 +96,7 @@ class RoundRecord:
         row = _visit_row(visit, self.round, fleet, timeline, index, kind, until, waiting_joules, staleness, loss)
         if kind in COUNTED:
             row = row._replace(
-                down_payload=self._payload(shapes(visit.dispatch.payload)),
+                down_payload=self._payload(visit.down),
                 up_payload=self._payload(up) if row.bytes_up else "",
             )
         self.visits.append(row)

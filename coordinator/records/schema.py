@@ -1,8 +1,8 @@
 """The tables of a ledger: their columns and the meaning of the values.
 
-Tables ``rounds``, ``visits``, ``payload_shapes``, ``states``, ``checkpoints`` and ``meta``, and the method's own table,
-hold virtual facts, equal for any number of workers; ``host_rounds`` and ``host_events`` hold facts of this machine. The
-view ``transfers`` derives the bytes of every block in every visit.
+Tables ``rounds``, ``visits``, ``payload_shapes``, ``states``, ``client_vectors``, ``checkpoints`` and ``meta``, and the
+method's own table, hold virtual facts, equal for any number of workers; ``host_rounds`` and ``host_events`` hold facts
+of this machine. The view ``transfers`` derives the bytes of every block in every visit.
 """
 
 from __future__ import annotations
@@ -182,12 +182,18 @@ TRANSFERS = """CREATE VIEW transfers AS
 """The bytes of one block in one direction of one visit. Slot '' and key 'header' for the header; slot '' and key 'cut'
 for all bytes of a visit that did not count."""
 
+CLIENT_VECTORS = (
+    "CREATE TABLE IF NOT EXISTS client_vectors "
+    "(client INTEGER, slot TEXT, round INTEGER, file TEXT, sha256 TEXT, PRIMARY KEY (client, slot, round))"
+)
+"""Files of the server's vectors per client; ledgers of earlier versions have no such table."""
 SCHEMA = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT)",
     create("rounds", RoundRow, ", chain TEXT, files TEXT, PRIMARY KEY (round)"),
     create("visits", VisitRow, ", PRIMARY KEY (visit)"),
     create("payload_shapes", PayloadShapeRow),
     "CREATE TABLE states (client INTEGER, round INTEGER, file TEXT, sha256 TEXT, PRIMARY KEY (client, round))",
+    CLIENT_VECTORS,
     "CREATE TABLE checkpoints (round INTEGER PRIMARY KEY, file TEXT, sha256 TEXT)",
     "CREATE TABLE host_rounds (round INTEGER PRIMARY KEY, wall_s REAL)",
     "CREATE TABLE host_events (kind TEXT, worker TEXT, detail TEXT, wall_s REAL)",
@@ -195,7 +201,7 @@ SCHEMA = (
 )
 TABLES = (
     *("meta", "rounds", "visits", "payload_shapes", "transfers"),
-    *("states", "checkpoints", "host_rounds", "host_events"),
+    *("states", "client_vectors", "checkpoints", "host_rounds", "host_events"),
 )
 """Names that a method's own table must not have"""
 

@@ -1,6 +1,7 @@
 """The ledger: one SQLite file per run, one transaction per round.
 
-A transaction holds the round's rows and the names and hashes of its files: the checkpoint and the client states.
+A transaction holds the round's rows and the names and hashes of its files: the checkpoint, the client states,
+and the vectors that the server stores per client.
 `coordinator.records.schema` has the tables, `coordinator.records.chain` the hash chain over them.
 """
 
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from coordinator.records.chain import as_stored, committed_files, next_hash
 from coordinator.records.schema import (
+    CLIENT_VECTORS,
     SCHEMA,
     HostEvent,
     MethodTable,
@@ -42,6 +44,8 @@ class Commit:
     """Rows of the method's own table"""
     states: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     """client -> (file name, sha256 of the file) of its state"""
+    vectors: Mapping[tuple[int, str], tuple[str, str]] = field(default_factory=dict)
+    """(client, slot) -> (file name, sha256 of the file) of vectors that the server stores of it"""
     checkpoint: tuple[str, str] = ("", "")
     """(file name, sha256 of the file)"""
     wall_seconds: float = 0.0
@@ -62,11 +66,11 @@ class Stored:
 
 
 Row = TypeVar("Row", RoundRow, VisitRow)
-BY_ROUND = ("rounds", "visits", "payload_shapes", "states", "checkpoints", "host_rounds")
+BY_ROUND = ("rounds", "visits", "payload_shapes", "states", "client_vectors", "checkpoints", "host_rounds")
 """Tables whose rows belong to a round"""
 TRUST_NOTHING = "PRAGMA trusted_schema=OFF"
 """A ledger may come from others, so its schema must not run functions with side effects."""
-FILES = "SELECT file FROM states UNION SELECT file FROM checkpoints"
+FILES = "SELECT file FROM states UNION SELECT file FROM client_vectors UNION SELECT file FROM checkpoints"
 KEPT_CHECKPOINTS = 2
 """The newest, and the one before in case it is damaged"""
 
@@ -99,10 +103,12 @@ class Ledger:
                 if self._method_table is not None:
                     self._db.execute(create(self._method_table.name, self._method_table.row))
                 self._set("genesis", genesis)
+        else:
+            self._db.execute(CLIENT_VECTORS)
 
     def commit(self, commit: Commit) -> list[str]:
         """Commit one round; returns the names of obsolete files, to be deleted."""
-        files = committed_files(commit.checkpoint, commit.states)
+        files = committed_files(commit.checkpoint, commit.states, commit.vectors)
         shapes = self._new_payloads(commit)
         visits = sorted(commit.visits, key=lambda row: row.visit)  # the order in which they are read
         chain = next_hash(self.chain, as_stored([commit.row, *visits, *shapes, *commit.method_rows]), files)
@@ -113,6 +119,9 @@ class Ledger:
             if self._method_table is not None:
                 self._insert(self._method_table.name, commit.method_rows)
             self._insert("states", [(client, commit.row.round, *file) for client, file in commit.states.items()])
+            self._insert(
+                "client_vectors", [(*place, commit.row.round, *file) for place, file in commit.vectors.items()]
+            )
             self._insert("checkpoints", [(commit.row.round, *commit.checkpoint)])
             obsolete = self._drop_checkpoints()
             self._insert("host_rounds", [(commit.row.round, commit.wall_seconds)])
@@ -167,6 +176,11 @@ class Ledger:
         query = "SELECT client, file, sha256 FROM states WHERE round <= ? ORDER BY client, round"
         return {client: (file, digest) for client, file, digest in self._db.execute(query, (round,))}
 
+    def client_vectors(self, round: int) -> dict[tuple[int, str], tuple[str, str]]:
+        """(client, slot) -> (file name, sha256) at the end of ``round``, which must have a stored checkpoint."""
+        query = "SELECT client, slot, file, sha256 FROM client_vectors WHERE round <= ? ORDER BY client, slot, round"
+        return {(client, slot): (file, digest) for client, slot, file, digest in self._db.execute(query, (round,))}
+
     def stopped_by(self, round: int) -> str | None:
         """The rule that ended the run with this round, if any."""
         row = self._db.execute("SELECT value FROM meta WHERE key = 'stopped_by'").fetchone()
@@ -183,7 +197,8 @@ class Ledger:
 
     def file_names(self) -> list[tuple[str, object]]:
         """(table, file name) of all rows that name a file; values are unchecked."""
-        query = "SELECT 'states', file FROM states UNION SELECT 'checkpoints', file FROM checkpoints"
+        tables = ("states", "client_vectors", "checkpoints")
+        query = " UNION ".join(f"SELECT '{table}', file FROM {table}" for table in tables)
         return [(table, name) for table, name in self._db.execute(query)]
 
     def truncate_after(self, round: int) -> list[str]:
@@ -231,15 +246,21 @@ class Ledger:
         """Delete rows of old checkpoints and of the client states replaced since; returns their files' names."""
         newest = f"SELECT round FROM checkpoints ORDER BY round DESC LIMIT {KEPT_CHECKPOINTS}"
         oldest = f"SELECT MIN(round) FROM ({newest})"
-        later = (
-            "SELECT 1 FROM states AS later WHERE later.client = states.client "
-            f"AND later.round > states.round AND later.round <= ({oldest})"
-        )
-        replaced = self._texts(f"SELECT file FROM states WHERE EXISTS ({later})")
-        self._db.execute(f"DELETE FROM states WHERE EXISTS ({later})")
+        replaced = self._drop_replaced("states", "later.client = states.client", oldest)
+        same = "later.client = client_vectors.client AND later.slot = client_vectors.slot"
+        replaced |= self._drop_replaced("client_vectors", same, oldest)
         old = self._texts(f"SELECT file FROM checkpoints WHERE round NOT IN ({newest})")
         self._db.execute(f"DELETE FROM checkpoints WHERE round NOT IN ({newest})")
         return sorted(old | replaced - self._texts("SELECT file FROM states"))  # clients may share a file
+
+    def _drop_replaced(self, table: str, same: str, oldest: str) -> set[str]:
+        """Delete rows of files that were replaced until round ``oldest``; returns the files' names."""
+        later = (
+            f"SELECT 1 FROM {table} AS later WHERE {same} AND later.round > {table}.round AND later.round <= ({oldest})"
+        )
+        replaced = self._texts(f"SELECT file FROM {table} WHERE EXISTS ({later})")
+        self._db.execute(f"DELETE FROM {table} WHERE EXISTS ({later})")
+        return replaced
 
     def _last_chain(self) -> str:
         last = self._db.execute("SELECT chain FROM rounds ORDER BY round DESC LIMIT 1").fetchone()

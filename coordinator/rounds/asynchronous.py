@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.aggregation.server import Model
+from coordinator.aggregation.server import Models
+from coordinator.aggregation.update_checks import bases
 from coordinator.records.checkpoints import clock_state, restore_server
 from coordinator.records.history_replay import InFlight, ReplayedRun, ReplayFinished, pack_in_flight, unpack_in_flight
 from coordinator.records.round_record import NOT_EVALUATED, RoundRecord, outcome
@@ -37,7 +38,7 @@ from coordinator.rounds.ports import PendingEvaluation
 from coordinator.rounds.run import FederatedRun, History, RunFailed
 from coordinator.rounds.visit import PlannedVisit
 from edge.protocol.messages import Update
-from edge.protocol.payload import MODEL, Vector
+from edge.protocol.payload import Vector
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
     from costmodel.clock import VisitEnded
@@ -53,10 +54,13 @@ class _VisitInFlight:
 
     visit: PlannedVisit
     cost: Cost
-    model: Model
-    """The global model at its start"""
     trained: bool = False
     """Whether a worker has trained it, so that its update is in the reorder buffer"""
+
+    @property
+    def start(self) -> Models:
+        """The models that it started from; none in a replay."""
+        return self.visit.start or {}
 
 
 def run_asynchronous(run: FederatedRun) -> str:
@@ -126,10 +130,10 @@ class _AsynchronousRun:
             raise RunFailed(f"round {run.rounds - 1}: its visits in flight differ between replay and checkpoint")
         restore_server(run.server, history.checkpoint)
         for client, flight in self.in_flight.items():
-            dispatch = replace(flight.visit.dispatch, payload=stored[client].payload)
-            flight.visit, flight.model = replace(flight.visit, dispatch=dispatch), stored[client].model
-            flight.trained = False
-            run.server.restore_in_flight(client, flight.model)
+            start, payload = stored[client].start, stored[client].payload
+            dispatch = replace(flight.visit.dispatch, payload=payload, build=None)
+            flight.visit, flight.trained = replace(flight.visit, dispatch=dispatch, start=start), False
+            run.server.restore_in_flight(client, start)
         self._open()
 
     def run_visits(self) -> str:
@@ -177,7 +181,7 @@ class _AsynchronousRun:
             return
         run.visits += 1
         run.server.started(self.version, [visit.dispatch])
-        self.in_flight[client] = _VisitInFlight(visit, cost, dict(run.server.model))
+        self.in_flight[client] = _VisitInFlight(run.trainer.begun(visit), cost)
         run.clock.begin(visit.work, run.clock.conditions([client], run.rounds, visit.number), client)
 
     # --- ends of visits -------------------------------------------------------------------------------------------
@@ -201,7 +205,7 @@ class _AsynchronousRun:
         self.record.set_critical_path([flight.visit], ended.timeline, run.clock.now)
         learned = run.server.feedback(flight.visit.round, [outcome(flight.visit, reply, ended.timeline, 0)])
         self.record.method_rows += [row._replace(round=self.record.round) for row in learned]
-        run.server.accumulate(self._rebase(flight, reply, run.server.model))
+        run.server.accumulate(self._rebase(flight, reply))
         self.arrived += 1
         if self.arrived == self.rules.updates_per_step:
             self._step()
@@ -220,9 +224,7 @@ class _AsynchronousRun:
             self.run.trainer.submit([begun.visit for begun in untrained], self.reorder_buffer.add).wait()
             for begun in untrained:
                 begun.trained = True
-        kind, reply = self.run.trainer.validate(
-            self.reorder_buffer.take(flight.visit.client), flight.visit, flight.model
-        )
+        kind, reply = self.run.trainer.validate(self.reorder_buffer.take(flight.visit.client), flight.visit)
         if kind not in TRAINED:
             self._drop_state(flight)
         return kind, reply
@@ -270,18 +272,25 @@ class _AsynchronousRun:
         self.version += 1
         self.steps += 1
 
-    def _rebase(self, flight: _VisitInFlight, reply: Update, current: Model) -> Update:
-        """The update mixed with the current model (fedasync), or its discounted change added to that (fedbuff)."""
+    def _rebase(self, flight: _VisitInFlight, reply: Update) -> Update:
+        """The update mixed with the current models (fedasync), or its discounted change added to these (fedbuff)."""
+        if not reply.payload:  # in a replay
+            return reply
+        server, client = self.run.server, flight.visit.client
         discount = self.rules.discount(self.version - flight.visit.round)
+        current = bases(server, reply, server.start_model(client))
         if self.rules.policy == "fedasync":
-            mixing, base = self.rules.mixing * discount, current
+            mixing, before = self.rules.mixing * discount, current
         else:
-            mixing, base = self.rules.server_lr * discount, flight.model
+            mixing, before = self.rules.server_lr * discount, bases(server, reply, flight.start)
         rebased = {
-            key: Vector(current[key].data + np.float32(mixing) * (vector.data - base[key].data))
-            for key, vector in reply.payload.get(MODEL, {}).items()
+            slot: {
+                key: Vector(now[key].data + np.float32(mixing) * (vector.data - before[slot][key].data))
+                for key, vector in reply.payload.get(slot, {}).items()
+            }
+            for slot, now in current.items()
         }
-        return replace(reply, payload={**reply.payload, MODEL: rebased})
+        return replace(reply, payload={**reply.payload, **rebased})
 
     # --- rounds of the ledger -------------------------------------------------------------------------------------
 
@@ -306,7 +315,7 @@ class _AsynchronousRun:
         if stopped_by is not None:
             self._interrupt_visits()
         visits = {
-            client: InFlight(flight.visit.dispatch.payload, flight.model) for client, flight in self.in_flight.items()
+            client: InFlight(flight.visit.dispatch.built(), flight.start) for client, flight in self.in_flight.items()
         }
         run.commit_when_evaluated(run.close_round(self.record, evaluation, stopped_by, pack_in_flight(visits)))
         self._open()

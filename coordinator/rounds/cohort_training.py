@@ -68,7 +68,7 @@ class CohortTraining:
         return bool(self._remaining) and self._remaining[0].client == client
 
     def _use(self, update: Update) -> None:
-        kind, update = self._trainer.validate(update, self._remaining.popleft(), self._server.model)
+        kind, update = self._trainer.validate(update, self._remaining.popleft())
         if kind != TRAIN:
             self.faulty[update.client] = kind
         if kind not in TRAINED:

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 
-from coordinator.aggregation.server import Model, ServerStrategy, check_partial_shapes
+from coordinator.aggregation.server import Models, ServerStrategy, check_partial_shapes
 from coordinator.aggregation.update_checks import (
     InvalidUpdate,
     Reach,
     UpdateChecks,
+    state_bases,
     sums_too_far,
     too_far,
     unusable,
@@ -32,7 +34,7 @@ from coordinator.workers.task import PoolTask, Reply, TaskGroup, Workers
 from edge.protocol import messages
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.fixed_point import not_summable
-from edge.protocol.payload import ITEM_NBYTES, MODEL, Payload, Shapes, vectors
+from edge.protocol.payload import ITEM_NBYTES, MODEL, Payload, Shapes, shapes, vectors
 
 SPARE_REPLIES = 2
 """Updates that a reorder buffer holds in memory, beyond one per worker"""
@@ -72,14 +74,38 @@ class PoolTrainer:
             on_update(reply)
 
         longest_first = sorted(visits, key=lambda visit: (-visit.work.flops, visit.client))
-        base, up = dict(self.server.model), self.server.up_shapes()
-        tasks = [self._task(visit, base, up, (weights or {}).get(visit.client, 0.0)) for visit in longest_first]
+        up = self.server.up_shapes()
+        tasks = [self._task(visit, up, (weights or {}).get(visit.client, 0.0)) for visit in longest_first]
         return self.workers.submit(tasks, on_reply)
 
-    def _task(self, visit: PlannedVisit, base: Model, up: Shapes, weight: float) -> PoolTask:
+    def begun(self, visit: PlannedVisit) -> PlannedVisit:
+        """The visit with the models that it starts from; its download begins to be built in the background."""
+        visit = replace(visit, start=self.server.start_model(visit.client))
+        if visit.dispatch.build is None:
+            return visit
+        building = self.workers.build(visit.dispatch.build)
+        return replace(visit, dispatch=replace(visit.dispatch, build=building.result))
+
+    def _start(self, visit: PlannedVisit) -> Models:
+        """The models that a visit started from; no step of the server lies between its start and this call."""
+        return self.server.start_model(visit.client) if visit.start is None else visit.start
+
+    def _download(self, visit: PlannedVisit, build: Callable[[], Payload]) -> Payload:
+        whose = f"client {visit.client}, {self.server.setup.numbering} {visit.rng_round}"
+        try:
+            payload = build()
+        except Exception as error:  # a user's server side may raise anything
+            raise RunFailed(f"{whose}: its download cannot be built: {type(error).__name__}: {error}") from error
+        if shapes(payload) != visit.down:
+            raise RunFailed(f"{whose}: download of shapes {shapes(payload)}, but download_shapes gives {visit.down}")
+        return payload
+
+    def _task(self, visit: PlannedVisit, up: Shapes, weight: float) -> PoolTask:
         dispatch, states, reach = visit.dispatch, self.states, self.reach(visit)
+        build = None if dispatch.build is None else partial(self._download, visit, dispatch.build)
+        payload = self._download(visit, lambda: dispatch.payload) if build is None else {}
         return PoolTask(
-            messages.Train(visit.client, visit.rng_round, visit.lr, dispatch.choice, dispatch.payload),
+            messages.Train(visit.client, visit.rng_round, visit.lr, dispatch.choice, payload),
             None if states is None else states.newest(visit.client),
             None if states is None else str(states.path(visit.state_name)),
             self.server.setup.numbering,
@@ -89,9 +115,10 @@ class PoolTrainer:
             up if self.checks.on_bad_update == "stop" else None,
             self._state_shapes,
             reports=self._reports,
-            unfit=lambda update, state: self._invalid(update, state, visit, base, reach),
-            unfit_sums=lambda totals, weight: sums_too_far(self.checks, totals, weight, base, reach),
+            unfit=lambda update, state: self._invalid(update, state, visit, reach),
+            unfit_sums=lambda totals, weight: sums_too_far(self.checks, totals, weight, self._start(visit), reach),
             may_fail=self.checks.on_bad_client == "skip",
+            build=build,
         )
 
     def reach(self, visit: PlannedVisit) -> Reach:
@@ -113,28 +140,29 @@ class PoolTrainer:
 
     @cached_property
     def _initial_norm(self) -> float:
-        initial = self.server.setup.initial[MODEL].values()
-        return math.sqrt(sum(float(np.square(vector.data.astype(np.float64)).sum()) for vector in initial))
+        return max(
+            math.sqrt(sum(float(np.square(vector.data.astype(np.float64)).sum()) for vector in model.values()))
+            for model in self.server.setup.initial_models
+        )
 
-    def _invalid(
-        self, update: messages.Update, state: Payload, visit: PlannedVisit, base: Model, reach: Reach
-    ) -> str | None:
+    def _invalid(self, update: messages.Update, state: Payload, visit: PlannedVisit, reach: Reach) -> str | None:
         """Why a remote worker's update and client state of a visit are invalid, or None."""
         whose = f"client {visit.client}, {self.server.setup.numbering} {visit.rng_round}"
         for slot, key, vector in vectors(state):
             problem = not_summable(vector.data, math.inf)
             if problem is not None:
                 return f"{whose}: client state: {slot}/{key} {problem}"
+        start = self._start(visit)
         return (
-            unusable(self.checks, self.server, update, base, reach)
-            or too_far(self.checks, f"{whose}: client state", state, base, reach)
+            unusable(self.checks, self.server, update, start, reach)
+            or too_far(self.checks, f"{whose}: client state", state, state_bases(start), reach)
             or self._wrong_flops(update, visit)
         )
 
-    def validate(self, update: messages.Update, visit: PlannedVisit, base: Model) -> tuple[str, messages.Update]:
+    def validate(self, update: messages.Update, visit: PlannedVisit) -> tuple[str, messages.Update]:
         """As `coordinator.aggregation.update_checks.validate`, with a check of FLOPs; RunFailed if the run ends."""
         try:
-            kind, validated = validate(self.checks, self.server, update, visit, base, self.reach(visit))
+            kind, validated = validate(self.checks, self.server, update, visit, self._start(visit), self.reach(visit))
         except InvalidUpdate as error:
             raise RunFailed(f"update rejected: {error}") from None
         if kind != FAILED and (problem := self._wrong_flops(update, visit)):
@@ -152,7 +180,7 @@ class PoolTrainer:
         """Validate and accumulate the partial sums of these visits; RunFailed if they are invalid."""
         reach = max((self.reach(visit) for visit in visits), key=lambda reach: reach.scale)
         problem = check_partial_shapes(self.server, totals) or sums_too_far(
-            self.checks, totals, 1.0, self.server.model, reach
+            self.checks, totals, 1.0, self.server.models, reach
         )
         if problem is not None:
             raise RunFailed(f"updates rejected: round {visits[0].round}: {problem}")

@@ -6,14 +6,14 @@ A run that trains uses the worker pool and files (`coordinator.rounds.pool_train
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.aggregation.server import Model
+from coordinator.aggregation.server import Models
 from coordinator.records.round_record import EvalResult, RoundRecord
 from coordinator.records.schema import RoundRow
 from coordinator.rounds.reorder_buffer import ReorderBuffer
@@ -40,8 +40,13 @@ class Trainer(Protocol):
         """
         ...
 
-    def validate(self, update: Update, visit: PlannedVisit, base: Model) -> tuple[str, Update]:
-        """(kind of the visit, its update as it counts); ``base`` is the global model that the visit started from.
+    def begun(self, visit: PlannedVisit) -> PlannedVisit:
+        """A visit that begins now and is submitted later: it holds the models that it starts from, and its download is
+        built once, in the background."""
+        ...
+
+    def validate(self, update: Update, visit: PlannedVisit) -> tuple[str, Update]:
+        """(kind of the visit, its update as it counts).
 
         RunFailed for an invalid update that ends the run.
         """
@@ -89,11 +94,15 @@ class RunMemory:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The model and the state of a run at the end of a round, as a checkpoint will hold them."""
+    """The models and the state of a run at the end of a round, as a checkpoint will hold them."""
 
     model_sha256: str
-    model: Model = field(default_factory=dict)
+    models: Models = field(default_factory=dict)
     arrays: Arrays = field(default_factory=dict)
+    vectors: Mapping[tuple[int, str], str] = field(default_factory=dict)
+    """(client, slot) -> new file of the server's vectors of a client"""
+    obsolete: Collection[str] = ()
+    """Files of such vectors that were replaced before this commit"""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.aggregation.server import Download, ServerStrategy
+from coordinator.aggregation.server import GLOBAL, Download, ServerStrategy
 from coordinator.methods.registry import Method
 from coordinator.methods.spec import Options
 from coordinator.records.client_states import ClientStates
@@ -152,16 +152,18 @@ class FederatedRun:
     def prepare(self, client: int, round: int, rng_round: int | None = None) -> PlannedVisit:
         """Plan a training visit; changes nothing. ``rng_round`` is the round by default."""
         dispatch, samples = self.server.download(client, round), int(self.description.samples[client])
-        price = self.pricing.train(dispatch.choice, shapes(dispatch.payload), samples)
+        down = self.server.download_shapes(client, round, dispatch.choice)
+        price = self.pricing.train(dispatch.choice, down, samples)
         rng_round = round if rng_round is None else rng_round
         lr = self.job.train.lr_in(self.rounds)
-        return PlannedVisit(self.visits, rng_round, round, lr, dispatch, "train", price)
+        return PlannedVisit(self.visits, rng_round, round, lr, dispatch, "train", price, down)
 
     def prepare_download_only(self, client: int, round: int) -> PlannedVisit:
         """Plan a visit that only downloads the whole model."""
         model = self.server.select(self.description.layout.keys())
         dispatch = Download(client, model, dict.fromkeys(self.method.objective.choices, 0))
-        return PlannedVisit(self.visits, round, round, 0.0, dispatch, "listen", self.pricing.download_only())
+        price, down = self.pricing.download_only(), shapes(model)
+        return PlannedVisit(self.visits, round, round, 0.0, dispatch, "listen", price, down)
 
     @cached_property
     def up_shapes(self) -> Shapes:
@@ -183,10 +185,13 @@ class FederatedRun:
     def step(self) -> None:
         """Make the server's step; RunFailed if the new model is not finite, since it must never be committed."""
         self.server.step()
-        for key, vector in self.server.model.items():
-            problem = not_summable(vector.data, math.inf)
-            if problem is not None:
-                raise RunFailed(f"round {self.rounds}: after the server's step, {MODEL}/{key} {problem}")
+        self.server.store.publish()
+        for name, model in self.server.models.items():
+            for key, vector in model.items():
+                problem = not_summable(vector.data, math.inf)
+                if problem is not None:
+                    whose = MODEL if name == GLOBAL else name
+                    raise RunFailed(f"round {self.rounds}: after the server's step, {whose}/{key} {problem}")
 
     def evaluate_if_due(self, is_last: bool) -> PendingEvaluation | None:
         """Submit an evaluation after a server step, if one is due or the run ends."""

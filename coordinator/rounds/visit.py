@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from coordinator.aggregation.server import Download
+from coordinator.aggregation.server import Download, Models
 from coordinator.methods.registry import Method
 from coordinator.methods.spec import ChosenBlocks, Options
 from coordinator.records import names
@@ -91,6 +91,10 @@ class PlannedVisit:
     kind: str
     """``train`` or ``listen``"""
     price: VisitPrice
+    down: Shapes
+    """Shapes of its download"""
+    start: Models | None = None
+    """The models that it starts from, once it has begun in an asynchronous policy; else the server has them"""
 
     @property
     def client(self) -> int:

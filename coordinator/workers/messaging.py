@@ -319,6 +319,7 @@ class MessageSender:
     def send_task(self, worker: Worker, sequence: int, opened: OpenTask) -> None:
         """Send a task, after the vectors and client state that the worker lacks. PoolError if these cannot be read."""
         task, _, cached_payload = opened
+        assert cached_payload is not None, task.name
         missing, evict = self.cached_payloads.delivery(worker.number, cached_payload)
         if missing:
             blocks = messages.Tensors(tuple(missing))

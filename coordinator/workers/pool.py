@@ -10,6 +10,7 @@ import logging
 import resource
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from coordinator.workers.instructions import (
 )
 from coordinator.workers.launcher import WorkerLauncher, quote
 from coordinator.workers.messaging import MessageHandler, MessageSender
+from coordinator.workers.payload_builder import PayloadBuilder
 from coordinator.workers.registry import STUCK_SECONDS, StallDetector, Worker, WorkerEvent, WorkerRegistry
 from coordinator.workers.scheduler import GETTING_READY, GIVING_SUMS, TaskScheduler
 from coordinator.workers.sockets import RemoteAccess, Sockets
@@ -107,6 +109,7 @@ class Pool:
             self._open(folder, stack)
             stack.callback(self._registry.end_all, lambda worker: self._sender.send(worker, messages.Shutdown()))
             stack.callback(self._groups.close_all)
+            stack.callback(self._payloads.close)
             self._execute(self._scheduler.begin())
             self._exits = stack.pop_all()
         return self
@@ -121,6 +124,7 @@ class Pool:
             folder, self.remote_access, self.most_nbytes, self.heartbeat_seconds, self.launcher.fileno(), stack
         )
         self._registry = WorkerRegistry(self.launcher, self.logs, self._argv)
+        self._payloads = PayloadBuilder(self._sockets.wake)
         self._sender = MessageSender(self.job.run_id, self._sockets, self._registry)
         self._groups = TaskGroups(self._sender.cached_payloads.release)
         job = replace(self.job, workers=self.workers)
@@ -167,12 +171,17 @@ class Pool:
         group = PoolTaskGroup(on_reply, lambda: self._turn(TURN_SECONDS), self._drop, self._request_partial_sums)
         offers: list[tuple[int, str, float]] = []
         for task in tasks:
-            sequence = self._groups.add(OpenTask(task, group, self._sender.cached_payloads.take(task.payload)))
+            cached_payload = self._sender.cached_payloads.take(task.payload) if task.build is None else None
+            sequence = self._groups.add(OpenTask(task, group, cached_payload))
             offers.append((sequence, task.name, task.flops))
         self._execute(self._scheduler.submitted(offers))
         if not self._is_in_turn:
             self._turn(0.0)
         return group
+
+    def build(self, make: Callable[[], Payload]) -> Future[Payload]:
+        """As `coordinator.workers.task.Workers.build`."""
+        return self._payloads.submit(make)
 
     def _drop(self, sequences: Sequence[int]) -> None:
         """Cancel tasks."""
@@ -206,6 +215,7 @@ class Pool:
         polled = self._sockets.wait(seconds)
         if polled.rejected_key is not None:
             self._handler.refuse(None, f"from {polled.rejected_key}: not an allowed key")
+        self._send_built()
         emptied = [self._handler.handle_messages(router_socket) for router_socket in polled.sockets]
         if self._sockets.listener is not None and (closed := self._sockets.listener.closed_connections()):
             self._event("connections_closed", None, closed)
@@ -260,7 +270,7 @@ class Pool:
             opened = None if sequence is None else self._groups.get(sequence)
             if worker.pid is None or sequence is None or opened is None:
                 continue
-            is_visit = not isinstance(opened.task.message, messages.Describe)
+            is_visit = not isinstance(opened.task.message, messages.Describe) and opened.cached_payload is not None
             if is_visit and self._stalls.is_stuck(worker.pid, sequence, now):
                 self._registry.end(worker, f"it had done nothing for {STUCK_SECONDS:g} s")
 
@@ -298,6 +308,7 @@ class Pool:
             self._event("worker_started", worker, detail)
             return
         self._sender.cached_payloads.remove_worker(worker.number)
+        self._payloads.remove_worker(worker.number)
         self._event("worker_died", worker, detail)
         self._execute(self._scheduler.died(worker.number, detail, is_blameless))
 
@@ -321,7 +332,7 @@ class Pool:
     def _do(self, instruction: Instruction, registry: WorkerRegistry, sender: MessageSender) -> None:
         match instruction:
             case SendTask(number, sequence):
-                sender.send_task(registry[number], sequence, self._groups[sequence])
+                self._send_task(number, sequence)
             case StartWorker(number):
                 registry.start(number, self._scheduler.slot(number))
             case CancelTask(number, sequence):
@@ -347,6 +358,25 @@ class Pool:
                 self._give_up(registry[number], reason, sequence)
             case _:
                 raise AssertionError(instruction)
+
+    def _send_task(self, number: int, sequence: int) -> None:
+        """Send a task, or have its payload built, and send it then."""
+        opened = self._groups[sequence]
+        if opened.cached_payload is not None:
+            self._sender.send_task(self._registry[number], sequence, opened)
+            return
+        assert opened.task.build is not None, opened.task.name
+        self._payloads.request(sequence, number, opened.task.build)
+
+    def _send_built(self) -> None:
+        """Send the tasks whose payloads have been built. Raises as `PoolTask.build` does."""
+        for sequence, number, payload in self._payloads.take_built():
+            opened = self._groups.get(sequence)
+            if opened is not None:  # else it was cancelled
+                cached_payload = self._sender.cached_payloads.take(payload)
+                opened = self._groups.replace(sequence, opened.task.with_payload(payload), cached_payload)
+                if number is not None:
+                    self._sender.send_task(self._registry[number], sequence, opened)
 
     def _give_up(self, worker: Worker, reason: str, sequence: int) -> None:
         """PoolError, unless the task's group goes on without it."""

@@ -221,6 +221,8 @@ class Sockets:
             self.listener.start()
         self._router_sockets = [self.own] if self.remote_workers is None else [self.own, self.remote_workers]
         self._launcher = launcher
+        self._wakes = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        exits.callback(os.close, self._wakes)
         self._poller = self._registered()
         self._probe_at = float("inf")
 
@@ -232,11 +234,18 @@ class Sockets:
         if self._authenticator is not None:
             poller.register(self._authenticator.socket, zmq.POLLIN)
         poller.register(self._launcher, zmq.POLLIN)
+        poller.register(self._wakes, zmq.POLLIN)
         return poller
+
+    def wake(self) -> None:
+        """End the present `wait`, or the next one. Any thread may call it."""
+        os.eventfd_write(self._wakes, 1)
 
     def wait(self, seconds: float) -> PollResult:
         """Wait for messages or events, but no longer than ``seconds``."""
         ready = dict(self._poller.poll(round(seconds * 1000)))
+        if self._wakes in ready:
+            os.eventfd_read(self._wakes)
         rejected_key = None
         if self._authenticator is not None and self._authenticator.socket in ready:
             rejected_key = self._authenticator.reply()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from edge.protocol import messages
@@ -47,6 +48,9 @@ class PoolTask:
     """(update, client state) -> why a remote worker's reply cannot be true or cannot be used, or None."""
     unfit_sums: Callable[[Totals, float], str | None] | None = None
     """(totals, weight of their clients together) -> the same of a remote worker's partial sum."""
+    build: Callable[[], Payload] | None = None
+    """Builds the vectors that the worker needs, once, on another thread, when the task is to be sent; ``message`` has
+    none before that."""
     may_fail: bool = False
     """Whether its group goes on with `failed_update` if three workers ended over it. Only training."""
 
@@ -71,6 +75,11 @@ class PoolTask:
     def payload(self) -> Payload:
         """Vectors that the worker needs."""
         return {} if isinstance(self.message, messages.Describe) else self.message.payload
+
+    def with_payload(self, payload: Payload) -> PoolTask:
+        """The task with the vectors that were built."""
+        assert not isinstance(self.message, messages.Describe), self.name
+        return replace(self, message=replace(self.message, payload=payload), build=None)
 
     @property
     def partial_sum_request(self) -> messages.FetchPartial:
@@ -177,4 +186,8 @@ class Workers(Protocol):
         Returns at once. ``on_reply`` is called in any group's `TaskGroup.wait`, and in any `submit`, this one included.
         If it raises, the rest of its group is cancelled, and that group's `TaskGroup.wait` alone raises it again.
         """
+        ...
+
+    def build(self, make: Callable[[], Payload]) -> Future[Payload]:
+        """Make a payload on another thread; payloads are made one after another."""
         ...

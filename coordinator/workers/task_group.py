@@ -82,7 +82,8 @@ class OpenTask(NamedTuple):
 
     task: PoolTask
     group: PoolTaskGroup
-    cached_payload: CachedPayload
+    cached_payload: CachedPayload | None
+    """None until its payload is built"""
 
 
 class TaskGroups:
@@ -109,6 +110,12 @@ class TaskGroups:
         """A task, if it is open."""
         return self._open.get(sequence)
 
+    def replace(self, sequence: int, task: PoolTask, cached_payload: CachedPayload) -> OpenTask:
+        """An open task with the payload that was built for it."""
+        opened = self._open[sequence]
+        self._open[sequence] = opened._replace(task=task, cached_payload=cached_payload)
+        return self._open[sequence]
+
     def mark_in_partial_sum(self, sequence: int) -> OpenTask:
         """Note that a task's update is in its worker's partial sum: the task stays open."""
         opened = self._open[sequence]
@@ -129,7 +136,8 @@ class TaskGroups:
         closed = self._open.pop(sequence)
         closed.group.left.discard(sequence)
         closed.group.in_partial_sums.discard(sequence)
-        self._release(closed.cached_payload)
+        if closed.cached_payload is not None:
+            self._release(closed.cached_payload)
         return closed
 
     def close_all(self) -> None:

@@ -190,6 +190,10 @@ class Job(Section):
     """Keys of the model that a client keeps between its visits."""
     reports: tuple[str, ...] = ()
     """Names of the numbers that ride in an update, beside the vectors."""
+    by_layer: bool = False
+    """Whether each layer of the model has a key of its own."""
+    initial_models: Annotated[int, Field(ge=1, le=1000)] = 1
+    """Independent initialisations of the model that a worker's description has."""
     eval_batch: int = 500
     eval_subset: int | None = None
     """Examples of the global test set that a score uses, drawn once by the seed; None is all."""

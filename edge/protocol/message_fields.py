@@ -102,17 +102,20 @@ def _unpack_record(kind: Any) -> Callable[[object, str], Any]:
     return unpack
 
 
-_unpack_blocks = _unpack_record(list[tuple[str, int, int]])
+_unpack_blocks = _unpack_record(list[tuple[str, int, int, list[tuple[str, int, int]]]])
 
 
 def _unpack_layout(value: object, what: str) -> Layout:
-    blocks = _unpack_blocks(value, what)
-    for name, params, buffers in blocks:
-        expect(min(params, buffers) >= 0, f"{what}: {name}", (params, buffers))
-    expect(
-        len({name for name, _, _ in blocks}) == len(blocks), f"{what}: a block twice", [name for name, _, _ in blocks]
-    )
-    return Layout.parse(blocks)
+    layout = Layout.parse(_unpack_blocks(value, what))
+    for block in layout.blocks:
+        for part in block.parts:
+            expect(min(part.params, part.buffers) >= 0, f"{what}: {block.name}", (part.params, part.buffers))
+        totals = sum(part.params for part in block.parts), sum(part.buffers for part in block.parts)
+        expect(totals == (block.params, block.buffers), f"{what}: {block.name}: layers", totals)
+    keys = [part.key for block in layout.blocks for part in block.parts]
+    expect(len(set(layout.names)) == len(layout), f"{what}: a block twice", list(layout.names))
+    expect(len(set(keys)) == len(keys), f"{what}: a layer twice", keys)
+    return layout
 
 
 class _Codec(NamedTuple):

@@ -2,14 +2,15 @@
 
 A *slot* names one set of vectors in a message: ``model`` for the model itself, others where a method sends more
 (a teacher, a control variate, several cluster models). Inside a slot, a vector is named by its *key*: the name of a
-block for its parameters, and the block's name + ``.buffers`` for its float buffers (BatchNorm statistics).
+block for its parameters, and the block's name + ``.buffers`` for its float buffers (BatchNorm statistics). Where a
+method's spec asks for it, blocks are cut into layers, and keys are ``block/layer``.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -28,6 +29,8 @@ CONTROL = "control"
 """SCAFFOLD's control variates."""
 BUFFERS = ".buffers"
 ITEM_NBYTES = 4
+LAYER = "/"
+"""Between the names of a block and of one of its layers, in keys of single layers."""
 VERSION_NBYTES = 16
 
 
@@ -61,6 +64,12 @@ class Vector:
 Payload = dict[str, dict[str, Vector]]
 """slot -> key -> vector, in the order in which the frames travel."""
 
+
+def initial_slot(index: int) -> str:
+    """The slot of the initial model of this number, 0, 1, .., in a worker's description."""
+    return MODEL if index == 0 else f"{MODEL}.{index}"
+
+
 Shapes = Mapping[str, Mapping[str, int]]
 """slot -> key -> number of float32 values: all that the length of a message depends on, beside names."""
 
@@ -92,12 +101,29 @@ def sha256(payload: Payload) -> str:
 
 
 @dataclass(frozen=True)
+class LayerShape:
+    """One layer of a block, by its key, and how many float32 parameters and buffers it has."""
+
+    key: str
+    """``block/layer``, or the block's name if it is a single layer"""
+    params: int
+    buffers: int = 0
+
+
+@dataclass(frozen=True)
 class BlockShape:
     """One block of a model: its name and how many float32 parameters and buffers it has."""
 
     name: str
     params: int
     buffers: int = 0
+    layers: tuple[LayerShape, ...] = ()
+    """Its layers, if these have keys of their own"""
+
+    @property
+    def parts(self) -> tuple[LayerShape, ...]:
+        """The parts of it that have keys: its layers, or itself."""
+        return self.layers or (LayerShape(self.name, self.params, self.buffers),)
 
 
 @dataclass(frozen=True)
@@ -116,18 +142,20 @@ class Layout:
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """key -> number of float32 values; a block's buffers follow its parameters."""
+        """key -> number of float32 values; the buffers of a block, or of a layer, follow its parameters."""
         sizes: dict[str, int] = {}
         for block in self.blocks:
-            sizes[block.name] = block.params
-            if block.buffers:
-                sizes[block.name + BUFFERS] = block.buffers
+            for part in block.parts:
+                if part.params or not block.layers:
+                    sizes[part.key] = part.params
+                if part.buffers:
+                    sizes[part.key + BUFFERS] = part.buffers
         return sizes
 
     def keys(self, names: Iterable[str] | None = None) -> tuple[str, ...]:
-        """The keys of these blocks (default: all), buffers beside their parameters, in model order."""
+        """The keys of these blocks or layers (default: all), buffers beside their parameters, in model order."""
         wanted = set(self.names if names is None else names)
-        return tuple(key for key in self.sizes if key.removesuffix(BUFFERS) in wanted)
+        return tuple(key for key in self.sizes if not wanted.isdisjoint((block_of(key), key.removesuffix(BUFFERS))))
 
     def last(self, alpha: int) -> tuple[str, ...]:
         """The keys of the last ``alpha`` blocks."""
@@ -143,8 +171,18 @@ class Layout:
 
     def plain(self) -> list[list[Any]]:
         """As nested lists for a header."""
-        return [[block.name, block.params, block.buffers] for block in self.blocks]
+        return [[block.name, block.params, block.buffers, list(map(astuple, block.layers))] for block in self.blocks]
 
     @classmethod
     def parse(cls, plain: list[list[Any]]) -> Layout:
-        return cls(tuple(BlockShape(str(name), int(params), int(buffers)) for name, params, buffers in plain))
+        return cls(tuple(_block(*row) for row in plain))
+
+
+def _block(name: Any, params: Any, buffers: Any, layers: Any) -> BlockShape:
+    parsed = tuple(LayerShape(str(key), int(numbers), int(more)) for key, numbers, more in layers)
+    return BlockShape(str(name), int(params), int(buffers), parsed)
+
+
+def block_of(key: str) -> str:
+    """The block of a key, be it of the block or of one of its layers."""
+    return key.removesuffix(BUFFERS).partition(LAYER)[0]

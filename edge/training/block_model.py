@@ -30,10 +30,12 @@ from edge.protocol.payload import (
     FORWARD,
     INNER_GRADIENT,
     INPUT_GRADIENT,
+    LAYER,
     PASS_TYPES,
     WEIGHT_GRADIENT,
     BlockShape,
     Floats,
+    LayerShape,
     Layout,
     Vector,
 )
@@ -94,19 +96,16 @@ class BlockModel:
         make: Callable[[], list[Block]],
         device: torch.device,
         memory_format: torch.memory_format = torch.contiguous_format,
+        by_layer: bool = False,
     ) -> None:
+        """``by_layer``: whether each layer has a key of its own."""
         self._make = make
-        self.memory_format = memory_format
+        self.memory_format, self.by_layer = memory_format, by_layer
         self._frozen: BlockModel | None = None
         self.device = device
         blocks = make()
         self.modules = [module.to(device) for _, module in blocks]
-        self.layout = Layout(
-            tuple(
-                BlockShape(name, sum(p.numel() for p in m.parameters()), sum(b.numel() for b in _float_buffers(m)))
-                for name, m in blocks
-            )
-        )
+        self.layout = Layout(tuple(_shape(name, module, by_layer) for name, module in blocks))
         self.flat = torch.empty(sum(shape.params for shape in self.layout.blocks), device=device)
         self.grad = torch.zeros_like(self.flat)
         self.buffers = torch.empty(sum(shape.buffers for shape in self.layout.blocks), device=device)
@@ -122,17 +121,18 @@ class BlockModel:
     def _flatten(self) -> None:
         start = buffers_start = 0
         for shape, module in zip(self.layout.blocks, self.modules, strict=True):
-            block = self.slices[shape.name] = slice(start, start + shape.params)
-            self._homes[shape.name] = self.flat[block]
-            self._flatten_parameters(shape.name, list(module.parameters()))
-            start = block.stop
-            if shape.buffers:
-                home = self.buffers[buffers_start : buffers_start + shape.buffers]
-                self._homes[shape.name + BUFFERS] = home
-                buffers = _float_buffers(module)
-                for buffer, piece in zip(buffers, _pieces(home, buffers), strict=True):
-                    buffer.data = piece.copy_(buffer.data)
-                buffers_start += shape.buffers
+            self.slices[shape.name] = slice(start, start + shape.params)
+            for part, (parameters, buffers) in zip(shape.parts, _parts(module, self.by_layer).values(), strict=True):
+                self.slices[part.key] = slice(start, start + part.params)
+                self._homes[part.key] = self.flat[self.slices[part.key]]
+                self._flatten_parameters(part.key, parameters)
+                start += part.params
+                if part.buffers:
+                    home = self.buffers[buffers_start : buffers_start + part.buffers]
+                    self._homes[part.key + BUFFERS] = home
+                    for buffer, piece in zip(buffers, _pieces(home, buffers), strict=True):
+                        buffer.data = piece.copy_(buffer.data)
+                    buffers_start += part.buffers
 
     def _flatten_parameters(self, name: str, parameters: Sequence[Tensor]) -> None:
         block, start = self.slices[name], 0
@@ -242,7 +242,7 @@ class BlockModel:
         It is made once, counts into this model's ``executed``, and runs in evaluation mode (FedMLB's G).
         """
         if self._frozen is None:
-            frozen = BlockModel(self._make, self.device, self.memory_format)
+            frozen = BlockModel(self._make, self.device, self.memory_format, self.by_layer)
             frozen.train_only(())
             frozen.train_mode(False)
             frozen.executed = self.executed
@@ -257,8 +257,35 @@ class BlockModel:
         return frozen
 
 
-def _float_buffers(module: nn.Module) -> list[Tensor]:
-    return [buffer for buffer in module.buffers() if buffer.is_floating_point()]
+def _shape(name: str, module: nn.Module, by_layer: bool) -> BlockShape:
+    layers = tuple(
+        LayerShape(f"{name}{LAYER}{path}" if path else name, _count(parameters), _count(buffers))
+        for path, (parameters, buffers) in _parts(module, by_layer).items()
+    )
+    params, buffers = sum(layer.params for layer in layers), sum(layer.buffers for layer in layers)
+    return BlockShape(name, params, buffers, layers if by_layer else ())
+
+
+def _count(tensors: Sequence[Tensor]) -> int:
+    return sum(tensor.numel() for tensor in tensors)
+
+
+def _parts(module: nn.Module, by_layer: bool) -> dict[str, tuple[list[Tensor], list[Tensor]]]:
+    """Path of a layer in its block -> (parameters, float buffers); with all in one part, '', unless ``by_layer``.
+
+    A layer is a module with tensors of its own. The order is that of ``module.parameters()``.
+    """
+    if not by_layer:
+        return {"": (list(module.parameters()), _float_buffers(module.buffers()))}
+    parts = {
+        path: (list(layer.parameters(recurse=False)), _float_buffers(layer.buffers(recurse=False)))
+        for path, layer in module.named_modules()
+    }
+    return {path: tensors for path, tensors in parts.items() if any(tensors)} or {"": ([], [])}
+
+
+def _float_buffers(buffers: Iterable[Tensor]) -> list[Tensor]:
+    return [buffer for buffer in buffers if buffer.is_floating_point()]
 
 
 def _pieces(

@@ -35,6 +35,7 @@ from edge.protocol.payload import (
     PASS_TYPES,
     WEIGHT_GRADIENT,
     Payload,
+    initial_slot,
 )
 from edge.protocol.rng import keyed_generator
 from edge.training.block_model import Block, BlockModel
@@ -46,23 +47,29 @@ Shape = Sequence[int]
 EXAMPLES = 2  # batch statistics need more than one
 
 
-def seeded(seed: int, make: Callable[[], list[Block]]) -> Callable[[], list[Block]]:
+def seeded(seed: int, make: Callable[[], list[Block]], index: int = 0) -> Callable[[], list[Block]]:
     """``make`` with torch's random state set from (seed, init), and restored afterwards.
 
-    Torch's default initialisation draws from the global state; this is the only place that sets it.
+    ``index``: of further, independent initialisations, 1, 2, .. Torch's default initialisation draws from the global
+    state; this is the only place that sets it.
     """
+    key = (index,) if index else ()
 
     def build() -> list[Block]:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(keyed_generator(seed, "init").integers(2**62)))
+            torch.manual_seed(int(keyed_generator(seed, "init", *key).integers(2**62)))
             return make()
 
     return build
 
 
-def initial(net: BlockModel) -> Payload:
-    """All vectors of a freshly made net."""
-    return {MODEL: net.dump(net.layout.sizes)}
+def initial(net: BlockModel, seed: int, make: Callable[[], list[Block]], count: int) -> Payload:
+    """All vectors of ``count`` independent initialisations of a model (`initial_slot`); the first is ``net``."""
+    payload = {MODEL: net.dump(net.layout.sizes)}
+    for index in range(1, count):
+        further = BlockModel(seeded(seed, make, index), net.device, net.memory_format, net.by_layer)
+        payload[initial_slot(index)] = further.dump(net.layout.sizes)
+    return payload
 
 
 def flops_per_example(make: Callable[[], list[Block]], shape: tuple[int, int, int]) -> Flops:

@@ -100,7 +100,7 @@ class LocalTrainer:
                 f"model.name = {config.name!r}: of width {config.width} it has {parameters:,} parameters; the most is "
                 f"{MOST_PARAMETERS:,}"
             )
-        net = BlockModel(seeded(self.job.seed, self._blocks), self.device, self.memory_format)
+        net = BlockModel(seeded(self.job.seed, self._blocks), self.device, self.memory_format, self.job.by_layer)
         # A client without state has its private blocks as they were initialised.
         self.unvisited: Payload = {MODEL: net.dump(self.job.kept_blocks)}
         return net
@@ -130,7 +130,8 @@ class LocalTrainer:
             histogram=np.zeros((0, self.dataset.classes), dtype=np.int64),
             test_samples=empty,
         )
-        return self._with_data(description) if data else description, initial(self.net)
+        vectors = initial(self.net, self.job.seed, self._blocks, self.job.initial_models)
+        return self._with_data(description) if data else description, vectors
 
     def _with_data(self, description: ModelProfile) -> ModelProfile:
         return replace(

@@ -249,6 +249,8 @@ def estimate_rows(estimate: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield name, unknown if value is None else f"at most about {show(value)}"
     kept = estimate["state_disk_nbytes"]
     yield "disk for client state", format_bytes(kept) if kept else "none"
+    if estimate["vectors_disk_nbytes"]:
+        yield "disk for vectors per client", format_bytes(estimate["vectors_disk_nbytes"])
 
 
 def _span(pair: Sequence[float]) -> str:

@@ -28,6 +28,7 @@ from edge.protocol.payload import (
     WEIGHT_GRADIENT,
     Shapes,
     Vector,
+    initial_slot,
     shapes,
 )
 from edge.protocol.rng import keyed_generator
@@ -129,15 +130,20 @@ def is_there(place: Path) -> bool:
 
 
 def check_disk(loaded: Loaded, description: ModelProfile, out: Path) -> None:
-    """ScenarioError if the client states need more disk than ``out`` has."""
-    copies, nbytes = state_copies(loaded, description), state_nbytes(loaded, description)
-    free = free_nbytes(out)
-    if copies * nbytes > free:
-        raise ScenarioError(
-            f"{loaded.name}: data.clients = {loaded.scenario.data.clients}: client states need "
-            f"{copies:,} x {format_bytes(nbytes)} = {format_bytes(copies * nbytes)}, but --out {out} has "
-            f"{format_bytes(free)} free"
-        )
+    """ScenarioError if client states, and the server's vectors per client, need more disk than ``out`` has."""
+    stored, free = vectors_nbytes(loaded, description), free_nbytes(out)
+    needs = (
+        ("client states need", state_copies(loaded, description), state_nbytes(loaded, description)),
+        ("the server's vectors per client need", vectors_copies(loaded), stored),
+    )
+    for need, copies, nbytes in needs:
+        if copies * nbytes > free:
+            raise ScenarioError(
+                f"{loaded.name}: data.clients = {loaded.scenario.data.clients}: {need} "
+                f"{copies:,} x {format_bytes(nbytes)} = {format_bytes(copies * nbytes)}, but --out {out} has "
+                f"{format_bytes(free)} free"
+            )
+        free -= copies * nbytes
 
 
 def state_copies(loaded: Loaded, description: ModelProfile) -> int:
@@ -149,6 +155,17 @@ def state_copies(loaded: Loaded, description: ModelProfile) -> int:
     is_shared = not any(part.has_client_state for part in loaded.method.parts)
     uncommitted = min(download_only_clients, 1) if is_shared else download_only_clients
     return loaded.scenario.data.clients + loaded.scenario.rounds.participants + uncommitted
+
+
+def vectors_nbytes(loaded: Loaded, description: ModelProfile) -> int:
+    """The bytes of the vectors that the server stores of one client."""
+    return _payload_nbytes(server(loaded, description).store_shapes())
+
+
+def vectors_copies(loaded: Loaded) -> int:
+    """The number of files with such vectors: one per client, those that a round replaces, and those that the round
+    before has replaced, which the older of two checkpoints needs."""
+    return loaded.scenario.data.clients + 2 * _visits(loaded)
 
 
 def state_nbytes(loaded: Loaded, description: ModelProfile) -> int:
@@ -231,6 +248,7 @@ def estimate(loaded: Loaded, description: ModelProfile) -> dict[str, Any]:
         "bytes": [least * rounds, (most + download.work.bytes_down * len(downloads.clients)) * rounds],
         "nominal_bytes": (high.nominal_bytes * clients + download.nominal_bytes * len(downloads.clients)) * rounds,
         "state_disk_nbytes": state_nbytes(loaded, description) * state_copies(loaded, description),
+        "vectors_disk_nbytes": vectors_nbytes(loaded, description) * vectors_copies(loaded),
         "flops": None,
         "virtual_seconds": None,
         "joules": None,
@@ -259,7 +277,8 @@ def server(loaded: Loaded, description: ModelProfile) -> ServerStrategy:
             histogram=np.zeros((clients, description.classes), np.int64),
         )
     zeros = {key: Vector(np.zeros(size, np.float32)) for key, size in description.layout.sizes.items()}
-    return builder.server(loaded, description, {MODEL: zeros})
+    models = loaded.method.objective.initial_models(loaded.options)
+    return builder.server(loaded, description, {initial_slot(index): zeros for index in range(models)})
 
 
 def _visits(loaded: Loaded) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from coordinator.aggregation.server import Download, Model, ServerStrategy
+from coordinator.aggregation.server import Download, ServerStrategy
 from coordinator.records.history_replay import DecisionOnlyServer, RecordedEvaluation, RecordedTraining
 from coordinator.records.round_record import EvalResult, RoundRecord
 from coordinator.records.schema import (
@@ -184,7 +184,11 @@ class RetimedRun:
 
         return RecordedTraining(answer)
 
-    def validate(self, update: Update, visit: PlannedVisit, base: Model) -> tuple[str, Update]:
+    def begun(self, visit: PlannedVisit) -> PlannedVisit:
+        """Without vectors there is nothing to hold."""
+        return visit
+
+    def validate(self, update: Update, visit: PlannedVisit) -> tuple[str, Update]:
         """The recorded kind of the visit."""
         return self.record.visits[self.run.rounds][visit.client].kind, update
 

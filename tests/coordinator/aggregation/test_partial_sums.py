@@ -30,7 +30,7 @@ from scenarios.host import Host
 from scenarios.runner import run as run_scenario
 from tests.pools import BLOCK_NBYTES, KILL_ONCE, NORMAL, SHORT, TRAINER, Pools
 from tests.pools import visit as pools_visit
-from tests.toy import direct, federation, model_sha256, play, set_workers, store
+from tests.toy import build_now, direct, federation, model_sha256, play, set_workers, store
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=4)
 WILD = TrainConfig(lr=1e6, weight_decay=1e6, batch=32, local_steps=4)
@@ -157,6 +157,8 @@ class Killing:
 
     def __init__(self, pools: Pools, pool: Pool, after: int) -> None:
         self.pools, self.pool, self.after, self.size = pools, pool, after, pool.size
+
+    build = staticmethod(build_now)
 
     def submit(self, tasks: Sequence[PoolTask], heard: ReplyHandler) -> TaskGroup:
         def hear(task: PoolTask, reply: Reply) -> None:

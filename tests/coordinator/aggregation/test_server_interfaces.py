@@ -34,7 +34,7 @@ from edge.protocol.payload import FORWARD, MODEL, PASS_TYPES, Floats, Payload, V
 from edge.training import client_update
 from edge.training.block_model import BlockModel
 from edge.training.client_update import Batches, ClientUpdate, Step
-from tests.toy import committed_states, direct, federation, objective, play, set_workers, state_file, store
+from tests.toy import build_now, committed_states, direct, federation, objective, play, set_workers, state_file, store
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=4)
 IID = PartitionConfig("iid")
@@ -160,6 +160,7 @@ class Listening:
         self.workers, self.replies = workers, list[Update]()
 
     size = 1
+    build = staticmethod(build_now)
 
     def submit(self, tasks: Sequence[PoolTask], heard: ReplyHandler) -> TaskGroup:
         def listen(task: Any, reply: Any) -> None:
@@ -332,7 +333,7 @@ def test_a_restored_server_has_its_corrections_vectors(tmp_path: Path) -> None:
     fresh = federation(tmp_path / "fresh", "scaffold")
     store(fresh).ledger.close()
     assert sha256(fresh.server.download(0, 2).payload) != sha256(server.download(0, 2).payload)
-    fresh.server.restore(server.model, server.state())
+    fresh.server.restore(server.models, server.state())
     assert sha256(fresh.server.download(0, 2).payload) == sha256(server.download(0, 2).payload)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from coordinator.aggregation.optimizers import ServerOptimizer
+from coordinator.aggregation.server import GLOBAL
 from coordinator.aggregation.update_checks import Reach, UpdateChecks, no_op_update, sums_too_far, too_far
 from coordinator.records.resume import resume_checkpoint
 from coordinator.records.store import read
@@ -24,7 +25,20 @@ from coordinator.workers.task import PoolTask, Reply, ReplyHandler, Stopped
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import Train, Update
 from edge.protocol.payload import MODEL, Payload, Shapes, Vector
-from tests.toy import Direct, Later, Run, direct, federation, play, set_workers, store, trainer, unsteady_world, vector
+from tests.toy import (
+    Direct,
+    Later,
+    Run,
+    build_now,
+    direct,
+    federation,
+    play,
+    set_workers,
+    store,
+    trainer,
+    unsteady_world,
+    vector,
+)
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
 HOW: dict[str, Any] = {"clients": 3, "rounds": 2, "train": BRIEF, "partition": PartitionConfig("iid")}
@@ -64,6 +78,7 @@ class Spoiling:
     shapes_due: list[Shapes | None] = field(default_factory=list)
     """What a pool would refuse other updates for, by task"""
     size = 1
+    build = staticmethod(build_now)
 
     def submit(self, tasks: Sequence[PoolTask], heard: ReplyHandler) -> Later:
         self.shapes_due += [task.up for task in tasks if isinstance(task.message, Train)]
@@ -181,6 +196,7 @@ def test_what_a_remote_worker_says_that_a_client_keeps_is_looked_at_before_it_is
 
     class Noting:
         size = 1
+        build = staticmethod(build_now)
 
         def submit(self, submitted: Sequence[PoolTask], on_reply: ReplyHandler) -> Any:
             tasks.extend(submitted)
@@ -208,7 +224,8 @@ def test_sums_of_workers_are_bounded_as_updates_are(tmp_path: Path) -> None:
     honest = {key: np.rint(vector.data.astype(np.float64) * 2.0**46).astype(np.int64)
               for key, vector in run.server.model.items()}  # fmt: skip
     assert (
-        sums_too_far(trainer(run).checks, {MODEL: honest}, 1.0, run.server.model, trainer(run).reach(visits[0])) is None
+        sums_too_far(trainer(run).checks, {MODEL: honest}, 1.0, run.server.models, trainer(run).reach(visits[0]))
+        is None
     )
     poison = {key: np.full(size, 1 << 60, np.int64) for key, size in sizes.items()}  # 16384 each
     with pytest.raises(RunFailed, match=r"updates rejected: round 0: sums of clients with 1 of the mean: changes"):
@@ -336,7 +353,7 @@ DIVERGED = "(faults.max_growth = 2 times {}; training diverged?)"
 
 
 def judged(payload: Payload, checks: UpdateChecks = TWICE, reach: Reach = REACH) -> str | None:
-    return too_far(checks, "it", payload, BASE, reach)
+    return too_far(checks, "it", payload, {MODEL: BASE}, reach)
 
 
 def test_an_update_may_be_as_far_from_the_model_as_the_bound_and_no_further() -> None:
@@ -360,7 +377,7 @@ def test_other_slots_are_changes_divided_by_the_steps_of_the_visit(moved: float,
 def test_a_partial_sum_is_measured_by_the_weight_of_its_clients() -> None:
     def problem(first: float) -> str | None:
         total = np.array([first * 2.0**46, 1.0 * 2.0**46]).astype(np.int64)
-        return sums_too_far(TWICE, {MODEL: {"a": total}}, 0.25, BASE, REACH)
+        return sums_too_far(TWICE, {MODEL: {"a": total}}, 0.25, {GLOBAL: BASE}, REACH)
 
     assert problem(0.75 + 1.5) is None  # a quarter of the model, and of the bound
     assert problem(0.75 - 1.5) is None
@@ -369,9 +386,11 @@ def test_a_partial_sum_is_measured_by_the_weight_of_its_clients() -> None:
 
 
 def test_an_update_that_counts_as_no_change_keeps_the_numbers_that_are_finite() -> None:
-    server: Any = SimpleNamespace(up_shapes=lambda: {MODEL: {"a": 2}, "control": {"a": 2}})
+    shapes = {MODEL: {"a": 2}, "control": {"a": 2}}
+    server: Any = SimpleNamespace(up_shapes=lambda: shapes, targets=lambda update: {MODEL: GLOBAL})
     reply = Update(1, 5, {"loss": float("nan"), "samples": 32.0, "flops": float("inf")}, {})
-    unchanged = no_op_update(server, reply, BASE)
+    unchanged = no_op_update(server, reply, {GLOBAL: BASE})
+    assert unchanged is not None
     assert unchanged.numbers == {"loss": 0.0, "samples": 32.0, "flops": 0.0}
     assert unchanged.payload[MODEL] == BASE
     assert unchanged.payload["control"]["a"].data.tolist() == [0.0, 0.0]

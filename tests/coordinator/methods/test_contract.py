@@ -24,7 +24,18 @@ from edge.protocol import messages
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.payload import MODEL, Vector
 from tests.ledgers import virtual_rows
-from tests.toy import Run, committed_states, direct, federation, model_sha256, play, set_workers, store, unsteady_world
+from tests.toy import (
+    Run,
+    build_now,
+    committed_states,
+    direct,
+    federation,
+    model_sha256,
+    play,
+    set_workers,
+    store,
+    unsteady_world,
+)
 
 IID = PartitionConfig("iid")
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=3, momentum=0.5, weight_decay=1e-3, clip=1.0)
@@ -340,6 +351,7 @@ class Spoilt:
         self.workers, self.change = workers, change
 
     size = 1
+    build = staticmethod(build_now)
 
     def submit(self, tasks: Sequence[PoolTask], heard: ReplyHandler) -> TaskGroup:
         def spoil(task: Any, reply: Any) -> None:

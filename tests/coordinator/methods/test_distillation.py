@@ -150,7 +150,7 @@ def test_only_what_goes_down_of_the_model_goes_down_of_the_teacher() -> None:
 def test_a_restored_server_has_the_models_that_were_kept(steps: int) -> None:
     server_side, fresh = stepped(server(buffer=3), *range(1, steps + 1)), server(buffer=3)
     stepped(fresh, 7, 7, 7)
-    fresh.restore(server_side.model, server_side.state())
+    fresh.restore(server_side.models, server_side.state())
     for more in (0.25, 0.5, 0.75):
         assert sent(fresh) == sent(server_side)
         stepped(server_side, more)

@@ -211,7 +211,7 @@ def test_a_restored_server_goes_on_as_if_nothing_had_happened() -> None:
     first, second = server(alpha="gmbs", stale_after=1), server(alpha="gmbs", stale_after=1)
     for round in range(5):
         played(first, round, [0, round % 3] if round % 3 else [0])
-    second.restore(first.model, {name: array.copy() for name, array in first.state().items()})
+    second.restore(first.models, {name: array.copy() for name, array in first.state().items()})
     for round in range(5, 9):
         ours, theirs = ([one.download(client, round) for client in range(3)] for one in (first, second))
         assert [dispatch.choice for dispatch in ours] == [dispatch.choice for dispatch in theirs]
@@ -302,7 +302,7 @@ def test_without_rounds_models_are_measured_by_the_mean_of_all_visits_so_far() -
     rows = [ended(one, begun(one, client, 0), 0, moved=moved) for client, moved in ((0, 1.0), (2, 3.0), (1, 2.0))]
     assert [row.deviation for row in rows] == pytest.approx([1, 1.5, 1])
     again = server(True, alpha=2, deviation="model")
-    again.restore(one.model, one.state())
+    again.restore(one.models, one.state())
     for each in (one, again):
         assert ended(each, begun(each, 0, 0), 0, moved=6.0).deviation == pytest.approx(2)
 
@@ -331,7 +331,7 @@ def test_without_rounds_too_a_restored_server_goes_on_as_if_nothing_had_happened
     first, second = server(True, period=2), server(True, period=2)
     for visit in range(5):
         ended(first, begun(first, visit % 2, visit), visit, 1.0 + visit, 5.0 - visit)
-    second.restore(first.model, {name: array.copy() for name, array in first.state().items()})
+    second.restore(first.models, {name: array.copy() for name, array in first.state().items()})
     for visit in range(5, 12):
         ours, theirs = (begun(one, visit % 3, visit) for one in (first, second))
         assert (ours.choice, list(ours.payload[MODEL])) == (theirs.choice, list(theirs.payload[MODEL]))

@@ -131,7 +131,7 @@ def test_the_server_optimiser_takes_the_step_from_there() -> None:
     assert stepped(half, reply(0, 1, (1, 0), 8), reply(1, 10, (0, 10), 8)) == [1.375, 1.375, 8]
     assert half.state()["optimiser/steps"] == 1
     fresh = server([4, 4], optimiser=Halfway())
-    fresh.restore(half.model, half.state())
+    fresh.restore(half.models, half.state())
     assert fresh.setup.optimiser.steps == 1
 
 

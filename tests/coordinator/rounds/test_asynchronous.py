@@ -41,7 +41,18 @@ from edge.protocol.messages import Update
 from edge.protocol.payload import MODEL, Floats, Payload, Vector
 from edge.training import client_update
 from edge.training.block_model import BlockModel
-from tests.toy import Run, committed_states, direct, federation, model_sha256, play, set_workers, state_file, store
+from tests.toy import (
+    Run,
+    build_now,
+    committed_states,
+    direct,
+    federation,
+    model_sha256,
+    play,
+    set_workers,
+    state_file,
+    store,
+)
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
 IID = PartitionConfig("iid")
@@ -456,6 +467,7 @@ class Spoilt:
         self.workers, self.clients, self.calls = workers, clients, calls
 
     size = 1
+    build = staticmethod(build_now)
 
     def submit(self, tasks: Sequence[PoolTask], heard: ReplyHandler) -> TaskGroup:
         self.calls -= 1

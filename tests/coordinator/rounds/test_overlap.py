@@ -22,7 +22,7 @@ from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import Evaluate, Totals, Train, Update
 from edge.protocol.payload import MODEL, Vector
 from edge.protocol.rng import keyed_generator
-from tests.toy import Direct, Later, direct, federation, play, set_workers, store
+from tests.toy import Direct, Later, build_now, direct, federation, play, set_workers, store
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
 UNEVEN = PartitionConfig("dirichlet-unbalanced", alpha=0.5, min_samples=1)
@@ -36,6 +36,7 @@ class Desk:
     said: list[str] = field(default_factory=list)
     tasks: list[list[PoolTask]] = field(default_factory=list)
     size: int = 1
+    build = staticmethod(build_now)
 
     def submit(self, tasks: Sequence[PoolTask], heard: ReplyHandler) -> Noted:
         first, scores = tasks[0].message, sum(said.startswith("submit score") for said in self.said)
@@ -245,6 +246,7 @@ class ByHand:
     """Workers whose replies the test hands over, in the order that it likes."""
 
     size: int = 1
+    build = staticmethod(build_now)
     heard: ReplyHandler | None = None
     tasks: dict[int, PoolTask] = field(default_factory=dict)
 

@@ -1,0 +1,52 @@
+"""Builds the payloads of tasks on a thread of its own, so that arithmetic never delays a heartbeat. Never a socket.
+
+A payload is built when its task is sent, so at most those of the tasks that workers have or prefetch are in memory.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from edge.protocol.payload import Payload
+
+
+class PayloadBuilder:
+    """One thread, which builds payloads in the order of the requests. ``wake`` is called on it after each."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._thread = ThreadPoolExecutor(1, "payloads")
+        self._workers: dict[int, int | None] = {}
+        """Task that is being built -> the worker that has it now; None if that has died"""
+        self._built: deque[tuple[int, Future[Payload]]] = deque()
+
+    def submit(self, make: Callable[[], Payload]) -> Future[Payload]:
+        """Build a payload that no task waits for yet."""
+        return self._thread.submit(make)
+
+    def request(self, task: int, worker: int, make: Callable[[], Payload]) -> None:
+        """Build the payload of a task for a worker; of a task that is being built, only the worker changes."""
+        if task not in self._workers:
+            self._thread.submit(make).add_done_callback(lambda done: self._add(task, done))
+        self._workers[task] = worker
+
+    def remove_worker(self, worker: int) -> None:
+        """A worker has died: its tasks are not sent to it."""
+        self._workers = {task: None if of == worker else of for task, of in self._workers.items()}
+
+    def take_built(self) -> Iterator[tuple[int, int | None, Payload]]:
+        """(task, worker, payload) of those that are built. Raises what building one has raised."""
+        while self._built:
+            task, done = self._built.popleft()
+            yield task, self._workers.pop(task), done.result()
+
+    def close(self) -> None:
+        """Wait for the payload that is being built; drop the others."""
+        self._thread.shutdown(cancel_futures=True)
+
+    def _add(self, task: int, done: Future[Payload]) -> None:
+        if not done.cancelled():
+            self._built.append((task, done))
+            self._wake()

@@ -1,0 +1,74 @@
+"""Clustered federated learning: k global models, and each client trains the one that fits its data best.
+
+After Ghosh, Chung, Yin and Ramchandran, An Efficient Framework for Clustered Federated Learning (IFCA), NeurIPS 2020,
+https://arxiv.org/abs/2006.04088, as a user would write it. The client side is `tests.plugins.clusters_client`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from coordinator.aggregation.server import ServerContext, ServerExtension, ServerStrategy
+from coordinator.methods.spec import ChosenBlocks, ObjectiveSpec, Options, PassCounts
+from edge.protocol.messages import Update
+from edge.protocol.payload import FORWARD, MODEL, PASS_TYPES, Payload
+
+CLUSTER = "cluster"
+
+
+class ClusterOptions(Options):
+    """Each client trains the model with the smallest loss on its training examples."""
+
+    models: int = Field(default=2, ge=1, le=10, title="k")
+    """Number of global models; 1 is FedAvg."""
+
+
+class ClusterServer(ServerStrategy):
+    """Sends all models; averages each over the clients that chose it. A model that nobody chose stays as it is."""
+
+    def __init__(self, setup: ServerContext, extensions: Sequence[ServerExtension] = ()) -> None:
+        super().__init__(setup, extensions)
+        self.models = {f"{CLUSTER}{index}": model for index, model in enumerate(setup.initial_models)}
+
+    def targets(self, update: Update) -> Mapping[str, str]:
+        """The model that the client chose."""
+        return {MODEL: f"{CLUSTER}{update.numbers[CLUSTER]:g}"}
+
+    def payload(self, client: int, choice: Mapping[str, int]) -> Payload:
+        """All models."""
+        return {name: {key: model[key] for key in self.setup.down} for name, model in self.models.items()}
+
+    def evaluation_model(self, client: int) -> Payload:
+        """All models; the client chooses as in a visit."""
+        return self.payload(client, {})
+
+
+def once_per_visit(blocks: int, options: ClusterOptions, choice: ChosenBlocks) -> PassCounts:
+    """Each model runs forward over all training examples."""
+    passes = np.zeros((blocks, PASS_TYPES))
+    passes[:, FORWARD] = options.models
+    return passes
+
+
+def initial_models(options: Any) -> int:
+    """One per cluster."""
+    return int(options.models)
+
+
+SPEC = ObjectiveSpec(
+    name="clusters",
+    title="clustered federated learning",
+    source="Ghosh et al., NeurIPS 2020",
+    options=ClusterOptions,
+    neutral="models = 1",
+    client="tests.plugins.clusters_client:ClusterUpdate",
+    server=ClusterServer,
+    initial_models=initial_models,
+    reports=(CLUSTER,),
+    once_per_visit_pass_counts=once_per_visit,
+    evaluated="clients",
+)

@@ -1,0 +1,177 @@
+"""Methods of a user's own that a single global model cannot carry: real runs, killed and resumed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from coordinator.aggregation.server import models_sha256
+from coordinator.records.store import Ledger, read
+from coordinator.workers.launcher import WorkerLauncher
+from edge.protocol.payload import Vector
+from scenarios import runner
+from scenarios.cli import main
+from scenarios.config.load import load
+from scenarios.host import Host
+from tests.ledgers import virtual_rows
+from tests.scenarios.runs import QUICK, meddled, never, refused, resumed, undisturbed
+
+CLUSTERS = ("method=tests.plugins.clusters:SPEC", "rounds.max=3", "rounds.participants=4")
+FEDAVG = ("method=fedavg", "rounds.max=3", "rounds.participants=4")
+PEERS = ("method=tests.plugins.peers:SPEC", "rounds.max=4", "rounds.participants=3")
+OWN_SLOT = "method=tests.plugins.own_slot:SPEC"
+AFTER_SECOND_COMMIT = ("coordinator.records.store:Ledger.commit", "after", 2)
+AMONG_UPDATES = ("coordinator.rounds.pool_trainer:PoolTrainer.validate", "before", 8)
+"""One update of the third round has been accumulated."""
+
+
+def killed_and_resumed(out: Path, launcher: WorkerLauncher, instant: tuple[str, str, int], *overrides: str) -> Path:
+    words = ("run", "digits", *QUICK, *overrides, "--workers", "2", "--quiet", "--out", str(out), "--run-id", "cut")
+    ended = subprocess.run(meddled("kill", instant, *words), capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (-signal.SIGKILL, "")
+    return Path(resumed(out / "digits" / "cut", launcher)["run_dir"])
+
+
+def rows(folder: Path, query: str) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in read(folder / "ledger.sqlite", query)]
+
+
+def run(out: Path, launcher: WorkerLauncher, workers: int, *overrides: str) -> dict[str, Any]:
+    host = Host(out, workers, "cpu", f"with-{workers}")
+    return runner.run(load("digits", [*QUICK, *overrides]), host, launcher, never, True)
+
+
+# --- two models -------------------------------------------------------------------------------------------------------
+
+
+def test_both_models_are_hashed_checkpointed_and_resumed(tmp_path: Path, launcher: WorkerLauncher) -> None:
+    whole = undisturbed(tmp_path, launcher, *CLUSTERS)
+    checkpoint = load_file(whole / "checkpoints" / "round-000002.safetensors")
+    models = {name.partition("|")[0] for name in checkpoint if name.startswith("model")}
+    assert models == {"model cluster0", "model cluster1"}
+    assert not np.array_equal(checkpoint["model cluster0|head"], checkpoint["model cluster1|head"])
+    cut = killed_and_resumed(tmp_path, launcher, AFTER_SECOND_COMMIT, *CLUSTERS)
+    assert virtual_rows(cut) == virtual_rows(whole)
+    assert rows(cut, "SELECT chain FROM rounds") == rows(whole, "SELECT chain FROM rounds")
+
+
+def test_each_model_and_its_name_change_the_hash() -> None:
+    one = {"w": Vector(np.ones(2, np.float32))}
+    two = {"w": Vector(np.zeros(2, np.float32))}
+    assert models_sha256({"cluster0": one, "cluster1": two}) != models_sha256({"cluster0": one, "cluster1": one})
+    assert models_sha256({"cluster0": one, "cluster1": two}) != models_sha256({"cluster0": two, "cluster1": one})
+
+
+def test_two_models_go_down_and_one_comes_back(tmp_path: Path, launcher: WorkerLauncher) -> None:
+    result = run(tmp_path, launcher, 1, *CLUSTERS)
+    folder = Path(result["run_dir"])
+    sent = dict(rows(folder, "SELECT slot, SUM(nbytes) FROM transfers WHERE slot != '' GROUP BY slot"))
+    assert sent["cluster0"] == sent["cluster1"] == sent["model"]
+    assert run(tmp_path, launcher, 3, *CLUSTERS)["model_sha256"] == result["model_sha256"]
+
+
+def test_one_cluster_is_fedavg(tmp_path: Path, launcher: WorkerLauncher) -> None:
+    clusters = run(tmp_path / "a", launcher, 2, *CLUSTERS, "method_options.models=1")
+    fedavg = run(tmp_path / "b", launcher, 2, *FEDAVG)
+    of = [
+        load_file(Path(result["run_dir"]) / "checkpoints" / "round-000002.safetensors") for result in (clusters, fedavg)
+    ]
+    assert np.array_equal(of[0]["model cluster0|head"], of[1]["model|head"])
+
+
+@pytest.mark.parametrize("policy", ["fedasync", "fedbuff"])
+def test_asynchronous_policies_rebase_the_model_that_was_trained(
+    policy: str, tmp_path: Path, launcher: WorkerLauncher
+) -> None:
+    rules = (f"rounds.policy={policy}", "rounds.buffer=3")
+    whole = undisturbed(tmp_path, launcher, *CLUSTERS, *rules)
+    cut = killed_and_resumed(tmp_path, launcher, AFTER_SECOND_COMMIT, *CLUSTERS, *rules)
+    assert virtual_rows(cut) == virtual_rows(whole)
+
+
+def test_a_correction_of_one_global_model_is_refused_beside_two(capsys: pytest.CaptureFixture[str]) -> None:
+    message = refused(capsys, "check", "digits", "method=tests.plugins.clusters:SPEC+scaffold")
+    assert message.endswith(": scaffold corrects one global model, but clusters has 2")
+
+
+def test_workers_cannot_add_up_updates_of_different_models(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("method=tests.plugins.clusters:SPEC", "aggregate.sum=fixed_point")
+    assert refused(capsys, "check", "digits", *words).endswith('"fixed_point": clusters needs individual updates')
+
+
+# --- uploads in a slot of their own -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rules", [(), ("rounds.policy=fedasync",), ("rounds.policy=fedbuff", "rounds.buffer=3")])
+def test_a_slot_of_its_own_equals_the_slot_of_the_model(
+    rules: tuple[str, ...], tmp_path: Path, launcher: WorkerLauncher
+) -> None:
+    own = run(tmp_path / "own", launcher, 2, OWN_SLOT, "rounds.max=3", *rules)
+    fedavg = run(tmp_path / "fedavg", launcher, 2, "method=fedavg", "rounds.max=3", *rules)
+    for key in ("model_sha256", "accuracy", "virtual_seconds", "bytes_down", "bytes_up", "flops"):
+        assert own[key] == fedavg[key], key
+
+
+def test_a_zeroed_update_leaves_the_model_of_its_slot_as_it_was(tmp_path: Path, launcher: WorkerLauncher) -> None:
+    """No update may move the model, so each one counts as no change."""
+    still = ("faults.on_bad_update=zero", "faults.max_norm=1e-9", "rounds.max=1")
+    result = run(tmp_path, launcher, 1, OWN_SLOT, *still)
+    assert {kind for (kind,) in rows(Path(result["run_dir"]), "SELECT kind FROM visits")} == {"zeroed"}
+    plain = run(tmp_path, launcher, 2, "method=fedavg", *still)
+    assert result["model_sha256"] == plain["model_sha256"]
+
+
+# --- vectors per client -----------------------------------------------------------------------------------------------
+
+
+def test_vectors_per_client_are_written_once_and_resumed(tmp_path: Path, launcher: WorkerLauncher) -> None:
+    whole = undisturbed(tmp_path, launcher, *PEERS)
+    visits = rows(whole, "SELECT client, COUNT(*) FROM visits GROUP BY client ORDER BY client")
+    stored = rows(whole, "SELECT client, MAX(file) FROM client_vectors GROUP BY client ORDER BY client")
+    assert stored == [(client, f"{client}-last-{count}.safetensors") for client, count in visits]
+    assert {path.name for path in (whole / "vectors").iterdir()} == {
+        name for (name,) in rows(whole, "SELECT file FROM client_vectors")
+    }
+    cut = killed_and_resumed(tmp_path, launcher, AMONG_UPDATES, *PEERS)
+    assert virtual_rows(cut) == virtual_rows(whole)
+    assert rows(cut, "SELECT chain FROM rounds") == rows(whole, "SELECT chain FROM rounds")
+    assert {path.name for path in (cut / "vectors").iterdir()} == {path.name for path in (whole / "vectors").iterdir()}
+
+
+@pytest.mark.parametrize("policy", ["fedasync", "fedbuff"])
+def test_vectors_per_client_outlive_a_kill_in_asynchronous_policies(
+    policy: str, tmp_path: Path, launcher: WorkerLauncher
+) -> None:
+    rules = (*PEERS, f"rounds.policy={policy}", "rounds.buffer=2")
+    whole = undisturbed(tmp_path, launcher, *rules)
+    cut = killed_and_resumed(tmp_path, launcher, AFTER_SECOND_COMMIT, *rules)
+    assert rows(cut, "SELECT chain FROM rounds") == rows(whole, "SELECT chain FROM rounds")
+
+
+def test_a_damaged_file_of_vectors_is_found(tmp_path: Path, launcher: WorkerLauncher) -> None:
+    words = ("run", "digits", *QUICK, *PEERS, "--workers", "1", "--quiet", "--out", str(tmp_path), "--run-id", "cut")
+    subprocess.run(meddled("kill", AFTER_SECOND_COMMIT, *words), capture_output=True, check=False)
+    folder = tmp_path / "digits" / "cut"
+    ledger = Ledger(folder / "ledger.sqlite", None)
+    (newest, _), *_ = set(ledger.client_vectors(1).values()) - set(ledger.client_vectors(0).values())
+    ledger.close()
+    (folder / "vectors" / newest).write_bytes(b"not vectors")
+    result = resumed(folder, launcher)
+    events = rows(folder, "SELECT detail FROM host_events WHERE kind = 'checkpoint_damaged'")
+    problem = f"round 1: vectors/{newest} is missing or not what was committed; going back to round 0"
+    assert events == [(problem,)]
+    assert result["rounds"] == 4
+
+
+def test_the_disk_for_vectors_is_in_the_check(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run_command(["check", "digits", *PEERS, "--json"]) == 0
+    estimate = json.loads(capsys.readouterr().out)["estimate"]
+    clients = load("digits", PEERS).scenario.data.clients
+    assert estimate["vectors_disk_nbytes"] == estimate["payload_up_nbytes"] * (clients + 2 * 3)
