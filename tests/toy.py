@@ -87,10 +87,13 @@ def cache_folder() -> str:
 
 
 @functools.cache
-def described(model: ModelConfig, data: DataConfig, seed: int) -> tuple[ModelProfile, Payload]:
+def described(
+    model: ModelConfig, data: DataConfig, seed: int, by_layer: bool = False, initial_models: int = 1
+) -> tuple[ModelProfile, Payload]:
     """What a worker says before round 0, asked once for all runs that share these."""
     half = ComponentConfig("edge.training.client_update:ClientUpdate")
-    return LocalTrainer(Job("", seed, "cpu", cache_folder(), model, data, TRAIN, half)).describe(True)
+    job = Job("", seed, "cpu", cache_folder(), model, data, TRAIN, half)
+    return LocalTrainer(replace(job, by_layer=by_layer, initial_models=initial_models)).describe(True)
 
 
 @dataclass
@@ -279,7 +282,7 @@ def federation(
     known = loaded(method, **scenario, fleet=None if seconds else fleet)
     cache = Path(cache_folder())
     plain = builder.job(known, None, "cpu", cache)
-    description, initial = described(plain.model, plain.data, plain.seed)
+    description, initial = described(plain.model, plain.data, plain.seed, plain.by_layer, plain.initial_models)
     job = builder.job(known, description, "cpu", cache)
     with patch.dict(SERVER_OPTIMIZERS):
         if optimiser is not None:

@@ -1,4 +1,4 @@
-"""The commands of ``fedbr`` beside run and resume: compare, study, reproduce, replay, verify and stress.
+"""The commands of ``fedbr`` beside run and resume: compare, study, reproduce, replay, verify, stress, check-plugin.
 
 Like all commands, these import slow modules only when they run.
 """
@@ -35,6 +35,28 @@ if TYPE_CHECKING:
 
 _METHODS = "methods, separated by commas"
 several = typer.Typer(no_args_is_help=True, help="Studies over several seeds.")
+
+
+def check_plugin(
+    name: Annotated[str, typer.Argument(metavar="MODULE:NAME", help="a row or spec of your own")],
+    overrides: Overrides = None,
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Check the contract of a plug-in in short runs: bytes, FLOPs, any number of workers, resume, round policies."""
+    from scenarios.config.load import load
+    from scenarios.studies import conformance as study
+
+    key = study.key_of(name)
+    base = load(study.BASE, [*study.SHORT, *(overrides or [])] if key == "method" else list(study.SHORT))
+
+    def work(host: Host, launcher: Any, interrupt: StopFlag) -> dict[str, Any]:
+        return study.check_plugin(name, overrides or [], host, launcher, interrupt)
+
+    result = with_workers([base], None, None, None, device, True, work)
+    emit(result, as_json, lambda: study.show(result))
+    raise typer.Exit(FINISHED if result["holds"] else FAILED)
 
 
 def compare(

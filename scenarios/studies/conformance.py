@@ -1,0 +1,192 @@
+"""Whether a plug-in keeps its contract: short real runs with it, compared with each other (``fedbr check-plugin``).
+
+Nothing is judged by reading the plug-in: each line of the result is what runs did, in a temporary folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from coordinator.aggregation.optimizers import ServerOptimizerRow
+from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec
+from coordinator.records.store import read
+from coordinator.rounds.run import RoundFinished, RunFailed
+from coordinator.workers.launcher import WorkerLauncher
+from coordinator.workers.task import PoolError
+from edge.data.registry import DataSet
+from edge.models.registry import ModelRow
+from edge.protocol import plugins
+from edge.protocol.scratch import scratch
+from scenarios import runner
+from scenarios.config.load import Loaded, ScenarioError, load
+from scenarios.host import Host
+
+BASE = "digits"
+ROUNDS = 4
+SHORT = (
+    f"rounds.max={ROUNDS}",
+    "rounds.participants=3",
+    "data.clients=6",
+    "train.local_steps=2",
+    "stop.target_accuracy=1.0",
+)
+"""Fewer participants than clients, so that each client misses rounds."""
+KEYS: Mapping[type, str] = {
+    ObjectiveSpec: "method",
+    CorrectionSpec: "method",
+    ServerOptimizerRow: "server",
+    ModelRow: "model.name",
+    DataSet: "data.name",
+}
+"""Type of a row -> the key of a scenario that names such rows."""
+ASYNCHRONOUS = ("fedasync", "fedbuff")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the contract."""
+
+    name: str
+    holds: bool
+    detail: str
+
+
+@dataclass
+class Examination:
+    """The runs of one plug-in. ``overrides``: the plug-in and the user's further settings."""
+
+    overrides: Sequence[str]
+    host: Host
+    launcher: WorkerLauncher
+    stopped: Callable[[], bool]
+    findings: list[Finding] = field(default_factory=list)
+
+    def examine(self, folder: Path) -> None:
+        """All lines of the contract; later ones are left out if the first run fails."""
+        loaded = load(BASE, [*SHORT, *self.overrides])
+        first = self._tried("1 worker", lambda: self._run(loaded, folder, "one", 1), self._costs)
+        if first is None:
+            return
+        self._tried("3 workers", lambda: self._run(loaded, folder, "three", 3), lambda run: self._same(first, run))
+        self._tried("resume", lambda: self._interrupted(loaded, folder), lambda run: self._same(first, run))
+        self._note("absence", *self._absence(first))
+        for policy in ASYNCHRONOUS:
+            self._variant(policy, folder, f"rounds.policy={policy}")
+        self._variant("fixed_point", folder, "aggregate.sum=fixed_point")
+
+    def _note(self, name: str, holds: bool, detail: str) -> None:
+        self.findings.append(Finding(name, holds, detail))
+
+    def _tried(self, name: str, make: Callable[[], Path], judge: Callable[[Path], tuple[bool, str]]) -> Path | None:
+        """Note what a run gives; its folder, or None if it failed."""
+        try:
+            run = make()
+        except (RunFailed, PoolError) as error:
+            self._note(name, False, str(error).partition("\nrun folder:")[0])
+            return None
+        self._note(name, *judge(run))
+        return run
+
+    def _run(self, loaded: Loaded, folder: Path, name: str, workers: int) -> Path:
+        host = replace(self.host, out=folder, run_id=name, workers=workers)
+        return Path(runner.run(loaded, host, self.launcher, self.stopped, True)["run_dir"])
+
+    def _interrupted(self, loaded: Loaded, folder: Path) -> Path:
+        """A run that is stopped after half of its rounds, and resumed."""
+        done = 0
+
+        def on_round(progress: RoundFinished) -> None:
+            nonlocal done
+            done += 1
+
+        host = replace(self.host, out=folder, run_id="cut", workers=2, on_round=on_round)
+        result = runner.run(loaded, host, self.launcher, lambda: done >= ROUNDS // 2 or self.stopped(), True)
+        run = Path(result["run_dir"])
+        stored, device = runner.open_existing(run, "auto")
+        runner.resume(stored, replace(self.host, device=device, workers=2), run, self.launcher, self.stopped)
+        return run
+
+    def _variant(self, name: str, folder: Path, override: str) -> None:
+        """A setting under which a plug-in works, or is refused with a reason before anything runs."""
+        try:
+            loaded = load(BASE, [*SHORT, *self.overrides, override])
+        except ScenarioError as error:
+            self._note(name, True, f"refused: {error}")
+            return
+        self._tried(name, lambda: self._run(loaded, folder, name, 2), self._costs)
+
+    @staticmethod
+    def _costs(run: Path) -> tuple[bool, str]:
+        """The costs of a run. A message of other shapes than priced, or other FLOPs than foreseen, ends it."""
+        query = "SELECT COUNT(*), SUM(bytes_down), SUM(bytes_up), SUM(flops) FROM visits"
+        ((visits, down, up, flops),) = _rows(run, query)
+        return True, f"{visits} visits cost what was priced: {down:,} bytes down, {up:,} up, {flops:.4g} FLOPs"
+
+    @staticmethod
+    def _same(first: Path, second: Path) -> tuple[bool, str]:
+        chains = [_rows(run, "SELECT round, chain FROM rounds ORDER BY round") for run in (first, second)]
+        differing = [one[0] for one, other in zip(*chains, strict=False) if one != other]
+        if chains[0] == chains[1]:
+            return True, f"{len(chains[0])} rounds with the same hashes"
+        return False, f"round {differing[0]} differs" if differing else f"{len(chains[1])} rounds of {len(chains[0])}"
+
+    @staticmethod
+    def _absence(run: Path) -> tuple[bool, str]:
+        """Files of a round are those of clients that were visited in it."""
+        tables = {"states": "client states", "client_vectors": "the server's vectors"}
+        kept = {noun: set(_rows(run, f"SELECT client, round FROM {table}")) for table, noun in tables.items()}
+        visited = set(_rows(run, "SELECT client, round FROM visits"))
+        for noun, rows in kept.items():
+            strangers = sorted(rows - visited)
+            if strangers:
+                client, round = strangers[0]
+                return False, f"round {round}: {noun} of client {client} changed without a visit"
+        names = [f"{len({client for client, _ in rows})} {noun}" for noun, rows in kept.items() if rows]
+        return True, ", ".join(names) + " change with visits alone" if names else "keeps nothing per client"
+
+
+def key_of(name: str) -> str:
+    """The key of a scenario that takes this plug-in. ScenarioError if it cannot be loaded or is no row."""
+    try:
+        row = plugins.load(name)
+    except ValueError as error:
+        raise ScenarioError(str(error)) from None
+    for kind, key in KEYS.items():
+        if isinstance(row, kind):
+            return key
+    kinds = ", ".join(sorted({kind.__name__ for kind in KEYS}))
+    raise ScenarioError(f"{name!r} is a {type(row).__name__}, not a row of a plug-in point: {kinds}")
+
+
+def check_plugin(
+    name: str, overrides: Sequence[str], host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
+) -> dict[str, Any]:
+    """What holds of the contract: {plugin, key, holds, findings: [{name, holds, detail}]}. ScenarioError, Stopped."""
+    key = key_of(name)
+    value = f'["accuracy", "loss", "{name}"]' if key == "eval.metrics" else name
+    host = replace(host, on_start=lambda folder, loaded: None, on_round=lambda progress: None)
+    with scratch() as folder:
+        launcher.adopt(folder)
+        examination = Examination([f"{key}={value}", *overrides], host, launcher, stopped)
+        examination.examine(folder)
+    findings = examination.findings
+    return {
+        "plugin": name,
+        "key": key,
+        "holds": all(finding.holds for finding in findings),
+        "findings": [vars(finding) for finding in findings],
+    }
+
+
+def show(result: Mapping[str, Any]) -> None:
+    """Print the table."""
+    print(f"{result['plugin']} as {result['key']}")
+    for finding in result["findings"]:
+        print(f"  {'holds' if finding['holds'] else 'FAILS':6} {finding['name']:12} {finding['detail']}")
+
+
+def _rows(run: Path, query: str) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in read(run / "ledger.sqlite", query)]

@@ -1,0 +1,65 @@
+"""``fedbr check-plugin``: what holds of a plug-in's contract, by real runs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from scenarios.cli import main
+from tests.scenarios.runs import refused
+
+
+def checked(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
+    """(exit code, {finding: (holds, detail)})"""
+    code = main.run_command(["check-plugin", *words, "--json"])
+    result = json.loads(capsys.readouterr().out)
+    findings = {finding["name"]: (finding["holds"], finding["detail"]) for finding in result["findings"]}
+    assert result["holds"] == all(holds for holds, _ in findings.values())
+    return code, findings
+
+
+def test_a_method_with_two_models_keeps_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
+    code, findings = checked(capsys, "tests.plugins.clusters:SPEC")
+    assert code == 0
+    assert list(findings) == ["1 worker", "3 workers", "resume", "absence", "fedasync", "fedbuff", "fixed_point"]
+    assert findings["3 workers"] == findings["resume"] == (True, "4 rounds with the same hashes")
+    assert findings["absence"] == (True, "keeps nothing per client")
+    assert findings["fedasync"][1].partition(" visits cost what was priced: ")[1]
+    refusal = 'refused: command line: aggregate.sum = "fixed_point": clusters needs individual updates'
+    assert findings["fixed_point"] == (True, refusal)
+
+
+def test_a_client_side_that_depends_on_its_process_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    code, findings = checked(capsys, "tests.plugins.broken:UNSEEDED")
+    assert code == 3
+    assert findings["1 worker"][0]
+    assert findings["3 workers"] == findings["resume"] == (False, "round 0 differs")
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("UNPRICED", "but download_shapes gives {'model': {'conv1': 160, "),
+        ("UNFORESEEN", "but the spec of tests.plugins.broken:UNFORESEEN predicts 8.63601e+07"),
+    ],
+)
+def test_other_bytes_or_flops_than_priced_are_found(
+    name: str, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, findings = checked(capsys, f"tests.plugins.broken:{name}")
+    assert (code, list(findings)) == (3, ["1 worker"])
+    holds, detail = findings["1 worker"]
+    assert not holds
+    assert problem in detail
+
+
+def test_the_names_of_no_plug_in_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(capsys, "check-plugin", "nowhere:SPEC") == (
+        "cannot load 'nowhere:SPEC': ModuleNotFoundError: No module named 'nowhere'"
+    )
+    message = refused(capsys, "check-plugin", "tests.plugins.peers:PeerServer")
+    assert message.startswith(
+        "'tests.plugins.peers:PeerServer' is a type, not a row of a plug-in point: CorrectionSpec, "
+    )
