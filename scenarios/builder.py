@@ -66,6 +66,8 @@ def identity(loaded: Loaded) -> dict[str, Any]:
     """The beginning of the hash chain: the resolved scenario, with hashes of files in place of their paths."""
     scenario = loaded.scenario.model_dump()
     data = {key: value for key, value in scenario["data"].items() if key not in ("root", "download")}
+    if not data["validation"]:  # as in the chains of versions without it
+        del data["validation"]
     file = data["partition"]["file"]
     if file is not None and Path(file).is_file():
         data["partition"] = {**data["partition"], "file": _sha256("data.partition.file", Path(file), MOST_NBYTES)}

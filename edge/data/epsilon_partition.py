@@ -14,11 +14,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edge.data.partition import Indices, cut
+from edge.data.partition import ROUNDING, Indices, cut
 
 CLASS_COUNTS = (10, 100)
-# A product of fraction and number of examples that is nearer than this to a whole number counts as whole.
-ROUNDING = 1e-9
 
 
 def mixes(clients: int, classes: int, epsilon: int, rng: np.random.Generator) -> NDArray[np.float64]:

@@ -1,7 +1,8 @@
 """Partitions of examples among clients: one pure function per kind, with all draws from its generator.
 
 Each returns one sorted int64 array of example indices per client. `epsilon_partition` and `json_partition` have two
-further kinds; `partitioning` chooses a kind from the configuration and splits the test set by the same rule.
+further kinds; `partitioning` chooses a kind from the configuration and splits the test set by the same rule. `hold_out`
+splits each client's examples once more.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge.data.registry import PartitionError
+from edge.protocol.rng import keyed_generator
 
 Indices = NDArray[np.int64]
 
 FLOOR = 1e-12
+ROUNDING = 1e-9
+"""A product of fraction and number of examples that is nearer than this to a whole number counts as whole."""
 MOST_NUMBERS = 50_000_000
 """Limit of draws for unbalanced partitions that are rejected: about ten seconds of work."""
 
@@ -136,6 +140,22 @@ def mirror(counts: Indices, labels: Indices, rng: np.random.Generator) -> list[I
 def natural(ids: Indices, chosen: Sequence[int]) -> list[Indices]:
     """The examples of each chosen natural client, in the order of ``chosen``."""
     return [np.flatnonzero(ids == client) for client in chosen]
+
+
+def hold_out(client_indices: Sequence[Indices], fraction: float, seed: int) -> tuple[list[Indices], list[Indices]]:
+    """(remaining, held out): ``fraction`` of each client's examples, rounded down, drawn by a generator of its own.
+
+    A client with examples keeps at least one.
+    """
+    if fraction == 0:
+        return list(client_indices), [indices[:0] for indices in client_indices]
+    remaining, held = [], []
+    for client, indices in enumerate(client_indices):
+        count = min(int(fraction * len(indices) + ROUNDING), max(len(indices) - 1, 0))
+        order = keyed_generator(seed, "validation", client=client).permutation(len(indices)) if count else None
+        held.append(indices[:0] if order is None else np.sort(indices[order[:count]]))
+        remaining.append(indices if order is None else np.sort(indices[order[count:]]))
+    return remaining, held
 
 
 def histogram(labels: Indices, client_indices: Sequence[Indices], classes: int) -> Indices:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -36,6 +36,8 @@ class ClientIndices:
     train: list[Indices]
     test: list[Indices]
     """Indices into the test set, split by the same rule; empty arrays where there is no such rule."""
+    validation: list[Indices] = field(default_factory=list)
+    """Indices into the training set that ``train`` lacks; empty arrays without ``data.validation``."""
 
 
 def check_partition(config: DataConfig, row: DataSet) -> None:
@@ -64,7 +66,7 @@ def check_partition(config: DataConfig, row: DataSet) -> None:
 
 
 def partition_data(config: DataConfig, data: Data) -> ClientIndices:
-    """Partition the training and the test examples among ``config.clients`` clients.
+    """Partition the training and the test examples among ``config.clients`` clients, and hold out ``data.validation``.
 
     PartitionError if the partition is impossible, and if no client gets an example.
     """
@@ -90,7 +92,8 @@ def partition_data(config: DataConfig, data: Data) -> ClientIndices:
         client_indices = ClientIndices(train, partition.iid(len(data.test.y), config.clients, rngs[1]))
     if not any(len(indices) for indices in client_indices.train):
         raise _no_client_error(config, len(data.train.y))
-    return client_indices
+    train, validation = partition.hold_out(client_indices.train, config.validation, rule.seed)
+    return replace(client_indices, train=train, validation=validation)
 
 
 def _check_count(config: DataConfig, count: int) -> None:
@@ -122,7 +125,9 @@ def cached_partition(config: DataConfig, data: Data, cache: Path) -> ClientIndic
         warn_cache_unusable(error)
         return partition_data(config, data)
     try:
-        return ClientIndices(_load(folder, "train"), _load(folder, "test"))
+        train, test = _load(folder, "train"), _load(folder, "test")
+        validation = _load(folder, "validation") if config.validation else [indices[:0] for indices in train]
+        return ClientIndices(train, test, validation)
     except (OSError, ValueError, EOFError) as error:
         raise DataError(f"{folder}: the saved partition is damaged ({error}); remove this folder") from error
 
@@ -158,12 +163,15 @@ def _key(config: DataConfig, data: Data) -> str:
     if config.partition.kind == "file" and config.partition.file is not None:
         rule["file"] = hashlib.sha256(content(Path(config.partition.file))).hexdigest()
     # A distribution's stream may differ between versions of numpy; a partition must not depend on the cache's age.
-    text = json.dumps([data.sha256, config.clients, rule, np.__version__], sort_keys=True)
+    facts = [data.sha256, config.clients, rule, np.__version__]
+    # Without one, the key is that of the versions that had no validation split.
+    facts += [config.validation] if config.validation else []
+    text = json.dumps(facts, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _save(client_indices: ClientIndices, folder: Path) -> None:
-    for name, parts in (("train", client_indices.train), ("test", client_indices.test)):
+    for name, parts in vars(client_indices).items():
         np.save(folder / f"{name}_indices.npy", np.concatenate(parts), allow_pickle=False)
         np.save(folder / f"{name}_offsets.npy", _offsets(parts), allow_pickle=False)
 

@@ -286,6 +286,7 @@ def _description(values: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Mod
         "samples": (clients,),
         "histogram": (clients, classes),
         "test_samples": (clients,),
+        "validation_samples": (clients,),
     }
     for name, array in arrays.items():
         # a model described without its data has no clients, and its histogram no columns to count

@@ -79,6 +79,8 @@ class DataConfig(Section):
     """``default``: the set's own profile; ``none``: normalisation alone; or a profile's name."""
     download: bool = True
     """Whether torchvision may fetch a set that is found nowhere."""
+    validation: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Fraction of each client's training examples that are held out of training, for local validation."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +223,8 @@ class ModelProfile:
     ``activations`` (blocks,) are floats per example that training keeps for the backward pass, each counted once, with
     the last block that keeps it.
     ``samples`` (clients,) and ``histogram`` (clients, classes) count training examples; ``test_samples`` (clients,)
-    the local test examples, for methods that are evaluated client by client.
+    the local test examples, for methods that are evaluated client by client; ``validation_samples`` (clients,) the
+    examples that ``data.validation`` holds out of training, by default none.
     """
 
     layout: Layout
@@ -237,6 +240,11 @@ class ModelProfile:
     samples: NDArray[np.int64]
     histogram: NDArray[np.int64]
     test_samples: NDArray[np.int64]
+    validation_samples: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def __post_init__(self) -> None:
+        if len(self.validation_samples) == 0:
+            object.__setattr__(self, "validation_samples", np.zeros(len(self.samples), np.int64))
 
 
 def plain(record: Any) -> dict[str, Any]:

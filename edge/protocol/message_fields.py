@@ -138,7 +138,14 @@ _FLAG = _Codec(_same, _unpack_flag)
 _JOB = _Codec(config.plain, _unpack_record(Job))
 _LAYOUT = _Codec(Layout.plain, _unpack_layout)
 
-ARRAYS = {"flops": "<f8", "activations": "<f8", "samples": "<i8", "histogram": "<i8", "test_samples": "<i8"}
+ARRAYS = {
+    "flops": "<f8",
+    "activations": "<f8",
+    "samples": "<i8",
+    "histogram": "<i8",
+    "test_samples": "<i8",
+    "validation_samples": "<i8",
+}
 """The arrays of a `ModelProfile`, which travel as frames of slot `DESCRIPTION`, and their types."""
 DESCRIPTION = "(description)"
 _DESCRIPTION_FIELDS = {

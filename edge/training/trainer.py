@@ -69,6 +69,11 @@ class LocalTrainer:
         """Indices of each client's examples."""
         return cached_partition(self.job.data, self.data, Path(self.job.cache))
 
+    @property
+    def validation_indices(self) -> list[Indices]:
+        """Indices into the training set of the examples that each client holds out; empty arrays where it has none."""
+        return self.client_indices.validation
+
     @cached_property
     def train_set(self) -> Loader:
         """Training examples as tensors."""
@@ -142,6 +147,7 @@ class LocalTrainer:
             samples=_sizes(self.client_indices.train),
             histogram=np.stack([self._counts(indices) for indices in self.client_indices.train]),
             test_samples=_sizes(self.client_indices.test),
+            validation_samples=_sizes(self.validation_indices),
         )
 
     def _counts(self, indices: Indices) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from edge.data import partition
 from edge.data import partitioning as sharing
 from edge.data.epsilon_partition import deal, mixes, whole_counts
 from edge.data.json_partition import read_indices
-from edge.data.partition import dirichlet, dirichlet_unbalanced, draw_by_weight, histogram, iid, mirror
+from edge.data.partition import dirichlet, dirichlet_unbalanced, draw_by_weight, histogram, hold_out, iid, mirror
 from edge.data.partitioning import cached_partition, check_partition, partition_data
 from edge.data.registry import DATASETS, Data, PartitionError, Split
 from edge.protocol.config import DataConfig, PartitionConfig
@@ -248,6 +250,40 @@ def test_more_clients_than_examples_is_an_error(kind: Any) -> None:
         if kind == "dirichlet-unbalanced"
         else "none of the 2000 clients gets any of the 1000 training examples"
     ) in str(caught.value)
+
+
+def test_a_validation_split_is_drawn_from_each_clients_training_examples_alone() -> None:
+    # 0.4 of 10, 1, 0 and 3 examples, rounded down.
+    whole = [np.arange(0, 20, 2), np.array([31]), np.array([], np.int64), np.array([41, 43, 47])]
+    train, held = hold_out(whole, 0.4, seed=0)
+    assert [len(part) for part in held] == [4, 0, 0, 1]
+    for before, kept, out in zip(whole, train, held, strict=True):
+        assert np.sort(np.concatenate([kept, out])).tolist() == before.tolist()
+        assert (np.diff(kept) > 0).all()
+        assert (np.diff(out) > 0).all()
+    # 0.29 * 100 is 28.999999999999996 in floating point, and 0.999 of three examples leaves one.
+    assert [len(part) for part in hold_out([np.arange(100)], 0.29, 0)[1]] == [29]
+    assert [len(part) for part in hold_out([np.arange(3)], 0.9999999999, 0)[0]] == [1]
+    alone = hold_out([np.arange(50), np.arange(50)], 0.5, seed=0)[1]
+    assert alone[0].tolist() != alone[1].tolist(), "each client has a stream of its own"
+    assert alone[0].tolist() == hold_out([np.arange(50)], 0.5, seed=0)[1][0].tolist()
+    assert alone[0].tolist() != hold_out([np.arange(50)], 0.5, seed=1)[1][0].tolist()
+
+
+def test_a_validation_split_leaves_the_partition_and_its_place_in_the_cache_as_they_were(tmp_path: Path) -> None:
+    plain = config(10, kind="dirichlet")
+    split = replace(plain, validation=0.2)
+    whole, parted = (cached_partition(each, toy(), tmp_path) for each in (plain, split))
+    fresh = partition_data(split, toy())
+    assert [part.tolist() for part in parted.test] == [part.tolist() for part in whole.test]
+    assert [part.tolist() for part in parted.train] == [part.tolist() for part in fresh.train]
+    assert [part.tolist() for part in parted.validation] == [part.tolist() for part in fresh.validation]
+    assert [(len(a), len(b)) for a, b in zip(parted.train, parted.validation, strict=True)] == [(80, 20)] * 10
+    assert {len(part) for part in whole.validation} == {0}
+    # The key of versions without a validation split, by hand.
+    facts = ["hash", 10, {**asdict(plain.partition)}, np.__version__]
+    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+    assert {folder.name for folder in (tmp_path / "shares" / "v1").iterdir() if folder.is_dir()} > {key}
 
 
 def test_shares_are_kept_by_content_so_that_an_edited_file_is_another_partition(

@@ -38,13 +38,15 @@ DESCRIPTION = ModelProfile(
     samples=np.array([5, 7, 9]),
     histogram=np.array([[2, 3], [3, 4], [9, 0]]),
     test_samples=np.array([0, 0, 0]),
+    validation_samples=np.array([1, 0, 2]),
 )
 
 
 def bare() -> ModelProfile:
     """A description of the model alone, without data."""
     none = np.array([], np.int64)
-    return replace(DESCRIPTION, samples=none, histogram=np.zeros((0, 2), np.int64), test_samples=none)
+    histogram = np.zeros((0, 2), np.int64)
+    return replace(DESCRIPTION, samples=none, histogram=histogram, test_samples=none, validation_samples=none)
 
 
 def model() -> Payload:
