@@ -201,6 +201,7 @@ def loaded(
     server: str = "plain",
     server_options: Mapping[str, Any] | None = None,
     eval_every: int = 1,
+    examples: str = "digits",
     rules: RoundPolicy | None = None,
     checks: UpdateChecks | None = None,
     fleet: Mapping[str, Any] | None = None,
@@ -212,7 +213,7 @@ def loaded(
     all else is as in a scenario.
     """
     method = resolve(method) if isinstance(method, str) else method
-    architecture, data, policy = model_row(model.name), dataset("digits"), rules or RoundPolicy()
+    architecture, data, policy = model_row(model.name), dataset(examples), rules or RoundPolicy()
     chosen, stepping = method.options(**options), SERVER_OPTIMIZERS[server].options(**server_options or {})
     shared = {"down": server_link, "up": server_link, "aggregate": math.inf}
     scenario = Scenario.model_validate(

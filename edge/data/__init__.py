@@ -3,10 +3,11 @@
 * `registry`: the table of data sets, and the types of data
 * `locate`: the search for a set's files, and the message if there are none
 * `decoded_cache`, `atomic_cache`: `open_data` decodes once into the cache, then maps
-* `parquet_images`, `torchvision_files`, `tinyimagenet`, `digits`: the readers
+* `parquet_images`, `torchvision_files`, `tinyimagenet`, `digits`, `breast_cancer`, `python_topics`: the readers;
+  `scikit_learn` has what two of them share
 * `partition`, `epsilon_partition`, `json_partition`: partitions as pure functions
 * `partitioning`: `partition_data` and `cached_partition`, a partition from its configuration
-* `augment`: uint8 batches to float batches
+* `augment`: stored batches to those that models take
 
 Nothing is imported here, so that the table and the search can be used without torch.
 """

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from edge.data.registry import DataError, DataSet
+from edge.data.registry import DataError, DataSet, ExampleKind, Split
 from edge.protocol.spelling import nearest
 
 _Numbers = NDArray[np.float32]
@@ -48,6 +48,10 @@ class Profile:
     """Pixel value of an empty place."""
     pad: int = 0
     """Pixels added on each side, last, to reach the model's size."""
+    kind: ExampleKind | None = "image"
+    """The examples that it is for; None: any."""
+    standardise: bool = False
+    """Features alone: whether `fitted` sets mean and standard deviation, of each feature."""
 
     @property
     def varies(self) -> bool:
@@ -71,7 +75,8 @@ _ROWS = (
     Profile("mnist", (0.1307,), (0.3081,)),
     # Statistics of the 14,708 training examples of LEAF's 5 % sample by writer, before padding.
     Profile("femnist", (0.9612,), (0.1656,)),
-    Profile("plain"),
+    Profile("plain", kind=None),
+    Profile("standardise", kind="features", standardise=True),
 )
 
 PROFILES: dict[str, Profile] = {row.name: row for row in _ROWS}
@@ -87,11 +92,21 @@ def profile_for(row: DataSet, augment: str = "default") -> Profile:
         names = ["default", "none", *PROFILES]
         raise DataError(f"data.augment: unknown profile {name!r}; {nearest(name, names)}")
     profile = PROFILES[name]
+    if profile.kind not in (None, row.kind):
+        raise DataError(f"data.augment = {name} is for examples of kind {profile.kind}; {row.name} has {row.kind}")
     if profile.mean is not None and len(profile.mean) != row.stored[0]:
         raise DataError(f"data.augment = {name} is for {len(profile.mean)} channels; {row.name} has {row.stored[0]}")
     if augment == "none":
         profile = replace(profile, rotation_degrees=0.0, crop_pad=0, flip=False)
-    return replace(profile, pixel_max=row.pixel_max, background=row.background, pad=row.pad)
+    return replace(profile, pixel_max=row.pixel_max, background=row.background, pad=row.pad, kind=row.kind)
+
+
+def fitted(profile: Profile, train: Split) -> Profile:
+    """A profile that standardises, with mean and standard deviation of each feature of all training examples."""
+    if not profile.standardise:
+        return profile
+    mean, std = (getattr(train.x, name)(axis=0, dtype=np.float64) for name in ("mean", "std"))
+    return replace(profile, mean=tuple(mean.tolist()), std=tuple(np.where(std > 0, std, 1.0).tolist()))
 
 
 @dataclass(frozen=True)
@@ -116,10 +131,16 @@ def draw(profile: Profile, batch: int, rng: np.random.Generator) -> Augmentation
 
 
 def prepare(x: Tensor, profile: Profile, rng: np.random.Generator | None = None) -> Tensor:
-    """uint8 (batch, channels, height, width) to float32 of the model's size, on the device of ``x``.
+    """Stored examples as the model takes them, on the device of ``x``.
 
-    With a generator, the training transform; without, the test transform, which only pads and normalises.
+    Images: uint8 (batch, channels, height, width) to float32 of the model's size; with a generator, the training
+    transform; without, the test transform, which only pads and normalises. Features: float32, standardised where the
+    profile says so. Tokens: int64.
     """
+    if profile.kind == "tokens":
+        return x.to(torch.int64)
+    if profile.kind == "features":
+        return _standardised(x, profile)
     assert x.dtype == torch.uint8, x.dtype
     if rng is not None and profile.varies:
         x = move(x, draw(profile, len(x), rng), profile.crop_pad, profile.background)
@@ -127,6 +148,13 @@ def prepare(x: Tensor, profile: Profile, rng: np.random.Generator | None = None)
         x = F.pad(x, (profile.pad,) * 4, value=profile.background)
     gain, bias = _scaling(profile, x.device)
     return x.to(torch.float32).mul_(gain).add_(bias)
+
+
+def _standardised(x: Tensor, profile: Profile) -> Tensor:
+    if profile.mean is None:
+        return x
+    mean, std = _statistics(profile, x.device)
+    return (x - mean) / std
 
 
 def move(x: Tensor, draws: AugmentationDraws, crop_pad: int, background: int) -> Tensor:
@@ -195,4 +223,11 @@ def _scaling(profile: Profile, device: torch.device) -> tuple[Tensor, Tensor]:
     mean, std = np.array(profile.mean or (0.0,)), np.array(profile.std or (1.0,))
     gain, bias = 1.0 / (profile.pixel_max * std), -mean / std
     both = torch.tensor(np.stack([gain, bias]), dtype=torch.float32, device=device).view(2, -1, 1, 1)
+    return both[0], both[1]
+
+
+@cache
+def _statistics(profile: Profile, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(features,) mean and standard deviation."""
+    both = torch.tensor([profile.mean, profile.std], dtype=torch.float32, device=device)
     return both[0], both[1]

@@ -1,4 +1,4 @@
-"""`open_data`: a data set as memory-mapped uint8 arrays, decoded once for all processes and all runs.
+"""`open_data`: a data set as memory-mapped arrays, decoded once for all processes and all runs.
 
     CACHE/data/v1/KEY/      train_x.npy, train_y.npy, test_x.npy ..., meta.json; KEY is a hash of the sources' bytes
     CACHE/data/v1/index/    one small file per set of source files: their stamp -> KEY
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import inspect
 import json
 from collections.abc import Mapping
 from contextlib import suppress
@@ -89,7 +90,7 @@ def _decoded_folder(row: DataSet, dataset_files: DatasetFiles, base: Path) -> Pa
 
 def _stamp(row: DataSet, dataset_files: DatasetFiles) -> str:
     """A hash that changes whenever a source file is replaced, without reading the files."""
-    digest = hashlib.sha256(repr(row).encode())
+    digest = hashlib.sha256(_decoding(row).encode())
     for file in dataset_files.files:
         try:
             stat = file.stat()
@@ -100,7 +101,7 @@ def _stamp(row: DataSet, dataset_files: DatasetFiles) -> str:
 
 
 def _key(row: DataSet, dataset_files: DatasetFiles) -> str:
-    digest = hashlib.sha256(f"{dataset_files.kind}|{row!r}".encode())
+    digest = hashlib.sha256(f"{dataset_files.kind}|{_decoding(row)}".encode())
     for file in dataset_files.files:
         try:
             with file.open("rb") as handle:
@@ -108,6 +109,13 @@ def _key(row: DataSet, dataset_files: DatasetFiles) -> str:
         except OSError as error:
             raise DataError(f"{file}: cannot be read: {error}") from error
     return f"{row.name}-{digest.hexdigest()[:32]}"
+
+
+def _decoding(row: DataSet) -> str:
+    """What decoded examples depend on beside the files: the row, and the source of a user's own reader."""
+    if row.reader is None or row.reader.startswith("edge."):
+        return row.decoding
+    return f"{row.decoding}|{inspect.getsource(importlib.import_module(row.reader))}"
 
 
 def _read(row: DataSet, dataset_files: DatasetFiles) -> Decoded:
@@ -119,7 +127,24 @@ def _read(row: DataSet, dataset_files: DatasetFiles) -> Decoded:
     reader = "edge.data.parquet_images" if dataset_files.kind == "parquet" else row.reader
     assert reader is not None, dataset_files
     decoded: Decoded = importlib.import_module(reader).read(row, dataset_files.files)
+    if row.kind != "image":
+        for name, split in (("training", decoded.train), ("test", decoded.test)):
+            _check(row, f"{reader}: {name} examples of {row.name}", split)
     return decoded
+
+
+def _check(row: DataSet, what: str, split: Split) -> None:
+    """DataError unless these features or tokens are as the row says."""
+    x, y = split.x, split.y
+    types = {"features": ("float32",), "tokens": ("int32", "int64")}[row.kind]
+    if x.shape != (len(y), *row.shape) or x.dtype.name not in types:
+        raise DataError(f"{what}: x is {x.dtype} of shape {x.shape}, not {types[0]} of {(len(y), *row.shape)}")
+    if y.dtype != np.int64 or y.ndim != 1 or (len(y) and not (y.min() >= 0 and y.max() < row.classes)):
+        raise DataError(f"{what}: y must hold int64 classes 0 .. {row.classes - 1}")
+    if row.kind == "features" and not np.isfinite(x).all():
+        raise DataError(f"{what}: example {np.flatnonzero(~np.isfinite(x).all(axis=1))[0]} has NaN or infinite numbers")
+    if row.vocabulary is not None and x.size and not (x.min() >= 0 and x.max() < row.vocabulary):
+        raise DataError(f"{what}: tokens {x.min()} .. {x.max()} are not within 0 .. {row.vocabulary - 1}")
 
 
 def _write(decoded: Decoded, folder: Path) -> None:

@@ -1,18 +1,21 @@
 """The types of data, and the table of the shipped data sets. Never opens a file, never imports torch.
 
-A new set is one row here, or in a user's module, named as ``my_package.my_set:ROW``. A set in Parquet files, or of
-torchvision, needs nothing else; any other names a reader module (see `DataSet.reader`).
+A new set is one row here, or in a user's module, named as ``my_package.my_set:ROW``. Images in Parquet files, or of
+torchvision, need nothing else; any other set names a reader module (see `DataSet.reader`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edge.protocol.plugins import find
+
+ExampleKind = Literal["image", "features", "tokens"]
+"""Grey or colour images; rows of numbers; sequences of token numbers."""
 
 
 class DataError(ValueError):
@@ -30,10 +33,10 @@ class DataSet:
     name: str
     title: str
     classes: int
-    shape: tuple[int, int, int]
-    """(channels, height, width) of an example as the model's input."""
-    stored: tuple[int, int, int]
-    """(channels, height, width) as an example is stored; smaller than ``shape`` by a frame where the set is padded."""
+    shape: tuple[int, ...]
+    """An example as the model's input: (channels, height, width), (features,) or (length,)."""
+    stored: tuple[int, ...]
+    """An example as it is stored: of images, smaller than ``shape`` by a frame where the set is padded."""
     profile: str
     """The default normalisation and augmentation, a name of `augment.PROFILES`."""
     source: str
@@ -50,16 +53,40 @@ class DataSet:
     reader: str | None = None
     """A module with ``read(row, files) -> Decoded`` and ``files(places) -> tuple of paths, empty if absent``; sets with
     an ``archive`` do not need the latter."""
-    # Not in repr, the key of decoded sets, since these fields do not change the decoded examples.
+    # Not in repr, a part of the key of decoded sets: `decoding` adds the first two, the others do not change examples.
+    kind: ExampleKind = field(default="image", repr=False)
+    """image: uint8 pixels; features: float32; tokens: int32 or int64 in 0 .. vocabulary - 1, 0 for padding."""
+    vocabulary: int | None = field(default=None, repr=False)
+    """Number of different tokens, with the padding."""
     archive: str | None = field(default=None, repr=False)
     """The name of the authors' one file, which ``reader`` reads; Parquet files are accepted too."""
     counts: tuple[int, int] | None = field(default=None, repr=False)
     """Training and test examples of the whole set, where smaller copies are common."""
 
+    def __post_init__(self) -> None:
+        if self.kind == "image":
+            return
+        if len(self.shape) != 1 or self.stored != self.shape:
+            raise DataError(f"data set {self.name}: {self.kind} are of one dimension, stored as the model takes them")
+        if (self.kind == "tokens") != (self.vocabulary is not None):
+            raise DataError(f"data set {self.name}: vocabulary belongs to tokens; it is {self.vocabulary}")
+        if self.reader is None:
+            raise DataError(f"data set {self.name}: {self.kind} need a reader")
+
     @property
     def pad(self) -> int:
         """Pixels added on each side for the model."""
-        return (self.shape[1] - self.stored[1]) // 2
+        return (self.shape[1] - self.stored[1]) // 2 if self.kind == "image" else 0
+
+    @property
+    def inputs(self) -> int:
+        """The number that a model's first layer depends on: channels, features, or the size of the vocabulary."""
+        return self.shape[0] if self.vocabulary is None else self.vocabulary
+
+    @property
+    def decoding(self) -> str:
+        """All of the row that decoded examples depend on, as text."""
+        return repr(self) if self.kind == "image" else f"{self!r}|{self.kind}|{self.vocabulary}"
 
     def lacking(self, train: int, test: int) -> str:
         """The note for a copy with fewer examples, '' if it is whole."""
@@ -78,8 +105,8 @@ class DataSet:
 class Split:
     """The examples of one split."""
 
-    x: NDArray[np.uint8]
-    """(examples, channels, height, width)"""
+    x: NDArray[Any]
+    """(examples, channels, height, width) uint8, (examples, features) float32 or (examples, length) int32 or int64"""
     y: NDArray[np.int64]
     """(examples,) classes"""
     ids: NDArray[Any] | None = None
@@ -104,7 +131,7 @@ class Data:
     train: Split
     test: Split
     sha256: str
-    """The hash of the decoded arrays, equal for equal pixels from different files."""
+    """The hash of the decoded arrays, equal for equal examples from different files."""
     source: str
     """The description of its files, for the report."""
 
@@ -188,6 +215,29 @@ _ROWS = (
         reader="edge.data.tinyimagenet",
         archive="tiny-imagenet-200.zip",
         counts=(100_000, 10_000),
+    ),
+    DataSet(
+        "breast-cancer",
+        "Breast tumours, 30 measured features",
+        2,
+        shape=(30,),
+        stored=(30,),
+        profile="standardise",
+        source="Wolberg, Mangasarian and Street, Breast Cancer Wisconsin (Diagnostic), 1995; comes with scikit-learn",
+        reader="edge.data.breast_cancer",
+        kind="features",
+    ),
+    DataSet(
+        "python-topics",
+        "Passages of Python's documentation, by topic",
+        10,
+        shape=(20,),
+        stored=(20,),
+        profile="plain",
+        source="Python Software Foundation, help topics of the running version of Python, which they come with",
+        reader="edge.data.python_topics",
+        kind="tokens",
+        vocabulary=1024,
     ),
 )
 

@@ -1,17 +1,27 @@
 """The models, one row each. Adding one = one file that returns its stages + one row here. No torch in this table.
 
 A model is a sequence of *stages*, each a list of *units* (the finest places where it can be cut).
-`edge.training.block_model` turns them into M named blocks. The last stage is called ``head`` in every model.
+`edge.training.block_model` turns them into M named blocks. The last stage is called ``head`` in every shipped model.
+
+Any other module of torch becomes a model by a row of `module_row`, in a user's file without torch, that names the
+module's class and those of its children that make up each block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+import importlib.util
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from edge.data.registry import ExampleKind
 from edge.protocol.config import CPU
-from edge.protocol.plugins import find
+from edge.protocol.plugins import find, is_own
+
+INPUTS = {"image": "channels", "features": "features", "tokens": "vocabulary"}
+"""Kind of examples -> the name of the number that a model's first layer depends on (`DataSet.inputs`)."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +58,14 @@ class ModelRow:
     family: str
     """The dominant kind of arithmetic; a device's throughput depends on it."""
     stages: str
-    """``module:function`` of (classes, channels, width) -> list of (stage name, list of torch modules)."""
-    shape: tuple[int, int]
-    """Height and width of the images it is made for."""
+    """``module:function`` of (classes, inputs, width) -> list of (stage name, list of torch modules), with inputs as of
+    `INPUTS`; or, with ``children``, the ``module:Class`` or ``module:function`` that makes a torch module."""
+    shape: tuple[int, ...]
+    """The examples it is made for: (height, width) of images, (features,) or (length,); empty for any."""
     width: int | None
-    """Channels of the first stage, with which all others scale; None if the model has no width."""
+    """Channels or units of the first stage, with which all others scale; None if the model has no width."""
     flexible: bool
-    """Whether images of other sizes run through it."""
+    """Whether examples of other sizes run through it."""
     blocks: tuple[str, ...]
     """Names of its stages."""
     units: int
@@ -63,6 +74,10 @@ class ModelRow:
     """Every width must be a multiple of this, so that all channels and groups are whole."""
     defaults: Mapping[str, Defaults] = field(default_factory=lambda: {CPU: Defaults("channels_last", pathways="sweep")})
     """By type of device; `Defaults()` for other types."""
+    kind: ExampleKind = "image"
+    """The examples that it takes."""
+    children: tuple[tuple[str, ...], ...] = ()
+    """The children of a torch module in each block, one after another; see `module_row`."""
 
     def on(self, device_type: str, width: int | None = None, precision: str | None = None) -> Defaults:
         """The defaults on a type of device (``cpu``, ``cuda``) for a width and precision, by default the model's."""
@@ -90,9 +105,45 @@ class ModelRow:
             return len(self.blocks)
         if form == "balanced" and count in map(str, range(2, self.units + 1)):
             return int(count)
-        raise ValueError(
-            f"model.blocks = {cut!r}: {self.name} takes 'stages' or 'balanced:2' .. 'balanced:{self.units}'"
-        )
+        others = f" or 'balanced:2' .. 'balanced:{self.units}'" if self.units > 1 else " alone"
+        raise ValueError(f"model.blocks = {cut!r}: {self.name} takes 'stages'{others}")
+
+
+def module_row(
+    name: str,
+    module: str,
+    blocks: Sequence[str | Sequence[str]] | Mapping[str, str | Sequence[str]],
+    *,
+    title: str = "",
+    kind: ExampleKind = "image",
+    family: str = "conv",
+    shape: tuple[int, ...] = (),
+    width: int | None = None,
+    width_multiple: int = 1,
+    defaults: Mapping[str, Defaults] | None = None,
+) -> ModelRow:
+    """The row of a torch module whose forward is its children, one after another.
+
+    ``module``: ``module:Class`` or ``module:function``, called with those of the arguments ``classes``, ``width`` and
+    ``channels``, ``features`` or ``vocabulary`` (`INPUTS`) that it has. ``blocks``: the children of each block in the
+    order of use, ``"conv"``, ``"conv+norm"`` or ``["conv", "norm"]``, with dots for children of children; a mapping
+    gives blocks names of their own. ``shape``: the only shape of examples, by default any. ValueError for blocks that
+    no module can have.
+    """
+    named = {_joined(block): block for block in blocks} if not isinstance(blocks, Mapping) else dict(blocks)
+    children = tuple(tuple(block.split("+") if isinstance(block, str) else block) for block in named.values())
+    if len(named) < len(blocks) or not named or not all(child for block in children for child in block or [""]):
+        raise ValueError(f"blocks = {blocks!r}: must name the children of each block, and no block twice")
+    if any("," in block or not block for block in named):
+        raise ValueError(f"blocks = {blocks!r}: a name must not be empty, nor hold a comma")
+    flexible, by_device = not shape, {} if defaults is None else defaults
+    title = title or f"{module}, block by block"
+    more: dict[str, Any] = {"width_multiple": width_multiple, "defaults": by_device, "kind": kind, "children": children}
+    return ModelRow(name, title, family, module, shape, width, flexible, tuple(named), 1, **more)
+
+
+def _joined(block: str | Sequence[str]) -> str:
+    return block if isinstance(block, str) else "+".join(block)
 
 
 _LENET = "conv1 conv2 fc1 fc2 head"
@@ -117,8 +168,20 @@ def _row(
     **more: Any,
 ) -> ModelRow:
     """A model in the module of its name, for square images; ``blocks``: its stages, separated by spaces."""
-    stages = f"edge.models.{name.replace('-', '_')}:stages"
-    return ModelRow(name, title, family, stages, (side, side), width, flexible, tuple(blocks.split()), units, **more)
+    return ModelRow(
+        name, title, family, _own(name), (side, side), width, flexible, tuple(blocks.split()), units, **more
+    )
+
+
+def _own(name: str) -> str:
+    return f"edge.models.{name.replace('-', '_')}:stages"
+
+
+def _flat(name: str, title: str, kind: ExampleKind, width: int, blocks: str, units: int) -> ModelRow:
+    """A model of features or tokens of any number. Nothing is measured of its defaults, nor of its family: devices have
+    no figure for dense layers, so that of convolutions is taken; a step's fixed cost outweighs it by far."""
+    more: dict[str, Any] = {"defaults": {}, "kind": kind}
+    return ModelRow(name, title, "conv", _own(name), (), width, True, tuple(blocks.split()), units, **more)
 
 
 _ROWS = (
@@ -129,13 +192,34 @@ _ROWS = (
     _row("mobilenetv2", "MobileNetV2, GroupNorm", 32, 32, 20, _MOBILENET, "depthwise", width_multiple=8),
     _row("shufflenet", "ShuffleNet V1, g = 3, GroupNorm", 32, 24, 18, _SHUFFLENET, "depthwise", width_multiple=12),
     _row("squeezenet", "SqueezeNet, GroupNorm", 32, 96, 10, _SQUEEZENET, width_multiple=12),
+    _flat("mlp", "Perceptron with two hidden layers", "features", 64, "fc1 fc2 head", 3),
+    _flat("text-cnn", "Embedding and two convolutions", "tokens", 16, "embedding conv1 conv2 head", 4),
 )
 MODELS: dict[str, ModelRow] = {row.name: row for row in _ROWS}
 
 
 def model(name: str) -> ModelRow:
     """The row of a model, by name or as ``module:ROW``; ValueError naming the key, with the nearest name."""
+    if is_own(name) and _is_code(name):
+        raise ValueError(
+            f"model.name = {name!r}: is a class or function, not a model row. Name a row that a file without torch "
+            "makes: from edge.models.registry import module_row; "
+            f"ROW = module_row('my-model', {name!r}, blocks=('conv', 'head')), with the names of the children in the "
+            "order of their use"
+        )
     try:
         return find(name, MODELS, ModelRow, "model")
     except ValueError as error:
         raise ValueError(f"model.name: {error}") from None
+
+
+def _is_code(name: str) -> bool:
+    """Whether ``module:NAME`` is a class or function by the module's text, which is not run: it may import torch."""
+    module, _, attribute = name.partition(":")
+    try:
+        spec = importlib.util.find_spec(module)
+        source = Path(spec.origin).read_text() if spec is not None and spec.origin is not None else ""
+        body = ast.parse(source).body
+    except Exception:  # whatever is wrong with the module, importing it will tell
+        return False
+    return any(isinstance(each, ast.ClassDef | ast.FunctionDef) and each.name == attribute for each in body)

@@ -138,7 +138,7 @@ def measure(row: ModelRow, width: int | None, batches: Sequence[int], steps: ran
     images = fitting(row)
 
     def make() -> list[Block]:
-        return build(ModelConfig(row.name, width), images.classes, images.shape[0])
+        return build(ModelConfig(row.name, width), images.classes, images.inputs)
 
     memory_format = row.on(CPU, width).memory_format
     net = BlockModel(seeded(0, make), torch.device(CPU), MEMORY_FORMATS[memory_format])
@@ -181,9 +181,14 @@ def random_images(images: DataSet, memory_format: str) -> Loader:
     return Loader(split, profile_for(images, "default"), torch.device(CPU), MEMORY_FORMATS[memory_format])
 
 
+def image_models() -> list[ModelRow]:
+    """The shipped models that are measured."""
+    return [row for row in MODELS.values() if row.kind == "image"]
+
+
 def measure_all() -> Iterator[Measurement]:
-    """Every shipped model at its widths and all batch sizes."""
-    for row in MODELS.values():
+    """Every shipped model of images at its widths and all batch sizes."""
+    for row in image_models():
         narrow = NARROW // row.width_multiple * row.width_multiple
         widths = [None] if row.width is None else list(dict.fromkeys([narrow, row.width]))
         for width in widths:
@@ -192,7 +197,7 @@ def measure_all() -> Iterator[Measurement]:
 
 def measure_little() -> Iterator[Measurement]:
     """The model for the smallest images, at two batch sizes and few steps, for a quick trial."""
-    row = min(MODELS.values(), key=lambda row: row.shape)
+    row = min(image_models(), key=lambda row: row.shape)
     return measure(row, row.width, (BATCHES[0], BATCHES[-1]), FEW_STEPS)
 
 

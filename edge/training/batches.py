@@ -25,8 +25,9 @@ from edge.training.client_update import Batch
 
 Indices = NDArray[np.int64]
 
+TOKEN_NBYTES = 8
 MOST_PREPARED_NBYTES = 64 << 20
-"""Limit of a client's examples as float32 that are prepared once a visit instead of batch by batch."""
+"""Limit of a client's examples as tensors that are prepared once a visit instead of batch by batch."""
 
 
 @dataclass(frozen=True)
@@ -38,21 +39,30 @@ class Loader:
     device: torch.device
     memory_format: torch.memory_format = torch.contiguous_format
     resident: bool = False
-    """Whether all images are on the device, as uint8, from the first batch on; for splits that are read repeatedly on a
-    GPU."""
+    """Whether all examples are on the device, as they are stored, from the first batch on; for splits that are read
+    repeatedly on a GPU."""
 
     def fetch(self, chosen: Indices, draws: np.random.Generator | None = None) -> Batch:
-        """(x, y) with x (batch, channels, height, width) float32, y (batch,) int64; unaugmented without ``draws``."""
+        """(x, y) with x as `prepare` returns it, y (batch,) int64; unaugmented without ``draws``."""
         labels = to_device(np.asarray(self.split.y[chosen], dtype=np.int64), self.device)
         if self.resident:
-            images = self._images[to_device(chosen, self.device)]
+            stored = self._examples[to_device(chosen, self.device)]
         else:
-            images = to_device(self.split.x[chosen], self.device)
-        return prepare(images, self.profile, draws).contiguous(memory_format=self.memory_format), labels
+            stored = to_device(self.split.x[chosen], self.device)
+        x = prepare(stored, self.profile, draws)
+        # Only images have a memory format.
+        return (x.contiguous(memory_format=self.memory_format) if x.dim() == 4 else x.contiguous()), labels
 
     @cached_property
-    def _images(self) -> Tensor:
+    def _examples(self) -> Tensor:
         return torch.tensor(self.split.x, device=self.device)
+
+    @property
+    def example_nbytes(self) -> int:
+        """Bytes of one prepared example."""
+        first, *sides = self.split.x.shape[1:]
+        numbers: int = first * math.prod(side + 2 * self.profile.pad for side in sides)
+        return numbers * (TOKEN_NBYTES if self.profile.kind == "tokens" else ITEM_NBYTES)
 
     def in_order(self, indices: Indices, batch: int) -> Iterator[Batch]:
         """All examples of ``indices`` once, in order, without augmentation."""
@@ -94,9 +104,7 @@ class LocalBatches:
     @cached_property
     def _prepared(self) -> Batch | None:
         """All of the client's examples, if they repeat without augmentation and fit into `MOST_PREPARED_NBYTES`."""
-        channels, *sides = self.loader.split.x.shape[1:]
-        pixels = math.prod(side + 2 * self.loader.profile.pad for side in sides)
-        nbytes = ITEM_NBYTES * self.indices.size * channels * pixels
+        nbytes = self.indices.size * self.loader.example_nbytes
         fits = self.loader.device.type == "cpu" and nbytes <= MOST_PREPARED_NBYTES
         repeats = self.plan.samples > len(self.indices) and not self.loader.profile.varies
         return self.loader.fetch(self.indices) if fits and repeats else None

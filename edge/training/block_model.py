@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from edge.models.registry import model
+from edge.models.user_module import make_module, stages_of
 from edge.protocol.config import ModelConfig
 from edge.protocol.payload import (
     BUFFERS,
@@ -49,15 +50,20 @@ def load_dotted(name: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def build(config: ModelConfig, classes: int, channels: int) -> list[Block]:
+def build(config: ModelConfig, classes: int, inputs: int) -> list[Block]:
     """The blocks of a model, initialised by torch's defaults from its current random state.
 
-    ValueError if the model cannot be cut into these blocks, or cannot have the width.
+    ``inputs``: channels, features, or the size of the vocabulary. ValueError if the model cannot be cut into these
+    blocks, or cannot have the width.
     """
     row = model(config.name)
     row.check_width(config.width)
     width = row.width if config.width is None else config.width
-    stages: list[tuple[str, list[nn.Module]]] = load_dotted(row.stages)(classes, channels, width)
+    stages: list[tuple[str, list[nn.Module]]]
+    if row.children:
+        stages = stages_of(row, make_module(row, classes, inputs, width))
+    else:
+        stages = load_dotted(row.stages)(classes, inputs, width)
     if config.blocks == "stages":
         return [(name, units[0] if len(units) == 1 else nn.Sequential(*units)) for name, units in stages]
     units = [unit for _, stage in stages for unit in stage]

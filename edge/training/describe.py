@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from edge.data.atomic_cache import text_once
-from edge.data.registry import DataSet
+from edge.data.registry import DataSet, ExampleKind
 from edge.models.registry import model
+from edge.models.user_module import check_chain, make_module
 from edge.protocol.config import ModelConfig
 from edge.protocol.payload import (
     FORWARD,
@@ -72,15 +73,31 @@ def initial(net: BlockModel, seed: int, make: Callable[[], list[Block]], count: 
     return payload
 
 
-def flops_per_example(make: Callable[[], list[Block]], shape: tuple[int, int, int]) -> Flops:
+def check_module(config: ModelConfig, dataset: DataSet) -> None:
+    """ValueError if the model is a user's module whose forward is not the chain of its blocks (`check_chain`)."""
+    row = model(config.name)
+    if row.children:
+        rng, shape = keyed_generator(0, "describe"), (EXAMPLES, *dataset.shape)
+        drawn = (
+            rng.standard_normal(shape, np.float32)
+            if dataset.vocabulary is None
+            else rng.integers(0, dataset.vocabulary, shape)
+        )
+        width = row.width if config.width is None else config.width
+        module = make_module(row, dataset.classes, dataset.inputs, width)
+        check_chain(row, module, torch.from_numpy(drawn), dataset.classes)
+
+
+def flops_per_example(make: Callable[[], list[Block]], shape: Shape, kind: ExampleKind = "image") -> Flops:
     """FLOPs per example of each block: (blocks, 4), a column per pass type (`edge.protocol.payload`).
 
-    ``shape`` is (channels, height, width). Counted on tensors without memory; convolutions and matrix products are
-    counted, element-wise work and normalisation are not. 1 MAC = 2 FLOPs.
+    ``shape``: of an example. Counted on tensors without memory; convolutions and matrix products are counted,
+    element-wise work, normalisation and the rows of an embedding are not. 1 MAC = 2 FLOPs. Tokens have no gradient, so
+    that all gradients of a block that takes them are its weights'.
     """
     with torch.device("meta"):
         modules = [module for _, module in make()]
-        x = torch.empty((EXAMPLES, *shape))
+        x = _examples(shape, kind)
     flops = np.zeros((len(modules), PASS_TYPES))
     for row, module in zip(flops, modules, strict=True):
         row[FORWARD] = count_flops(lambda m=module, v=x: m(v))  # type: ignore[misc]
@@ -93,9 +110,13 @@ def flops_per_example(make: Callable[[], list[Block]], shape: tuple[int, int, in
     return flops / EXAMPLES
 
 
+def _examples(shape: Shape, kind: ExampleKind) -> torch.Tensor:
+    return torch.empty((EXAMPLES, *shape), dtype=torch.int64 if kind == "tokens" else torch.float32)
+
+
 def _backward(module: nn.Module, x: torch.Tensor, weights: bool, inputs: bool) -> int:
     module.requires_grad_(weights)
-    y = module(x.detach().requires_grad_(inputs))
+    y = module(x.detach().requires_grad_(inputs and x.is_floating_point()))
     return count_flops(lambda: torch.autograd.backward(y, torch.empty_like(y))) if y.requires_grad else 0
 
 
@@ -120,17 +141,17 @@ def _convolution_gradients(grad: Shape, images: Shape, weight: Shape, *more: Any
     return 2 * grad[0] * places * math.prod(weight) * (int(for_images) + int(for_weights))
 
 
-def activations_per_example(make: Callable[[], list[Block]], shape: tuple[int, int, int]) -> Activations:
+def activations_per_example(make: Callable[[], list[Block]], shape: Shape, kind: ExampleKind = "image") -> Activations:
     """Floats per example that each block stores for its backward pass while the whole model trains: (blocks,).
 
-    ``shape`` is (channels, height, width). Counted are the tensors that autograd saves, in units of 4 bytes, without
+    ``shape``: of an example. Counted are the tensors that autograd saves, in units of 4 bytes, without
     parameters and buffers. A tensor of several blocks counts once, for the last of them, so the sum over the last
     blocks is also that of training those alone. Tensors that do not grow with the batch (batch statistics) are counted
     as if they did; the loss and the libraries' workspaces are not counted.
     """
     with torch.device("meta"):
         modules = [module for _, module in make()]
-        x = torch.empty((EXAMPLES, *shape))
+        x = _examples(shape, kind)
     saved = []
     for module in modules:
         x, storages = _saved(module, x)
@@ -160,25 +181,28 @@ def _saved(module: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, set[torch.
 def cached_counts(
     config: ModelConfig, make: Callable[[], list[Block]], dataset: DataSet, cache: Path
 ) -> tuple[Flops, Activations]:
-    """`flops_per_example` and `activations_per_example` of a model on images of a data set, cached.
+    """`flops_per_example` and `activations_per_example` of a model on a data set, cached.
 
     The key is the model's configuration, the source of its module and of those of its package that it imports from,
-    the images' shape, the classes and torch's version.
+    the examples' shape, the classes and torch's version; and, beyond shipped models of images, what else the counts
+    depend on.
     """
+    row = model(config.name)
     facts = [
         asdict(config),
-        _sources(sys.modules[make_module(config)]),
+        _sources(sys.modules[_imported_module(config)]),
         dataset.shape,
         dataset.classes,
         torch.__version__,
     ]
+    if row.children or dataset.kind != "image":
+        facts += [dataset.kind, dataset.vocabulary, row.width, row.blocks, row.children]
     name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
     path = cache / "flops" / "v4" / f"{name}.json"
 
     def counted() -> str:
-        return json.dumps(
-            [count(make, dataset.shape).tolist() for count in (flops_per_example, activations_per_example)]
-        )
+        counts = (flops_per_example, activations_per_example)
+        return json.dumps([count(make, dataset.shape, dataset.kind).tolist() for count in counts])
 
     flops, activations = json.loads(text_once(path, counted))
     return np.array(flops), np.array(activations)
@@ -191,7 +215,7 @@ def _sources(module: ModuleType) -> list[str]:
     return [inspect.getsource(sys.modules[name]) for name in sorted(beside | {module.__name__})]
 
 
-def make_module(config: ModelConfig) -> str:
+def _imported_module(config: ModelConfig) -> str:
     """Name of the module that builds a model, imported."""
     name = model(config.name).stages.partition(":")[0]
     importlib.import_module(name)

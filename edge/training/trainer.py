@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from edge.data.augment import profile_for
+from edge.data.augment import fitted, profile_for
 from edge.data.decoded_cache import open_data
 from edge.data.partitioning import ClientIndices, cached_partition
 from edge.data.registry import Data, Split, dataset
@@ -31,7 +31,7 @@ from edge.training.batches import Indices, Loader, LocalBatches
 from edge.training.block_model import BlockModel, build, load_dotted
 from edge.training.client_update import Batch, ClientUpdate, GradientCorrection, VisitContext
 from edge.training.cuda_graphs import StepFactory, cuda_graphs
-from edge.training.describe import cached_counts, initial, seeded
+from edge.training.describe import cached_counts, check_module, initial, seeded
 
 MOST_PARAMETERS = 300_000_000
 """Largest model: 1.2 GB, of which a worker holds several copies."""
@@ -92,7 +92,7 @@ class LocalTrainer:
         return np.sort(keyed_generator(self.job.seed, "eval").permutation(count)[: self.job.scored(count)])
 
     def _loader(self, split: Split, resident: bool = False) -> Loader:
-        return Loader(split, self.profile, self.device, self.memory_format, resident)
+        return Loader(split, fitted(self.profile, self.data.train), self.device, self.memory_format, resident)
 
     @cached_property
     def net(self) -> BlockModel:
@@ -116,14 +116,16 @@ class LocalTrainer:
         return StepFactory(self.net, self.job.train, cuda_graphs() if self.job.train.graphs else None)
 
     def _blocks(self) -> list[tuple[str, torch.nn.Module]]:
-        return build(self.job.model, self.dataset.classes, self.dataset.shape[0])
+        return build(self.job.model, self.dataset.classes, self.dataset.inputs)
 
     def describe(self, data: bool) -> tuple[ModelProfile, Payload]:
         """Blocks, FLOPs, activations and initial vectors; with ``data``, also the examples of each client."""
         empty = np.zeros(0, dtype=np.int64)
+        net = self.net
+        check_module(self.job.model, self.dataset)
         flops, activations = cached_counts(self.job.model, self._blocks, self.dataset, Path(self.job.cache))
         description = ModelProfile(
-            layout=self.net.layout,
+            layout=net.layout,
             family=model(self.job.model.name).family,
             flops=flops,
             activations=activations,
@@ -135,7 +137,7 @@ class LocalTrainer:
             histogram=np.zeros((0, self.dataset.classes), dtype=np.int64),
             test_samples=empty,
         )
-        vectors = initial(self.net, self.job.seed, self._blocks, self.job.initial_models)
+        vectors = initial(net, self.job.seed, self._blocks, self.job.initial_models)
         return self._with_data(description) if data else description, vectors
 
     def _with_data(self, description: ModelProfile) -> ModelProfile:

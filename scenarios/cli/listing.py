@@ -27,6 +27,7 @@ from edge.models.registry import MODELS
 from edge.protocol.spelling import nearest
 from scenarios.cache import cache_folder
 from scenarios.config.toml_source import FILES, shipped
+from scenarios.config.validation import KINDS_OF_EXAMPLES
 from scenarios.errors import ScenarioError
 from scenarios.studies.method_costs import method_costs
 
@@ -170,17 +171,18 @@ def _models() -> list[Row]:
 
 
 def _model_details(row: Row) -> list[str]:
-    size = "x".join(map(str, row["shape"])) + (" and others" if row["flexible"] else "")
+    others = (" and others" if row["shape"] else " of any number") if row["flexible"] else ""
+    size = " ".join(filter(None, [KINDS_OF_EXAMPLES[row["kind"]], "x".join(map(str, row["shape"]))])) + others
     multiple = f" or another multiple of {row['width_multiple']}" if row["width_multiple"] > 1 else ""
     width = f", width {row['width']}{multiple}" if row["width"] else ""
     return [
-        f"images {size}{width}; family {row['family']}",
+        f"{size}{width}; family {row['family']}",
         f"blocks: {', '.join(row['blocks'])}, or balanced:2 .. balanced:{row['units']}",
     ]
 
 
 def _datasets() -> list[Row]:
-    keys = ("name", "title", "classes", "shape", "source")
+    keys = ("name", "title", "classes", "kind", "shape", "vocabulary", "source")
     return [
         {key: getattr(row, key) for key in keys}
         | {"natural_clients": row.natural_ids, "found": find_data(row.name, None, cache_folder())}
@@ -189,7 +191,9 @@ def _datasets() -> list[Row]:
 
 
 def _dataset_details(row: Row) -> list[str]:
-    shape = "x".join(map(str, row["shape"]))
+    kind = "" if row["kind"] == "image" else f" {row['kind']}"
+    kind += f" of a vocabulary of {row['vocabulary']}" if row["vocabulary"] else ""
+    shape = "x".join(map(str, row["shape"])) + kind
     natural = ", with the author of each example" if row["natural_clients"] else ""
     return [f"{row['classes']} classes, {shape}{natural}; {row['source']}", f"found: {row['found'] or 'not found'}"]
 

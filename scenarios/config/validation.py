@@ -16,6 +16,9 @@ from edge.protocol.spelling import nearest
 from scenarios import fleet_builder
 from scenarios.config.schema import Scenario
 
+KINDS_OF_EXAMPLES = {"image": "images", "features": "features", "tokens": "tokens"}
+"""Kinds of examples, in messages."""
+
 
 def check_server(name: str, method: Method) -> None:
     """Check that the server optimizer exists, and that the method admits it."""
@@ -75,12 +78,15 @@ def check_participants(scenario: Scenario) -> None:
 
 
 def check_shapes(architecture: ModelRow, data: DataSet) -> None:
-    """Check that the model takes images of the data set's size."""
-    if not architecture.flexible and architecture.shape != data.shape[1:]:
-        height, width = data.shape[1:]
-        made_for = "x".join(map(str, architecture.shape))
+    """Check that the model takes examples of the data set's kind and size."""
+    takes, has = (KINDS_OF_EXAMPLES[kind] for kind in (architecture.kind, data.kind))
+    if takes != has:
+        raise ValueError(f"model.name = {architecture.name!r} takes {takes}; {data.name} has {has}")
+    shape = data.shape[1:] if data.kind == "image" else data.shape
+    if not architecture.flexible and architecture.shape != shape:
+        sizes = ["x".join(map(str, each)) for each in (architecture.shape, shape)]
         raise ValueError(
-            f"model.name = {architecture.name!r} is made for {made_for} images; {data.name} has {height}x{width}"
+            f"model.name = {architecture.name!r} is made for {sizes[0]} {takes}; {data.name} has {sizes[1]}"
         )
 
 

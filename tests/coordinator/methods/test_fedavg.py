@@ -25,7 +25,7 @@ IID = PartitionConfig("iid")
 
 def plain_model(run: Run) -> nn.Sequential:
     """The run's model where it started, as an ordinary torch module."""
-    model = nn.Sequential(*(module for _, module in build(run.federation.job.model, classes=10, channels=1)))
+    model = nn.Sequential(*(module for _, module in build(run.federation.job.model, classes=10, inputs=1)))
     nn.utils.vector_to_parameters(torch.from_numpy(run.start), model.parameters())
     return model
 

@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 from scipy.optimize import lsq_linear
 
 from edge.models.registry import MODELS
-from edge.profile.calibrate import Measurement, fit, fitting, measure, measure_all, random_images, result, step_seconds
+from edge.profile.calibrate import (
+    Measurement,
+    fit,
+    fitting,
+    image_models,
+    measure,
+    measure_all,
+    random_images,
+    result,
+    step_seconds,
+)
 from edge.protocol.config import CPU, ModelConfig, TrainConfig
 from edge.training.block_model import BlockModel, build
 
@@ -164,7 +174,7 @@ def test_steps_are_taken_until_enough_is_known(monkeypatch: pytest.MonkeyPatch, 
     assert not torch.equal(net.flat, before)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [row.name for row in image_models()])
 def test_every_model_finds_images_that_it_is_made_for(name: str) -> None:
     row = MODELS[name]
     images = fitting(row)

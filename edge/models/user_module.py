@@ -1,0 +1,130 @@
+"""A user's torch module as a model: made from its row, cut into its children, and compared with their chain.
+
+Parameters lie in one flat vector per block, so each must be in exactly one block; and methods run blocks one by one, so
+that the module's own forward must be nothing else than that.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from edge.models.registry import INPUTS, ModelRow
+from edge.protocol.plugins import load
+from edge.protocol.spelling import nearest
+
+RELATIVE, ABSOLUTE = 1e-4, 1e-5
+"""Largest difference of outputs that counts as the order of sums."""
+
+
+def make_module(row: ModelRow, classes: int, inputs: int, width: int | None) -> nn.Module:
+    """The module of a row, initialised by torch's defaults from its current random state; ValueError if it fails."""
+    factory = load(row.stages)
+    if isinstance(factory, nn.Module) or not callable(factory):
+        raise _error(row, "must be a class or function that makes the module, not a module: each run initialises it")
+    offered = {"classes": classes, INPUTS[row.kind]: inputs}
+    if width is not None:
+        offered["width"] = width
+    arguments = _arguments(row, factory, offered)
+    try:
+        module = factory(**arguments)
+    except Exception as error:  # a user's class may raise anything
+        given = ", ".join(f"{name}={value}" for name, value in arguments.items())
+        raise _error(row, f"called with {given}, it raised {type(error).__name__}: {error}") from error
+    if not isinstance(module, nn.Module):
+        raise _error(row, f"must give a torch.nn.Module, not {type(module).__name__}")
+    return module
+
+
+def _arguments(row: ModelRow, factory: Callable[..., Any], offered: Mapping[str, int]) -> dict[str, int]:
+    """Those of the offered arguments that the factory has; ValueError for others that it needs."""
+    parameters = inspect.signature(factory).parameters.values()
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    for parameter in parameters:
+        variadic = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        is_needed = parameter.default is parameter.empty and not variadic
+        if is_needed and (parameter.name not in offered or parameter.kind is parameter.POSITIONAL_ONLY):
+            raise _error(row, f"needs {parameter.name!r}; arguments are {', '.join(offered)}. Give it a default")
+    taken = {name: value for name, value in offered.items() if takes_any or any(name == p.name for p in parameters)}
+    if "width" in offered and "width" not in taken:
+        raise _error(row, "has no argument width, but its row has a width")
+    return taken
+
+
+def stages_of(row: ModelRow, module: nn.Module) -> list[tuple[str, list[nn.Module]]]:
+    """The children of each block. ValueError unless each parameter is in exactly one block, and each block has any."""
+    stages = [
+        (name, [_child(row, module, child) for child in children])
+        for name, children in zip(row.blocks, row.children, strict=True)
+    ]
+    names = {id(value): name for name, value in module.named_parameters()}
+    home: dict[int, str] = {}
+    for block, children in stages:
+        own = {id(value) for child in children for value in child.parameters()}
+        if not own:
+            raise _error(row, f"block {block} has no parameters; join it to another, as in '{block}+next'")
+        for key in own:
+            if key in home:
+                raise _error(row, f"blocks {home[key]} and {block} share the parameter {names[key]}")
+            home[key] = block
+    outside = [name for key, name in names.items() if key not in home]
+    if outside:
+        raise _error(row, f"no block holds the parameters {', '.join(outside)}")
+    return stages
+
+
+def _child(row: ModelRow, module: nn.Module, name: str) -> nn.Module:
+    try:
+        return module.get_submodule(name)
+    except AttributeError:
+        children = [child for child, _ in module.named_children()]
+        raise _error(row, f"has no child {name!r}; {nearest(name, children)}") from None
+
+
+def check_chain(row: ModelRow, module: nn.Module, x: Tensor, classes: int) -> None:
+    """ValueError unless the module maps ``x`` to (batch, classes), as its children do one after another.
+
+    Both are compared in evaluation and in training mode, with the same random numbers. ``module`` is changed where it
+    has batch statistics.
+    """
+    chain = nn.Sequential(*(child for _, children in stages_of(row, module) for child in children))
+    order = ", ".join(child for block in row.children for child in block)
+    for training in (False, True):
+        module.train(training)
+        whole = _output(module, x)
+        if isinstance(whole, Exception):
+            raise _error(row, f"cannot take examples of shape {tuple(x.shape[1:])}: {whole}") from whole
+        if not isinstance(whole, Tensor) or whole.shape != (len(x), classes):
+            what = tuple(whole.shape) if isinstance(whole, Tensor) else type(whole).__name__
+            raise _error(row, f"gives {what} for {len(x)} examples, not {(len(x), classes)}")
+        chained = _output(chain, x)
+        if not _alike(whole, chained):
+            why = f" ({chained})" if isinstance(chained, Exception) else ""
+            raise _error(
+                row,
+                f"its forward is not its children {order} one after another{why}; make layers that it calls as "
+                "functions (ReLU, Flatten, pooling) children, and list all in the order of use",
+            )
+
+
+def _output(module: nn.Module, x: Tensor) -> Any:
+    """The output, or the exception that the module raises."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        try:
+            return module(x)
+        except Exception as error:  # a user's forward may raise anything
+            return error
+
+
+def _alike(one: Tensor, other: Any) -> bool:
+    is_like = isinstance(other, Tensor) and other.shape == one.shape and other.dtype == one.dtype
+    return is_like and torch.allclose(one, other, rtol=RELATIVE, atol=ABSOLUTE, equal_nan=True)
+
+
+def _error(row: ModelRow, why: str) -> ValueError:
+    return ValueError(f"model.name = {row.name!r}: {row.stages}: {why}")
