@@ -66,8 +66,10 @@ def identity(loaded: Loaded) -> dict[str, Any]:
     """The beginning of the hash chain: the resolved scenario, with hashes of files in place of their paths."""
     scenario = loaded.scenario.model_dump()
     data = {key: value for key, value in scenario["data"].items() if key not in ("root", "download")}
-    if not data["validation"]:  # as in the chains of versions without it
+    if not data["validation"]:  # here and below: as in the chains of versions without them
         del data["validation"]
+    if not data["partition"]["options"]:
+        data["partition"] = {key: value for key, value in data["partition"].items() if key != "options"}
     file = data["partition"]["file"]
     if file is not None and Path(file).is_file():
         data["partition"] = {**data["partition"], "file": _sha256("data.partition.file", Path(file), MOST_NBYTES)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -29,6 +30,33 @@ def test_the_tutorials_own_method_runs(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "my_method:SPEC 2/2" in done.stderr
+
+
+def test_own_models_data_and_partitions_run_as_described(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "own-data-and-models.md").read_text()
+    sources = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, re.DOTALL)
+    assert len(sources) == text.count("```python")
+    for name, source in sources:
+        (tmp_path / name).write_text(source)
+    (command,) = re.findall(r"```sh\nPYTHONPATH=\. fedbr (.*)\n```", text)
+    done = subprocess.run(
+        [sys.executable, "-m", "scenarios.cli.main", *shlex.split(command), "--workers", "1"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["rounds"] <= 4
+    assert told["accuracy"] > 0.5, "one in four is chance"
+    environment = json.loads((tmp_path / told["run_dir"] / "environment.json").read_text())
+    # Client k gets 320 * (k + 1) ** 2 / 385 examples, of which a tenth is held out: client 9, 84 - 8.
+    assert sum(environment["partition"]["histogram"][9]) == 76
+    assert [(block["name"], block["params"]) for block in environment["blocks"]] == [
+        ("inner+norm+act", 144), ("deep", 272), ("head", 68)
+    ]  # fmt: skip
 
 
 def test_the_map_of_the_code_names_every_folder_and_files_that_are_there() -> None:

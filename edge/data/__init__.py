@@ -6,6 +6,7 @@
 * `parquet_images`, `torchvision_files`, `tinyimagenet`, `digits`, `breast_cancer`, `python_topics`: the readers;
   `scikit_learn` has what two of them share
 * `partition`, `epsilon_partition`, `json_partition`: partitions as pure functions
+* `partition_registry`: the table of kinds of partition
 * `partitioning`: `partition_data` and `cached_partition`, a partition from its configuration
 * `augment`: stored batches to those that models take
 

@@ -1,8 +1,8 @@
 """Partitions of examples among clients: one pure function per kind, with all draws from its generator.
 
 Each returns one sorted int64 array of example indices per client. `epsilon_partition` and `json_partition` have two
-further kinds; `partitioning` chooses a kind from the configuration and splits the test set by the same rule. `hold_out`
-splits each client's examples once more.
+further kinds; `partition_registry` lists all, and `partitioning` splits both sets by the kind of a configuration.
+`hold_out` splits each client's examples once more.
 """
 
 from __future__ import annotations

@@ -6,27 +6,28 @@ The partition has its own seed, so that runs with different seeds, and all metho
 from __future__ import annotations
 
 import hashlib
+import importlib
+import inspect
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from edge.data import epsilon_partition, partition
+from edge.data import partition
 from edge.data.atomic_cache import CacheError, build_once, warn_cache_unusable
-from edge.data.json_partition import content, read_indices
-from edge.data.locate import is_file
+from edge.data.json_partition import content
 from edge.data.partition import Indices
-from edge.data.registry import Data, DataError, DataSet, PartitionError
-from edge.protocol.config import DataConfig, PartitionConfig
+from edge.data.partition_registry import PARTITIONS, PartitionRow, partition_row
+from edge.data.registry import Data, DataError, DataSet, PartitionError, Split
+from edge.protocol.config import DataConfig
+from edge.protocol.plugins import is_own
 from edge.protocol.rng import keyed_generator
 
 VERSION = "v1"
-ALPHA_MIN, ALPHA_MAX = 1e-3, 1e6
-EQUAL = ("iid", "dirichlet", "epsilon")
-"""Kinds in which all clients have equally many examples."""
 
 
 @dataclass(frozen=True)
@@ -40,29 +41,21 @@ class ClientIndices:
     """Indices into the training set that ``train`` lacks; empty arrays without ``data.validation``."""
 
 
-def check_partition(config: DataConfig, row: DataSet) -> None:
+def check_partition(config: DataConfig, data: DataSet) -> None:
     """PartitionError, naming the key, for a partition that no data allow, before any data is opened."""
     rule = config.partition
     if config.clients < 1:
         raise PartitionError(f"data.clients = {config.clients}: at least one client is needed")
-    if rule.kind in ("dirichlet", "dirichlet-unbalanced") and not ALPHA_MIN <= rule.alpha <= ALPHA_MAX:
-        raise PartitionError(f"data.partition.alpha = {rule.alpha} must lie in {ALPHA_MIN:g} .. {ALPHA_MAX:g}")
-    if rule.kind == "epsilon" and not 0 <= rule.epsilon <= 9:
-        raise PartitionError(f"data.partition.epsilon = {rule.epsilon} must lie in 0 .. 9")
-    if rule.kind == "epsilon" and row.classes not in epsilon_partition.CLASS_COUNTS:
-        raise PartitionError(
-            f"data.partition.kind = epsilon is defined for sets of 10 or 100 classes; {row.name} has {row.classes}"
-        )
-    if rule.kind == "natural" and not row.natural_ids:
-        raise PartitionError(f"data.partition.kind = natural: {row.name} does not say which client made an example")
-    if rule.kind == "file" and rule.file is None:
-        raise PartitionError("data.partition.kind = file needs data.partition.file")
-    if rule.kind == "file" and not is_file(Path(str(rule.file))):
-        raise PartitionError(f"data.partition.file = {rule.file!r}: no such file")
+    partition_row(rule.kind).check(config, data)
     if rule.kind != "file" and rule.file is not None:
         raise PartitionError(
             f"data.partition.file = {rule.file!r} is read only with data.partition.kind = file, not with {rule.kind}"
         )
+    for key, value in rule.options.items():
+        if not isinstance(value, bool | int | float | str):
+            raise PartitionError(f"data.partition.options.{key} = {value!r}: must be a number, a text or a flag")
+    if rule.options and not is_own(rule.kind):
+        raise PartitionError(f"data.partition.options: only a partition of your own takes them, not {rule.kind}")
 
 
 def partition_data(config: DataConfig, data: Data) -> ClientIndices:
@@ -71,36 +64,84 @@ def partition_data(config: DataConfig, data: Data) -> ClientIndices:
     PartitionError if the partition is impossible, and if no client gets an example.
     """
     check_partition(config, data.row)
-    rule = config.partition
-    _check_count(config, len(data.train.y))
-    rngs = (keyed_generator(rule.seed, "partition"), keyed_generator(rule.seed, "partition.test"))
-    if rule.kind == "file":
-        assert rule.file is not None
-        train = read_indices(Path(rule.file), config.clients, len(data.train.y))
-        client_indices = ClientIndices(train, [np.empty(0, dtype=np.int64) for _ in range(config.clients)])
-    elif rule.kind == "natural":
-        client_indices = _natural(config.clients, data)
-    elif rule.kind in ("dirichlet", "dirichlet-unbalanced"):
-        client_indices = _dirichlet(rule, config.clients, data, *rngs)
-    elif rule.kind == "epsilon" and rule.epsilon > 0:
-        mix = epsilon_partition.mixes(config.clients, data.classes, rule.epsilon, rngs[0])
-        client_indices = ClientIndices(
-            epsilon_partition.deal(data.train.y, mix, rngs[0]), epsilon_partition.deal(data.test.y, mix, rngs[1])
-        )
-    else:
-        train = partition.iid(len(data.train.y), config.clients, rngs[0])
-        client_indices = ClientIndices(train, partition.iid(len(data.test.y), config.clients, rngs[1]))
-    if not any(len(indices) for indices in client_indices.train):
+    rule, row = config.partition, partition_row(config.partition.kind)
+    _check_count(config, row, data)
+    train, test = _split_both(config, row, data)
+    if not any(len(indices) for indices in train):
         raise _no_client_error(config, len(data.train.y))
-    train, validation = partition.hold_out(client_indices.train, config.validation, rule.seed)
-    return replace(client_indices, train=train, validation=validation)
+    train, validation = partition.hold_out(train, config.validation, rule.seed)
+    return ClientIndices(train, test, validation)
 
 
-def _check_count(config: DataConfig, count: int) -> None:
-    """PartitionError for more clients than examples, before arrays of their size are allocated."""
-    if config.clients <= count or config.partition.kind in ("file", "natural"):
+def _split_both(config: DataConfig, row: PartitionRow, data: Data) -> tuple[list[Indices], list[Indices]]:
+    rule, options = config.partition, row.options(config.partition)
+    rngs = [keyed_generator(rule.seed, purpose) for purpose in ("partition", "partition.test")]
+
+    def split(part: Split, rng: np.random.Generator) -> list[Indices]:
+        found = row.split(part.y, part.ids, config.clients, data.classes, rng, options)
+        return _checked(rule.kind, found, config.clients, len(part.y))
+
+    try:
+        train = split(data.train, rngs[0])
+        if row.split_test is None:
+            return train, split(data.test, rngs[1])
+        found = row.split_test(data.train, train, data.test, data.classes, rngs[1], options)
+        return train, _checked(rule.kind, found, config.clients, len(data.test.y))
+    except PartitionError:
+        raise
+    except Exception as error:  # a user's function may raise anything
+        if not is_own(rule.kind):
+            raise
+        raise PartitionError(f"data.partition.kind = {rule.kind}: {type(error).__name__}: {error}") from error
+
+
+def _checked(kind: str, found: Any, clients: int, count: int) -> list[Indices]:
+    """A user's result as sorted int64 arrays; PartitionError unless it is ``clients`` parts of ``count`` examples."""
+    if not is_own(kind):
+        return list(found)
+    key = f"data.partition.kind = {kind}"
+    if len(found) != clients:
+        raise PartitionError(f"{key}: gives examples to {len(found)} clients, not to {clients}")
+    client_of = np.full(count, -1, dtype=np.int64)
+    return [_own_part(key, client, part, client_of) for client, part in enumerate(found)]
+
+
+def _own_part(key: str, client: int, part: Any, client_of: Indices) -> Indices:
+    """One client's examples, noted in ``client_of``."""
+    indices, count = np.asarray(part), len(client_of)
+    if indices.size == 0:
+        return np.empty(0, dtype=np.int64)
+    if indices.ndim != 1 or indices.dtype.kind not in "iu":
+        raise PartitionError(f"{key}: client {client} must hold a list of whole numbers, not {indices.dtype}")
+    if indices.min() < 0 or indices.max() >= count:
+        wrong = indices.min() if indices.min() < 0 else indices.max()
+        raise PartitionError(f"{key}: client {client} holds example {wrong}, the data has 0..{count - 1}")
+    indices = np.sort(indices.astype(np.int64))
+    twice = indices[1:][indices[1:] == indices[:-1]]
+    if twice.size:
+        raise PartitionError(f"{key}: client {client} holds example {twice[0]} twice")
+    taken = indices[client_of[indices] >= 0]
+    if taken.size:
+        other = client_of[taken[0]]
+        raise PartitionError(f"{key}: client {client} and client {other} both hold example {taken[0]}")
+    client_of[indices] = client
+    return indices
+
+
+def _check_count(config: DataConfig, row: PartitionRow, data: Data) -> None:
+    """PartitionError for more clients than there can be, before arrays of their size are allocated."""
+    count = len(data.train.y)
+    if row is PARTITIONS["natural"]:
+        assert data.train.ids is not None
+        ids = np.unique(data.train.ids)
+        if config.clients > len(ids):
+            raise PartitionError(
+                f"data.clients = {config.clients}, but {data.row.name} has {len(ids)} clients "
+                "(data.partition.kind = natural)"
+            )
+    if config.clients <= count or row.allows_empty:
         return
-    if config.partition.kind in EQUAL:
+    if row.equal:
         raise _no_client_error(config, count)
     raise PartitionError(f"data.clients = {config.clients}: there are only {count} training examples")
 
@@ -132,42 +173,26 @@ def cached_partition(config: DataConfig, data: Data, cache: Path) -> ClientIndic
         raise DataError(f"{folder}: the saved partition is damaged ({error}); remove this folder") from error
 
 
-def _natural(clients: int, data: Data) -> ClientIndices:
-    assert data.train.ids is not None
-    assert data.test.ids is not None
-    ids = np.unique(data.train.ids)
-    if clients > len(ids):
-        raise PartitionError(
-            f"data.clients = {clients}, but {data.row.name} has {len(ids)} clients (data.partition.kind = natural)"
-        )
-    chosen = ids[:clients].tolist()
-    return ClientIndices(partition.natural(data.train.ids, chosen), partition.natural(data.test.ids, chosen))
-
-
-def _dirichlet(
-    rule: PartitionConfig, clients: int, data: Data, rng: np.random.Generator, test_rng: np.random.Generator
-) -> ClientIndices:
-    labels = data.train.y
-    if rule.kind == "dirichlet":
-        train = partition.dirichlet(labels, clients, rule.alpha, data.classes, rng)
-    else:
-        train = partition.dirichlet_unbalanced(
-            labels, clients, rule.alpha, data.classes, rng, rule.min_samples, rule.max_tries
-        )
-    counts = partition.histogram(labels, train, data.classes)
-    return ClientIndices(train, partition.mirror(counts, data.test.y, test_rng))
-
-
 def _key(config: DataConfig, data: Data) -> str:
     rule = asdict(config.partition)
+    if not rule["options"]:
+        del rule["options"]  # as in the keys of versions without them
     if config.partition.kind == "file" and config.partition.file is not None:
         rule["file"] = hashlib.sha256(content(Path(config.partition.file))).hexdigest()
     # A distribution's stream may differ between versions of numpy; a partition must not depend on the cache's age.
     facts = [data.sha256, config.clients, rule, np.__version__]
-    # Without one, the key is that of the versions that had no validation split.
+    # Without either, the key is that of the versions that had neither.
     facts += [config.validation] if config.validation else []
+    facts += [_source(config.partition.kind)] if is_own(config.partition.kind) else []
     text = json.dumps(facts, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _source(kind: str) -> str:
+    """The hash of the text of a user's partition, which may change while its name stays."""
+    modules = {kind.partition(":")[0], partition_row(kind).split.__module__}
+    texts = [inspect.getsource(importlib.import_module(module)) for module in sorted(modules)]
+    return hashlib.sha256("".join(texts).encode()).hexdigest()
 
 
 def _save(client_indices: ClientIndices, folder: Path) -> None:

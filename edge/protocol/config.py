@@ -50,7 +50,8 @@ class ModelConfig(Section):
 class PartitionConfig(Section):
     """How the training examples are shared among clients (``fedbr list partitions``)."""
 
-    kind: Literal["iid", "dirichlet", "dirichlet-unbalanced", "epsilon", "natural", "file"] = "iid"
+    kind: str = "iid"
+    """A name of `edge.data.partition_registry.PARTITIONS`, or ``module:ROW``."""
     alpha: float = 0.3
     """Concentration of both Dirichlet partitions; smaller is more uneven."""
     epsilon: int = 7
@@ -63,6 +64,8 @@ class PartitionConfig(Section):
     """JSON {client: [indices]} for kind = "file"."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the partition alone, so that runs with different seeds can share one."""
+    options: dict[str, Any] = field(default_factory=dict, hash=False)
+    """Numbers, text and flags of a partition of one's own."""
 
 
 @dataclass(frozen=True)

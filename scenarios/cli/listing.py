@@ -22,6 +22,7 @@ from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec, keys_not_dow
 from costmodel.fleet.devices import devices, figures, networks
 from costmodel.units import format_bytes, format_rate
 from edge.data.locate import find_data
+from edge.data.partition_registry import PARTITIONS
 from edge.data.registry import DATASETS
 from edge.models.registry import MODELS
 from edge.protocol.spelling import nearest
@@ -32,17 +33,6 @@ from scenarios.errors import ScenarioError
 from scenarios.studies.method_costs import method_costs
 
 Row = dict[str, Any]
-PARTITIONS = {
-    "iid": ("equal shares at random", ()),
-    "dirichlet": ("equal shares, each client with class proportions of its own", ("alpha",)),
-    "dirichlet-unbalanced": (
-        "each class split in random proportions; sizes differ too",
-        ("alpha", "min_samples", "max_tries"),
-    ),
-    "epsilon": ("FedBR's non-IID level, for sets of 10 or 100 classes", ("epsilon",)),
-    "natural": ("by author of the examples, for sets that record it", ()),
-    "file": ("from a JSON file {client: [indices]}", ("file",)),
-}
 
 
 def rows(kind: str, assumed: bool = False) -> list[Row]:
@@ -200,8 +190,12 @@ def _dataset_details(row: Row) -> list[str]:
 
 def _partitions() -> list[Row]:
     return [
-        {"name": kind, "title": title, "options": [f"data.partition.{key}" for key in keys]}
-        for kind, (title, keys) in PARTITIONS.items()
+        {
+            "name": row.name,
+            "title": row.title,
+            "options": [f"data.partition.{key}" for key in row.keys],
+        }
+        for row in PARTITIONS.values()
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from edge.data import partitioning as sharing
 from edge.data.epsilon_partition import deal, mixes, whole_counts
 from edge.data.json_partition import read_indices
 from edge.data.partition import dirichlet, dirichlet_unbalanced, draw_by_weight, histogram, hold_out, iid, mirror
+from edge.data.partition_registry import PartitionRow
 from edge.data.partitioning import cached_partition, check_partition, partition_data
 from edge.data.registry import DATASETS, Data, PartitionError, Split
 from edge.protocol.config import DataConfig, PartitionConfig
@@ -280,8 +281,9 @@ def test_a_validation_split_leaves_the_partition_and_its_place_in_the_cache_as_t
     assert [part.tolist() for part in parted.validation] == [part.tolist() for part in fresh.validation]
     assert [(len(a), len(b)) for a, b in zip(parted.train, parted.validation, strict=True)] == [(80, 20)] * 10
     assert {len(part) for part in whole.validation} == {0}
-    # The key of versions without a validation split, by hand.
-    facts = ["hash", 10, {**asdict(plain.partition)}, np.__version__]
+    # The key of versions that had neither a validation split nor options of a partition, by hand.
+    rule = {"kind": "dirichlet", "alpha": 0.3, "epsilon": 7, "min_samples": 10, "max_tries": 1000, "file": None}
+    facts = ["hash", 10, {**rule, "seed": 0}, np.__version__]
     key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
     assert {folder.name for folder in (tmp_path / "shares" / "v1").iterdir() if folder.is_dir()} > {key}
 
@@ -303,3 +305,70 @@ def test_shares_are_kept_by_content_so_that_an_edited_file_is_another_partition(
     assert [part.tolist() for part in again.train] == [part.tolist() for part in fresh.train]
     assert [part.tolist() for part in again.test] == [part.tolist() for part in fresh.test]
     assert not again.train[0].flags.writeable
+
+
+def by_label(labels: Any, ids: Any, clients: int, classes: int, rng: np.random.Generator, options: Any) -> list[Any]:
+    """Client k gets ``each`` examples of class k modulo the number of classes, drawn at random."""
+    assert options["seed"] == 0
+    members = [rng.permutation(np.flatnonzero(labels == k % classes))[: options["each"]] for k in range(clients)]
+    return [part.tolist() if options.get("lists") else part.astype(np.int32) for part in members]
+
+
+BY_LABEL = PartitionRow("by-label", "one class each", by_label)
+BY_LABEL_TRAIN = PartitionRow("train", "no tests", by_label, lambda train, parts, test, *_: [[] for _ in parts])
+
+
+def own(clients: int, name: str = "BY_LABEL", **options: Any) -> DataConfig:
+    return config(clients, kind=f"{__name__}:{name}", options=options)
+
+
+@pytest.mark.parametrize("options", [{"each": 5}, {"each": 5, "lists": True}])
+def test_a_partition_of_ones_own_splits_training_and_test_examples(options: dict[str, Any]) -> None:
+    data = toy()
+    shares = partition_data(own(4, **options), data)
+    for part, labels in ((shares.train, data.train.y), (shares.test, data.test.y)):
+        assert [(len(indices), set(labels[indices])) for indices in part] == [(5, {k}) for k in range(4)]
+        assert all(indices.dtype == np.int64 and (np.diff(indices) > 0).all() for indices in part)
+    assert shares.train[0].tolist() != shares.test[0].tolist()
+    assert [len(part) for part in partition_data(own(4, "BY_LABEL_TRAIN", each=5), data).test] == [0] * 4
+    assert [len(part) for part in partition_data(replace(own(4, each=5), validation=0.4), data).train] == [3] * 4
+
+
+@pytest.mark.parametrize(
+    ("found", "complaint"),
+    [
+        (lambda: [[0], [1]], "gives examples to 2 clients, not to 3"),
+        (lambda: [[0], [1], [1000]], r"client 2 holds example 1000, the data has 0\.\.999"),
+        (lambda: [[0], [-1], [1]], "client 1 holds example -1"),
+        (lambda: [[0], [1, 1], [2]], "client 1 holds example 1 twice"),
+        (lambda: [[0], [1, 2], [2]], "client 2 and client 1 both hold example 2"),
+        (lambda: [[0.5], [1], [2]], "client 0 must hold a list of whole numbers, not float64"),
+        (lambda: [[True], [1], [2]], "client 0 must hold a list of whole numbers, not bool"),
+        (lambda: [[], [], []], "none of the 3 clients gets any of the 1000"),
+        (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
+        (lambda: [[[0]], [[1], [2, 3]], []], "client 0 must hold a list|ValueError"),
+        (lambda: None, "TypeError"),
+    ],
+)
+def test_what_it_gives_is_checked(monkeypatch: pytest.MonkeyPatch, found: Any, complaint: str) -> None:
+    monkeypatch.setitem(globals(), "WRONG", PartitionRow("wrong", "wrong", lambda *_: found()))
+    with pytest.raises(PartitionError, match=rf"data\.partition\.kind = .*:WRONG: .*({complaint})"):
+        partition_data(own(3, "WRONG"), toy())
+
+
+def test_its_name_and_options_are_checked_and_its_text_is_part_of_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for bad, complaint in (
+        (config(2, kind="dirichlett"), "data.partition.kind: no partition 'dirichlett'; did you mean 'dirichlet'"),
+        (config(2, kind=f"{__name__}:toy"), "is not a partition"),
+        (config(2, kind="iid", options={"each": 1}), "only a partition of your own takes them, not iid"),
+        (own(2, each=[1]), r"data\.partition\.options\.each = \[1\]: must be a number, a text or a flag"),
+    ):
+        with pytest.raises(PartitionError, match=complaint):
+            check_partition(bad, DATASETS["digits"])
+    cache = tmp_path / "shares" / "v1"
+    for text in ("first", "first", "second"):
+        monkeypatch.setattr("inspect.getsource", lambda module, text=text: text)
+        cached_partition(own(2, each=3), toy(), tmp_path)
+    assert len([folder for folder in cache.iterdir() if folder.is_dir()]) == 2

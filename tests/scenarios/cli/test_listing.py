@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import get_type_hints
 
 import pytest
 
@@ -41,8 +41,8 @@ def test_methods_server_optimisers_and_partitions_are_listed_with_their_options(
     assert all(
         option["meaning"] for what in ("methods", "servers") for row in listing.rows(what) for option in row["options"]
     )
-    kinds = get_args(get_type_hints(PartitionConfig)["kind"])
-    assert [row["name"] for row in listing.rows("partitions")] == list(kinds)
+    kinds = ["iid", "dirichlet", "dirichlet-unbalanced", "epsilon", "natural", "file"]
+    assert [row["name"] for row in listing.rows("partitions")] == kinds
     for row in listing.rows("partitions"):
         assert {key.rpartition(".")[2] for key in row["options"]} <= set(get_type_hints(PartitionConfig))
 
