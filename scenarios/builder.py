@@ -20,6 +20,8 @@ from coordinator.rounds.budget import Budget
 from coordinator.rounds.evaluation import PoolEvaluator
 from coordinator.rounds.pool_trainer import PoolTrainer
 from coordinator.rounds.run import FederatedRun, RoundFinished
+from coordinator.rounds.selection import ClientSelection
+from coordinator.rounds.selectors.registry import selector
 from coordinator.workers.task import Workers
 from costmodel.clock import Clock
 from costmodel.files import read_bytes
@@ -33,6 +35,10 @@ from scenarios import fleet_builder
 from scenarios.config.load import Loaded, ScenarioError
 
 RUN_ID_BYTES = 8
+ADDED: Mapping[str, Mapping[str, Any]] = {
+    "rounds": {"selection": "uniform", "selection_options": {}},
+}
+"""Table -> key -> the default of a key that was added later: with it, runs have the chains of earlier versions."""
 HEADERS_NBYTES = 4 * codec.MAX_HEADER_NBYTES
 """Bound of an envelope, a header, and the bytes that encryption adds to each of a few thousand frames."""
 KEPT_MODELS = 4
@@ -77,6 +83,9 @@ def identity(loaded: Loaded) -> dict[str, Any]:
         key: _sha256(key, path, LARGEST_NBYTES) for key, path in fleet_builder.named_files(loaded.scenario).items()
     }
     scenario["fleet"]["sites"] = scenario["fleet"].pop("gateways")  # its name in the chains of earlier runs
+    for table, keys in ADDED.items():
+        is_as_before = {key for key, default in keys.items() if scenario[table][key] == default}
+        scenario[table] = {key: value for key, value in scenario[table].items() if key not in is_as_before}
     user_rows = [asdict(row) for rows in fleet_builder.own_rows(loaded.scenario) for row in rows.values()]
     return {**scenario, "data": data, "files": files, "own": user_rows}
 
@@ -220,12 +229,20 @@ def federated_run(
         states=states,
         budget=Budget(scenario.budget, scenario.rounds.max, target),
         rules=scenario.rounds,
+        selection=client_selection(loaded, description),
         eval_every=scenario.eval.every,
         on_round=on_round,
         is_stopped=is_stopped,
         refused=refused,
     )
     return run, store
+
+
+def client_selection(loaded: Loaded, description: ModelProfile) -> ClientSelection:
+    """The scenario's client selector, before the first round."""
+    rules = loaded.scenario.rounds
+    chosen = selector(rules.selection, rules.selection_options)
+    return ClientSelection(rules.selection, chosen, loaded.scenario.seed, description.samples)
 
 
 def largest_message(loaded: Loaded, job: Job, description: ModelProfile, server_side: ServerStrategy) -> int:

@@ -23,6 +23,7 @@ from coordinator.records.chain import next_hash
 from coordinator.records.checkpoints import (
     PROGRESS,
     CheckpointStore,
+    arrays_under,
     clock_state,
     file_sha256,
     model_prefix,
@@ -34,7 +35,7 @@ from coordinator.records.schema import HostEvent
 from coordinator.records.store import Ledger
 from coordinator.rounds.budget import ROUNDS, TARGET
 from coordinator.rounds.ports import Arrays
-from coordinator.rounds.run import FederatedRun, History, RunFailed, RunTotals
+from coordinator.rounds.run import SELECTOR, FederatedRun, History, RunFailed, RunTotals
 from edge.protocol.payload import Vector
 
 _log = logging.getLogger("fedbr.resume")
@@ -63,6 +64,8 @@ def resume_checkpoint(run: FederatedRun, store: CheckpointStore) -> str | None:
         run.clock.restore(last.end_s, clock_state(arrays))
         for visit in visits:
             run.budget.settle(visit.client, spent(visit))
+            run.selection.history.record(visit)
+        run.selection.selector.restore(arrays_under(SELECTOR, arrays))
     if run.states is not None:
         run.states.committed = {client: name for client, (name, _) in ledger.client_states(number).items()}
     run.server.store.restore({place: name for place, (name, _) in ledger.client_vectors(number).items()})

@@ -161,7 +161,7 @@ class _AsynchronousRun:
         run = self.run
         is_over = run.clock.now >= run.budget.ends_at
         while len(self.in_flight) < self.rules.participants and self.refused_by is None and not is_over:
-            client = self.idle.take(run.visits, run.clock.now)
+            client = run.take(self.idle)
             if client is None:
                 self._schedule_retry(self.idle.next_return)
                 return
@@ -263,6 +263,7 @@ class _AsynchronousRun:
             up=run.up_shapes,
         )
         run.budget.settle(flight.visit.client, spent)
+        run.selection.history.record(self.record.visits[-1])
         run.clock.passed(ended.conditions, ended.timeline)
 
     def _step(self) -> None:

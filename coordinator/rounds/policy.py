@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
@@ -46,6 +46,10 @@ class RoundPolicy(Section):
     """a of (s + 1)^-a (polynomial) and 1 / (a (s - b) + 1) (hinge, for which FedAsync's authors take 10)."""
     staleness_from: Annotated[int, Field(ge=0)] = 4
     """b of the hinge: updates up to this staleness are not discounted."""
+    selection: Annotated[str, Also("sampler", "selector", "client_selection")] = "uniform"
+    """Client selector (``fedbr list selections``), or ``module:ROW``."""
+    selection_options: dict[str, Any] = field(default_factory=dict)
+    """The client selector's options."""
 
     @property
     def is_asynchronous(self) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ from coordinator.rounds.ports import (
     RunMemory,
     Trainer,
 )
+from coordinator.rounds.selection import ClientSelection, IdleClients, SelectionFailed
 from coordinator.rounds.visit import PlannedVisit, VisitPricing
 from coordinator.workers.task import Stopped
 from edge.protocol.config import Job, ModelProfile
@@ -41,6 +43,10 @@ from edge.protocol.payload import MODEL, Shapes, shapes
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
     from costmodel.clock import Clock
+
+
+SELECTOR = "selector|"
+"""Prefix of the names of the client selector's arrays in a checkpoint"""
 
 
 class RunFailed(RuntimeError):  # noqa: N818 - named by what happened
@@ -103,6 +109,7 @@ class FederatedRun:
     """None if clients have no state, or nothing is trained"""
     budget: Budget
     rules: RoundPolicy
+    selection: ClientSelection
     eval_every: int
     on_round: Callable[[RoundFinished], None]
     is_stopped: Callable[[], bool]
@@ -124,6 +131,25 @@ class FederatedRun:
     def candidates(self) -> list[int]:
         """Clients that hold data and can train the model."""
         return [int(k) for k in np.flatnonzero(self.description.samples) if int(k) not in self.refused]
+
+    def select(self, eligible: Sequence[int]) -> list[int]:
+        """The cohort of the next round, in ascending order. RunFailed for an invalid choice."""
+        clock, wanted = self.clock, self.rules.cohort
+        with self._named_failure():
+            return self.selection.select(self.rounds, eligible, wanted, clock.now, clock.is_there)
+
+    def take(self, idle: IdleClients) -> int | None:
+        """The client of the next visit of an asynchronous policy; None if none is there. RunFailed as of `select`."""
+        with self._named_failure():
+            return self.selection.take(idle, self.rounds, self.visits, self.clock.now)
+
+    @contextmanager
+    def _named_failure(self) -> Iterator[None]:
+        """Turn the failure of a plug-in into RunFailed with the round."""
+        try:
+            yield
+        except SelectionFailed as error:
+            raise RunFailed(f"round {self.rounds}: {error}") from error
 
     def check_stop(self) -> None:
         """Stopped if the user has asked to stop; called wherever a policy may compute long without its workers."""
@@ -217,7 +243,9 @@ class FederatedRun:
 
         ``policy_state``: arrays of the round policy, for the checkpoint.
         """
-        memory = RunMemory(self.rounds, self.visits, self.evaluated, self.clock.state(), policy_state or {})
+        selector = {f"{SELECTOR}{name}": array for name, array in self.selection.selector.state().items()}
+        state = selector | dict(policy_state or {})
+        memory = RunMemory(self.rounds, self.visits, self.evaluated, self.clock.state(), state)
         snapshot = self.recorder.snapshot(record, memory)
         return PendingCommit(record, evaluation, self.rounds, self.clock.now, snapshot, stopped_by)
 

@@ -1,12 +1,24 @@
-"""Client selection: the cohort of a round, or one client at a time."""
+"""Client selection: the cohort of a round, or one client at a time. Base of all selectors, and the uniform one.
+
+A selector sees what a server may know: who is there now, numbers of examples, and the reports and durations of visits
+that have ended. Neither future availability nor devices nor links are known. Nothing here trains, or prices visits.
+"""
 
 from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from heapq import heappop, heappush
 
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.records.round_record import seconds
+from coordinator.records.schema import DOWNLOAD_ONLY, TRAINED, VisitRow
+from edge.protocol.plugins import is_own
 from edge.protocol.rng import keyed_generator
 
 
@@ -36,6 +48,184 @@ def sample_cohort(
     return sorted(cohort)
 
 
+class ClientHistory:
+    """The server's knowledge of each client, from its training visits that have ended; arrays of shape (clients,).
+
+    It follows from the ledger's rows alone, so that a resumed run has the same.
+    """
+
+    def __init__(self, clients: int) -> None:
+        self.loss = np.full(clients, math.nan)
+        """Mean local cross-entropy that its last update reported; NaN: none yet"""
+        self.loss_round = np.full(clients, -1)
+        """The round of that update"""
+        self.seconds = np.full(clients, math.nan)
+        """Virtual seconds of its last visit whose update counted; NaN: none yet"""
+        self.visits = np.zeros(clients, np.int64)
+        """Training visits that have ended, also those that did not count"""
+
+    def record(self, row: VisitRow) -> None:
+        """Learn from a visit that has ended."""
+        if row.kind == DOWNLOAD_ONLY:
+            return
+        self.visits[row.client] += 1
+        if row.kind in TRAINED:
+            self.seconds[row.client] = seconds(row)
+            if row.loss is not None:
+                self.loss[row.client], self.loss_round[row.client] = row.loss, row.round
+
+
+@dataclass(frozen=True)
+class SelectionContext:
+    """All that a selector may use for one selection."""
+
+    seed: int
+    index: int
+    """Key of this selection's random stream: the round; in asynchronous policies, the visits begun so far"""
+    round: int
+    """Rounds that have ended"""
+    participants: int
+    """Clients to take; 1 in asynchronous policies"""
+    eligible: Sequence[int]
+    """Clients that can pay for a visit, in ascending order; not all need be available"""
+    is_available: Callable[[int], bool] | None
+    """Whether a client is there now; None: all are"""
+    now: float
+    """Virtual seconds"""
+    samples: NDArray[np.int64]
+    """Training examples, by client"""
+    history: ClientHistory
+
+    @cached_property
+    def candidates(self) -> list[int]:
+        """The eligible clients that are available now, in ascending order."""
+        return [client for client in self.eligible if self.is_available is None or self.is_available(client)]
+
+    @cached_property
+    def count(self) -> int:
+        """Clients that must be chosen: ``participants``, or all candidates if there are fewer."""
+        return min(self.participants, len(self.candidates))
+
+    @cached_property
+    def rng(self) -> np.random.Generator:
+        """A generator of this selection's own."""
+        return keyed_generator(self.seed, "selection", self.index)
+
+
+class ClientSelector:
+    """Uniform selection. Base of all selectors.
+
+    Subclasses can customise by overriding
+
+    - ``select``: the choice;
+    - ``state`` and ``restore``, if the choice depends on more than the context;
+    - ``check``: refuses numbers of participants that the options contradict.
+    """
+
+    def select(self, context: SelectionContext) -> Sequence[int]:
+        """``context.count`` distinct clients of ``context.candidates``, in any order."""
+        return sample_cohort(context.seed, context.index, context.eligible, context.participants, context.is_available)
+
+    def check(self, participants: int) -> None:
+        """ValueError if the options do not fit selections of ``participants`` clients."""
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """Arrays that the selector keeps between rounds, by name; part of every checkpoint."""
+        return {}
+
+    def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
+        """Inverse of `state`."""
+
+
+def weighted_order(weights: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.intp]:
+    """Places in the order of drawing without replacement, with probabilities proportional to the weights (n,) >= 0.
+
+    Weights of 0 are drawn last, in random order. Efraimidis and Spirakis, Weighted random sampling with a reservoir,
+    2006.
+    """
+    drawn = rng.exponential(size=len(weights))
+    arrival = np.full(len(weights), math.inf)
+    np.divide(drawn, weights, out=arrival, where=weights > 0)
+    return np.lexsort((drawn, arrival))
+
+
+class SelectionFailed(ValueError):  # noqa: N818 - named by what happened
+    """A selector made an invalid choice, or a user's raised an error; the text names it."""
+
+
+class ClientSelection:
+    """The selector of one run, with the history that it sees; checks its choices."""
+
+    def __init__(self, name: str, selector: ClientSelector, seed: int, samples: NDArray[np.int64]) -> None:
+        self.name, self.selector = name, selector
+        self.history = ClientHistory(len(samples))
+        self.cohort: list[int] = []
+        """The last cohort, in ascending order"""
+        self._seed, self._samples = seed, samples
+
+    def select(
+        self,
+        round: int,
+        eligible: Sequence[int],
+        participants: int,
+        now: float,
+        is_available: Callable[[int], bool] | None,
+    ) -> list[int]:
+        """The cohort of a round, in ascending order. SelectionFailed names the selector of an invalid choice."""
+        context = self._context(round, round, participants, eligible, is_available, now)
+        self.cohort = self._chosen(context)
+        return self.cohort
+
+    def take(self, idle: IdleClients, round: int, index: int, now: float) -> int | None:
+        """One of the idle clients, which is then idle no more; None if none is available. Errors as of `select`."""
+        if type(self.selector) is ClientSelector:
+            return idle.take(index, now)
+        candidates = idle.available(now)
+        if not candidates:
+            return None
+        (client,) = self._chosen(self._context(index, round, 1, candidates, None, now))
+        idle.remove(client)
+        return client
+
+    def _context(
+        self,
+        index: int,
+        round: int,
+        participants: int,
+        eligible: Sequence[int],
+        is_available: Callable[[int], bool] | None,
+        now: float,
+    ) -> SelectionContext:
+        return SelectionContext(
+            self._seed, index, round, participants, eligible, is_available, now, self._samples, self.history
+        )
+
+    def _chosen(self, context: SelectionContext) -> list[int]:
+        try:
+            chosen = [int(client) for client in self.selector.select(context)]
+        except Exception as error:  # a user's selector may raise anything
+            if not is_own(self.name):
+                raise
+            problem = f"{type(error).__name__}: {error}"
+            raise SelectionFailed(f"rounds.selection = {self.name!r}: {problem}") from error
+        if type(self.selector) is not ClientSelector:
+            _check_choice(self.name, chosen, context)
+        return sorted(chosen)
+
+
+def _check_choice(name: str, chosen: Sequence[int], context: SelectionContext) -> None:
+    strangers = sorted(set(chosen).difference(context.candidates))
+    problem = ""
+    if strangers:
+        problem = f"chose client {strangers[0]}, which is no candidate"
+    elif len(set(chosen)) < len(chosen):
+        problem = f"chose client {max(chosen, key=chosen.count)} more than once"
+    elif len(chosen) != context.count:
+        problem = f"chose {len(chosen)} clients instead of {context.count}"
+    if problem:
+        raise SelectionFailed(f"rounds.selection = {name!r}: {problem}")
+
+
 class IdleClients:
     """Clients without a visit in flight, in asynchronous policies.
 
@@ -62,19 +252,36 @@ class IdleClients:
 
     def take(self, index: int, now: float) -> int | None:
         """A random eligible and available client, from the random stream of ``index``; None if there is none."""
-        while self._away and self._away[0][0] <= now:
-            self.put(heappop(self._away)[1])
+        self._return(now)
         rng = keyed_generator(self._seed, "cohort", index)
         while self._ready:
             client = self._ready.pop(int(rng.integers(len(self._ready))))
-            if not self._is_eligible(client):
-                continue
-            time = self._available_at(client)
-            if time <= now:
+            if self._is_there(client, now):
                 return client
-            if time < math.inf:
-                heappush(self._away, (time, client))
         return None
+
+    def available(self, now: float) -> list[int]:
+        """All eligible and available clients, in ascending order; checks every one that is not known to be away."""
+        self._return(now)
+        self._ready = [client for client in self._ready if self._is_there(client, now)]
+        return list(self._ready)
+
+    def _return(self, now: float) -> None:
+        while self._away and self._away[0][0] <= now:
+            self.put(heappop(self._away)[1])
+
+    def _is_there(self, client: int, now: float) -> bool:
+        """Whether a client can take part now; otherwise notes when it returns, if it can ever take part."""
+        if not self._is_eligible(client):
+            return False
+        time = self._available_at(client)
+        if now < time < math.inf:
+            heappush(self._away, (time, client))
+        return time <= now
+
+    def remove(self, client: int) -> None:
+        """Take one of the `available` clients."""
+        self._ready.remove(client)
 
     def put(self, client: int) -> None:
         """Return a client whose visit has ended."""

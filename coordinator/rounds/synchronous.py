@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from coordinator.aggregation.server import VisitFeedback
 from coordinator.records.round_record import RoundRecord, outcome
 from coordinator.records.schema import TRAINED
-from coordinator.rounds import selection
 from coordinator.rounds.asynchronous import run_asynchronous
 from coordinator.rounds.budget import CLIENTS, SECONDS, Cost
 from coordinator.rounds.cohort_training import CohortTraining
@@ -194,7 +193,7 @@ class _SynchronousRound:
         The cost of a visit depends on the others that share its links, so after each refusal the rest is timed again.
         """
         run = self.run
-        cohort = selection.sample_cohort(run.job.seed, self.number, eligible, run.rules.cohort, run.clock.is_there)
+        cohort = run.select(eligible)
         visits = [run.prepare(client, self.number) for client in cohort]
         download_only = set(run.server.download_only_clients(self.number, cohort)) & set(eligible)
         visits += [
@@ -310,6 +309,7 @@ class _SynchronousRound:
                 visit, run.clock.fleet, timeline, i, kind, now, float(waiting[i]), loss=loss, up=run.up_shapes
             )
             run.budget.settle(visit.client, spent)
+            run.selection.history.record(self.record.visits[-1])
         run.clock.passed(conditions, timeline, waiting)
         # With enough updates, over_select waits for no other visit.
         trains = sum(visit.kind == "train" for visit in compress(self.visits, self.expected))

@@ -10,9 +10,17 @@ import importlib
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from pydantic import BaseModel, ConfigDict
+
 from edge.protocol.spelling import nearest
 
 T = TypeVar("T")
+
+
+class PluginOptions(BaseModel):
+    """Options of a row; subclasses add fields, each with its range, its meaning and, as title, the paper's symbol."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 def is_own(name: str) -> bool:

@@ -6,7 +6,7 @@ Every error is a `ScenarioError` that names the file or override, the key, and t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS, ServerOptimize
 from coordinator.methods.registry import Method, resolve
 from coordinator.methods.spec import Options
 from coordinator.rounds.budget import LARGEST_INTEGER
+from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.selectors.registry import selection
 from costmodel.units import LARGEST
 from edge.data.locate import check_root
 from edge.data.partitioning import check_partition
@@ -114,9 +116,16 @@ def _resolve(name: str, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
         lambda kind: kind.model_validate(scenario.server_options),
         SERVER_OPTIMIZERS[scenario.server].options,
     )
-    options_of_both = {"method_options": options.model_dump(), "server_options": server_options.model_dump()}
-    _refuse_numbers(scenario.model_dump() | options_of_both, origin)  # again, for numbers that were given as text
-    _refuse_flags(raw, scenario.model_dump() | options_of_both, origin)
+    rounds = _with_row_options(scenario.rounds, valid)
+    all_options = {
+        "method_options": options.model_dump(),
+        "server_options": server_options.model_dump(),
+        "rounds": rounds,
+    }
+    filled = scenario.model_copy(update=all_options).model_dump()
+    _refuse_numbers(filled, origin)  # again, for numbers that were given as text
+    _refuse_flags(raw, filled, origin)
+    valid("rounds.selection_options", lambda: validation.check_selection(rounds))
     data: DataSet = valid("data.name", dataset, scenario.data.name)
     valid("data.root", check_root, data, scenario.data.root)
     architecture: ModelRow = valid("model.name", model, scenario.model.name)
@@ -137,12 +146,19 @@ def _resolve(name: str, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
     valid("method", lambda: validation.check_whole(method, options, architecture, blocks, scenario))
     update: dict[str, Any] = {
         "method": method.name,
-        **options_of_both,
+        **all_options,
         "model": replace(scenario.model, width=scenario.model.width or architecture.width),
         "aggregate": replace(scenario.aggregate, weights=scenario.aggregate.weights or method.objective.weights),
     }
     resolved = scenario.model_copy(update=update)
     return Loaded(name, resolved, method, options, server_options, data, architecture, blocks)
+
+
+def _with_row_options(rounds: RoundPolicy, valid: Callable[..., Any]) -> RoundPolicy:
+    """The table ``rounds`` with every option of the rows that it names written out."""
+    row = valid("rounds.selection", lambda: _named("rounds.selection", selection, rounds.selection))
+    options = valid("rounds.selection_options", lambda kind: kind.model_validate(rounds.selection_options), row.options)
+    return replace(rounds, selection_options=options.model_dump())
 
 
 def _refuse_numbers(raw: Mapping[str, Any], origin: ValueOrigin) -> None:

@@ -8,6 +8,8 @@ from dataclasses import asdict
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
 from coordinator.methods.registry import Method
 from coordinator.methods.spec import Options
+from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.selectors.registry import selector
 from costmodel.fleet.devices import devices, networks
 from edge.data.registry import DataSet
 from edge.models.registry import ModelRow
@@ -44,6 +46,15 @@ def check_sum(method: Method, options: Options, scenario: Scenario) -> None:
     rounds = scenario.rounds
     if rounds.is_asynchronous:
         raise ValueError(f'aggregate.sum = "fixed_point": rounds.policy = {rounds.policy} discounts updates one by one')
+
+
+def check_selection(rounds: RoundPolicy) -> None:
+    """Check that the selector's options fit the number of clients that are selected together."""
+    together = 1 if rounds.is_asynchronous else rounds.cohort
+    try:
+        selector(rounds.selection, rounds.selection_options).check(together)
+    except ValueError as error:
+        raise ValueError(f"rounds.selection_options: {error}") from None
 
 
 def check_subset(method: Method, scenario: Scenario) -> None:

@@ -26,7 +26,6 @@ from coordinator.records.schema import (
     RoundRow,
     VisitRow,
 )
-from coordinator.rounds import selection
 from coordinator.rounds.budget import CLIENTS, ROUNDS, TARGET, USER, Budget
 from coordinator.rounds.ports import PendingCommit, PendingEvaluation, RunMemory, Snapshot
 from coordinator.rounds.reorder_buffer import ReorderBuffer
@@ -139,6 +138,7 @@ class RetimedRun:
             states=None,  # no training, so no client state
             budget=Budget(loaded.scenario.budget, loaded.scenario.rounds.max, ending),
             rules=loaded.scenario.rounds,
+            selection=builder.client_selection(loaded, description),
             eval_every=loaded.scenario.eval.every,
             on_round=lambda progress: None,
             is_stopped=self._is_stopped,
@@ -209,11 +209,14 @@ class RetimedRun:
     def _difference(self, client: int, number: int) -> str:
         """The reason why a client would take part although it did not, or the other way round."""
         run = self.run
-        before = self.record.visits.get(number, {}).get(client)
-        if before is None or before.kind not in COUNTED:
-            return f"client {client} would take part, but " + (f"was {before.kind}" if before else "was not selected")
+        before, name = self.record.visits.get(number, {}).get(client), run.rules.selection
+        depends = "" if name == "uniform" else f" by {name}, whose choice may depend on times and on earlier cohorts"
+        if before is None:
+            return f"client {client} would take part, but was not selected{depends}"
+        if before.kind not in COUNTED:
+            return f"client {client} would take part, but was {before.kind}"
         is_there = run.clock.is_there
-        reason = "would not be selected"
+        reason = f"would not be selected{depends}"
         if client in self.server.begun:
             reason = "its visit would be lost" if run.rules.policy == "sync" else "its visit would be late or lost"
         elif client in run.refused:
@@ -222,7 +225,7 @@ class RetimedRun:
             reason = "its battery would be empty"
         elif is_there is not None and not is_there(client):
             reason = f"would not be available at {format_seconds(run.clock.now)}"
-        elif client in selection.sample_cohort(run.job.seed, number, run.candidates, run.rules.cohort, is_there):
+        elif client in run.selection.cohort or not run.eligible([client], number):
             reason = "its visit would not be within the budget"
         return f"client {client} took part, but {reason}"
 

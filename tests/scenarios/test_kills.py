@@ -93,6 +93,12 @@ ASYNCHRONOUS: list[Kill] = [
             ("method=fedbr", "method_options.broadcast=everyone", "method_options.period=2"), KEEPING, id="fedbr"
         ),
         pytest.param(("method=fedavg", "rounds.policy=fedbuff", "rounds.buffer=3"), ASYNCHRONOUS, id="fedbuff"),
+        pytest.param(("method=fedavg", "rounds.selection=oort"), SYNCHRONOUS[:2], id="oort"),
+        pytest.param(
+            ("method=fedavg", "rounds.policy=fedbuff", "rounds.buffer=3", "rounds.selection=oort"),
+            [(BEFORE_PRUNING, 2, "checkpoints/round-000000.safetensors")],
+            id="fedbuff-oort",
+        ),
     ],
 )
 def test_killed_at_one_bad_moment_after_the_other_a_run_still_ends_in_the_same_chain(

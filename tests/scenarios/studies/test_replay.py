@@ -72,6 +72,19 @@ def run(out: Path, *overrides: str, stop_at_target: bool = True) -> Path:
     return Path(summary["run_dir"])
 
 
+def test_a_selection_by_losses_is_replayed_and_one_by_times_is_refused(tmp_path: Path) -> None:
+    five = ("data.clients=20", "rounds.participants=5", "rounds.max=6")
+    by_loss = run(tmp_path, *five, "rounds.selection=power-of-choice")
+    fresh = run(tmp_path / "fresh", *five, "rounds.selection=power-of-choice", *SLOW_LINK)
+    again = replayed(by_loss, SLOW_LINK)
+    assert [tuple(row) for row in again.rounds_done] == rows(fresh, "rounds", "round")
+    by_time = run(tmp_path, *five, "rounds.selection=oort")
+    assert [tuple(row) for row in replayed(by_time).rounds_done] == rows(by_time, "rounds", "round")
+    refusal = r"round \d: client \d+ .*selected by oort, whose choice may depend on times and on earlier cohorts"
+    with pytest.raises(ScenarioError, match=refusal):
+        replayed(by_time, ("fleet.devices.phone-low=1", "fleet.compute_spread=9", "fleet.bandwidth_spread=9"))
+
+
 def rows(folder: Path, table: str, order: str) -> list[tuple[Any, ...]]:
     kind: type[Any] = {"rounds": RoundRow, "visits": VisitRow}[table]
     columns = ", ".join(kind._fields)

@@ -1,0 +1,1 @@
+"""Client selectors, one per file, and their registry."""

@@ -1,0 +1,197 @@
+"""Client selectors: their choices by hand-derived numbers, and choices that are refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator.rounds.policy import POLICIES, PolicyName, RoundPolicy
+from coordinator.rounds.run import RunFailed
+from coordinator.rounds.selection import (
+    ClientHistory,
+    ClientSelection,
+    ClientSelector,
+    IdleClients,
+    SelectionContext,
+    weighted_order,
+)
+from coordinator.rounds.selectors.oort import Oort, OortOptions
+from coordinator.rounds.selectors.power_of_choice import PowerOfChoice, PowerOfChoiceOptions
+from coordinator.rounds.selectors.registry import selector
+from tests.toy import federation, play, unsteady_world
+
+
+def known(reports: Mapping[int, tuple[float, int, float]], clients: int) -> ClientHistory:
+    """``reports``: client -> (loss, round of it, seconds) of its last visit."""
+    history = ClientHistory(clients)
+    for client, (loss, round, seconds) in reports.items():
+        history.loss[client], history.loss_round[client], history.seconds[client] = loss, round, seconds
+    return history
+
+
+def asked(
+    participants: int, samples: Sequence[int], history: ClientHistory, round: int = 0, seed: int = 0
+) -> SelectionContext:
+    everyone = range(len(samples))
+    return SelectionContext(seed, round, round, participants, everyone, None, 0.0, np.array(samples), history)
+
+
+def test_drawing_by_weight_takes_the_heavier_more_often_and_weights_of_0_last() -> None:
+    orders = [weighted_order(np.array([1.0, 0.0, 3.0]), np.random.default_rng(seed)) for seed in range(2000)]
+    assert {int(order[2]) for order in orders} == {1}
+    assert 1420 < sum(order[0] == 2 for order in orders) < 1580  # 1500 expected, standard deviation 19
+
+
+# --- power-of-choice --------------------------------------------------------------------------------------------------
+
+
+def test_the_largest_losses_among_the_drawn_are_chosen_and_never_visited_clients_first() -> None:
+    history = known({0: (0.5, 0, 1.0), 1: (2.0, 0, 1.0), 3: (1.0, 0, 1.0)}, 4)
+    everyone = PowerOfChoice(PowerOfChoiceOptions(candidates=4))
+    assert everyone.select(asked(1, [1, 1, 1, 1], history)) == [2]
+    assert everyone.select(asked(3, [1, 1, 1, 1], history)) == [2, 1, 3]
+    firsts = Counter(everyone.select(asked(1, [9, 1, 1, 1], ClientHistory(4), seed=s))[0] for s in range(1000))
+    assert all(
+        190 < count < 310 for count in firsts.values()
+    )  # 250 expected, standard deviation 14: size is no tie-break
+
+
+def test_with_as_many_candidates_as_participants_size_alone_decides() -> None:
+    by_size = PowerOfChoice(PowerOfChoiceOptions(candidates=1))
+    history = known({0: (9.0, 0, 1.0), 1: (0.1, 0, 1.0)}, 2)
+    chosen = Counter(by_size.select(asked(1, [1, 3], history, seed=seed))[0] for seed in range(2000))
+    assert 1420 < chosen[1] < 1580  # 1500 expected, standard deviation 19
+
+
+def test_fewer_candidates_than_participants_are_refused() -> None:
+    with pytest.raises(ValueError, match="candidates = 2: must be at least the clients that a round starts, 3"):
+        PowerOfChoice(PowerOfChoiceOptions(candidates=2)).check(3)
+
+
+# --- Oort -------------------------------------------------------------------------------------------------------------
+
+THREE = known({0: (2.0, 0, 1.0), 1: (0.5, 2, 4.0), 2: (4.0, 3, 2.0)}, 3)
+
+
+def utility(samples: Sequence[int], **options: Any) -> list[float]:
+    """Of the clients of `THREE` in the fifth round, with a preferred duration of two seconds."""
+    oort = Oort(OortOptions(pacer_step=2.0, **options))
+    return [float(value) for value in oort.utility(asked(1, samples, THREE, round=4), np.arange(3))]
+
+
+def test_utility_is_samples_times_loss_with_a_bonus_and_a_penalty_for_the_slow() -> None:
+    # Losses: 10 * 2, 20 * 0.5, 5 * 4. Bonus: sqrt(0.1 ln 5 / L) with L = 1, 3, 4. Client 1 takes twice T: * 0.5^2.
+    assert utility([10, 20, 5]) == pytest.approx([20.401178, 2.557905, 20.200589], abs=1e-6)
+    assert utility([10, 20, 5], staleness_bonus=0) == [20, 2.5, 20]
+    assert utility([10, 20, 5], staleness_bonus=0, penalty=0) == [20, 10, 20]
+    assert utility([10, 20, 10], staleness_bonus=0, penalty=0, clip_percentile=50) == [20, 10, 20]  # of 20, 10, 40
+
+
+def test_the_best_are_drawn_from_those_above_the_cutoff() -> None:
+    best = {"exploration": 0, "staleness_bonus": 0, "penalty": 0, "clip_percentile": 100}
+    samples = [10, 20, 10]  # utilities 20, 10, 40
+    assert Oort(OortOptions(cutoff=1, **best)).select(asked(1, samples, THREE)) == [2]
+    assert sorted(Oort(OortOptions(cutoff=1, **best)).select(asked(2, samples, THREE))) == [0, 2]
+    wide = [Oort(OortOptions(cutoff=0.5, **best)).select(asked(1, samples, THREE, seed=s))[0] for s in range(1000)]
+    counts = Counter(wide)
+    assert set(counts) == {0, 2}
+    assert 610 < counts[2] < 720  # 2/3 expected, standard deviation 15
+
+
+def test_a_share_that_decays_is_explored() -> None:
+    visited = known(dict.fromkeys(range(10), (1.0, 0, 1.0)), 20)
+    shares = {0: 9, 1: 8.82, 74: 2.018, 200: 2}  # 10 * 0.9 * 0.98^round, at least 2
+    for round, expected in shares.items():
+        new = [
+            sum(client >= 10 for client in Oort(OortOptions()).select(asked(10, [1] * 20, visited, round, seed)))
+            for seed in range(200)
+        ]
+        assert np.mean(new) == pytest.approx(expected, abs=0.1)
+    assert len(set(Oort(OortOptions()).select(asked(10, [1] * 20, ClientHistory(20))))) == 10  # nobody was visited yet
+
+
+def test_the_preferred_duration_grows_where_utility_falls() -> None:
+    oort, history = Oort(OortOptions(pacer_window=1)), known({0: (10.0, 0, 3.0), 1: (1.0, 0, 5.0)}, 2)
+    preferred = []
+    for round, loss in enumerate([8.0, 9.0, 9.0], start=1):  # the utilities of the rounds: 11, 8, 9
+        oort.select(asked(1, [1, 1], history, round))
+        preferred.append(float(oort.preferred))
+        history.loss[0], history.loss_round[0] = loss, round
+    assert preferred == [4, 8, 8]  # the median of 3 and 5; a fall from 11 to 8; a rise to 9
+    again = Oort(OortOptions(pacer_window=1))
+    again.restore(oort.state())
+    assert (again.preferred, again.step, again.achieved) == (8, 4, oort.achieved)
+
+
+# --- any selector -----------------------------------------------------------------------------------------------------
+
+
+class Stubborn(ClientSelector):
+    """Always the same clients."""
+
+    def __init__(self, clients: Sequence[int]) -> None:
+        self.clients = clients
+
+    def select(self, context: SelectionContext) -> Sequence[int]:
+        return self.clients
+
+
+@pytest.mark.parametrize(
+    ("clients", "problem"),
+    [
+        ([1, 9], "chose client 9, which is no candidate"),
+        ([1, 3], "chose client 3, which is no candidate"),
+        ([1, 1], "chose client 1 more than once"),
+        ([1], "chose 1 clients instead of 2"),
+        (["x"], "ValueError: invalid literal for int"),
+    ],
+)
+def test_an_invalid_choice_names_the_selector(clients: Sequence[int], problem: str) -> None:
+    selection = ClientSelection("mine:ROW", Stubborn(clients), 0, np.ones(4, np.int64))
+    with pytest.raises(ValueError, match=f"rounds.selection = 'mine:ROW': {problem}"):
+        selection.select(0, range(4), 2, 0.0, lambda client: client != 3)
+
+
+def test_an_invalid_choice_ends_the_run(tmp_path: Path) -> None:
+    run = federation(tmp_path)
+    run.selection.selector = Stubborn([7])
+    with pytest.raises(RunFailed, match=r"^round 0: rounds.selection = 'uniform': chose client 7"):
+        run.select(run.candidates)
+
+
+def test_one_of_the_idle_is_taken_and_nobody_where_nobody_is() -> None:
+    selection = ClientSelection("mine:ROW", Stubborn([2]), 0, np.ones(4, np.int64))
+    idle = IdleClients(0, range(4), is_eligible=lambda client: True, available_at=lambda client: 0.0)
+    assert selection.take(idle, 0, 0, 0.0) == 2
+    with pytest.raises(ValueError, match="chose client 2, which is no candidate"):
+        selection.take(idle, 0, 1, 0.0)
+    away = IdleClients(0, range(4), is_eligible=lambda client: True, available_at=lambda client: 5.0)
+    assert (selection.take(away, 0, 1, 0.0), away.next_return) == (None, 5.0)
+
+
+@pytest.mark.parametrize("name", ["power-of-choice", "oort"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_selects_by_losses_to_the_same_rows(policy: PolicyName, name: str, tmp_path: Path) -> None:
+    world = {**unsteady_world(policy), "participants": 3}
+    rules = RoundPolicy(policy, deadline=0.2, buffer=3, selection=name)
+    taken = "SELECT visit, client, start_s FROM visits ORDER BY visit"
+    one, other, uniform = (
+        play(tmp_path / str(number), **{**world, "rules": chosen, "shuffle": number})
+        for number, chosen in enumerate((rules, rules, RoundPolicy(policy, deadline=0.2, buffer=3)))
+    )
+    assert one.rows(taken) == other.rows(taken)
+    assert one.rows(taken) != uniform.rows(taken)
+    reports = one.federation.selection.history
+    rows = one.rows("SELECT client, loss, round FROM visits WHERE kind = 'train' ORDER BY visit")
+    last = {client: (loss, round) for client, loss, round in rows}
+    assert {c: (reports.loss[c], reports.loss_round[c]) for c in last} == last
+
+
+def test_shipped_selectors_start_without_options() -> None:
+    assert type(selector("uniform", {})) is ClientSelector
+    assert isinstance(selector("oort", {}), Oort)
