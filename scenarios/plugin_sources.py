@@ -1,8 +1,9 @@
 """The source files of a user's modules that a run uses: found, copied into its folder, and compared on resuming.
 
-A scenario names such modules itself (``method = "my_package.my_method:SPEC"``), or its method's spec or the rows of its
-model and data set do. They are found by the import system's path search and read as text: nothing here imports or
-executes them, or their copies.
+A scenario names such modules itself (``method = "my_package.my_method:SPEC"``; `scenarios.config.plugin_keys` has all
+such keys), or the rows that it names do. They are found by the import system's path search and read as text: nothing
+here executes them, or their copies, again. A file that is edited while a run is under way is recorded as it was at the
+start, and the difference is found on resuming.
 """
 
 from __future__ import annotations
@@ -11,21 +12,26 @@ import ast
 import hashlib
 import importlib.util
 import json
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from edge.protocol.files import write_bytes
+from edge.protocol.plugins import load
 from scenarios.config.load import Loaded
+from scenarios.config.plugin_keys import own_names
 
 FOLDER = "sources"
 OURS = {"coordinator", "costmodel", "edge", "scenarios"}
 INSTALLED = {"site-packages", "dist-packages"}
 MODE = 0o644
+DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+"""``package.module:NAME``"""
 
 
 @dataclass(frozen=True)
@@ -50,12 +56,22 @@ class SourceFile:
 
 
 def named(loaded: Loaded) -> set[str]:
-    """The modules of specs and rows that a scenario names, of client sides, models' stages, and readers of data."""
-    scenario, method = loaded.scenario, loaded.method
-    specs_and_rows = [*method.name.split("+"), scenario.model.name, scenario.data.name]
-    objects = [*(part.client for part in method.parts), loaded.model.stages]
+    """The modules of all rows that a scenario names, and those that the rows name: client sides, stages, readers."""
+    names = own_names(loaded.scenario.model_dump())
+    rows = [*loaded.method.parts, loaded.model, loaded.dataset, *map(load, sorted(names))]
     readers = {loaded.dataset.reader} if loaded.dataset.reader else set()
-    return {name.strip().partition(":")[0] for name in (*specs_and_rows, *objects) if ":" in name} | readers
+    return {_module(name) for name in (*names, *(name for row in rows for name in _dotted_names(row)))} | readers
+
+
+def _dotted_names(row: object) -> Iterator[str]:
+    """The fields of a row that name an object as ``module:NAME``."""
+    if is_dataclass(row) and not isinstance(row, type):
+        values = (getattr(row, field.name) for field in fields(row))
+        yield from (value for value in values if isinstance(value, str) and DOTTED.fullmatch(value))
+
+
+def _module(name: str) -> str:
+    return name.partition(":")[0]
 
 
 def find(modules: Iterable[str]) -> dict[str, Source]:
@@ -170,7 +186,7 @@ def _spec(module: str) -> ModuleSpec | None:
 
 
 def _imports(content: bytes, package: str) -> Iterator[str]:
-    """The names that a file imports, of modules and of other objects."""
+    """The names that a file imports, of modules and of other objects, and modules that its text names as ``m:NAME``."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # importing the file will warn
@@ -178,7 +194,9 @@ def _imports(content: bytes, package: str) -> Iterator[str]:
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # importing the file will fail
         return
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and DOTTED.fullmatch(node.value):
+            yield _module(node.value)
+        elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             with suppress(ImportError):  # beyond the top-level package

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -50,8 +51,14 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Entry point. Files are never writable by others, whatever the user's umask is."""
+    """Entry point. Files are never writable by others, whatever the user's umask is.
+
+    A user's own modules are imported from the current folder, too; installed ones come first.
+    """
     os.umask(os.umask(0o022) | 0o022)
+    with suppress(FileNotFoundError):  # the current folder was removed
+        if not {"", str(Path.cwd())} & set(sys.path):
+            sys.path.append(str(Path.cwd()))
     sys.exit(run_command(sys.argv[1:]))
 
 

@@ -231,3 +231,72 @@ def test_the_same_sources_in_another_folder_are_the_same(tmp_path: Path, monkeyp
     (tmp_path / "old").rename(tmp_path / "new")
     monkeypatch.syspath_prepend(tmp_path / "new")
     assert plugin_sources.change(recorded, tmp_path) == ""
+
+
+SELECTION = """
+from coordinator.rounds.selection import ClientSelector
+from coordinator.rounds.selectors.registry import SelectionRow
+from edge.protocol.plugins import PluginOptions
+
+
+class Options(PluginOptions):
+    last: bool = True
+
+
+class Ends(ClientSelector):
+    def __init__(self, options):
+        self.last = options.last
+
+    def select(self, context):
+        return sorted(context.candidates, reverse=self.last)[: context.count]
+
+
+NAME = SelectionRow("ends", "clients with the largest numbers", "a test", Options, Ends)
+"""
+OF_ALL_KINDS = [
+    pytest.param(SELECTION, "rounds.selection", "rounds.selection_options.last", "false", id="selection"),
+]
+
+
+@pytest.mark.parametrize(("text", "key", "option", "value"), OF_ALL_KINDS)
+def test_rows_of_every_kind_are_imported_from_the_current_folder_and_recorded(
+    text: str, key: str, option: str, value: str, tmp_path: Path
+) -> None:
+    written(tmp_path, {"my_row.py": text})
+
+    def here(module: tuple[str, ...], *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            # Without the current folder, as the installed command starts.
+            [sys.executable, "-P", "-m", *module, *words],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    brief = ("digits", "method=fedavg", "rounds.max=2", "train.local_steps=1", f"{key}=my_row:NAME")
+    checked = here(CLI, "check", *brief, f"{option}={value}", "--json")
+    assert checked.returncode == 0, checked.stderr
+    unknown = here(CLI, "check", *brief, f"{option}s={value}")
+    assert (unknown.returncode, unknown.stderr) == (
+        2,
+        f"fedbr: command line: unknown key {option}s, did you mean {option!r}?\n",
+    )
+    where = ("--out", str(tmp_path), "--workers", "1", "--json")
+    assert here(KILLED, "run", *brief, *where, "--run-id", "cut").returncode == -signal.SIGKILL
+    folder, row = tmp_path / "digits" / "cut", tmp_path / "my_row.py"
+    resume = ("resume", str(folder), "--workers", "1", "--json")
+    row.write_text(f"{text}# a comment\n")
+    change = f"{row} has changed (its copy: {folder / 'sources' / 'my_row.py'})"
+    refused = here(CLI, *resume)
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        f"fedbr: {folder}: {change}; to resume this run, restore the files, or start a new run\n",
+    )
+    verified = json.loads(here(CLI, "verify", str(folder), "--workers", "1", "--json").stdout)
+    assert (verified["same"], verified["source_change"]) == (True, change)
+    row.write_text(text)
+    whole, resumed = here(CLI, "run", *brief, *where), here(CLI, *resume)
+    assert (whole.returncode, resumed.returncode) == (0, 0), whole.stderr + resumed.stderr
+    assert json.loads(resumed.stdout)["model_sha256"] == json.loads(whole.stdout)["model_sha256"]
