@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
+from coordinator.aggregation.optimizers import server_optimizer
 from coordinator.aggregation.server import ServerContext, ServerStrategy
 from coordinator.methods.spec import CorrectionSpec
 from coordinator.records.chain import initial_hash
@@ -37,6 +37,7 @@ from scenarios.config.load import Loaded, ScenarioError
 RUN_ID_BYTES = 8
 ADDED: Mapping[str, Mapping[str, Any]] = {
     "rounds": {"selection": "uniform", "selection_options": {}},
+    "train": {"lr_schedule": "exponential", "lr_schedule_options": {}, "lr_rounds": None},
 }
 """Table -> key -> the default of a key that was added later: with it, runs have the chains of earlier versions."""
 HEADERS_NBYTES = 4 * codec.MAX_HEADER_NBYTES
@@ -178,7 +179,7 @@ def server(loaded: Loaded, description: ModelProfile, initial: Payload, folder: 
         seed=scenario.seed,
         samples=description.samples,
         histogram=description.histogram,
-        optimiser=SERVER_OPTIMIZERS[scenario.server].make(loaded.server_options),
+        optimiser=server_optimizer(scenario.server).make(loaded.server_options),
         asynchronous=scenario.rounds.is_asynchronous,
         sum=scenario.aggregate.sum,
         train=scenario.train,

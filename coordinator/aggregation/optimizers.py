@@ -2,7 +2,8 @@
 
 The server steps along Δ = (the clients' mean) − θ, block by block, in float32; buffers are averaged. A scenario names
 an optimizer as ``server`` and sets its hyperparameters in ``server_options``. It works in every round policy, with all
-methods that make no server step of their own.
+methods that make no server step of their own. An optimizer of your own needs no entry here: a scenario names its row as
+``my_package.my_optimizer:ROW``.
 
 ``fedavgm``: Hsu, Qi and Brown, Measuring the Effects of Non-Identical Data Distribution for Federated Visual
 Classification, 2019, https://arxiv.org/abs/1909.06335. ``fedadam`` and ``fedyogi``: Reddi et al., Adaptive Federated
@@ -17,15 +18,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from edge.protocol.payload import Floats
+from edge.protocol.plugins import PluginOptions, find
 
 
-class ServerOptimizerOptions(BaseModel):
+class ServerOptimizerOptions(PluginOptions):
     """Hyperparameters of a server optimizer; subclasses add fields, each with its symbol, range and meaning of 0."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class ServerOptimizer:
@@ -186,3 +186,8 @@ SERVER_OPTIMIZERS: dict[str, ServerOptimizerRow] = {
         ServerOptimizerRow("fedyogi", "Yogi on the server", "Reddi et al., ICLR 2021", AdaptiveOptions, "none", Yogi),
     )
 }
+
+
+def server_optimizer(name: str) -> ServerOptimizerRow:
+    """The row of a shipped name or of ``module:ROW``; ValueError with the nearest name."""
+    return find(name, SERVER_OPTIMIZERS, ServerOptimizerRow, "server optimizer")

@@ -135,20 +135,20 @@ class FederatedRun:
     def select(self, eligible: Sequence[int]) -> list[int]:
         """The cohort of the next round, in ascending order. RunFailed for an invalid choice."""
         clock, wanted = self.clock, self.rules.cohort
-        with self._named_failure():
+        with self._named_failure(SelectionFailed):
             return self.selection.select(self.rounds, eligible, wanted, clock.now, clock.is_there)
 
     def take(self, idle: IdleClients) -> int | None:
         """The client of the next visit of an asynchronous policy; None if none is there. RunFailed as of `select`."""
-        with self._named_failure():
+        with self._named_failure(SelectionFailed):
             return self.selection.take(idle, self.rounds, self.visits, self.clock.now)
 
     @contextmanager
-    def _named_failure(self) -> Iterator[None]:
+    def _named_failure(self, kind: type[ValueError] = ValueError) -> Iterator[None]:
         """Turn the failure of a plug-in into RunFailed with the round."""
         try:
             yield
-        except SelectionFailed as error:
+        except kind as error:
             raise RunFailed(f"round {self.rounds}: {error}") from error
 
     def check_stop(self) -> None:
@@ -181,7 +181,8 @@ class FederatedRun:
         down = self.server.download_shapes(client, round, dispatch.choice)
         price = self.pricing.train(dispatch.choice, down, samples)
         rng_round = round if rng_round is None else rng_round
-        lr = self.job.train.lr_in(self.rounds)
+        with self._named_failure():
+            lr = self.job.train.lr_in(self.rounds)
         return PlannedVisit(self.visits, rng_round, round, lr, dispatch, "train", price, down)
 
     def prepare_download_only(self, client: int, round: int) -> PlannedVisit:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, TypeAdapter
 
+from edge.protocol.lr_schedules import LrContext, LrSchedule, checked_rate, lr_schedule
 from edge.protocol.payload import Layout
+from edge.protocol.plugins import PluginOptions
 
 T = TypeVar("T")
 
@@ -104,7 +106,7 @@ class TrainConfig(Section):
     lr: Annotated[float, Field(ge=0, le=1e6), Also("learning_rate", "eta", "step_size")] = 0.1
     """Learning rate of round 0."""
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Factor on the learning rate per round."""
+    """exponential: factor on the learning rate per round."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     nesterov: bool = False
     weight_decay: Annotated[float, Field(ge=0), Also("l2", "wd")] = 0.0
@@ -134,10 +136,26 @@ class TrainConfig(Section):
     """CUDA devices only: capture a step in a graph and replay it, which spares launches. Not yet run on any GPU."""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     """Threads of one CPU worker; part of the result, since it changes the order of sums."""
+    lr_schedule: Annotated[str, Also("scheduler", "lr_scheduler")] = "exponential"
+    """Learning-rate schedule (``fedbr list schedules``), or ``module:ROW``."""
+    lr_schedule_options: dict[str, Any] = field(default_factory=dict)
+    """The schedule's options."""
+    lr_rounds: Annotated[int | None, Field(ge=1)] = None
+    """Rounds that the schedule spans; by default rounds.max."""
 
     def lr_in(self, round: int) -> float:
-        """The step size of visits that begin after so many server steps."""
-        return self.lr * self.lr_decay**round
+        """The step size of visits that begin after so many server steps; ValueError names an invalid schedule.
+
+        Only the coordinator computes it.
+        """
+        row, options = self._schedule
+        at = LrContext(round, self.lr_rounds or max(round, 1), self.lr, self.lr_decay)
+        return checked_rate(row, self.lr_schedule, at, options)
+
+    @cached_property
+    def _schedule(self) -> tuple[LrSchedule, PluginOptions]:
+        row = lr_schedule(self.lr_schedule)
+        return row, row.options.model_validate(self.lr_schedule_options)
 
     def step_sum(self, steps: int) -> float:
         """How many times lr a visit moves along a gradient that stays the same: the number of steps without momentum.

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS, ServerOptimizerOptions
+from coordinator.aggregation.optimizers import ServerOptimizerOptions, server_optimizer
 from coordinator.methods.registry import Method, resolve
 from coordinator.methods.spec import Options
 from coordinator.rounds.budget import LARGEST_INTEGER
@@ -24,6 +24,8 @@ from edge.data.locate import check_root
 from edge.data.partitioning import check_partition
 from edge.data.registry import DataSet, dataset
 from edge.models.registry import ModelRow, model
+from edge.protocol.config import TrainConfig
+from edge.protocol.lr_schedules import lr_schedule
 from scenarios.config import validation
 from scenarios.config.error_messages import error_message, is_branch, known_keys
 from scenarios.config.schema import Scenario
@@ -114,18 +116,22 @@ def _resolve(name: str, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
     server_options: ServerOptimizerOptions = valid(
         "server_options",
         lambda kind: kind.model_validate(scenario.server_options),
-        SERVER_OPTIMIZERS[scenario.server].options,
+        server_optimizer(scenario.server).options,
     )
     rounds = _with_row_options(scenario.rounds, valid)
+    train = _with_schedule(scenario, valid)
     all_options = {
         "method_options": options.model_dump(),
         "server_options": server_options.model_dump(),
         "rounds": rounds,
+        "train": train,
     }
     filled = scenario.model_copy(update=all_options).model_dump()
     _refuse_numbers(filled, origin)  # again, for numbers that were given as text
     _refuse_flags(raw, filled, origin)
     valid("rounds.selection_options", lambda: validation.check_selection(rounds))
+    valid("train.lr_decay", lambda: validation.check_decay(train))
+    valid("train.lr_schedule", lambda: validation.check_schedule(train, rounds.max))
     data: DataSet = valid("data.name", dataset, scenario.data.name)
     valid("data.root", check_root, data, scenario.data.root)
     architecture: ModelRow = valid("model.name", model, scenario.model.name)
@@ -159,6 +165,18 @@ def _with_row_options(rounds: RoundPolicy, valid: Callable[..., Any]) -> RoundPo
     row = valid("rounds.selection", lambda: _named("rounds.selection", selection, rounds.selection))
     options = valid("rounds.selection_options", lambda kind: kind.model_validate(rounds.selection_options), row.options)
     return replace(rounds, selection_options=options.model_dump())
+
+
+def _with_schedule(scenario: Scenario, valid: Callable[..., Any]) -> TrainConfig:
+    """The table ``train`` with the options of its schedule written out, and the rounds that the schedule spans.
+
+    The default schedule does not depend on the number of rounds.
+    """
+    train, key = scenario.train, "train.lr_schedule"
+    row = valid(key, lambda: _named(key, lr_schedule, train.lr_schedule))
+    options = valid(f"{key}_options", lambda kind: kind.model_validate(train.lr_schedule_options), row.options)
+    rounds = train.lr_rounds if train.lr_schedule == "exponential" else train.lr_rounds or scenario.rounds.max
+    return replace(train, lr_schedule_options=options.model_dump(), lr_rounds=rounds)
 
 
 def _refuse_numbers(raw: Mapping[str, Any], origin: ValueOrigin) -> None:

@@ -21,7 +21,14 @@ LARGEST_NBYTES = 32_000_000
 """The largest file that is read; one that names a device for each of a million clients is smaller."""
 LONGEST_CHAIN = 32
 """The largest number of files that extend each other."""
-WHOLE = ("fleet.devices", "fleet.networks", "method_options", "server_options", "rounds.selection_options")
+WHOLE = (
+    "fleet.devices",
+    "fleet.networks",
+    "method_options",
+    "server_options",
+    "rounds.selection_options",
+    "train.lr_schedule_options",
+)
 """Tables that are replaced as one, since their keys are names rather than settings."""
 
 RENAMED = {"fleet.sites": "fleet.gateways"}

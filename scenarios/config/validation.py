@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 
-from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
+from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS, server_optimizer
 from coordinator.methods.registry import Method
 from coordinator.methods.spec import Options
 from coordinator.rounds.policy import RoundPolicy
@@ -13,7 +13,10 @@ from coordinator.rounds.selectors.registry import selector
 from costmodel.fleet.devices import devices, networks
 from edge.data.registry import DataSet
 from edge.models.registry import ModelRow
+from edge.protocol.config import TrainConfig
+from edge.protocol.lr_schedules import lr_schedule
 from edge.protocol.payload import BlockShape, Layout
+from edge.protocol.plugins import is_own
 from edge.protocol.spelling import nearest
 from scenarios import fleet_builder
 from scenarios.config.schema import Scenario
@@ -24,8 +27,12 @@ KINDS_OF_EXAMPLES = {"image": "images", "features": "features", "tokens": "token
 
 def check_server(name: str, method: Method) -> None:
     """Check that the server optimizer exists, and that the method admits it."""
-    if name not in SERVER_OPTIMIZERS:
+    if name not in SERVER_OPTIMIZERS and not is_own(name):
         raise ValueError(f"server = {name!r}: {nearest(name, SERVER_OPTIMIZERS)}")
+    try:
+        server_optimizer(name)
+    except ValueError as error:
+        raise ValueError(f"server: {error}") from None
     for part in method.parts:
         if part.server_optimizers is not None and name not in part.server_optimizers:
             admitted = ", ".join(f'"{optimizer}"' for optimizer in part.server_optimizers)
@@ -55,6 +62,23 @@ def check_selection(rounds: RoundPolicy) -> None:
         selector(rounds.selection, rounds.selection_options).check(together)
     except ValueError as error:
         raise ValueError(f"rounds.selection_options: {error}") from None
+
+
+CHECKED_ROUNDS = 10_000
+"""Rounds whose step sizes are checked beforehand; later ones when they begin."""
+
+
+def check_decay(train: TrainConfig) -> None:
+    """Check that the schedule uses the decay, if that is set."""
+    if train.lr_decay != 1 and not lr_schedule(train.lr_schedule).uses_decay:
+        raise ValueError(f"train.lr_decay = {train.lr_decay}: train.lr_schedule = {train.lr_schedule!r} ignores it")
+
+
+def check_schedule(train: TrainConfig, rounds: int) -> None:
+    """Check the step sizes that a schedule gives."""
+    if train.lr_schedule != "exponential":
+        for round in range(min(rounds, CHECKED_ROUNDS) + 1):
+            train.lr_in(round)
 
 
 def check_subset(method: Method, scenario: Scenario) -> None:

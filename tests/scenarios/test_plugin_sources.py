@@ -253,8 +253,51 @@ class Ends(ClientSelector):
 
 NAME = SelectionRow("ends", "clients with the largest numbers", "a test", Options, Ends)
 """
+SCHEDULE = """
+from edge.protocol.lr_schedules import LrSchedule
+from edge.protocol.plugins import PluginOptions
+
+
+class Options(PluginOptions):
+    rounds: int = 1
+
+
+def warm_up(at, options):
+    return at.lr * min(1, (at.round + 1) / (options.rounds + 1))
+
+
+NAME = LrSchedule("warm-up", "linear in the first rounds", "a test", Options, warm_up)
+"""
+SERVER = """
+from coordinator.aggregation.optimizers import ServerOptimizer, ServerOptimizerOptions, ServerOptimizerRow
+
+
+class Options(ServerOptimizerOptions):
+    decay: float = 0.5
+
+
+class Average(ServerOptimizer):
+    def __init__(self, options):
+        self.decay, self.average = options.decay, {}
+
+    def step(self, key, current, mean):
+        before = self.average.get(key, current)
+        self.average[key] = (self.decay * before + (1 - self.decay) * mean).astype("float32")
+        return self.average[key]
+
+    def state(self):
+        return dict(self.average)
+
+    def restore(self, state):
+        self.average = dict(state)
+
+
+NAME = ServerOptimizerRow("average", "a running average of the means", "a test", Options, "decay = 0", Average)
+"""
 OF_ALL_KINDS = [
     pytest.param(SELECTION, "rounds.selection", "rounds.selection_options.last", "false", id="selection"),
+    pytest.param(SCHEDULE, "train.lr_schedule", "train.lr_schedule_options.rounds", "3", id="schedule"),
+    pytest.param(SERVER, "server", "server_options.decay", "0.9", id="server"),
 ]
 
 
