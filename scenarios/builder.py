@@ -109,7 +109,7 @@ def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) 
     flops: tuple[tuple[float, float, float, float], ...] = ()
     if profile is not None:
         down, up = travels(loaded, profile.layout)
-        kept_blocks = method.objective.kept_blocks(profile.layout, down)
+        kept_blocks = method.objective.kept_blocks(profile.layout, down, loaded.options)
         flops = tuple((float(f), float(w), float(n), float(i)) for f, w, n, i in profile.flops)
     return Job(
         run_id=initial_hash(identity(loaded), "")[: 2 * RUN_ID_BYTES],
@@ -136,7 +136,8 @@ def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) 
 def travels(loaded: Loaded, layout: Layout) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(downloaded blocks, uploaded blocks). ScenarioError names the key."""
     try:
-        return loaded.method.travels(layout, loaded.scenario.travels.down, loaded.scenario.travels.up)
+        exchange = loaded.scenario.travels
+        return loaded.method.travels(loaded.options, layout, exchange.down, exchange.up)
     except ValueError as error:
         raise ScenarioError(f"{loaded.name}: {error}") from None
 

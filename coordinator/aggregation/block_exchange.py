@@ -1,6 +1,6 @@
 """Block exchange: the blocks that are downloaded and uploaded.
 
-Written as ``everything``, ``nothing``, ``without:NAME,..`` or ``last:ALPHA``.
+Written as ``everything``, ``nothing``, ``without:NAME,..``, ``without-last:COUNT`` or ``last:ALPHA``.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ def exchanged_keys(text: str, layout: Layout) -> tuple[str, ...]:
         return layout.keys(name for name in layout.names if name not in excluded)
     if form == "last" and argument in map(str, range(1, len(layout) + 1)):
         return layout.last(int(argument))
+    if form == "without-last" and argument in map(str, range(len(layout) + 1)):
+        return layout.keys(layout.names[: len(layout) - int(argument)])
     raise ValueError(
-        f"{text!r}: must be {EVERYTHING!r}, {NOTHING!r}, 'without:BLOCK,..', or 'last:1' to 'last:{len(layout)}'"
+        f"{text!r}: must be {EVERYTHING!r}, {NOTHING!r}, 'without:BLOCK,..', 'without-last:0' to "
+        f"'without-last:{len(layout)}', or 'last:1' to 'last:{len(layout)}'"
     )

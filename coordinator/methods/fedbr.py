@@ -320,7 +320,7 @@ def once_per_visit_pass_counts(blocks: int, options: FedBROptions, choice: Chose
     return total
 
 
-def kept_blocks(layout: Layout, down: tuple[str, ...]) -> tuple[str, ...]:
+def kept_blocks(layout: Layout, down: tuple[str, ...], options: FedBROptions) -> tuple[str, ...]:
     """All but the last block, which arrives in every visit."""
     return layout.keys(layout.names[:-1])
 
@@ -346,7 +346,7 @@ SPEC = ObjectiveSpec(
     neutral="period = 0 and lambda1 = lambda2 = 0, against FedAvg with uniform weights",
     client="edge.methods.fedbr:FedBRUpdate",
     server=FedBRServer,
-    down=None,
+    down=lambda options: None,
     kept_blocks=kept_blocks,
     choices=("alpha", "full"),
     reports=("drop",),

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import create_model
 
-from coordinator.aggregation.block_exchange import exchanged_keys
+from coordinator.aggregation.block_exchange import EVERYTHING, exchanged_keys
 from coordinator.aggregation.server import ServerExtension, ServerStrategy
 from coordinator.methods import (
     fedavg,
@@ -108,13 +108,16 @@ class Method:
         names = [*part.options.model_fields, *(part.reads if isinstance(part, ObjectiveSpec) else ())]
         return {name: values[name] for name in names if name in values}
 
-    def travels(self, layout: Layout, down: str | None, up: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def travels(
+        self, options: Options, layout: Layout, down: str | None, up: str | None
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """(keys down, keys up) of the method, unless the scenario overrides them. ValueError names the key."""
-        if down is not None and self.objective.down is None:
+        own = self.objective.down(options)
+        if down is not None and own is None:
             raise ValueError(f"travels.down = {down!r}: {self.name} chooses the download of each visit")
         return (
-            _keys("travels.down", down or self.objective.down or "everything", layout),
-            _keys("travels.up", up or self.objective.up, layout),
+            _keys("travels.down", down or own or EVERYTHING, layout),
+            _keys("travels.up", up or self.objective.up(options), layout),
         )
 
     def check_whole(self, options: Options, layout: Layout, down: str | None, up: str | None) -> None:
@@ -126,9 +129,9 @@ class Method:
         ]
         if not reasons:
             return
-        if self.objective.down is None:
+        if self.objective.down(options) is None:
             raise ValueError(f"method = {self.name!r}: {reasons[0]}; {self.objective.name} may send a part of it")
-        for way, keys in zip(("down", "up"), self.travels(layout, down, up), strict=True):
+        for way, keys in zip(("down", "up"), self.travels(options, layout, down, up), strict=True):
             missing = [name for name in layout.names if name not in keys]
             if missing:
                 raise ValueError(f"method = {self.name!r}: {reasons[0]}; {', '.join(missing)} does not go {way}")

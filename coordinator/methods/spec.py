@@ -70,7 +70,12 @@ def check_inner(key: str, noun: str, numbers: Sequence[int], blocks: int) -> Non
         raise ValueError(f"{key}: {list(numbers)} names a {noun} twice")
 
 
-def keys_not_downloaded(layout: Layout, down: tuple[str, ...]) -> tuple[str, ...]:
+def everything(options: Any) -> str:
+    """The whole model is sent."""
+    return block_exchange.EVERYTHING
+
+
+def keys_not_downloaded(layout: Layout, down: tuple[str, ...], options: Any) -> tuple[str, ...]:
     """The keys that a client must keep because it does not download them."""
     return tuple(key for key in layout.sizes if key not in down)
 
@@ -117,12 +122,13 @@ class ObjectiveSpec:
     client: str = "edge.training.client_update:ClientUpdate"
     """Client side, ``module:Class``"""
     server: type[ServerStrategy] = ServerStrategy
-    down: str | None = block_exchange.EVERYTHING
-    """Downloaded blocks; None if the server side chooses per visit, so that a scenario cannot override them"""
-    up: str = block_exchange.EVERYTHING
-    """Uploaded blocks"""
-    kept_blocks: Callable[[Layout, tuple[str, ...]], tuple[str, ...]] = keys_not_downloaded
-    """(layout, downloaded keys) -> keys of the model that a client keeps"""
+    down: Callable[[Any], str | None] = everything
+    """options -> downloaded blocks (`coordinator.aggregation.block_exchange`); None if the server side chooses per
+    visit, so that a scenario cannot override them"""
+    up: Callable[[Any], str] = everything
+    """options -> uploaded blocks"""
+    kept_blocks: Callable[[Layout, tuple[str, ...], Any], tuple[str, ...]] = keys_not_downloaded
+    """(layout, downloaded keys, options) -> keys of the model that a client keeps"""
     has_client_state: bool = False
     """Whether the client side keeps slots of its own between visits"""
     initial_models: Callable[[Any], int] = lambda options: 1
@@ -161,6 +167,11 @@ class ObjectiveSpec:
     """Accepted server optimizers, if the method makes a server step of its own; None: all"""
     evaluated: Literal["global", "clients"] = "global"
     """The global model is evaluated, or each client's own model, as a mean over clients"""
+
+    def __post_init__(self) -> None:
+        for name, text in (("down", self.down), ("up", self.up)):
+            if not callable(text):
+                raise TypeError(f"{name} = {text!r} of {self.name!r} must be a function: lambda options: {text!r}")
 
 
 @dataclass(frozen=True)

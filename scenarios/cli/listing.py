@@ -81,7 +81,8 @@ def _method(spec: ObjectiveSpec | CorrectionSpec) -> Row:
 def _client_state(spec: ObjectiveSpec | CorrectionSpec) -> str:
     """The vectors that a client keeps from one visit to the next, in words."""
     parts = ["vectors of its own"] if spec.has_client_state else []
-    if isinstance(spec, ObjectiveSpec) and not (spec.kept_blocks is keys_not_downloaded and spec.down == EVERYTHING):
+    sends_all = isinstance(spec, ObjectiveSpec) and spec.down(spec.options()) == EVERYTHING
+    if isinstance(spec, ObjectiveSpec) and not (spec.kept_blocks is keys_not_downloaded and sends_all):
         parts.append((inspect.getdoc(spec.kept_blocks) or "").split("\n")[0])
     return "; ".join(parts) or "nothing"
 

@@ -148,7 +148,7 @@ def _resolve(name: str, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
     valid("model.name", lambda: validation.check_shapes(architecture, data))
     valid("model.width", architecture.check_width, scenario.model.width)
     valid("fleet", lambda: validation.check_fleet(scenario))
-    valid("travels", lambda: validation.check_travels(method, architecture, blocks, scenario))
+    valid("travels", lambda: validation.check_travels(method, options, architecture, blocks, scenario))
     valid("method", lambda: validation.check_whole(method, options, architecture, blocks, scenario))
     update: dict[str, Any] = {
         "method": method.name,

@@ -149,9 +149,10 @@ def check_fleet(scenario: Scenario) -> None:
         )
 
 
-def check_travels(method: Method, architecture: ModelRow, blocks: int, scenario: Scenario) -> None:
+def check_travels(method: Method, options: Options, architecture: ModelRow, blocks: int, scenario: Scenario) -> None:
     """Check that block exchange names blocks of the model."""
-    method.travels(named_blocks(architecture, blocks, scenario), scenario.travels.down, scenario.travels.up)
+    layout = named_blocks(architecture, blocks, scenario)
+    method.travels(options, layout, scenario.travels.down, scenario.travels.up)
 
 
 def check_whole(method: Method, options: Options, architecture: ModelRow, blocks: int, scenario: Scenario) -> None:

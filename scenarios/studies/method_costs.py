@@ -70,7 +70,7 @@ def method_costs(name: str) -> MethodCosts:
     spec, options, server_side = method.objective, method.options(), _server(method)
     choices = server_side.possible_choices() or [server_side.choose(0, LATE)]
     compute = [_compute(spec.pass_counts(len(LAYOUT), options, choice)) for choice in choices]
-    return MethodCosts(down - plain_down, up - plain_up, spec.down is None, (min(compute), max(compute)))
+    return MethodCosts(down - plain_down, up - plain_up, spec.down(options) is None, (min(compute), max(compute)))
 
 
 def _compute(passes: PassCounts) -> float:
@@ -91,7 +91,7 @@ def _message_nbytes(method: Method) -> tuple[int, int]:
 def _server(method: Method) -> ServerStrategy:
     """The method's server side with a model of zeros and one client."""
     options, objective = method.options(), method.objective
-    down, up = method.travels(LAYOUT, None, None)
+    down, up = method.travels(options, LAYOUT, None, None)
     setup = ServerContext(
         layout=LAYOUT,
         initial={MODEL: {key: Vector(np.zeros(size, np.float32)) for key, size in LAYOUT.sizes.items()}},

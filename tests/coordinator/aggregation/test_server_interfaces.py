@@ -214,7 +214,9 @@ def test_corrections_act_on_parameters_and_buffers_are_averaged(method: str, tmp
 
 # --- a part that never travels, scored client by client: FedPer -------------------------------------------------------
 
-FEDPER = objective("fedper", down="without:head", up="without:head", evaluated="clients")
+FEDPER = objective(
+    "fedper", down=lambda options: "without:head", up=lambda options: "without:head", evaluated="clients"
+)
 
 
 def test_a_private_head_never_travels_and_is_kept(tmp_path: Path) -> None:

@@ -61,6 +61,9 @@ def test_only_those_are_drawn_who_are_there_and_nobody_is_asked_in_vain() -> Non
         ("last:1", ("head",)),
         ("last:2", ("body", "body.buffers", "head")),
         ("last:3", ("stem", "body", "body.buffers", "head")),
+        ("without-last:0", ("stem", "body", "body.buffers", "head")),
+        ("without-last:1", ("stem", "body", "body.buffers")),
+        ("without-last:3", ()),
     ],
 )
 def test_buffers_travel_with_their_block(text: str, expected: tuple[str, ...]) -> None:
@@ -68,10 +71,12 @@ def test_buffers_travel_with_their_block(text: str, expected: tuple[str, ...]) -
 
 
 @pytest.mark.parametrize(
-    "text", ["", "all", "last:0", "last:4", "last:x", "last:²", "without:", "without", "without:tail"]
+    "text", ["", "all", "last:0", "last:4", "last:x", "last:²", "without:", "without", "without:tail", "without-last:4"]
 )
 def test_what_is_none_of_the_forms_or_names_no_block_is_refused(text: str) -> None:
-    forms = r": must be 'everything', 'nothing', 'without:BLOCK,\.\.', or 'last:1'"
+    forms = (
+        r": must be 'everything', 'nothing', 'without:BLOCK,\.\.', 'without-last:0' to 'without-last:3', or 'last:1'"
+    )
     unknown = "no block 'tail'; the model has stem, body, head"
     with pytest.raises(ValueError, match=unknown if "tail" in text else forms):
         exchanged_keys(text, LAYOUT)

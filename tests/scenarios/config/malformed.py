@@ -37,7 +37,7 @@ NAMES = {
     "data.augment": ["default", "none", "plain"],
     "model.name": list(MODELS),
     "model.blocks": ["stages", "balanced:2", "balanced:4"],
-    "travels.down": ["everything", "nothing", "last:1", "without:head"],
+    "travels.down": ["everything", "nothing", "last:1", "without:head", "without-last:1"],
     "travels.up": ["everything", "last:2"],
     "fleet.devices": list(devices()),
     "fleet.networks": list(networks()),
