@@ -8,8 +8,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from coordinator.aggregation.optimizers import server_optimizer
 from coordinator.aggregation.server import ServerContext, ServerStrategy
+from coordinator.methods.compute import ComputeContext
 from coordinator.methods.spec import CorrectionSpec
 from coordinator.records.chain import initial_hash
 from coordinator.records.checkpoints import CheckpointStore
@@ -30,7 +34,7 @@ from costmodel.fleet.fleet import Fleet
 from edge.data.json_partition import MOST_NBYTES
 from edge.protocol import codec
 from edge.protocol.config import ComponentConfig, Job, ModelProfile
-from edge.protocol.payload import INNER_GRADIENT, Layout, Payload
+from edge.protocol.payload import Layout, Payload
 from scenarios import fleet_builder
 from scenarios.config.load import Loaded, ScenarioError
 
@@ -152,14 +156,31 @@ def fleet(loaded: Loaded) -> Fleet:
 
 def refused(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> dict[int, str]:
     """client -> why the model does not fit its device, with the largest number of pathways that the method trains."""
-    spec, blocks = loaded.method.objective, len(description.layout)
-    largest = dict.fromkeys(spec.choices, blocks - 1)
-    # A forward pass stores activations if a backward pass follows it.
-    forward_passes = spec.pass_counts(blocks, loaded.options, largest)[:, INNER_GRADIENT]
     try:
-        return fleet_builder.refused(loaded.scenario, drawn, description, forward_passes)
+        return fleet_builder.refused(loaded.scenario, drawn, description, _stored_forwards(loaded, description))
     except ScenarioError as error:
         raise ScenarioError(f"{loaded.name}: {error}") from None
+
+
+def _stored_forwards(loaded: Loaded, description: ModelProfile) -> NDArray[np.float64]:
+    """(blocks,): forward passes of one example that store activations, for the largest choice; ScenarioError."""
+    spec, blocks, train = loaded.method.objective, len(description.layout), loaded.scenario.train
+    context = ComputeContext(
+        layout=description.layout,
+        options=loaded.options,
+        choice=dict.fromkeys(spec.choices, blocks - 1),
+        train=train,
+        plan=train.plan(train.batch),
+        samples=train.batch,
+        flops=description.flops,
+        seed=loaded.scenario.seed,
+    )
+    compute = spec.compute(context)
+    try:
+        compute.check(blocks)
+    except ValueError as error:
+        raise ScenarioError(f"method = {loaded.method.name!r}: its spec's compute: {error}") from None
+    return compute.stored_forwards
 
 
 def server(loaded: Loaded, description: ModelProfile, initial: Payload, folder: Path | None = None) -> ServerStrategy:

@@ -24,9 +24,10 @@ from torch import Tensor, nn
 
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS, ServerOptimizer
 from coordinator.aggregation.update_checks import UpdateChecks
+from coordinator.methods.compute import ComputeContext
 from coordinator.methods.fedavg import FedAvgOptions
 from coordinator.methods.registry import Method, resolve
-from coordinator.methods.spec import ObjectiveSpec
+from coordinator.methods.spec import ObjectiveSpec, Options
 from coordinator.records.checkpoints import CheckpointStore
 from coordinator.records.names import PLACES
 from coordinator.records.store import Ledger, read
@@ -56,7 +57,7 @@ from edge.protocol.config import (
     TrainConfig,
 )
 from edge.protocol.fixed_point import FixedPointSums
-from edge.protocol.payload import MODEL, Payload, Vector, sha256
+from edge.protocol.payload import MODEL, BlockShape, Layout, Payload, Vector, sha256
 from edge.protocol.rng import keyed_generator
 from edge.training.block_model import Block, BlockModel
 from edge.training.client_update import ClientUpdate, VisitContext
@@ -493,6 +494,15 @@ def visit(net: BlockModel, **choice: int) -> VisitContext:
         local=lambda: iter([batch()]),
         device=CPU,
     )
+
+
+def one_example(
+    blocks: int, flops: NDArray[np.float64], options: Options, choice: Mapping[str, int] | None = None
+) -> ComputeContext:
+    """A visit of one step to a client with one example, for compute plans; ``flops``: (blocks, 4)."""
+    layout = Layout(tuple(BlockShape(f"b{number + 1}", 1) for number in range(blocks)))
+    train = TrainConfig(batch=1)
+    return ComputeContext(layout, options, choice or {}, train, train.plan(1), samples=1, flops=flops)
 
 
 def whole(net: BlockModel) -> Payload:

@@ -23,6 +23,8 @@ from torch import nn
 
 from benchmarks.engine_parts import images
 from benchmarks.engine_parts.plain import LAYOUTS, Images, Plain, blocks_of, flat, in_layout, load
+from coordinator.methods.compute import ComputeContext
+from edge.protocol.config import TrainConfig
 from edge.protocol.messages import Train
 from edge.protocol.payload import MODEL, Floats
 from edge.protocol.rng import keyed_generator
@@ -79,8 +81,9 @@ class Product:
 
     def flops(self, choice: Mapping[str, int]) -> float:
         """Per example, as the method's row foresees them."""
-        row, blocks = self.loaded.method.objective, len(self.description.layout)
-        return float((row.pass_counts(blocks, self.loaded.options, choice) * self.description.flops).sum())
+        layout, flops, one = self.description.layout, self.description.flops, TrainConfig(batch=1)
+        context = ComputeContext(layout, self.loaded.options, choice, one, one.plan(1), 1, flops)
+        return self.loaded.method.objective.compute(context).flops(flops)
 
 
 class PlainClient:

@@ -10,14 +10,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from coordinator.methods.spec import (
-    ChosenBlocks,
-    ObjectiveSpec,
-    Options,
-    PassCounts,
-    check_inner,
-    distillation_pass_counts,
-)
+from coordinator.methods.compute import Compute, ComputeContext, distillation_passes, trained
+from coordinator.methods.spec import ObjectiveSpec, Options, check_inner
 
 
 class FedAvgFitNetOptions(Options):
@@ -35,10 +29,11 @@ class FedAvgFitNetOptions(Options):
         check_inner("method_options.layers", "layer", self.layers or (), blocks)
 
 
-def pass_counts(blocks: int, options: FedAvgFitNetOptions, choice: ChosenBlocks) -> PassCounts:
+def compute(context: ComputeContext) -> Compute:
     """The teacher runs up to the last output that is compared."""
-    layers = range(1, blocks) if options.layers is None else options.layers
-    return distillation_pass_counts(blocks, max(layers, default=0) if options.weight else 0)
+    options: FedAvgFitNetOptions = context.options
+    layers = range(1, context.blocks) if options.layers is None else options.layers
+    return trained(context, distillation_passes(context.blocks, max(layers, default=0) if options.weight else 0))
 
 
 SPEC = ObjectiveSpec(
@@ -48,5 +43,5 @@ SPEC = ObjectiveSpec(
     options=FedAvgFitNetOptions,
     neutral="weight = 0, or layers = []",
     client="edge.methods.fedavg_fitnet:FedAvgFitNetUpdate",
-    pass_counts=pass_counts,
+    compute=compute,
 )

@@ -10,7 +10,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from coordinator.methods.spec import ObjectiveSpec, Options, distillation_pass_counts
+from coordinator.methods.compute import Compute, ComputeContext, distillation_passes, trained
+from coordinator.methods.spec import ObjectiveSpec, Options
 
 
 class FedAvgKDOptions(Options):
@@ -31,6 +32,11 @@ class FedAvgKDOptions(Options):
             raise ValueError(f"method_options.weight = {self.weight:g}: must be at most 1 in the convex form")
 
 
+def compute(context: ComputeContext) -> Compute:
+    """The received model runs forward once, if its logits are compared."""
+    return trained(context, distillation_passes(context.blocks, context.blocks if context.options.weight else 0))
+
+
 SPEC = ObjectiveSpec(
     name="fedavg-kd",
     title="distillation from the received model",
@@ -38,5 +44,5 @@ SPEC = ObjectiveSpec(
     options=FedAvgKDOptions,
     neutral="weight = 0",
     client="edge.methods.fedavg_kd:FedAvgKDUpdate",
-    pass_counts=lambda blocks, options, choice: distillation_pass_counts(blocks, blocks if options.weight else 0),
+    compute=compute,
 )

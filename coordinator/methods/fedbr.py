@@ -25,19 +25,19 @@ from coordinator.aggregation.server import (
     State,
     VisitFeedback,
 )
-from coordinator.methods.gmbs import CHOICES, Bonus, ChoiceRow, Gmbs, Normalise, normalise, reward
-from coordinator.methods.spec import (
+from coordinator.methods.compute import (
     ChosenBlocks,
-    MethodFigure,
-    ObjectiveSpec,
-    Options,
-    PassCounts,
-    ProgressColumn,
+    Compute,
+    ComputeContext,
     add_frozen_suffix,
-    fedavg_pass_counts,
+    fedavg_passes,
+    forward_passes,
+    trained,
 )
+from coordinator.methods.gmbs import CHOICES, Bonus, ChoiceRow, Gmbs, Normalise, normalise, reward
+from coordinator.methods.spec import MethodFigure, ObjectiveSpec, Options, ProgressColumn
 from edge.protocol.messages import Update
-from edge.protocol.payload import FORWARD, MODEL, PASS_TYPES, Layout, Payload, Vector
+from edge.protocol.payload import MODEL, Layout, Payload, Vector
 from edge.protocol.rng import keyed_generator
 
 
@@ -304,20 +304,17 @@ def model_distance(reply: Update, sent: dict[str, Vector]) -> float:
     return float(np.sqrt(total))
 
 
-def pass_counts(blocks: int, options: FedBROptions, choice: ChosenBlocks) -> PassCounts:
-    """The main path and alpha pathways, the m-th with the frozen blocks after m."""
-    total = fedavg_pass_counts(blocks)
+def compute(context: ComputeContext) -> Compute:
+    """The main path and alpha pathways, the m-th with the frozen blocks after m.
+
+    ``drop = "exact"`` runs the local examples forward before and after training.
+    """
+    options: FedBROptions = context.options
+    blocks, total = context.blocks, fedavg_passes(context.blocks)
     pathways_learn = options.hybrid_ce or not options.detach
-    for m in range(blocks - choice["alpha"], blocks):
+    for m in range(blocks - context.choice["alpha"], blocks):
         add_frozen_suffix(total, m, pathways_learn)
-    return total
-
-
-def once_per_visit_pass_counts(blocks: int, options: FedBROptions, choice: ChosenBlocks) -> PassCounts:
-    """``drop = "exact"`` runs the local examples forward before and after training."""
-    total = np.zeros((blocks, PASS_TYPES))
-    total[:, FORWARD] = 2.0 if options.drop == "exact" else 0.0
-    return total
+    return trained(context, total, once=forward_passes(blocks, 2.0 if options.drop == "exact" else 0.0))
 
 
 def kept_blocks(layout: Layout, down: tuple[str, ...], options: FedBROptions) -> tuple[str, ...]:
@@ -353,8 +350,7 @@ SPEC = ObjectiveSpec(
     table=CHOICES,
     progress=ProgressColumn("alpha", lambda blocks: range(1, blocks)),
     figure=FIGURE,
-    pass_counts=pass_counts,
-    once_per_visit_pass_counts=once_per_visit_pass_counts,
+    compute=compute,
     nominal_alpha=lambda blocks, options, choice: choice["alpha"],
     nominal_period=lambda options: options.period,
     weights="uniform",

@@ -14,7 +14,8 @@ from pydantic import Field
 
 from coordinator.aggregation.server import Model, Models, ServerContext, ServerExtension, ServerStrategy, State
 from coordinator.aggregation.weighted_sum import WeightedSum
-from coordinator.methods.spec import ChosenBlocks, ObjectiveSpec, Options, PassCounts, distillation_pass_counts
+from coordinator.methods.compute import ChosenBlocks, Compute, ComputeContext, distillation_passes, trained
+from coordinator.methods.spec import ObjectiveSpec, Options
 from edge.protocol.payload import TEACHER, Payload, Vector
 
 
@@ -101,9 +102,10 @@ def mean(models: Sequence[Model]) -> Model:
     return averages
 
 
-def pass_counts(blocks: int, options: FedGKDOptions, choice: ChosenBlocks) -> PassCounts:
+def compute(context: ComputeContext) -> Compute:
     """The teacher runs forward once, if the visit distils."""
-    return distillation_pass_counts(blocks, blocks if options.weight and choice.get("distil", 1) else 0)
+    distils = context.options.weight and context.choice.get("distil", 1)
+    return trained(context, distillation_passes(context.blocks, context.blocks if distils else 0))
 
 
 SPEC = ObjectiveSpec(
@@ -115,5 +117,5 @@ SPEC = ObjectiveSpec(
     client="edge.methods.fedgkd:FedGKDUpdate",
     server=FedGKDServer,
     choices=("distil",),
-    pass_counts=pass_counts,
+    compute=compute,
 )

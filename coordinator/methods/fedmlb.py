@@ -10,15 +10,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from coordinator.methods.spec import (
-    ChosenBlocks,
-    ObjectiveSpec,
-    Options,
-    PassCounts,
-    add_frozen_suffix,
-    check_inner,
-    fedavg_pass_counts,
-)
+from coordinator.methods.compute import Compute, ComputeContext, add_frozen_suffix, fedavg_passes, trained
+from coordinator.methods.spec import ObjectiveSpec, Options, check_inner
 from edge.protocol.payload import FORWARD, INPUT_GRADIENT
 
 
@@ -52,10 +45,10 @@ def used(blocks: int, options: FedMLBOptions) -> tuple[int, ...]:
     return tuple(range(1, blocks)) if options.pathways is None else options.pathways
 
 
-def pass_counts(blocks: int, options: FedMLBOptions, choice: ChosenBlocks) -> PassCounts:
+def compute(context: ComputeContext) -> Compute:
     """LG: each pathway adds its frozen suffix. GL: one frozen prefix, and each pathway a trained suffix."""
-    total = fedavg_pass_counts(blocks)
-    pathways = used(blocks, options)
+    options: FedMLBOptions = context.options
+    total, pathways = fedavg_passes(context.blocks), used(context.blocks, options)
     for m in pathways:
         if options.order == "LG":
             add_frozen_suffix(total, m)
@@ -64,7 +57,7 @@ def pass_counts(blocks: int, options: FedMLBOptions, choice: ChosenBlocks) -> Pa
             total[m, INPUT_GRADIENT] -= 1  # the frozen prefix needs none
     if options.order == "GL":
         total[: max(pathways, default=0), FORWARD] += 1
-    return total
+    return trained(context, total)
 
 
 SPEC = ObjectiveSpec(
@@ -74,6 +67,6 @@ SPEC = ObjectiveSpec(
     options=FedMLBOptions,
     neutral="lambda1 = lambda2 = 0, or pathways = []",
     client="edge.methods.fedmlb:FedMLBUpdate",
-    pass_counts=pass_counts,
+    compute=compute,
     nominal_alpha=lambda blocks, options, choice: blocks - 1,
 )

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from coordinator.methods.spec import ObjectiveSpec, Options, distillation_pass_counts
+from coordinator.methods.compute import Compute, ComputeContext, distillation_passes, trained
+from coordinator.methods.spec import ObjectiveSpec, Options
 
 STYLES = {"fedmlb": {"ce_weight": 0.7, "weight": 0.3}, "neurips": {"ce_weight": 1.0, "weight": 1.0}}
 
@@ -37,6 +38,11 @@ class FedNTDOptions(Options):
         return {**STYLES.get(str(options.get("style")), {}), **options}
 
 
+def compute(context: ComputeContext) -> Compute:
+    """The received model runs forward once, if its logits are compared."""
+    return trained(context, distillation_passes(context.blocks, context.blocks if context.options.weight else 0))
+
+
 SPEC = ObjectiveSpec(
     name="fedntd",
     title="not-true distillation (FedLS-NTD)",
@@ -44,5 +50,5 @@ SPEC = ObjectiveSpec(
     options=FedNTDOptions,
     neutral="ce_weight = 1 and weight = 0",
     client="edge.methods.fedntd:FedNTDUpdate",
-    pass_counts=lambda blocks, options, choice: distillation_pass_counts(blocks, blocks if options.weight else 0),
+    compute=compute,
 )

@@ -1,6 +1,6 @@
 """Method specs. Torch-free: the client side is named by a dotted string.
 
-A spec names a method's client side and server side, its options, its block exchange, its pass counts, its evaluation,
+A spec names a method's client side and server side, its options, its block exchange, its compute plan, its evaluation,
 and its own ledger table, live-table column and figure. `ObjectiveSpec` stands alone; `CorrectionSpec` joins any
 objective (``fedmlb+fedprox``).
 """
@@ -11,18 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from coordinator.aggregation import block_exchange
 from coordinator.aggregation.server import ServerExtension, ServerStrategy
+from coordinator.methods.compute import ChosenBlocks, Compute, ComputeContext, fedavg_compute
 from coordinator.records.schema import MethodTable
-from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, PASS_TYPES, Layout
-
-PassCounts = NDArray[np.float64]
-"""(blocks, 4): runs of each type of pass per block (`edge.protocol.payload`)"""
-ChosenBlocks = Mapping[str, int]
+from edge.protocol.payload import Layout
 
 
 class Options(BaseModel):
@@ -38,27 +33,6 @@ class Options(BaseModel):
 
     def check_asynchronous(self) -> None:
         """Raise ValueError, naming the key, for values that are invalid in asynchronous policies."""
-
-
-def fedavg_pass_counts(blocks: int) -> PassCounts:
-    """One ordinary training step: every pass once, but no gradient with respect to the input."""
-    passes = np.ones((blocks, PASS_TYPES))
-    passes[0, INPUT_GRADIENT] = 0
-    return passes
-
-
-def add_frozen_suffix(passes: PassCounts, pathway: int, gradient: bool = True) -> None:
-    """Count a pathway through frozen blocks after block ``pathway``: forward and input gradient, no weight gradient."""
-    passes[pathway:, FORWARD] += 1
-    if gradient:
-        passes[pathway:, [INNER_GRADIENT, INPUT_GRADIENT]] += 1
-
-
-def distillation_pass_counts(blocks: int, through: int) -> PassCounts:
-    """An ordinary training step, and a frozen teacher that runs forward, without gradient, through the first blocks."""
-    total = fedavg_pass_counts(blocks)
-    total[:through, FORWARD] += 1
-    return total
 
 
 def check_inner(key: str, noun: str, numbers: Sequence[int], blocks: int) -> None:
@@ -147,14 +121,8 @@ class ObjectiveSpec:
     """Figure of that table in the report"""
     reads: tuple[str, ...] = ()
     """Names of corrections' options that both sides get too"""
-    pass_counts: Callable[[int, Any, ChosenBlocks], PassCounts] = lambda blocks, options, choice: fedavg_pass_counts(
-        blocks
-    )
-    """(blocks, options, choice) -> passes per trained example"""
-    once_per_visit_pass_counts: Callable[[int, Any, ChosenBlocks], PassCounts] = lambda blocks, options, choice: (
-        np.zeros((blocks, PASS_TYPES))
-    )
-    """(blocks, options, choice) -> passes per local example once per visit, beside training"""
+    compute: Callable[[ComputeContext], Compute] = fedavg_compute
+    """The compute plan of a visit (`coordinator.methods.compute`)"""
     nominal_alpha: Callable[[int, Any, ChosenBlocks], int] = lambda blocks, options, choice: 0
     """The alpha that FedBR's Eq. 2 would charge; 0 without pathways"""
     nominal_period: Callable[[Any], int | None] = lambda options: None

@@ -199,7 +199,7 @@ def _visit_row(
         nominal_flops=visit.price.nominal_flops if counted else 0.0,
         joules=float(timeline.joules_spent[index]) + waiting_joules,
         samples=visit.plan.samples,
-        steps=visit.plan.steps,
+        steps=visit.work.steps,
         loss=loss,
         down_payload="",
         up_payload="",

@@ -165,7 +165,7 @@ class FederatedRun:
     def _affords(self, client: int, round: int) -> bool:
         if self.budget.limits.client == Limits():
             return True
-        visit = self.prepare(client, round)
+        visit = self.prepare(client, round, self.visits if self.is_asynchronous else None)
         return self.budget.admits(client, self.uncontended_cost(visit))
 
     def uncontended_cost(self, visit: PlannedVisit) -> Cost:
@@ -179,8 +179,8 @@ class FederatedRun:
         """Plan a training visit; changes nothing. ``rng_round`` is the round by default."""
         dispatch, samples = self.server.download(client, round), int(self.description.samples[client])
         down = self.server.download_shapes(client, round, dispatch.choice)
-        price = self.pricing.train(dispatch.choice, down, samples)
         rng_round = round if rng_round is None else rng_round
+        price = self.pricing.train(dispatch.choice, down, samples, client, rng_round)
         with self._named_failure():
             lr = self.job.train.lr_in(self.rounds)
         return PlannedVisit(self.visits, rng_round, round, lr, dispatch, "train", price, down)

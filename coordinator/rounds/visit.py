@@ -1,8 +1,8 @@
 """One visit of one client as it is planned: what is sent, its price, and the keys of its random streams and files.
 
 There is one price of a visit, for the round policies, the budgets, ``check`` and the replay of a run: bytes are those
-of the real messages, which follow from shapes alone; FLOPs are the method's pass counts times the model's. Nothing here
-is timed or trained: seconds and joules are the clock's.
+of the real messages, which follow from shapes alone; FLOPs and steps are those of the method's compute plan. Nothing
+here is timed or trained: seconds and joules are the clock's.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from coordinator.aggregation.server import Download, Models
+from coordinator.methods.compute import ChosenBlocks, ComputeContext
 from coordinator.methods.registry import Method
-from coordinator.methods.spec import ChosenBlocks, Options
+from coordinator.methods.spec import Options
 from coordinator.records import names
 from coordinator.rounds.budget import Cost
 from costmodel.visits.work import Work, nominal_bytes, nominal_bytes_plain, nominal_flops
@@ -31,6 +32,8 @@ class VisitPrice:
     """FedBR's Eq. 3"""
     nominal_flops: float
     """FedBR's Eq. 2"""
+    exact: bool = True
+    """Whether the worker's own count of FLOPs must be the same (`coordinator.methods.compute.Compute.exact`)"""
 
 
 class VisitPricing:
@@ -42,17 +45,31 @@ class VisitPricing:
         self._job, self._spec, self._options, self._description = job, method.objective, options, description
         self._bytes_up = codec.update_nbytes(job.run_id, job.reports, up_shapes)
 
-    def train(self, choice: ChosenBlocks, down: Shapes, samples: int) -> VisitPrice:
-        """A training visit to a client with ``samples`` examples, whose download has ``choice`` and shapes ``down``."""
+    def train(self, choice: ChosenBlocks, down: Shapes, samples: int, client: int, rng_round: int) -> VisitPrice:
+        """A training visit to a client with ``samples`` examples, whose download has ``choice`` and shapes ``down``.
+
+        ``rng_round`` is the key of the visit's random streams, as of `PlannedVisit`.
+        """
         spec, options, layout = self._spec, self._options, self._description.layout
         blocks, plan = len(layout), self._job.train.plan(samples)
-        passes = spec.pass_counts(blocks, options, choice) * plan.samples
-        passes = passes + spec.once_per_visit_pass_counts(blocks, options, choice) * samples
+        context = ComputeContext(
+            layout=layout,
+            options=options,
+            choice=choice,
+            train=self._job.train,
+            plan=plan,
+            samples=samples,
+            flops=self._description.flops,
+            seed=self._job.seed,
+            client=client,
+            round=rng_round,
+        )
+        compute = spec.compute(context)
         work = Work(
             codec.train_nbytes(self._job.run_id, tuple(choice), down),
             self._bytes_up,
-            float((passes * self._description.flops).sum()),
-            plan.steps,
+            compute.flops(self._description.flops),
+            compute.steps,
         )
         alpha, tau, model = spec.nominal_alpha(blocks, options, choice), spec.nominal_period(options), layout.nbytes()
         return VisitPrice(
@@ -60,6 +77,7 @@ class VisitPricing:
             plan,
             nominal_bytes_plain(model) if tau is None else nominal_bytes(alpha, blocks, tau, model),
             nominal_flops(alpha, blocks, plan.samples, self._plain_flops),
+            compute.exact,
         )
 
     def download_only(self) -> VisitPrice:

@@ -246,7 +246,8 @@ def estimate_rows(estimate: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         ("energy", "joules", format_joules),
     ):
         value, unknown = estimate[key], f"{UNKNOWN} {estimate['untimed'] or 'without the data set'}"
-        yield name, unknown if value is None else f"at most about {show(value)}"
+        about = "at most about" if key != "flops" or not estimate["flops_expected"] else "expected, about"
+        yield name, unknown if value is None else f"{about} {show(value)}"
     kept = estimate["state_disk_nbytes"]
     yield "disk for client state", format_bytes(kept) if kept else "none"
     if estimate["vectors_disk_nbytes"]:

@@ -231,7 +231,7 @@ def estimate(loaded: Loaded, description: ModelProfile) -> dict[str, Any]:
     expensive, and for rounds in which all clients that may only download do so. FLOPs, seconds and joules are those of
     a typical round, whose clients all have the median number of examples and are all available; without the data set
     they are None. Seconds and joules are also None, with the reason in ``untimed``, if their computation takes longer
-    than `PATIENCE_SECONDS`.
+    than `PATIENCE_SECONDS`. ``flops_expected``: the method's compute plan is an expectation.
     """
     scenario = loaded.scenario
     clients, rounds = _visits(loaded), scenario.rounds.max
@@ -250,6 +250,7 @@ def estimate(loaded: Loaded, description: ModelProfile) -> dict[str, Any]:
         "state_disk_nbytes": state_nbytes(loaded, description) * state_copies(loaded, description),
         "vectors_disk_nbytes": vectors_nbytes(loaded, description) * vectors_copies(loaded),
         "flops": None,
+        "flops_expected": not high.exact,
         "virtual_seconds": None,
         "joules": None,
         "untimed": None,
@@ -323,7 +324,8 @@ def _priced(loaded: Loaded, description: ModelProfile, server_side: ServerStrate
     visits = []
     for choice in choices:
         down = shapes(server_side.payload(ANY, choice))
-        visits.append(PricedVisit(pricing.train(choice, down, median_samples), _payload_nbytes(down), up))
+        price = pricing.train(choice, down, median_samples, ANY, last)
+        visits.append(PricedVisit(price, _payload_nbytes(down), up))
     return visits
 
 

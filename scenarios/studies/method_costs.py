@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from coordinator.aggregation.server import ServerContext, ServerStrategy
+from coordinator.methods.compute import ChosenBlocks, ComputeContext
 from coordinator.methods.registry import Method, resolve
-from coordinator.methods.spec import PassCounts
+from coordinator.methods.spec import Options
 from edge.protocol import codec
+from edge.protocol.config import TrainConfig
 from edge.protocol.payload import FORWARD, INPUT_GRADIENT, MODEL, BlockShape, Layout, Vector, shapes
 
 MODEL_NAME = "resnet18, 32x32 images of 100 classes"
@@ -40,6 +42,8 @@ MACS = np.array(
 """(blocks, 4): per example, a column per type of pass; counted by `edge.training.describe`."""
 RUN_ID = "0123456789abcdef"
 CLASSES = 100
+ONE_STEP = TrainConfig(batch=1)
+"""Training of a client with one example"""
 LATE = 1000
 """A round after every warm-up."""
 
@@ -69,13 +73,17 @@ def method_costs(name: str) -> MethodCosts:
     plain_down, plain_up = _message_nbytes(resolve("fedavg"))
     spec, options, server_side = method.objective, method.options(), _server(method)
     choices = server_side.possible_choices() or [server_side.choose(0, LATE)]
-    compute = [_compute(spec.pass_counts(len(LAYOUT), options, choice)) for choice in choices]
+    compute = [_compute(method, options, choice) for choice in choices]
     return MethodCosts(down - plain_down, up - plain_up, spec.down(options) is None, (min(compute), max(compute)))
 
 
-def _compute(passes: PassCounts) -> float:
+def _compute(method: Method, options: Options, choice: ChosenBlocks) -> float:
     """FLOPs in units of three forward passes; papers also count an input gradient of the images, never computed."""
-    return float(((passes * MACS).sum() + MACS[0, INPUT_GRADIENT]) / (3 * MACS[:, FORWARD].sum()))
+    plan = ONE_STEP.plan(1)
+    context = ComputeContext(LAYOUT, options, choice, ONE_STEP, plan, samples=1, flops=MACS)
+    return float(
+        (method.objective.compute(context).flops(MACS) + MACS[0, INPUT_GRADIENT]) / (3 * MACS[:, FORWARD].sum())
+    )
 
 
 def _message_nbytes(method: Method) -> tuple[int, int]:

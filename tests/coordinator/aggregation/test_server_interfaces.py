@@ -20,8 +20,9 @@ from torch.nn import functional as F
 from coordinator.aggregation.optimizers import ServerOptimizer
 from coordinator.aggregation.server import Download, Model, ServerContext, ServerExtension, ServerStrategy, State
 from coordinator.aggregation.weighted_sum import WeightedSum
+from coordinator.methods.compute import Compute, ComputeContext, fedavg_passes, forward_passes, trained
 from coordinator.methods.registry import Method
-from coordinator.methods.spec import CorrectionSpec, Options, fedavg_pass_counts
+from coordinator.methods.spec import CorrectionSpec, Options
 from coordinator.rounds.budget import ROUNDS
 from coordinator.rounds.run import FederatedRun
 from coordinator.rounds.synchronous import run_synchronous
@@ -30,7 +31,7 @@ from edge.models.registry import ModelRow
 from edge.protocol import client_state
 from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
 from edge.protocol.messages import Update
-from edge.protocol.payload import FORWARD, MODEL, PASS_TYPES, Floats, Payload, Vector, sha256
+from edge.protocol.payload import FORWARD, MODEL, Floats, Payload, Vector, sha256
 from edge.training import client_update
 from edge.training.block_model import BlockModel
 from edge.training.client_update import Batches, ClientUpdate, Step
@@ -98,10 +99,8 @@ class ClusterServer(ServerStrategy):
         return super().state() | {f"second/{key}": vector.data for key, vector in self.second.items()}
 
 
-def two_forward_passes(blocks: int, options: Options, choice: object) -> Any:
-    passes = np.zeros((blocks, PASS_TYPES))
-    passes[:, FORWARD] = 2
-    return passes
+def choosing(context: ComputeContext) -> Compute:
+    return trained(context, fedavg_passes(context.blocks), once=forward_passes(context.blocks, 2))
 
 
 IFCA = objective(
@@ -109,7 +108,7 @@ IFCA = objective(
     f"{__name__}:Clusters",
     server=ClusterServer,
     reports=("cluster",),
-    once_per_visit_pass_counts=two_forward_passes,
+    compute=choosing,
     evaluated="clients",
 )
 
@@ -301,15 +300,13 @@ class Phases(ClientUpdate):
         return up, {**kept, "branch": {"visits": visits}}, numbers
 
 
-def phases_passes(blocks: int, options: Options, choice: object) -> Any:
-    passes = fedavg_pass_counts(
-        blocks
-    )  # the first phase: gradients through all blocks, but no weight gradient of the head;
-    passes[:, FORWARD] += 1  # the second: all forward, and the weight gradient that the first left out
-    return passes
+def phases(context: ComputeContext) -> Compute:
+    passes = fedavg_passes(context.blocks)  # the first phase: gradients through all blocks, but no weight gradient
+    passes[:, FORWARD] += 1  # of the head; the second: all forward, and the weight gradient that the first left out
+    return dataclasses.replace(trained(context, passes), steps=2 * context.plan.steps)
 
 
-PFEDMB = objective("pfedmb", f"{__name__}:Phases", pass_counts=phases_passes, has_client_state=True)
+PFEDMB = objective("pfedmb", f"{__name__}:Phases", compute=phases, has_client_state=True)
 
 
 def test_local_training_in_two_phases(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, WEIGH
 from edge.training.block_model import Block, BlockModel, build, load_dotted
 from edge.training.describe import Flops, flops_per_example
 from edge.training.pathways import PathwayForm
-from tests.toy import CPU, gradient, play, shifted, visit, whole
+from tests.toy import CPU, gradient, one_example, play, shifted, visit, whole
 
 # Per block, with 100 classes and 32x32 images.
 PARAMS = {
@@ -144,7 +144,7 @@ def test_what_all_pathways_of_fedmlb_cost(name: str, published: float, executed:
     mlb, plain = (resolve(method).objective for method in ("fedmlb", "fedavg"))
     counted = flops(name)
     step, plain_step = (
-        (row.pass_counts(count, resolve(row.name).options(), {}) * counted).sum() for row in (mlb, plain)
+        row.compute(one_example(count, counted, resolve(row.name).options())).flops(counted) for row in (mlb, plain)
     )
     assert round(step / plain_step, 3) == executed
 

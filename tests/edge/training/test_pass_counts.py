@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,11 +18,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from coordinator.methods.fedbr import FedBROptions
 from coordinator.methods.registry import resolve
 from edge.data.registry import dataset
-from edge.protocol.config import DataConfig, ModelConfig
+from edge.protocol.config import DataConfig, ModelConfig, TrainingPlan
+from edge.protocol.payload import PASS_TYPES
 from edge.training.block_model import Block, BlockModel, build, load_dotted
 from edge.training.client_update import first_last
 from edge.training.describe import activations_per_example, cached_counts, flops_per_example
-from tests.toy import CPU, DIGITS_CNN, described, shifted, tower, tower_blocks, visit, whole
+from tests.toy import CPU, DIGITS_CNN, described, one_example, shifted, tower, tower_blocks, visit, whole
 
 CASES: list[tuple[str, dict[str, Any], dict[str, int]]] = [
     ("fedavg", {}, {}),
@@ -75,7 +78,7 @@ def test_a_row_foresees_the_flops_of_a_step(
     net.executed[:] = 0
     with FlopCounterMode(display=False) as counter:
         torch.autograd.backward(half.loss(net, x, torch.tensor([0, 1])))
-    foreseen = row.pass_counts(4, chosen, choice)
+    foreseen = row.compute(one_example(4, np.zeros((4, PASS_TYPES)), chosen, choice)).passes
     assert (net.executed == 2 * foreseen).all()
     assert counter.get_total_flops() == 2 * (foreseen * flops_per_example(make, shape)).sum()
 
@@ -97,7 +100,9 @@ def test_the_exact_drop_runs_all_local_data_forward_twice() -> None:
     half.begin(net, whole(net), {}, visit(net, **choice))
     half.end(net, visit(net))
     # The visit's client holds one batch of 8.
-    assert (net.executed == 8 * method.objective.once_per_visit_pass_counts(4, chosen, choice)).all()
+    context = one_example(4, np.zeros((4, PASS_TYPES)), chosen, choice)
+    twice = method.objective.compute(replace(context, samples=8, plan=TrainingPlan(0, 0, 0))).passes
+    assert (net.executed == twice).all()
     assert net.executed.sum() == 2 * 8 * 4
 
 
