@@ -107,7 +107,7 @@ class BlockModel:
         """``by_layer``: whether each layer has a key of its own."""
         self._make = make
         self.memory_format, self.by_layer = memory_format, by_layer
-        self._frozen: BlockModel | None = None
+        self._frozen: dict[str, BlockModel] = {}
         self.device = device
         blocks = make()
         self.modules = [module.to(device) for _, module in blocks]
@@ -242,22 +242,24 @@ class BlockModel:
                 module.requires_grad_(learns)
                 self._learns[index] = learns
 
-    def frozen_copy(self) -> BlockModel:
-        """A second model of the same shape that never learns; gradients flow through it, never into it.
+    def frozen_copy(self, name: str = "global") -> BlockModel:
+        """Another model of the same shape that never learns; gradients flow through it, never into it.
 
-        It is made once, counts into this model's ``executed``, and runs in evaluation mode (FedMLB's G).
+        There is one per name (the received model, the previous local one, a teacher ...), each with parameters,
+        gradients and buffers of its own. It is made at its first use, counts into this model's ``executed``, runs in
+        evaluation mode (FedMLB's G), and has the numbers of its last use: a visit loads it before it runs it.
         """
-        if self._frozen is None:
+        if name not in self._frozen:
             frozen = BlockModel(self._make, self.device, self.memory_format, self.by_layer)
             frozen.train_only(())
             frozen.train_mode(False)
             frozen.executed = self.executed
-            self._frozen = frozen
-        return self._frozen
+            self._frozen[name] = frozen
+        return self._frozen[name]
 
-    def freeze(self) -> BlockModel:
-        """The `frozen_copy`, with the present numbers of this model."""
-        frozen = self.frozen_copy()
+    def freeze(self, name: str = "global") -> BlockModel:
+        """The `frozen_copy` of this name, with the present numbers of this model."""
+        frozen = self.frozen_copy(name)
         frozen.flat.copy_(self.flat)
         frozen.buffers.copy_(self.buffers)
         return frozen

@@ -7,7 +7,8 @@ Subclasses of `ClientUpdate` can customise by overriding
 
 * ``begin``: the start of training, and state of the visit (a frozen copy, a teacher);
 * ``loss``: the local objective on one batch;
-* ``train``: only for methods that train in more than one phase;
+* ``correct``: a change of the gradients between backward and clipping, before those of corrections;
+* ``train``: only for methods that train in more than one phase, or with more than one backward pass per step;
 * ``end``: further uploads beside the model, the client state, the reported numbers;
 * ``prepare_score``: the model that is evaluated, for methods evaluated client by client;
 * ``capturable``: whether its steps may be replayed from a CUDA graph (conditions in `edge.training.cuda_graphs`).
@@ -17,9 +18,9 @@ A `GradientCorrection` joins any objective; it changes gradients, and may send a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -30,12 +31,36 @@ from edge.protocol.config import TrainConfig, TrainingPlan
 from edge.protocol.payload import MODEL, Payload
 from edge.protocol.rng import keyed_generator
 from edge.training.block_model import BlockModel
+from edge.training.sgd import Loss
 
 Batch = tuple[Tensor, Tensor]
 Batches = Callable[[], Iterator[Batch]]
 """Each call goes over all local epochs, in a new order."""
-Step = Callable[..., None]
-"""step(loss, x, y, only=None): one optimiser step (`edge.training.sgd.Sgd`)."""
+
+
+class Step(Protocol):
+    """One optimiser step, whole or in two halves (`edge.training.sgd.Sgd`)."""
+
+    def __call__(self, loss: Loss, x: Tensor, y: Tensor, only: Sequence[str] | None = None) -> None:
+        """Zero gradients, `backward`, `apply`."""
+        ...
+
+    def zero(self) -> None:
+        """Discard the gradients since the last `apply`."""
+        ...
+
+    def backward(self, loss: Loss, x: Tensor, y: Tensor) -> None:
+        """Add the gradient of a loss on a batch to those since the last `apply`."""
+        ...
+
+    def apply(self, only: Sequence[str] | None = None) -> None:
+        """Correct and clip the gradients, and move; ``only``: the blocks that are updated (default: all)."""
+        ...
+
+
+def no_batches() -> Iterator[Batch]:
+    """No example."""
+    return iter(())
 
 
 @dataclass(frozen=True)
@@ -63,10 +88,20 @@ class VisitContext:
     """Form of hybrid pathways (`edge.training.pathways`), for methods with any."""
     train: TrainConfig = field(default_factory=TrainConfig)
     """The configuration of local steps."""
+    validation: Batches = no_batches
+    """All local validation examples once, in order, prepared as test examples; none unless some are held out."""
 
     def rng(self, purpose: str) -> np.random.Generator:
         """The method's private random stream for this visit."""
         return keyed_generator(self.seed, purpose, self.round, self.client)
+
+    def torch_generator(self, purpose: str, device: torch.device | None = None) -> torch.Generator:
+        """A generator of torch seeded with the first number of `rng`, by default on the visit's device.
+
+        Generators of different types of devices draw different numbers.
+        """
+        generator = torch.Generator(self.device if device is None else device)
+        return generator.manual_seed(int(self.rng(purpose).integers(2**62)))
 
 
 class ClientUpdate:
@@ -92,6 +127,9 @@ class ClientUpdate:
     def loss(self, net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
         """The local objective on one batch; a scalar."""
         return self.record_loss(F.cross_entropy(net.run(x), y))
+
+    def correct(self, net: BlockModel) -> None:
+        """Change ``net.grad`` in place, between backward and clipping, before the corrections of the method."""
 
     def record_loss(self, cross_entropy: Tensor) -> Tensor:
         """Record the main path's cross-entropy of this step, for the report; returns it unchanged."""

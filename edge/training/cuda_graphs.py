@@ -9,14 +9,14 @@ step size is a tensor, and the recorded losses are copied out. The last, short b
 
 One capture serves all visits of a worker with the same shape of the batch, choice of the visit, loss and trained
 blocks. Everything else in a step is fixed for the run (model, options, precision, corrections) or has a fixed address:
-parameters, gradients and buffers of a `BlockModel` and of its frozen copy, and every `BlockModel.scratch`, are
-allocated once, and a visit writes to them in place. The losses of a ``capturable`` client side, and ``correct`` and
-``correct_unclipped`` of a ``capturable`` correction,
+parameters, gradients and buffers of a `BlockModel` and of its frozen copies, and every `BlockModel.scratch`, are
+allocated once, and a visit writes to them in place. The losses and ``correct`` of a ``capturable`` client side, and
+``correct`` and ``correct_unclipped`` of a ``capturable`` correction,
 
 * read no tensors but these, the batch, and those that they make themselves;
 * depend on options, on the visit's ``choice``, and on nothing else of a visit or a round;
 * never wait for the device (``item``, ``float``, ``cpu``), and so never branch on data;
-* draw no random numbers on the host;
+* draw no random numbers;
 * leave nothing on the host but the losses of `ClientUpdate.record_loss`.
 
 FedAvg, FedNova, FedProx, FedMLB, FedBR, SCAFFOLD, FedDyn and the objectives with a frozen teacher are capturable.
@@ -97,7 +97,8 @@ class StepFactory:
 
     def begin(self, visit: VisitContext, objective: ClientUpdate, corrections: Sequence[GradientCorrection]) -> Step:
         """The step of one visit, whose client sides have begun."""
-        correct = [correction.correct for correction in corrections]
+        correct = [] if type(objective).correct is ClientUpdate.correct else [objective.correct]
+        correct += [correction.correct for correction in corrections]
         unclipped = [correction.correct_unclipped for correction in corrections]
         if self._graphs is None:
             return Sgd(self._net, self._config, visit.lr, correct, unclipped)
@@ -113,7 +114,7 @@ def _is_capturable(client_side: type) -> bool:
 
 
 class GraphStep:
-    """The step of one visit: `Sgd`'s to the bit, replayed where the batch is full."""
+    """The step of one visit: `Sgd`'s to the bit, replayed where the batch is full; its halves are not captured."""
 
     def __init__(
         self,
@@ -141,6 +142,19 @@ class GraphStep:
         if captured.graph is None:
             captured.capture(self._graphs(), lambda x, y: self._step(loss, x, y, only), x, y, self._losses)
         captured.replay(x, y, self._losses)
+        self._step.has_gradient = False
+
+    def zero(self) -> None:
+        """As `Sgd.zero`."""
+        self._step.zero()
+
+    def backward(self, loss: Loss, x: Tensor, y: Tensor) -> None:
+        """As `Sgd.backward`."""
+        self._step.backward(loss, x, y)
+
+    def apply(self, only: Sequence[str] | None = None) -> None:
+        """As `Sgd.apply`."""
+        self._step.apply(only)
 
 
 @dataclass(eq=False)

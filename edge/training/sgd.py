@@ -4,6 +4,9 @@ Order: zero gradients; loss; backward; corrections; clip the joint norm; unclipp
 step. Weight decay is added after clipping (coupled decay). Momentum starts from zero in each visit, so it never leaks
 between clients.
 
+`Sgd.backward` and `Sgd.apply` are the halves of a step. The gradients of several backward passes before an application
+add up: the step of a batch equals that of its two halves, each with half its mean loss, but for the rounding of sums.
+
 ``train.precision = bf16`` computes the loss under autocast: convolutions and matrix products round their inputs and
 results to bfloat16. The parameters, the gradients in ``net.grad``, and all operations on them and on logits stay
 float32. Normalisation has float32 parameters and statistics, and bfloat16 inputs and outputs: casting its inputs up
@@ -47,17 +50,36 @@ class Sgd:
         self.corrections = corrections
         self.unclipped = unclipped
         self.steps = 0
+        self.has_gradient = False
+        """Whether ``net.grad`` has gradients that have not been applied."""
         if config.momentum:
             # Zero, so that the first momentum is the first gradient, as in torch.
             self._momentum = net.scratch("momentum").zero_()
 
     def __call__(self, loss: Loss, x: Tensor, y: Tensor, only: Sequence[str] | None = None) -> None:
         """One step on a batch; ``only``: the blocks that are updated (default: all), as if there were no others."""
-        net = self.net
-        net.grad.zero_()
-        with autocast(self.config.precision, net.device):
-            value = loss(net, x, y)
+        self.zero()
+        self.backward(loss, x, y)
+        self.apply(only)
+
+    def zero(self) -> None:
+        """Discard gradients that have not been applied."""
+        self.net.grad.zero_()
+        self.has_gradient = True
+
+    def backward(self, loss: Loss, x: Tensor, y: Tensor) -> None:
+        """Add the gradient of a loss on a batch to those since the last application."""
+        if not self.has_gradient:
+            self.zero()
+        with autocast(self.config.precision, self.net.device):
+            value = loss(self.net, x, y)
         torch.autograd.backward(value)
+
+    def apply(self, only: Sequence[str] | None = None) -> None:
+        """Correct and clip the gradients, and move; ``only`` as of a whole step."""
+        net = self.net
+        if not self.has_gradient:
+            self.zero()
         for correct in self.corrections:
             correct(net)
         parts = [slice(None)] if only is None else [net.slices[name] for name in only]
@@ -67,6 +89,7 @@ class Sgd:
             correct(net)
         for part in parts:
             self._move(part)
+        self.has_gradient = False
         self.steps += 1
 
     def _move(self, part: slice) -> None:

@@ -206,7 +206,12 @@ class LocalTrainer:
             device=self.device,
             pathways=job.train.pathways or "each",
             train=job.train,
+            validation=lambda: self.train_set.in_order(self._validation(task.client), job.eval_batch),
         )
+
+    def _validation(self, client: int) -> Indices:
+        """Indices of a client's validation examples: all of its examples are trained on."""
+        return self.client_indices.train[client][:0]
 
     def _batches(self, task: Train) -> LocalBatches:
         key = (self.job.seed, task.round, task.client)

@@ -146,6 +146,21 @@ def test_the_frozen_twin_is_another_model_that_never_learns() -> None:
     assert not torch.equal(net.flat, twin.flat)
 
 
+def test_frozen_copies_of_other_names_are_other_models() -> None:
+    net = tower()
+    previous, received = net.freeze("previous"), net.frozen_copy()
+    net.flat.zero_()
+    received.load(net.dump(net.layout.names))
+    assert torch.count_nonzero(previous.flat) > 0
+    assert torch.count_nonzero(received.flat) == 0
+    assert net.frozen_copy("previous") is previous
+    assert net.frozen_copy("global") is received
+    with torch.no_grad():
+        for twin in (previous, received):
+            twin.run(batch(8)[0])
+    assert net.executed.tolist() == [[16, 0, 0, 0]] * 4
+
+
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 def test_a_model_is_frozen_where_it_stands(memory_format: torch.memory_format) -> None:
     def make() -> list[Block]:

@@ -21,6 +21,7 @@ from edge.protocol.config import ModelConfig, TrainConfig, TrainingPlan
 from edge.protocol.messages import GLOBAL, Evaluate, Train
 from edge.protocol.payload import MODEL, Vector, sha256
 from edge.training.batches import Loader, LocalBatches
+from edge.training.client_update import VisitContext
 from edge.training.sgd import Sgd
 from edge.training.trainer import LocalTrainer
 from tests.toy import batch, federation, store, tower, vector, visit
@@ -130,6 +131,17 @@ def test_a_step_allocates_no_vector_as_long_as_the_model() -> None:
                 step(lambda net, x, y: F.cross_entropy(net.run(x), y), *batch(8, seed=seed))
         own = net.flat, net.grad, net.scratch("momentum"), net.scratch("prox: moved")
         assert seen.places == {vector.data_ptr() for vector in own}
+
+
+def test_a_visits_torch_generator_is_keyed_by_purpose_round_and_client() -> None:
+    def drawn(context: VisitContext, purpose: str) -> list[float]:
+        return torch.rand(3, generator=context.torch_generator(purpose)).tolist()
+
+    context = visit(tower())
+    first = drawn(context, "mixup")
+    assert drawn(context, "mixup") == first
+    others = [drawn(context, "width"), drawn(replace(context, round=1), "mixup")]
+    assert first not in [*others, drawn(replace(context, client=1), "mixup")]
 
 
 # --- precision --------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import torch
 from coordinator.rounds.synchronous import run_rounds
 from edge.methods.fedprox import FedProxCorrection
 from edge.protocol.config import TrainConfig
+from edge.training.block_model import BlockModel
 from edge.training.client_update import ClientUpdate, GradientCorrection
 from edge.training.cuda_graphs import WARM_UP_STEPS, GraphStep, StepFactory
 from edge.training.sgd import Sgd
@@ -97,6 +98,52 @@ def test_a_short_batch_runs_as_it_is_and_a_step_on_some_blocks_is_another_kind_o
     assert losses[0] == losses[1]
     assert torch.equal(nets[0].flat, nets[1].flat)
     assert nets[0].executed.tolist() == nets[1].executed.tolist()
+
+
+def test_halves_of_a_step_are_not_captured_and_may_be_mixed_with_whole_steps() -> None:
+    nets, graphs = (tower(), tower()), Graphs()
+    for net, made in zip(nets, (graphs, None), strict=True):
+        half = ClientUpdate({})
+        half.begin(net, whole(net), {}, visit(net))
+        step = StepFactory(net, TrainConfig(batch=8, momentum=0.5), made).begin(visit(net), half, [])
+        for seed in range(2 + WARM_UP_STEPS):
+            step(half.loss, *batch(8, seed))
+            step.backward(half.loss, *batch(8, seed + 10))
+            step.backward(half.loss, *batch(8, seed + 20))
+            step.apply()
+        step.backward(half.loss, *batch(8, 1))
+        step(half.loss, *batch(8, 2))  # discards it
+        step.backward(half.loss, *batch(8, 3))
+        step.zero()
+        step.apply(only=["b1"])
+    assert (graphs.made, graphs.replays) == (1, 3)
+    assert torch.equal(nets[0].flat, nets[1].flat)
+
+
+class Shrinking(ClientUpdate):
+    """Halves gradients, before corrections."""
+
+    capturable = True
+
+    def correct(self, net: BlockModel) -> None:
+        net.grad.mul_(0.5)
+
+
+@pytest.mark.parametrize("graphs", [None, Graphs()])
+def test_an_objective_corrects_gradients_before_its_corrections(graphs: Graphs | None) -> None:
+    net, half, push = tower(), Shrinking({}), FedProxCorrection({"mu": 1.0, "half": True})
+    half.begin(net, whole(net), {}, visit(net))
+    push.begin(net, {}, {}, visit(net))
+    start = net.flat.clone()
+    torch.autograd.backward(half.loss(net, *batch()))
+    slope = net.grad.clone()
+    step = StepFactory(net, TrainConfig(batch=8), graphs).begin(visit(net), half, [push])
+    step(half.loss, *batch())
+    assert torch.allclose(net.flat, start - 0.1 * 0.5 * slope)
+    net.flat.copy_(start + 1.0)
+    step.zero()
+    step.apply()
+    assert torch.allclose(net.flat, start + 1.0 - 0.1 * 1.0)  # the proximal term is not halved
 
 
 class Silent(ClientUpdate):

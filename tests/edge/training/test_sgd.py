@@ -126,6 +126,40 @@ def test_momentum_starts_from_zero_in_a_visit_and_takes_no_memory_of_its_own() -
     assert net.scratch("momentum").item() == 1.5
 
 
+def test_gradients_of_two_half_batches_add_up_to_that_of_the_batch() -> None:
+    config, (x, y) = TrainConfig(clip=0.5, weight_decay=0.1, momentum=0.5), batch(8)
+    whole, halves = tower(), tower()
+    at_once, apart = Sgd(whole, config, 0.1, [push(0.1)]), Sgd(halves, config, 0.1, [push(0.1)])
+    for _ in range(3):
+        at_once(cross_entropy, x, y)
+        for part in (slice(4), slice(4, 8)):
+            apart.backward(lambda net, x, y: cross_entropy(net, x, y) / 2, x[part], y[part])
+        apart.apply()
+    assert torch.allclose(whole.flat, halves.flat, rtol=0, atol=1e-6)
+    assert (at_once.steps, apart.steps) == (3, 3)
+
+
+def test_a_step_in_two_halves_is_the_step_to_the_bit() -> None:
+    nets = tower(), tower()
+    steps = [Sgd(net, TrainConfig(clip=0.5, momentum=0.5), 0.1) for net in nets]
+    nets[1].grad.fill_(7.0)  # of an earlier visit
+    for seed in range(3):
+        steps[0](cross_entropy, *batch(8, seed), only=["b1", "b4"])
+        steps[1].backward(cross_entropy, *batch(8, seed))
+        steps[1].apply(only=["b1", "b4"])
+    assert torch.equal(nets[0].flat, nets[1].flat)
+
+
+def test_discarded_gradients_do_not_move() -> None:
+    net = weight(2.0)
+    step = Sgd(net, TrainConfig(weight_decay=0.1), lr=0.5)
+    step.backward(lambda net, x, y: net.run(x).sum(), torch.ones(1, 1), torch.ones(1, 1))
+    step.zero()
+    step.apply()
+    step.apply()  # nothing was added since
+    assert net.flat.item() == pytest.approx(2.0 * 0.95**2)
+
+
 def test_parts_are_clipped_to_one_joint_norm() -> None:
     first, second, third = torch.tensor([3.0]), torch.tensor([0.0, 4.0]), torch.tensor([12.0])
     clip([first, second, third], 6.5)  # of 13
