@@ -37,6 +37,7 @@ from edge.protocol.config import ComponentConfig, Job, ModelProfile
 from edge.protocol.payload import Layout, Payload
 from scenarios import fleet_builder
 from scenarios.config.load import Loaded, ScenarioError
+from scenarios.config.validation import named_blocks
 
 RUN_ID_BYTES = 8
 ADDED: Mapping[str, Mapping[str, Any]] = {
@@ -124,6 +125,7 @@ def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) 
         data=scenario.data,
         train=scenario.train,
         objective=ComponentConfig(method.objective.client, method.options_of(loaded.options, method.objective)),
+        wrap_model=method.objective.wrap_model(loaded.options),
         corrections=tuple(ComponentConfig(c.client, method.options_of(loaded.options, c)) for c in method.corrections),
         up=up,
         kept_blocks=kept_blocks,
@@ -139,6 +141,12 @@ def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) 
 
 def travels(loaded: Loaded, layout: Layout) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(downloaded blocks, uploaded blocks). ScenarioError names the key."""
+    foreseen = named_blocks(loaded.method, loaded.options, loaded.model, loaded.scenario).names
+    if loaded.method.objective.wrap_model(loaded.options) is not None and layout.names != foreseen:
+        raise ScenarioError(
+            f"{loaded.name}: method = {loaded.method.name!r}: its model has the blocks {', '.join(layout.names)}, but "
+            f"wrapped_blocks of its spec foresees {', '.join(foreseen)}"
+        )
     try:
         exchange = loaded.scenario.travels
         return loaded.method.travels(loaded.options, layout, exchange.down, exchange.up)

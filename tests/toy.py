@@ -65,6 +65,7 @@ from edge.training.trainer import LocalTrainer
 from scenarios import builder
 from scenarios.config.load import Loaded
 from scenarios.config.schema import Scenario
+from scenarios.config.validation import named_blocks
 
 CPU = torch.device("cpu")
 TEMPORARY = tempfile.gettempdir()
@@ -237,7 +238,7 @@ def loaded(
             "eval": {"every": eval_every},
         }
     )
-    blocks = architecture.block_count(model.blocks)
+    blocks = len(named_blocks(method, chosen, architecture, scenario))
     return Loaded("toy", scenario, method, chosen, stepping, data, architecture, blocks)
 
 
@@ -284,7 +285,11 @@ def federation(
     known = loaded(method, **scenario, fleet=None if seconds else fleet)
     cache = Path(cache_folder())
     plain = builder.job(known, None, "cpu", cache)
-    description, initial = described(plain.model, plain.data, plain.seed, plain.by_layer, plain.initial_models)
+    if plain.wrap_model is None:
+        shared = plain.by_layer, plain.initial_models
+        description, initial = described(plain.model, plain.data, plain.seed, *shared)
+    else:
+        description, initial = LocalTrainer(plain).describe(True)
     job = builder.job(known, description, "cpu", cache)
     with patch.dict(SERVER_OPTIMIZERS):
         if optimiser is not None:

@@ -123,6 +123,12 @@ class ObjectiveSpec:
     """Names of corrections' options that both sides get too"""
     compute: Callable[[ComputeContext], Compute] = fedavg_compute
     """The compute plan of a visit (`coordinator.methods.compute`)"""
+    wrap_model: Callable[[Any], str | None] = lambda options: None
+    """options -> ``module:function`` of (blocks, options, classes, width) -> blocks, lists of (name, torch module): it
+    adds a projection head, branches, other layers. ``width`` is ``model.width`` or the model's own. None: the model as
+    it is"""
+    wrapped_blocks: Callable[[tuple[str, ...], Any], tuple[str, ...]] = lambda names, options: names
+    """(names of the model's blocks, options) -> names of the blocks that ``wrap_model`` makes"""
     nominal_alpha: Callable[[int, Any, ChosenBlocks], int] = lambda blocks, options, choice: 0
     """The alpha that FedBR's Eq. 2 would charge; 0 without pathways"""
     nominal_period: Callable[[Any], int | None] = lambda options: None

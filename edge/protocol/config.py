@@ -206,6 +206,8 @@ class Job(Section):
     data: DataConfig
     train: TrainConfig
     objective: ComponentConfig
+    wrap_model: str | None = None
+    """``module:function`` that makes the method's blocks of the model's (`edge.training.block_model.wrapped`)."""
     corrections: tuple[ComponentConfig, ...] = ()
     up: tuple[str, ...] = ()
     """Keys of slot ``model`` that a client sends."""

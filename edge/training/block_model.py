@@ -73,6 +73,20 @@ def build(config: ModelConfig, classes: int, inputs: int) -> list[Block]:
     return [(f"b{i + 1}", nn.Sequential(*units[cuts[i] : cuts[i + 1]])) for i in range(count)]
 
 
+def wrapped(
+    blocks: list[Block], wrapper: str, options: Mapping[str, Any], classes: int, width: int | None
+) -> list[Block]:
+    """The blocks that a method's ``wrap_model`` (``module:function``) makes of a model's.
+
+    ValueError if it names a block twice, or leaves none.
+    """
+    made: list[Block] = load_dotted(wrapper)(blocks, options, classes, width)
+    names = [name for name, _ in made]
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"{wrapper} must make blocks of distinct names; it makes {', '.join(names) or 'none'}")
+    return made
+
+
 def balanced_cuts(sizes: Sequence[int], count: int) -> tuple[int, ...]:
     """Positions that cut a row of units into ``count`` consecutive parts of the most equal sizes.
 

@@ -11,7 +11,7 @@ import inspect
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
@@ -179,13 +179,17 @@ def _saved(module: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, set[torch.
 
 
 def cached_counts(
-    config: ModelConfig, make: Callable[[], list[Block]], dataset: DataSet, cache: Path
+    config: ModelConfig,
+    make: Callable[[], list[Block]],
+    dataset: DataSet,
+    cache: Path,
+    wrapper: tuple[str, Mapping[str, Any]] | None = None,
 ) -> tuple[Flops, Activations]:
     """`flops_per_example` and `activations_per_example` of a model on a data set, cached.
 
     The key is the model's configuration, the source of its module and of those of its package that it imports from,
-    the examples' shape, the classes and torch's version; and, beyond shipped models of images, what else the counts
-    depend on.
+    the examples' shape, the classes and torch's version; beyond shipped models of images, what else the counts depend
+    on; and with a ``wrapper`` (``module:function``, options) of the model's blocks also its name, options and sources.
     """
     row = model(config.name)
     facts = [
@@ -197,6 +201,9 @@ def cached_counts(
     ]
     if row.children or dataset.kind != "image":
         facts += [dataset.kind, dataset.vocabulary, row.width, row.blocks, row.children]
+    if wrapper is not None:
+        module = wrapper[0].partition(":")[0]
+        facts += [wrapper[0], dict(wrapper[1]), _sources(importlib.import_module(module))]
     name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
     path = cache / "flops" / "v4" / f"{name}.json"
 

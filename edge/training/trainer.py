@@ -7,7 +7,7 @@ is a file per visit, named by the coordinator.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +28,7 @@ from edge.protocol.messages import Evaluate, Score, Train, Update
 from edge.protocol.payload import MODEL, Payload
 from edge.protocol.rng import keyed_generator
 from edge.training.batches import Indices, Loader, LocalBatches
-from edge.training.block_model import BlockModel, build, load_dotted
+from edge.training.block_model import Block, BlockModel, build, load_dotted, wrapped
 from edge.training.client_update import Batch, ClientUpdate, GradientCorrection, VisitContext
 from edge.training.cuda_graphs import StepFactory, cuda_graphs
 from edge.training.describe import cached_counts, check_module, initial, seeded
@@ -115,15 +115,27 @@ class LocalTrainer:
         """Makes the training steps of visits."""
         return StepFactory(self.net, self.job.train, cuda_graphs() if self.job.train.graphs else None)
 
-    def _blocks(self) -> list[tuple[str, torch.nn.Module]]:
-        return build(self.job.model, self.dataset.classes, self.dataset.inputs)
+    def _blocks(self) -> list[Block]:
+        job, classes = self.job, self.dataset.classes
+        blocks = build(job.model, classes, self.dataset.inputs)
+        if job.wrap_model is None:
+            return blocks
+        width = model(job.model.name).width if job.model.width is None else job.model.width
+        return wrapped(blocks, job.wrap_model, job.objective.options, classes, width)
+
+    @property
+    def _wrapper(self) -> tuple[str, Mapping[str, Any]] | None:
+        """The method's ``wrap_model`` and its options."""
+        return None if self.job.wrap_model is None else (self.job.wrap_model, self.job.objective.options)
 
     def describe(self, data: bool) -> tuple[ModelProfile, Payload]:
         """Blocks, FLOPs, activations and initial vectors; with ``data``, also the examples of each client."""
         empty = np.zeros(0, dtype=np.int64)
         net = self.net
         check_module(self.job.model, self.dataset)
-        flops, activations = cached_counts(self.job.model, self._blocks, self.dataset, Path(self.job.cache))
+        flops, activations = cached_counts(
+            self.job.model, self._blocks, self.dataset, Path(self.job.cache), self._wrapper
+        )
         description = ModelProfile(
             layout=net.layout,
             family=model(self.job.model.name).family,

@@ -135,7 +135,8 @@ def _resolve(name: str, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
     data: DataSet = valid("data.name", dataset, scenario.data.name)
     valid("data.root", check_root, data, scenario.data.root)
     architecture: ModelRow = valid("model.name", model, scenario.model.name)
-    blocks: int = valid("model.blocks", architecture.block_count, scenario.model.blocks)
+    valid("model.blocks", architecture.block_count, scenario.model.blocks)
+    blocks = len(valid("method", lambda: validation.named_blocks(method, options, architecture, scenario)))
     valid("method_options", lambda: method.check(options, blocks))
     if scenario.rounds.is_asynchronous:
         valid("rounds.policy", lambda: method.check_asynchronous(options))
@@ -148,8 +149,8 @@ def _resolve(name: str, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
     valid("model.name", lambda: validation.check_shapes(architecture, data))
     valid("model.width", architecture.check_width, scenario.model.width)
     valid("fleet", lambda: validation.check_fleet(scenario))
-    valid("travels", lambda: validation.check_travels(method, options, architecture, blocks, scenario))
-    valid("method", lambda: validation.check_whole(method, options, architecture, blocks, scenario))
+    valid("travels", lambda: validation.check_travels(method, options, architecture, scenario))
+    valid("method", lambda: validation.check_whole(method, options, architecture, scenario))
     update: dict[str, Any] = {
         "method": method.name,
         **all_options,

@@ -149,20 +149,21 @@ def check_fleet(scenario: Scenario) -> None:
         )
 
 
-def check_travels(method: Method, options: Options, architecture: ModelRow, blocks: int, scenario: Scenario) -> None:
+def check_travels(method: Method, options: Options, architecture: ModelRow, scenario: Scenario) -> None:
     """Check that block exchange names blocks of the model."""
-    layout = named_blocks(architecture, blocks, scenario)
+    layout = named_blocks(method, options, architecture, scenario)
     method.travels(options, layout, scenario.travels.down, scenario.travels.up)
 
 
-def check_whole(method: Method, options: Options, architecture: ModelRow, blocks: int, scenario: Scenario) -> None:
+def check_whole(method: Method, options: Options, architecture: ModelRow, scenario: Scenario) -> None:
     """Check that corrections which need the whole model receive it."""
-    layout = named_blocks(architecture, blocks, scenario)
+    layout = named_blocks(method, options, architecture, scenario)
     method.check_whole(options, layout, scenario.travels.down, scenario.travels.up)
 
 
-def named_blocks(architecture: ModelRow, blocks: int, scenario: Scenario) -> Layout:
-    """A layout with the blocks' names; its sizes are placeholders."""
-    stages = scenario.model.blocks == "stages"
+def named_blocks(method: Method, options: Options, architecture: ModelRow, scenario: Scenario) -> Layout:
+    """A layout with the names of the blocks as the method has them; its sizes are placeholders."""
+    blocks, stages = architecture.block_count(scenario.model.blocks), scenario.model.blocks == "stages"
     names = architecture.blocks if stages else tuple(f"b{number + 1}" for number in range(blocks))
+    names = method.objective.wrapped_blocks(names, options)
     return Layout(tuple(BlockShape(name, 1) for name in names))
