@@ -10,7 +10,8 @@ Subclasses of `ServerStrategy` can customise by overriding
   update is a new version of; so norm checks, no-op updates and asynchronous policies know what has changed;
 * ``choose`` and ``payload``: the numbers chosen for a visit, and the vectors that such a choice downloads, in as many
   slots as the method needs; or ``download``, if the two cannot be separated, or if vectors take arithmetic;
-* ``download_shapes``: the shapes of that payload, wherever building it takes arithmetic;
+* ``download_shapes``: the shapes of that payload, wherever building it takes arithmetic, and so that prices of many
+  candidates are cheap;
 * ``possible_choices``: the values that ``choose`` may return, if they differ between visits;
 * ``decides_without_updates``: whether finished runs of the method can be replayed on another fleet;
 * ``weight``: the aggregation weight of an update, which may differ per model, block and layer;
@@ -194,8 +195,12 @@ class ServerStrategy:
         return Download(client, self.payload(client, choice), choice)
 
     def download_shapes(self, client: int, round: int, choice: Mapping[str, int]) -> Shapes:
-        """Shapes of the payload that ``client`` downloads with this choice, for prices; builds no vector."""
-        return shapes(self.payload(client, choice))
+        """Shapes of the payload that ``client`` downloads with this choice, for prices.
+
+        Without a download that is built later, they are those of vectors that exist.
+        """
+        own = type(self).download is not ServerStrategy.download
+        return shapes(self.download(client, round).built() if own else self.payload(client, choice))
 
     def choose(self, client: int, round: int) -> Mapping[str, int]:
         """The small numbers that a visit downloads; changes nothing."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from pydantic import Field
 
 from coordinator.aggregation.server import ServerContext, ServerExtension, ServerStrategy
-from coordinator.methods.spec import ChosenBlocks, ObjectiveSpec, Options, PassCounts
+from coordinator.methods.compute import Compute, ComputeContext, fedavg_passes, forward_passes, trained
+from coordinator.methods.spec import ObjectiveSpec, Options
 from edge.protocol.messages import Update
-from edge.protocol.payload import FORWARD, MODEL, PASS_TYPES, Payload
+from edge.protocol.payload import MODEL, Payload
 
 CLUSTER = "cluster"
 
@@ -47,11 +47,9 @@ class ClusterServer(ServerStrategy):
         return self.payload(client, {})
 
 
-def once_per_visit(blocks: int, options: ClusterOptions, choice: ChosenBlocks) -> PassCounts:
-    """Each model runs forward over all training examples."""
-    passes = np.zeros((blocks, PASS_TYPES))
-    passes[:, FORWARD] = options.models
-    return passes
+def compute(context: ComputeContext) -> Compute:
+    """FedAvg's training, and each model forward over all training examples."""
+    return trained(context, fedavg_passes(context.blocks), forward_passes(context.blocks, context.options.models))
 
 
 def initial_models(options: Any) -> int:
@@ -69,6 +67,6 @@ SPEC = ObjectiveSpec(
     server=ClusterServer,
     initial_models=initial_models,
     reports=(CLUSTER,),
-    once_per_visit_pass_counts=once_per_visit,
+    compute=compute,
     evaluated="clients",
 )
