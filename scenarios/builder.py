@@ -41,7 +41,7 @@ from scenarios.config.validation import named_blocks
 
 RUN_ID_BYTES = 8
 ADDED: Mapping[str, Mapping[str, Any]] = {
-    "rounds": {"selection": "uniform", "selection_options": {}},
+    "rounds": {"selection": "uniform", "selection_options": {}, "policy_options": {}},
     "train": {"lr_schedule": "exponential", "lr_schedule_options": {}, "lr_rounds": None},
 }
 """Table -> key -> the default of a key that was added later: with it, runs have the chains of earlier versions."""

@@ -8,7 +8,10 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+
+from scenarios.config.plugin_keys import PLUGIN_KEYS
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("costmodel", "edge", "coordinator", "scenarios")
@@ -57,6 +60,35 @@ def test_own_models_data_and_partitions_run_as_described(tmp_path: Path) -> None
     assert [(block["name"], block["params"]) for block in environment["blocks"]] == [
         ("inner+norm+act", 144), ("deep", 272), ("head", 68)
     ]  # fmt: skip
+
+
+def test_the_plug_ins_that_are_shown_run_together_from_the_current_folder(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "plug-ins.md").read_text()
+    for name, source in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, re.DOTALL):
+        (tmp_path / name).write_text(source)
+    (command,) = re.findall(r"```sh\nfedbr (.*)\n```", text)
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "scenarios.cli.main", *shlex.split(command), "--workers", "1", "--json"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    # Half of the five participants of a round, rounded up, counts.
+    assert (result["rounds"], result["visits"]["train"], result["visits"]["late"]) == (3, 9, 6)
+    copies = (Path(tmp_path, result["run_dir"]) / "sources").iterdir()
+    assert sorted(path.name for path in copies) == ["my_policy.py", "my_schedule.py", "my_selection.py", "my_server.py"]
+
+
+def test_every_plug_in_key_and_row_of_the_list_is_there() -> None:
+    table = (ROOT / "docs" / "plug-ins.md").read_text().partition("For each of them")[0]
+    keys = {key for key in PLUGIN_KEYS if f"`{key}`" in table}
+    assert {"method", "server", "rounds.selection", "rounds.policy", "train.lr_schedule", "model.name"} <= keys
+    for row, module in re.findall(r"`(\w+)` \(`([\w.]+)`\)", table):
+        assert hasattr(import_module(module), row), row
 
 
 def test_the_map_of_the_code_names_every_folder_and_files_that_are_there() -> None:

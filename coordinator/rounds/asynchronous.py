@@ -273,17 +273,20 @@ class _AsynchronousRun:
         self.version += 1
         self.steps += 1
 
+    def _mixing(self, staleness: int) -> float:
+        """The policy's factor on an update; RunFailed names a policy that gives none."""
+        mixing = float(self.rules.asynchronous.mixing(self.rules, staleness))
+        if not math.isfinite(mixing):
+            raise RunFailed(f"rounds.policy = {self.rules.policy!r}: mixing is {mixing!r} at staleness {staleness}")
+        return mixing
+
     def _rebase(self, flight: _VisitInFlight, reply: Update) -> Update:
-        """The update mixed with the current models (fedasync), or its discounted change added to these (fedbuff)."""
+        """The update mixed with the current models, or its discounted change added to these (``adds_changes``)."""
         if not reply.payload:  # in a replay
             return reply
-        server, client = self.run.server, flight.visit.client
-        discount = self.rules.discount(self.version - flight.visit.round)
-        current = bases(server, reply, server.start_model(client))
-        if self.rules.policy == "fedasync":
-            mixing, before = self.rules.mixing * discount, current
-        else:
-            mixing, before = self.rules.server_lr * discount, bases(server, reply, flight.start)
+        server, mixing = self.run.server, self._mixing(self.version - flight.visit.round)
+        current = bases(server, reply, server.start_model(flight.visit.client))
+        before = bases(server, reply, flight.start) if self.rules.asynchronous.adds_changes else current
         rebased = {
             slot: {
                 key: Vector(now[key].data + np.float32(mixing) * (vector.data - before[slot][key].data))

@@ -29,18 +29,17 @@ from coordinator.records.schema import TRAINED
 from coordinator.rounds.asynchronous import run_asynchronous
 from coordinator.rounds.budget import CLIENTS, SECONDS, Cost
 from coordinator.rounds.cohort_training import CohortTraining
-from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.policy import Mask, RoundPolicy
 from coordinator.rounds.ports import PendingCommit
-from coordinator.rounds.run import FederatedRun
+from coordinator.rounds.run import FederatedRun, RunFailed
 from coordinator.rounds.visit import PlannedVisit
 from coordinator.workers.task import PoolError
 from edge.protocol.messages import Update
+from edge.protocol.plugins import is_own
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
     from costmodel.fleet.conditions import Conditions
     from costmodel.visits.timeline import Timeline
-
-Mask = NDArray[np.bool_]
 
 
 def run_synchronous(run: FederatedRun) -> str:
@@ -84,29 +83,26 @@ def run_rounds(run: FederatedRun) -> str:
 def accepted(
     rules: RoundPolicy, visits: Sequence[PlannedVisit], timeline: Timeline, start: float
 ) -> tuple[Mask, float]:
-    """(mask of the visits that count, virtual seconds of the round's end); a visit that ends exactly then counts.
+    """(mask of the visits that count, virtual seconds of the round's end), as the policy says.
 
-    Once ``over_select`` has enough training visits, it does not wait for download-only ones.
+    RunFailed names a user's policy that raises an error, or ends the round before a visit that counts.
     """
-    arrived = np.isfinite(timeline.up_end)
-    trains = np.array([visit.kind == "train" for visit in visits])
-    if rules.policy == "over_select" and (arrived & trains).sum() >= rules.participants:
-        first = sorted(
-            (float(timeline.up_end[i]), visits[i].client, i) for i in np.flatnonzero(arrived & trains).tolist()
-        )
-        chosen = [i for _, _, i in first[: rules.participants]]
-        counts = np.zeros(len(visits), bool)
-        counts[chosen] = True
-        end = float(timeline.up_end[chosen].max())
-        return counts | (~trains & (timeline.up_end <= end)), end
-    end = float(timeline.end.max())
-    if rules.policy != "deadline":
-        return arrived, end
-    end = min(end, start + rules.deadline)
-    counts = timeline.up_end <= end
-    # A quotient, since 0.55 * 100 > 55 in floating point.
-    if trains.any() and (counts & trains).sum() / trains.sum() < rules.min_fraction:
-        counts &= ~trains
+    if not is_own(rules.policy):
+        return rules.synchronous.accepted(rules, visits, timeline, start)
+    try:
+        mask, time = rules.synchronous.accepted(rules, visits, timeline, start)
+        counts, end = np.asarray(mask, np.bool_), float(time)
+    except Exception as error:
+        raise RunFailed(f"rounds.policy = {rules.policy!r}: {type(error).__name__}: {error}") from error
+    problem = ""
+    if counts.shape != (len(visits),):
+        problem = f"gives a mask of shape {counts.shape} for {len(visits)} visits"
+    elif not start <= end < math.inf:
+        problem = f"ends a round that starts at {start!r} at {end!r}"
+    elif (timeline.up_end[counts] > end).any():
+        problem = "counts a visit that has not ended when the round ends"
+    if problem:
+        raise RunFailed(f"rounds.policy = {rules.policy!r}: {problem}")
     return counts, end
 
 
@@ -223,7 +219,7 @@ class _SynchronousRound:
         conditions, timeline = self._timed(visits)
         counts, end = accepted(self.run.rules, visits, timeline, self.run.clock.now)
         end += self._aggregation_seconds(visits, counts)
-        if self.run.rules.policy == "deadline":
+        if self.run.rules.synchronous.interrupts:
             conditions, timeline = self._timed(visits, end)
         joules = timeline.joules_spent + self._waiting_joules(timeline, conditions, end)
         return [
@@ -311,10 +307,9 @@ class _SynchronousRound:
             run.budget.settle(visit.client, spent)
             run.selection.history.record(self.record.visits[-1])
         run.clock.passed(conditions, timeline, waiting)
-        # With enough updates, over_select waits for no other visit.
         trains = sum(visit.kind == "train" for visit in compress(self.visits, self.expected))
-        enough = run.rules.policy == "over_select" and trains == run.rules.participants
-        expected = self.expected if enough and replies else None
+        waited_for_all = run.rules.synchronous.waits_for_all(run.rules, trains)
+        expected = self.expected if replies and not waited_for_all else None
         self.record.set_critical_path(
             visits, timeline, now, expected, waited=float(timeline.start.min()) - self.record.start
         )

@@ -19,12 +19,15 @@ from coordinator.aggregation.block_exchange import EVERYTHING
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
 from coordinator.methods.registry import CORRECTIONS, OBJECTIVES
 from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec, keys_not_downloaded
+from coordinator.rounds.policy import POLICIES
+from coordinator.rounds.selectors.registry import SELECTIONS
 from costmodel.fleet.devices import devices, figures, networks
 from costmodel.units import format_bytes, format_rate
 from edge.data.locate import find_data
 from edge.data.partition_registry import PARTITIONS
 from edge.data.registry import DATASETS
 from edge.models.registry import MODELS
+from edge.protocol.lr_schedules import LR_SCHEDULES
 from edge.protocol.spelling import nearest
 from scenarios.cache import cache_folder
 from scenarios.config.toml_source import FILES, shipped
@@ -140,6 +143,16 @@ def _option_lines(row: Row) -> list[str]:
 def _option(option: Row) -> str:
     symbol = f" ({option['symbol']})" if option["symbol"] else ""
     return f"{option['name']}{symbol} = {option['default']!r}: {option['meaning']}"
+
+
+def _rows_with_options(table: Mapping[str, Any]) -> list[Row]:
+    """Rows of plug-ins that have a title, a source and options."""
+    keys = ("name", "title", "source")
+    return [{key: getattr(row, key) for key in keys} | {"options": options(row.options)} for row in table.values()]
+
+
+def _details_with_options(row: Row) -> list[str]:
+    return [f"source: {row['source']}", *_option_lines(row)]
 
 
 def _servers() -> list[Row]:
@@ -276,6 +289,9 @@ def _options(row: Row) -> list[str]:
 KINDS: Mapping[str, Callable[[], list[Row]]] = {
     "methods": _methods,
     "servers": _servers,
+    "selections": lambda: _rows_with_options(SELECTIONS),
+    "policies": lambda: _rows_with_options(POLICIES),
+    "schedules": lambda: _rows_with_options(LR_SCHEDULES),
     "models": _models,
     "datasets": _datasets,
     "partitions": _partitions,
@@ -286,6 +302,9 @@ KINDS: Mapping[str, Callable[[], list[Row]]] = {
 DETAILS: Mapping[str, Callable[[Row], list[str]]] = {
     "methods": _method_details,
     "servers": _server_details,
+    "selections": _details_with_options,
+    "policies": _details_with_options,
+    "schedules": _details_with_options,
     "models": _model_details,
     "datasets": _dataset_details,
     "partitions": _options,

@@ -243,7 +243,9 @@ def list_(
     kind: Annotated[
         str,
         typer.Argument(
-            metavar="WHAT", help="methods, servers, models, datasets, partitions, devices, networks or scenarios"
+            metavar="WHAT",
+            help="methods, servers, selections, policies, schedules, models, datasets, partitions, devices, networks or "
+            "scenarios",
         ),
     ],
     assumed: Annotated[bool, typer.Option("--assumed", help="only rows with assumed figures")] = False,

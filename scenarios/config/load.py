@@ -17,7 +17,7 @@ from coordinator.aggregation.optimizers import ServerOptimizerOptions, server_op
 from coordinator.methods.registry import Method, resolve
 from coordinator.methods.spec import Options
 from coordinator.rounds.budget import LARGEST_INTEGER
-from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.policy import RoundPolicy, policy_row
 from coordinator.rounds.selectors.registry import selection
 from costmodel.units import LARGEST
 from edge.data.locate import check_root
@@ -163,9 +163,15 @@ def _resolve(name: str, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
 
 def _with_row_options(rounds: RoundPolicy, valid: Callable[..., Any]) -> RoundPolicy:
     """The table ``rounds`` with every option of the rows that it names written out."""
-    row = valid("rounds.selection", lambda: _named("rounds.selection", selection, rounds.selection))
-    options = valid("rounds.selection_options", lambda kind: kind.model_validate(rounds.selection_options), row.options)
-    return replace(rounds, selection_options=options.model_dump())
+    filled: dict[str, Any] = {}
+    for key, find_row in (("policy", policy_row), ("selection", selection)):
+        row = valid(f"rounds.{key}", _named, f"rounds.{key}", find_row, getattr(rounds, key))
+        given = getattr(rounds, f"{key}_options")
+        options = valid(f"rounds.{key}_options", lambda given, kind: kind.model_validate(given), given, row.options)
+        filled[f"{key}_options"] = options.model_dump()
+    filled_in = replace(rounds, **filled)
+    valid("rounds.policy", lambda: validation.check_policy(filled_in))
+    return filled_in
 
 
 def _with_schedule(scenario: Scenario, valid: Callable[..., Any]) -> TrainConfig:

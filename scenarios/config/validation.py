@@ -55,6 +55,14 @@ def check_sum(method: Method, options: Options, scenario: Scenario) -> None:
         raise ValueError(f'aggregate.sum = "fixed_point": rounds.policy = {rounds.policy} discounts updates one by one')
 
 
+def check_policy(rounds: RoundPolicy) -> None:
+    """Check that a user's policy starts visits and steps."""
+    numbers = {"cohort": rounds.cohort, "visits_per_round": rounds.visits_per_round}
+    for name, number in numbers.items():
+        if not isinstance(number, int) or number < 1:
+            raise ValueError(f"rounds.policy = {rounds.policy!r}: {name} is {number!r}")
+
+
 def check_selection(rounds: RoundPolicy) -> None:
     """Check that the selector's options fit the number of clients that are selected together."""
     together = 1 if rounds.is_asynchronous else rounds.cohort

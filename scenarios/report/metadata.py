@@ -68,6 +68,7 @@ def environment(
         "refused_clients": {str(client): why for client, why in refused.items()},
         "flops_plain_per_sample": float(description.flops.sum() - description.flops[0, INPUT_GRADIENT]),
         "stops_at_target": stop_at_target,
+        "asynchronous": loaded.scenario.rounds.is_asynchronous,
         **({"sources": {module: asdict(source) for module, source in own.items()}} if own else {}),
     }
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from coordinator.records.schema import RoundRow
 from coordinator.records.store import read
-from coordinator.rounds.policy import ASYNCHRONOUS
+from coordinator.rounds.policy import POLICIES, RoundPolicy
 from edge.protocol.payload import BUFFERS
 from scenarios.report import progress
 
@@ -74,7 +74,10 @@ class RecordedRun:
     @property
     def is_asynchronous(self) -> bool:
         """Whether its round policy has no barrier."""
-        return (self.scenario.get("rounds") or {}).get("policy") in ASYNCHRONOUS
+        policy = (self.scenario.get("rounds") or {}).get("policy")
+        if policy in POLICIES:
+            return RoundPolicy(policy).is_asynchronous
+        return bool(self.environment.get("asynchronous"))
 
     @property
     def completed(self) -> int:

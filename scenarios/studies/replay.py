@@ -40,6 +40,8 @@ from scenarios.studies.replayed_run import RecordedRounds, RetimedRun
 TABLES = ("fleet", "budget", "stop")
 KEYS = ("rounds.policy", "rounds.over_select", "rounds.deadline", "rounds.min_fraction")
 """Keys that may be overridden, beside whole tables: they do not change how a visit is trained."""
+POLICY_OPTIONS = "rounds.policy_options"
+"""So do the options of a user's policy."""
 
 
 def replay(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -100,7 +102,7 @@ def replayed(folder: Path, overrides: Sequence[str] = ()) -> RetimedRun:
 def _check_overrides(overrides: Sequence[str], fresh: str) -> None:
     for override in overrides:
         key, _ = parse(override)
-        if key.split(".")[0] not in TABLES and key not in KEYS:
+        if key.split(".")[0] not in TABLES and key not in KEYS and not key.startswith(f"{POLICY_OPTIONS}."):
             raise ScenarioError(
                 f"{COMMAND_LINE}: {key}: would change the training; a replay takes {', '.join(TABLES)} and "
                 f"{', '.join(KEYS)}; to train anew: {fresh}"

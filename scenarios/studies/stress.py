@@ -15,14 +15,14 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.records.round_record import bottleneck
 from coordinator.rounds import selection as cohorts
-from coordinator.rounds.policy import ASYNCHRONOUS, POLICIES, PolicyName, RoundPolicy
+from coordinator.rounds.policy import POLICIES, RoundPolicy
 from costmodel.clock import Clock
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
@@ -97,7 +97,7 @@ def stress(
     numbers and unknown policies.
     """
     _check(clients, cohort, policy, rounds, visits)
-    rules = RoundPolicy(cast(PolicyName, policy), cohort)
+    rules = RoundPolicy(policy, cohort)
     fleet = _fleet(clients, cohort, contended, seed)
     result: dict[str, Any] = {
         "clients": clients,
@@ -297,9 +297,10 @@ def rows(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
     )
     rates = result["server_down_bits_per_second"], result["server_up_bits_per_second"]
     yield "server", f"{format_rate(rates[0])} down, {format_rate(rates[1])} up" if rates[0] else "never a bottleneck"
-    at_a_time = "visits at a time" if result["policy"] in ASYNCHRONOUS else "clients a round"
+    is_asynchronous = RoundPolicy(result["policy"]).is_asynchronous
+    at_a_time = "visits at a time" if is_asynchronous else "clients a round"
     yield "policy", f"{result['policy']}, {result['cohort']:,} {at_a_time}"
-    yield from _rows_of_stream(result) if result["policy"] in ASYNCHRONOUS else _rows_of_rounds(result)
+    yield from _rows_of_stream(result) if is_asynchronous else _rows_of_rounds(result)
     yield "visits took", _spread(result["visit_seconds"], format_seconds)
 
 

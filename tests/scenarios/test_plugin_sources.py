@@ -294,10 +294,33 @@ class Average(ServerOptimizer):
 
 NAME = ServerOptimizerRow("average", "a running average of the means", "a test", Options, "decay = 0", Average)
 """
+POLICY = """
+import numpy as np
+
+from coordinator.rounds.policy import PolicyRow, SynchronousPolicy
+from edge.protocol.plugins import PluginOptions
+
+
+class Options(PluginOptions):
+    fraction: float = 0.5
+
+
+class Half(SynchronousPolicy):
+    def __init__(self, options):
+        self.fraction = options.fraction
+
+    def accepted(self, rules, visits, timeline, start):
+        end = float(np.sort(timeline.end)[max(0, round(self.fraction * len(visits)) - 1)])
+        return timeline.up_end <= end, end
+
+
+NAME = PolicyRow("half", "rounds end when half of the visits have arrived", "a test", Options, Half)
+"""
 OF_ALL_KINDS = [
     pytest.param(SELECTION, "rounds.selection", "rounds.selection_options.last", "false", id="selection"),
     pytest.param(SCHEDULE, "train.lr_schedule", "train.lr_schedule_options.rounds", "3", id="schedule"),
     pytest.param(SERVER, "server", "server_options.decay", "0.9", id="server"),
+    pytest.param(POLICY, "rounds.policy", "rounds.policy_options.fraction", "0.7", id="policy"),
 ]
 
 

@@ -46,7 +46,7 @@ SELECTIONS: dict[str, SelectionRow] = {
         ),
         SelectionRow(
             "oort",
-            "clients with many examples, a large last loss and short visits, and some never visited",
+            "many examples, large losses and short visits; and some never visited",
             "Lai et al., OSDI 2021",
             OortOptions,
             Oort,

@@ -33,13 +33,21 @@ def test_methods_server_optimisers_and_partitions_are_listed_with_their_options(
         "meaning": "The whole model is downloaded every period + 1 rounds; 0: in every round.",
     }
     assert [row["name"] for row in listing.rows("servers")] == ["plain", "fedavgm", "fedadam", "fedyogi"]
+    assert [row["name"] for row in listing.rows("selections")] == ["uniform", "power-of-choice", "oort"]
+    assert [row["name"] for row in listing.rows("schedules")] == ["exponential", "constant", "cosine", "step"]
+    assert [row["name"] for row in listing.rows("policies")] == [
+        "sync", "over_select", "deadline", "fedasync", "fedbuff"
+    ]  # fmt: skip
     row = named("servers", "fedavgm")
     assert (row["neutral"], row["options"][1]) == (
         "momentum = 0 and lr = 1",
         {"name": "lr", "symbol": "η_g", "default": 1.0, "meaning": "Server step size."},
     )
     assert all(
-        option["meaning"] for what in ("methods", "servers") for row in listing.rows(what) for option in row["options"]
+        option["meaning"]
+        for what in ("methods", "servers", "selections", "schedules")
+        for row in listing.rows(what)
+        for option in row["options"]
     )
     kinds = ["iid", "dirichlet", "dirichlet-unbalanced", "epsilon", "natural", "file"]
     assert [row["name"] for row in listing.rows("partitions")] == kinds
