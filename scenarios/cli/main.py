@@ -244,7 +244,7 @@ def list_(
         str,
         typer.Argument(
             metavar="WHAT",
-            help="methods, servers, selections, policies, schedules, models, datasets, partitions, devices, networks or "
+            help="methods, servers, selections, policies, schedules, models, datasets, partitions, devices, networks, "
             "scenarios",
         ),
     ],

@@ -43,12 +43,8 @@ def test_methods_server_optimisers_and_partitions_are_listed_with_their_options(
         "momentum = 0 and lr = 1",
         {"name": "lr", "symbol": "η_g", "default": 1.0, "meaning": "Server step size."},
     )
-    assert all(
-        option["meaning"]
-        for what in ("methods", "servers", "selections", "schedules")
-        for row in listing.rows(what)
-        for option in row["options"]
-    )
+    for what in ("methods", "servers", "selections", "schedules"):
+        assert all(option["meaning"] for row in listing.rows(what) for option in row["options"])
     kinds = ["iid", "dirichlet", "dirichlet-unbalanced", "epsilon", "natural", "file"]
     assert [row["name"] for row in listing.rows("partitions")] == kinds
     for row in listing.rows("partitions"):
