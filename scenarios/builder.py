@@ -126,6 +126,7 @@ def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) 
         train=scenario.train,
         objective=ComponentConfig(method.objective.client, method.options_of(loaded.options, method.objective)),
         wrap_model=method.objective.wrap_model(loaded.options),
+        variants=method.objective.variants(loaded.options),
         corrections=tuple(ComponentConfig(c.client, method.options_of(loaded.options, c)) for c in method.corrections),
         up=up,
         kept_blocks=kept_blocks,
@@ -182,6 +183,7 @@ def _stored_forwards(loaded: Loaded, description: ModelProfile) -> NDArray[np.fl
         samples=train.batch,
         flops=description.flops,
         seed=loaded.scenario.seed,
+        variants=dict(zip(spec.variants(loaded.options), description.variant_flops, strict=True)),
     )
     compute = spec.compute(context)
     try:

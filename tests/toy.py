@@ -285,7 +285,7 @@ def federation(
     known = loaded(method, **scenario, fleet=None if seconds else fleet)
     cache = Path(cache_folder())
     plain = builder.job(known, None, "cpu", cache)
-    if plain.wrap_model is None:
+    if plain.wrap_model is None and not plain.variants:
         shared = plain.by_layer, plain.initial_models
         description, initial = described(plain.model, plain.data, plain.seed, *shared)
     else:

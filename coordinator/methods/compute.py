@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from edge.protocol.rng import keyed_generator
 PassCounts = NDArray[np.float64]
 """(blocks, 4): runs of each type of pass per block (`edge.protocol.payload`)"""
 ChosenBlocks = Mapping[str, int]
+Variant = tuple[float, int]
+"""A model of other size: (factor on its width, height of the images)"""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class ComputeContext:
     """Key of the visit's random streams, as in `edge.training.client_update.VisitContext`"""
     validation: int = 0
     """Local validation examples"""
+    variants: Mapping[Variant, NDArray[np.float64]] = field(default_factory=dict)
+    """Variants that the spec declares -> (blocks, 4), as ``flops``"""
 
     @property
     def blocks(self) -> int:
@@ -56,6 +60,15 @@ class ComputeContext:
         batch, rest = self.train.batch, self.samples % self.train.batch
         epoch = [batch] * (self.samples // batch) + ([rest] if rest and not self.train.drop_last else [])
         return [epoch[step % len(epoch)] for step in range(self.plan.steps)]
+
+    def flops_at(self, width: float, height: int) -> NDArray[np.float64]:
+        """(blocks, 4): FLOPs per example of the model at ``width`` times its width, on images of this height.
+
+        ValueError unless the spec declares the variant.
+        """
+        if (width, height) not in self.variants:
+            raise ValueError(f"the variant {(width, height)} is not declared; declared are {list(self.variants)}")
+        return self.variants[width, height]
 
     def rng(self, purpose: str) -> np.random.Generator:
         """The stream that the client side gets from `VisitContext.rng`: the same draws in the same order."""
@@ -73,7 +86,8 @@ class Compute:
     stored_forwards: NDArray[np.float64]
     """(blocks,): forward passes of one example whose activations are stored at the same time for a backward pass"""
     further_flops: float = 0.0
-    """FLOPs beside those of ``passes``"""
+    """FLOPs beside those of ``passes``, such as passes of variants: `ComputeContext.flops_at`, and on the client side
+    `edge.training.block_model.BlockModel.add_flops`"""
     exact: bool = True
     """Whether a worker must count the same FLOPs; False: ``passes`` are an expectation, within a factor of 10"""
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from coordinator.aggregation import block_exchange
 from coordinator.aggregation.server import ServerExtension, ServerStrategy
-from coordinator.methods.compute import ChosenBlocks, Compute, ComputeContext, fedavg_compute
+from coordinator.methods.compute import ChosenBlocks, Compute, ComputeContext, Variant, fedavg_compute
 from coordinator.records.schema import MethodTable
 from edge.protocol.payload import Layout
 
@@ -123,6 +123,8 @@ class ObjectiveSpec:
     """Names of corrections' options that both sides get too"""
     compute: Callable[[ComputeContext], Compute] = fedavg_compute
     """The compute plan of a visit (`coordinator.methods.compute`)"""
+    variants: Callable[[Any], tuple[Variant, ...]] = lambda options: ()
+    """options -> variants of the model whose FLOPs are counted beforehand, for ``compute`` and for the client side"""
     wrap_model: Callable[[Any], str | None] = lambda options: None
     """options -> ``module:function`` of (blocks, options, classes, width) -> blocks, lists of (name, torch module): it
     adds a projection head, branches, other layers. ``width`` is ``model.width`` or the model's own. None: the model as

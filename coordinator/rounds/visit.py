@@ -43,6 +43,7 @@ class VisitPricing:
         self, job: Job, method: Method, options: Options, description: ModelProfile, up_shapes: Shapes
     ) -> None:
         self._job, self._spec, self._options, self._description = job, method.objective, options, description
+        self._variants = dict(zip(job.variants, description.variant_flops, strict=True))
         self._bytes_up = codec.update_nbytes(job.run_id, job.reports, up_shapes)
 
     def train(self, choice: ChosenBlocks, down: Shapes, samples: int, client: int, rng_round: int) -> VisitPrice:
@@ -63,6 +64,7 @@ class VisitPricing:
             seed=self._job.seed,
             client=client,
             round=rng_round,
+            variants=self._variants,
         )
         compute = spec.compute(context)
         work = Work(

@@ -287,6 +287,7 @@ def _description(values: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Mod
         "histogram": (clients, classes),
         "test_samples": (clients,),
         "validation_samples": (clients,),
+        "variants": (len(arrays["variants"]) // max(blocks, 1) * blocks, PASS_TYPES),
     }
     for name, array in arrays.items():
         # a model described without its data has no clients, and its histogram no columns to count

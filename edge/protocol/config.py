@@ -208,6 +208,8 @@ class Job(Section):
     objective: ComponentConfig
     wrap_model: str | None = None
     """``module:function`` that makes the method's blocks of the model's (`edge.training.block_model.wrapped`)."""
+    variants: tuple[tuple[float, int], ...] = ()
+    """(factor on the width, height of the images) of the models whose FLOPs are counted beside the model's."""
     corrections: tuple[ComponentConfig, ...] = ()
     up: tuple[str, ...] = ()
     """Keys of slot ``model`` that a client sends."""
@@ -244,7 +246,8 @@ class ModelProfile:
 
     ``flops`` has shape (blocks, 4): FLOPs per example of each kind of pass (`edge.protocol.payload`); 1 MAC = 2 FLOPs.
     ``activations`` (blocks,) are floats per example that training keeps for the backward pass, each counted once, with
-    the last block that keeps it.
+    the last block that keeps it. ``variants`` (variants * blocks, 4) are
+    ``flops`` of `Job.variants`, one after the other.
     ``samples`` (clients,) and ``histogram`` (clients, classes) count training examples; ``test_samples`` (clients,)
     the local test examples, for methods that are evaluated client by client; ``validation_samples`` (clients,) the
     examples that ``data.validation`` holds out of training, by default none.
@@ -268,6 +271,12 @@ class ModelProfile:
     def __post_init__(self) -> None:
         if len(self.validation_samples) == 0:
             object.__setattr__(self, "validation_samples", np.zeros(len(self.samples), np.int64))
+    variants: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
+
+    @property
+    def variant_flops(self) -> NDArray[np.float64]:
+        """(variants, blocks, 4)."""
+        return self.variants.reshape(-1, *self.flops.shape)
 
 
 def plain(record: Any) -> dict[str, Any]:

@@ -145,6 +145,7 @@ ARRAYS = {
     "histogram": "<i8",
     "test_samples": "<i8",
     "validation_samples": "<i8",
+    "variants": "<f8",
 }
 """The arrays of a `ModelProfile`, which travel as frames of slot `DESCRIPTION`, and their types."""
 DESCRIPTION = "(description)"

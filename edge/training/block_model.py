@@ -6,7 +6,7 @@ operations on whole vectors. `BlockModel.scratch` has further vectors of that le
 have their numbers in torch's order. In ``channels_last``, the flat vectors have the weights of a convolution in the
 memory format of its images, which saves each step a conversion; so the flat vectors are for arithmetic among
 themselves, and `load`, `views` and `dump` convert. A `BlockModel` also counts its passes: the examples of each block
-that went through forward, weight gradient and input gradient.
+that went through forward, weight gradient and input gradient; FLOPs beside them are added by `BlockModel.add_flops`.
 """
 
 from __future__ import annotations
@@ -137,6 +137,7 @@ class BlockModel:
         self._learns = [shape.params > 0 for shape in self.layout.blocks]
         self._trains = True
         self.executed: NDArray[np.int64] = np.zeros((len(self.modules), PASS_TYPES), dtype=np.int64)
+        self.further_flops = 0.0
 
     def _flatten(self) -> None:
         start = buffers_start = 0
@@ -234,6 +235,10 @@ class BlockModel:
             row[WEIGHT_GRADIENT] += examples if trains else 0
             row[INNER_GRADIENT] += examples if trains or passes_on else 0
             row[INPUT_GRADIENT] += examples if passes_on else 0
+
+    def add_flops(self, flops: float) -> None:
+        """Count FLOPs that are not passes of whole blocks through `run`, such as those of a narrower model."""
+        self.further_flops += flops
 
     def uses_batch_stats(self, index: int) -> bool:
         """Whether a block's output for one example depends on the others of its batch (batch statistics)."""

@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -90,6 +91,8 @@ class VisitContext:
     """The configuration of local steps."""
     validation: Batches = no_batches
     """All local validation examples once, in order, prepared as test examples; none unless some are held out."""
+    variants: Mapping[tuple[float, int], NDArray[np.float64]] = field(default_factory=dict)
+    """Variants that the spec declares -> (blocks, 4): FLOPs per example, for `BlockModel.add_flops`."""
 
     def rng(self, purpose: str) -> np.random.Generator:
         """The method's private random stream for this visit."""

@@ -169,6 +169,8 @@ class CapturedStep:
     """The losses that the step records"""
     executed: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     """The counts that the step adds to `BlockModel.executed`"""
+    further_flops: float = 0.0
+    """Those that it adds to `BlockModel.further_flops`"""
 
     def warm_up(self, step: Callable[[], None], losses: list[Tensor]) -> None:
         """Run an uncaptured step, which also shows the number of recorded losses."""
@@ -184,7 +186,7 @@ class CapturedStep:
         self.batch = (torch.empty_like(x), torch.empty_like(y))  # with their memory formats
 
         def work() -> None:
-            before, executed = len(losses), self.net.executed.copy()
+            before, executed, further = len(losses), self.net.executed.copy(), self.net.further_flops
             step(*self.batch)
             for buffer, loss in zip(self.recorded, losses[before:], strict=True):
                 buffer.copy_(loss)
@@ -192,6 +194,7 @@ class CapturedStep:
             del losses[before:]
             self.executed = self.net.executed - executed
             self.net.executed[:] = executed
+            self.further_flops, self.net.further_flops = self.net.further_flops - further, further
 
         graph.capture(work)
         self.graph = graph
@@ -204,3 +207,4 @@ class CapturedStep:
         self.graph.replay()
         losses.extend(buffer.clone() for buffer in self.recorded)
         self.net.executed += self.executed
+        self.net.add_flops(self.further_flops)

@@ -23,15 +23,15 @@ from edge.data.partitioning import ClientIndices, cached_partition
 from edge.data.registry import Data, Split, dataset
 from edge.models.registry import model
 from edge.protocol import client_state
-from edge.protocol.config import ComponentConfig, Job, ModelProfile
+from edge.protocol.config import ComponentConfig, Job, ModelConfig, ModelProfile
 from edge.protocol.messages import Evaluate, Score, Train, Update
-from edge.protocol.payload import MODEL, Payload
+from edge.protocol.payload import MODEL, PASS_TYPES, Payload
 from edge.protocol.rng import keyed_generator
 from edge.training.batches import Indices, Loader, LocalBatches
 from edge.training.block_model import Block, BlockModel, build, load_dotted, wrapped
 from edge.training.client_update import Batch, ClientUpdate, GradientCorrection, VisitContext
 from edge.training.cuda_graphs import StepFactory, cuda_graphs
-from edge.training.describe import cached_counts, check_module, initial, seeded
+from edge.training.describe import Flops, cached_counts, check_module, initial, seeded
 
 MOST_PARAMETERS = 300_000_000
 """Largest model: 1.2 GB, of which a worker holds several copies."""
@@ -115,12 +115,35 @@ class LocalTrainer:
         """Makes the training steps of visits."""
         return StepFactory(self.net, self.job.train, cuda_graphs() if self.job.train.graphs else None)
 
-    def _blocks(self) -> list[Block]:
-        job, classes = self.job, self.dataset.classes
-        blocks = build(job.model, classes, self.dataset.inputs)
+    @cached_property
+    def variant_flops(self) -> dict[tuple[float, int], Flops]:
+        """FLOPs per example of the variants of the model that the method declares."""
+        return {variant: self._flops_at(*variant) for variant in self.job.variants}
+
+    def _flops_at(self, factor: float, height: int) -> Flops:
+        """ValueError for a variant that the model or the data set does not have."""
+        row = model(self.job.model.name)
+        if self.dataset.kind != "image":
+            raise ValueError(f"data.name = {self.dataset.name!r}: the method needs images of height {height}")
+        channels, rows, columns = self.dataset.shape
+        width = row.width if self.job.model.width is None else self.job.model.width
+        if height != rows and not row.flexible:
+            raise ValueError(f"model.name = {row.name!r}: the method needs one that takes images of height {height}")
+        if factor != 1 and width is None:
+            raise ValueError(f"model.name = {row.name!r}: the method needs one that has a width")
+        if width is not None:
+            width = max(1, round(width * factor / row.width_multiple)) * row.width_multiple
+        config = replace(self.job.model, width=width)
+        images = replace(self.dataset, shape=(channels, height, round(columns * height / rows)))
+        return cached_counts(config, lambda: self._blocks(config), images, Path(self.job.cache), self._wrapper)[0]
+
+    def _blocks(self, config: ModelConfig | None = None) -> list[Block]:
+        """``config``: of a variant of the model."""
+        job, classes, config = self.job, self.dataset.classes, config or self.job.model
+        blocks = build(config, classes, self.dataset.inputs)
         if job.wrap_model is None:
             return blocks
-        width = model(job.model.name).width if job.model.width is None else job.model.width
+        width = model(config.name).width if config.width is None else config.width
         return wrapped(blocks, job.wrap_model, job.objective.options, classes, width)
 
     @property
@@ -148,6 +171,7 @@ class LocalTrainer:
             samples=empty,
             histogram=np.zeros((0, self.dataset.classes), dtype=np.int64),
             test_samples=empty,
+            variants=np.array([*self.variant_flops.values()]).reshape(-1, PASS_TYPES),
         )
         vectors = initial(net, self.job.seed, self._blocks, self.job.initial_models)
         return self._with_data(description) if data else description, vectors
@@ -178,7 +202,7 @@ class LocalTrainer:
         objective: ClientUpdate = _client_side(job.objective)
         corrections: list[GradientCorrection] = [_client_side(config) for config in job.corrections]
         state = self._client_state(state_in)
-        net.executed[:] = 0
+        net.executed[:], net.further_flops = 0, 0.0
         net.train_only()
         net.train_mode(True)
         objective.begin(net, task.payload, state, visit)
@@ -199,7 +223,7 @@ class LocalTrainer:
         return self.unvisited if state_in is None else client_state.read(state_in)
 
     def _flops(self) -> float:
-        return float((self.net.executed * np.array(self.job.flops)).sum())
+        return float((self.net.executed * np.array(self.job.flops)).sum()) + self.net.further_flops
 
     def _visit(self, task: Train | Evaluate) -> VisitContext:
         indices, job = self.client_indices.train[task.client], self.job
@@ -218,6 +242,7 @@ class LocalTrainer:
             device=self.device,
             pathways=job.train.pathways or "each",
             train=job.train,
+            variants=self.variant_flops,
             validation=lambda: self.train_set.in_order(self._validation(task.client), job.eval_batch),
         )
 

@@ -69,6 +69,7 @@ def environment(
         "flops_plain_per_sample": float(description.flops.sum() - description.flops[0, INPUT_GRADIENT]),
         "stops_at_target": stop_at_target,
         "asynchronous": loaded.scenario.rounds.is_asynchronous,
+        **({"variants": description.variants.tolist()} if len(description.variants) else {}),
         **({"sources": {module: asdict(source) for module, source in own.items()}} if own else {}),
     }
 

@@ -40,6 +40,8 @@ MACS = np.array(
     ]
 )
 """(blocks, 4): per example, a column per type of pass; counted by `edge.training.describe`."""
+HEIGHT = 32
+"""Of its images"""
 RUN_ID = "0123456789abcdef"
 CLASSES = 100
 ONE_STEP = TrainConfig(batch=1)
@@ -79,11 +81,11 @@ def method_costs(name: str) -> MethodCosts:
 
 def _compute(method: Method, options: Options, choice: ChosenBlocks) -> float:
     """FLOPs in units of three forward passes; papers also count an input gradient of the images, never computed."""
-    plan = ONE_STEP.plan(1)
-    context = ComputeContext(LAYOUT, options, choice, ONE_STEP, plan, samples=1, flops=MACS)
-    return float(
-        (method.objective.compute(context).flops(MACS) + MACS[0, INPUT_GRADIENT]) / (3 * MACS[:, FORWARD].sum())
-    )
+    spec, plan = method.objective, ONE_STEP.plan(1)
+    # As convolutions scale, on average: channels in and out with the width, places with the area.
+    variants = {(width, height): MACS * width**2 * (height / HEIGHT) ** 2 for width, height in spec.variants(options)}
+    context = ComputeContext(LAYOUT, options, choice, ONE_STEP, plan, samples=1, flops=MACS, variants=variants)
+    return float((spec.compute(context).flops(MACS) + MACS[0, INPUT_GRADIENT]) / (3 * MACS[:, FORWARD].sum()))
 
 
 def _message_nbytes(method: Method) -> tuple[int, int]:

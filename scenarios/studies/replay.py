@@ -135,6 +135,7 @@ def described(environment: Mapping[str, Any], loaded: Loaded) -> ModelProfile:
         samples=histogram.sum(axis=1),
         histogram=histogram,
         test_samples=np.zeros(len(histogram), np.int64),
+        variants=np.array(environment.get("variants", []), np.float64).reshape(-1, PASS_TYPES),
     )
 
 

@@ -39,6 +39,7 @@ DESCRIPTION = ModelProfile(
     histogram=np.array([[2, 3], [3, 4], [9, 0]]),
     test_samples=np.array([0, 0, 0]),
     validation_samples=np.array([1, 0, 2]),
+    variants=np.array([[1.5, 1.5, 0.0, 1.5], [0.5, 0.5, 0.0, 0.5]]),
 )
 
 
@@ -151,6 +152,7 @@ def test_described_comes_back_with_its_arrays() -> None:
     assert back.description.layout == DESCRIPTION.layout
     assert back.description.flops.tolist() == [[6.0, 6.0, 0.0, 6.0], [2.0, 2.0, 0.0, 2.0]]
     assert back.description.activations.tolist() == [3.0, 1.5]
+    assert back.description.variant_flops.tolist() == [[[1.5, 1.5, 0.0, 1.5], [0.5, 0.5, 0.0, 0.5]]]
     assert back.description.histogram.tolist() == [[2, 3], [3, 4], [9, 0]]
     assert back.description.samples.dtype == np.int64
     assert plain(back.payload) == plain(model())
@@ -174,6 +176,11 @@ def test_activations_are_one_number_of_floats_per_block(activations: list[float]
     for description in (DESCRIPTION, bare()):
         wrong = replace(description, activations=np.array(activations))
         assert refusal(messages.Described(wrong, model())) == message
+
+
+def test_variants_have_the_models_blocks() -> None:
+    wrong = replace(DESCRIPTION, variants=np.ones((3, 4)))
+    assert refusal(messages.Described(wrong, model())) == "described: variants: ('<f8', (3, 4)) does not fit"
 
 
 def test_blocks_are_found_again_by_version() -> None:

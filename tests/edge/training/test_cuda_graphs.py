@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from coordinator.rounds.synchronous import run_rounds
 from edge.methods.fedprox import FedProxCorrection
@@ -118,6 +119,25 @@ def test_halves_of_a_step_are_not_captured_and_may_be_mixed_with_whole_steps() -
         step.apply(only=["b1"])
     assert (graphs.made, graphs.replays) == (1, 3)
     assert torch.equal(nets[0].flat, nets[1].flat)
+
+
+class Counting(ClientUpdate):
+    """Counts FLOPs beside its passes."""
+
+    capturable = True
+
+    def loss(self, net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
+        net.add_flops(2.0 * len(x))
+        return super().loss(net, x, y)
+
+
+def test_added_flops_are_counted_in_every_replay() -> None:
+    net, half = tower(), Counting({})
+    half.begin(net, whole(net), {}, visit(net))
+    step = StepFactory(net, TrainConfig(batch=8), Graphs()).begin(visit(net), half, [])
+    for seed in range(WARM_UP_STEPS + 4):
+        step(half.loss, *batch(8, seed))
+    assert net.further_flops == 16.0 * (WARM_UP_STEPS + 4)
 
 
 class Shrinking(ClientUpdate):

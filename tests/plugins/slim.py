@@ -1,0 +1,36 @@
+"""A method that also runs narrower models on smaller images, a drawn one for each batch. FedAvg otherwise.
+
+The client side is `tests.plugins.slim_client`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coordinator.methods.compute import Compute, ComputeContext, Variant, fedavg_compute
+from coordinator.methods.fedavg import FedAvgOptions
+from coordinator.methods.spec import ObjectiveSpec
+from edge.protocol.payload import FORWARD
+
+VARIANTS: tuple[Variant, ...] = ((0.5, 8), (0.25, 4))
+
+
+def compute(context: ComputeContext) -> Compute:
+    """One forward pass of a drawn variant for each batch."""
+    rng = context.rng("variants")
+    drawn = [(VARIANTS[rng.integers(len(VARIANTS))], examples) for examples in context.batches]
+    further = sum(examples * context.flops_at(*variant)[:, FORWARD].sum() for variant, examples in drawn)
+    return replace(fedavg_compute(context), further_flops=float(further))
+
+
+SPEC = ObjectiveSpec(
+    name="slim",
+    title="narrower models",
+    source="a test",
+    options=FedAvgOptions,
+    neutral="none",
+    client="tests.plugins.slim_client:SlimUpdate",
+    compute=compute,
+    variants=lambda options: VARIANTS,
+)
+SMALLER = replace(SPEC, name="smaller", variants=lambda options: ((1.0, 4),))
