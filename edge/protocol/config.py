@@ -267,11 +267,11 @@ class ModelProfile:
     histogram: NDArray[np.int64]
     test_samples: NDArray[np.int64]
     validation_samples: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    variants: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
 
     def __post_init__(self) -> None:
         if len(self.validation_samples) == 0:
             object.__setattr__(self, "validation_samples", np.zeros(len(self.samples), np.int64))
-    variants: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
 
     @property
     def variant_flops(self) -> NDArray[np.float64]:
