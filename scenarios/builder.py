@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from coordinator.records.client_states import ClientStates
 from coordinator.records.client_vectors import ClientVectors
 from coordinator.records.store import Ledger
 from coordinator.rounds.budget import Budget
-from coordinator.rounds.evaluation import PoolEvaluator
+from coordinator.rounds.evaluation import EvaluationScope, PoolEvaluator, evaluated_examples
 from coordinator.rounds.pool_trainer import PoolTrainer
 from coordinator.rounds.run import FederatedRun, RoundFinished
 from coordinator.rounds.selection import ClientSelection
@@ -35,14 +37,19 @@ from edge.data.json_partition import MOST_NBYTES
 from edge.protocol import codec
 from edge.protocol.config import ComponentConfig, Job, ModelProfile
 from edge.protocol.payload import Layout, Payload
+from edge.training.metrics.registry import metric_rows
 from scenarios import fleet_builder
 from scenarios.config.load import Loaded, ScenarioError
-from scenarios.config.validation import named_blocks
+from scenarios.config.schema import EVALUATION_KEYS, EvalSection
+from scenarios.config.validation import evaluated, named_blocks
 
 RUN_ID_BYTES = 8
 ADDED: Mapping[str, Mapping[str, Any]] = {
     "rounds": {"selection": "uniform", "selection_options": {}, "policy_options": {}},
     "train": {"lr_schedule": "exponential", "lr_schedule_options": {}, "lr_rounds": None},
+    "data": {"validation": 0.0},
+    "data.partition": {"options": {}},
+    "eval": {key: asdict(EvalSection())[key] for key in EVALUATION_KEYS},
 }
 """Table -> key -> the default of a key that was added later: with it, runs have the chains of earlier versions."""
 HEADERS_NBYTES = 4 * codec.MAX_HEADER_NBYTES
@@ -77,11 +84,12 @@ def _settled(loaded: Loaded, device: str) -> Loaded:
 def identity(loaded: Loaded) -> dict[str, Any]:
     """The beginning of the hash chain: the resolved scenario, with hashes of files in place of their paths."""
     scenario = loaded.scenario.model_dump()
+    for table, keys in ADDED.items():
+        section = reduce(getitem, table.split("."), scenario)
+        for key, default in keys.items():
+            if section[key] == default:
+                del section[key]
     data = {key: value for key, value in scenario["data"].items() if key not in ("root", "download")}
-    if not data["validation"]:  # here and below: as in the chains of versions without them
-        del data["validation"]
-    if not data["partition"]["options"]:
-        data["partition"] = {key: value for key, value in data["partition"].items() if key != "options"}
     file = data["partition"]["file"]
     if file is not None and Path(file).is_file():
         data["partition"] = {**data["partition"], "file": _sha256("data.partition.file", Path(file), MOST_NBYTES)}
@@ -89,9 +97,6 @@ def identity(loaded: Loaded) -> dict[str, Any]:
         key: _sha256(key, path, LARGEST_NBYTES) for key, path in fleet_builder.named_files(loaded.scenario).items()
     }
     scenario["fleet"]["sites"] = scenario["fleet"].pop("gateways")  # its name in the chains of earlier runs
-    for table, keys in ADDED.items():
-        is_as_before = {key for key, default in keys.items() if scenario[table][key] == default}
-        scenario[table] = {key: value for key, value in scenario[table].items() if key not in is_as_before}
     user_rows = [asdict(row) for rows in fleet_builder.own_rows(loaded.scenario) for row in rows.values()]
     return {**scenario, "data": data, "files": files, "own": user_rows}
 
@@ -135,6 +140,9 @@ def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) 
         initial_models=method.objective.initial_models(loaded.options),
         eval_batch=scenario.eval.batch,
         eval_subset=scenario.eval.subset,
+        metrics=scenario.eval.metrics,
+        adapt_epochs=scenario.eval.adapt.epochs,
+        adapt_lr=scenario.eval.adapt.lr,
         flops=flops,
         data_sha256=profile.data_sha256 if profile is not None else "",
     )
@@ -257,7 +265,7 @@ def federated_run(
         server=server_side,
         clock=clock,
         trainer=PoolTrainer(job, method, description, server_side, workers, folder, scenario.faults, states),
-        evaluator=PoolEvaluator(job, method.objective.evaluated, description, server_side, workers, states),
+        evaluator=PoolEvaluator(job, evaluation_scope(loaded, description), description, server_side, workers, states),
         recorder=store,
         states=states,
         budget=Budget(scenario.budget, scenario.rounds.max, target),
@@ -276,6 +284,20 @@ def client_selection(loaded: Loaded, description: ModelProfile) -> ClientSelecti
     rules = loaded.scenario.rounds
     chosen = selector(rules.selection, rules.selection_options)
     return ClientSelection(rules.selection, chosen, loaded.scenario.seed, description.samples)
+
+
+def evaluation_scope(loaded: Loaded, description: ModelProfile) -> EvaluationScope:
+    """What is evaluated. ScenarioError, naming the key, if that is the clients' models and no client has examples."""
+    config, on = loaded.scenario.eval, evaluated(loaded.method, loaded.scenario)
+    if on != "global" and not evaluated_examples(description, config.split).any():
+        raise ScenarioError(f'{loaded.name}: eval.on = "{on}": no client has {config.split} examples')
+    return EvaluationScope(
+        on=on,
+        round=loaded.method.objective.evaluated if on == "both" else on,
+        split=config.split,
+        metrics=frozenset(row.name for row in metric_rows(config.metrics)),
+        keeps_values=config.keeps_values,
+    )
 
 
 def largest_message(loaded: Loaded, job: Job, description: ModelProfile, server_side: ServerStrategy) -> int:

@@ -90,7 +90,8 @@ class Site:
 
     def evaluate(self, task: messages.Evaluate, state_in: str | None) -> messages.Score:
         correct = int(sum(vector.data[0] for vector in task.payload["model"].values()))
-        return messages.Score(task.start, task.client, correct, task.stop - task.start, 0.5)
+        count = task.stop - task.start
+        return messages.Score(task.start, task.client, {"accuracy": (correct, count), "loss": (0.5, count)})
 
 
 def job(seed: int = 0) -> Job:

@@ -204,6 +204,7 @@ def loaded(
     server_options: Mapping[str, Any] | None = None,
     eval_every: int = 1,
     examples: str = "digits",
+    evaluation: Mapping[str, Any] | None = None,
     rules: RoundPolicy | None = None,
     checks: UpdateChecks | None = None,
     fleet: Mapping[str, Any] | None = None,
@@ -211,8 +212,8 @@ def loaded(
 ) -> Loaded:
     """A scenario on digits; ``options`` are the method's.
 
-    ``rules`` are for all clients unless ``participants`` says for how many; ``fleet`` adds to the fleet's section, and
-    all else is as in a scenario.
+    ``rules`` are for all clients unless ``participants`` says for how many; ``fleet`` adds to the fleet's section,
+    ``evaluation`` to that of evaluations, and all else is as in a scenario.
     """
     method = resolve(method) if isinstance(method, str) else method
     architecture, data, policy = model_row(model.name), dataset(examples), rules or RoundPolicy()
@@ -235,7 +236,7 @@ def loaded(
             "stop": {"target_accuracy": target},
             "budget": spendable(limits or RunLimits()),
             "fleet": FLEET | {"networks": {network: 1.0}, "server": shared, **(fleet or {})},
-            "eval": {"every": eval_every},
+            "eval": {"every": eval_every, **(evaluation or {})},
         }
     )
     blocks = len(named_blocks(method, chosen, architecture, scenario))

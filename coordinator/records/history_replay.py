@@ -206,7 +206,8 @@ class ReplayedRun:
     def evaluate(self, round: int) -> PendingEvaluation:
         """The recorded evaluation."""
         row = self._rounds[0]
-        return RecordedEvaluation(lambda: (row.accuracy, math.inf if row.test_loss is None else row.test_loss))
+        loss = math.inf if row.test_loss is None else row.test_loss
+        return RecordedEvaluation(lambda: EvalResult(row.accuracy, loss))
 
     def snapshot(self, record: RoundRecord, memory: RunMemory) -> Snapshot:
         """The recorded hash of the model."""

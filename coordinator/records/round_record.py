@@ -22,6 +22,7 @@ from coordinator.records.schema import (
     SERVER_LINK,
     TRAINED,
     WAITING,
+    EvaluationRow,
     RoundRow,
     VisitRow,
     payload_name,
@@ -35,9 +36,21 @@ if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never l
     from costmodel.fleet.fleet import Fleet
     from costmodel.visits.timeline import Timeline
 
-EvalResult = tuple[float | None, float | None]
-"""(accuracy, mean loss)"""
-NOT_EVALUATED: EvalResult = (None, None)
+MeasuredValue = tuple[int, str, float | None, int]
+"""(client, metric, value, count), as in `EvaluationRow` without the round"""
+
+
+class EvalResult(NamedTuple):
+    """The result of one evaluation."""
+
+    accuracy: float | None
+    loss: float | None
+    """Mean loss of an example"""
+    values: Sequence[MeasuredValue] = ()
+    """For the table ``evaluations``"""
+
+
+NOT_EVALUATED = EvalResult(None, None)
 
 
 @dataclass
@@ -52,6 +65,8 @@ class RoundRecord:
     """Name -> shapes of the payloads of visits that counted"""
     method_rows: list[NamedTuple] = field(default_factory=list)
     """Rows of the method's own table"""
+    evaluations: list[EvaluationRow] = field(default_factory=list)
+    """Values of the evaluation beside the round's accuracy and loss, set when it has ended"""
     states: dict[int, str] = field(default_factory=dict)
     """client -> file of its state, if written in this round"""
     critical: int | None = None
@@ -117,8 +132,8 @@ class RoundRecord:
             start_s=self.start,
             end_s=end,
             participants=sum(row.kind in TRAINED for row in rows),
-            accuracy=result[0],
-            test_loss=result[1] if result[1] is not None and math.isfinite(result[1]) else None,
+            accuracy=result.accuracy,
+            test_loss=result.loss if result.loss is not None and math.isfinite(result.loss) else None,
             train_loss=float(np.mean(losses)) if losses else None,
             bytes_down=sum(row.bytes_down for row in rows),
             bytes_up=sum(row.bytes_up for row in rows),

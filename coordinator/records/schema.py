@@ -1,8 +1,8 @@
 """The tables of a ledger: their columns and the meaning of the values.
 
-Tables ``rounds``, ``visits``, ``payload_shapes``, ``states``, ``client_vectors``, ``checkpoints`` and ``meta``, and the
-method's own table, hold virtual facts, equal for any number of workers; ``host_rounds`` and ``host_events`` hold facts
-of this machine. The view ``transfers`` derives the bytes of every block in every visit.
+Tables ``rounds``, ``visits``, ``payload_shapes``, ``evaluations``, ``states``, ``client_vectors``, ``checkpoints`` and
+``meta``, and the method's own table, hold virtual facts, equal for any number of workers; ``host_rounds`` and
+``host_events`` hold facts of this machine. The view ``transfers`` derives the bytes of every block in every visit.
 """
 
 from __future__ import annotations
@@ -112,6 +112,20 @@ class PayloadShapeRow(NamedTuple):
     nbytes: int
 
 
+class EvaluationRow(NamedTuple):
+    """One value of an evaluation, beside the accuracy and loss that the round has."""
+
+    round: int
+    """The round after which the model was evaluated"""
+    client: int
+    """The client whose model and examples were used; -1: the global model on the test set"""
+    metric: str
+    """Name of the metric; ``name/part`` for one of several values"""
+    value: float | None
+    """The mean over ``count`` examples or measurements; None if it is not finite"""
+    count: int  # type: ignore[assignment]  # a tuple's method of this name is not used
+
+
 class HostEvent(NamedTuple):
     """An event of this machine's processes; never part of the result."""
 
@@ -199,8 +213,10 @@ SCHEMA = (
     "CREATE TABLE host_events (kind TEXT, worker TEXT, detail TEXT, wall_s REAL)",
     TRANSFERS,
 )
+EVALUATIONS = "evaluations"
+"""The table of `EvaluationRow`, which a ledger has from the first such row on."""
 TABLES = (
-    *("meta", "rounds", "visits", "payload_shapes", "transfers"),
+    *("meta", "rounds", "visits", "payload_shapes", "transfers", EVALUATIONS),
     *("states", "client_vectors", "checkpoints", "host_rounds", "host_events"),
 )
 """Names that a method's own table must not have"""

@@ -20,7 +20,9 @@ from typing import Any, NamedTuple, TypeVar
 from coordinator.records.chain import as_stored, committed_files, next_hash
 from coordinator.records.schema import (
     CLIENT_VECTORS,
+    EVALUATIONS,
     SCHEMA,
+    EvaluationRow,
     HostEvent,
     MethodTable,
     PayloadShapeRow,
@@ -42,6 +44,7 @@ class Commit:
     """Name -> shapes of all payloads of its visits"""
     method_rows: Sequence[NamedTuple] = ()
     """Rows of the method's own table"""
+    evaluations: Sequence[EvaluationRow] = ()
     states: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     """client -> (file name, sha256 of the file) of its state"""
     vectors: Mapping[tuple[int, str], tuple[str, str]] = field(default_factory=dict)
@@ -59,7 +62,7 @@ class Stored:
 
     round: int
     rows: Sequence[Sequence[Any]]
-    """The rows that the chain hashes: the round's, its visits', those of new payload shapes, and the method's own"""
+    """The rows that the chain hashes: of the round, its visits, new payload shapes, the method's own, its evaluation"""
     files: str
     """JSON, as `committed_files` writes it"""
     chain: str
@@ -111,13 +114,15 @@ class Ledger:
         files = committed_files(commit.checkpoint, commit.states, commit.vectors)
         shapes = self._new_payloads(commit)
         visits = sorted(commit.visits, key=lambda row: row.visit)  # the order in which they are read
-        chain = next_hash(self.chain, as_stored([commit.row, *visits, *shapes, *commit.method_rows]), files)
+        rows: list[NamedTuple] = [commit.row, *visits, *shapes, *commit.method_rows, *commit.evaluations]
+        chain = next_hash(self.chain, as_stored(rows), files)
         with self._transaction():
             self._insert("rounds", [(*commit.row, chain, files)])
             self._insert("visits", visits)
             self._insert("payload_shapes", shapes)
             if self._method_table is not None:
                 self._insert(self._method_table.name, commit.method_rows)
+            self._insert_evaluations(commit.evaluations)
             self._insert("states", [(client, commit.row.round, *file) for client, file in commit.states.items()])
             self._insert(
                 "client_vectors", [(*place, commit.row.round, *file) for place, file in commit.vectors.items()]
@@ -130,6 +135,16 @@ class Ledger:
         self.chain = chain
         self._payloads.update(row.payload for row in shapes)
         return obsolete
+
+    def _insert_evaluations(self, rows: Sequence[EvaluationRow]) -> None:
+        if rows and not self._has_evaluations:
+            self._db.execute(create(EVALUATIONS, EvaluationRow))
+        self._insert(EVALUATIONS, rows)
+
+    @property
+    def _has_evaluations(self) -> bool:
+        """Whether there is the table, which runs without such values, and those of earlier versions, lack."""
+        return bool(self._db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (EVALUATIONS,)).fetchall())
 
     def _new_payloads(self, commit: Commit) -> list[PayloadShapeRow]:
         """Rows of shapes that are new in this round, in the order of the visits."""
@@ -160,6 +175,8 @@ class Ledger:
         ]
         if (method := self._method_table) is not None:
             tables.append(_ByRound(self._scan(method.name, method.row, "rowid"), method.row))
+        if self._has_evaluations:
+            tables.append(_ByRound(self._scan(EVALUATIONS, EvaluationRow, "rowid"), EvaluationRow))
         for *row, files, chain in self._scan("rounds", RoundRow, "round", ", files, chain"):
             others = [other for table in tables for other in table.take(row[0])]
             yield Stored(row[0], [row, *others], files, chain)
@@ -208,7 +225,8 @@ class Ledger:
         """
         before = self.files()
         with self._transaction():
-            for table in (*BY_ROUND, *([] if self._method_table is None else [self._method_table.name])):
+            method = [] if self._method_table is None else [self._method_table.name]
+            for table in (*BY_ROUND, *method, *([EVALUATIONS] if self._has_evaluations else [])):
                 self._db.execute(f"DELETE FROM {table} WHERE round > ?", (round,))
             self._db.execute("DELETE FROM meta WHERE key = 'summary'")
         self.chain = self._last_chain()
@@ -337,6 +355,14 @@ def has_rounds(path: Path) -> bool:
         if "no such table" in str(error):  # interrupted while it was created
             return False
         raise
+
+
+def evaluations(path: Path, round: int | None = None) -> list[sqlite3.Row]:
+    """Rows of the table ``evaluations`` of a ledger, of one round or of all; empty without the table."""
+    if not read(path, "SELECT 1 FROM sqlite_master WHERE name = ?", (EVALUATIONS,)):
+        return []
+    query = f"SELECT * FROM {EVALUATIONS} WHERE round = ? OR ? IS NULL ORDER BY rowid"
+    return read(path, query, (round, round))
 
 
 def read(path: Path, query: str, arguments: Sequence[Any] = ()) -> list[sqlite3.Row]:

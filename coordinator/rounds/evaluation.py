@@ -1,31 +1,55 @@
-"""Evaluation by the worker pool: of the global model on the test set, or of each client's model on its test examples.
+"""Evaluation by the worker pool: of the global model on the test set, of each client's model on its examples, or both.
 
 Evaluations change nothing and cost no virtual time. The run decides when a model is evaluated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 import numpy as np
 
 from coordinator.aggregation.server import ServerStrategy
 from coordinator.records.client_states import ClientStates
+from coordinator.records.round_record import EvalResult, MeasuredValue
 from coordinator.workers.task import PoolTask, Reply, Workers
 from edge.protocol import messages
-from edge.protocol.config import Job, ModelProfile
-from edge.protocol.messages import Score
+from edge.protocol.config import EvalSplit, Job, ModelProfile
+from edge.protocol.messages import ACCURACY, GLOBAL, LOSS, Score
 from edge.protocol.payload import FORWARD
 
-Total = Callable[[Sequence[Score]], tuple[float, float]]
+Sums = Mapping[str, tuple[float, int]]
+"""Name of a value -> (sum, number of examples or measurements)"""
+TRAINING_PASSES = 3
+"""Cost of a training step in forward passes, to foresee the work of an adaptation."""
+
+
+@dataclass(frozen=True)
+class EvaluationScope:
+    """Which models are evaluated, on which examples, and where the results go."""
+
+    on: Literal["global", "clients", "both"] = "global"
+    round: Literal["global", "clients"] = "global"
+    """Whose accuracy and loss are the round's; those of clients as means over clients"""
+    split: EvalSplit = "test"
+    """The clients' examples that are used"""
+    metrics: frozenset[str] | None = None
+    """Names of all metrics; None: any"""
+    keeps_values: bool = False
+    """Whether the values beside the round's are kept in the ledger"""
 
 
 class Evaluation:
     """A submitted evaluation."""
 
-    def __init__(self, workers: Workers, tasks: Sequence[PoolTask], total: Total) -> None:
-        self._total = total
+    def __init__(
+        self, workers: Workers, tasks: Sequence[PoolTask], result: Callable[[Sequence[Score]], EvalResult]
+    ) -> None:
+        self._result = result
         self._scores: list[Score] = []
         self._group = workers.submit(tasks, self._on_reply)
 
@@ -33,10 +57,10 @@ class Evaluation:
         assert isinstance(reply, Score)
         self._scores.append(reply)
 
-    def wait(self) -> tuple[float, float]:
-        """(accuracy, mean loss), summed in the order of clients and examples. PoolError, Stopped."""
+    def wait(self) -> EvalResult:
+        """The result, summed in the order of clients and examples. PoolError, Stopped."""
         self._group.wait()
-        return self._total(sorted(self._scores, key=lambda score: (score.client, score.start)))
+        return self._result(sorted(self._scores, key=lambda score: (score.client, score.start)))
 
 
 class PoolEvaluator:
@@ -45,62 +69,104 @@ class PoolEvaluator:
     def __init__(
         self,
         job: Job,
-        evaluated: Literal["global", "clients"],
+        scope: EvaluationScope,
         description: ModelProfile,
         server: ServerStrategy,
         workers: Workers,
         states: ClientStates | None,
     ) -> None:
-        self.job, self._evaluated, self._description = job, evaluated, description
+        self.job, self._scope, self._description = job, scope, description
         self._server, self.workers, self._states = server, workers, states
 
     def evaluate(self, round: int) -> Evaluation:
-        """Submit an evaluation of the global model, or of each client's model."""
-        return self._clients(round) if self._evaluated == "clients" else self._global_model()
+        """Submit an evaluation of the global model, of each client's model, or of both."""
+        tasks: list[PoolTask] = []
+        if self._scope.on != "clients":
+            tasks += self._of_global_model(round)
+        if self._scope.on != "global":
+            tasks += self._of_clients(round)
+        return Evaluation(self.workers, tasks, lambda scores: result(scores, self._scope))
 
-    def _global_model(self) -> Evaluation:
+    def _of_global_model(self, round: int) -> list[PoolTask]:
         """On the test examples in use, ``eval.batch`` per task."""
         payload, batch = self._server.global_evaluation_model(), self.job.eval_batch
         count = self.job.scored(self._description.test_count)
-        tasks = [
+        return [
             PoolTask(
-                messages.Evaluate(start, min(start + batch, count), messages.GLOBAL, payload),
+                messages.Evaluate(start, min(start + batch, count), GLOBAL, payload, round),
                 flops=self._forward_flops * min(batch, count - start),
+                metrics=self._scope.metrics,
             )
             for start in range(0, count, batch)
         ]
 
-        def total(scores: Sequence[Score]) -> tuple[float, float]:
-            return sum(score.correct for score in scores) / count, sum(score.loss_sum for score in scores) / count
-
-        return Evaluation(self.workers, tasks, total)
-
-    def _clients(self, round: int) -> Evaluation:
-        """The mean over clients with test examples; a client's model joins its state and the server's blocks.
+    def _of_clients(self, round: int) -> list[PoolTask]:
+        """Of each client with examples; its model joins its state and the server's blocks.
 
         A task has the choice and the step size of a visit that would start now.
         """
         server, lr = self._server, self.job.train.lr_in(round)
-        tasks = [
+        adapted = TRAINING_PASSES * self.job.adapt_epochs * self._description.samples
+        return [
             PoolTask(
                 messages.Evaluate(
                     *(0, int(count), client, server.evaluation_model(client)),
-                    *(round, lr, server.download(client, round).choice),
+                    *(round, lr, server.download(client, round).choice, self._scope.split),
                 ),
                 None if self._states is None else self._states.newest(client),
-                flops=self._forward_flops * count,
+                flops=self._forward_flops * float(count + adapted[client]),
+                metrics=self._scope.metrics,
             )
-            for client, count in enumerate(self._description.test_samples)
+            for client, count in enumerate(evaluated_examples(self._description, self._scope.split))
             if count
         ]
-
-        def total(scores: Sequence[Score]) -> tuple[float, float]:
-            accuracy = float(np.mean([score.correct / score.count for score in scores]))
-            return accuracy, float(np.mean([score.loss_sum / score.count for score in scores]))
-
-        return Evaluation(self.workers, tasks, total)
 
     @property
     def _forward_flops(self) -> float:
         """FLOPs per example."""
         return float(self._description.flops[:, FORWARD].sum())
+
+
+def evaluated_examples(description: ModelProfile, split: EvalSplit) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """(clients,) examples of each client in a split."""
+    by_split = {"train": description.samples, "test": description.test_samples}
+    return by_split.get(split, np.zeros(len(description.samples), np.int64))
+
+
+def result(scores: Sequence[Score], scope: EvaluationScope) -> EvalResult:
+    """The result of an evaluation from its scores, in the order of clients and examples."""
+    sums = {client: _added(own) for client, own in groupby(scores, lambda score: score.client)}
+    values = _values(sums, scope) if scope.keeps_values else ()
+    if scope.round == "global":
+        return EvalResult(_mean(sums[GLOBAL], ACCURACY), _mean(sums[GLOBAL], LOSS), values)
+    clients = [each for client, each in sums.items() if client != GLOBAL]
+    accuracy, loss = (float(np.mean([_mean(each, name) for each in clients])) for name in (ACCURACY, LOSS))
+    return EvalResult(accuracy, loss, values)
+
+
+def _added(scores: Iterable[Score]) -> Sums:
+    added: dict[str, tuple[float, int]] = {}
+    for score in scores:
+        for name, (total, count) in score.values.items():
+            before, number = added.get(name, (0.0, 0))
+            added[name] = before + total, number + count
+    return added
+
+
+def _mean(sums: Sums, name: str) -> float:
+    total, count = sums[name]
+    return total / count
+
+
+def _values(sums: Mapping[int, Sums], scope: EvaluationScope) -> tuple[MeasuredValue, ...]:
+    """All values but the accuracy and loss that the round has; a name without examples has no value."""
+    return tuple(
+        (client, name, _finite(total / count), count)
+        for client, each in sums.items()
+        for name, (total, count) in each.items()
+        if count and not (client == GLOBAL and scope.round == "global" and name in (ACCURACY, LOSS))
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -65,12 +65,12 @@ class PendingEvaluation(Protocol):
     """A submitted evaluation."""
 
     def wait(self) -> EvalResult:
-        """Wait for it; returns (accuracy, mean loss)."""
+        """Wait for its result."""
         ...
 
 
 class Evaluator(Protocol):
-    """Evaluates the server's model on the test set, or per client if the method's spec says so."""
+    """Evaluates the server's model on the test set, each client's model on its examples, or both."""
 
     def evaluate(self, round: int) -> PendingEvaluation:
         """Submit an evaluation of the current model, after ``round`` server steps."""

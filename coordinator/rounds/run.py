@@ -22,7 +22,7 @@ from coordinator.methods.registry import Method
 from coordinator.methods.spec import Options
 from coordinator.records.client_states import ClientStates
 from coordinator.records.round_record import NOT_EVALUATED, RoundRecord
-from coordinator.records.schema import RoundRow, VisitRow
+from coordinator.records.schema import EvaluationRow, RoundRow, VisitRow
 from coordinator.rounds.budget import Budget, Cost, Limits
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.ports import (
@@ -253,8 +253,9 @@ class FederatedRun:
     def commit_when_evaluated(self, pending: PendingCommit) -> str | None:
         """Wait for the evaluation and commit the round; returns the rule that stops the run, or None."""
         result = NOT_EVALUATED if pending.evaluation is None else pending.evaluation.wait()
+        pending.record.evaluations = [EvaluationRow(pending.record.round, *value) for value in result.values]
         row = pending.record.round_row(pending.virtual_seconds, result, pending.snapshot.model_sha256)
-        reached = self.budget.reached(pending.rounds, result[0])
+        reached = self.budget.reached(pending.rounds, result.accuracy)
         stopped_by = reached or pending.stopped_by
         # A row without a server step was added because the run had already ended.
         ended_by = stopped_by if pending.rounds > row.round else pending.stopped_by or reached

@@ -44,6 +44,8 @@ class PoolTask:
     """Shapes of the vectors that its client keeps in ``state_out``; None: any."""
     reports: frozenset[str] | None = None
     """Names of the numbers in the update; None: any."""
+    metrics: frozenset[str] | None = None
+    """Names of the metrics whose values a score may have; None: any."""
     unfit: Callable[[messages.Update, Payload], str | None] | None = None
     """(update, client state) -> why a remote worker's reply cannot be true or cannot be used, or None."""
     unfit_sums: Callable[[Totals, float], str | None] | None = None
@@ -67,8 +69,8 @@ class PoolTask:
         if isinstance(message, messages.Train):
             return f"client {message.client}, {self.numbering} {message.round}, train"
         if isinstance(message, messages.Evaluate):
-            test_set = "global test set" if message.client == messages.GLOBAL else f"client {message.client}"
-            return f"{test_set}, examples {message.start} to {message.stop}, evaluate"
+            whose = "global test set" if message.client == messages.GLOBAL else f"client {message.client}"
+            return f"{whose}, examples {message.start} to {message.stop}, evaluate"
         return "describe"
 
     @property
@@ -102,11 +104,15 @@ def check_reply_kind(task: PoolTask, reply: Reply) -> None:
         fits = isinstance(reply, messages.Update) and (reply.client, reply.round) == (message.client, message.round)
     elif isinstance(message, messages.Evaluate):
         examples = (message.client, message.start, message.stop - message.start)
-        fits = isinstance(reply, messages.Score) and (reply.client, reply.start, reply.count) == examples
+        fits = isinstance(reply, messages.Score) and (reply.client, reply.start, reply.examples) == examples
     else:
         fits = isinstance(reply, messages.Described)
     if not fits:
         raise messages.WireError(f"a {type(reply).__name__} that does not answer: {task.name}")
+    if isinstance(reply, messages.Score) and task.metrics is not None:
+        unknown = {name.partition(messages.SUBVALUE)[0] for name in reply.values} - task.metrics
+        if unknown:
+            raise messages.WireError(f"{task.name}: values of {sorted(unknown)}, which were not requested")
     if isinstance(reply, messages.Update) and task.reports is not None and reply.numbers.keys() != task.reports:
         raise messages.WireError(f"{task.name}: reports {sorted(reply.numbers)} instead of {sorted(task.reports)}")
     if isinstance(reply, messages.Update) and task.up is not None and not task.is_in_partial_sum(reply):
@@ -120,7 +126,8 @@ def check_reply_kind(task: PoolTask, reply: Reply) -> None:
 def doubt(task: PoolTask, reply: Reply, state: Payload) -> str | None:
     """Why a remote worker's reply and client state cannot be true or cannot be used, or None."""
     if isinstance(reply, messages.Score):
-        return None if math.isfinite(reply.loss_sum) else f"{task.name}: the sum of losses is {reply.loss_sum}"
+        unusable = [(name, total) for name, (total, _) in reply.values.items() if not math.isfinite(total)]
+        return f"{task.name}: the sum of {unusable[0][0]} is {unusable[0][1]}" if unusable else None
     if isinstance(reply, messages.Update) and task.unfit is not None:
         return task.unfit(reply, state)
     return None

@@ -22,6 +22,9 @@ from edge.protocol.plugins import PluginOptions
 T = TypeVar("T")
 
 CPU = "cpu"
+EvalSplit = Literal["train", "validation", "test"]
+"""Which of a client's examples its model is evaluated on."""
+SPLITS: tuple[EvalSplit, ...] = ("train", "validation", "test")
 
 
 class Section:
@@ -224,6 +227,12 @@ class Job(Section):
     eval_batch: int = 500
     eval_subset: int | None = None
     """Examples of the global test set that a score uses, drawn once by the seed; None is all."""
+    metrics: tuple[str, ...] = ()
+    """Metrics of an evaluation (`edge.training.metrics.registry`), beside accuracy and loss."""
+    adapt_epochs: int = 0
+    """Local epochs that adapt a client's model before it is evaluated."""
+    adapt_lr: float | None = None
+    """Step size of the adaptation; None: that of a visit that begins now."""
     flops: tuple[tuple[float, float, float, float], ...] = ()
     """`ModelProfile.flops`, so that it is counted once and not by every worker."""
     data_sha256: str = ""

@@ -32,7 +32,7 @@ from edge.protocol.messages import (
 )
 from edge.protocol.payload import VERSION_NBYTES, Layout
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAX_COMPLAINT = 500
 """Characters of what is wrong with a record."""
 
@@ -68,6 +68,11 @@ def _unpack_float(value: object, what: str) -> float:
     if not isinstance(value, bytes) or len(value) != 8:
         reject(what, value)
     return float(struct.unpack(">d", value)[0])
+
+
+def _unpack_sum(value: object, what: str) -> tuple[float, int]:
+    total, count = as_list(value, 2, what)
+    return _unpack_float(total, what), unpack_int(count, what)
 
 
 def unpack_text(value: object, what: str) -> str:
@@ -133,6 +138,10 @@ _INTS = _Codec(lambda named: {name: pack_int(value) for name, value in named.ite
 _FLOATS = _Codec(
     lambda named: {name: _pack_float(value) for name, value in named.items()}, _unpack_named(_unpack_float)
 )
+_SUMS = _Codec(
+    lambda named: {name: [_pack_float(total), pack_int(count)] for name, (total, count) in named.items()},
+    _unpack_named(_unpack_sum),
+)
 _TEXT = _Codec(_same, unpack_text)
 _FLAG = _Codec(_same, _unpack_flag)
 _JOB = _Codec(config.plain, _unpack_record(Job))
@@ -173,9 +182,9 @@ TYPES: dict[str, tuple[type, dict[str, _Codec]]] = {
     "sums": (PartialSum, {"round": _INT, "clients": _INT}),
     "evaluate": (
         Evaluate,
-        {"start": _INT, "stop": _INT, "client": _INT, "round": _INT, "lr": _FLOAT, "choice": _INTS},
+        {"start": _INT, "stop": _INT, "client": _INT, "round": _INT, "lr": _FLOAT, "choice": _INTS, "split": _TEXT},
     ),
-    "score": (Score, {"start": _INT, "client": _INT, "correct": _INT, "count": _INT, "loss_sum": _FLOAT}),
+    "score": (Score, {"start": _INT, "client": _INT, "values": _SUMS}),
     "cancel": (Cancel, {}),
     "error": (Error, {"kind": _TEXT, "text": _TEXT}),
     "bye": (Shutdown, {"why": _TEXT}),

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge.protocol.client_state import SEPARATOR
-from edge.protocol.config import Job, ModelProfile
+from edge.protocol.config import SPLITS, EvalSplit, Job, ModelProfile
 from edge.protocol.payload import Payload, Vector
 
 Totals = dict[str, dict[str, NDArray[np.int64]]]
@@ -26,6 +26,12 @@ MAX_ERROR_TEXT = 4000
 """Characters of an `Error`, and of the reason of a `Shutdown`: each becomes a line of a log."""
 GLOBAL = -1
 """The client number of an `Evaluate` on the global test set."""
+ACCURACY, LOSS = "accuracy", "loss"
+"""The metrics of every evaluation: the number of correct examples, and the sum of their cross-entropy."""
+SUBVALUE = "/"
+"""Between the name of a metric and that of one of its values, as in ``class-accuracy/3``."""
+MAX_VALUES, MAX_VALUE_NAME = 2000, 100
+"""Values of a `Score`, and characters of their names."""
 
 
 class WireError(ValueError):
@@ -172,7 +178,7 @@ class PartialSum:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Test examples ``start`` to ``stop`` (exclusive) of a client, or of the global test set."""
+    """Examples ``start`` to ``stop`` (exclusive) of a client, or of the global test set."""
 
     start: int
     stop: int
@@ -183,9 +189,11 @@ class Evaluate:
     """Of a client: the round of a visit that began now; so are ``lr`` and ``choice``, as in `Train`."""
     lr: float = 0.0
     choice: Mapping[str, int] = field(default_factory=dict)
+    split: EvalSplit = "test"
 
     def __post_init__(self) -> None:
         expect(self.client >= GLOBAL, "evaluate: client", self.client)
+        expect(self.split in SPLITS, "evaluate: split", self.split)
         expect(self.round >= 0, "evaluate: round", self.round)
         expect(math.isfinite(self.lr) and self.lr >= 0, "evaluate: lr", self.lr)
         expect(0 <= self.start <= self.stop, "evaluate: start, stop", (self.start, self.stop))
@@ -193,19 +201,28 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class Score:
-    """The answer to `Evaluate`."""
+    """The answer to `Evaluate`. A sum need not be finite, since a model may have diverged."""
 
     start: int
     client: int
-    correct: int
-    count: int
-    loss_sum: float
-    """Sum of the losses of ``count`` examples."""
+    values: Mapping[str, tuple[float, int]]
+    """Name -> (sum, number of examples or measurements in it), in the order of measurement."""
 
     def __post_init__(self) -> None:
         expect(self.client >= GLOBAL, "score: client", self.client)
         expect(self.start >= 0, "score: start", self.start)
-        expect(0 <= self.correct <= self.count, "score: correct, count", (self.correct, self.count))
+        expect(len(self.values) <= MAX_VALUES, "score: number of values", len(self.values))
+        for name, (_, count) in self.values.items():
+            expect(0 < len(name) <= MAX_VALUE_NAME and name.isprintable(), "score: name of a value", name)
+            expect(count >= 0, f"score: {name}: count", count)
+        correct, count = self.values.get(ACCURACY, (0.0, 0))
+        expect(0 <= correct <= count, "score: correct, count", (correct, count))
+
+    @property
+    def examples(self) -> int | None:
+        """The number of examples whose accuracy and loss it has; None unless it has both."""
+        counts = {self.values.get(name, (0.0, None))[1] for name in (ACCURACY, LOSS)}
+        return counts.pop() if len(counts) == 1 else None
 
 
 @dataclass(frozen=True)

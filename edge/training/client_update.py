@@ -10,7 +10,8 @@ Subclasses of `ClientUpdate` can customise by overriding
 * ``correct``: a change of the gradients between backward and clipping, before those of corrections;
 * ``train``: only for methods that train in more than one phase, or with more than one backward pass per step;
 * ``end``: further uploads beside the model, the client state, the reported numbers;
-* ``prepare_score``: the model that is evaluated, for methods evaluated client by client;
+* ``prepare_score``: a client's model that is evaluated, where models are evaluated client by client;
+* ``adapt``: how that model is adapted to the client's examples before it is evaluated;
 * ``capturable``: whether its steps may be replayed from a CUDA graph (conditions in `edge.training.cuda_graphs`).
 
 A `GradientCorrection` joins any objective; it changes gradients, and may send and store vectors in its own slots.
@@ -157,6 +158,19 @@ class ClientUpdate:
     def prepare_score(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
         """Load the model to be evaluated: by default, the start of a visit."""
         self.begin(net, down, state, visit)
+
+    def adapt(self, net: BlockModel, batches: Batches, step: Step) -> None:
+        """Adapt the model of `prepare_score` to the client's training examples before it is evaluated.
+
+        By default local training on the cross-entropy alone. ``batches``: all epochs of the adaptation; ``step``: at
+        its step size, without corrections. Nothing of it is kept.
+        """
+        for x, y in batches():
+            step(_cross_entropy, x, y)
+
+
+def _cross_entropy(net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(net.run(x), y)
 
 
 class GradientCorrection:

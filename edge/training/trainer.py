@@ -7,7 +7,7 @@ is a file per visit, named by the coordinator.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional as F
 
 from edge.data.augment import fitted, profile_for
 from edge.data.decoded_cache import open_data
@@ -23,15 +22,17 @@ from edge.data.partitioning import ClientIndices, cached_partition
 from edge.data.registry import Data, Split, dataset
 from edge.models.registry import model
 from edge.protocol import client_state
-from edge.protocol.config import ComponentConfig, Job, ModelConfig, ModelProfile
-from edge.protocol.messages import Evaluate, Score, Train, Update
+from edge.protocol.config import ComponentConfig, EvalSplit, Job, ModelConfig, ModelProfile
+from edge.protocol.messages import GLOBAL, Evaluate, Score, Train, Update
 from edge.protocol.payload import MODEL, PASS_TYPES, Payload
 from edge.protocol.rng import keyed_generator
 from edge.training.batches import Indices, Loader, LocalBatches
 from edge.training.block_model import Block, BlockModel, build, load_dotted, wrapped
-from edge.training.client_update import Batch, ClientUpdate, GradientCorrection, VisitContext
+from edge.training.client_update import Batches, ClientUpdate, GradientCorrection, VisitContext
 from edge.training.cuda_graphs import StepFactory, cuda_graphs
 from edge.training.describe import Flops, cached_counts, check_module, initial, seeded
+from edge.training.metrics.job_metrics import JobMetrics, Values
+from edge.training.sgd import Sgd
 
 MOST_PARAMETERS = 300_000_000
 """Largest model: 1.2 GB, of which a worker holds several copies."""
@@ -255,31 +256,74 @@ class LocalTrainer:
         return LocalBatches(self.train_set, self.client_indices.train[task.client], self.job.train, key)
 
     def evaluate(self, task: Evaluate, state_in: str | None) -> Score:
-        """Score the global model on the test set, or a client's own model on its own test examples.
+        """Score the global model on the test set, or a client's own model on its own examples.
 
         In both cases on examples ``start`` to ``stop``, in float32 whatever the precision of training.
         """
         net = self.net
         self._allow_tf32(False)
         net.train_mode(False)
-        if task.client < 0:
+        if task.client == GLOBAL:
             net.load(task.payload[MODEL])
-            indices = self.evaluated_indices[task.start : task.stop]
         else:
-            objective: ClientUpdate = _client_side(self.job.objective)
-            objective.prepare_score(net, task.payload, self._client_state(state_in), self._visit(task))
-            indices = self.client_indices.test[task.client][task.start : task.stop]
-        return self._score(net, task, self.test_set.in_order(indices, self.job.eval_batch))
+            self._load_client_model(task, state_in)
+        loader, indices = self._evaluated(task.client, task.split)
+        chosen = loader.in_order(indices[task.start : task.stop], self.job.eval_batch)
+        return Score(task.start, task.client, self.metrics.on_examples(net, chosen) | self._on_model(task))
 
-    def _score(self, net: BlockModel, task: Evaluate, batches: Iterator[Batch]) -> Score:
-        correct, count, loss = 0, 0, 0.0
-        with torch.inference_mode():
-            for x, y in batches:
-                logits = net.run(x)
-                correct += int((logits.argmax(dim=1) == y).sum())
-                count += len(y)
-                loss += float(F.cross_entropy(logits.double(), y, reduction="sum"))
-        return Score(task.start, task.client, correct, count, loss)
+    @cached_property
+    def metrics(self) -> JobMetrics:
+        """The metrics of every evaluation."""
+        return JobMetrics(self.job.metrics)
+
+    def _load_client_model(self, task: Evaluate, state_in: str | None) -> None:
+        """The model that a client would use, adapted to its training examples if the job says so."""
+        objective: ClientUpdate = _client_side(self.job.objective)
+        objective.prepare_score(self.net, task.payload, self._client_state(state_in), self._visit(task))
+        if self.job.adapt_epochs:
+            self._adapt(objective, task)
+            self._allow_tf32(False)
+        self.net.train_mode(False)
+
+    def _adapt(self, objective: ClientUpdate, task: Evaluate) -> None:
+        job, key = self.job, (task.round, task.client)
+        lr = task.lr if job.adapt_lr is None else job.adapt_lr
+        train = replace(job.train, local_epochs=job.adapt_epochs, local_steps=None)
+        batches = LocalBatches(self.train_set, self.client_indices.train[task.client], train, (job.seed, *key))
+        # Draws of its own, so that no adaptation is like the training of a visit.
+        batches.order = keyed_generator(job.seed, "adapt", *key)
+        batches.draws = keyed_generator(job.seed, "adapt: augment", *key)
+        self._allow_tf32(train.precision == "tf32")
+        self.net.train_only()
+        self.net.train_mode(True)
+        objective.adapt(self.net, batches, Sgd(self.net, train, lr))
+
+    def _on_model(self, task: Evaluate) -> Values:
+        """Metrics of the whole model, in its first task alone."""
+        if task.start > 0:
+            return {}
+
+        def batches(split: EvalSplit | None) -> Batches:
+            loader, indices = self._evaluated(task.client, split or task.split)
+            return lambda: loader.in_order(indices, self.job.eval_batch)
+
+        return self.metrics.on_model(
+            self.net, batches, lambda purpose: keyed_generator(self.job.seed, purpose, task.round, task.client)
+        )
+
+    def _evaluated(self, client: int, split: EvalSplit) -> tuple[Loader, Indices]:
+        """Loader and indices of a client's examples, or of all examples in use."""
+        if split == "validation":
+            raise ValueError('eval.split = "validation": no client has validation examples')
+        if client == GLOBAL:
+            return (self.test_set, self.evaluated_indices) if split == "test" else (self.train_set, self._all_train)
+        if split == "test":
+            return self.test_set, self.client_indices.test[client]
+        return self.train_set, self.client_indices.train[client]
+
+    @property
+    def _all_train(self) -> Indices:
+        return np.arange(len(self.data.train.y), dtype=np.int64)
 
 
 def _client_side(config: ComponentConfig) -> Any:

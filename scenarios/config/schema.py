@@ -19,7 +19,7 @@ from coordinator.aggregation.update_checks import UpdateChecks
 from coordinator.rounds.budget import Joules, RunLimits, Seconds
 from coordinator.rounds.policy import RoundPolicy
 from costmodel import units
-from edge.protocol.config import Also, DataConfig, ModelConfig, Section, TrainConfig
+from edge.protocol.config import Also, DataConfig, EvalSplit, ModelConfig, Section, TrainConfig
 
 Rate = Annotated[float, AllowInfNan(True), BeforeValidator(units.bits_per_second), Field(ge=1)]
 """Bit/s; inf is a link that is never a bottleneck."""
@@ -195,8 +195,18 @@ class FleetSection(Section):
 
 
 @dataclass(frozen=True)
+class AdaptSection(Section):
+    """Adaptation of each client's model to its training examples before it is evaluated; nothing of it is kept."""
+
+    epochs: Annotated[int, Field(ge=0, le=10_000)] = 0
+    """Local epochs on the cross-entropy alone; 0: none. They are neither timed nor charged."""
+    lr: Annotated[float | None, Field(ge=0, le=1e6)] = None
+    """Their step size; by default that of a visit that begins now."""
+
+
+@dataclass(frozen=True)
 class EvalSection(Section):
-    """When, and on which examples, the model is evaluated."""
+    """When, by which metrics and on which examples which models are evaluated."""
 
     every: Annotated[int, Field(ge=1)] = 1
     """Rounds between evaluations; the last round is always evaluated."""
@@ -204,6 +214,25 @@ class EvalSection(Section):
     """Examples per shard of the test set; part of the result, since losses are summed shard by shard."""
     subset: Annotated[int | None, Field(ge=1)] = None
     """Number of test examples that are evaluated, drawn once with the seed; by default all."""
+    metrics: tuple[str, ...] = ("accuracy", "loss")
+    """Metrics by name (accuracy, loss, class-accuracy) or ``module:NAME``; the first two are always measured. With
+    other than default values of this key and those below, the ledger's table ``evaluations`` has all values."""
+    on: Literal["global", "clients", "both"] | None = None
+    """Evaluated models: the global one, on the test set; each client's own, on its examples; or both. By default as the
+    method's spec says, which for ``both`` also decides whose accuracy is the round's."""
+    split: EvalSplit = "test"
+    """The examples of its own that a client's model is evaluated on."""
+    adapt: AdaptSection = AdaptSection()
+
+    @property
+    def keeps_values(self) -> bool:
+        """Whether the ledger holds the values of evaluations beside the accuracy and loss of each round."""
+        default = EvalSection()
+        return any(getattr(self, key) != getattr(default, key) for key in EVALUATION_KEYS)
+
+
+EVALUATION_KEYS = ("metrics", "on", "split", "adapt")
+"""Keys of `EvalSection` that decide what is measured."""
 
 
 class Scenario(BaseModel):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
+from typing import Literal
 
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS, server_optimizer
 from coordinator.methods.registry import Method
@@ -18,6 +19,7 @@ from edge.protocol.lr_schedules import lr_schedule
 from edge.protocol.payload import BlockShape, Layout
 from edge.protocol.plugins import is_own
 from edge.protocol.spelling import nearest
+from edge.training.metrics.registry import metric_rows
 from scenarios import fleet_builder
 from scenarios.config.schema import Scenario
 
@@ -89,22 +91,62 @@ def check_schedule(train: TrainConfig, rounds: int) -> None:
             train.lr_in(round)
 
 
+def evaluated(method: Method, scenario: Scenario) -> Literal["global", "clients", "both"]:
+    """Which models are evaluated: as ``eval.on`` says, by default as the method's spec does."""
+    return scenario.eval.on or method.objective.evaluated
+
+
+def check_metrics(scenario: Scenario) -> None:
+    """Check that the metrics exist and have names of their own."""
+    try:
+        metric_rows(scenario.eval.metrics)
+    except ValueError as error:
+        raise ValueError(f"eval.metrics: {error}") from None
+
+
 def check_subset(method: Method, scenario: Scenario) -> None:
-    """Check that the method is evaluated on the test set, if a subset of that is set."""
-    if method.objective.evaluated == "clients" and scenario.eval.subset is not None:
+    """Check that the global model is evaluated on the test set, if a subset of that is set."""
+    if evaluated(method, scenario) == "clients" and scenario.eval.subset is not None:
         raise ValueError(
-            f"eval.subset = {scenario.eval.subset}: {method.name} is evaluated on each client's own test examples, not "
-            "on the test set"
+            f"eval.subset = {scenario.eval.subset}: {_evaluated_on_clients(method, scenario)}, not on the test set"
         )
 
 
 def check_own_examples(method: Method, scenario: Scenario) -> None:
-    """Check that clients have test examples of their own where the method is evaluated on these."""
-    if method.objective.evaluated == "clients" and scenario.data.partition.kind == "file":
+    """Check that clients have test examples of their own where their models are evaluated on these."""
+    on_clients = evaluated(method, scenario) != "global" and scenario.eval.split == "test"
+    if on_clients and scenario.data.partition.kind == "file":
         raise ValueError(
-            f"data.partition.kind = file assigns no test examples to clients, but {method.name} is evaluated on those "
-            "of each client"
+            f"data.partition.kind = file assigns no test examples to clients, but "
+            f"{_evaluated_on_clients(method, scenario)}"
         )
+
+
+def _evaluated_on_clients(method: Method, scenario: Scenario) -> str:
+    if scenario.eval.on is None:
+        return f"{method.name} is evaluated on each client's own test examples"
+    return f"eval.on = {scenario.eval.on} evaluates models on each client's own test examples"
+
+
+def check_split(method: Method, scenario: Scenario) -> None:
+    """Check that clients' models are evaluated, if a split of their examples is chosen, and that there is one."""
+    split = scenario.eval.split
+    if split != "test" and evaluated(method, scenario) == "global":
+        raise ValueError(f'eval.split = {split}: is of clients\' own examples, but eval.on = "global"')
+    if split == "validation":
+        raise ValueError("eval.split = validation: no client has validation examples; choose train or test")
+
+
+def check_adapt(method: Method, scenario: Scenario) -> None:
+    """Check that clients' models are evaluated, if they are adapted before."""
+    adapt = scenario.eval.adapt
+    if adapt.epochs and evaluated(method, scenario) == "global":
+        raise ValueError(
+            f'eval.adapt.epochs = {adapt.epochs}: adapts the models of clients, but eval.on = "global"; choose '
+            '"clients" or "both"'
+        )
+    if adapt.lr is not None and not adapt.epochs:
+        raise ValueError(f"eval.adapt.lr = {adapt.lr:g}: needs eval.adapt.epochs above 0")
 
 
 def check_nesterov(scenario: Scenario) -> None:

@@ -16,8 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from coordinator.records.schema import RoundRow
-from coordinator.records.store import read
+from coordinator.records.schema import EvaluationRow, RoundRow
+from coordinator.records.store import evaluations, read
 from coordinator.rounds.policy import POLICIES, RoundPolicy
 from edge.protocol.payload import BUFFERS
 from scenarios.report import progress
@@ -109,6 +109,14 @@ class RecordedRun:
     def query(self, sql: str, arguments: Sequence[Any] = ()) -> list[sqlite3.Row]:
         """Rows of the ledger; ReportError if it cannot be read."""
         return _query(self.folder, sql, arguments)
+
+    @cached_property
+    def evaluations(self) -> list[EvaluationRow]:
+        """The values of all evaluations beside the accuracy and loss of rounds; empty in most runs."""
+        try:
+            return [EvaluationRow._make(row) for row in evaluations(self.folder / "ledger.sqlite")]
+        except sqlite3.Error as error:
+            raise ReportError(f"{self.folder / 'ledger.sqlite'} cannot be read: {error}") from error
 
     def wall_seconds(self) -> float:
         """Wall-clock seconds of the run, start-up included once it has finished."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,6 +22,7 @@ from coordinator.records.schema import (
     FAULTY,
     TRAIN,
     TRAINED,
+    EvaluationRow,
     MethodTable,
     RoundRow,
     VisitRow,
@@ -54,6 +55,8 @@ class RecordedRounds:
     """(round, client) -> row of the method's own table: the server's choices, and what it learned."""
     stopped_by: str | None
     """None while the run is unfinished."""
+    evaluations: Mapping[int, Sequence[EvaluationRow]] = field(default_factory=dict)
+    """Round -> values of its evaluation beside its accuracy and loss."""
 
     @classmethod
     def of(cls, run: RecordedRun, method_table: MethodTable | None) -> RecordedRounds:
@@ -68,7 +71,11 @@ class RecordedRounds:
             visits[visit.round][visit.client] = visit
         learned = [] if method_table is None else rows(method_table.name, method_table.row, "rowid")
         by_visit = {(row.round, row.client): row for row in learned}
-        return cls(rows("rounds", RoundRow, "round"), visits, by_visit, (run.summary or {}).get("stopped_by"))
+        values: defaultdict[int, list[EvaluationRow]] = defaultdict(list)
+        for row in run.evaluations:
+            values[row.round].append(row)
+        stopped_by = (run.summary or {}).get("stopped_by")
+        return cls(rows("rounds", RoundRow, "round"), visits, by_visit, stopped_by, values)
 
     def of_kinds(self, round: int, kinds: Collection[str]) -> dict[int, VisitRow]:
         """Client -> its visit, for the visits of these kinds."""
@@ -116,6 +123,7 @@ class RetimedRun:
         self.record, self.loaded, self.fresh = record, loaded, fresh
         self.rounds_done: list[RoundRow] = []
         self.visits_done: list[VisitRow] = []
+        self.evaluations_done: list[EvaluationRow] = []
         server_side = server_of_zeros(loaded, description)
         if not server_side.decides_without_updates:
             raise ScenarioError(
@@ -260,7 +268,12 @@ class RetimedRun:
         row = self.record.rounds[index] if index < len(self.record.rounds) else None
         if row is None or row.accuracy is None:
             self._refuse("the run would end here, but its model was not evaluated in this round", index)
-        return row.accuracy, float("inf") if row.test_loss is None else row.test_loss
+        loss = float("inf") if row.test_loss is None else row.test_loss
+        values = [(client, metric, value, count) for _, client, metric, value, count in self._values_of(row.round)]
+        return EvalResult(row.accuracy, loss, values)
+
+    def _values_of(self, round: int) -> Sequence[EvaluationRow]:
+        return self.record.evaluations.get(round, ())
 
     def snapshot(self, record: RoundRecord, memory: RunMemory) -> Snapshot:
         """The recorded hash of the model; ScenarioError if other clients would have downloaded only."""
@@ -276,6 +289,7 @@ class RetimedRun:
         """Take note of a round."""
         self.rounds_done.append(row)
         self.visits_done += pending.record.visits
+        self.evaluations_done += pending.record.evaluations
 
 
 def _is_complete(visits: Iterable[VisitRow]) -> bool:

@@ -10,7 +10,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from coordinator.records.store import has_rounds, read
+from coordinator.records.schema import EVALUATIONS
+from coordinator.records.store import evaluations, has_rounds, read
 from coordinator.rounds.run import RoundFinished
 from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.scratch import scratch
@@ -83,7 +84,7 @@ def verify(
         result = runner.run(loaded, elsewhere, launcher, is_enough, stops_at_target(folder))
         again = Path(result["run_dir"])
         own = loaded.method.objective.table
-        tables = TABLES | ({} if own is None else {own.name: "rowid"})
+        tables = TABLES | ({} if own is None else {own.name: "rowid"}) | {EVALUATIONS: "rowid"}
         differences = (difference(folder, again, round, tables) for round in range(min(repeated, known)))
         first = next(filter(None, differences), None)
         verified = first.round if first else min(repeated, known)
@@ -137,8 +138,9 @@ def _chain(folder: Path) -> list[str]:
 
 
 def _rows(folder: Path, table: str, round: int, order: str, all_columns: bool = False) -> list[Row]:
-    query = f"SELECT * FROM {table} WHERE round = ? ORDER BY {order}"
-    rows = [dict(row) for row in read(folder / "ledger.sqlite", query, (round,))]
+    path, query = folder / "ledger.sqlite", f"SELECT * FROM {table} WHERE round = ? ORDER BY {order}"
+    found = evaluations(path, round) if table == EVALUATIONS else read(path, query, (round,))
+    rows = [dict(row) for row in found]
     return [{name: value for name, value in row.items() if all_columns or name not in CHAINED} for row in rows]
 
 

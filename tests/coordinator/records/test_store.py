@@ -22,6 +22,7 @@ from coordinator.records.store import Commit, Ledger, has_rounds, read
 from coordinator.rounds.run import RunFailed
 from coordinator.rounds.synchronous import run_synchronous
 from edge.protocol.config import TrainConfig
+from edge.protocol.messages import Score
 from edge.training.trainer import LocalTrainer
 from tests.toy import federation, model_sha256, play, store
 
@@ -308,7 +309,12 @@ def test_a_model_that_scores_no_number_leaves_a_chain_that_can_be_computed_again
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     score = LocalTrainer.evaluate
-    monkeypatch.setattr(LocalTrainer, "evaluate", lambda *asked: replace(score(*asked), loss_sum=math.inf))
+
+    def infinite(*asked: Any) -> Score:
+        told = score(*asked)
+        return replace(told, values={**told.values, "loss": (math.inf, told.values["loss"][1])})
+
+    monkeypatch.setattr(LocalTrainer, "evaluate", infinite)
     run = play(tmp_path, rounds=1)
     ((loss, chain),) = run.rows("SELECT test_loss, chain FROM rounds")
     assert loss is None

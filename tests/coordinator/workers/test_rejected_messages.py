@@ -71,7 +71,7 @@ WRONG: list[tuple[Callable[[messages.Update, int], Said], str]] = [
     ),
     (lambda update, n: [(replace(update, client=2), n)], f"a Update that does not answer: {VISIT}"),
     (lambda update, n: [(replace(update, round=4), n)], f"a Update that does not answer: {VISIT}"),
-    (lambda update, n: [(messages.Score(0, 1, 0, 0, 0.0), n)], f"a Score that does not answer: {VISIT}"),
+    (lambda update, n: [(messages.Score(0, 1, {}), n)], f"a Score that does not answer: {VISIT}"),
     (lambda update, n: [(update, n + 7)], "task 8 is not assigned to it"),
     (lambda update, n: [(replace(update, client=2), n + 1)], "task 2 is not assigned to it"),
     (lambda update, n: [(update, 0)], "task 0 is not assigned to it"),

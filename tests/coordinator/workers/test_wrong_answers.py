@@ -101,14 +101,14 @@ def test_a_score_that_is_no_number_or_an_update_without_its_numbers_is_tried_els
 
     def score(task: messages.Message) -> messages.Score:
         assert isinstance(task, messages.Evaluate)
-        return messages.Score(task.start, task.client, 0, task.stop - task.start, math.nan)
+        return messages.Score(task.start, task.client, {"accuracy": (0, 1), "loss": (math.nan, 1)})
 
     tasks = [PoolTask(messages.Evaluate(n, n + 1, messages.GLOBAL, visit(0).payload)) for n in range(4)]
     with Peer(host.endpoint, ALICE) as alice, meanwhile(lambda: does(alice, score, 1)):
         while not host.of("worker_died"):
             host.pool.submit(tasks, lambda task, reply: scores.append(reply)).wait()
-    assert all(isinstance(each, messages.Score) and each.loss_sum == 0.5 for each in scores)
-    assert "the sum of losses is nan" in host.of("task_failed")[0]
+    assert all(isinstance(each, messages.Score) and each.values["loss"] == (0.5, 1) for each in scores)
+    assert "the sum of loss is nan" in host.of("task_failed")[0]
     asked = [replace(visit(n), reports=frozenset({"pid"})) for n in range(4)]
     with Peer(host.endpoint, BOB) as bob, meanwhile(lambda: does(bob, lambda task: lie(task, loss=0.5), 1)):
         while len(host.of("worker_died")) < 2:

@@ -66,7 +66,7 @@ def going_up() -> list[messages.Message]:
         messages.Update(1, 5, {"loss": 0.5, "steps": 3.0}, payload()),
         messages.Update(1, 5, {"loss": 0.5}, {}),
         messages.PartialSum(5, 2, {"model": {"a": np.array([1, -(2**40), 3]), "b": np.array([7])}}),
-        messages.Score(0, messages.GLOBAL, 3, 4, 1.5),
+        messages.Score(0, messages.GLOBAL, {"accuracy": (3, 4), "loss": (1.5, 4)}),
         messages.Error("ValueError", "that cannot be trained"),
         messages.ClientState(1, payload()),
     ]

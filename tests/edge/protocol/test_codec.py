@@ -106,7 +106,7 @@ def refusal(
         messages.Ping(),
         messages.Pong(),
         messages.Describe(True),
-        messages.Score(0, messages.GLOBAL, 3, 4, 1.5),
+        messages.Score(0, messages.GLOBAL, {"accuracy": (3, 4), "loss": (1.5, 4)}),
         messages.FetchPartial(3),
         messages.Cancel(),
         messages.Error("ValueError", "what"),
@@ -245,7 +245,7 @@ def described(**changes: Any) -> messages.Described:
 
 
 LONG = "x" * 4001
-KEPT, SCORE = messages.ClientState(7, model()), messages.Score(0, -1, 3, 4, 1.5)
+KEPT, SCORE = messages.ClientState(7, model()), messages.Score(0, -1, {"accuracy": (3, 4), "loss": (1.5, 4)})
 BLOCKS = messages.Tensors(tuple(model()["model"].values()))
 
 
@@ -267,15 +267,20 @@ BLOCKS = messages.Tensors(tuple(model()["model"].values()))
         (train(), put(4, 2, 1, "stem"), "slot and key sent twice"),
         (messages.Update(1, 2, {}, model()), put(4, 0, 2, b"v" * 16), "update: version of model/stem"),
         (BLOCKS, put(4, 0, 2, b"v" * 16), f"blocks: version {(b'v' * 16).hex()} sent as: "),
-        (SCORE, put(3, "count", bytes(8)), "score: correct, count"),
+        (SCORE, put(3, "values", "accuracy", 1, bytes(8)), "score: correct, count"),
+        (SCORE, put(3, "values", "loss", 1, b"\xff" * 8), "score: loss: count: -1 does not fit"),
+        (SCORE, put(3, "values", "loss", [bytes(8)]), "score: values: loss, a list of 2"),
+        (SCORE, put(3, "values", {"x" * 101: [bytes(8)] * 2}), "score: name of a value"),
+        (SCORE, put(3, "values", {str(n): [bytes(8)] * 2 for n in range(2001)}), "score: number of values: 2001"),
+        (messages.Evaluate(0, 4, 1, model()), put(3, "split", "tset"), "evaluate: split: 'tset' does not fit"),
         (messages.Welcome(JOB), put(3, "job", "seed", "one"), "welcome: job: 1 validation error"),
         (described(), put(3, "classes", (5).to_bytes(8, "big")), "described: histogram"),
         (described(), put(3, "layout", [["a", -1, 0, []]]), "described: layout: a: (-1, 0) does not fit"),
         (described(), put(3, "layout", [["a", 1, 0, [["a/0", 2, 0]]]]), "described: layout: a: layers: (2, 0)"),
         (described(), put(3, "layout", [["a", 2, 0, [["a/0", 1, 0]] * 2]]), "described: layout: a layer twice"),
         (described(), put(3, "layout", [["a", 1, 0, []], ["a", 1, 0, []]]), "described: layout: a block twice"),
-        (described(flops=-DESCRIPTION.flops), put(0, 2), "described: flops: [-6.0]"),
-        (described(samples=np.array([5, -7, 9])), put(0, 2), "described: samples: [-7]"),
+        (described(flops=-DESCRIPTION.flops), put(0, 3), "described: flops: [-6.0]"),
+        (described(samples=np.array([5, -7, 9])), put(0, 3), "described: samples: [-7]"),
         (messages.Error("E", ""), put(3, "text", LONG), "error: characters: 4001 does not fit"),
         (messages.Shutdown(""), put(3, "why", LONG), "bye: characters: 4001 does not fit"),
         (KEPT, put(4, 0, 6, bytes(8)), "entry model/stem: the checksum does not fit the frame"),

@@ -40,7 +40,8 @@ class Site:
         return messages.Update(task.client, task.round, {"loss": 0.5}, payload(float(np.float32(task.client))))
 
     def evaluate(self, task: messages.Evaluate, state_in: str | None) -> messages.Score:
-        return messages.Score(task.start, task.client, 0, task.stop - task.start, 0.5)
+        count = task.stop - task.start
+        return messages.Score(task.start, task.client, {"accuracy": (0, count), "loss": (0.5, count)})
 
 
 class KeepingSite(Site):

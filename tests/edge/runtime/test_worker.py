@@ -49,7 +49,7 @@ def test_a_message_that_does_not_fit_is_answered_and_the_next_is_served(listener
         "1 parts where at least 2 were due": ([b""], 0),
         "the envelope names worker-1-00ff": (pack(messages.Cancel(), codec.Envelope("worker-1-00ff", 7)), 0),
         "run id (this is run-1): 'run-2' does not fit": ([mine.pack(), of_another_run.header], 7),
-        "a worker has no use for a Score": (pack(messages.Score(0, 1, 0, 0, 0.0), mine), 7),
+        "a worker has no use for a Score": (pack(messages.Score(0, 1, {}), mine), 7),
         "a Ping with the number 7": (pack(messages.Ping(), mine), 7),
         "a Train with the number 0": (
             pack(messages.Train(1, 5, 0.1, {}, {}), codec.Envelope(listener.identity), frames=False),
@@ -103,7 +103,7 @@ def test_a_refused_message_changes_nothing(listener: Listener) -> None:
     listener.send([forget.pack(), b"\xc1"])
     assert refusal(listener)[1].startswith("not a msgpack message")
     listener.send(pack(messages.Evaluate(0, 4, 1, payload()), codec.Envelope(listener.identity, 8), frames=False))
-    assert listener.hear() == (8, messages.Score(0, 1, 0, 4, 0.5))
+    assert listener.hear() == (8, messages.Score(0, 1, {"accuracy": (0, 4), "loss": (0.5, 4)}))
 
 
 def test_a_flood_is_answered_and_one_refusal_a_second_is_logged(listener: Listener) -> None:

@@ -241,11 +241,46 @@ def test_a_method_scored_client_by_client_needs_local_test_examples_and_no_part_
     assert load("digits", ["eval.subset=100"]).scenario.eval.subset == 100
     assert refusal(f"method={name}", *from_file) == (
         f"command line: data.partition.kind = file assigns no test examples to clients, but {name} is evaluated on "
-        "those of each client"
+        "each client's own test examples"
     )
     assert refusal(f"method={name}", "eval.subset=100") == (
         f"command line: eval.subset = 100: {name} is evaluated on each client's own test examples, not on the test set"
     )
+    assert refusal("eval.on=both", *from_file) == (
+        "command line: data.partition.kind = file assigns no test examples to clients, but eval.on = both evaluates "
+        "models on each client's own test examples"
+    )
+    assert load("digits", ["eval.on=clients", "eval.split=train", *from_file]).scenario.eval.split == "train"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            "eval.on=clients eval.subset=100",
+            "eval.subset = 100: eval.on = clients evaluates models on each client's own test examples, not on the test "
+            "set",
+        ),
+        ("eval.on=client", "eval.on = 'client': must be one of global, clients, both; did you mean 'clients'?"),
+        ('eval.metrics=["acuracy"]', "eval.metrics: no metric 'acuracy'; did you mean 'accuracy'?"),
+        (
+            'eval.metrics=["tests.plugins.gradient_norm:NAMESAKE"]',
+            "eval.metrics: 'tests.plugins.gradient_norm:NAMESAKE' has the name of another metric, 'accuracy'",
+        ),
+        ("eval.split=train", 'eval.split = train: is of clients\' own examples, but eval.on = "global"'),
+        (
+            "eval.on=both eval.split=validation",
+            "eval.split = validation: no client has validation examples; choose train or test",
+        ),
+        (
+            "eval.adapt.epochs=2",
+            'eval.adapt.epochs = 2: adapts the models of clients, but eval.on = "global"; choose "clients" or "both"',
+        ),
+        ("eval.on=both eval.adapt.lr=0.1", "eval.adapt.lr = 0.1: needs eval.adapt.epochs above 0"),
+    ],
+)
+def test_evaluations_that_cannot_be(overrides: str, message: str) -> None:
+    assert refusal(*overrides.split()) == f"command line: {message}"
 
 
 @pytest.mark.parametrize(

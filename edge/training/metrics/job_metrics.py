@@ -1,0 +1,69 @@
+"""The metrics of one job, measured on a model. Sums are added batch by batch, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import torch
+
+from edge.protocol.config import EvalSplit
+from edge.protocol.messages import SUBVALUE
+from edge.protocol.plugins import load
+from edge.training.block_model import BlockModel
+from edge.training.client_update import Batch, Batches
+from edge.training.metrics.metric import Metric, Sums
+from edge.training.metrics.registry import MetricRow, metric_rows
+
+Values = dict[str, tuple[float, int]]
+"""Name of a value -> (sum, number), as in `edge.protocol.messages.Score`"""
+
+
+class JobMetrics:
+    """Accuracy, loss, and the further metrics of a job by name."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        made = [(row, _metric(row)) for row in metric_rows(names)]
+        self._of_batches = [(row, metric) for row, metric in made if row.per_example]
+        self._of_models = [(row, metric) for row, metric in made if not row.per_example]
+
+    def on_examples(self, net: BlockModel, batches: Iterable[Batch]) -> Values:
+        """The metrics that add up over batches."""
+        values: Values = {}
+        with torch.inference_mode():
+            for x, y in batches:
+                logits = net.run(x)
+                for row, metric in self._of_batches:
+                    _add(values, row, metric.measure(net, x, y, logits))
+        return values
+
+    def on_model(
+        self,
+        net: BlockModel,
+        batches: Callable[[EvalSplit | None], Batches],
+        rng: Callable[[str], np.random.Generator],
+    ) -> Values:
+        """The metrics of a whole model.
+
+        ``batches``: the examples of a split, None for the evaluated ones; ``rng``: a generator by purpose.
+        """
+        values: Values = {}
+        for row, metric in self._of_models:
+            net.train_only()
+            net.grad.zero_()
+            _add(values, row, metric.measure_model(net, batches(row.split), rng(f"metric {row.name}")))
+        return values
+
+
+def _metric(row: MetricRow) -> Metric:
+    metric = load(row.measure)()
+    if not isinstance(metric, Metric):
+        raise ValueError(f"eval.metrics: {row.measure!r} is not a metric")
+    return metric
+
+
+def _add(values: Values, row: MetricRow, sums: Sums) -> None:
+    for part, (total, count) in sums.items():
+        name = f"{row.name}{SUBVALUE}{part}" if part else row.name
+        before, number = values.get(name, (0.0, 0))
+        values[name] = before + float(total), number + int(count)

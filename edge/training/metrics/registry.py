@@ -1,0 +1,61 @@
+"""The metrics, one row each. Adding one = one file with its `Metric` + one row here. No torch in this table.
+
+``eval.metrics`` names rows, or a user's own row as ``module:NAME``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from edge.protocol.config import EvalSplit
+from edge.protocol.messages import ACCURACY, LOSS, MAX_VALUE_NAME, SUBVALUE
+from edge.protocol.plugins import find
+
+
+@dataclass(frozen=True)
+class MetricRow:
+    """One metric. ValueError for a row that no evaluation can use."""
+
+    name: str
+    """Of its values in the ledger's table ``evaluations``; a value of a part is ``name/part``."""
+    title: str
+    measure: str
+    """``module:Class`` of an `edge.training.metrics.metric.Metric`."""
+    better: Literal["higher", "lower"] = "higher"
+    per_example: bool = True
+    """Whether it adds up over batches of the evaluated examples; else it is measured once per evaluated model."""
+    split: EvalSplit | None = None
+    """Examples that a metric measured once per model gets; None: the evaluated ones."""
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.name) <= MAX_VALUE_NAME // 2 or not self.name.isprintable() or SUBVALUE in self.name:
+            raise ValueError(f"a metric cannot be named {self.name!r}: use a short plain word")
+        if self.per_example and self.split is not None:
+            raise ValueError(f"metric {self.name}: split = {self.split!r} needs per_example = False")
+
+
+METRICS: dict[str, MetricRow] = {
+    row.name: row
+    for row in (
+        MetricRow(ACCURACY, "accuracy", "edge.training.metrics.accuracy:Accuracy"),
+        MetricRow(LOSS, "cross-entropy", "edge.training.metrics.loss:CrossEntropy", "lower"),
+        MetricRow("class-accuracy", "accuracy per class", "edge.training.metrics.class_accuracy:ClassAccuracy"),
+    )
+}
+
+
+def metric_row(name: str) -> MetricRow:
+    """The row of this name; ValueError with the nearest one if there is none."""
+    return find(name, METRICS, MetricRow, "metric")
+
+
+def metric_rows(names: Sequence[str]) -> list[MetricRow]:
+    """Accuracy, loss, and the rows of further names, each once; ValueError for two rows with one name."""
+    rows: dict[str, MetricRow] = {}
+    for name in (ACCURACY, LOSS, *names):
+        row = metric_row(name)
+        if rows.setdefault(row.name, row) != row:
+            raise ValueError(f"{name!r} has the name of another metric, {row.name!r}")
+    return list(rows.values())

@@ -1,0 +1,155 @@
+"""Evaluation of the global model, of each client's, and of both: which examples, which values, and no virtual cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from coordinator.records.store import evaluations
+from coordinator.rounds.evaluation import EvaluationScope, result
+from edge.protocol.config import PartitionConfig, TrainConfig
+from edge.protocol.messages import GLOBAL, Score
+from edge.protocol.payload import MODEL
+from tests.ledgers import virtual_rows
+from tests.toy import Run, play, state_file
+
+BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
+OWN = "tests.plugins.gradient_norm:GRADIENT_NORM"
+Key = tuple[int, int, str]
+
+
+def played(folder: Path, method: str = "fedavg", rounds: int = 2, /, **evaluation: Any) -> Run:
+    partition = PartitionConfig("dirichlet", alpha=0.3)
+    return play(folder, method, rounds=rounds, train=BRIEF, partition=partition, evaluation=evaluation)
+
+
+def values(folder: Path) -> dict[Key, float]:
+    """(round, client, metric) -> value."""
+    return {(row[0], row[1], row[2]): row[3] for row in evaluations(folder / "ledger.sqlite")}
+
+
+def of(metric: str, found: Mapping[Key, float], round: int) -> list[float]:
+    return [found[key] for key in found if (key[0], key[2]) == (round, metric) and key[1] != GLOBAL]
+
+
+def score(client: int, start: int, correct: int, count: int, loss: float, **more: tuple[float, int]) -> Score:
+    return Score(start, client, {"accuracy": (correct, count), "loss": (loss, count), **more})
+
+
+SCORES = (
+    *(score(GLOBAL, 0, 3, 4, 1.0, odd=(5.0, 2)), score(GLOBAL, 4, 1, 4, 3.0)),
+    *(score(0, 0, 1, 2, 1.0), score(2, 0, 4, 4, float("inf"), odd=(0.0, 0))),
+)
+
+
+def test_values_of_global_and_clients_by_hand() -> None:
+    found = result(SCORES, EvaluationScope("both", "global", keeps_values=True))
+    assert (found.accuracy, found.loss) == (4 / 8, 4.0 / 8)
+    assert found.values == (
+        (GLOBAL, "odd", 2.5, 2),
+        *((0, "accuracy", 0.5, 2), (0, "loss", 0.5, 2)),
+        *((2, "accuracy", 1.0, 4), (2, "loss", None, 4)),
+    )
+    by_clients = result(SCORES, EvaluationScope("both", "clients", keeps_values=True))
+    assert (by_clients.accuracy, by_clients.loss) == (0.75, float("inf"))
+    assert by_clients.values[:3] == ((GLOBAL, "accuracy", 0.5, 8), (GLOBAL, "loss", 0.5, 8), (GLOBAL, "odd", 2.5, 2))
+    assert result(SCORES, EvaluationScope("both", "clients")).values == ()
+
+
+def test_each_client_is_scored_with_the_global_model_on_its_own_test_examples(tmp_path: Path) -> None:
+    run = played(tmp_path, on="clients")
+    site, expected = run.workers.site, []
+    site.net.train_mode(False)
+    site.net.load(run.federation.server.model)
+    for indices in site.client_indices.test:
+        x, y = site.test_set.fetch(indices)
+        with torch.no_grad():
+            expected.append(float((site.net.run(x).argmax(1) == y).double().mean()))
+    assert of("accuracy", values(tmp_path), 1) == pytest.approx(expected)
+    assert run.rows("SELECT accuracy FROM rounds")[1][0] == pytest.approx(np.mean(expected))
+
+
+def test_both_is_global_and_clients_and_the_rounds_are_those_of_the_default(tmp_path: Path) -> None:
+    runs = {on or "default": played(tmp_path / str(on), on=on) for on in (None, "global", "clients", "both")}
+    accuracies = {on: run.rows("SELECT accuracy, test_loss FROM rounds") for on, run in runs.items()}
+    assert accuracies["both"] == accuracies["global"] == accuracies["default"] != accuracies["clients"]
+    found = {on: values(tmp_path / on) for on in ("global", "clients", "both")}
+    assert found["both"] == found["clients"]
+    assert found["global"] == {}
+    means = [(np.mean(of("accuracy", found["clients"], n)), np.mean(of("loss", found["clients"], n))) for n in (0, 1)]
+    assert accuracies["clients"] == means
+
+
+def test_no_virtual_fact_depends_on_what_is_evaluated(tmp_path: Path) -> None:
+    plain, all_of_it = (
+        virtual_rows(folder)
+        for folder, evaluation in (
+            (tmp_path / "plain", {}),
+            (tmp_path / "all", {"on": "both", "metrics": ("class-accuracy", OWN), "adapt": {"epochs": 1}}),
+        )
+        if played(folder, "fedmlb+scaffold", **evaluation)
+    )
+    assert "evaluations" not in plain
+    rows = all_of_it.pop("evaluations")
+    assert {row[1] for row in rows} == {-1, 0, 1, 2, 3}
+    chains = [[row[-2] for row in tables["rounds"]] for tables in (plain, all_of_it)]
+    assert chains[0] != chains[1]  # the table is in the chain
+    for tables in (plain, all_of_it):
+        tables["rounds"] = [(*row[:-2], row[-1]) for row in tables["rounds"]]
+    assert plain == all_of_it
+
+
+def test_metrics_of_the_whole_model_are_measured_once_per_model(tmp_path: Path) -> None:
+    run = played(tmp_path, "fedavg", 1, on="both", metrics=(OWN,))
+    found = values(tmp_path)
+    clients = [(0, client, "gradient-norm/examples") for client in (GLOBAL, 0, 1, 2, 3)]
+    # At most eval.batch = 500 of the model's training examples; the global one's are all.
+    held = [len(indices) for indices in run.workers.site.client_indices.train]
+    assert [found[key] for key in clients] == [500, *held]
+    assert len({found[0, client, "gradient-norm"] for client in (GLOBAL, 0, 1, 2, 3)}) == 5
+
+
+# --- adaptation -------------------------------------------------------------------------------------------------------
+
+
+def test_no_epoch_is_no_adaptation_and_one_changes_every_accuracy(tmp_path: Path) -> None:
+    still = {"epochs": 2, "lr": 0.0}
+    adapted: dict[str, dict[str, Any]] = {"none": {}, "zero": {"epochs": 0}, "still": still, "one": {"epochs": 1}}
+    for folder, adapt in adapted.items():
+        played(tmp_path / folder, on="clients", adapt=adapt)
+    found = {folder: values(tmp_path / folder) for folder in adapted}
+    assert found["zero"] == found["still"] == found["none"]
+    assert all(found["one"][key] != value for key, value in found["none"].items() if key[2] == "loss")
+    losses = [np.mean(of("loss", found[folder], 1)) for folder in ("one", "none")]
+    assert losses[0] < losses[1]  # each client's test examples are drawn like its training examples
+
+
+def test_adapting_a_copy_changes_neither_server_nor_client_state(tmp_path: Path) -> None:
+    plain, adapted = (
+        played(tmp_path / str(epochs), "scaffold", on="clients", adapt={"epochs": epochs}).federation
+        for epochs in (0, 3)
+    )
+    states = [[Path(str(state_file(run, client))).read_bytes() for client in range(4)] for run in (plain, adapted)]
+    assert states[0] == states[1]
+    for key, vector in plain.server.model.items():
+        assert vector.data.tobytes() == adapted.server.model[key].data.tobytes()
+    assert plain.server.state().keys() == adapted.server.state().keys()
+    assert all(np.array_equal(array, adapted.server.state()[name]) for name, array in plain.server.state().items())
+
+
+def test_training_examples_can_be_the_evaluated_ones(tmp_path: Path) -> None:
+    run = played(tmp_path, "fedavg", 1, on="clients", split="train")
+    site = run.workers.site
+    site.net.train_mode(False)
+    site.net.load(run.federation.server.global_evaluation_model()[MODEL])
+    x, y = site.train_set.fetch(site.client_indices.train[2])
+    with torch.no_grad():
+        expected = float((site.net.run(x).argmax(1) == y).double().mean())
+    assert values(tmp_path)[0, 2, "accuracy"] == pytest.approx(expected)
+    counts = [row[4] for row in evaluations(tmp_path / "ledger.sqlite") if row[2] == "accuracy"]
+    assert counts == [len(indices) for indices in site.client_indices.train]

@@ -1,0 +1,104 @@
+"""A metric is one file and one row: accuracy, loss, accuracy per class, and a user's own."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from edge.training.client_update import Batch, Batches
+from edge.training.metrics.accuracy import Accuracy
+from edge.training.metrics.class_accuracy import ClassAccuracy
+from edge.training.metrics.job_metrics import JobMetrics
+from edge.training.metrics.loss import CrossEntropy
+from edge.training.metrics.registry import METRICS, MetricRow, metric_rows
+from tests.toy import batch, tower
+
+OWN = "tests.plugins.gradient_norm:GRADIENT_NORM"
+LOGITS = torch.tensor([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 2.0, 0.0], [2.0, 0.0, 0.0]])
+LABELS = torch.tensor([0, 0, 1, 2])
+
+
+def measured(metric: object, logits: Tensor = LOGITS, labels: Tensor = LABELS) -> object:
+    return metric.measure(tower(), logits, labels, logits)  # type: ignore[attr-defined]
+
+
+def test_metrics_of_four_examples_by_hand() -> None:
+    assert measured(Accuracy()) == {"": (2, 4)}  # the first and the third
+    assert measured(ClassAccuracy()) == {"0": (1, 2), "1": (1, 1), "2": (0, 1)}
+    right, wrong = math.log(math.exp(2) + 2) - 2, math.log(math.exp(2) + 2)
+    assert measured(CrossEntropy()) == {"": (pytest.approx(2 * right + 2 * wrong), 4)}
+
+
+def test_sums_are_added_batch_by_batch_in_order() -> None:
+    net, batches = tower(), [batch(8, seed=1), batch(3, seed=2)]
+    values = JobMetrics(["class-accuracy"]).on_examples(net, batches)
+    with torch.no_grad():
+        losses = [float(F.cross_entropy(net.run(x).double(), y, reduction="sum")) for x, y in batches]
+        correct = [(net.run(x).argmax(1) == y).tolist() for x, y in batches]
+    assert list(values) == ["accuracy", "loss", "class-accuracy/0", "class-accuracy/1", "class-accuracy/2"]
+    assert values["accuracy"] == (sum(map(sum, correct)), 11)
+    assert values["loss"] == (losses[0] + losses[1], 11)
+    assert sum(values[f"class-accuracy/{label}"][0] for label in range(3)) == values["accuracy"][0]
+
+
+def test_a_metric_of_the_whole_model_has_gradients_examples_of_its_split_and_a_generator() -> None:
+    net, (x, y), asked = tower(), batch(8), []
+    net.train_only(["b1"])  # as some method left it
+    net.grad.fill_(7.0)
+
+    def batches(split: str | None) -> Batches:
+        asked.append(split)
+
+        def once() -> Iterator[Batch]:
+            yield x, y
+
+        return once
+
+    values = JobMetrics([OWN]).on_model(net, batches, lambda purpose: np.random.default_rng(len(purpose)))
+    net.grad.zero_()
+    torch.autograd.backward(F.cross_entropy(net.run(x), y))
+    drawn = np.random.default_rng(len("metric gradient-norm")).random()
+    assert asked == ["train"]
+    assert values == {
+        "gradient-norm": (float(torch.linalg.vector_norm(net.grad)), 1),
+        "gradient-norm/examples": (8.0, 1),
+        "gradient-norm/drawn": (drawn, 1),
+    }
+
+
+def test_accuracy_and_loss_are_measured_whatever_is_named() -> None:
+    assert [row.name for row in metric_rows([])] == ["accuracy", "loss"]
+    assert [row.name for row in metric_rows([OWN, "loss", OWN])] == ["accuracy", "loss", "gradient-norm"]
+    assert METRICS["loss"].better == "lower"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("acuracy", "no metric 'acuracy'; did you mean 'accuracy'?"),
+        ("tests.plugins.gradient_norm:NAMESAKE", "has the name of another metric, 'accuracy'"),
+        ("tests.plugins.gradient_norm_metric:GradientNorm", "is not a metric"),
+    ],
+)
+def test_names_that_are_no_metric(name: str, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        metric_rows([name])
+
+
+def test_rows_that_no_evaluation_can_use() -> None:
+    with pytest.raises(ValueError, match="a metric cannot be named 'a/b'"):
+        MetricRow("a/b", "", "m:C")
+    with pytest.raises(ValueError, match="metric a: split = 'train' needs per_example = False"):
+        MetricRow("a", "", "m:C", split="train")
+    with pytest.raises(ValueError, match=r"eval\.metrics: 'builtins:dict' is not a metric"):
+        JobMetrics(["tests.edge.training.test_metrics:NO_METRIC"])
+
+
+NO_METRIC = MetricRow("none", "", "builtins:dict")
