@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from coordinator.records.schema import COMPUTE, OWN_LINK, SERVER_LINK, WAITING
 from costmodel.units import BYTES, SECONDS, format_bytes, format_seconds
 from scenarios.report import bottlenecks as blame
-from scenarios.report import method_figures, plot_style, progress
+from scenarios.report import client_figures, method_figures, plot_style, progress
 from scenarios.report.plot_style import INK, MUTED
 from scenarios.report.run_reader import NO_BLOCKS, RecordedRun
 
@@ -34,6 +34,8 @@ def draw(runs: Sequence[RecordedRun], target: float | None) -> dict[str, str]:
     started = [run for run in runs if run.rounds]
     sources: dict[str, Callable[[], Figure | None]] = {
         "curves": lambda: curves(started, target),
+        "client_values": lambda: client_figures.clients(started, _lines(runs)),
+        "class_accuracy": lambda: client_figures.classes(started, _lines(runs)),
         "to_target": lambda: to_target(started, target),
         "bottlenecks": lambda: bottlenecks(started),
         "timing": lambda: timing(started),

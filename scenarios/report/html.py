@@ -17,11 +17,11 @@ from typing import Any
 from coordinator.records.schema import FAULTY
 from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
 from edge.protocol.files import write_text
-from scenarios.report import bottlenecks
+from scenarios.report import bottlenecks, client_values
 from scenarios.report.csv_files import csv_text
 from scenarios.report.pages import render
 from scenarios.report.progress import AMOUNTS, to_target
-from scenarios.report.run_reader import RecordedRun, find, flat, open_runs, rows
+from scenarios.report.run_reader import RecordedRun, evaluation_rows, find, flat, open_runs, rows
 
 MAX_EVENTS = 200
 MOST_FAULTY = 20
@@ -33,22 +33,43 @@ ELSEWHERE = ("partition", "blocks", "calibrations", "started_utc")
 
 
 def csv_table(runs: Sequence[Path], path: Path) -> Path:
-    """Write `runs.rows` of these run folders as CSV; a missing accuracy or loss is an empty cell."""
+    """Write `rows` of these run folders as CSV; a missing accuracy or loss is an empty cell.
+
+    Runs with a table ``evaluations`` have it written beside it (`evaluations_path`).
+    """
     table = rows(open_runs(runs))
     path.parent.mkdir(parents=True, exist_ok=True)
     head = list(table[0]) if table else ["run", "method", "seed", "round"]
     with path.open("w", encoding="utf-8", newline="") as file:  # not replaced as a whole, since it may be a pipe
         file.write(csv_text(head, (row.values() for row in table)))
+    values = _evaluations_beside(runs, path)
+    if values:
+        companion = evaluations_path(path)
+        with companion.open("w", encoding="utf-8", newline="") as file:
+            file.write(csv_text(list(values[0]), (row.values() for row in values)))
     return path
 
 
+def evaluations_path(path: Path) -> Path:
+    """The file beside ``path`` for the table ``evaluations``: ``a.csv`` -> ``a-evaluations.csv``."""
+    return path.with_name(f"{path.stem}-evaluations{path.suffix}")
+
+
+def _evaluations_beside(runs: Sequence[Path], path: Path) -> list[dict[str, Any]]:
+    """The rows for `evaluations_path`; empty if no run has any, and for a pipe, which has no place beside it."""
+    return evaluation_rows(open_runs(runs)) if path.is_file() else []
+
+
 def parquet_table(runs: Sequence[Path], path: Path) -> Path:
-    """Write `runs.rows` of these run folders as Parquet."""
+    """Write the tables of `csv_table` as Parquet."""
     import pyarrow
     import pyarrow.parquet
 
     path.parent.mkdir(parents=True, exist_ok=True)
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows(open_runs(runs))), path)
+    values = _evaluations_beside(runs, path)
+    if values:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(values), evaluations_path(path))
     return path
 
 
@@ -143,11 +164,26 @@ class _Column:
     missing: str = "–"
 
 
-def _headline_columns(target: float | None, comparison: Mapping[str, Any]) -> list[_Column]:
+def _of_clients(key: str) -> Callable[[RecordedRun], float | None]:
+    """A number of the clients' accuracies at the last evaluation."""
+    return lambda run: getattr(client_values.last(run.evaluations), key, None)
+
+
+_CLIENTS = (
+    _Column("Accuracy of clients", "mean", _of_clients("mean"), percent, max),
+    _Column("Accuracy of clients", "worst decile", _of_clients("worst_decile"), percent, max),
+    _Column("Accuracy of clients", "spread", _of_clients("spread"), percent, min),
+)
+
+
+def _headline_columns(
+    runs: Sequence[RecordedRun], target: float | None, comparison: Mapping[str, Any]
+) -> list[_Column]:
     reaching = f"To {100 * target:g} %" if target is not None else "To the target"
     columns = [
         _Column("Accuracy", "final", RecordedRun.final, percent, max),
         _Column("Accuracy", "best", RecordedRun.best, percent, max),
+        *(_CLIENTS if any(client_values.last(run.evaluations) for run in runs) else ()),
         _Column("Length", "rounds", lambda run: run.completed, "{:.0f}".format),
     ]
     if target is not None:
@@ -190,7 +226,7 @@ def _lookup(by_method: Mapping[str, float | None]) -> Callable[[RecordedRun], fl
 
 def _headline(runs: Sequence[RecordedRun], target: float | None, comparison: Mapping[str, Any]) -> dict[str, Any]:
     """Groups with their widths, column names, and one row of (text, is best) cells per run."""
-    columns = _headline_columns(target, comparison)
+    columns = _headline_columns(runs, target, comparison)
     cells: list[list[tuple[str, bool]]] = [[] for _ in runs]
     for column in columns:
         values = [column.value(run) for run in runs]

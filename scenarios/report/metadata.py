@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 from pydantic import BaseModel, ValidationError
 
-from coordinator.records.schema import RoundRow
-from coordinator.records.store import has_rounds, read
+from coordinator.records.schema import EvaluationRow, RoundRow
+from coordinator.records.store import evaluations, has_rounds, read
 from coordinator.rounds.run import FederatedRun
 from edge.protocol.config import ModelProfile
 from edge.protocol.payload import INPUT_GRADIENT
@@ -26,7 +26,7 @@ from edge.runtime.numerics import difference, fingerprint
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.host import PACKAGES, Host, default_workers
 from scenarios.plugin_sources import SourceFile, change
-from scenarios.report import bottlenecks, progress
+from scenarios.report import bottlenecks, client_values, progress
 from scenarios.report.calibration import calibrations
 
 
@@ -145,9 +145,15 @@ def _recorded(folder: Path) -> _Recorded:
 
 
 def summary(folder: Path, loaded: Loaded, run: FederatedRun, stopped_by: str, wall_seconds: float) -> dict[str, Any]:
-    """What ``run --json`` prints."""
+    """What ``run --json`` prints.
+
+    ``evaluation``: of the last evaluation whose values of clients are in the ledger, ``clients_accuracy`` (mean over
+    clients), ``worst_decile`` (mean of the worst tenth, at least one client) and ``spread`` (standard deviation over
+    clients); None without such values.
+    """
     query = partial(read, folder / "ledger.sqlite")
     rows = [RoundRow._make(row) for row in query(progress.ROUNDS)]
+    values = [EvaluationRow._make(row) for row in evaluations(folder / "ledger.sqlite")]
     trail = progress.accumulated(rows)
     target = loaded.scenario.stop.target_accuracy
     reached = progress.to_target(trail, target)
@@ -159,6 +165,7 @@ def summary(folder: Path, loaded: Loaded, run: FederatedRun, stopped_by: str, wa
         "rounds": run.committed.rounds,
         "accuracy": progress.final(trail),
         "best_accuracy": progress.best(trail),
+        "evaluation": client_values.summary(values),
         "virtual_seconds": run.committed.virtual_seconds,
         **{name: sum(getattr(row, name) for row in rows) for name in SUMMED},
         "wasted_seconds": sum(row.wasted_s for row in rows),

@@ -203,6 +203,15 @@ def rows(runs: Sequence[RecordedRun]) -> list[dict[str, Any]]:
     return table
 
 
+def evaluation_rows(runs: Sequence[RecordedRun]) -> list[dict[str, Any]]:
+    """One row per run and value of the table ``evaluations``."""
+    return [
+        {"run": run.folder.name, "method": run.method, "seed": run.scenario.get("seed"), **row._asdict()}
+        for run in runs
+        for row in run.evaluations
+    ]
+
+
 def flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested tables as dotted keys."""
     keys: dict[str, Any] = {}

@@ -92,7 +92,9 @@ ASYNCHRONOUS: list[Kill] = [
         pytest.param(
             ("method=fedbr", "method_options.broadcast=everyone", "method_options.period=2"), KEEPING, id="fedbr"
         ),
-        pytest.param(("method=fedavg", "rounds.policy=fedbuff", "rounds.buffer=3"), ASYNCHRONOUS, id="fedbuff"),
+        pytest.param(
+            ("method=fedavg", "rounds.policy=fedbuff", "rounds.buffer=3", "eval.on=both"), ASYNCHRONOUS, id="fedbuff"
+        ),
         pytest.param(("method=fedavg", "rounds.selection=oort"), SYNCHRONOUS[:2], id="oort"),
         pytest.param(
             ("method=fedavg", "rounds.policy=fedbuff", "rounds.buffer=3", "rounds.selection=oort"),

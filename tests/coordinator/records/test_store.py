@@ -16,9 +16,9 @@ import pytest
 from coordinator.methods.gmbs import CHOICES, ChoiceRow
 from coordinator.records.chain import initial_hash
 from coordinator.records.checkpoints import file_sha256
-from coordinator.records.resume import resume_checkpoint
-from coordinator.records.schema import HostEvent, RoundRow, VisitRow
-from coordinator.records.store import Commit, Ledger, has_rounds, read
+from coordinator.records.resume import audit, resume_checkpoint
+from coordinator.records.schema import EvaluationRow, HostEvent, RoundRow, VisitRow
+from coordinator.records.store import Commit, Ledger, evaluations, has_rounds, read
 from coordinator.rounds.run import RunFailed
 from coordinator.rounds.synchronous import run_synchronous
 from edge.protocol.config import TrainConfig
@@ -104,6 +104,33 @@ def test_a_disk_without_room_is_told_as_that_and_what_is_committed_stays(ledger:
     again = Ledger(path, None, CHOICES)
     assert (again.chain, counts(path)) == (chain, before)
     again.close()
+
+
+def test_values_of_evaluations_are_in_the_chain_and_only_runs_with_any_have_their_table(
+    ledger: Ledger, path: Path
+) -> None:
+    values = [EvaluationRow(1, -1, "entropy", 1.5, 360), EvaluationRow(1, 0, "accuracy", None, 36)]
+    ledger.commit(done(0))
+    assert read(path, "SELECT name FROM sqlite_master WHERE name = 'evaluations'") == evaluations(path) == []
+    before = ledger.chain
+    ledger.commit(done(1))
+    plain = ledger.chain
+    ledger.truncate_after(0)
+    ledger.commit(done(1, evaluations=values))
+    assert ledger.chain != plain
+    ledger.commit(done(2, evaluations=[EvaluationRow(2, 0, "accuracy", 1.0, 36)]))
+    assert [tuple(row) for row in evaluations(path, 1)] == [(1, -1, "entropy", 1.5, 360), (1, 0, "accuracy", None, 36)]
+    audit(ledger)
+    stored = [list(row) for row in list(ledger.stored())[1].rows[-2:]]
+    assert stored == [[1, -1, "entropy", 1.5, 360], [1, 0, "accuracy", None, 36]]
+    with ledger._transaction():
+        ledger._db.execute("UPDATE evaluations SET count = 35 WHERE round = 1 AND client = 0")
+    with pytest.raises(RunFailed, match="round 1: its rows are not what was committed"):
+        audit(ledger)
+    ledger.truncate_after(0)
+    assert (ledger.chain, evaluations(path)) == (before, [])
+    audit(ledger)
+    ledger.close()
 
 
 def test_the_chain_by_hand(ledger: Ledger, path: Path) -> None:

@@ -16,9 +16,9 @@ import pyarrow.parquet
 import pytest
 
 from coordinator.methods.gmbs import CHOICES, ChoiceRow
-from coordinator.records.schema import HostEvent, RoundRow, VisitRow
+from coordinator.records.schema import EvaluationRow, HostEvent, RoundRow, VisitRow
 from coordinator.records.store import Commit, Ledger
-from scenarios.report import bottlenecks, calibration, figures, html, plot_style
+from scenarios.report import bottlenecks, calibration, client_values, figures, html, plot_style
 from scenarios.report.progress import to_target
 from scenarios.report.run_reader import BlockTraffic, ReportError, find, open_runs
 
@@ -226,6 +226,35 @@ def test_rounds_without_an_evaluation_are_passed_over(tmp_path: Path) -> None:
     assert (run.final(), run.best()) == (0.7, 0.7)
     assert to_target(run.trail, 0.5) == run.trail[1]
     assert run.trail[1].virtual_seconds == 20.0
+
+
+def test_the_accuracies_of_clients_have_columns_figures_and_files(tmp_path: Path) -> None:
+    """Ten clients with 0, 10 .. 90 %: mean 45 %, worst tenth 0 %, deviation sqrt(99 / 12) tenths."""
+    values = [EvaluationRow(1, client, "accuracy", client / 10, 4) for client in range(10)]
+    values += [EvaluationRow(1, 0, f"class-accuracy/{label}", 0.5 + label / 4, 2) for label in (0, 1)]
+    values += [EvaluationRow(1, 1, "class-accuracy/0", 1.0, 6)]
+    idle = {"critical": None, "bottleneck": ""}
+    rows = [Commit(round_row(0, 10.0, 0.4, **idle)), Commit(round_row(1, 20.0, 0.5, **idle), evaluations=values)]
+    with_values = make_run(tmp_path / "a", "fedavg", rows)
+    without = make_run(tmp_path / "b", "fedprox", rows[:1])
+    page = Page(html.build([with_values, without], tmp_path / "report.html", "Two").read_text())
+    assert page.row("fedavg")[3:6] == ["45.00 %", "0.00 %", "28.72 %"]
+    assert page.row("fedprox")[3:6] == ["–", "–", "–"]
+    assert {"client_values-caption", "class_accuracy-caption"} <= set(page.ids)
+    assert client_values.class_accuracy(open_runs([with_values])[0].evaluations) == {0: 0.875, 1: 0.75}
+    assert client_values.summary(values) == {
+        "clients_accuracy": 0.45, "worst_decile": 0.0, "spread": pytest.approx(0.0825**0.5)
+    }  # fmt: skip
+    assert client_values.over_clients([0.3, 0.1, *[0.5] * 18]).worst_decile == 0.2
+    html.csv_table([with_values, without], tmp_path / "rounds.csv")
+    lines = (tmp_path / "rounds-evaluations.csv").read_text().splitlines()
+    assert lines[:2] == ["run,method,seed,round,client,metric,value,count", "a,fedavg,0,1,0,accuracy,0.0,4"]
+    html.parquet_table([with_values], tmp_path / "rounds.parquet")
+    assert pyarrow.parquet.read_table(tmp_path / "rounds-evaluations.parquet").num_rows == len(lines) - 1 == 13
+    alone = Page(html.build([without], tmp_path / "report.html", "One").read_text())
+    html.csv_table([without], tmp_path / "other.csv")
+    assert "client_values-caption" not in alone.ids
+    assert not (tmp_path / "other-evaluations.csv").exists()
 
 
 def trouble() -> list[Commit]:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from coordinator.records.schema import RoundRow, VisitRow
-from coordinator.records.store import read
+from coordinator.records.store import evaluations, read
 from coordinator.workers.launcher import WorkerLauncher
 from costmodel.fleet import devices as device
 from edge.protocol.config import Job, ModelProfile
@@ -96,6 +96,7 @@ def assert_same(folder: Path, new: Any) -> None:
     assert [tuple(row) for row in new.rounds_done] == rows(folder, "rounds", "round")
     again = sorted(new.visits_done, key=lambda row: row.visit)
     assert [tuple(row) for row in again] == rows(folder, "visits", "visit")
+    assert [tuple(row) for row in new.evaluations_done] == [*map(tuple, evaluations(folder / "ledger.sqlite"))]
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +133,7 @@ def refusal(folder: Path, *overrides: str) -> str:
         ("budget.virtual_seconds=1", "eval.every=5"),
         ("budget.bytes=1.5 MB", "eval.every=5"),
         ("stop.target_accuracy=0.05",),
+        ("eval.on=both", "eval.every=3", 'eval.metrics=["class-accuracy"]'),
     ],
 )
 def test_on_the_same_fleet_a_replay_is_the_run_to_the_bit(tmp_path: Path, overrides: tuple[str, ...]) -> None:

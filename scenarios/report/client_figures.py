@@ -1,0 +1,63 @@
+"""The figures of evaluations on clients, and of the accuracy per class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from scenarios.report import client_values, plot_style
+from scenarios.report.run_reader import RecordedRun
+
+Lines = Mapping[str, Mapping[str, Any]]
+"""Label of a run -> style of its line"""
+BAR_WIDTH = 0.8
+
+
+def clients(runs: Sequence[RecordedRun], lines: Lines) -> Figure | None:
+    """Left: mean over clients, band of the spread and worst decile by round. Right: clients at the last evaluation."""
+    found = [(run, by_round) for run in runs if (by_round := client_values.by_round(run.evaluations))]
+    if not found:
+        return None
+    figure, (curve, shares) = plot_style.panels(2, 2, 360)
+    for run, by_round in found:
+        colour, every = lines[run.label]["color"], list(by_round.values())
+        rounds = [min(round + 1, run.completed) for round in by_round]
+        mean, worst, spread = (100 * np.array([getattr(of, key) for of in every]) for key in KEYS)
+        marker = "o" if len(every) < 3 else ""
+        curve.fill_between(rounds, mean - spread, mean + spread, color=colour, alpha=0.18, lw=0)
+        curve.plot(rounds, mean, label=run.label, marker=marker, **lines[run.label])
+        curve.plot(rounds, worst, color=colour, linestyle=(0, (1, 1.5)), marker=marker, linewidth=1.4)
+        values = 100 * np.array(every[-1].values)
+        share = 100 * np.arange(1, len(values) + 1) / len(values)
+        # From no client below the lowest value to all of them.
+        shares.step([values[0], *values], [0.0, *share], where="post", **lines[run.label])
+    curve.set(title="Mean, spread, worst decile (dotted)", xlabel="rounds", ylabel="accuracy of clients (%)")
+    curve.xaxis.set_major_locator(plot_style.whole())
+    shares.set(title="Clients after the last evaluation", xlabel="accuracy (%)", ylabel="clients up to it (%)")
+    shares.set_ylim(0, 102)
+    plot_style.legend(figure, curve)
+    return figure
+
+
+KEYS = ("mean", "worst_decile", "spread")
+
+
+def classes(runs: Sequence[RecordedRun], lines: Lines) -> Figure | None:
+    """Accuracy of each class at the last evaluation: a bar per class and run."""
+    found = [(run, accuracies) for run in runs if (accuracies := client_values.class_accuracy(run.evaluations))]
+    if not found:
+        return None
+    figure, (axes,) = plot_style.panels(1, 1, 240)
+    width = BAR_WIDTH / len(found)
+    for index, (run, accuracies) in enumerate(found):
+        places = np.array(list(accuracies)) + (index - (len(found) - 1) / 2) * width
+        heights = [100 * accuracy for accuracy in accuracies.values()]
+        axes.bar(places, heights, 0.92 * width, color=lines[run.label]["color"], label=run.label)
+    axes.set(xlabel="class", ylabel="accuracy (%)", ylim=(0, 102))
+    axes.xaxis.set_major_locator(plot_style.whole())
+    axes.grid(False, axis="x")
+    plot_style.legend(figure, axes)
+    return figure

@@ -1,0 +1,76 @@
+"""The values of single clients in the ledger's table ``evaluations``: mean, worst decile and spread over clients."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from coordinator.records.schema import EvaluationRow
+from edge.protocol.messages import ACCURACY, GLOBAL, SUBVALUE
+
+CLASS_ACCURACY = "class-accuracy"
+PART = 10
+"""The worst decile is one in so many clients."""
+
+
+@dataclass(frozen=True)
+class OverClients:
+    """One evaluation over all clients with examples. Of accuracies, in [0, 1]."""
+
+    mean: float
+    worst_decile: float
+    """Mean of the lowest tenth of the clients, rounded down, and at least one"""
+    spread: float
+    """Standard deviation over clients"""
+    values: tuple[float, ...]
+    """Ascending"""
+
+
+def over_clients(values: Sequence[float]) -> OverClients:
+    """The values of one evaluation, at least one."""
+    ascending = sorted(values)
+    worst = ascending[: max(1, len(ascending) // PART)]
+    return OverClients(
+        statistics.fmean(ascending), statistics.fmean(worst), statistics.pstdev(ascending), tuple(ascending)
+    )
+
+
+def by_round(rows: Sequence[EvaluationRow], metric: str = ACCURACY) -> dict[int, OverClients]:
+    """Round -> the clients' values of a metric after it, for rounds with any."""
+    values: defaultdict[int, list[float]] = defaultdict(list)
+    for row in rows:
+        if row.client != GLOBAL and row.metric == metric and row.value is not None:
+            values[row.round].append(row.value)
+    return {round: over_clients(found) for round, found in sorted(values.items())}
+
+
+def last(rows: Sequence[EvaluationRow]) -> OverClients | None:
+    """The clients' accuracies at the last evaluation; None if there are none."""
+    return next(reversed(by_round(rows).values()), None)
+
+
+def class_accuracy(rows: Sequence[EvaluationRow]) -> dict[int, float]:
+    """Class -> accuracy at the last evaluation: of the global model if it was evaluated, else over clients' examples.
+
+    Empty without the metric ``class-accuracy``.
+    """
+    found = [row for row in rows if row.metric.startswith(CLASS_ACCURACY + SUBVALUE) and row.value is not None]
+    found = [row for row in found if row.round == found[-1].round]
+    of_global = [row for row in found if row.client == GLOBAL]
+    correct: defaultdict[int, float] = defaultdict(float)
+    examples: defaultdict[int, int] = defaultdict(int)
+    for row in of_global or found:
+        label = int(row.metric.partition(SUBVALUE)[2])
+        correct[label] += (row.value or 0.0) * row.count
+        examples[label] += row.count
+    return {label: correct[label] / examples[label] for label in sorted(examples)}
+
+
+def summary(rows: Sequence[EvaluationRow]) -> Mapping[str, float] | None:
+    """Of the last evaluation over clients, for ``run --json``: their accuracy's mean, worst decile and spread."""
+    found = last(rows)
+    if found is None:
+        return None
+    return {"clients_accuracy": found.mean, "worst_decile": found.worst_decile, "spread": found.spread}
