@@ -154,6 +154,7 @@ class LocalTrainer:
 
     def describe(self, data: bool) -> tuple[ModelProfile, Payload]:
         """Blocks, FLOPs, activations and initial vectors; with ``data``, also the examples of each client."""
+        _ = self.metrics  # so that a user's own that cannot be loaded is refused before the first round
         empty = np.zeros(0, dtype=np.int64)
         net = self.net
         check_module(self.job.model, self.dataset)

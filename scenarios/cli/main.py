@@ -225,8 +225,10 @@ def check(
 def report(
     folder: Annotated[Path, typer.Argument(help="a run folder, or the folder of a comparison")],
     output: Annotated[Path | None, typer.Option("-o", "--output", help="the HTML file")] = None,
-    csv: Annotated[Path | None, typer.Option("--csv", help="also write one row per round as CSV")] = None,
-    parquet: Annotated[Path | None, typer.Option("--parquet", help="also write one row per round as Parquet")] = None,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", help="also write one row per round as CSV, and evaluations beside it")
+    ] = None,
+    parquet: Annotated[Path | None, typer.Option("--parquet", help="the same as Parquet")] = None,
 ) -> None:
     """Write the report of a run or a comparison as one HTML file."""
     from scenarios.report import html as reports

@@ -38,6 +38,16 @@ def fedbr(folder: Path, *words: str, module: tuple[str, ...] = ("scenarios.cli.m
     return ended.returncode, ended.stdout, ended.stderr
 
 
+def test_a_metric_whose_class_cannot_be_loaded_is_refused_before_the_run(tmp_path: Path) -> None:
+    (tmp_path / "my_metric.py").write_text(ROW)
+    code, told, error = fedbr(tmp_path, *RUN, METRICS, "--out", str(tmp_path / "out"), "--workers", "1", "--quiet")
+    assert (code, told) == (2, "")
+    assert error == (
+        "fedbr: digits: eval.metrics: cannot load 'my_metric_torch:Entropy': ModuleNotFoundError: No module named "
+        "'my_metric_torch'\n"
+    )
+
+
 def test_a_users_metric_on_clients_survives_a_kill_and_is_verified(tmp_path: Path) -> None:
     (tmp_path / "my_metric.py").write_text(ROW)
     (tmp_path / "my_metric_torch.py").write_text(TORCH)

@@ -56,7 +56,10 @@ class JobMetrics:
 
 
 def _metric(row: MetricRow) -> Metric:
-    metric = load(row.measure)()
+    try:
+        metric = load(row.measure)()
+    except ValueError as error:
+        raise ValueError(f"eval.metrics: {error}") from None
     if not isinstance(metric, Metric):
         raise ValueError(f"eval.metrics: {row.measure!r} is not a metric")
     return metric

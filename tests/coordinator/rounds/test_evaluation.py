@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from coordinator.methods.registry import CORRECTIONS, OBJECTIVES
 from coordinator.records.store import evaluations
 from coordinator.rounds.evaluation import EvaluationScope, result
 from edge.protocol.config import PartitionConfig, TrainConfig
@@ -112,6 +113,16 @@ def test_metrics_of_the_whole_model_are_measured_once_per_model(tmp_path: Path) 
     held = [len(indices) for indices in run.workers.site.client_indices.train]
     assert [found[key] for key in clients] == [500, *held]
     assert len({found[0, client, "gradient-norm"] for client in (GLOBAL, 0, 1, 2, 3)}) == 5
+
+
+@pytest.mark.parametrize("method", [*OBJECTIVES, *(f"fedavg+{name}" for name in CORRECTIONS)])
+def test_every_method_can_be_evaluated_on_clients_after_an_adaptation(tmp_path: Path, method: str) -> None:
+    run = played(tmp_path, method, on="both", adapt={"epochs": 1, "lr": 0.05})
+    found = values(tmp_path)
+    assert [key[:2] for key in found if key[2] == "loss"] == [(n, client) for n in (0, 1) for client in range(4)]
+    plain = played(tmp_path / "plain", method)
+    rounds = "SELECT accuracy, test_loss, bytes_down, bytes_up, flops, end_s, model_sha256 FROM rounds"
+    assert run.rows(rounds) == plain.rows(rounds)
 
 
 # --- adaptation -------------------------------------------------------------------------------------------------------
