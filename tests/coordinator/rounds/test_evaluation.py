@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from coordinator.rounds.evaluation import EvaluationScope, result
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import GLOBAL, Score
 from edge.protocol.payload import MODEL
+from scenarios import builder
+from scenarios.config.load import ScenarioError
 from tests.ledgers import virtual_rows
-from tests.toy import Run, play, state_file
+from tests.toy import Run, loaded, play, state_file
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
 OWN = "tests.plugins.gradient_norm:GRADIENT_NORM"
@@ -123,6 +126,15 @@ def test_every_method_can_be_evaluated_on_clients_after_an_adaptation(tmp_path: 
     plain = played(tmp_path / "plain", method)
     rounds = "SELECT accuracy, test_loss, bytes_down, bytes_up, flops, end_s, model_sha256 FROM rounds"
     assert run.rows(rounds) == plain.rows(rounds)
+
+
+def test_clients_without_examples_of_the_split_are_refused_by_key(tmp_path: Path) -> None:
+    description = played(tmp_path).federation.description
+    none = replace(description, test_samples=np.zeros_like(description.test_samples))
+    asked = loaded("fedavg", evaluation={"on": "both"})
+    with pytest.raises(ScenarioError, match=r'toy: eval\.on = "both": no client has test examples'):
+        builder.evaluation_scope(asked, none)
+    assert builder.evaluation_scope(loaded("fedavg"), none) == EvaluationScope(metrics=frozenset({"accuracy", "loss"}))
 
 
 # --- adaptation -------------------------------------------------------------------------------------------------------
