@@ -10,6 +10,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from scenarios.config.plugin_keys import PLUGIN_KEYS
 
@@ -66,21 +67,28 @@ def test_the_plug_ins_that_are_shown_run_together_from_the_current_folder(tmp_pa
     text = (ROOT / "docs" / "plug-ins.md").read_text()
     for name, source in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, re.DOTALL):
         (tmp_path / name).write_text(source)
-    (command,) = re.findall(r"```sh\nfedbr (.*)\n```", text)
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "scenarios.cli.main", *shlex.split(command), "--workers", "1", "--json"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    run, check = re.findall(r"```sh\nfedbr (.*)\n```", text)
+
+    def told(*words: str) -> dict[str, Any]:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "scenarios.cli.main", *words, "--json"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+
+    assert told(*shlex.split(check))["holds"]
+    result = told(*shlex.split(run), "--workers", "1")
     # Half of the five participants of a round, rounded up, counts.
     assert (result["rounds"], result["visits"]["train"], result["visits"]["late"]) == (3, 9, 6)
     copies = (Path(tmp_path, result["run_dir"]) / "sources").iterdir()
-    assert sorted(path.name for path in copies) == ["my_policy.py", "my_schedule.py", "my_selection.py", "my_server.py"]
+    names = ["my_confidence", "my_metric", "my_policy", "my_schedule", "my_selection", "my_server"]
+    assert sorted(path.stem for path in copies) == names
 
 
 def test_every_plug_in_key_and_row_of_the_list_is_there() -> None:

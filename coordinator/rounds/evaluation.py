@@ -129,8 +129,12 @@ class PoolEvaluator:
 
 def evaluated_examples(description: ModelProfile, split: EvalSplit) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """(clients,) examples of each client in a split."""
-    by_split = {"train": description.samples, "test": description.test_samples}
-    return by_split.get(split, np.zeros(len(description.samples), np.int64))
+    splits = {
+        "train": description.samples,
+        "validation": description.validation_samples,
+        "test": description.test_samples,
+    }
+    return splits[split]
 
 
 def result(scores: Sequence[Score], scope: EvaluationScope) -> EvalResult:

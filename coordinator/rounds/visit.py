@@ -52,7 +52,7 @@ class VisitPricing:
         ``rng_round`` is the key of the visit's random streams, as of `PlannedVisit`.
         """
         spec, options, layout = self._spec, self._options, self._description.layout
-        blocks, plan = len(layout), self._job.train.plan(samples)
+        blocks, plan, validation = len(layout), self._job.train.plan(samples), self._description.validation_samples
         context = ComputeContext(
             layout=layout,
             options=options,
@@ -64,6 +64,7 @@ class VisitPricing:
             seed=self._job.seed,
             client=client,
             round=rng_round,
+            validation=int(validation[client]) if client < len(validation) else 0,
             variants=self._variants,
         )
         compute = spec.compute(context)

@@ -245,12 +245,8 @@ class LocalTrainer:
             pathways=job.train.pathways or "each",
             train=job.train,
             variants=self.variant_flops,
-            validation=lambda: self.train_set.in_order(self._validation(task.client), job.eval_batch),
+            validation=lambda: self.train_set.in_order(self.validation_indices[task.client], job.eval_batch),
         )
-
-    def _validation(self, client: int) -> Indices:
-        """Indices of a client's validation examples: all of its examples are trained on."""
-        return self.client_indices.train[client][:0]
 
     def _batches(self, task: Train) -> LocalBatches:
         key = (self.job.seed, task.round, task.client)
@@ -314,17 +310,17 @@ class LocalTrainer:
 
     def _evaluated(self, client: int, split: EvalSplit) -> tuple[Loader, Indices]:
         """Loader and indices of a client's examples, or of all examples in use."""
-        if split == "validation":
-            raise ValueError('eval.split = "validation": no client has validation examples')
         if client == GLOBAL:
             return (self.test_set, self.evaluated_indices) if split == "test" else (self.train_set, self._all_train)
         if split == "test":
             return self.test_set, self.client_indices.test[client]
-        return self.train_set, self.client_indices.train[client]
+        own = self.validation_indices if split == "validation" else self.client_indices.train
+        return self.train_set, own[client]
 
     @property
     def _all_train(self) -> Indices:
-        return np.arange(len(self.data.train.y), dtype=np.int64)
+        """Indices of all examples that clients train on, in ascending order."""
+        return np.sort(np.concatenate(self.client_indices.train))
 
 
 def _client_side(config: ComponentConfig) -> Any:

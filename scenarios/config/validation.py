@@ -133,8 +133,8 @@ def check_split(method: Method, scenario: Scenario) -> None:
     split = scenario.eval.split
     if split != "test" and evaluated(method, scenario) == "global":
         raise ValueError(f'eval.split = {split}: is of clients\' own examples, but eval.on = "global"')
-    if split == "validation":
-        raise ValueError("eval.split = validation: no client has validation examples; choose train or test")
+    if split == "validation" and not scenario.data.validation:
+        raise ValueError("eval.split = validation: data.validation = 0 holds out no examples; choose train or test")
 
 
 def check_adapt(method: Method, scenario: Scenario) -> None:

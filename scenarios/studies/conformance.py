@@ -13,13 +13,18 @@ from typing import Any
 from coordinator.aggregation.optimizers import ServerOptimizerRow
 from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec
 from coordinator.records.store import read
+from coordinator.rounds.policy import PolicyRow
 from coordinator.rounds.run import RoundFinished, RunFailed
+from coordinator.rounds.selectors.registry import SelectionRow
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import PoolError
+from edge.data.partition_registry import PartitionRow
 from edge.data.registry import DataSet
 from edge.models.registry import ModelRow
 from edge.protocol import plugins
+from edge.protocol.lr_schedules import LrSchedule
 from edge.protocol.scratch import scratch
+from edge.training.metrics.registry import MetricRow
 from scenarios import runner
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.host import Host
@@ -38,8 +43,13 @@ KEYS: Mapping[type, str] = {
     ObjectiveSpec: "method",
     CorrectionSpec: "method",
     ServerOptimizerRow: "server",
-    ModelRow: "model.name",
+    SelectionRow: "rounds.selection",
+    PolicyRow: "rounds.policy",
+    LrSchedule: "train.lr_schedule",
+    PartitionRow: "data.partition.kind",
     DataSet: "data.name",
+    ModelRow: "model.name",
+    MetricRow: "eval.metrics",
 }
 """Type of a row -> the key of a scenario that names such rows."""
 ASYNCHRONOUS = ("fedasync", "fedbuff")
@@ -73,8 +83,9 @@ class Examination:
         self._tried("3 workers", lambda: self._run(loaded, folder, "three", 3), lambda run: self._same(first, run))
         self._tried("resume", lambda: self._interrupted(loaded, folder), lambda run: self._same(first, run))
         self._note("absence", *self._absence(first))
-        for policy in ASYNCHRONOUS:
-            self._variant(policy, folder, f"rounds.policy={policy}")
+        if not any(override.startswith("rounds.policy=") for override in self.overrides):
+            for policy in ASYNCHRONOUS:
+                self._variant(policy, folder, f"rounds.policy={policy}")
         self._variant("fixed_point", folder, "aggregate.sum=fixed_point")
 
     def _note(self, name: str, holds: bool, detail: str) -> None:

@@ -270,7 +270,7 @@ def test_a_method_scored_client_by_client_needs_local_test_examples_and_no_part_
         ("eval.split=train", 'eval.split = train: is of clients\' own examples, but eval.on = "global"'),
         (
             "eval.on=both eval.split=validation",
-            "eval.split = validation: no client has validation examples; choose train or test",
+            "eval.split = validation: data.validation = 0 holds out no examples; choose train or test",
         ),
         (
             "eval.adapt.epochs=2",
