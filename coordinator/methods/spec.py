@@ -143,8 +143,12 @@ class ObjectiveSpec:
     """Accepted server optimizers, if the method makes a server step of its own; None: all"""
     evaluated: Literal["global", "clients"] = "global"
     """The global model is evaluated, or each client's own model, as a mean over clients"""
+    has_global_model: bool = True
+    """Whether the server side has a model for the global test set (`ServerStrategy.global_evaluation_model`)"""
 
     def __post_init__(self) -> None:
+        if not self.has_global_model and self.evaluated == "global":
+            raise TypeError(f"{self.name!r} has no global model, so it must be evaluated on clients")
         for name, text in (("down", self.down), ("up", self.up)):
             if not callable(text):
                 raise TypeError(f"{name} = {text!r} of {self.name!r} must be a function: lambda options: {text!r}")

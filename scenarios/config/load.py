@@ -142,6 +142,7 @@ def _resolve(name: str, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
         valid("rounds.policy", lambda: method.check_asynchronous(options))
     valid("data.partition", lambda: check_partition(scenario.data, data))
     valid("data.partition.kind", lambda: validation.check_own_examples(method, scenario))
+    valid("eval.on", lambda: validation.check_global_model(method, scenario))
     valid("eval.subset", lambda: validation.check_subset(method, scenario))
     valid("eval.metrics", lambda: validation.check_metrics(scenario))
     valid("eval.split", lambda: validation.check_split(method, scenario))

@@ -104,6 +104,12 @@ def check_metrics(scenario: Scenario) -> None:
         raise ValueError(f"eval.metrics: {error}") from None
 
 
+def check_global_model(method: Method, scenario: Scenario) -> None:
+    """Check that there is a global model, if that is evaluated."""
+    if scenario.eval.on in ("global", "both") and not method.objective.has_global_model:
+        raise ValueError(f'eval.on = "{scenario.eval.on}": {method.name} has no global model; choose "clients"')
+
+
 def check_subset(method: Method, scenario: Scenario) -> None:
     """Check that the global model is evaluated on the test set, if a subset of that is set."""
     if evaluated(method, scenario) == "clients" and scenario.eval.subset is not None:

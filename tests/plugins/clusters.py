@@ -69,4 +69,5 @@ SPEC = ObjectiveSpec(
     reports=(CLUSTER,),
     compute=compute,
     evaluated="clients",
+    has_global_model=False,
 )

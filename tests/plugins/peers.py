@@ -82,4 +82,5 @@ SPEC = ObjectiveSpec(
     neutral="none",
     server=PeerServer,
     evaluated="clients",
+    has_global_model=False,
 )
