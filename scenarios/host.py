@@ -161,7 +161,7 @@ def create_run_folder(loaded: Loaded, host: Host) -> Path:
     """A new run folder with its empty subfolders and the resolved scenario."""
 
     def fill(folder: Path) -> None:
-        for name in run_folder.FOLDERS:
+        for name in run_folder.MADE:
             (folder / name).mkdir()
         write_text(folder / "scenario.toml", toml_text(loaded.scenario.model_dump()))
 

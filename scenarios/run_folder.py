@@ -14,13 +14,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from coordinator.records.checkpoints import remove_all
-from coordinator.records.names import PLACES
+from coordinator.records.names import PLACES, VECTORS
 from edge.protocol.files import opened
 from scenarios import plugin_sources
 from scenarios.errors import ScenarioError
 
 LOGS = "logs"
 FOLDERS = (*PLACES, LOGS)
+MADE = tuple(name for name in FOLDERS if name != VECTORS)
+"""Those that every run has; the server's vectors get theirs with the first of them"""
 JOURNAL = "ledger.sqlite-journal"
 LEDGER = ("ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm", JOURNAL)
 FILES = ("scenario.toml", "environment.json", *LEDGER)
@@ -75,7 +77,7 @@ def empty(folder: Path) -> None:
     for name in LEDGER:
         (folder / name).unlink(missing_ok=True)
     remove_all(folder)
-    for name in PLACES:
+    for name in MADE:
         (folder / name).mkdir(exist_ok=True)
 
 

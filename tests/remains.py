@@ -47,7 +47,10 @@ class Watch:
         return left
 
     def _left(self) -> list[str]:
-        processes = [f"process {' '.join(process.cmdline())}" for process in self.processes()]
+        processes = []
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):  # it has ended since
+                processes.append(f"process {' '.join(process.cmdline())}")
         files = [f"file {path}" for path in sorted(self.temporary.rglob("*"))]
         shared = [f"shared memory {path}" for path in sorted(set(SHARED.iterdir()) - self._shared) if not _in_use(path)]
         return processes + files + shared

@@ -21,7 +21,7 @@ from scenarios.cli import main
 from scenarios.config.load import load
 from scenarios.host import Host
 from tests.ledgers import virtual_rows
-from tests.scenarios.runs import QUICK, meddled, never, refused, resumed, undisturbed
+from tests.scenarios.runs import QUICK, meddled, never, resumed, undisturbed
 
 CLUSTERS = ("method=tests.plugins.clusters:SPEC", "rounds.max=3", "rounds.participants=4")
 FEDAVG = ("method=fedavg", "rounds.max=3", "rounds.participants=4")
@@ -94,22 +94,6 @@ def test_asynchronous_policies_rebase_the_model_that_was_trained(
     whole = undisturbed(tmp_path, launcher, *CLUSTERS, *rules)
     cut = killed_and_resumed(tmp_path, launcher, AFTER_SECOND_COMMIT, *CLUSTERS, *rules)
     assert virtual_rows(cut) == virtual_rows(whole)
-
-
-def test_a_correction_of_one_global_model_is_refused_beside_two(capsys: pytest.CaptureFixture[str]) -> None:
-    message = refused(capsys, "check", "digits", "method=tests.plugins.clusters:SPEC+scaffold")
-    assert message.endswith(": scaffold corrects one global model, but clusters has 2")
-
-
-@pytest.mark.parametrize("on", ["global", "both"])
-def test_without_a_global_model_none_is_evaluated(on: str, capsys: pytest.CaptureFixture[str]) -> None:
-    message = refused(capsys, "check", "digits", CLUSTERS[0], f"eval.on={on}")
-    assert message.endswith(f'eval.on = "{on}": tests.plugins.clusters:SPEC has no global model; choose "clients"')
-
-
-def test_workers_cannot_add_up_updates_of_different_models(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("method=tests.plugins.clusters:SPEC", "aggregate.sum=fixed_point")
-    assert refused(capsys, "check", "digits", *words).endswith('"fixed_point": clusters needs individual updates')
 
 
 # --- uploads in a slot of their own -----------------------------------------------------------------------------------

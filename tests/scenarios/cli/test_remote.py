@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import psutil
 import pytest
@@ -120,7 +120,8 @@ def test_a_worker_of_another_process_gives_the_same_models_and_client_states_to_
     assert [row["kind"] for row in rows] == ["listening", "worker_joined"]
 
 
-PRIVATE_HEAD = objective("private-head", down="without:head", up="without:head", evaluated="clients")
+WITHOUT_HEAD: dict[str, Any] = dict.fromkeys(("down", "up"), lambda options: "without:head")
+PRIVATE_HEAD = objective("private-head", **WITHOUT_HEAD, evaluated="clients")
 """What a client keeps is read for its scores, too."""
 
 
