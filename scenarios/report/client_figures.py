@@ -14,6 +14,8 @@ from scenarios.report.run_reader import RecordedRun
 Lines = Mapping[str, Mapping[str, Any]]
 """Label of a run -> style of its line"""
 BAR_WIDTH = 0.8
+MOST_NAMED = 30
+"""Classes that are all named on the axis"""
 
 
 def clients(runs: Sequence[RecordedRun], lines: Lines) -> Figure | None:
@@ -27,7 +29,8 @@ def clients(runs: Sequence[RecordedRun], lines: Lines) -> Figure | None:
         rounds = [min(round + 1, run.completed) for round in by_round]
         mean, worst, spread = (100 * np.array([getattr(of, key) for of in every]) for key in KEYS)
         marker = "o" if len(every) < 3 else ""
-        curve.fill_between(rounds, mean - spread, mean + spread, color=colour, alpha=0.18, lw=0)
+        low, high = np.clip([mean - spread, mean + spread], 0, 100)
+        curve.fill_between(rounds, low, high, color=colour, alpha=0.18, lw=0)
         curve.plot(rounds, mean, label=run.label, marker=marker, **lines[run.label])
         curve.plot(rounds, worst, color=colour, linestyle=(0, (1, 1.5)), marker=marker, linewidth=1.4)
         values = 100 * np.array(every[-1].values)
@@ -35,6 +38,7 @@ def clients(runs: Sequence[RecordedRun], lines: Lines) -> Figure | None:
         # From no client below the lowest value to all of them.
         shares.step([values[0], *values], [0.0, *share], where="post", **lines[run.label])
     curve.set(title="Mean, spread, worst decile (dotted)", xlabel="rounds", ylabel="accuracy of clients (%)")
+    curve.set_xlim(0, None)
     curve.xaxis.set_major_locator(plot_style.whole())
     shares.set(title="Clients after the last evaluation", xlabel="accuracy (%)", ylabel="clients up to it (%)")
     shares.set_ylim(0, 102)
@@ -57,7 +61,11 @@ def classes(runs: Sequence[RecordedRun], lines: Lines) -> Figure | None:
         heights = [100 * accuracy for accuracy in accuracies.values()]
         axes.bar(places, heights, 0.92 * width, color=lines[run.label]["color"], label=run.label)
     axes.set(xlabel="class", ylabel="accuracy (%)", ylim=(0, 102))
-    axes.xaxis.set_major_locator(plot_style.whole())
+    labels = sorted({label for _, accuracies in found for label in accuracies})
+    if len(labels) <= MOST_NAMED:  # a class without a bar has 0 %
+        axes.set_xticks(labels)
+    else:
+        axes.xaxis.set_major_locator(plot_style.whole())
     axes.grid(False, axis="x")
     plot_style.legend(figure, axes)
     return figure

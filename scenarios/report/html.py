@@ -121,7 +121,8 @@ def _sections(opened: Sequence[RecordedRun], comparison: Mapping[str, Any]) -> d
         "runs": opened,
         "target": target,
         "facts": _facts(opened[0], target),
-        "headline": _headline(opened, target, comparison),
+        "headline": _headline(opened, _headline_columns(target, comparison)),
+        "clients": _headline([run for run in opened if client_values.last(run.evaluations)], _CLIENTS),
         "critical": [(run, bottlenecks.critical_clients(run.query, most_critical)) for run in opened],
         "most_critical": most_critical,
         "kinds": _kinds(opened),
@@ -153,7 +154,7 @@ def percent(share: float) -> str:
 
 @dataclass(frozen=True)
 class _Column:
-    """One column of the headline table."""
+    """One column of the tables of results and of clients."""
 
     group: str
     name: str
@@ -164,26 +165,26 @@ class _Column:
     missing: str = "–"
 
 
-def _of_clients(key: str) -> Callable[[RecordedRun], float | None]:
-    """A number of the clients' accuracies at the last evaluation."""
-    return lambda run: getattr(client_values.last(run.evaluations), key, None)
+def _last(run: RecordedRun) -> client_values.OverClients:
+    """The clients' accuracies at the last evaluation of a run that has some."""
+    found = client_values.last(run.evaluations)
+    assert found is not None
+    return found
 
 
 _CLIENTS = (
-    _Column("Accuracy of clients", "mean", _of_clients("mean"), percent, max),
-    _Column("Accuracy of clients", "worst decile", _of_clients("worst_decile"), percent, max),
-    _Column("Accuracy of clients", "spread", _of_clients("spread"), percent, min),
+    _Column("Last evaluation", "clients", lambda run: len(_last(run).values), "{:,.0f}".format),
+    _Column("Last evaluation", "mean", lambda run: _last(run).mean, percent, max),
+    _Column("Last evaluation", "worst decile", lambda run: _last(run).worst_decile, percent, max),
+    _Column("Last evaluation", "spread", lambda run: _last(run).spread, percent, min),
 )
 
 
-def _headline_columns(
-    runs: Sequence[RecordedRun], target: float | None, comparison: Mapping[str, Any]
-) -> list[_Column]:
+def _headline_columns(target: float | None, comparison: Mapping[str, Any]) -> list[_Column]:
     reaching = f"To {100 * target:g} %" if target is not None else "To the target"
     columns = [
         _Column("Accuracy", "final", RecordedRun.final, percent, max),
         _Column("Accuracy", "best", RecordedRun.best, percent, max),
-        *(_CLIENTS if any(client_values.last(run.evaluations) for run in runs) else ()),
         _Column("Length", "rounds", lambda run: run.completed, "{:.0f}".format),
     ]
     if target is not None:
@@ -224,9 +225,8 @@ def _lookup(by_method: Mapping[str, float | None]) -> Callable[[RecordedRun], fl
     return lambda run: by_method.get(run.label, by_method.get(run.method))
 
 
-def _headline(runs: Sequence[RecordedRun], target: float | None, comparison: Mapping[str, Any]) -> dict[str, Any]:
+def _headline(runs: Sequence[RecordedRun], columns: Sequence[_Column]) -> dict[str, Any]:
     """Groups with their widths, column names, and one row of (text, is best) cells per run."""
-    columns = _headline_columns(runs, target, comparison)
     cells: list[list[tuple[str, bool]]] = [[] for _ in runs]
     for column in columns:
         values = [column.value(run) for run in runs]
