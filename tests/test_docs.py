@@ -12,47 +12,48 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from coordinator.records.store import read
 from scenarios.config.plugin_keys import PLUGIN_KEYS
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("costmodel", "edge", "coordinator", "scenarios")
 
 
-def test_the_tutorials_own_method_runs(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "tutorial.md").read_text()
-    for name, source in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, re.DOTALL):
-        (tmp_path / name).write_text(source)
-    (command,) = re.findall(r"```sh\nPYTHONPATH=\. fedbr (.*)\n```", text)
-    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+def extracted(name: str, folder: Path) -> str:
+    """The text of a document; its Python files, whose first line names them, are written to the folder."""
+    text = (ROOT / "docs" / name).read_text()
+    sources = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, re.DOTALL)
+    assert len(sources) == text.count("```python")
+    for file, source in sources:
+        (folder / file).write_text(source)
+    return text
+
+
+def fedbr(command: str, folder: Path, *more: str, own_path: bool = False) -> subprocess.CompletedProcess[str]:
+    """A command of a document, run in the folder, as by the installed command or with the folder on PYTHONPATH."""
+    path = os.pathsep.join([str(folder), str(ROOT)] if own_path else [str(ROOT)])
     done = subprocess.run(
-        [sys.executable, "-m", "scenarios.cli.main", *shlex.split(command), "--workers", "1"],
-        cwd=tmp_path,
+        [sys.executable, "-P", "-m", "scenarios.cli.main", *shlex.split(command), *more],
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "my_method:SPEC 2/2" in done.stderr
+    return done
+
+
+def test_the_tutorials_own_method_runs(tmp_path: Path) -> None:
+    text = extracted("tutorial.md", tmp_path)
+    (command,) = re.findall(r"```sh\nPYTHONPATH=\. fedbr (.*)\n```", text)
+    assert "my_method:SPEC 2/2" in fedbr(command, tmp_path, "--workers", "1", own_path=True).stderr
 
 
 def test_own_models_data_and_partitions_run_as_described(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "own-data-and-models.md").read_text()
-    sources = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, re.DOTALL)
-    assert len(sources) == text.count("```python")
-    for name, source in sources:
-        (tmp_path / name).write_text(source)
+    text = extracted("own-data-and-models.md", tmp_path)
     (command,) = re.findall(r"```sh\nPYTHONPATH=\. fedbr (.*)\n```", text)
-    done = subprocess.run(
-        [sys.executable, "-m", "scenarios.cli.main", *shlex.split(command), "--workers", "1"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    told = json.loads(fedbr(command, tmp_path, "--workers", "1", own_path=True).stdout)
     assert told["rounds"] <= 4
     assert told["accuracy"] > 0.5, "one in four is chance"
     environment = json.loads((tmp_path / told["run_dir"] / "environment.json").read_text())
@@ -64,31 +65,39 @@ def test_own_models_data_and_partitions_run_as_described(tmp_path: Path) -> None
 
 
 def test_the_plug_ins_that_are_shown_run_together_from_the_current_folder(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "plug-ins.md").read_text()
-    for name, source in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, re.DOTALL):
-        (tmp_path / name).write_text(source)
+    text = extracted("plug-ins.md", tmp_path)
     run, check = re.findall(r"```sh\nfedbr (.*)\n```", text)
-
-    def told(*words: str) -> dict[str, Any]:
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "scenarios.cli.main", *words, "--json"],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        answer: dict[str, Any] = json.loads(done.stdout)
-        return answer
-
-    assert told(*shlex.split(check))["holds"]
-    result = told(*shlex.split(run), "--workers", "1")
+    assert json.loads(fedbr(check, tmp_path, "--json").stdout)["holds"]
+    result = json.loads(fedbr(run, tmp_path, "--json", "--workers", "1").stdout)
     # Half of the five participants of a round, rounded up, counts.
     assert (result["rounds"], result["visits"]["train"], result["visits"]["late"]) == (3, 9, 6)
     copies = (Path(tmp_path, result["run_dir"]) / "sources").iterdir()
     names = ["my_confidence", "my_metric", "my_policy", "my_schedule", "my_selection", "my_server"]
     assert sorted(path.stem for path in copies) == names
+
+
+def test_the_methods_that_are_shown_run_in_one_comparison(tmp_path: Path) -> None:
+    text = extracted("own-methods.md", tmp_path)
+    compare, check = re.findall(r"```sh\nfedbr (.*)\n```", text)
+    assert text.partition(check)[2].startswith("\n```\n\n```text\nclusters:SPEC as method\n")
+    result = json.loads(fedbr(compare, tmp_path, "--json", "--workers", "1").stdout)
+    folders = {run["method"].removesuffix(":SPEC"): tmp_path / run["run_dir"] for run in result["runs"]}
+    assert {run["rounds"] for run in result["runs"]} == {2}
+    assert list(folders) == ["anchor", "clusters", "peers", "own_head", "contrast"]
+
+    def rows(method: str, query: str) -> list[Any]:
+        return [row[0] for row in read(folders[method] / "ledger.sqlite", query)]
+
+    slots = "SELECT DISTINCT slot FROM transfers WHERE slot != '' ORDER BY slot"
+    assert rows("clusters", slots) == ["cluster0", "cluster1", "model"]
+    # Two rounds of five visits; the files of a client's earlier update are kept as long as a checkpoint needs them.
+    assert len(list((folders["peers"] / "vectors").iterdir())) == 10
+    keys = "SELECT DISTINCT key FROM transfers WHERE slot != '' ORDER BY key"
+    assert rows("own_head", keys) == ["conv1", "conv2", "conv3"]
+    assert rows("contrast", keys) == ["conv1", "conv2", "conv3", "head", "projection"]
+    blocks = json.loads((folders["contrast"] / "environment.json").read_text())["blocks"]
+    # 128 inputs and 16 outputs, with biases; then 16 and 10.
+    assert [block["params"] for block in blocks[-2:]] == [2064, 170]
 
 
 def test_every_plug_in_key_and_row_of_the_list_is_there() -> None:

@@ -147,7 +147,7 @@ class Examination:
     @staticmethod
     def _absence(run: Path) -> tuple[bool, str]:
         """Files of a round are those of clients that were visited in it."""
-        tables = {"states": "client states", "client_vectors": "the server's vectors"}
+        tables = {"states": "states", "client_vectors": "stored vectors"}
         kept = {noun: set(_rows(run, f"SELECT client, round FROM {table}")) for table, noun in tables.items()}
         visited = set(_rows(run, "SELECT client, round FROM visits"))
         for noun, rows in kept.items():
@@ -155,7 +155,7 @@ class Examination:
             if strangers:
                 client, round = strangers[0]
                 return False, f"round {round}: {noun} of client {client} changed without a visit"
-        names = [f"{len({client for client, _ in rows})} {noun}" for noun, rows in kept.items() if rows]
+        names = [f"{noun} of {len({client for client, _ in rows})} clients" for noun, rows in kept.items() if rows]
         return True, ", ".join(names) + " change with visits alone" if names else "keeps nothing per client"
 
 
