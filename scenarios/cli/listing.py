@@ -29,6 +29,7 @@ from edge.data.registry import DATASETS
 from edge.models.registry import MODELS
 from edge.protocol.lr_schedules import LR_SCHEDULES
 from edge.protocol.spelling import nearest
+from edge.training.metrics.registry import METRICS
 from scenarios.cache import cache_folder
 from scenarios.config.toml_source import FILES, shipped
 from scenarios.config.validation import KINDS_OF_EXAMPLES
@@ -213,6 +214,16 @@ def _partitions() -> list[Row]:
     ]
 
 
+def _metrics() -> list[Row]:
+    return [asdict(row) for row in METRICS.values()]
+
+
+def _metric_details(row: Row) -> list[str]:
+    of = "a mean over examples" if row["per_example"] else "measured once per model"
+    examples = f", on the {row['split']} examples" if row["split"] else ""
+    return [f"{of}{examples}; {row['better']} is better"]
+
+
 def _devices() -> list[Row]:
     return [asdict(row) for row in devices().values()]
 
@@ -295,6 +306,7 @@ KINDS: Mapping[str, Callable[[], list[Row]]] = {
     "models": _models,
     "datasets": _datasets,
     "partitions": _partitions,
+    "metrics": _metrics,
     "devices": _devices,
     "networks": _networks,
     "scenarios": _scenarios,
@@ -308,6 +320,7 @@ DETAILS: Mapping[str, Callable[[Row], list[str]]] = {
     "models": _model_details,
     "datasets": _dataset_details,
     "partitions": _options,
+    "metrics": _metric_details,
     "devices": _device_details,
     "networks": _network_details,
     "scenarios": lambda row: list(row["head"]),

@@ -246,8 +246,8 @@ def list_(
         str,
         typer.Argument(
             metavar="WHAT",
-            help="methods, servers, selections, policies, schedules, models, datasets, partitions, devices, networks, "
-            "scenarios",
+            help="methods (with corrections), servers, selections, policies, schedules, models, datasets, partitions, "
+            "metrics, devices, networks, scenarios",
         ),
     ],
     assumed: Annotated[bool, typer.Option("--assumed", help="only rows with assumed figures")] = False,

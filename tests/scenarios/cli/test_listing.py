@@ -12,6 +12,7 @@ import pytest
 from edge.protocol.config import PartitionConfig
 from scenarios.cli import listing, main
 from scenarios.config.load import ScenarioError
+from scenarios.config.plugin_keys import PLUGIN_KEYS
 from scenarios.studies import doctor
 
 
@@ -49,6 +50,30 @@ def test_methods_server_optimisers_and_partitions_are_listed_with_their_options(
     assert [row["name"] for row in listing.rows("partitions")] == kinds
     for row in listing.rows("partitions"):
         assert {key.rpartition(".")[2] for key in row["options"]} <= set(get_type_hints(PartitionConfig))
+
+
+LISTS = {
+    "method": "methods",
+    "server": "servers",
+    "data.name": "datasets",
+    "data.partition.kind": "partitions",
+    "model.name": "models",
+    "train.lr_schedule": "schedules",
+    "rounds.selection": "selections",
+    "rounds.policy": "policies",
+    "eval.metrics": "metrics",
+}
+
+
+def test_the_rows_of_every_plug_in_point_are_listed_and_the_help_names_each_list() -> None:
+    assert list(LISTS) == list(PLUGIN_KEYS)
+    for what in LISTS.values():
+        assert all(row["name"] and row["title"] for row in listing.rows(what))
+    names = [row["name"] for row in listing.rows("metrics")]
+    assert names == ["accuracy", "loss", "class-accuracy"]
+    assert named("methods", "scaffold")["joins"] is not None, "corrections are among the methods"
+    *_, argument = get_type_hints(main.list_, include_extras=True)["kind"].__metadata__
+    assert argument.help.replace(" (with corrections)", "").split(", ") == list(listing.KINDS)
 
 
 GUESSED: listing.Row = {
@@ -119,6 +144,7 @@ SHOWN = {
     ),
     "models cnn": ("images 32x32; family conv", "blocks: "),
     "models digits-cnn": ("images 8x8, width 16; family conv", "blocks: "),
+    "metrics loss": ("a mean over examples; lower is better",),
     "networks lte-2012": (
         "13 Mbit/s down (sigma 0.7), 6 Mbit/s up (sigma 0.7), goodput; RTT 60 ms",
         "3.92 W to send, 1.96 W to receive, 1.06 W for 11.6 s after",
