@@ -250,14 +250,16 @@ def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 def differences(
     before: dict[str, Any], after: dict[str, Any], *, results_only: bool, renamed: Mapping[str, str]
 ) -> list[str]:
-    """One line per value that is not the same; a column that was not there before is none.
+    """One line per value that is not the same; what was not there before is no difference.
+
+    ``results_only``: hashes of chains, and of the files that are committed with rounds, are left out.
 
     ``renamed``: old dotted name of a table of scenarios -> its new name.
     """
     was, now = {new_path(path, renamed): value for path, value in flat(before)}, dict(flat(after))
-    added = [path for path in now.keys() - was.keys() if " > column " in path]
-    paths = [path for path in {**was, **now} if not (results_only and path.endswith(" > chain")) and path not in added]
-    pairs = [(path, was.get(path, "absent"), now.get(path, "absent")) for path in paths]
+    hashes = (" > chain", " > column files")
+    paths = [path for path in was if not (results_only and path.endswith(hashes))]
+    pairs = [(path, was[path], now.get(path, "absent")) for path in paths]
     return [f"{path}: {after!r} instead of {before!r}" for path, before, after in pairs if before != after]
 
 
@@ -273,7 +275,7 @@ def main() -> int:
     parser.add_argument("action", choices=["write", "compare"])
     parser.add_argument("file", type=Path, metavar="FILE.json")
     parser.add_argument("--parts", metavar=",".join(PARTS), help="by default all, or all that the file has")
-    parser.add_argument("--results-only", action="store_true", help="compare no hashes of chains")
+    parser.add_argument("--results-only", action="store_true", help="compare no hashes of chains and files")
     parser.add_argument("--renamed", metavar="OLD=NEW", action="append", default=[], help="a table of scenarios")
     asked = parser.parse_args()
     before = json.loads(asked.file.read_text()) if asked.action == "compare" else None
