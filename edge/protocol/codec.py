@@ -89,6 +89,7 @@ from edge.protocol.messages import (
     Update,
     WireError,
     expect,
+    shown,
 )
 from edge.protocol.payload import ITEM_NBYTES, PASS_TYPES, Payload, Shapes, Vector, vectors
 from edge.protocol.tensor_specs import (
@@ -231,7 +232,7 @@ def decode(
     expect(sender_run_id == run_id, f"run id (this is {run_id})", sender_run_id)
     kind, codecs = TYPES[name]
     if not isinstance(fields, dict) or fields.keys() != codecs.keys():
-        raise WireError(f"{name}: fields {repr(fields)[:100]}, not {', '.join(codecs) or 'none'}")
+        raise WireError(f"{name}: fields {shown(fields)}, not {', '.join(codecs) or 'none'}")
     values = {key: codec.unpack(fields[key], f"{name}: {key}") for key, codec in codecs.items()}
     parse = parse_tensor_specs if len(packed_entries) <= MAX_CACHED_NBYTES else parse_tensor_specs.__wrapped__
     entries = parse(packed_entries, name)

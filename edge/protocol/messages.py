@@ -40,7 +40,15 @@ class WireError(ValueError):
 
 def reject(what: str, value: object) -> NoReturn:
     """WireError that names the value."""
-    raise WireError(f"{what}: {repr(value)[:100]} does not fit")
+    raise WireError(f"{what}: {shown(value)} does not fit")
+
+
+def shown(value: object) -> str:
+    """The beginning of a value from another machine, however deeply it is nested."""
+    try:
+        return repr(value)[:100]
+    except RecursionError:
+        return f"a nested {type(value).__name__}"
 
 
 def printable(text: str, most: int) -> str:

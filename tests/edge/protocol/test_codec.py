@@ -292,6 +292,16 @@ def test_refusals_say_what_does_not_fit(message: messages.Message, edit: Callabl
     assert refusal(message, edit).startswith(said)
 
 
+def test_a_value_may_be_nested_more_deeply_than_python_can_print() -> None:
+    nested: list[object] = []
+    for _ in range(100_000):
+        nested = [nested]
+    with pytest.raises(messages.WireError, match="field: a nested list does not fit"):
+        messages.reject("field", nested)
+    while nested:  # or freeing it would need as deep a stack
+        (nested,) = nested  # type: ignore[assignment]
+
+
 def test_frames_must_be_those_that_are_announced() -> None:
     assert refusal(train(), frames=[b""]) == "train: 4 frames announced, 1 received"
     assert refusal(train(), frames=[b"", b"", b"", b""]) == "entry model/stem: 12 bytes announced, a frame of 0 came"
