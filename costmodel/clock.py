@@ -76,13 +76,24 @@ class Clock:
 
     # --- the state of clients ----------------------------------------------------------------------------------
 
-    def conditions(self, clients: Sequence[int] | NDArray[np.intp], round: int, visit: int | None = None) -> Conditions:
-        """The conditions of these clients' visits in ``round``, or of the one visit of the number ``visit``."""
+    def conditions(
+        self,
+        clients: Sequence[int] | NDArray[np.intp],
+        round: int,
+        visit: int | None = None,
+        *,
+        is_second: bool = False,
+    ) -> Conditions:
+        """The conditions of these clients' visits in ``round``, or of the one visit of the number ``visit``.
+
+        ``is_second``: of visits that follow the clients' first visits in the round.
+        """
         chosen = np.asarray(clients, np.intp)
         return self.fleet.conditions(
             chosen,
             round,
             visit,
+            is_second=is_second,
             last_down=self._last[DOWN][chosen],
             last_up=self._last[UP][chosen],
             charge=self.fleet.battery_joules - self._spent[chosen],

@@ -275,6 +275,7 @@ def federated_run(
         on_round=on_round,
         is_stopped=is_stopped,
         refused=refused,
+        charged_examples=evaluated_examples(description, scenario.eval.split) if scenario.eval.charged else None,
     )
     return run, store
 

@@ -24,7 +24,8 @@ Subclasses of `ServerStrategy` can customise by overriding
   losses are known;
 * ``replay_feedback`` and ``restore_in_flight``: the same bookkeeping in a resumed run;
 * ``download_only_clients``: clients that only download in a round;
-* ``global_evaluation_model`` or ``evaluation_model``: the model that is evaluated;
+* ``global_evaluation_model`` or ``evaluation_model``: the model that is evaluated; ``evaluation_shapes``, if building
+  the latter takes arithmetic;
 * ``state`` and ``restore``: state beside the models.
 
 The server side of a correction is a `ServerExtension`: it adds slots to downloads and learns from updates.
@@ -262,8 +263,17 @@ class ServerStrategy:
         return {MODEL: dict(self.model)}
 
     def evaluation_model(self, client: int) -> Payload:
-        """The server's blocks of a client's model, if models are evaluated per client."""
+        """The server's blocks of a client's model, if models are evaluated per client; changes nothing.
+
+        Called when the evaluation begins. For a method whose downloads are built later (`Download.build`), called on
+        another thread when the task is sent: no `step` lies in between, but visits may have begun and updates may have
+        been accumulated, so it reads only what `step` changes, as downloads do.
+        """
         return self.select(self.setup.down)
+
+    def evaluation_shapes(self, client: int) -> Shapes:
+        """Shapes of `evaluation_model`, for the price of an evaluation."""
+        return shapes(self.evaluation_model(client))
 
     def store_shapes(self) -> Shapes:
         """Shapes of what the server stores per client: slot -> key -> numbers."""

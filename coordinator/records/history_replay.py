@@ -203,7 +203,7 @@ class ReplayedRun:
     def accept_partial(self, totals: Totals, visits: Sequence[PlannedVisit]) -> None:
         """Updates have no vectors."""
 
-    def evaluate(self, round: int) -> PendingEvaluation:
+    def evaluate(self, round: int, clients: Sequence[int] | None = None) -> PendingEvaluation:
         """The recorded evaluation."""
         row = self._rounds[0]
         loss = math.inf if row.test_loss is None else row.test_loss

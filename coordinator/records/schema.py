@@ -43,7 +43,7 @@ class RoundRow(NamedTuple):
     wasted_joules: float
     """Seconds, bytes and joules of visits that did not count"""
     critical: int | None
-    """The client whose visit the round waited for last; None without visits"""
+    """The client whose visit the server's step waited for last; None without visits"""
     bottleneck: str
     """The largest part of that visit and of the wait for it, one of `BOTTLENECKS`; '' without visits"""
     model_sha256: str
@@ -56,7 +56,10 @@ TRAINED = (TRAIN, NO_OP)
 """Kinds of visit whose updates counted"""
 FAULTY = (NO_OP, UPDATE_REJECTED, FAILED)
 """Kinds of visit whose updates failed a check"""
-COUNTED = (*TRAINED, DOWNLOAD_ONLY)
+EVALUATE, NOT_SCORED = "evaluate", "unscored"
+EVALUATION = (EVALUATE, NOT_SCORED)
+"""Kinds of visit that only evaluate (``eval.charged``)"""
+COUNTED = (*TRAINED, DOWNLOAD_ONLY, EVALUATE)
 """Kinds of visit that counted"""
 
 
@@ -71,9 +74,9 @@ class VisitRow(NamedTuple):
     network: str
     kind: str
     """Visits that counted: ``train``, ``zeroed`` (its update failed a check and counted as no change), ``listen``
-    (download only). Visits that did not: ``late`` (after the round's end), ``lost`` (the client left, crashed or ran
-    out of power), ``cut`` (the run ended), ``refused`` (its update failed a check), ``failed`` (no worker could train
-    it)."""
+    (download only), ``evaluate`` (it evaluated the client's model). Visits that did not: ``late`` (after the round's
+    end), ``lost`` (the client left, crashed or ran out of power), ``cut`` (the run ended), ``refused`` (its update
+    failed a check), ``failed`` (no worker could train it), ``unscored`` (an evaluation, ``lost`` or ``cut``)."""
     staleness: int
     """Server steps between the start of the visit and the use of its update; 0 in synchronous rounds"""
     start_s: float

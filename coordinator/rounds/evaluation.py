@@ -1,6 +1,7 @@
 """Evaluation by the worker pool: of the global model on the test set, of each client's model on its examples, or both.
 
-Evaluations change nothing and cost no virtual time. The run decides when a model is evaluated.
+Evaluations change nothing. The run decides when a model is evaluated, and whether that is charged
+(`coordinator.rounds.evaluation_visits`); here it takes no virtual time.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Literal
 
@@ -16,11 +18,12 @@ import numpy as np
 from coordinator.aggregation.server import ServerStrategy
 from coordinator.records.client_states import ClientStates
 from coordinator.records.round_record import EvalResult, MeasuredValue
+from coordinator.rounds.run import RunFailed
 from coordinator.workers.task import PoolTask, Reply, Workers
 from edge.protocol import messages
 from edge.protocol.config import EvalSplit, Job, ModelProfile
 from edge.protocol.messages import ACCURACY, GLOBAL, LOSS, Score
-from edge.protocol.payload import FORWARD
+from edge.protocol.payload import FORWARD, Payload, shapes
 
 Sums = Mapping[str, tuple[float, int]]
 """Name of a value -> (sum, number of examples or measurements)"""
@@ -78,13 +81,16 @@ class PoolEvaluator:
         self.job, self._scope, self._description = job, scope, description
         self._server, self.workers, self._states = server, workers, states
 
-    def evaluate(self, round: int) -> Evaluation:
-        """Submit an evaluation of the global model, of each client's model, or of both."""
+    def evaluate(self, round: int, clients: Sequence[int] | None = None) -> Evaluation:
+        """Submit an evaluation of the global model, of each client's model, or of both.
+
+        ``clients``: as of `coordinator.rounds.ports.Evaluator.evaluate`.
+        """
         tasks: list[PoolTask] = []
         if self._scope.on != "clients":
             tasks += self._of_global_model(round)
         if self._scope.on != "global":
-            tasks += self._of_clients(round)
+            tasks += self._of_clients(round, clients)
         return Evaluation(self.workers, tasks, lambda scores: result(scores, self._scope))
 
     def _of_global_model(self, round: int) -> list[PoolTask]:
@@ -100,26 +106,43 @@ class PoolEvaluator:
             for start in range(0, count, batch)
         ]
 
-    def _of_clients(self, round: int) -> list[PoolTask]:
-        """Of each client with examples; its model joins its state and the server's blocks.
-
-        A task has the choice and the step size of a visit that would start now.
-        """
-        server, lr = self._server, self.job.train.lr_in(round)
-        adapted = TRAINING_PASSES * self.job.adapt_epochs * self._description.samples
+    def _of_clients(self, round: int, clients: Sequence[int] | None) -> list[PoolTask]:
+        """Of these clients, or of all with examples."""
+        examples = evaluated_examples(self._description, self._scope.split)
         return [
-            PoolTask(
-                messages.Evaluate(
-                    *(0, int(count), client, server.evaluation_model(client)),
-                    *(round, lr, server.download(client, round).choice, self._scope.split),
-                ),
-                None if self._states is None else self._states.newest(client),
-                flops=self._forward_flops * float(count + adapted[client]),
-                metrics=self._scope.metrics,
-            )
-            for client, count in enumerate(evaluated_examples(self._description, self._scope.split))
-            if count
+            self._of_client(client, int(examples[client]), round)
+            for client in (np.flatnonzero(examples).tolist() if clients is None else clients)
         ]
+
+    def _of_client(self, client: int, count: int, round: int) -> PoolTask:
+        """The client's model joins its state and the server's blocks.
+
+        The task has the choice and the step size of a visit that would start now. Its payload is built when it is sent,
+        if downloads are; no `ServerStrategy.step` comes before that, since every round policy waits for an evaluation
+        before the next step. Payloads that take no arithmetic share their vectors, which are sent to a worker once.
+        """
+        lr, dispatch = self.job.train.lr_in(round), self._server.download(client, round)
+        build = None if dispatch.build is None else partial(self._model, client)
+        payload = self._model(client) if build is None else {}
+        adapted = TRAINING_PASSES * self.job.adapt_epochs * int(self._description.samples[client])
+        return PoolTask(
+            messages.Evaluate(0, count, client, payload, round, lr, dispatch.choice, self._scope.split),
+            None if self._states is None else self._states.newest(client),
+            flops=self._forward_flops * float(count + adapted),
+            metrics=self._scope.metrics,
+            build=build,
+        )
+
+    def _model(self, client: int) -> Payload:
+        try:
+            payload = self._server.evaluation_model(client)
+        except Exception as error:  # a user's server side may raise anything
+            reason = f"{type(error).__name__}: {error}"
+            raise RunFailed(f"client {client}: its model for an evaluation cannot be built: {reason}") from error
+        is_own, found = type(self._server).evaluation_shapes is not ServerStrategy.evaluation_shapes, shapes(payload)
+        if is_own and found != (foreseen := self._server.evaluation_shapes(client)):
+            raise RunFailed(f"client {client}: evaluation_model has {found}, but evaluation_shapes {foreseen}")
+        return payload
 
     @property
     def _forward_flops(self) -> float:
@@ -144,6 +167,8 @@ def result(scores: Sequence[Score], scope: EvaluationScope) -> EvalResult:
     if scope.round == "global":
         return EvalResult(_mean(sums[GLOBAL], ACCURACY), _mean(sums[GLOBAL], LOSS), values)
     clients = [each for client, each in sums.items() if client != GLOBAL]
+    if not clients:  # none could be visited
+        return EvalResult(None, None, values)
     accuracy, loss = (float(np.mean([_mean(each, name) for each in clients])) for name in (ACCURACY, LOSS))
     return EvalResult(accuracy, loss, values)
 

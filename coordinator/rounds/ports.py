@@ -72,8 +72,11 @@ class PendingEvaluation(Protocol):
 class Evaluator(Protocol):
     """Evaluates the server's model on the test set, each client's model on its examples, or both."""
 
-    def evaluate(self, round: int) -> PendingEvaluation:
-        """Submit an evaluation of the current model, after ``round`` server steps."""
+    def evaluate(self, round: int, clients: Sequence[int] | None = None) -> PendingEvaluation:
+        """Submit an evaluation of the current model, after ``round`` server steps.
+
+        ``clients``: those whose models are evaluated, in ascending order, if clients' models are; None: all.
+        """
         ...
 
 

@@ -13,16 +13,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coordinator.aggregation.server import GLOBAL, Download, ServerStrategy
 from coordinator.methods.registry import Method
 from coordinator.methods.spec import Options
 from coordinator.records.client_states import ClientStates
 from coordinator.records.round_record import NOT_EVALUATED, RoundRecord
-from coordinator.records.schema import EvaluationRow, RoundRow, VisitRow
+from coordinator.records.schema import EVALUATE, EvaluationRow, RoundRow, VisitRow
 from coordinator.rounds.budget import Budget, Cost, Limits
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.ports import (
@@ -47,6 +49,10 @@ if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never l
 
 SELECTOR = "selector|"
 """Prefix of the names of the client selector's arrays in a checkpoint"""
+
+
+VisitedClients = Callable[[], Sequence[int] | None]
+"""Makes the evaluation visits, and gives the clients that they have evaluated; None: all, at no cost"""
 
 
 class RunFailed(RuntimeError):  # noqa: N818 - named by what happened
@@ -116,6 +122,8 @@ class FederatedRun:
     """Whether the user has asked to stop"""
     refused: Mapping[int, str] = field(default_factory=dict)
     """client -> why it cannot take part, such as too little memory for the model"""
+    charged_examples: NDArray[np.int64] | None = None
+    """(clients,) examples that each client's model is evaluated on, if evaluations are charged as visits"""
     rounds: int = 0
     visits: int = 0
     """Visits begun so far"""
@@ -192,6 +200,39 @@ class FederatedRun:
         price, down = self.pricing.download_only(), shapes(model)
         return PlannedVisit(self.visits, round, round, 0.0, dispatch, "listen", price, down)
 
+    def prepare_evaluation(self, client: int) -> PlannedVisit:
+        """Plan a visit that evaluates the current model of a client; only where evaluations are charged."""
+        assert self.charged_examples is not None, client
+        dispatch, down = Download(client, {}), self.server.evaluation_shapes(client)
+        samples = int(self.description.samples[client])
+        price = self.pricing.evaluation(down, int(self.charged_examples[client]), samples)
+        return PlannedVisit(self.visits, self.rounds, self.rounds, 0.0, dispatch, EVALUATE, price, down)
+
+    def within_budgets(
+        self, visits: Sequence[PlannedVisit], costs_of: Callable[[Sequence[PlannedVisit]], Sequence[Cost]]
+    ) -> tuple[list[PlannedVisit], str | None]:
+        """The visits within the budgets, numbered, and the rule that refused the first of the others, if any.
+
+        The cost of a visit depends on the others that share its links, so after each refusal ``costs_of`` is called for
+        the rest.
+        """
+        refused_by: str | None = None
+        while visits:
+            costs = costs_of(visits)
+            admitted = [self.budget.admits(visit.client, cost) for visit, cost in zip(visits, costs, strict=True)]
+            if not all(admitted):
+                # Each client can pay for a visit without contention: if none can pay beside the others, one stays.
+                visits = list(compress(visits, admitted)) or (visits[:1] if len(visits) > 1 else [])
+                continue
+            fits, rule = self.budget.reserve(costs)
+            refused_by = refused_by or rule
+            self.budget.release(list(compress(costs, fits)))
+            if all(fits):
+                break
+            visits = list(compress(visits, fits))
+        first, self.visits = self.visits, self.visits + len(visits)
+        return [visit.numbered(first + i) for i, visit in enumerate(visits)], refused_by
+
     @cached_property
     def up_shapes(self) -> Shapes:
         """Shapes of one client's upload, including the slots of corrections."""
@@ -220,14 +261,14 @@ class FederatedRun:
                     whose = MODEL if name == GLOBAL else name
                     raise RunFailed(f"round {self.rounds}: after the server's step, {whose}/{key} {problem}")
 
-    def evaluate_if_due(self, is_last: bool) -> PendingEvaluation | None:
+    def evaluate_if_due(self, is_last: bool, visited: VisitedClients = lambda: None) -> PendingEvaluation | None:
         """Submit an evaluation after a server step, if one is due or the run ends."""
         self.evaluated = is_last or self.rounds % self.eval_every == 0
-        return self.evaluator.evaluate(self.rounds) if self.evaluated else None
+        return self.evaluator.evaluate(self.rounds, visited()) if self.evaluated else None
 
-    def late_evaluation(self) -> PendingEvaluation | None:
+    def late_evaluation(self, visited: VisitedClients = lambda: None) -> PendingEvaluation | None:
         """Submit an evaluation of the final model, unless it was evaluated."""
-        evaluation = None if self.evaluated else self.evaluator.evaluate(self.rounds)
+        evaluation = None if self.evaluated else self.evaluator.evaluate(self.rounds, visited())
         self.evaluated = True
         return evaluation
 

@@ -7,6 +7,9 @@ trained.
 Clients learn from the next model that a round is over: late clients continue, and are charged, while the server
 aggregates. A visit that ends before the aggregation does is still late.
 
+Where evaluations are charged, the visits of `coordinator.rounds.evaluation_visits` follow the server's step, and the
+round ends with them.
+
 The host does not wait where the simulated server would: while workers evaluate a model, the next round is sampled and
 timed, its visits are submitted behind the evaluation, and the round before is committed. If the evaluation ends the
 run, the next round is discarded and nothing of it is charged.
@@ -29,6 +32,7 @@ from coordinator.records.schema import TRAINED
 from coordinator.rounds.asynchronous import run_asynchronous
 from coordinator.rounds.budget import CLIENTS, SECONDS, Cost
 from coordinator.rounds.cohort_training import CohortTraining
+from coordinator.rounds.evaluation_visits import visit_for_evaluation
 from coordinator.rounds.policy import Mask, RoundPolicy
 from coordinator.rounds.ports import PendingCommit
 from coordinator.rounds.run import FederatedRun, RunFailed
@@ -184,10 +188,7 @@ class _SynchronousRound:
     # --- cohort and costs -----------------------------------------------------------------------------------------
 
     def _admitted(self, eligible: Sequence[int]) -> tuple[list[PlannedVisit], str | None]:
-        """Visits within the budgets, in client order, and the rule that refused the first of the others, if any.
-
-        The cost of a visit depends on the others that share its links, so after each refusal the rest is timed again.
-        """
+        """Visits within the budgets, in client order, and the rule that refused the first of the others, if any."""
         run = self.run
         cohort = run.select(eligible)
         visits = [run.prepare(client, self.number) for client in cohort]
@@ -197,23 +198,7 @@ class _SynchronousRound:
             for client in download_only
             if run.clock.is_there is None or run.clock.is_there(client)
         ]
-        visits.sort(key=lambda visit: visit.client)
-        refused_by: str | None = None
-        while visits:
-            costs = self._costs(visits)
-            admitted = [run.budget.admits(visit.client, cost) for visit, cost in zip(visits, costs, strict=True)]
-            if not all(admitted):
-                # Each client can pay for a visit without contention: if none can pay beside the others, one stays.
-                visits = list(compress(visits, admitted)) or (visits[:1] if len(visits) > 1 else [])
-                continue
-            fits, rule = run.budget.reserve(costs)
-            refused_by = refused_by or rule
-            run.budget.release(list(compress(costs, fits)))
-            if all(fits):
-                break
-            visits = list(compress(visits, fits))
-        first, run.visits = run.visits, run.visits + len(visits)
-        return [visit.numbered(first + i) for i, visit in enumerate(visits)], refused_by
+        return run.within_budgets(sorted(visits, key=lambda visit: visit.client), self._costs)
 
     def _costs(self, visits: Sequence[PlannedVisit]) -> list[Cost]:
         conditions, timeline = self._timed(visits)
@@ -270,8 +255,8 @@ class _SynchronousRound:
         run.rounds += 1
         self.stopped_by = self.stopped_by or run.budget.reached(run.rounds, None)
         changed = bool(replies) or (self.stopped_by is not None and not run.evaluated)
-        evaluation = run.evaluate_if_due(self.stopped_by is not None) if changed else None
         self._account(replies, conditions, timeline)
+        evaluation = run.evaluate_if_due(self.stopped_by is not None, self._evaluation_visits) if changed else None
         return run.close_round(self.record, evaluation, self.stopped_by)
 
     def _interrupt(self) -> PendingCommit:
@@ -281,13 +266,18 @@ class _SynchronousRound:
         self.run.clock.advance(limit)
         self.counts = np.zeros(len(self.visits), bool)
         self._account([], conditions, timeline, interrupted="cut")
-        return self.run.close_round(self.record, self.run.late_evaluation(), self.stopped_by)
+        return self._close_late()
 
     def _no_round(self) -> PendingCommit | None:
         """No further round starts: evaluate the last model if it was not, in a row without visits."""
-        if self.run.evaluated:
-            return None
-        return self.run.close_round(self.record, self.run.late_evaluation(), self.stopped_by)
+        return None if self.run.evaluated else self._close_late()
+
+    def _close_late(self) -> PendingCommit:
+        evaluation = self.run.late_evaluation(self._evaluation_visits)
+        return self.run.close_round(self.record, evaluation, self.stopped_by)
+
+    def _evaluation_visits(self) -> list[int] | None:
+        return visit_for_evaluation(self.run, self.record)
 
     def _account(
         self, replies: Sequence[Update], conditions: Conditions, timeline: Timeline, interrupted: str = "late"

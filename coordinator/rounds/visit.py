@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from coordinator.aggregation.server import Download, Models
-from coordinator.methods.compute import ChosenBlocks, ComputeContext
+from coordinator.methods.compute import ChosenBlocks, ComputeContext, fedavg_passes, forward_passes
 from coordinator.methods.registry import Method
 from coordinator.methods.spec import Options
 from coordinator.records import names
@@ -89,6 +89,25 @@ class VisitPricing:
         nbytes = codec.train_nbytes(self._job.run_id, self._spec.choices, {MODEL: layout.shapes(layout.keys())})
         return VisitPrice(Work(nbytes, 0, 0.0), TrainingPlan(0, 0, 0), float(layout.nbytes()), 0.0)
 
+    def evaluation(self, down: Shapes, examples: int, samples: int) -> VisitPrice:
+        """A visit that evaluates a client's model, of which shapes ``down`` are sent, on ``examples`` of its examples.
+
+        An adaptation before it (``eval.adapt``) trains on its ``samples`` training examples; only that takes steps. The
+        values that go up are a message without vectors. The nominal cost is 0: papers charge training alone.
+        """
+        job, description = self._job, self._description
+        blocks, plan = len(description.layout), TrainingPlan(0, 0, 0)
+        if job.adapt_epochs:
+            plan = replace(job.train, local_epochs=job.adapt_epochs, local_steps=None).plan(samples)
+        passes = examples * forward_passes(blocks) + plan.samples * fedavg_passes(blocks)
+        work = Work(
+            codec.train_nbytes(job.run_id, self._spec.choices, down),
+            codec.update_nbytes(job.run_id, job.reports, {}),
+            float((passes * description.flops).sum()),
+            plan.steps,
+        )
+        return VisitPrice(work, plan, 0.0, 0.0)
+
     @cached_property
     def _plain_flops(self) -> float:
         """FLOPs of an ordinary training step per example."""
@@ -110,7 +129,7 @@ class PlannedVisit:
     lr: float
     dispatch: Download
     kind: str
-    """``train`` or ``listen``"""
+    """``train``, ``listen`` or ``evaluate``"""
     price: VisitPrice
     down: Shapes
     """Shapes of its download"""

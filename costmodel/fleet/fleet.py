@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 
 import numpy as np
@@ -205,6 +205,7 @@ class Fleet:
         round: int,
         visit: int | None = None,
         *,
+        is_second: bool = False,
         last_down: Doubles | None = None,
         last_up: Doubles | None = None,
         charge: Doubles | None = None,
@@ -212,11 +213,12 @@ class Fleet:
         """The conditions of these clients' visits in ``round``; by default, connections are new and batteries full.
 
         Variation from visit to visit is drawn for the round, or for the one visit of the number ``visit``.
+        ``is_second``: for a second visit of each client in the round, with the round's ``redraw``.
         """
         chosen = np.asarray(clients, np.intp)
         device = ProfileColumns(self._device_columns, self.device_of[chosen])
         network = ProfileColumns(self._network_columns, self.network_of[chosen])
-        draws = self._draws(chosen, round, visit)
+        draws = self._draws(chosen, round, visit, is_second)
         mode, down, up = self._modes(chosen, round)
         width = 2 * self.change.redraw
         vary = 1 + width * (draws.uniform - 0.5)
@@ -257,12 +259,15 @@ class Fleet:
             "tail_seconds": nothing,
         }
 
-    def _draws(self, chosen: NDArray[np.intp], round: int, visit: int | None) -> VisitVariation:
+    def _draws(self, chosen: NDArray[np.intp], round: int, visit: int | None, is_second: bool) -> VisitVariation:
         change = self.change
         if not (change.jitter or change.redraw or change.noise or change.crashes_per_second):
             return VisitVariation.none(chosen.size)
         if visit is None:
-            return self._drawn("visits of a round", round, len(self)).of(chosen)
+            first = self._drawn("visits of a round", round, len(self)).of(chosen)
+            if not is_second:
+                return first
+            return replace(self._drawn("second visits of a round", round, len(self)).of(chosen), uniform=first.uniform)
         block, index = divmod(visit, VISITS_PER_DRAW)
         return self._drawn("visits one by one", block, VISITS_PER_DRAW).of(slice(index, index + 1))
 

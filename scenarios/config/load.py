@@ -147,6 +147,7 @@ def _resolve(name: str, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
     valid("eval.metrics", lambda: validation.check_metrics(scenario))
     valid("eval.split", lambda: validation.check_split(method, scenario))
     valid("eval.adapt", lambda: validation.check_adapt(method, scenario))
+    valid("eval.charged", lambda: validation.check_charged(method, scenario))
     valid("train.nesterov", lambda: validation.check_nesterov(scenario))
     valid("aggregate.sum", lambda: validation.check_sum(method, options, scenario))
     valid("rounds.participants", lambda: validation.check_participants(scenario))

@@ -199,7 +199,7 @@ class AdaptSection(Section):
     """Adaptation of each client's model to its training examples before it is evaluated; nothing of it is kept."""
 
     epochs: Annotated[int, Field(ge=0, le=10_000)] = 0
-    """Local epochs on the cross-entropy alone; 0: none. They are neither timed nor charged."""
+    """Local epochs on the cross-entropy alone; 0: none. They are charged if ``eval.charged`` is set."""
     lr: Annotated[float | None, Field(ge=0, le=1e6)] = None
     """Their step size; by default that of a visit that begins now."""
 
@@ -223,6 +223,11 @@ class EvalSection(Section):
     split: EvalSplit = "test"
     """The examples of its own that a client's model is evaluated on."""
     adapt: AdaptSection = AdaptSection()
+    charged: bool = False
+    """Whether evaluation on clients is part of the protocol of a synchronous policy: after the server's step each
+    client that is available is visited, at the cost of downloading its model, computing on its device and sending the
+    values. The round ends with these visits, and only clients that were visited are evaluated. By default evaluations
+    take no virtual time and cost nothing."""
 
     @property
     def keeps_values(self) -> bool:
@@ -231,7 +236,7 @@ class EvalSection(Section):
         return any(getattr(self, key) != getattr(default, key) for key in EVALUATION_KEYS)
 
 
-EVALUATION_KEYS = ("metrics", "on", "split", "adapt")
+EVALUATION_KEYS = ("metrics", "on", "split", "adapt", "charged")
 """Keys of `EvalSection` that decide what is measured."""
 
 

@@ -155,6 +155,22 @@ def check_adapt(method: Method, scenario: Scenario) -> None:
         raise ValueError(f"eval.adapt.lr = {adapt.lr:g}: needs eval.adapt.epochs above 0")
 
 
+def check_charged(method: Method, scenario: Scenario) -> None:
+    """Check that clients' models are evaluated, at the ends of rounds, if evaluations are charged."""
+    if not scenario.eval.charged:
+        return
+    rounds = scenario.rounds
+    if rounds.is_asynchronous:
+        raise ValueError(
+            f"eval.charged = true: needs rounds that end, but rounds.policy = {rounds.policy} is asynchronous; choose "
+            "sync, over_select or deadline"
+        )
+    if evaluated(method, scenario) == "global":
+        raise ValueError(
+            'eval.charged = true: charges evaluation on clients, but eval.on = "global"; choose "clients" or "both"'
+        )
+
+
 def check_nesterov(scenario: Scenario) -> None:
     """Check that there is momentum, which Nesterov's step needs."""
     if scenario.train.nesterov and scenario.train.momentum == 0:

@@ -13,8 +13,10 @@ from coordinator.records.schema import (
     BOTTLENECKS,
     COMPUTE,
     COUNTED,
+    EVALUATION,
     FAILED,
     FAULTY,
+    NOT_SCORED,
     OWN_LINK,
     SERVER_LINK,
     UPDATE_REJECTED,
@@ -22,7 +24,7 @@ from coordinator.records.schema import (
 )
 
 Query = Callable[[str], list[sqlite3.Row]]
-KINDS = (*COUNTED, "late", "lost", "cut", UPDATE_REJECTED, FAILED)
+KINDS = (*COUNTED, "late", "lost", "cut", UPDATE_REJECTED, FAILED, NOT_SCORED)
 """Kinds of visit: those that counted, then those that were wasted."""
 SHORT = {OWN_LINK: "link", SERVER_LINK: "server", COMPUTE: "compute", WAITING: "wait"}
 """Bottleneck -> its name in narrow tables."""
@@ -46,7 +48,7 @@ class CriticalClient:
     device: str
     network: str
     visited: int
-    """Rounds in which it had a visit."""
+    """Rounds in which it had a visit, evaluations aside."""
     rounds: int = 0
     """Rounds that waited for it last."""
     seconds: float = 0.0
@@ -63,9 +65,9 @@ def bottlenecks(query: Query) -> dict[str, BottleneckCount]:
 
 
 def visits(query: Query) -> dict[str, int]:
-    """Each of `KINDS` -> number of visits."""
+    """Each of `KINDS` -> number of visits; kinds of evaluation visits only if there are any."""
     counts = {row["kind"]: row["n"] for row in query("SELECT kind, COUNT(*) n FROM visits GROUP BY kind")}
-    return {kind: counts.get(kind, 0) for kind in KINDS}
+    return {kind: counts.get(kind, 0) for kind in KINDS if kind not in EVALUATION or kind in counts}
 
 
 def faulty(query: Query, most: int) -> list[sqlite3.Row]:
@@ -85,9 +87,13 @@ def staleness(query: Query) -> dict[int, int]:
 
 def critical_clients(query: Query, most: int) -> list[CriticalClient]:
     """The clients that most rounds waited for last, at most ``most`` of them; ties by client number."""
+    evaluations = ", ".join(f"'{kind}'" for kind in EVALUATION)
     clients = {
         row["client"]: CriticalClient(row["client"], row["device"], row["network"], row["visited"])
-        for row in query("SELECT client, device, network, COUNT(DISTINCT round) visited FROM visits GROUP BY client")
+        for row in query(
+            "SELECT client, device, network, COUNT(DISTINCT round) visited FROM visits "
+            f"WHERE kind NOT IN ({evaluations}) GROUP BY client"
+        )
     }
     for row in query(
         "SELECT critical, bottleneck, COUNT(*) n, SUM(end_s - start_s) s FROM rounds WHERE critical IS NOT NULL "

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator.records.schema import FAULTY
+from coordinator.records.schema import EVALUATION, FAULTY
 from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
 from edge.protocol.files import write_text
 from scenarios.report import bottlenecks, client_values
@@ -142,9 +142,9 @@ def _sections(opened: Sequence[RecordedRun], comparison: Mapping[str, Any]) -> d
 
 
 def _kinds(runs: Sequence[RecordedRun]) -> list[str]:
-    """Kinds of visit to show; those of invalid updates only if there are any."""
+    """Kinds of visit to show; those of invalid updates and of evaluations only if there are any."""
     used = {kind for run in runs for kind, count in bottlenecks.visits(run.query).items() if count}
-    return [kind for kind in bottlenecks.KINDS if kind not in FAULTY or kind in used]
+    return [kind for kind in bottlenecks.KINDS if kind not in (*FAULTY, *EVALUATION) or kind in used]
 
 
 def percent(share: float) -> str:

@@ -239,6 +239,10 @@ def estimate_rows(estimate: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "message down, one visit", _span(estimate["message_down_nbytes"])
     yield "message up, one visit", format_bytes(estimate["message_up_nbytes"])
     yield "bytes, real", _span(estimate["bytes"])
+    if "evaluation_visits" in estimate:
+        evaluation = estimate["evaluation_visits"]
+        visits = f"{evaluation['evaluations']:,} x {evaluation['clients']:,} visits"
+        yield "of these, evaluations", f"{format_bytes(evaluation['bytes'])}, {visits}"
     yield "bytes, nominal", f"at most {format_bytes(estimate['nominal_bytes'])}"
     for name, key, show in (
         ("FLOPs", "flops", format_flops),

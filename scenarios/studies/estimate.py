@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,13 @@ from typing import Any
 import numpy as np
 
 from coordinator.aggregation.server import ServerStrategy
+from coordinator.rounds.evaluation import evaluated_examples
 from coordinator.rounds.visit import VisitPrice, VisitPricing
 from coordinator.workers.launcher import WorkerLauncher
 from costmodel.clock import Clock
 from costmodel.fleet.fleet import Fleet
 from costmodel.units import format_bytes
+from costmodel.visits.work import Work
 from edge.data.locate import find_data, search_paths
 from edge.protocol import codec
 from edge.protocol.config import ModelProfile
@@ -54,6 +58,42 @@ class PricedVisit:
     price: VisitPrice
     payload_down: int
     payload_up: int
+
+
+@dataclass(frozen=True)
+class EvaluationVisits:
+    """The visits of one evaluation that is charged, of all clients with examples."""
+
+    clients: list[int]
+    work: Work
+    """Of the visit of a typical client"""
+    evaluations: int
+    """In a run of ``rounds.max`` rounds"""
+
+    @property
+    def nbytes(self) -> int:
+        """Of the whole run, down and up together."""
+        return (self.work.bytes_down + self.work.bytes_up) * len(self.clients) * self.evaluations
+
+    @property
+    def flops(self) -> float:
+        """Of the whole run."""
+        return self.work.flops * len(self.clients) * self.evaluations
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """For the estimate."""
+        return {
+            "evaluations": self.evaluations,
+            "clients": len(self.clients),
+            "message_down_nbytes": self.work.bytes_down,
+            "message_up_nbytes": self.work.bytes_up,
+            "bytes": self.nbytes,
+        }
+
+
+NO_EVALUATION_VISITS = EvaluationVisits([], Work(0, 0, 0.0), 0)
+"""Where evaluations are not charged."""
 
 
 @dataclass(frozen=True)
@@ -231,12 +271,13 @@ def estimate(loaded: Loaded, description: ModelProfile) -> dict[str, Any]:
     expensive, and for rounds in which all clients that may only download do so. FLOPs, seconds and joules are those of
     a typical round, whose clients all have the median number of examples and are all available; without the data set
     they are None. Seconds and joules are also None, with the reason in ``untimed``, if their computation takes longer
-    than `PATIENCE_SECONDS`. ``flops_expected``: the method's compute plan is an expectation.
+    than `PATIENCE_SECONDS`. ``flops_expected``: the method's compute plan is an expectation. Evaluations that are
+    charged are included, with all clients that have examples, and ``evaluation_visits`` has their part.
     """
     scenario = loaded.scenario
     clients, rounds = _visits(loaded), scenario.rounds.max
     visits = _priced(loaded, description, server(loaded, description))
-    downloads = download_only(loaded, description)
+    downloads, evaluation = download_only(loaded, description), evaluation_visits(loaded, description)
     cheapest, dearest = min(visits, key=_costs), max(visits, key=_costs)
     low, high, download = cheapest.price, dearest.price, downloads.price
     least, most = ((price.work.bytes_down + price.work.bytes_up) * clients for price in (low, high))
@@ -245,7 +286,10 @@ def estimate(loaded: Loaded, description: ModelProfile) -> dict[str, Any]:
         "message_up_nbytes": high.work.bytes_up,
         "payload_down_nbytes": [cheapest.payload_down, dearest.payload_down],
         "payload_up_nbytes": dearest.payload_up,
-        "bytes": [least * rounds, (most + download.work.bytes_down * len(downloads.clients)) * rounds],
+        "bytes": [
+            least * rounds + evaluation.nbytes,
+            (most + download.work.bytes_down * len(downloads.clients)) * rounds + evaluation.nbytes,
+        ],
         "nominal_bytes": (high.nominal_bytes * clients + download.nominal_bytes * len(downloads.clients)) * rounds,
         "state_disk_nbytes": state_nbytes(loaded, description) * state_copies(loaded, description),
         "vectors_disk_nbytes": vectors_nbytes(loaded, description) * vectors_copies(loaded),
@@ -255,14 +299,16 @@ def estimate(loaded: Loaded, description: ModelProfile) -> dict[str, Any]:
         "joules": None,
         "untimed": None,
     }
+    if evaluation.evaluations:
+        result["evaluation_visits"] = evaluation.report
     drawn = builder.fleet(loaded)
     reasons = Counter(builder.refused(loaded, drawn, description).values())
     result["refused_clients"] = [{"clients": count, "why": reason} for reason, count in reasons.most_common()]
     if len(description.samples):
-        result["flops"] = high.work.flops * clients * rounds
+        result["flops"] = high.work.flops * clients * rounds + evaluation.flops
         try:
             with time_limit(PATIENCE_SECONDS):
-                result |= _timed(loaded, drawn, high, downloads, rounds)
+                result |= _timed(loaded, drawn, high, downloads, evaluation)
         except TimeoutError:
             result["untimed"] = f"not computed within {PATIENCE_SECONDS:g} s: a round has too many events"
     return result
@@ -305,6 +351,24 @@ def download_only(loaded: Loaded, description: ModelProfile) -> DownloadOnlyVisi
     return DownloadOnlyVisits(clients, _pricing(loaded, description, server_side).download_only())
 
 
+def evaluation_visits(loaded: Loaded, description: ModelProfile) -> EvaluationVisits:
+    """The visits of an evaluation that is charged; none if evaluations are not.
+
+    A typical client has the medians of examples and of training examples; without the data set all clients have some.
+    """
+    config, clients = loaded.scenario.eval, list(range(loaded.scenario.data.clients))
+    if not config.charged:
+        return NO_EVALUATION_VISITS
+    server_side, median, samples = server(loaded, description), 0, 0
+    if len(description.samples):
+        builder.evaluation_scope(loaded, description)  # refuses a split without examples
+        examples = evaluated_examples(description, config.split)
+        clients = np.flatnonzero(examples).tolist()
+        median, samples = (int(np.median(counts[clients])) for counts in (examples, description.samples))
+    price = _pricing(loaded, description, server_side).evaluation(server_side.evaluation_shapes(ANY), median, samples)
+    return EvaluationVisits(clients, price.work, math.ceil(loaded.scenario.rounds.max / config.every))
+
+
 def _costs(visit: PricedVisit) -> tuple[int, float]:
     return visit.price.work.bytes_down, visit.price.work.flops
 
@@ -334,16 +398,27 @@ def _payload_nbytes(sizes: Shapes) -> int:
 
 
 def _timed(
-    loaded: Loaded, drawn: Fleet, price: VisitPrice, downloads: DownloadOnlyVisits, rounds: int
+    loaded: Loaded, drawn: Fleet, price: VisitPrice, downloads: DownloadOnlyVisits, evaluation: EvaluationVisits
 ) -> dict[str, Any]:
     clock, cohort = Clock(drawn), _cohort(loaded)
     clients = [*cohort, *downloads.clients]
-    conditions = clock.conditions(clients, 0)
     works = [price.work] * len(cohort) + [downloads.price.work] * len(downloads.clients)
-    timeline = clock.solve(np.zeros(len(clients)), works, conditions)
-    end, rounds_of_cohort = float(timeline.end.max()), _visits(loaded) / len(cohort)
-    joules = float((timeline.joules_spent + timeline.waiting_joules(end, conditions)).sum())
-    return {
-        "virtual_seconds": end * rounds * rounds_of_cohort,
+    seconds, joules = _together(clock, clients, works)
+    rounds, rounds_of_cohort = loaded.scenario.rounds.max, _visits(loaded) / len(cohort)
+    totals = {
+        "virtual_seconds": seconds * rounds * rounds_of_cohort,
         "joules": joules * rounds * rounds_of_cohort,
     }
+    if evaluation.evaluations:
+        seconds, joules = _together(clock, evaluation.clients, [evaluation.work] * len(evaluation.clients))
+        totals["virtual_seconds"] += seconds * evaluation.evaluations
+        totals["joules"] += joules * evaluation.evaluations
+    return totals
+
+
+def _together(clock: Clock, clients: Sequence[int], works: Sequence[Work]) -> tuple[float, float]:
+    """(virtual seconds, joules) of visits that begin together."""
+    conditions = clock.conditions(clients, 0)
+    timeline = clock.solve(np.zeros(len(clients)), works, conditions)
+    end = float(timeline.end.max())
+    return end, float((timeline.joules_spent + timeline.waiting_joules(end, conditions)).sum())

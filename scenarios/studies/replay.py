@@ -90,6 +90,11 @@ def replayed(folder: Path, overrides: Sequence[str] = ()) -> RetimedRun:
                 f"rounds.policy = {rounds.policy}: the order of its updates depends on times, so it cannot be "
                 f"replayed; to train anew: {fresh}"
             )
+    if recorded.scenario.eval.charged:
+        raise ScenarioError(
+            f"eval.charged = true: the clients that are evaluated depend on times, so it cannot be replayed; to train "
+            f"anew: {fresh}"
+        )
     description = described(run.environment, recorded)
     drawn = builder.fleet(loaded)
     refused = builder.refused(loaded, drawn, description)

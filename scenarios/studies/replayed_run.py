@@ -259,7 +259,7 @@ class RetimedRun:
         reported = {name: float(getattr(learned, column)) for name, column in columns.items()}
         return Update(visit.client, visit.rng_round, {"loss": row.loss, **reported}, {})
 
-    def evaluate(self, round: int) -> PendingEvaluation:
+    def evaluate(self, round: int, clients: Sequence[int] | None = None) -> PendingEvaluation:
         """The recorded evaluation."""
         return RecordedEvaluation(self._evaluation)
 

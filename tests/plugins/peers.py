@@ -57,6 +57,10 @@ class PeerServer(ServerStrategy):
         """The client's mix."""
         return self.download(client, 0).built()
 
+    def evaluation_shapes(self, client: int) -> Shapes:
+        """As the model, without building it."""
+        return self.download_shapes(client, 0, {})
+
     def _mix(self, stored: StoredVectors, client: int) -> Payload:
         peers, initial = stored.clients(LAST), self.setup.initial_models[0]
         if not peers:

@@ -97,6 +97,14 @@ ASYNCHRONOUS: list[Kill] = [
         ),
         pytest.param(("method=fedavg", "rounds.selection=oort"), SYNCHRONOUS[:2], id="oort"),
         pytest.param(
+            (
+                *("method=fedavg", "rounds.selection=oort", "fleet.crashes_per_hour=1800", "budget.client.joules=5"),
+                *("eval.on=both", "eval.charged=true", "eval.adapt.epochs=1"),
+            ),
+            SYNCHRONOUS[:2],
+            id="charged evaluation",
+        ),
+        pytest.param(
             ("method=fedavg", "rounds.policy=fedbuff", "rounds.buffer=3", "rounds.selection=oort"),
             [(BEFORE_PRUNING, 2, "checkpoints/round-000000.safetensors")],
             id="fedbuff-oort",

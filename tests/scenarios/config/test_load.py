@@ -277,6 +277,15 @@ def test_a_method_scored_client_by_client_needs_local_test_examples_and_no_part_
             'eval.adapt.epochs = 2: adapts the models of clients, but eval.on = "global"; choose "clients" or "both"',
         ),
         ("eval.on=both eval.adapt.lr=0.1", "eval.adapt.lr = 0.1: needs eval.adapt.epochs above 0"),
+        (
+            "eval.charged=true",
+            'eval.charged = true: charges evaluation on clients, but eval.on = "global"; choose "clients" or "both"',
+        ),
+        (
+            "eval.charged=true eval.on=both rounds.policy=fedbuff",
+            "eval.charged = true: needs rounds that end, but rounds.policy = fedbuff is asynchronous; choose sync, "
+            "over_select or deadline",
+        ),
     ],
 )
 def test_evaluations_that_cannot_be(overrides: str, message: str) -> None:

@@ -124,6 +124,27 @@ def test_the_estimate_of_fedavg_by_hand_and_of_fedgkd_with_its_teacher_though_th
     assert fedgkd["flops"] == 15 * 2 * 32 * (2600 + 1200)
 
 
+def test_evaluations_that_are_charged_are_in_the_estimate() -> None:
+    settings = ["method=fedavg", "method_options={}", "rounds.max=5", "eval.on=both", "eval.every=2"]
+    description = replace(described(samples=32), test_samples=np.array([8] * 9 + [0]))
+    free, charged = (
+        check.estimate(load("digits", [*settings, f"eval.charged={flag}"]), description) for flag in ("false", "true")
+    )
+
+    assert "evaluation_visits" not in free
+    found = charged["evaluation_visits"]
+    # After rounds 1, 3 and the last; of the nine clients with examples. The model goes down as for training.
+    assert (found["evaluations"], found["clients"]) == (3, 9)
+    assert [found["message_down_nbytes"]] * 2 == charged["message_down_nbytes"] == free["message_down_nbytes"]
+    nbytes = 27 * (found["message_down_nbytes"] + found["message_up_nbytes"])
+    assert found["bytes"] == nbytes
+    assert charged["bytes"] == [low_or_high + nbytes for low_or_high in free["bytes"]]
+    assert charged["flops"] == free["flops"] + 27 * 8 * 1200
+    assert charged["virtual_seconds"] > free["virtual_seconds"]
+    assert charged["joules"] > free["joules"]
+    assert "of these, evaluations" in dict(terminal.estimate_rows(charged))
+
+
 def test_whole_rounds_of_fedbr_are_priced_with_all_pathways_where_they_train_them() -> None:
     three = replace(
         described(samples=32),

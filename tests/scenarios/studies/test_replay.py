@@ -241,6 +241,9 @@ def test_what_would_change_the_training_unknown_keys_and_policies_without_rounds
     folder = run(tmp_path, "rounds.policy=fedbuff", "rounds.buffer=2", "rounds.max=1")
     assert refusal(plain, "rounds.policy=fedbuff") == text
     assert refusal(folder, "rounds.policy=sync") == text
+    charged = run(tmp_path / "charged", "eval.on=both", "eval.charged=true", "rounds.max=1")
+    text = "eval.charged = true: the clients that are evaluated depend on times, so it cannot be replayed"
+    assert refusal(charged, *SLOW_LINK) == text
 
 
 @pytest.mark.parametrize(
