@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,15 @@ from safetensors.numpy import load_file
 
 from coordinator.aggregation.server import models_sha256
 from coordinator.records.store import Ledger, read
+from coordinator.rounds.run import RunFailed
 from coordinator.workers.launcher import WorkerLauncher
-from edge.protocol.payload import Vector
+from edge.protocol.payload import MODEL, Payload, Vector
 from scenarios import runner
 from scenarios.cli import main
 from scenarios.config.load import load
 from scenarios.host import Host
 from tests.ledgers import virtual_rows
+from tests.plugins.peers import PeerServer
 from tests.scenarios.runs import QUICK, meddled, never, resumed, undisturbed
 
 CLUSTERS = ("method=tests.plugins.clusters:SPEC", "rounds.max=3", "rounds.participants=4")
@@ -143,6 +147,44 @@ def test_vectors_per_client_outlive_a_kill_in_asynchronous_policies(
     whole = undisturbed(tmp_path, launcher, *rules)
     cut = killed_and_resumed(tmp_path, launcher, AFTER_SECOND_COMMIT, *rules)
     assert rows(cut, "SELECT chain FROM rounds") == rows(whole, "SELECT chain FROM rounds")
+
+
+def test_models_that_are_mixed_for_an_evaluation_are_built_when_they_are_sent(
+    tmp_path: Path, launcher: WorkerLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[str] = set()
+    alive: set[int] = set()
+    most: list[int] = []
+    mix = PeerServer.evaluation_model
+
+    def watched(server: PeerServer, client: int) -> Payload:
+        payload = mix(server, client)
+        threads.add(threading.current_thread().name)
+        if server.store.view().clients("last"):  # else it is the initial model, which all clients share
+            alive.add(client)
+            weakref.finalize(payload[MODEL]["head"].data, alive.discard, client)
+            most.append(len(alive))
+        return payload
+
+    monkeypatch.setattr(PeerServer, "evaluation_model", watched)
+    settings = (*PEERS, "data.clients=40", "eval.charged=true", "rounds.max=2")
+    result = run(tmp_path, launcher, 1, *settings)
+    assert {name.rstrip("0123456789") for name in threads} == {"payloads_"}
+    assert len(most) == 2 * 40
+    # The worker has at most 15 of these and the next round's 3 tasks, prefetching until it has half of what is left.
+    assert max(most) < 20
+    monkeypatch.undo()
+    assert run(tmp_path, launcher, 2, *settings)["model_sha256"] == result["model_sha256"]
+    evaluations = [rows(tmp_path / "digits" / f"with-{workers}", "SELECT * FROM evaluations") for workers in (1, 2)]
+    assert evaluations[0] == evaluations[1]
+
+
+def test_a_model_of_other_shapes_than_foreseen_ends_the_run_with_its_client(
+    tmp_path: Path, launcher: WorkerLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PeerServer, "evaluation_shapes", lambda server, client: {MODEL: {"head": 1}})
+    with pytest.raises(RunFailed, match=r"client \d: evaluation_model has .*, but evaluation_shapes .*'head': 1"):
+        run(tmp_path, launcher, 1, *PEERS)
 
 
 def test_a_damaged_file_of_vectors_is_found(tmp_path: Path, launcher: WorkerLauncher) -> None:
