@@ -1,117 +1,67 @@
-"""Payloads that are built when their task is sent, on a thread of the pool's own, with real workers."""
+"""Payloads are built on a thread of their own, in order; the end of a run does not wait for a long one."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
+from threading import Event
 
+import numpy as np
 import pytest
 
-from coordinator.workers.pool import Pool
-from coordinator.workers.scheduler import MAX_PREFETCH
-from coordinator.workers.task import PoolTask
-from edge.protocol.messages import Train
-from edge.protocol.payload import Payload
-from tests.pools import Heard, Pools, model, sums, visit
+from coordinator.workers import payload_builder
+from coordinator.workers.payload_builder import PayloadBuilder
+from edge.protocol.payload import Payload, Vector
 
 
-def built(client: int, build: Callable[[], Payload]) -> PoolTask:
-    task = visit(client)
-    assert isinstance(task.message, Train)
-    return replace(task, message=replace(task.message, payload={}), build=build)
+def payload(number: float) -> Payload:
+    return {"model": {"head": Vector(np.full(1, number, np.float32))}}
 
 
-def test_a_payload_is_built_once_on_another_thread_when_a_worker_can_use_it(pools: Pools) -> None:
-    done, ahead, threads = Heard(), list[int](), set[str]()
+def test_payloads_are_built_in_order_for_the_worker_that_has_the_task_now() -> None:
+    woken = Event()
+    builder, may_build = PayloadBuilder(woken.set), Event()
+    first, third = payload(1.0), payload(3.0)
 
-    def build(client: int) -> Payload:
-        threads.add(threading.current_thread().name)
-        ahead.append(client)
-        assert len(ahead) - len(done.replies) <= 2 * MAX_PREFETCH + 2
-        return model(10.0 * client)
+    def make() -> Payload:
+        may_build.wait()
+        return first
 
-    with pools(2) as pool:
-        pool.submit([built(client, partial(build, client)) for client in range(20)], done).wait()
-    assert dict(done.replies) == {client: [11.0 * client, 11.0 * client + 1] for client in range(20)}
-    assert sorted(ahead) == list(range(20))
-    assert threads == {"payloads_0"}
-
-
-def test_heartbeats_and_other_tasks_go_on_while_a_payload_is_built(pools: Pools) -> None:
-    release = threading.Event()
-
-    def slow() -> Payload:
-        assert release.wait(60)
-        return model()
-
-    heard = Heard()
-    with pools(2, heartbeat_seconds=0.2) as pool:
-        waiting = pool.submit([built(0, slow)], heard)
-        until = time.monotonic() + 1.5  # eight heartbeats; four without an answer end a worker
-        others = 0
-        while time.monotonic() < until:
-            others += len(sums(pool, [visit(1)]))
-        assert heard.replies == []
-        release.set()
-        waiting.wait()
-    assert others > 5
-    assert heard.replies == [(0, [0.0, 1.0])]
-    assert pools.of("worker_died") == []
+    builder.request(7, 0, make)
+    builder.request(8, 1, lambda: third)
+    builder.request(7, 2, make)  # the task is another worker's now
+    builder.remove_worker(1)
+    last = builder.submit(lambda: payload(4.0))
+    may_build.set()
+    last.result()
+    assert woken.is_set()
+    assert list(builder.take_built()) == [(7, 2, first), (8, None, third)]
+    builder.close()
 
 
-def test_a_worker_that_dies_while_its_payload_is_built_is_replaced(pools: Pools) -> None:
-    begun, release = threading.Event(), threading.Event()
-    builds = []
-
-    def slow() -> Payload:
-        builds.append(time.monotonic())
-        begun.set()
-        assert release.wait(60)
-        return model()
-
-    with pools(1) as pool:
-        sums(pool, [visit(9)])
-        heard = Heard()
-        waiting = pool.submit([built(3, slow)], heard)
-        assert begun.wait(60)
-        pools.kill()
-        while not pools.of("worker_died"):
-            pool._turn(0.05)
-        release.set()
-        waiting.wait()
-    assert heard.replies == [(3, [3.0, 4.0])]
-    assert len(builds) == 1
+def test_whatever_building_raises_is_raised_where_it_is_taken() -> None:
+    builder = PayloadBuilder(lambda: None)
+    empty: Payload = {}
+    builder.request(1, 0, lambda: {"model": empty["no"]})
+    builder.submit(dict).result()
+    with pytest.raises(KeyError):
+        list(builder.take_built())
+    builder.close()
 
 
-def test_an_error_of_a_builder_is_raised_by_the_wait(pools: Pools) -> None:
-    def broken() -> Payload:
-        raise ArithmeticError("no mix of nothing")
+def test_closing_leaves_a_long_build_alone_and_drops_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(payload_builder, "CLOSE_SECONDS", 0.01)
+    woken, began, may_end, built = Event(), Event(), Event(), Event()
+    builder = PayloadBuilder(woken.set)
 
-    with pools(1) as pool, pytest.raises(ArithmeticError, match="no mix of nothing"):
-        pool.submit([built(0, broken)], Heard()).wait()
+    def make() -> Payload:
+        began.set()
+        may_end.wait()
+        return {}
 
-
-def test_a_cancelled_task_is_not_sent_when_its_payload_is_built(pools: Pools) -> None:
-    begun, release = threading.Event(), threading.Event()
-
-    def slow() -> Payload:
-        begun.set()
-        assert release.wait(60)
-        return model()
-
-    def answered(pool: Pool, client: int) -> bool:
-        return sums(pool, [visit(client)]) == {client: [client, client + 1.0]}
-
-    heard = Heard()
-    with pools(1) as pool:
-        group = pool.submit([built(0, slow)], heard)
-        while not begun.is_set():
-            pool._turn(0.01)
-        group.cancel()
-        release.set()
-        assert answered(pool, 1)
-        assert answered(pool, 2)
-    assert heard.replies == []
+    builder.request(1, 0, make)
+    builder.submit(lambda: built.set() or {})  # type: ignore[func-returns-value]
+    began.wait()
+    builder.close()
+    may_end.set()
+    builder._thread.join()
+    assert not woken.is_set()  # its sockets are closed
+    assert not built.is_set()

@@ -1,0 +1,117 @@
+"""Payloads that are built when their task is sent, on a thread of the pool's own, with real workers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from coordinator.workers.pool import Pool
+from coordinator.workers.scheduler import MAX_PREFETCH
+from coordinator.workers.task import PoolTask
+from edge.protocol.messages import Train
+from edge.protocol.payload import Payload
+from tests.pools import Heard, Pools, model, sums, visit
+
+
+def built(client: int, build: Callable[[], Payload]) -> PoolTask:
+    task = visit(client)
+    assert isinstance(task.message, Train)
+    return replace(task, message=replace(task.message, payload={}), build=build)
+
+
+def test_a_payload_is_built_once_on_another_thread_when_a_worker_can_use_it(pools: Pools) -> None:
+    done, ahead, threads = Heard(), list[int](), set[str]()
+
+    def build(client: int) -> Payload:
+        threads.add(threading.current_thread().name)
+        ahead.append(client)
+        assert len(ahead) - len(done.replies) <= 2 * MAX_PREFETCH + 2
+        return model(10.0 * client)
+
+    with pools(2) as pool:
+        pool.submit([built(client, partial(build, client)) for client in range(20)], done).wait()
+    assert dict(done.replies) == {client: [11.0 * client, 11.0 * client + 1] for client in range(20)}
+    assert sorted(ahead) == list(range(20))
+    assert threads == {"payloads"}
+
+
+def test_heartbeats_and_other_tasks_go_on_while_a_payload_is_built(pools: Pools) -> None:
+    release = threading.Event()
+
+    def slow() -> Payload:
+        assert release.wait(60)
+        return model()
+
+    heard = Heard()
+    with pools(2, heartbeat_seconds=0.2) as pool:
+        waiting = pool.submit([built(0, slow)], heard)
+        until = time.monotonic() + 1.5  # eight heartbeats; four without an answer end a worker
+        others = 0
+        while time.monotonic() < until:
+            others += len(sums(pool, [visit(1)]))
+        assert heard.replies == []
+        release.set()
+        waiting.wait()
+    assert others > 5
+    assert heard.replies == [(0, [0.0, 1.0])]
+    assert pools.of("worker_died") == []
+
+
+def test_a_worker_that_dies_while_its_payload_is_built_is_replaced(pools: Pools) -> None:
+    begun, release = threading.Event(), threading.Event()
+    builds = []
+
+    def slow() -> Payload:
+        builds.append(time.monotonic())
+        begun.set()
+        assert release.wait(60)
+        return model()
+
+    with pools(1) as pool:
+        sums(pool, [visit(9)])
+        heard = Heard()
+        waiting = pool.submit([built(3, slow)], heard)
+        assert begun.wait(60)
+        pools.kill()
+        while not pools.of("worker_died"):
+            pool._turn(0.05)
+        release.set()
+        waiting.wait()
+    assert heard.replies == [(3, [3.0, 4.0])]
+    assert len(builds) == 1
+
+
+def test_an_error_of_a_builder_is_raised_by_the_wait(pools: Pools) -> None:
+    def broken() -> Payload:
+        raise ArithmeticError("no mix of nothing")
+
+    with pools(1) as pool, pytest.raises(ArithmeticError, match="no mix of nothing"):
+        pool.submit([built(0, broken)], Heard()).wait()
+
+
+def test_a_cancelled_task_is_not_sent_when_its_payload_is_built(pools: Pools) -> None:
+    begun, release = threading.Event(), threading.Event()
+
+    def slow() -> Payload:
+        begun.set()
+        assert release.wait(60)
+        return model()
+
+    def answered(pool: Pool, client: int) -> bool:
+        return sums(pool, [visit(client)]) == {client: [client, client + 1.0]}
+
+    heard = Heard()
+    with pools(1) as pool:
+        group = pool.submit([built(0, slow)], heard)
+        while not begun.is_set():
+            pool._turn(0.01)
+        group.cancel()
+        release.set()
+        assert answered(pool, 1)
+        assert answered(pool, 2)
+    assert heard.replies == []
