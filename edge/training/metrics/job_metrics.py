@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 
 from edge.protocol.config import EvalSplit
-from edge.protocol.messages import SUBVALUE
+from edge.protocol.messages import MAX_VALUE_NAME, MAX_VALUES, SUBVALUE
 from edge.protocol.plugins import load
 from edge.training.block_model import BlockModel
 from edge.training.client_update import Batch, Batches
@@ -34,7 +35,8 @@ class JobMetrics:
             for x, y in batches:
                 logits = net.run(x)
                 for row, metric in self._of_batches:
-                    _add(values, row, metric.measure(net, x, y, logits))
+                    with _named(row):
+                        _add(values, row, metric.measure(net, x, y, logits))
         return values
 
     def on_model(
@@ -51,22 +53,41 @@ class JobMetrics:
         for row, metric in self._of_models:
             net.train_only()
             net.grad.zero_()
-            _add(values, row, metric.measure_model(net, batches(row.split), rng(f"metric {row.name}")))
+            with _named(row):
+                _add(values, row, metric.measure_model(net, batches(row.split), rng(f"metric {row.name}")))
         return values
 
 
 def _metric(row: MetricRow) -> Metric:
     try:
-        metric = load(row.measure)()
+        made = load(row.measure)
     except ValueError as error:
         raise ValueError(f"eval.metrics: {error}") from None
+    with _named(row):
+        metric = made()
     if not isinstance(metric, Metric):
         raise ValueError(f"eval.metrics: {row.measure!r} is not a metric")
     return metric
 
 
+@contextmanager
+def _named(row: MetricRow) -> Iterator[None]:
+    """Name the metric in an error: a user's may raise anything, and give what is no sum."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"eval.metrics: {row.name} ({row.measure}): {type(error).__name__}: {error}") from error
+
+
 def _add(values: Values, row: MetricRow, sums: Sums) -> None:
+    """Add the sums of a batch. ValueError for what no score can carry."""
     for part, (total, count) in sums.items():
         name = f"{row.name}{SUBVALUE}{part}" if part else row.name
+        if not len(name) <= MAX_VALUE_NAME or not name.isprintable():
+            raise ValueError(f"{name[:MAX_VALUE_NAME]!r} cannot be the name of a value")
+        if not 0 <= count < 1 << 63:
+            raise ValueError(f"{name}: a sum over {count} examples")
         before, number = values.get(name, (0.0, 0))
         values[name] = before + float(total), number + int(count)
+        if len(values) > MAX_VALUES:
+            raise ValueError(f"an evaluation has at most {MAX_VALUES} values")

@@ -102,3 +102,21 @@ def test_rows_that_no_evaluation_can_use() -> None:
 
 
 NO_METRIC = MetricRow("none", "", "builtins:dict")
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (3.0, "AttributeError: 'float' object has no attribute 'items'"),
+        ({"": (1.0, -5)}, "ValueError: own: a sum over -5 examples"),
+        ({"a\nb": (1.0, 1)}, "ValueError: 'own/a\\nb' cannot be the name of a value"),
+        ({"x" * 97: (1.0, 1)}, f"ValueError: 'own/{'x' * 96}' cannot be the name of a value"),
+        ({str(part): (1.0, 1) for part in range(2001)}, "ValueError: an evaluation has at most 2000 values"),
+    ],
+)
+def test_what_no_score_can_carry_names_the_metric(given: object, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = MetricRow("own", "what is given", "edge.training.metrics.accuracy:Accuracy")
+    monkeypatch.setattr("edge.training.metrics.job_metrics.metric_rows", lambda names: [row])
+    monkeypatch.setattr(Accuracy, "measure", lambda *arguments: given)
+    with pytest.raises(ValueError, match="^" + re.escape(f"eval.metrics: own ({row.measure}): {problem}") + "$"):
+        JobMetrics(["own"]).on_examples(tower(), [batch(4, seed=1)])
