@@ -28,7 +28,7 @@ from costmodel.fleet.fleet import Fleet
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.files import write_text
 from edge.runtime.numerics import fingerprint
-from scenarios import builder, plugin_sources, run_folder
+from scenarios import builder, plugin_errors, plugin_sources, run_folder
 from scenarios.cache import cache_folder
 from scenarios.config.error_messages import known_keys
 from scenarios.config.load import Loaded, ScenarioError, load
@@ -77,7 +77,8 @@ def run(
     with run_lock(folder), _log_and_wrap(folder):
         host.on_start(folder, loaded)
         try:
-            return _run(loaded, fleet, host, folder, launcher, stopped, stop_at_target)
+            with plugin_errors.named(loaded.scenario.model_dump(), ScenarioError, loaded.name):
+                return _run(loaded, fleet, host, folder, launcher, stopped, stop_at_target)
         except (ScenarioError, Stopped):
             run_folder.discard(folder)  # no round has been committed yet, so nothing is lost
             raise
@@ -102,7 +103,8 @@ def resume(
         if not resumed:
             reset_run_folder(folder)
         host.on_start(folder, loaded)
-        return _run(loaded, fleet, host, folder, launcher, stopped, stops_at_target(folder), resumed)
+        with plugin_errors.named(loaded.scenario.model_dump(), ScenarioError, loaded.name):
+            return _run(loaded, fleet, host, folder, launcher, stopped, stops_at_target(folder), resumed)
 
 
 def ended(loaded: Loaded, folder: Path) -> dict[str, Any] | None:
@@ -261,7 +263,8 @@ def _run(
                 stop_at_target=stop_at_target,
             )
             wall_before = ledger.wall_seconds()
-            stopped_by = _rounds(run, store, resumed)
+            with plugin_errors.named(loaded.scenario.model_dump(), RunFailed):
+                stopped_by = _rounds(run, store, resumed)
         store.remove_orphans()
         result = summary(folder, loaded, run, stopped_by, wall_before + time.monotonic() - wall_started)
         ledger.finish(result)

@@ -47,7 +47,19 @@ from coordinator.records.client_vectors import ClientVectors
 from edge.protocol.config import TrainConfig
 from edge.protocol.fixed_point import LIMIT, FixedPointSum, not_summable, sizes
 from edge.protocol.messages import Totals, Update
-from edge.protocol.payload import BUFFERS, MODEL, Layout, Payload, Shapes, Vector, initial_slot, sha256, shapes, vectors
+from edge.protocol.payload import (
+    BUFFERS,
+    MODEL,
+    Floats,
+    Layout,
+    Payload,
+    Shapes,
+    Vector,
+    initial_slot,
+    sha256,
+    shapes,
+    vectors,
+)
 
 State = dict[str, NDArray[np.generic]]
 Model = dict[str, Vector]
@@ -321,12 +333,21 @@ class ServerStrategy:
             average = total.mean()
             if average is not None:
                 is_buffer, current = key.endswith(BUFFERS), before[name][key].data
-                moved = average if is_buffer else self.optimiser.step(optimised_key(name, key), current, average)
-                after[name][key] = Vector(moved)
+                after[name][key] = Vector(average if is_buffer else self._optimised(name, key, current, average))
         self.sums = {}
         for extension in self.extensions:
             after[GLOBAL] = extension.step(before[GLOBAL], after[GLOBAL])
         self.models = after
+
+    def _optimised(self, name: str, key: str, current: Floats, average: Floats) -> Floats:
+        """The server optimizer's step. ValueError if it gives no vector of this block, or changes the current one."""
+        current = current.view()
+        current.flags.writeable = False  # visits and evaluations under way still read it
+        moved = self.optimiser.step(optimised_key(name, key), current, average)
+        if not isinstance(moved, np.ndarray) or (moved.shape, moved.dtype) != (current.shape, current.dtype):
+            got = f"{moved.dtype} {moved.shape}" if isinstance(moved, np.ndarray) else type(moved).__name__
+            raise ValueError(f"the server optimizer's step gives {got} for {key}, not float32 {current.shape}")
+        return moved
 
     def feedback(self, round: int, outcomes: Sequence[VisitFeedback]) -> Sequence[NamedTuple]:
         """Learn from times and losses of visits, in client order; returns rows of the method's own table, if any."""

@@ -80,8 +80,11 @@ def wrapped(
 
     ValueError if it names a block twice, or leaves none.
     """
-    made: list[Block] = load_dotted(wrapper)(blocks, options, classes, width)
-    names = [name for name, _ in made]
+    try:
+        made: list[Block] = load_dotted(wrapper)(blocks, options, classes, width)
+        names = [name for name, _ in made]
+    except Exception as error:  # a user's function may raise anything
+        raise ValueError(f"method: wrap_model {wrapper!r}: {type(error).__name__}: {error}") from error
     if not names or len(set(names)) < len(names):
         raise ValueError(f"{wrapper} must make blocks of distinct names; it makes {', '.join(names) or 'none'}")
     return made

@@ -155,6 +155,9 @@ class LocalTrainer:
     def describe(self, data: bool) -> tuple[ModelProfile, Payload]:
         """Blocks, FLOPs, activations and initial vectors; with ``data``, also the examples of each client."""
         _ = self.metrics  # so that a user's own that cannot be loaded is refused before the first round
+        _checked_client_side(self.job.objective, ClientUpdate)
+        for correction in self.job.corrections:
+            _checked_client_side(correction, GradientCorrection)
         empty = np.zeros(0, dtype=np.int64)
         net = self.net
         check_module(self.job.model, self.dataset)
@@ -325,6 +328,17 @@ class LocalTrainer:
 
 def _client_side(config: ComponentConfig) -> Any:
     return load_dotted(config.component)(config.options)
+
+
+def _checked_client_side(config: ComponentConfig, kind: type) -> None:
+    """ValueError that names the key, for a client side that no visit could use."""
+    try:
+        made = _client_side(config)
+    except Exception as error:  # a user's client side may raise anything
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"method: cannot make the client side {config.component!r}: {reason}") from error
+    if not isinstance(made, kind):
+        raise ValueError(f"method: the client side {config.component!r} is no {kind.__name__}")
 
 
 def _sizes(clients: Sequence[Indices]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

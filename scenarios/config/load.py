@@ -26,6 +26,7 @@ from edge.data.registry import DataSet, dataset
 from edge.models.registry import ModelRow, model
 from edge.protocol.config import TrainConfig
 from edge.protocol.lr_schedules import lr_schedule
+from scenarios import plugin_errors
 from scenarios.config import validation
 from scenarios.config.error_messages import error_message, is_branch, known_keys
 from scenarios.config.schema import Scenario
@@ -74,7 +75,8 @@ def _load(path: Path, overrides: Sequence[str], method: str | None) -> Loaded:
         origin[key] = COMMAND_LINE
     if method is not None:
         _put_method(raw, method)
-    return replace(_resolve(path.stem, raw, ValueOrigin(path.name, origin)), notes=tuple(sorted(notes)))
+    with plugin_errors.named(raw, ScenarioError, path.stem):
+        return replace(_resolve(path.stem, raw, ValueOrigin(path.name, origin)), notes=tuple(sorted(notes)))
 
 
 def _put_method(raw: dict[str, Any], name: str) -> None:

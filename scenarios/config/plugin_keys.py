@@ -26,7 +26,12 @@ PLUGIN_KEYS = (
 
 def own_names(tables: Mapping[str, Any]) -> set[str]:
     """The names of a user's own rows, ``module:ROW``, in the tables of a scenario."""
-    return {name for key in PLUGIN_KEYS for name in _names(_at(tables, key)) if is_own(name)}
+    return {name for _, name in own_rows(tables)}
+
+
+def own_rows(tables: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(key, ``module:ROW``) of a user's own rows in the tables of a scenario."""
+    return [(key, name) for key in PLUGIN_KEYS for name in _names(_at(tables, key)) if is_own(name)]
 
 
 def _at(tables: Mapping[str, Any], key: str) -> Any:

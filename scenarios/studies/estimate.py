@@ -37,7 +37,7 @@ from edge.protocol.payload import (
 )
 from edge.protocol.rng import keyed_generator
 from edge.protocol.scratch import scratch
-from scenarios import builder, runner
+from scenarios import builder, plugin_errors, runner
 from scenarios.cache import cache_folder
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.host import StopFlag, choose_device, logging_to, time_limit
@@ -125,7 +125,8 @@ def run_check(loaded: Loaded, out: Path) -> dict[str, Any]:
         check_disk(loaded, description, out)
         if source is not None:
             description, _ = pool.describe(data=True)
-    return check(loaded, description, source)
+    with plugin_errors.named(loaded.scenario.model_dump(), ScenarioError, loaded.name):
+        return check(loaded, description, source)
 
 
 def check(loaded: Loaded, description: ModelProfile, source: str | None) -> dict[str, Any]:

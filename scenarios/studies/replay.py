@@ -30,7 +30,7 @@ from edge.protocol.payload import (
     BlockShape,
     Layout,
 )
-from scenarios import builder
+from scenarios import builder, plugin_errors
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.toml_source import COMMAND_LINE, parse
 from scenarios.report.progress import accumulated, to_target
@@ -97,10 +97,11 @@ def replayed(folder: Path, overrides: Sequence[str] = ()) -> RetimedRun:
         )
     description = described(run.environment, recorded)
     drawn = builder.fleet(loaded)
-    refused = builder.refused(loaded, drawn, description)
     target = recorded.scenario.stop.target_accuracy
-    new = RetimedRun(record, loaded, target, description, Clock(drawn), refused, fresh)
-    new.play()
+    with plugin_errors.named(loaded.scenario.model_dump(), ScenarioError, loaded.name):
+        refused = builder.refused(loaded, drawn, description)
+        new = RetimedRun(record, loaded, target, description, Clock(drawn), refused, fresh)
+        new.play()
     return new
 
 

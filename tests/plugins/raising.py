@@ -1,0 +1,80 @@
+"""Rows whose hooks raise errors, or give what nothing can use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from coordinator.aggregation.optimizers import ServerOptimizer, ServerOptimizerOptions, ServerOptimizerRow
+from coordinator.aggregation.server import ServerStrategy
+from coordinator.methods.spec import ObjectiveSpec, Options
+from edge.protocol.messages import Update
+from edge.protocol.payload import Floats
+
+
+def spec(server: Any = ServerStrategy, **fields: Any) -> ObjectiveSpec:
+    """A method with this server side."""
+    return replace(ObjectiveSpec("raising", "raises", "a test", Options, "none", server=server), **fields)
+
+
+class NoChoice(ServerStrategy):
+    """Raises for client 3."""
+
+    def choose(self, client: int, round: int) -> Mapping[str, int]:
+        """KeyError for client 3."""
+        if client == 3:
+            raise KeyError("three")
+        return {}
+
+
+class NoSum(ServerStrategy):
+    """Raises at the first update."""
+
+    def accumulate(self, reply: Update) -> None:
+        """ZeroDivisionError."""
+        reply.numbers["loss"] / 0
+
+
+class NoServer(ServerStrategy):
+    """Cannot be made."""
+
+    def __init__(self, *arguments: Any) -> None:
+        raise RuntimeError("not today")
+
+
+class Short(ServerOptimizer):
+    """Forgets the last number."""
+
+    def __init__(self, options: ServerOptimizerOptions) -> None:
+        pass
+
+    def step(self, key: str, current: Floats, mean: Floats) -> Floats:
+        """One number less."""
+        return mean[:-1]
+
+
+class InPlace(Short):
+    """Changes the model that others still read."""
+
+    def step(self, key: str, current: Floats, mean: Floats) -> Floats:
+        """The mean, in the current vector."""
+        current[:] = mean
+        return current
+
+
+def no_blocks(options: Any) -> str:
+    """OSError."""
+    raise FileNotFoundError("no list of blocks")
+
+
+CHOICE = spec(NoChoice)
+SUM = spec(NoSum, needs_individual_updates=lambda options: True)
+SERVER = spec(NoServer)
+NUMBER = spec(3)
+BLOCKS = spec(down=no_blocks)
+NO_CLIENT = spec(client="tests.plugins.no_such_module:Client")
+NO_CLIENT_SIDE = spec(client="tests.plugins.raising:NoSum")
+NO_WRAPPER = spec(wrap_model=lambda options: "tests.plugins.no_such_module:wrap")
+SHORT = ServerOptimizerRow("short", "one number less", "a test", ServerOptimizerOptions, "none", Short)
+IN_PLACE = ServerOptimizerRow("in-place", "no copy", "a test", ServerOptimizerOptions, "none", InPlace)
