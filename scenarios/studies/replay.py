@@ -28,6 +28,7 @@ from edge.protocol.payload import (
     PASS_TYPES,
     WEIGHT_GRADIENT,
     BlockShape,
+    LayerShape,
     Layout,
 )
 from scenarios import builder, plugin_errors
@@ -130,7 +131,7 @@ def described(environment: Mapping[str, Any], loaded: Loaded) -> ModelProfile:
     flops[0, INNER_GRADIENT] -= flops[0, INPUT_GRADIENT]
     data, histogram = environment["data"], np.array(environment["partition"]["histogram"], np.int64)
     return ModelProfile(
-        layout=Layout(tuple(BlockShape(block["name"], block["params"], block["buffers"]) for block in blocks)),
+        layout=Layout(tuple(map(_block_shape, blocks))),
         family=loaded.model.family,
         flops=flops,
         activations=np.array([block["activations"] for block in blocks], np.float64),
@@ -143,6 +144,11 @@ def described(environment: Mapping[str, Any], loaded: Loaded) -> ModelProfile:
         test_samples=np.zeros(len(histogram), np.int64),
         variants=np.array(environment.get("variants", []), np.float64).reshape(-1, PASS_TYPES),
     )
+
+
+def _block_shape(block: Mapping[str, Any]) -> BlockShape:
+    layers = tuple(LayerShape(**layer) for layer in block.get("layers", ()))
+    return BlockShape(block["name"], block["params"], block["buffers"], layers)
 
 
 # --- side by side -----------------------------------------------------------------------------------------------------

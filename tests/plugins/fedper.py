@@ -6,6 +6,8 @@ https://arxiv.org/abs/1912.00818
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pydantic import Field
 
 from coordinator.methods.spec import ObjectiveSpec, Options
@@ -38,3 +40,4 @@ SPEC = ObjectiveSpec(
     up=exchanged,
     evaluated="clients",
 )
+LAYERS = replace(SPEC, name="fedper-layers", by_layer=lambda options: True)

@@ -124,6 +124,7 @@ def refusal(folder: Path, *overrides: str) -> str:
     "overrides",
     [
         ("method=fedmlb+fedprox", "eval.every=3"),
+        ("method=tests.plugins.fedper:LAYERS",),
         ("method=fedgkd", "method_options.buffer=3"),
         ("method=fedbr", "method_options.broadcast=everyone", "method_options.drop=visits"),
         ("method=fedbr", "method_options.drop=exact", "rounds.policy=over_select", "rounds.participants=3"),
