@@ -70,8 +70,9 @@ class Method:
     @property
     def options(self) -> type[Options]:
         """One model with the options of all parts."""
-        parts = [part.options for part in self.parts]
-        return parts[0] if len(parts) == 1 else create_model("MethodOptions", __base__=tuple(parts))
+        parts = {part.options: None for part in self.parts}
+        bases = [part for part in parts if not any(part in other.__mro__[1:] for other in parts)]
+        return bases[0] if len(bases) == 1 else create_model("MethodOptions", __base__=tuple(bases))
 
     def check(self, options: Options, blocks: int) -> None:
         """Raise ValueError, naming the key, for options that are invalid for this number of blocks."""

@@ -445,3 +445,9 @@ def test_pathways_must_be_in_the_model() -> None:
         method.check(method.options.model_validate({"pathways": [4]}), 4)
     with pytest.raises(ValueError, match="names a pathway twice"):
         method.check(method.options.model_validate({"pathways": [1, 1]}), 4)
+
+
+def test_a_method_without_options_of_its_own_can_be_joined() -> None:
+    """`Options` itself is the base of a correction's options."""
+    joined = resolve("tests.plugins.raising:SUM+fedprox")
+    assert joined.options.model_fields.keys() == resolve("fedavg+fedprox").options.model_fields.keys()
