@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge.data.atomic_cache import build_once, text_once
-from edge.data.locate import DatasetFiles, described, locate, missing, search_paths
+from edge.data.locate import OURS, DatasetFiles, described, locate, missing, reading, search_paths
 from edge.data.registry import Data, DataError, DataSet, Decoded, Split, dataset
 from edge.protocol.config import DataConfig
 
@@ -113,7 +113,7 @@ def _key(row: DataSet, dataset_files: DatasetFiles) -> str:
 
 def _decoding(row: DataSet) -> str:
     """What decoded examples depend on beside the files: the row, and the source of a user's own reader."""
-    if row.reader is None or row.reader.startswith("edge."):
+    if row.reader is None or row.reader.startswith(OURS):
         return row.decoding
     return f"{row.decoding}|{inspect.getsource(importlib.import_module(row.reader))}"
 
@@ -126,20 +126,23 @@ def _read(row: DataSet, dataset_files: DatasetFiles) -> Decoded:
         return torchvision_files.read(row, dataset_files.folder)
     reader = "edge.data.parquet_images" if dataset_files.kind == "parquet" else row.reader
     assert reader is not None, dataset_files
-    decoded: Decoded = importlib.import_module(reader).read(row, dataset_files.files)
-    if row.kind != "image":
-        for name, split in (("training", decoded.train), ("test", decoded.test)):
-            _check(row, f"{reader}: {name} examples of {row.name}", split)
+    with reading(row, reader):
+        decoded: Decoded = importlib.import_module(reader).read(row, dataset_files.files)
+        if row.kind != "image" or not reader.startswith(OURS):
+            for name, split in (("training", decoded.train), ("test", decoded.test)):
+                _check(row, f"{reader}: {name} examples of {row.name}", split)
     return decoded
 
 
 def _check(row: DataSet, what: str, split: Split) -> None:
-    """DataError unless these features or tokens are as the row says."""
+    """DataError unless there are examples, and as the row says."""
     x, y = split.x, split.y
-    types = {"features": ("float32",), "tokens": ("int32", "int64")}[row.kind]
-    if x.shape != (len(y), *row.shape) or x.dtype.name not in types:
-        raise DataError(f"{what}: x is {x.dtype} of shape {x.shape}, not {types[0]} of {(len(y), *row.shape)}")
-    if y.dtype != np.int64 or y.ndim != 1 or (len(y) and not (y.min() >= 0 and y.max() < row.classes)):
+    types = {"image": ("uint8",), "features": ("float32",), "tokens": ("int32", "int64")}[row.kind]
+    if not len(y):
+        raise DataError(f"{what}: there are none")
+    if x.shape != (len(y), *row.stored) or x.dtype.name not in types:
+        raise DataError(f"{what}: x is {x.dtype} of shape {x.shape}, not {types[0]} of {(len(y), *row.stored)}")
+    if y.dtype != np.int64 or y.ndim != 1 or not (y.min() >= 0 and y.max() < row.classes):
         raise DataError(f"{what}: y must hold int64 classes 0 .. {row.classes - 1}")
     if row.kind == "features" and not np.isfinite(x).all():
         raise DataError(f"{what}: example {np.flatnonzero(~np.isfinite(x).all(axis=1))[0]} has NaN or infinite numbers")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,6 +18,8 @@ from typing import Literal
 from edge.data.registry import DataError, DataSet, dataset
 
 ENVIRONMENT = "FEDBR_DATA"
+OURS = "edge."
+"""The modules of shipped readers begin with it."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +70,25 @@ def check_root(row: DataSet, root: str | None) -> None:
         raise DataError(f"data.root = {root!r}: {row.name} comes with {comes_with}; leave data.root out")
 
 
+@contextmanager
+def reading(row: DataSet, reader: str) -> Iterator[None]:
+    """Turn an error of a user's reader into DataError, which names it."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:
+        if reader.startswith(OURS):
+            raise
+        raise DataError(f"data set {row.name}: its reader {reader}: {type(error).__name__}: {error}") from error
+
+
 def locate(row: DataSet, searched: Sequence[SearchPath]) -> DatasetFiles | None:
     """The set's files in the first folder with all of them, or None."""
     folders = [place.folder for place in searched]
     if row.reader is not None and row.archive is None:
-        files = importlib.import_module(row.reader).files(folders)
+        with reading(row, row.reader):
+            files = importlib.import_module(row.reader).files(folders)
         return DatasetFiles("reader", files, files[0].parent) if files else None
     for folder in folders:
         # The authors' files first, whose images are as published.

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from edge.models.registry import INPUTS, ModelRow
 from edge.protocol.plugins import load
@@ -37,6 +38,9 @@ def make_module(row: ModelRow, classes: int, inputs: int, width: int | None) -> 
         raise _error(row, f"called with {given}, it raised {type(error).__name__}: {error}") from error
     if not isinstance(module, nn.Module):
         raise _error(row, f"must give a torch.nn.Module, not {type(module).__name__}")
+    lazy = [name for name, value in module.named_parameters() if is_lazy(value)]
+    if lazy:
+        raise _error(row, f"the size of {', '.join(lazy)} is not known before its first use; give it")
     return module
 
 

@@ -50,6 +50,14 @@ class DropsInTraining(ConvNet):
         return F.dropout(super().forward(x), 0.5, self.training)
 
 
+class Lazy(ConvNet):
+    """Its last layer learns its size from the first examples."""
+
+    def __init__(self, classes: int, channels: int = 1, width: int = 4) -> None:
+        super().__init__(classes, channels, width)
+        self.fc = nn.LazyLinear(classes)
+
+
 class Tied(nn.Module):
     """Two layers with one weight."""
 

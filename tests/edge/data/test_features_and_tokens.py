@@ -97,6 +97,8 @@ X, Y = np.zeros((6, 3), np.float32), np.array([0, 1, 0, 1, 0, 1])
         ("features", X, Y + 1, "y must hold int64 classes 0 .. 1"),
         ("tokens", X.astype(np.int32) + 9, Y, "tokens 9 .. 9 are not within 0 .. 8"),
         ("tokens", X, Y, "x is float32 of shape (6, 3), not int32 of (6, 3)"),
+        ("features", X[:0], Y[:0], "there are none"),
+        ("image", X, Y, "x is float32 of shape (6, 3), not uint8 of (6, 3)"),
     ],
 )
 def test_what_a_users_reader_gives_is_checked(
@@ -112,6 +114,22 @@ def test_what_a_users_reader_gives_is_checked(
     with pytest.raises(DataError) as caught:
         open_data(DataConfig("own_sets:ROW"), tmp_path)
     assert str(caught.value) == f"own_reader: training examples of own: {complaint}"
+
+
+@pytest.mark.parametrize("function", ["read", "files"])
+def test_an_error_in_a_users_reader_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str) -> None:
+    def fails(*arguments: object) -> None:
+        raise KeyError("column")
+
+    reader = SimpleNamespace(files=lambda places: (Path(__file__),), read=None)
+    setattr(reader, function, fails)
+    row = DataSet("own", "own", 2, (3,), (3,), "plain", "me", reader="own_reader", kind="features")
+    monkeypatch.setitem(sys.modules, "own_reader", reader)
+    monkeypatch.setitem(sys.modules, "own_sets", SimpleNamespace(ROW=row))
+    monkeypatch.setattr("inspect.getsource", lambda module: "its text")
+    with pytest.raises(DataError) as caught:
+        open_data(DataConfig("own_sets:ROW"), tmp_path)
+    assert str(caught.value) == "data set own: its reader own_reader: KeyError: 'column'"
 
 
 def test_flops_and_activations_are_counted_by_hand() -> None:
