@@ -7,6 +7,7 @@ holds file names alone.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -62,8 +63,12 @@ class ClientVectors:
     def put(self, client: int, slot: str, vectors: Mapping[str, Vector]) -> None:
         """Replace a client's vectors in one slot; `get` returns them from the server's next step on.
 
-        ValueError for a slot that is no lower-case word; OSError that names the file if the disk fails.
+        ValueError for a slot that is no lower-case word and a client that is no number from 0; OSError that names the
+        file if the disk fails.
         """
+        client = operator.index(client)  # numpy's numbers cannot be recorded
+        if client < 0:
+            raise ValueError(f"store: there is no client {client}")
         if not SLOT.fullmatch(slot):
             raise ValueError(f"store: slot {slot!r} is not a lower-case word")
         assert self._folder is not None, "a server side that prices a run gets no updates"

@@ -186,6 +186,8 @@ class FederatedRun:
     def prepare(self, client: int, round: int, rng_round: int | None = None) -> PlannedVisit:
         """Plan a training visit; changes nothing. ``rng_round`` is the round by default."""
         dispatch, samples = self.server.download(client, round), int(self.description.samples[client])
+        if dispatch.client != client:
+            raise RunFailed(f"round {self.rounds}: the download of client {client} is for client {dispatch.client}")
         down = self.server.download_shapes(client, round, dispatch.choice)
         rng_round = round if rng_round is None else rng_round
         price = self.pricing.train(dispatch.choice, down, samples, client, rng_round)

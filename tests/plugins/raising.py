@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from coordinator.aggregation.optimizers import ServerOptimizer, ServerOptimizerOptions, ServerOptimizerRow
-from coordinator.aggregation.server import ServerStrategy
+from coordinator.aggregation.server import Download, ServerStrategy
 from coordinator.methods.spec import ObjectiveSpec, Options
 from edge.protocol.messages import Update
 from edge.protocol.payload import Floats
@@ -34,6 +34,14 @@ class NoSum(ServerStrategy):
     def accumulate(self, reply: Update) -> None:
         """ZeroDivisionError."""
         reply.numbers["loss"] / 0
+
+
+class NextClient(ServerStrategy):
+    """Mixes up its clients."""
+
+    def download(self, client: int, round: int) -> Download:
+        """The next client's."""
+        return super().download(client + 1, round)
 
 
 class NoServer(ServerStrategy):
@@ -70,6 +78,7 @@ def no_blocks(options: Any) -> str:
 
 CHOICE = spec(NoChoice)
 SUM = spec(NoSum, needs_individual_updates=lambda options: True)
+NEXT = spec(NextClient)
 SERVER = spec(NoServer)
 NUMBER = spec(3)
 BLOCKS = spec(down=no_blocks)
