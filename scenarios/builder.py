@@ -230,7 +230,9 @@ def server(loaded: Loaded, description: ModelProfile, initial: Payload, folder: 
         for correction in method.corrections
         if correction.server
     ]
-    return method.objective.server(setup, parts)
+    server_side = method.objective.server(setup, parts)
+    server_side.store.expected = server_side.store_shapes()
+    return server_side
 
 
 def federated_run(

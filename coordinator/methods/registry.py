@@ -78,9 +78,9 @@ class Method:
         """Raise ValueError, naming the key, for options that are invalid for this number of blocks."""
         for part in self.parts:
             part.options.check(options, blocks)
-        models = self.objective.initial_models(options)
+        models = self.objective.initial_models(options) if self.objective.has_global_model else "none"
         for correction in self.corrections:
-            if models > 1 and correction.server is not None:
+            if models != 1 and correction.server is not None:
                 raise ValueError(
                     f"method = {self.name!r}: {correction.name} corrects one global model, but {self.objective.name} "
                     f"has {models}"

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 
 from coordinator.records import names
 from edge.protocol import files
-from edge.protocol.payload import Vector
+from edge.protocol.payload import Shapes, Vector
 
 Place = tuple[int, str]
 """(client, slot)"""
@@ -59,18 +59,23 @@ class ClientVectors:
         """Names of files that are visible, but in no snapshot yet"""
         self.obsolete: set[str] = set()
         """Names of files that were replaced before any commit"""
+        self.expected: Shapes | None = None
+        """Shapes of what is stored per client, by slot and key, as the price of a run has them; None: any"""
 
     def put(self, client: int, slot: str, vectors: Mapping[str, Vector]) -> None:
         """Replace a client's vectors in one slot; `get` returns them from the server's next step on.
 
-        ValueError for a slot that is no lower-case word and a client that is no number from 0; OSError that names the
-        file if the disk fails.
+        ValueError for a slot that is no lower-case word, vectors of other shapes than expected, and a client that is no
+        number from 0; OSError that names the file if the disk fails.
         """
         client = operator.index(client)  # numpy's numbers cannot be recorded
         if client < 0:
             raise ValueError(f"store: there is no client {client}")
         if not SLOT.fullmatch(slot):
             raise ValueError(f"store: slot {slot!r} is not a lower-case word")
+        sizes = {key: vector.data.size for key, vector in vectors.items()}
+        if self.expected is not None and self.expected.get(slot) != sizes:
+            raise ValueError(f"store: slot {slot} of shapes {sizes}, but store_shapes gives {self.expected.get(slot)}")
         assert self._folder is not None, "a server side that prices a run gets no updates"
         name = names.of_vectors(client, slot, self._version(client, slot) + 1)
         files.write_vectors(self._folder / name, {key: vector.data for key, vector in vectors.items()})

@@ -9,9 +9,12 @@ from tests.scenarios.runs import refused
 CLUSTERS = "method=tests.plugins.clusters:SPEC"
 
 
-def test_a_correction_of_one_global_model_is_refused_beside_two(capsys: pytest.CaptureFixture[str]) -> None:
-    message = refused(capsys, "check", "digits", "method=tests.plugins.clusters:SPEC+scaffold")
-    assert message.endswith(": scaffold corrects one global model, but clusters has 2")
+@pytest.mark.parametrize("method", ["clusters", "peers"])
+def test_a_correction_of_one_global_model_is_refused_where_there_is_none(
+    method: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = refused(capsys, "check", "digits", f"method=tests.plugins.{method}:SPEC+scaffold")
+    assert message.endswith(f": scaffold corrects one global model, but {method} has none")
 
 
 @pytest.mark.parametrize("on", ["global", "both"])
