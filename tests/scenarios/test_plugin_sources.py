@@ -316,19 +316,17 @@ class Half(SynchronousPolicy):
 
 NAME = PolicyRow("half", "rounds end when half of the visits have arrived", "a test", Options, Half)
 """
-OF_ALL_KINDS = [
-    pytest.param(SELECTION, "rounds.selection", "rounds.selection_options.last", "false", id="selection"),
-    pytest.param(SCHEDULE, "train.lr_schedule", "train.lr_schedule_options.rounds", "3", id="schedule"),
-    pytest.param(SERVER, "server", "server_options.decay", "0.9", id="server"),
-    pytest.param(POLICY, "rounds.policy", "rounds.policy_options.fraction", "0.7", id="policy"),
-]
+OF_ALL_KINDS = {
+    "my_selection": (SELECTION, "rounds.selection", "rounds.selection_options.last", "false"),
+    "my_schedule": (SCHEDULE, "train.lr_schedule", "train.lr_schedule_options.rounds", "3"),
+    "my_server": (SERVER, "server", "server_options.decay", "0.9"),
+    "my_policy": (POLICY, "rounds.policy", "rounds.policy_options.fraction", "0.7"),
+}
+"""Module -> (its text, key that names its row, key of an option, value of that)"""
 
 
-@pytest.mark.parametrize(("text", "key", "option", "value"), OF_ALL_KINDS)
-def test_rows_of_every_kind_are_imported_from_the_current_folder_and_recorded(
-    text: str, key: str, option: str, value: str, tmp_path: Path
-) -> None:
-    written(tmp_path, {"my_row.py": text})
+def test_rows_of_every_kind_are_imported_from_the_current_folder_and_recorded(tmp_path: Path) -> None:
+    written(tmp_path, {f"{module}.py": text for module, (text, *_) in OF_ALL_KINDS.items()})
 
     def here(module: tuple[str, ...], *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -341,28 +339,34 @@ def test_rows_of_every_kind_are_imported_from_the_current_folder_and_recorded(
             check=False,
         )
 
-    brief = ("digits", "method=fedavg", "rounds.max=2", "train.local_steps=1", f"{key}=my_row:NAME")
-    checked = here(CLI, "check", *brief, f"{option}={value}", "--json")
+    rows = [f"{key}={module}:NAME" for module, (_, key, *_) in OF_ALL_KINDS.items()]
+    brief = ("digits", "method=fedavg", "rounds.max=2", "train.local_steps=1", *rows)
+    set_options = [f"{option}={value}" for _, _, option, value in OF_ALL_KINDS.values()]
+    checked = here(CLI, "check", *brief, *set_options, "--json")
     assert checked.returncode == 0, checked.stderr
-    unknown = here(CLI, "check", *brief, f"{option}s={value}")
-    assert (unknown.returncode, unknown.stderr) == (
-        2,
-        f"fedbr: command line: unknown key {option}s, did you mean {option!r}?\n",
-    )
+    for _, _, option, value in OF_ALL_KINDS.values():
+        unknown = here(CLI, "check", *brief, f"{option}s={value}")
+        assert (unknown.returncode, unknown.stderr) == (
+            2,
+            f"fedbr: command line: unknown key {option}s, did you mean {option!r}?\n",
+        )
     where = ("--out", str(tmp_path), "--workers", "1", "--json")
     assert here(KILLED, "run", *brief, *where, "--run-id", "cut").returncode == -signal.SIGKILL
-    folder, row = tmp_path / "digits" / "cut", tmp_path / "my_row.py"
+    folder = tmp_path / "digits" / "cut"
     resume = ("resume", str(folder), "--workers", "1", "--json")
-    row.write_text(f"{text}# a comment\n")
-    change = f"{row} has changed (its copy: {folder / 'sources' / 'my_row.py'})"
-    refused = here(CLI, *resume)
-    assert (refused.returncode, refused.stderr) == (
-        2,
-        f"fedbr: {folder}: {change}; to resume this run, restore the files, or start a new run\n",
-    )
-    verified = json.loads(here(CLI, "verify", str(folder), "--workers", "1", "--json").stdout)
-    assert (verified["same"], verified["source_change"]) == (True, change)
-    row.write_text(text)
+    for module, (text, *_) in OF_ALL_KINDS.items():
+        row = tmp_path / f"{module}.py"
+        row.write_text(f"{text}# a comment\n")
+        change = f"{row} has changed (its copy: {folder / 'sources' / row.name})"
+        refused = here(CLI, *resume)
+        assert (refused.returncode, refused.stderr) == (
+            2,
+            f"fedbr: {folder}: {change}; to resume this run, restore the files, or start a new run\n",
+        )
+        if module == "my_policy":
+            verified = json.loads(here(CLI, "verify", str(folder), "--workers", "1", "--json").stdout)
+            assert (verified["same"], verified["source_change"]) == (True, change)
+        row.write_text(text)
     whole, resumed = here(CLI, "run", *brief, *where), here(CLI, *resume)
     assert (whole.returncode, resumed.returncode) == (0, 0), whole.stderr + resumed.stderr
     assert json.loads(resumed.stdout)["model_sha256"] == json.loads(whole.stdout)["model_sha256"]
