@@ -41,7 +41,7 @@ Batches = Callable[[], Iterator[Batch]]
 
 
 class Step(Protocol):
-    """One optimiser step, whole or in two halves (`edge.training.sgd.Sgd`)."""
+    """One optimiser step, whole or as `backward` and `apply` (`edge.training.sgd.Sgd`)."""
 
     def __call__(self, loss: Loss, x: Tensor, y: Tensor, only: Sequence[str] | None = None) -> None:
         """Zero gradients, `backward`, `apply`."""

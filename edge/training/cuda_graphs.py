@@ -114,7 +114,10 @@ def _is_capturable(client_side: type) -> bool:
 
 
 class GraphStep:
-    """The step of one visit: `Sgd`'s to the bit, replayed where the batch is full; its halves are not captured."""
+    """The step of one visit: `Sgd`'s to the bit, replayed where the batch is full.
+
+    ``backward`` and ``apply`` alone are not captured.
+    """
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ Order: zero gradients; loss; backward; corrections; clip the joint norm; unclipp
 step. Weight decay is added after clipping (coupled decay). Momentum starts from zero in each visit, so it never leaks
 between clients.
 
-`Sgd.backward` and `Sgd.apply` are the halves of a step. The gradients of several backward passes before an application
+A step is `Sgd.backward` and `Sgd.apply`. The gradients of several backward passes before an application
 add up: the step of a batch equals that of its two halves, each with half its mean loss, but for the rounding of sums.
 
 ``train.precision = bf16`` computes the loss under autocast: convolutions and matrix products round their inputs and
