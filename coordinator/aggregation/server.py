@@ -33,7 +33,7 @@ The server side of a correction is a `ServerExtension`: it adds slots to downloa
 
 from __future__ import annotations
 
-import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -45,7 +45,7 @@ from coordinator.aggregation.optimizers import ServerOptimizer
 from coordinator.aggregation.weighted_sum import WeightedSum
 from coordinator.records.client_vectors import ClientVectors
 from edge.protocol.config import TrainConfig
-from edge.protocol.fixed_point import LIMIT, FixedPointSum, not_summable, sizes
+from edge.protocol.fixed_point import FixedPointSum
 from edge.protocol.messages import Totals, Update
 from edge.protocol.payload import (
     BUFFERS,
@@ -58,7 +58,6 @@ from edge.protocol.payload import (
     initial_slot,
     sha256,
     shapes,
-    vectors,
 )
 
 State = dict[str, NDArray[np.generic]]
@@ -179,7 +178,7 @@ class ServerStrategy:
         self.store = setup.store
         self.models: Models = {GLOBAL: setup.initial_models[0]}
         """Hashed into the chain, checkpointed, optimised and resumed by name"""
-        self.sums: dict[tuple[str, str], WeightedSum] = {}
+        self.sums: defaultdict[tuple[str, str], WeightedSum] = defaultdict(WeightedSum)
         """(model, key) -> sum of the updates since the last step"""
 
     @property
@@ -314,17 +313,14 @@ class ServerStrategy:
         """
         for slot, name in self.targets(reply).items():
             for key, vector in reply.payload.get(slot, {}).items():
-                self._sum(name, key).add(vector.data, self.weight(reply, name, key))
+                self.sums[name, key].add(vector.data, self.weight(reply, name, key))
         for extension in self.extensions:
             extension.accumulate(reply)
 
     def accumulate_partial(self, totals: Totals) -> None:
         """Add the partial sums of a step in place of its updates; they include the aggregation weights."""
         for key, total in totals[MODEL].items():
-            self._sum(GLOBAL, key).add(FixedPointSum(total).vector(), 1.0)
-
-    def _sum(self, name: str, key: str) -> WeightedSum:
-        return self.sums.setdefault((name, key), WeightedSum())
+            self.sums[GLOBAL, key].add(FixedPointSum(total).vector(), 1.0)
 
     def step(self) -> None:
         """Make the next models from the sums; a block without any weight stays as it is."""
@@ -334,7 +330,7 @@ class ServerStrategy:
             if average is not None:
                 is_buffer, current = key.endswith(BUFFERS), before[name][key].data
                 after[name][key] = Vector(average if is_buffer else self._optimised(name, key, current, average))
-        self.sums = {}
+        self.sums.clear()
         for extension in self.extensions:
             after[GLOBAL] = extension.step(before[GLOBAL], after[GLOBAL])
         self.models = after
@@ -380,29 +376,3 @@ def models_sha256(models: Models) -> str:
 
 def _under(prefix: str, state: State) -> State:
     return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
-
-
-def check_reply(server: ServerStrategy, reply: Update) -> str | None:
-    """Why an update cannot be used, or None: its shapes must be the expected ones, and all numbers finite.
-
-    In a run with partial sums an update may have no vectors; its worker has checked them.
-    """
-    whose = f"client {reply.client}, {server.setup.numbering} {reply.round}"
-    in_workers = server.setup.sum == "fixed_point"
-    expected, got = server.up_shapes(), shapes(reply.payload)
-    if got != expected and (got or not in_workers):
-        return f"{whose}: shapes {got} instead of {expected}"
-    for name, number in reply.numbers.items():
-        if not math.isfinite(number):
-            return f"{whose}: {name} = {number} (training diverged?)"
-    for slot, key, vector in vectors(reply.payload):
-        problem = not_summable(vector.data, LIMIT if in_workers else math.inf)
-        if problem is not None:
-            return f"{whose}: {slot}/{key} {problem}"
-    return None
-
-
-def check_partial_shapes(server: ServerStrategy, totals: Totals) -> str | None:
-    """Why partial sums cannot be used, or None: their shapes must be the expected ones."""
-    expected, got = server.up_shapes(), sizes(totals)
-    return None if got == expected else f"shapes {got} instead of {expected}"

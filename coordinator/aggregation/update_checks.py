@@ -18,13 +18,13 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from coordinator.aggregation.server import GLOBAL, Model, Models, ServerStrategy, check_reply
+from coordinator.aggregation.server import GLOBAL, Model, Models, ServerStrategy
 from coordinator.records.schema import FAILED, NO_OP, TRAIN, UPDATE_REJECTED
 from coordinator.rounds.visit import PlannedVisit
 from edge.protocol.config import Section
-from edge.protocol.fixed_point import FixedPointSum
+from edge.protocol.fixed_point import LIMIT, FixedPointSum, not_summable, sizes
 from edge.protocol.messages import Totals, Update
-from edge.protocol.payload import MODEL, Floats, Payload, Vector
+from edge.protocol.payload import MODEL, Floats, Payload, Vector, shapes, vectors
 
 LARGEST_NUMBER = 1e45
 """Bound on the numbers that a visit reports: losses are means of float32 numbers, at most 3.4e38."""
@@ -117,6 +117,32 @@ def unusable(checks: UpdateChecks, server: ServerStrategy, reply: Update, start:
         return too_far(checks, whose, reply.payload, bases(server, reply, start), reach)
     except ValueError as error:
         return f"{whose}: {error}"
+
+
+def check_reply(server: ServerStrategy, reply: Update) -> str | None:
+    """Why an update cannot be used, or None: its shapes must be the expected ones, and all numbers finite.
+
+    In a run with partial sums an update may have no vectors; its worker has checked them.
+    """
+    whose = f"client {reply.client}, {server.setup.numbering} {reply.round}"
+    in_workers = server.setup.sum == "fixed_point"
+    expected, got = server.up_shapes(), shapes(reply.payload)
+    if got != expected and (got or not in_workers):
+        return f"{whose}: shapes {got} instead of {expected}"
+    for name, number in reply.numbers.items():
+        if not math.isfinite(number):
+            return f"{whose}: {name} = {number} (training diverged?)"
+    for slot, key, vector in vectors(reply.payload):
+        problem = not_summable(vector.data, LIMIT if in_workers else math.inf)
+        if problem is not None:
+            return f"{whose}: {slot}/{key} {problem}"
+    return None
+
+
+def check_partial_shapes(server: ServerStrategy, totals: Totals) -> str | None:
+    """Why partial sums cannot be used, or None: their shapes must be the expected ones."""
+    expected, got = server.up_shapes(), sizes(totals)
+    return None if got == expected else f"shapes {got} instead of {expected}"
 
 
 def state_bases(start: Models) -> dict[str, Model]:

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from coordinator.aggregation.server import Models, ServerStrategy, check_partial_shapes
+from coordinator.aggregation.server import Models, ServerStrategy
 from coordinator.aggregation.update_checks import (
     InvalidUpdate,
     Reach,
     UpdateChecks,
+    check_partial_shapes,
     state_bases,
     sums_too_far,
     too_far,
@@ -105,9 +106,8 @@ class PoolTrainer:
     def _task(self, visit: PlannedVisit, up: Shapes, weight: float) -> PoolTask:
         dispatch, states, reach = visit.dispatch, self.states, self.reach(visit)
         build = None if dispatch.build is None else partial(self._download, visit, dispatch.build)
-        payload = self._download(visit, lambda: dispatch.payload) if build is None else {}
         return PoolTask(
-            messages.Train(visit.client, visit.rng_round, visit.lr, dispatch.choice, payload),
+            messages.Train(visit.client, visit.rng_round, visit.lr, dispatch.choice, dispatch.payload),
             None if states is None else states.newest(visit.client),
             None if states is None else str(states.path(visit.state_name)),
             self.server.setup.numbering,

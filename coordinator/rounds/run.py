@@ -188,9 +188,10 @@ class FederatedRun:
         dispatch, samples = self.server.download(client, round), int(self.description.samples[client])
         if dispatch.client != client:
             raise RunFailed(f"round {self.rounds}: the download of client {client} is for client {dispatch.client}")
-        down = self.server.download_shapes(client, round, dispatch.choice)
+        is_built_later, choice = dispatch.build is not None, dispatch.choice
+        down = self.server.download_shapes(client, round, choice) if is_built_later else shapes(dispatch.payload)
         rng_round = round if rng_round is None else rng_round
-        price = self.pricing.train(dispatch.choice, down, samples, client, rng_round)
+        price = self.pricing.train(choice, down, samples, client, rng_round)
         with self._named_failure():
             lr = self.job.train.lr_in(self.rounds)
         return PlannedVisit(self.visits, rng_round, round, lr, dispatch, "train", price, down)

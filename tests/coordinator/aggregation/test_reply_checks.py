@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from coordinator.aggregation.server import check_reply
+from coordinator.aggregation.update_checks import check_reply
 from coordinator.rounds.policy import PolicyName, RoundPolicy
 from coordinator.rounds.run import RunFailed
 from coordinator.rounds.synchronous import run_rounds
