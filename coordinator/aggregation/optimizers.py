@@ -21,11 +21,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from edge.protocol.payload import Floats
-from edge.protocol.plugins import PluginOptions, find
-
-
-class ServerOptimizerOptions(PluginOptions):
-    """Hyperparameters of a server optimizer; subclasses add fields, each with its symbol, range and meaning of 0."""
+from edge.protocol.plugins import OptionsRow, PluginOptions, find
 
 
 class ServerOptimizer:
@@ -46,7 +42,7 @@ class ServerOptimizer:
         """Inverse of `state`."""
 
 
-class MomentumOptions(ServerOptimizerOptions):
+class MomentumOptions(PluginOptions):
     """m ← momentum·m + Δ; θ ← θ + lr·m; m starts at 0."""
 
     momentum: float = Field(default=0.4, ge=0, lt=1, title="β")
@@ -79,7 +75,7 @@ class Momentum(ServerOptimizer):
         self.m = {key: np.asarray(vector, dtype=np.float32) for key, vector in state.items()}
 
 
-class AdaptiveOptions(ServerOptimizerOptions):
+class AdaptiveOptions(PluginOptions):
     """θ ← θ + lr·m/(√v + tau), with m ← beta1·m + (1 − beta1)·Δ.
 
     fedadam: v ← beta2·v + (1 − beta2)·Δ². fedyogi: v ← v − (1 − beta2)·Δ²·sign(v − Δ²). m starts at 0 and v at tau²,
@@ -143,13 +139,9 @@ class Yogi(Adam):
 
 
 @dataclass(frozen=True)
-class ServerOptimizerRow:
-    """One server optimizer, under the name that scenarios use."""
+class ServerOptimizerRow(OptionsRow):
+    """One server optimizer."""
 
-    name: str
-    title: str
-    source: str
-    options: type[ServerOptimizerOptions]
     neutral: str
     """Options that give FedAvg"""
     make: Callable[[Any], ServerOptimizer]
@@ -163,7 +155,7 @@ SERVER_OPTIMIZERS: dict[str, ServerOptimizerRow] = {
             "plain",
             "the clients' mean is the next model",
             "McMahan et al., AISTATS 2017",
-            ServerOptimizerOptions,
+            PluginOptions,
             "is FedAvg",
             lambda options: ServerOptimizer(),
         ),

@@ -20,7 +20,7 @@ from pydantic import AfterValidator, Field
 from coordinator.rounds.budget import Seconds
 from coordinator.rounds.visit import PlannedVisit
 from edge.protocol.config import Also, Section
-from edge.protocol.plugins import PluginOptions, find, is_own
+from edge.protocol.plugins import OptionsRow, PluginOptions, find, is_own
 from edge.protocol.spelling import closest
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
@@ -162,14 +162,9 @@ class FedBuff(AsynchronousPolicy):
 
 
 @dataclass(frozen=True)
-class PolicyRow:
-    """One round policy."""
+class PolicyRow(OptionsRow):
+    """One round policy. The options of the shipped ones are keys of the table ``rounds`` itself."""
 
-    name: str
-    title: str
-    source: str
-    options: type[PluginOptions]
-    """Of ``rounds.policy_options``; the shipped policies have keys of their own in ``rounds``"""
     make: Callable[[Any], SynchronousPolicy | AsynchronousPolicy]
     """options -> policy; without state, since it may be made more than once"""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import Field
 
-from edge.protocol.plugins import PluginOptions, find, is_own
+from edge.protocol.plugins import OptionsRow, PluginOptions, find, is_own
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,9 @@ class LrContext:
 
 
 @dataclass(frozen=True)
-class LrSchedule:
+class LrSchedule(OptionsRow):
     """One learning-rate schedule."""
 
-    name: str
-    title: str
-    source: str
-    options: type[PluginOptions]
     rate: Callable[[LrContext, Any], float]
     """(context, options) -> step size of the visits that begin in this round"""
     uses_decay: bool = False

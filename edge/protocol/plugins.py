@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -21,6 +22,18 @@ class PluginOptions(BaseModel):
     """Options of a row; subclasses add fields, each with its range, its meaning and, as title, the paper's symbol."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+@dataclass(frozen=True)
+class OptionsRow:
+    """Base of rows that a scenario names together with options."""
+
+    name: str
+    """Under which scenarios name it"""
+    title: str
+    source: str
+    """Authors, venue, year"""
+    options: type[PluginOptions]
 
 
 def is_own(name: str) -> bool:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from coordinator.aggregation.optimizers import ServerOptimizerOptions, server_optimizer
+from coordinator.aggregation.optimizers import server_optimizer
 from coordinator.methods.registry import Method, resolve
 from coordinator.methods.spec import Options
 from coordinator.rounds.budget import LARGEST_INTEGER
@@ -26,6 +27,7 @@ from edge.data.registry import DataSet, dataset
 from edge.models.registry import ModelRow, model
 from edge.protocol.config import TrainConfig
 from edge.protocol.lr_schedules import lr_schedule
+from edge.protocol.plugins import PluginOptions
 from scenarios import plugin_errors
 from scenarios.config import validation
 from scenarios.config.error_messages import error_message, is_branch, known_keys
@@ -42,7 +44,7 @@ class Loaded:
     scenario: Scenario
     method: Method
     options: Options
-    server_options: ServerOptimizerOptions
+    server_options: PluginOptions
     dataset: DataSet
     model: ModelRow
     blocks: int
@@ -99,23 +101,13 @@ def _resolve(name: str, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
         key = ".".join(str(part) for part in first["loc"] if not is_branch(part))
         raise origin.error(key, error_message(first, key, known_keys(Scenario))) from None
 
-    def valid(key: str, make: Any, *arguments: Any) -> Any:
-        try:
-            return make(*arguments)
-        except ValidationError as error:
-            first = error.errors()[0]
-            inner = ".".join([key, *(str(part) for part in first["loc"] if not is_branch(part))])
-            fields = {f"{key}.{field}": f"{key}.{field}" for field in arguments[-1].model_fields}
-            raise origin.error(inner, error_message(first, inner, fields)) from None
-        except ValueError as error:
-            raise origin.error(key, str(error)) from None
-
+    valid = partial(_valid, origin)
     method: Method = valid("method", lambda: _named("method", resolve, scenario.method))
     options: Options = valid(
         "method_options", lambda kind: kind.model_validate(scenario.method_options), method.options
     )
     valid("server", lambda: validation.check_server(scenario.server, method))
-    server_options: ServerOptimizerOptions = valid(
+    server_options: PluginOptions = valid(
         "server_options",
         lambda kind: kind.model_validate(scenario.server_options),
         server_optimizer(scenario.server).options,
@@ -139,6 +131,40 @@ def _resolve(name: str, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
     architecture: ModelRow = valid("model.name", model, scenario.model.name)
     valid("model.blocks", architecture.block_count, scenario.model.blocks)
     blocks = len(valid("method", lambda: validation.named_blocks(method, options, architecture, scenario)))
+    _check_together(valid, scenario, method, options, architecture, data, blocks)
+    update: dict[str, Any] = {
+        "method": method.name,
+        **all_options,
+        "model": replace(scenario.model, width=scenario.model.width or architecture.width),
+        "aggregate": replace(scenario.aggregate, weights=scenario.aggregate.weights or method.objective.weights),
+    }
+    resolved = scenario.model_copy(update=update)
+    return Loaded(name, resolved, method, options, server_options, data, architecture, blocks)
+
+
+def _valid(origin: ValueOrigin, key: str, make: Any, *arguments: Any) -> Any:
+    """The result of ``make``; its error as that of the key, where that was given."""
+    try:
+        return make(*arguments)
+    except ValidationError as error:
+        first = error.errors()[0]
+        inner = ".".join([key, *(str(part) for part in first["loc"] if not is_branch(part))])
+        fields = {f"{key}.{field}": f"{key}.{field}" for field in arguments[-1].model_fields}
+        raise origin.error(inner, error_message(first, inner, fields)) from None
+    except ValueError as error:
+        raise origin.error(key, str(error)) from None
+
+
+def _check_together(
+    valid: Callable[..., Any],
+    scenario: Scenario,
+    method: Method,
+    options: Options,
+    architecture: ModelRow,
+    data: DataSet,
+    blocks: int,
+) -> None:
+    """Check values that are valid alone, key by key, in the order of the messages that a user should see first."""
     valid("method_options", lambda: method.check(options, blocks))
     if scenario.rounds.is_asynchronous:
         valid("rounds.policy", lambda: method.check_asynchronous(options))
@@ -158,14 +184,6 @@ def _resolve(name: str, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
     valid("fleet", lambda: validation.check_fleet(scenario))
     valid("travels", lambda: validation.check_travels(method, options, architecture, scenario))
     valid("method", lambda: validation.check_whole(method, options, architecture, scenario))
-    update: dict[str, Any] = {
-        "method": method.name,
-        **all_options,
-        "model": replace(scenario.model, width=scenario.model.width or architecture.width),
-        "aggregate": replace(scenario.aggregate, weights=scenario.aggregate.weights or method.objective.weights),
-    }
-    resolved = scenario.model_copy(update=update)
-    return Loaded(name, resolved, method, options, server_options, data, architecture, blocks)
 
 
 def _with_row_options(rounds: RoundPolicy, valid: Callable[..., Any]) -> RoundPolicy:

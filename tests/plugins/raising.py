@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from coordinator.aggregation.optimizers import ServerOptimizer, ServerOptimizerOptions, ServerOptimizerRow
+from coordinator.aggregation.optimizers import ServerOptimizer, ServerOptimizerRow
 from coordinator.aggregation.server import Download, ServerStrategy
 from coordinator.methods.spec import ObjectiveSpec, Options
 from edge.protocol.messages import Update
 from edge.protocol.payload import Floats
+from edge.protocol.plugins import PluginOptions
 
 
 def spec(server: Any = ServerStrategy, **fields: Any) -> ObjectiveSpec:
@@ -54,7 +55,7 @@ class NoServer(ServerStrategy):
 class Short(ServerOptimizer):
     """Forgets the last number."""
 
-    def __init__(self, options: ServerOptimizerOptions) -> None:
+    def __init__(self, options: PluginOptions) -> None:
         pass
 
     def step(self, key: str, current: Floats, mean: Floats) -> Floats:
@@ -85,5 +86,5 @@ BLOCKS = spec(down=no_blocks)
 NO_CLIENT = spec(client="tests.plugins.no_such_module:Client")
 NO_CLIENT_SIDE = spec(client="tests.plugins.raising:NoSum")
 NO_WRAPPER = spec(wrap_model=lambda options: "tests.plugins.no_such_module:wrap")
-SHORT = ServerOptimizerRow("short", "one number less", "a test", ServerOptimizerOptions, "none", Short)
-IN_PLACE = ServerOptimizerRow("in-place", "no copy", "a test", ServerOptimizerOptions, "none", InPlace)
+SHORT = ServerOptimizerRow("short", "one number less", "a test", PluginOptions, "none", Short)
+IN_PLACE = ServerOptimizerRow("in-place", "no copy", "a test", PluginOptions, "none", InPlace)

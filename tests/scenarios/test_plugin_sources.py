@@ -269,10 +269,11 @@ def warm_up(at, options):
 NAME = LrSchedule("warm-up", "linear in the first rounds", "a test", Options, warm_up)
 """
 SERVER = """
-from coordinator.aggregation.optimizers import ServerOptimizer, ServerOptimizerOptions, ServerOptimizerRow
+from coordinator.aggregation.optimizers import ServerOptimizer, ServerOptimizerRow
+from edge.protocol.plugins import PluginOptions
 
 
-class Options(ServerOptimizerOptions):
+class Options(PluginOptions):
     decay: float = 0.5
 
 

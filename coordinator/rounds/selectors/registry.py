@@ -12,17 +12,13 @@ from typing import Any
 from coordinator.rounds.selection import ClientSelector
 from coordinator.rounds.selectors.oort import Oort, OortOptions
 from coordinator.rounds.selectors.power_of_choice import PowerOfChoice, PowerOfChoiceOptions
-from edge.protocol.plugins import PluginOptions, find
+from edge.protocol.plugins import OptionsRow, PluginOptions, find
 
 
 @dataclass(frozen=True)
-class SelectionRow:
+class SelectionRow(OptionsRow):
     """One client selector."""
 
-    name: str
-    title: str
-    source: str
-    options: type[PluginOptions]
     make: Callable[[Any], ClientSelector]
     """options -> selector"""
 
