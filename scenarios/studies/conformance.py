@@ -17,7 +17,7 @@ from coordinator.rounds.policy import PolicyRow
 from coordinator.rounds.run import RoundFinished, RunFailed
 from coordinator.rounds.selectors.registry import SelectionRow
 from coordinator.workers.launcher import WorkerLauncher
-from coordinator.workers.task import PoolError
+from coordinator.workers.task import PoolError, Stopped
 from edge.data.partition_registry import PartitionRow
 from edge.data.registry import DataSet
 from edge.models.registry import ModelRow
@@ -103,7 +103,13 @@ class Examination:
 
     def _run(self, loaded: Loaded, folder: Path, name: str, workers: int) -> Path:
         host = replace(self.host, out=folder, run_id=name, workers=workers)
-        return Path(runner.run(loaded, host, self.launcher, self.stopped, True)["run_dir"])
+        return self._ended(runner.run(loaded, host, self.launcher, self.stopped, True))
+
+    def _ended(self, result: Mapping[str, Any]) -> Path:
+        """The folder of a run; Stopped if the user has stopped it, since nothing of it can be judged."""
+        if self.stopped():
+            raise Stopped
+        return Path(result["run_dir"])
 
     def _interrupted(self, loaded: Loaded, folder: Path) -> Path:
         """A run that is stopped after half of its rounds, and resumed."""
@@ -115,10 +121,10 @@ class Examination:
 
         host = replace(self.host, out=folder, run_id="cut", workers=2, on_round=on_round)
         result = runner.run(loaded, host, self.launcher, lambda: done >= ROUNDS // 2 or self.stopped(), True)
-        run = Path(result["run_dir"])
+        run = self._ended(result)
         stored, device = runner.open_existing(run, "auto")
-        runner.resume(stored, replace(self.host, device=device, workers=2), run, self.launcher, self.stopped)
-        return run
+        again = replace(self.host, device=device, workers=2)
+        return self._ended(runner.resume(stored, again, run, self.launcher, self.stopped))
 
     def _variant(self, name: str, folder: Path, override: str) -> None:
         """A setting under which a plug-in works, or is refused with a reason before anything runs."""

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from coordinator.workers.launcher import WorkerLauncher
+from coordinator.workers.task import Stopped
 from scenarios.cli import main
+from scenarios.host import Host
+from scenarios.studies.conformance import check_plugin
 from tests.scenarios.runs import refused
 
 
@@ -63,3 +68,14 @@ def test_the_names_of_no_plug_in_are_refused(capsys: pytest.CaptureFixture[str])
     assert message.startswith(
         "'tests.plugins.peers:PeerServer' is a type, not a row of a plug-in point: CorrectionSpec, "
     )
+
+
+def test_a_user_who_stops_it_gets_no_verdict(tmp_path: Path, launcher: WorkerLauncher) -> None:
+    calls: list[None] = []
+
+    def stopped() -> bool:
+        calls.append(None)
+        return len(calls) > 40  # in one of the runs
+
+    with pytest.raises(Stopped):
+        check_plugin("tests.plugins.own_slot:SPEC", [], Host(tmp_path, 1, "cpu"), launcher, stopped)
