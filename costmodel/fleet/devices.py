@@ -1,9 +1,12 @@
 """Named devices and networks: one row each in profiles.toml and networks.toml, with its source and year.
 
-A row's ``assumed`` lists the figures without a source; its ``source`` is that of the others. The rows are SI numbers
-under the names of the fields below; a user's file has the same form. One device reaches very different fractions of its
-peak on different families of model, and even within one family, so a throughput belongs to a device and a family, or to
-a device and a model where it was measured. Nothing here estimates a missing figure, and rows never change.
+A row's ``source`` says where its figures come from, and its lists ``inference``, ``derived`` and ``assumed`` which of
+them were measured in inference alone, computed from measurements of another device or setting, or have no source;
+`basis` tells it for one figure. The rows are SI numbers under the names of the fields below; a user's file has the same
+form, in which figures with a default (and the first two lists) may be left out. One device reaches very different
+fractions of its peak on different families of model, and even within one family, so a throughput belongs to a device
+and a family, or to a device and a model where it was measured. Nothing here estimates a missing figure, and rows never
+change.
 """
 
 from __future__ import annotations
@@ -19,7 +22,18 @@ from typing import Any, TypeVar
 from costmodel.files import parse_toml, read_bytes
 from costmodel.units import nearest
 
-__all__ = ["Device", "Network", "devices", "figures", "nearest", "networks", "own_devices", "own_networks", "read_rows"]
+__all__ = [
+    "Device",
+    "Network",
+    "basis",
+    "devices",
+    "figures",
+    "nearest",
+    "networks",
+    "own_devices",
+    "own_networks",
+    "read_rows",
+]
 
 
 @dataclass(frozen=True)
@@ -45,6 +59,10 @@ class Device:
     year: int
     assumed: tuple[str, ...]
     """Keys of the figures without a source, as `figures` names them and in its order."""
+    inference: tuple[str, ...] = ()
+    """Keys of the figures measured in inference, not in training."""
+    derived: tuple[str, ...] = ()
+    """Keys of the figures computed from measurements of another device or setting; ``source`` says how."""
 
     def throughput(self, *names: str) -> float:
         """FLOP/s in training, for the first of the names (a model, then its family) that the device has a figure for.
@@ -92,6 +110,18 @@ class Network:
     year: int
     assumed: tuple[str, ...]
     """Keys of the figures without a source, as `figures` names them and in its order."""
+    derived: tuple[str, ...] = ()
+    """Keys of the figures computed from measurements of another network or setting; ``source`` says how."""
+    loss: float = 0.0
+    """Probability that TCP sees a packet lost, after all retransmission by the link layer."""
+    outages_per_hour: float = 0.0
+    """Outages of the whole link, both directions, per hour of wall-clock time; 0 if there are none."""
+    outage_seconds: float = 0.0
+    """Median length of an outage."""
+    promotion_seconds: float = 0.0
+    """Seconds that an idle radio takes to connect before it can send; 0 for a link that is always connected."""
+    promotion_watts: float = 0.0
+    """Power of the radio while it connects."""
 
 
 LARGEST_NBYTES = 4_000_000
@@ -100,8 +130,11 @@ Row = TypeVar("Row", Device, Network)
 
 FAMILIES_OF_ALL = ("conv", "depthwise")
 """Families for which every device has a throughput."""
-NO_FIGURES = {"name", "goodput", "source", "year", "assumed"}
+BASES = ("inference", "derived", "assumed")
+"""The lists by which a row says that a figure was not measured as its field means it; a figure is in one at most."""
+NO_FIGURES = {"name", "goodput", "source", "year", *BASES}
 """Keys that are no figures: meaning and source of a row."""
+AT_MOST_1 = {"loss"}
 MUST_BE_POSITIVE = {
     "flops_per_second",
     "modes",
@@ -134,6 +167,18 @@ def figures(row: Mapping[str, Any]) -> dict[str, Any]:
             by_name = isinstance(value, Mapping)
             by_key |= {f"{key}.{name}": figure for name, figure in value.items()} if by_name else {key: value}
     return by_key
+
+
+def basis(row: Row, key: str) -> str:
+    """The basis of one figure: "inference", "derived" or "assumed"; else it was read in a source as its field means it:
+    "training" for a device (measured in training, or a fact of its data sheet), "measured" for a network.
+
+    KeyError if the row has no such figure.
+    """
+    if key not in figures(dataclasses.asdict(row)):
+        raise KeyError(key)
+    read = "training" if isinstance(row, Device) else "measured"
+    return next((name for name in BASES if key in getattr(row, name, ())), read)
 
 
 def own_devices(path: Path) -> dict[str, Device]:
@@ -172,28 +217,47 @@ def read_rows(path: Path, kind: type[Row]) -> dict[str, Row]:
 def _row(kind: type[Row], where: str, name: str, table: Any) -> Row:
     if not isinstance(table, dict):
         raise ValueError(f"{where} is not a table of keys")
-    types = {field.name: str(field.type) for field in dataclasses.fields(kind) if field.name != "name"}
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.name != "name"}
     for key in table:
-        if key not in types:
-            raise ValueError(f"{where}: unknown key {key!r}, {nearest(key, types)}")
-    for key in types:
-        if key not in table:
+        if key not in fields:
+            raise ValueError(f"{where}: unknown key {key!r}, {nearest(key, fields)}")
+    for key, field in fields.items():
+        if key not in table and field.default is dataclasses.MISSING:
             raise ValueError(f"{where}: key {key!r} is missing")
-    values = {key: _value(where, key, table[key], types[key]) for key in types if key != "assumed"}
-    return kind(name=name, assumed=_assumed(where, table["assumed"], list(figures(values))), **values)
+    values: dict[str, Any] = {
+        key: _value(where, key, table[key], str(field.type)) if key in table else field.default
+        for key, field in fields.items()
+        if key not in BASES
+    }
+    values |= _bases(where, table, values, [key for key in BASES if key in fields])
+    return kind(name=name, **values)
 
 
-def _assumed(where: str, value: Any, known: Sequence[str]) -> tuple[str, ...]:
+def _bases(
+    where: str, table: Mapping[str, Any], values: Mapping[str, Any], names: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
+    """The lists of figures by basis; figures that the row leaves to their default are assumed."""
+    known = list(figures(values))
+    listed = {name: _listed(where, name, table.get(name, False), known) for name in names}
+    left_out = {key for key in values if key not in table}
+    listed["assumed"] = tuple(key for key in known if key in left_out or key in listed["assumed"])
+    for key in known:
+        where_found = [name for name in names if key in listed[name]]
+        if len(where_found) > 1:
+            raise ValueError(f"{where}: figure {key!r} is in {' and '.join(map(repr, where_found))}; keep it in one")
+    return listed
+
+
+def _listed(where: str, name: str, value: Any, known: Sequence[str]) -> tuple[str, ...]:
     """The keys in ``value``, in the order of ``known``; True stands for all of them, False for none."""
     if isinstance(value, bool):
         return tuple(known) if value else ()
+    where = f"{where}, key {name!r}"
     if not isinstance(value, list) or not all(isinstance(key, str) for key in value):
-        raise ValueError(
-            f"{where}, key 'assumed': expected a list of the keys of figures, true (all) or false (none), not {value!r}"
-        )
+        raise ValueError(f"{where}: expected a list of the keys of figures, true (all) or false (none), not {value!r}")
     for key in value:
         if key not in known:
-            raise ValueError(f"{where}, key 'assumed': the row has no figure {key!r}, {nearest(key, known)}")
+            raise ValueError(f"{where}: the row has no figure {key!r}, {nearest(key, known)}")
     return tuple(key for key in known if key in value)
 
 
@@ -203,7 +267,10 @@ def _value(where: str, key: str, value: Any, expected: str) -> Any:
         return _by_name(where, key, value)
     if expected == "tuple[float, ...]":
         return _factors(where, key, value)
-    return _scalar(f"{where}, key {key!r}", value, expected, positive=key in MUST_BE_POSITIVE)
+    scalar = _scalar(f"{where}, key {key!r}", value, expected, positive=key in MUST_BE_POSITIVE)
+    if key in AT_MOST_1 and scalar > 1:
+        raise ValueError(f"{where}, key {key!r}: {scalar!r} is out of range, it is a probability")
+    return scalar
 
 
 def _by_name(where: str, key: str, value: Any) -> dict[str, float]:

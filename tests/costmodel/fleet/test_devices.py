@@ -8,7 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.fleet.devices import Device, Network, devices, figures, networks, own_devices, own_networks, read_rows
+from costmodel.fleet.devices import (
+    Device,
+    Network,
+    basis,
+    devices,
+    figures,
+    networks,
+    own_devices,
+    own_networks,
+    read_rows,
+)
 
 ROW = {
     "flops_per_second": "{ conv = 1e9, depthwise = 2e8 }",
@@ -87,6 +97,7 @@ def test_every_shipped_row_says_where_it_comes_from() -> None:
         assert (network.tail_watts > 0) == (network.tail_seconds > 0), network
 
 
+LEFT_OUT = ("loss", "outages_per_hour", "outage_seconds", "promotion_seconds", "promotion_watts")
 RADIO = (
     *("transmit_watts", "receive_watts", "transmit_joules_per_bit", "receive_joules_per_bit"),
     *("base_watts", "tail_watts", "tail_seconds"),
@@ -109,7 +120,7 @@ RADIO = (
         ),
         (devices()["jetson-agx-xavier"], tuple(figures(asdict(devices()["jetson-agx-xavier"])))),
         # Published: the median rates and the round trip.
-        (networks()["broadband"], ("sigma_down", "sigma_up", *RADIO)),
+        (networks()["broadband"], ("sigma_down", "sigma_up", *RADIO, *LEFT_OUT)),
     ],
     ids=lambda value: value.name if isinstance(value, Device | Network) else "",
 )
@@ -218,8 +229,44 @@ def test_assumed_is_a_list_of_figures_or_all_or_none(tmp_path: Path, text: str, 
 def test_a_good_network_is_read_into_its_types(tmp_path: Path) -> None:
     path = tmp_path / "rows.toml"
     path.write_text(LINE)
-    line = Network("string", 8.0, 4.5, 0.0, True, 0.0, 0.25, 1.0, 2.0, 3e-7, 0.0, 0.5, 0.75, 11.0, "two tins", 1970, ())
+    line = Network(
+        "string", 8.0, 4.5, 0.0, True, 0.0, 0.25, 1.0, 2.0, 3e-7, 0.0, 0.5, 0.75, 11.0, "two tins", 1970, LEFT_OUT
+    )
     assert own_networks(path) == {"string": line}
+
+
+def test_a_network_may_leave_out_loss_outages_and_promotion_and_then_assumes_none(tmp_path: Path) -> None:
+    path = tmp_path / "rows.toml"
+    path.write_text(LINE)
+    row = own_networks(path)["string"]
+    assert [getattr(row, key) for key in LEFT_OUT] == [0.0] * 5
+    assert row.assumed == LEFT_OUT
+    path.write_text(LINE + "loss = 0.01\npromotion_seconds = 0.26\nderived = ['loss']\n")
+    row = own_networks(path)["string"]
+    assert (row.loss, row.promotion_seconds) == (0.01, 0.26)
+    assert row.assumed == ("outages_per_hour", "outage_seconds", "promotion_watts")
+    assert [basis(row, key) for key in ("loss", "promotion_seconds", "promotion_watts")] == [
+        "derived",
+        "measured",
+        "assumed",
+    ]
+    path.write_text(LINE + "loss = 1.5\n")
+    with pytest.raises(ValueError, match=r"row 'string', key 'loss': 1\.5 is out of range, it is a probability"):
+        own_networks(path)
+
+
+def test_each_figure_has_one_basis(tmp_path: Path) -> None:
+    lists = {"assumed": '["idle_watts"]', "inference": '["train_watts"]', "derived": '["flops_per_second.conv"]'}
+    row = own_devices(_file(tmp_path, **lists))["toaster"]
+    keys = ("idle_watts", "train_watts", "flops_per_second.conv", "flops_per_second.depthwise")
+    assert [basis(row, key) for key in keys] == ["assumed", "inference", "derived", "training"]
+    with pytest.raises(KeyError):
+        basis(row, "year")
+    with pytest.raises(ValueError) as error:
+        own_devices(_file(tmp_path, assumed="true", derived='["modes"]'))
+    assert str(error.value) == "rows.toml: row 'toaster': figure 'modes' is in 'derived' and 'assumed'; keep it in one"
+    with pytest.raises(ValueError, match=r"row 'toaster', key 'inference': the row has no figure 'wats', "):
+        own_devices(_file(tmp_path, inference='["wats"]'))
 
 
 ONE_OF = "expected a list of the keys of figures, true (all) or false (none), not "
