@@ -360,7 +360,8 @@ def clockwork(
     """
     works = [run.prepare(client, 0).work for client in range(len(seconds))]
     down, compute, up = np.array(seconds, np.float64).T
-    network = replace(networks()["lte"], transmit_watts=TRANSMIT_WATTS, receive_watts=RECEIVE_WATTS)
+    radio = {"transmit_watts": TRANSMIT_WATTS - IDLE_WATTS, "receive_watts": RECEIVE_WATTS - IDLE_WATTS}
+    network = replace(networks()["lte"], **radio)
     device = replace(devices()["phone-mid"], step_seconds=0.0, train_watts=TRAIN_WATTS, idle_watts=IDLE_WATTS)
     same = np.zeros(len(seconds), np.intp)
     return Fleet(

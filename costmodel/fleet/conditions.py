@@ -40,13 +40,19 @@ class Conditions:
     charge: Doubles
     """Joules left in the battery; inf: mains"""
     train_watts: Doubles
+    """Power of the whole device while it computes, its baseline included"""
     idle_watts: Doubles
+    """The device's baseline, which it draws at all times"""
     transmit_watts: Doubles
+    """Power of the whole device while it uploads, its baseline included"""
     transmit_joules_per_bit: Doubles
+    """Drawn beside it for each bit on the wire"""
     receive_watts: Doubles
+    """Power of the whole device while it downloads, its baseline included"""
     receive_joules_per_bit: Doubles
+    """Drawn beside it for each bit on the wire"""
     tail_watts: Doubles
-    """Drawn by the radio after a transfer"""
+    """Drawn by the radio after a transfer, beside what the device draws"""
     tail_seconds: Doubles
 
     def __len__(self) -> int:
@@ -65,7 +71,7 @@ class Conditions:
         return self.last_up if direction == UP else self.last_down
 
     def radio(self, direction: int) -> tuple[Doubles, Doubles]:
-        """(watts while it transfers, joules per bit) of the radio in one direction."""
+        """(watts of the whole device while it transfers, joules per bit) in one direction."""
         if direction == UP:
             return self.transmit_watts, self.transmit_joules_per_bit
         return self.receive_watts, self.receive_joules_per_bit

@@ -93,7 +93,8 @@ class Fleet:
     battery_joules: float = math.inf
     """Each client's energy for the whole run (`costmodel.visits.timeline` says which parts it limits); inf: mains"""
     compute_energy: str = "power"
-    """``power``: the device's watts; ``kappa``: its watts times the cube of its mode's clock, E = kappa cycles f^2"""
+    """``power``: the device's watts; ``kappa``: those above its baseline times the cube of its mode's clock, E = kappa
+    cycles f^2"""
     radio_energy: str = "power"
     """``power``: the network's watts; ``rate``: alpha r + beta, with the tail after each transfer"""
     bandwidth_cv: Doubles | None = None
@@ -238,22 +239,36 @@ class Fleet:
             last_up=np.full(chosen.size, -math.inf) if last_up is None else last_up,
             crash_after=draws.exponential / hazard if hazard > 0 else np.full(chosen.size, math.inf),
             charge=np.full(chosen.size, self.battery_joules) if charge is None else charge,
-            train_watts=device["train_watts"] * (mode**3 if self.compute_energy == "kappa" else 1.0),
+            train_watts=self._train_watts(device, mode),
             idle_watts=device["idle_watts"],
-            **self._radio(network),
+            **self._radio(network, device["idle_watts"]),
         )
 
-    def _radio(self, network: ProfileColumns) -> dict[str, Doubles]:
-        """The radio's columns of `Conditions`, (visits,) each."""
+    def _train_watts(self, device: ProfileColumns, mode: Doubles) -> Doubles:
+        """Power of the whole device; with kappa, what it draws above its baseline grows with the cube of the clock."""
+        if self.compute_energy != "kappa":
+            return device["train_watts"]
+        idle = device["idle_watts"]
+        return idle + (device["train_watts"] - idle) * mode**3
+
+    def _radio(self, network: ProfileColumns, idle: Doubles) -> dict[str, Doubles]:
+        """The radio's columns of `Conditions`, (visits,) each; ``idle``: the device's baseline, drawn beside it."""
         if self.radio_energy == "rate":
-            by_rate = ("transmit_joules_per_bit", "receive_joules_per_bit", "tail_watts", "tail_seconds")
-            base = network["base_watts"]
-            return {"transmit_watts": base, "receive_watts": base, **{name: network[name] for name in by_rate}}
-        nothing = np.zeros_like(network["transmit_watts"])
+            # Figures by bit are those of goodput where the row's rates are, and messages are counted on the wire.
+            to_wire = np.where(network["goodput"] > 0, WIRE_FACTOR, 1.0)
+            return {
+                "transmit_watts": idle + network["base_watts"],
+                "transmit_joules_per_bit": network["transmit_joules_per_bit"] / to_wire,
+                "receive_watts": idle + network["base_watts"],
+                "receive_joules_per_bit": network["receive_joules_per_bit"] / to_wire,
+                "tail_watts": network["tail_watts"],
+                "tail_seconds": network["tail_seconds"],
+            }
+        nothing = np.zeros_like(idle)
         return {
-            "transmit_watts": network["transmit_watts"],
+            "transmit_watts": idle + network["transmit_watts"],
             "transmit_joules_per_bit": nothing,
-            "receive_watts": network["receive_watts"],
+            "receive_watts": idle + network["receive_watts"],
             "receive_joules_per_bit": nothing,
             "tail_watts": nothing,
             "tail_seconds": nothing,

@@ -39,7 +39,7 @@ class Timeline:
     bytes_up: NDArray[np.int64]
     flops: Doubles
     joules_spent: Doubles
-    """Joules of computing and radio."""
+    """Joules of the visit: of computing, of the radio, and the device's baseline at all times of it."""
     contention_seconds: Doubles
     """Seconds lost to other transfers over the same links."""
     paused_seconds: Doubles
@@ -57,11 +57,11 @@ class Timeline:
 
     @property
     def joules(self) -> Doubles:
-        """Joules of computing and radio for the whole visit; inf for a visit that is cut."""
+        """Joules of the whole visit; inf for a visit that is cut."""
         return np.where(np.isfinite(self.end), self.joules_spent, math.inf)
 
     def waiting_joules(self, end: float, conditions: Conditions) -> Doubles:
-        """Joules of idling from the end of each visit to ``end`` (absolute seconds); 0 for a visit that is cut."""
+        """Joules of the baseline from the end of each visit to ``end`` (absolute seconds); 0 for a visit that is cut."""
         return conditions.idle_watts * np.maximum(end - self.up_end, 0.0)
 
     def seconds(self, until: float) -> Doubles:
@@ -122,6 +122,7 @@ def account_visits(
     cut = np.where(np.isfinite(down.end), np.where(done, up.cut, computing.cut), down.cut)
     is_lost = ~np.isfinite(up.end) & (cut < until)
     computed = np.where(begun, worked, 0.0)
+    paused = down.paused + up.paused + (np.where(begun, interval - worked, 0.0) if behaviour.pauses else 0.0)
     return Timeline(
         start,
         down.end,
@@ -131,9 +132,9 @@ def account_visits(
         bytes_down=_whole_bytes(works.bytes_down, down),
         bytes_up=_whole_bytes(works.bytes_up, up),
         flops=np.where(done, works.flops, np.where(begun, works.flops * fraction, 0.0)),
-        joules_spent=_joules(down, up, intervals, computed, works, conditions),
+        joules_spent=_joules(down, up, intervals, computed, paused, works, conditions),
         contention_seconds=down.contention_seconds + up.contention_seconds,
-        paused_seconds=down.paused + up.paused + (np.where(begun, interval - worked, 0.0) if behaviour.pauses else 0.0),
+        paused_seconds=paused,
         computed=computed,
     )
 
@@ -151,6 +152,7 @@ def _account_of_done(
     # An end is never past its cut, so intervals need not be clipped.
     interval, seconds = computing.end - computing.begin, computing.seconds
     intervals = down.end - down.begin, interval, up.end - up.begin
+    paused = down.paused + up.paused + (interval - seconds if pauses else 0.0)
     return Timeline(
         start,
         down.end,
@@ -160,15 +162,15 @@ def _account_of_done(
         bytes_down=works.bytes_down,
         bytes_up=works.bytes_up,
         flops=works.flops,
-        joules_spent=_joules(down, up, intervals, seconds, works, conditions),
+        joules_spent=_joules(down, up, intervals, seconds, paused, works, conditions),
         contention_seconds=down.contention_seconds + up.contention_seconds,
-        paused_seconds=down.paused + up.paused + (interval - seconds if pauses else 0.0),
+        paused_seconds=paused,
         computed=seconds,
     )
 
 
 def radio_joules(direction: int, transfer: Transfer, conditions: Conditions) -> Doubles:
-    """Joules of the radio until a transfer ends or is cut, without the tail after it."""
+    """Joules of the device until a transfer ends or is cut, without pauses and without the tail after it."""
     return _radio_joules(direction, transfer, _interval(transfer), conditions)
 
 
@@ -182,12 +184,14 @@ def _joules(
     up: Transfer,
     intervals: tuple[Doubles, Doubles, Doubles],
     computed: Doubles,
+    paused: Doubles,
     works: Works,
     conditions: Conditions,
 ) -> Doubles:
-    """Joules of the radio, of computing and of the radio's tails; ``intervals``: seconds of each part.
+    """Joules of both messages, of computing, of pauses and of the radio's tails; ``intervals``: seconds of each part.
 
-    The radio stays awake after a message for its tail, or until the next message of the visit. Later visits are
+    The device draws its baseline at all times; computing and radio add to it. So with a worse link a visit never takes
+    fewer joules, the waiting after it included: each second of waiting less is one of a transfer more. The radio stays awake after a message for its tail, or until the next message of the visit. Later visits are
     ignored: the tail after the last message is charged in full, even if the next visit begins within it.
     """
     between = np.where(works.bytes_up > 0, intervals[1], math.inf)
@@ -198,7 +202,8 @@ def _joules(
     transfers = ((DOWN, down, intervals[0]), (UP, up, intervals[2]))
     messages = [_radio_joules(direction, transfer, interval, conditions) for direction, transfer, interval in transfers]
     tails = conditions.tail_watts * (after_down + after_up)
-    joules: Doubles = messages[0] + conditions.train_watts * computed + messages[1] + tails
+    joules: Doubles = messages[0] + conditions.train_watts * computed + messages[1]
+    joules += conditions.idle_watts * paused + tails
     return joules
 
 

@@ -8,8 +8,9 @@ A message begins to flow after the handshake of its connection, at once or with 
 flows over the shared links (`costmodel.network.transfers`), and takes half a round-trip time more. A message of no
 bytes takes no time. The download opens the connection: a visit without one uploads over a connection taken as open.
 
-A battery limits computing and both messages, but not the radio's tails and idling, which are charged after the visit.
-The joules per bit of a message are reserved before it begins: a message that the battery cannot pay for never begins.
+A battery limits computing and both messages, but not the radio's tails, nor what a device draws while it waits or is
+away: these are charged after the visit. The joules per bit of a message are reserved before it begins: a message that
+the battery cannot pay for never begins.
 """
 
 from __future__ import annotations

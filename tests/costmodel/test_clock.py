@@ -33,8 +33,8 @@ def _by_hand(links: Links | None = None, battery_joules: float = INF, behaviour:
         down_bits_per_second=12_112.0,
         up_bits_per_second=6056.0,
         rtt_seconds=0.2,
-        transmit_watts=3.0,
-        receive_watts=2.0,
+        transmit_watts=2.0,  # beside the baseline of 1 W
+        receive_watts=1.0,
     )
     fleet = Fleet.build(
         3,

@@ -74,18 +74,18 @@ def test_what_a_lost_client_leaves_of_the_link_goes_to_the_others() -> None:
 
 def test_a_paused_download_goes_on_when_its_client_is_back() -> None:
     timeline = _solve(connected(), _there((-1.0, 0.25), (2.25, 100.0), on_loss=PAUSE))
-    # 2 s later than LATER_ENDS; the radio is off meanwhile.
+    # 2 s later than LATER_ENDS; the radio is off meanwhile, and the device draws its baseline of 1 W.
     assert ends(timeline) == pytest.approx((3.1, 6.3, 7.4))
     assert timeline.paused_seconds[0] == pytest.approx(2.0)
-    assert timeline.joules[0] == pytest.approx(2.2 + 32.0 + 3.3)
+    assert timeline.joules[0] == pytest.approx(2.2 + 32.0 + 3.3 + 2.0)
 
 
-def test_paused_computing_takes_no_power() -> None:
+def test_paused_computing_takes_the_baseline_alone() -> None:
     timeline = _solve(connected(), _there((-1.0, 2.0), (3.0, 4.0), (7.0, 100.0), on_loss=PAUSE))
     # 0.9 s before the first pause, 1 s between the two, 1.3 s after: it ends at 8.3 s.
     assert ends(timeline) == pytest.approx((1.1, 8.3, 9.4))
     assert (timeline.paused_seconds[0], timeline.computed[0]) == pytest.approx((4.0, 3.2))
-    assert timeline.joules[0] == pytest.approx(2.2 + 32.0 + 3.3)
+    assert timeline.joules[0] == pytest.approx(2.2 + 32.0 + 3.3 + 4.0)
 
 
 def test_computing_that_is_cut_after_a_pause_is_charged_what_was_done() -> None:
@@ -93,7 +93,7 @@ def test_computing_that_is_cut_after_a_pause_is_charged_what_was_done() -> None:
     timeline = solve([0.0], Works.of([VISIT]), connected(), Links(), behaviour, until=3.7)
     # 0.9 s + 0.7 s of 3.2 s: half.
     assert (timeline.flops[0], timeline.computed[0], timeline.paused_seconds[0]) == pytest.approx((3.0, 1.6, 1.0))
-    assert timeline.joules_spent[0] == pytest.approx(2.2 + 16.0)
+    assert timeline.joules_spent[0] == pytest.approx(2.2 + 16.0 + 1.0)
 
 
 def test_a_pause_ends_nothing_unless_the_client_never_comes_back() -> None:
@@ -183,7 +183,7 @@ def test_a_battery_lasts_through_the_time_that_its_client_is_away() -> None:
     timeline = _solve(connected(charge=2.2 + 16.0), _there((-1.0, 2.0), (5.0, 100.0), on_loss=PAUSE))
     # 1.6 s of computing: 0.9 s before the pause of 3 s and 0.7 s after it.
     assert timeline.lost[0] == pytest.approx(5.7)
-    assert timeline.joules_spent[0] == pytest.approx(18.2)
+    assert timeline.joules_spent[0] == pytest.approx(18.2 + 3.0)
 
 
 def test_over_a_rate_dependent_radio_the_joules_for_the_bits_of_a_message_are_put_by_first() -> None:
@@ -199,13 +199,14 @@ def test_over_a_rate_dependent_radio_the_joules_for_the_bits_of_a_message_are_pu
 
 
 @pytest.mark.parametrize("seed", [seed for seed in range(64) if seed & 16])
-def test_no_client_spends_more_than_its_battery_holds_but_for_the_tail(seed: int) -> None:
-    """A radio that falls asleep only after the visit may still draw power then."""
+def test_no_client_spends_more_than_its_battery_holds_but_for_tail_and_absence(seed: int) -> None:
+    """A radio that falls asleep only after the visit may still draw power then, and so does a device that is away."""
     world = random_world(seed)
     who = world.fleet.conditions(range(len(world.fleet)), 0)
     timeline = solve(world.starts, Works.of(world.works), who, world.fleet.links, world.fleet.behaviour)
     tails = 2 * who.tail_watts * who.tail_seconds
-    assert (timeline.joules_spent <= 30.0 + tails + 1e-6).all()
+    away = who.idle_watts * timeline.paused_seconds
+    assert (timeline.joules_spent <= 30.0 + tails + away + 1e-6).all()
 
 
 def test_a_lost_visit_names_its_client_and_leaves_the_others_alone() -> None:

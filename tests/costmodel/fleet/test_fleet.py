@@ -95,7 +95,9 @@ def test_conditions_are_the_rows_of_the_tables_in_the_order_asked_for() -> None:
     assert found.up.tolist() == pytest.approx([21e6 * HEADERS, 10e6 * HEADERS, 100e6])
     assert found.rtt.tolist() == [0.025, 0.04, 0.02]
     assert (found.train_watts.tolist(), found.idle_watts.tolist()) == ([300.0, 10.0, 1.5], [50.0, 2.0, 0.4])
-    assert (found.transmit_watts.tolist(), found.receive_watts.tolist()) == ([3.92, 3.92, 0.5], [1.96, 1.96, 0.5])
+    # The radio's watts beside the baseline.
+    assert found.transmit_watts.tolist() == pytest.approx([50.0 + 3.92, 2.0 + 3.92, 0.4 + 0.5])
+    assert found.receive_watts.tolist() == pytest.approx([50.0 + 1.96, 2.0 + 1.96, 0.4 + 0.5])
     # Nothing varies, nobody crashes, all are on mains and have never been visited.
     assert (found.slowdown == 1).all() and (found.noise == 1).all() and (found.tail_watts == 0).all()
     assert (found.crash_after == INF).all() and (found.charge == INF).all() and (found.last_down == -INF).all()
@@ -228,10 +230,11 @@ def test_kappa_makes_slow_modes_cheaper_and_full_clock_what_it_is() -> None:
     options: dict[str, Any] = {"devices": {"jetson-xavier-nx": 1}, "change": RoundVariation(mode_rounds=1)}
     watts, kappa = (_build(100, compute_energy=energy, **options).conditions(range(100), 0) for energy in _ENERGIES)
     assert (watts.train_watts == 15.0).all()
-    # E = kappa cycles f^2: the same cycles at 0.46 of the clock take 0.46^2 of the joules, in 1 / 0.46 of the time.
+    # E = kappa cycles f^2: the same cycles at 0.46 of the clock take 0.46^2 of the joules, in 1 / 0.46 of the time,
+    # beside the 4 W that the device draws all the time.
     clock = kappa.flops_per_second / 210e9
-    joules = kappa.train_watts * kappa.compute_seconds(np.full(100, 210e9), np.zeros(100, np.int64))
-    assert joules == pytest.approx(15.0 * clock**2)
+    joules = (kappa.train_watts - 4.0) * kappa.compute_seconds(np.full(100, 210e9), np.zeros(100, np.int64))
+    assert joules == pytest.approx(11.0 * clock**2)
     assert set(clock.round(9).tolist()) == {0.46, 0.73, 1.0}
     # At constant watts slow modes are the dearer ones.
     constant = watts.train_watts * watts.compute_seconds(np.full(100, 210e9), np.zeros(100, np.int64))
@@ -243,9 +246,21 @@ _ENERGIES = ("power", "kappa")
 
 def test_a_rate_dependent_radio_has_a_base_a_slope_and_a_tail() -> None:
     found = _build(1, radio_energy="rate").conditions([0], 0)
-    assert (found.transmit_watts[0], found.receive_watts[0]) == (1.288, 1.288)
-    assert (found.transmit_joules_per_bit[0], found.receive_joules_per_bit[0]) == (4.38e-7, 5.2e-8)
+    assert (found.transmit_watts[0], found.receive_watts[0]) == pytest.approx((3.0 + 1.288, 3.0 + 1.288))
     assert (found.tail_watts[0], found.tail_seconds[0]) == (1.06, 11.6)
+    # The figures are those of a goodput bit, and the bits of messages are those on the wire.
+    slopes = found.transmit_joules_per_bit[0] * HEADERS, found.receive_joules_per_bit[0] * HEADERS
+    assert slopes == pytest.approx((4.38e-7, 5.2e-8))
+
+
+def test_both_models_of_the_radio_agree_at_the_rates_of_the_row() -> None:
+    constant, by_rate = (_build(1, networks=["wifi-4"], radio_energy=energy).conditions([0], 0) for energy in RADIOS)
+    # 1.55 W to send at 25 Mbit/s of goodput, beside the board's baseline of 3 W.
+    sending = by_rate.transmit_watts[0] + by_rate.transmit_joules_per_bit[0] * by_rate.up[0]
+    assert sending == pytest.approx(constant.transmit_watts[0], rel=1e-4) == pytest.approx(3.0 + 1.55, rel=1e-4)
+
+
+RADIOS = ("power", "rate")
 
 
 # Who else is asked makes no difference.

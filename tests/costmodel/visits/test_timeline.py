@@ -313,3 +313,38 @@ def _power_trace(
         if work.bytes_up:
             trace.append((up_end, up_end + tail_seconds, tail))
     return trace
+
+
+@given(
+    works_,
+    st.lists(st.floats(1.0, 50.0), min_size=4, max_size=4),
+    st.sampled_from([{}, {"transmit_joules_per_bit": 1e-4, "receive_joules_per_bit": 2e-5, "tail_watts": 1.0}]),
+)
+@story
+def test_a_worse_link_never_costs_fewer_joules(
+    works: list[tuple[int, int, int]], slower: list[float], radio: dict[str, float]
+) -> None:
+    """The same visit over its link, then with slower rates and longer round trips, beside a straggler that ends last."""
+    work = Work(works[0][0], works[0][1], float(works[0][2]))
+    down, up, rtt, both = slower
+    lines = ({}, {"down": DOWN_RATE / down}, {"up": UP_RATE / up}, {"rtt": 0.2 * rtt})
+    worst = {"down": DOWN_RATE / both, "up": UP_RATE / both, "rtt": 0.2 * both}
+    joules = [_joules_until(2000.0, work, conditions(**line, **radio, tail_seconds=0.5)) for line in (*lines, worst)]
+    assert all(better <= worse + 1e-9 for better, worse in zip([joules[0]] * 4, joules[1:], strict=True))
+
+
+def test_a_slow_link_beside_a_straggler_costs_more_than_a_fast_one() -> None:
+    # A Raspberry Pi 4 on wifi-4, in a round of 250 s: 1 MB each way at 40, 10, 4 and 1 Mbit/s.
+    pi = {"train_watts": 7.2, "idle_watts": 2.3, "transmit_watts": 2.3 + 1.55, "receive_watts": 2.3 + 0.82, "rtt": 0.0}
+    work = Work(1_000_000, 1_000_000, 20.0)
+    joules = [_joules_until(250.0, work, conditions(**pi, down=rate, up=rate)) for rate in (40e6, 10e6, 4e6, 1e6)]
+    # The baseline takes 575 J, 10.02 s of computing 49.1 J more, each second of the radio 1.55 J or 0.82 J.
+    seconds = [8e6 * 1514 / 1448 / rate for rate in (40e6, 10e6, 4e6, 1e6)]
+    assert joules == pytest.approx([575.0 + 4.9 * 10.0 + 2.37 * each for each in seconds])
+
+
+def _joules_until(end: float, work: Work, who: Conditions) -> float:
+    """Joules of the visit and of the waiting after it."""
+    timeline = _solve(work, who)
+    assert timeline.up_end[0] <= end
+    return float(timeline.joules_spent[0] + timeline.waiting_joules(end, who)[0])

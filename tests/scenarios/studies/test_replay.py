@@ -270,7 +270,7 @@ def test_a_battery_that_waiting_empties_is_a_reason(tmp_path: Path) -> None:
     devices = f"fleet.devices={json.dumps(['phone-mid'] + 9 * ['raspberry-pi-4'])}"
 
     assert replay(folder, [networks, devices])["rounds"] == 4
-    assert refusal(folder, networks, devices, "fleet.battery=3 J") == (
+    assert refusal(folder, networks, devices, "fleet.battery=4 J") == (
         "round 1: client 1 took part, but its battery would be empty"
     )
 
