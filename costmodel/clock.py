@@ -62,6 +62,7 @@ class Clock:
         }
         self._live_visits: dict[int, LiveVisit] = {}
         self._last = {direction: np.full(len(fleet), -math.inf) for direction in (DOWN, UP)}
+        self._threshold = np.full((len(fleet), 2), math.inf)
         self._spent = np.zeros(len(fleet))
 
     @property
@@ -96,6 +97,7 @@ class Clock:
             is_second=is_second,
             last_down=self._last[DOWN][chosen],
             last_up=self._last[UP][chosen],
+            threshold=self._threshold[chosen],
             charge=self.fleet.battery_joules - self._spent[chosen],
         )
 
@@ -126,6 +128,7 @@ class Clock:
             used = np.where(np.isfinite(end), end, self._last[direction][clients])
             # A client that was lost has to connect again.
             self._last[direction][clients] = np.where(lost, -math.inf, used)
+        self._threshold[clients] = np.stack((timeline.threshold_down, timeline.threshold_up), axis=1)
         self._spent[clients] += timeline.joules_spent + waiting
         if math.isfinite(self.fleet.battery_joules):
             # An empty battery stays empty, though rounding or an unpaid message may leave a rest.
@@ -133,14 +136,17 @@ class Clock:
             self._spent[flat] = np.maximum(self._spent[flat], self.fleet.battery_joules)
 
     def state(self) -> dict[str, Doubles]:
-        """The state that later visits depend on: (clients,) each, by name."""
-        return {"last_down": self._last[DOWN], "last_up": self._last[UP], "spent_joules": self._spent}
+        """The state that later visits depend on: (clients, ..) each, by name."""
+        state = {"last_down": self._last[DOWN], "last_up": self._last[UP], "spent_joules": self._spent}
+        return state | ({"threshold": self._threshold} if self.fleet.loses_segments else {})
 
     def restore(self, now: float, state: Mapping[str, Doubles]) -> None:
         """Set the state of `state`, at time ``now``."""
         self.advance(now)
         self._last[DOWN][:], self._last[UP][:] = state["last_down"], state["last_up"]
         self._spent[:] = state["spent_joules"]
+        if self.fleet.loses_segments:
+            self._threshold[:] = state["threshold"]
 
     # --- visits in a batch ----------------------------------------------------------------------------------------
 
@@ -170,9 +176,7 @@ class Clock:
     def cut(self, order: int) -> VisitEnded:
         """Cut a visit under way now; returns its costs so far. `next` will not return it."""
         visit = self._live_visits.pop(order)
-        served = self._shared_links[visit.direction].leave(order)
-        if served is not None:
-            visit.message.broken_off(served)
+        visit.message.broken_off(self.now, self._shared_links[visit.direction].leave(order))
         return VisitEnded(order, visit.conditions, visit.timeline(self.now))
 
     # --- events ----------------------------------------------------------------------------------------

@@ -49,6 +49,8 @@ ADDED: Mapping[str, Mapping[str, Any]] = {
     "train": {"lr_schedule": "exponential", "lr_schedule_options": {}, "lr_rounds": None},
     "data": {"validation": 0.0},
     "data.partition": {"options": {}},
+    "fleet.transport": {"congestion": "cubic"},
+    "fleet.bandwidth": {"outages": False},
     "eval": {key: asdict(EvalSection())[key] for key in EVALUATION_KEYS},
 }
 """Table -> key -> the default of a key that was added later: with it, runs have the chains of earlier versions."""

@@ -23,6 +23,7 @@ from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
 from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Samples, Variation, sigma_of_cv
 from costmodel.network.links import Links
+from costmodel.network.outages import WithOutages
 from costmodel.network.tcp import Transport
 from costmodel.units import DAY_SECONDS, HOUR_SECONDS
 from edge.data.locate import is_file, search_paths
@@ -69,6 +70,9 @@ def fleet(scenario: schema.Scenario, families: tuple[str, ...]) -> Fleet:
         raise ScenarioError(f"fleet: {error}") from None
     _check_drawn("fleet" if section.trace is None else "fleet.trace", drawn)
     availability, variation = _availability(scenario, streams), _variation(scenario, drawn.bandwidth_cv, streams)
+    if section.bandwidth.outages:
+        per_hour, seconds = (drawn.network_figure(name) for name in ("outages_per_hour", "outage_seconds"))
+        variation = WithOutages(variation, per_hour, seconds, streams)
     return replace(drawn, behaviour=ClientDynamics(availability, section.availability.on_loss, variation))
 
 
@@ -79,7 +83,7 @@ def _links(section: schema.FleetSection) -> Links:
         (section.gateways.down,) * section.gateways.count,
         (section.gateways.up,) * section.gateways.count,
         aggregate_bytes_per_second=section.server.aggregate / 8,
-        transport=Transport(section.transport.security, section.transport.slow_start),
+        transport=Transport(section.transport.security, section.transport.slow_start, section.transport.congestion),
     )
 
 

@@ -360,8 +360,9 @@ def clockwork(
     """
     works = [run.prepare(client, 0).work for client in range(len(seconds))]
     down, compute, up = np.array(seconds, np.float64).T
-    radio = {"transmit_watts": TRANSMIT_WATTS - IDLE_WATTS, "receive_watts": RECEIVE_WATTS - IDLE_WATTS}
-    network = replace(networks()["lte"], **radio)
+    network = replace(
+        networks()["lte"], transmit_watts=TRANSMIT_WATTS - IDLE_WATTS, receive_watts=RECEIVE_WATTS - IDLE_WATTS
+    )
     device = replace(devices()["phone-mid"], step_seconds=0.0, train_watts=TRAIN_WATTS, idle_watts=IDLE_WATTS)
     same = np.zeros(len(seconds), np.intp)
     return Fleet(

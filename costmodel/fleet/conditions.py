@@ -35,6 +35,12 @@ class Conditions:
     """Absolute seconds of the client's last download; -inf: never"""
     last_up: Doubles
     """Absolute seconds of the client's last upload; -inf: never"""
+    loss: Doubles
+    """Probability that a segment is lost, where that narrows the sender's window"""
+    loss_seed: NDArray[np.int64]
+    """(visits, 2) Seeds of the losses of the download and of the upload"""
+    threshold: Doubles
+    """(visits, 2) `costmodel.network.tcp.Path.threshold` of the client's connection down and up"""
     crash_after: Doubles
     """Seconds of work after which the client crashes; inf: it does not"""
     charge: Doubles

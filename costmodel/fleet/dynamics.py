@@ -57,6 +57,24 @@ class ClientDynamics:
         clients, nominal = conditions.clients.tolist(), conditions.rate(direction).tolist()
         return lambda visit, t: self.rate(clients[visit], direction, nominal[visit], t)
 
+    @property
+    def has_outages(self) -> bool:
+        """Whether links may be down for a time."""
+        return self.variation.has_outages
+
+    def has_outage(self, client: int, direction: int, t: float) -> bool:
+        """Whether a rate of 0 at ``t`` is an outage of the client's link, and not a pause of the client."""
+        if not self.has_outages or (self.pauses and not self.availability.interval(client, t)[0]):
+            return False
+        return self.variation.factor(client, direction, t)[0] == 0.0
+
+    def outages(self, conditions: Conditions, direction: int) -> Callable[[int, float], bool] | None:
+        """(visit, t) -> `has_outage`; None where there are none."""
+        if not self.has_outages:
+            return None
+        clients = conditions.clients.tolist()
+        return lambda visit, t: self.has_outage(clients[visit], direction, t)
+
     def since(self, conditions: Conditions, starts: Doubles) -> Doubles:
         """Absolute seconds since which each client has been available without a break; -inf: always."""
         if isinstance(self.availability, Always):

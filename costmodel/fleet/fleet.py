@@ -184,6 +184,11 @@ class Fleet:
     def _uniforms(self) -> Callable[[int, int], Doubles]:
         return lru_cache(maxsize=2)(partial(uniforms, self.streams))
 
+    @cached_property
+    def loses_segments(self) -> bool:
+        """Whether the losses of a network narrow the windows of senders."""
+        return self.links.transport.congestion == "cubic" and any(network.loss > 0 for network in self.networks)
+
     def device_name(self, client: int) -> str:
         """The name of a client's device."""
         return self.devices[int(self.device_of[client])].name
@@ -191,6 +196,10 @@ class Fleet:
     def network_name(self, client: int) -> str:
         """The name of a client's network."""
         return self.networks[int(self.network_of[client])].name
+
+    def network_figure(self, name: str) -> Doubles:
+        """(clients,) One figure of the rows of the clients' networks."""
+        return self._network_columns[name][self.network_of]
 
     def memory_bytes(self, client: int) -> int:
         """The memory of a client's device."""
@@ -209,6 +218,7 @@ class Fleet:
         is_second: bool = False,
         last_down: Doubles | None = None,
         last_up: Doubles | None = None,
+        threshold: Doubles | None = None,
         charge: Doubles | None = None,
     ) -> Conditions:
         """The conditions of these clients' visits in ``round``; by default, connections are new and batteries full.
@@ -237,6 +247,9 @@ class Fleet:
             rtt=self.rtt[chosen],
             last_down=np.full(chosen.size, -math.inf) if last_down is None else last_down,
             last_up=np.full(chosen.size, -math.inf) if last_up is None else last_up,
+            loss=network["loss"] if self.loses_segments else np.zeros(chosen.size),
+            loss_seed=draws.seed,
+            threshold=np.full((chosen.size, 2), math.inf) if threshold is None else threshold,
             crash_after=draws.exponential / hazard if hazard > 0 else np.full(chosen.size, math.inf),
             charge=np.full(chosen.size, self.battery_joules) if charge is None else charge,
             train_watts=self._train_watts(device, mode),
@@ -276,7 +289,7 @@ class Fleet:
 
     def _draws(self, chosen: NDArray[np.intp], round: int, visit: int | None, is_second: bool) -> VisitVariation:
         change = self.change
-        if not (change.jitter or change.redraw or change.noise or change.crashes_per_second):
+        if not (change.jitter or change.redraw or change.noise or change.crashes_per_second or self.loses_segments):
             return VisitVariation.none(chosen.size)
         if visit is None:
             first = self._drawn("visits of a round", round, len(self)).of(chosen)

@@ -29,21 +29,28 @@ class VisitVariation:
     """(visits, 2) in 0 .. 1"""
     exponential: Doubles
     """(visits,) exponential, of mean 1"""
+    seed: NDArray[np.int64]
+    """(visits, 2) any numbers of at least 0"""
 
     @classmethod
     def none(cls, visits: int) -> VisitVariation:
         """The middle of each law, for fleets without variation."""
-        return cls(np.zeros((visits, 3)), np.full((visits, 2), 0.5), np.ones(visits))
+        return cls(np.zeros((visits, 3)), np.full((visits, 2), 0.5), np.ones(visits), np.zeros((visits, 2), np.int64))
 
     def of(self, visits: NDArray[np.intp] | slice) -> VisitVariation:
         """The numbers of some of the visits."""
-        return VisitVariation(self.normal[visits], self.uniform[visits], self.exponential[visits])
+        return VisitVariation(self.normal[visits], self.uniform[visits], self.exponential[visits], self.seed[visits])
 
 
 def visit_variation(streams: Streams, purpose: str, index: int, visits: int) -> VisitVariation:
     """The numbers of the block ``index`` of ``visits`` visits."""
     rng = streams(purpose, index, 0)
-    return VisitVariation(rng.standard_normal((visits, 3)), rng.random((visits, 2)), rng.standard_exponential(visits))
+    return VisitVariation(
+        rng.standard_normal((visits, 3)),
+        rng.random((visits, 2)),
+        rng.standard_exponential(visits),
+        rng.integers(1 << 62, size=(visits, 2)),
+    )
 
 
 def uniforms(streams: Streams, epoch: int, clients: int) -> Doubles:

@@ -27,12 +27,18 @@ CACHED_CLIENTS = 1 << 16
 class Variation(Protocol):
     """A model of varying links. Times are finite seconds since the start of the run, >= 0."""
 
+    @property
+    def has_outages(self) -> bool:
+        """Whether a factor may be 0."""
+
     def factor(self, client: int, direction: int, t: float) -> tuple[float, float]:
-        """(factor > 0 from t on, absolute time > t of the next change; inf if never)."""
+        """(factor >= 0 from t on, absolute time > t of the next change; inf if never)."""
 
 
 class Constant:
     """Links at their nominal rates."""
+
+    has_outages = False
 
     def factor(self, client: int, direction: int, t: float) -> tuple[float, float]:
         """(1.0, inf)"""
@@ -52,6 +58,7 @@ class OrnsteinUhlenbeck:
     """
 
     CHUNK_TAUS = 40.0
+    has_outages = False
 
     def __init__(self, sigma: ArrayLike, tau: float, step: float, streams: Streams) -> None:
         """``sigma``: for all clients, or (clients, 2) for download and upload; ``tau`` and ``step`` in seconds.
@@ -112,11 +119,12 @@ class Samples:
     """
 
     def __init__(self, times: Sequence[Doubles], factors: Sequence[Doubles], streams: Streams) -> None:
-        """Each series as (samples,) seconds from 0 on, increasing, and (samples,) factors > 0 from then on."""
+        """Each series as (samples,) seconds from 0 on, increasing, and (samples,) factors >= 0 from then on."""
         assert len(times) == len(factors) > 0, (len(times), len(factors))
         for seconds, values in zip(times, factors, strict=True):
             assert seconds.shape == values.shape and seconds[0] == 0.0 and (np.diff(seconds) > 0).all(), seconds
-            assert (np.isfinite(values) & (values > 0)).all(), values
+            assert (np.isfinite(values) & (values >= 0)).all(), values
+        self.has_outages = any((values == 0).any() for values in factors)
         self._times = [seconds.tolist() for seconds in times]
         self._factor_lists = [values.tolist() for values in factors]
         self._streams = streams

@@ -15,11 +15,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from costmodel.arrays import Doubles
 from costmodel.network.fair_link import FairLink, Served
-from costmodel.network.tcp import INITIAL_WINDOW_BITS, SlowStart
+from costmodel.network.tcp import INITIAL_WINDOW_BITS, Path, Sender, sender
 from costmodel.network.water_filling import SLACK
 
 Varying = Callable[[int, float], tuple[float, float]]
 """(flow, now) -> (cap in bit/s from now on, 0 is paused; absolute seconds of the next change, inf is never)."""
+
+Outage = Callable[[int, float], bool]
+"""(flow, now) -> whether its cap of 0 is an outage, after which its sender has to wait for its timer."""
 
 # Events of one flow, in the order in which they are handled at one time.
 _LEAVE, _CHANGE, _JOIN = range(3)
@@ -36,7 +39,10 @@ class TransferTimes:
     contention_seconds: Doubles
     """Seconds lost to contention by then, as in `Served`."""
     paused: Doubles
-    """Seconds with a cap of 0 by then; inf for a flow that is paused for ever and not cut."""
+    """Seconds with a cap of 0 by then, or of waiting for the timer after an outage; inf for a flow that is paused for
+    ever and not cut."""
+    threshold: Doubles
+    """`costmodel.network.tcp.Path.threshold` of each sender's next message."""
 
 
 @dataclass(frozen=True)
@@ -70,16 +76,21 @@ def transfer_batch(
     rtt: ArrayLike = 0.0,
     access_link: ArrayLike | None = None,
     access_capacity: Sequence[float] = (),
+    paths: Sequence[Path] = (),
     varying: Varying | None = None,
+    outage: Outage | None = None,
 ) -> TransferTimes:
     """Send each flow over a link of ``capacity`` bit/s; a flow that has not ended by its ``until`` is cut then.
 
     ``start`` and ``until`` in absolute seconds (inf: never), ``bits`` >= 0 and ``cap`` >= 0 in bit/s (0: paused) have
     shape (flows,), and so has ``access_link``, indices into ``access_capacity`` (bit/s); ``until`` may be one for all.
     A flow of zero bits ends when it starts. With ``varying`` caps, ``cap`` is ignored. Flows with an ``rtt`` > 0
-    (seconds) start slowly (`costmodel.network.tcp`).
+    (seconds) start slowly (`costmodel.network.tcp`); ``paths``, one each, are needed for those that lose segments or
+    whose caps of 0 may be an ``outage``.
     """
     assert cap is not None or varying, "neither cap nor varying"
+    if paths:
+        rtt = [path.rtt if path.starts_slowly else 0.0 for path in paths]
     first = np.asarray(start, np.float64)
     flows = _Batch(
         first,
@@ -91,18 +102,27 @@ def transfer_batch(
     )
     flows.check(len(access_capacity))
     times = TransferTimes(
-        np.where((flows.bits == 0) & (first <= flows.until), first, math.inf), *np.zeros((3, first.size))
+        np.where((flows.bits == 0) & (first <= flows.until), first, math.inf),
+        np.zeros(first.size),
+        np.zeros(first.size),
+        np.zeros(first.size),
+        _thresholds(paths, first.size),
     )
     live = np.flatnonzero((flows.bits > 0) & (first < flows.until))
     if not varying:
         live_flows = flows.only(live)
-        uncontended = _uncontended(live_flows)
+        uncontended = _uncontended(live_flows, [paths[flow] for flow in live.tolist()] if paths else ())
         if _fits(live_flows, uncontended.finish, capacity, access_capacity):
             for name, column in vars(uncontended).items():
                 getattr(times, name)[live] = column
             return times
-    _EventLoop(flows, FairLink(capacity, access_capacity), varying, times).run(live.tolist())
+    _EventLoop(flows, paths, FairLink(capacity, access_capacity), varying, outage, times).run(live.tolist())
     return times
+
+
+def _thresholds(paths: Sequence[Path], flows: int) -> Doubles:
+    """(flows,) before the messages; ``paths`` may be none at all."""
+    return np.array([path.threshold for path in paths], np.float64) if paths else np.full(flows, math.inf)
 
 
 def _fits(flows: _Batch, finish: Doubles, capacity: float, access_capacity: Sequence[float]) -> bool:
@@ -128,11 +148,16 @@ def _peak(flows: _Batch, finish: Doubles) -> float:
     return float(np.cumsum(change).max(initial=0.0))
 
 
-def _uncontended(flows: _Batch) -> TransferTimes:
-    """The times of flows that all run at their caps: `SlowStart` for many flows, in the same arithmetic."""
-    times = TransferTimes(np.full(flows.start.size, math.inf), *np.zeros((3, flows.start.size)))
+def _uncontended(flows: _Batch, paths: Sequence[Path]) -> TransferTimes:
+    """The times of flows that all run at their caps: `Sender` for many flows, in the same arithmetic."""
+    size = flows.start.size
+    nothing = np.zeros((3, size))
+    times = TransferTimes(np.full(size, math.inf), nothing[0], nothing[1], nothing[2], _thresholds(paths, size))
     times.paused[flows.cap == 0] = (flows.until - flows.start)[flows.cap == 0]
-    which = np.flatnonzero(flows.cap > 0)
+    lossy = np.array([path.is_lossy for path in paths], bool) if paths else np.zeros(size, bool)
+    for flow in np.flatnonzero(lossy & (flows.cap > 0)).tolist():
+        _alone(flow, flows, sender(float(flows.bits[flow]), paths[flow]), times)
+    which = np.flatnonzero((flows.cap > 0) & ~lossy)
     now, left, window = flows.start[which], flows.bits[which], np.full(which.size, INITIAL_WINDOW_BITS)
     cap, until, rtt = flows.cap[which], flows.until[which], flows.rtt[which]
     while which.size:
@@ -154,17 +179,42 @@ def _uncontended(flows: _Batch) -> TransferTimes:
     return times
 
 
+def _alone(flow: int, flows: _Batch, message: Sender, times: TransferTimes) -> None:
+    """The times of one flow at its cap, part by part."""
+    now: float | None = float(flows.start[flow])
+    cap, until = float(flows.cap[flow]), float(flows.until[flow])
+    while now is not None:
+        bits, rate = message.next_part(now, cap)
+        end = now + bits / rate
+        if end > until:
+            sent = min(rate * max(until - now, 0.0), bits)
+            message.broken_off(until, Served(until, sent, 0.0, 0.0))
+            break
+        now = message.part_sent(Served(end, bits, 0.0, 0.0))
+    else:
+        times.finish[flow] = end
+    times.sent[flow], times.threshold[flow] = message.sent, message.threshold
+
+
 class _EventLoop:
     """Event-by-event transfer of a batch over a link that may be full, in the order that `FairLink` specifies."""
 
-    def __init__(self, flows: _Batch, link: FairLink, varying: Varying | None, times: TransferTimes) -> None:
+    def __init__(
+        self,
+        flows: _Batch,
+        paths: Sequence[Path],
+        link: FairLink,
+        varying: Varying | None,
+        outage: Outage | None,
+        times: TransferTimes,
+    ) -> None:
         """``times`` are filled in as flows end."""
         self._start, self._bits, self._cap, self._until, self._access_link, self._rtt = (
             column.tolist() for column in vars(flows).values()
         )
-        self._link, self._varying, self._times = link, varying, times
+        self._paths, self._link, self._varying, self._outage, self._times = paths, link, varying, outage, times
         self._queue: list[tuple[float, int, int]] = []
-        self._under_way: dict[int, SlowStart] = {}
+        self._under_way: dict[int, Sender] = {}
         self._sending: set[int] = set()
 
     def run(self, flows: Sequence[int]) -> None:
@@ -187,9 +237,15 @@ class _EventLoop:
 
     def _join(self, flow: int, now: float) -> None:
         cap = self._cap_now(flow, now, follow=flow not in self._under_way)
-        message = self._under_way.setdefault(flow, SlowStart(self._bits[flow], self._rtt[flow]))
-        self._sending.add(flow)
-        self._link.join(now, flow, message.next_part(now, cap), cap, self._access_link[flow])
+        if flow not in self._under_way:
+            path = self._paths[flow] if self._paths else Path(self._rtt[flow], self._rtt[flow] > 0)
+            self._under_way[flow] = sender(self._bits[flow], path)
+        message = self._under_way[flow]
+        if self._is_outage(flow, now, cap):
+            message.stalls(now)
+        elif message.may_begin(now):
+            self._sending.add(flow)
+            self._link.join(now, flow, *message.next_part(now, cap), self._access_link[flow])
 
     def _part_sent(self, flow: int, now: float, served: Served) -> None:
         self._sending.remove(flow)
@@ -200,9 +256,20 @@ class _EventLoop:
             heappush(self._queue, (resume, _JOIN, flow))
 
     def _change(self, flow: int, now: float) -> None:
-        cap = self._cap_now(flow, now, follow=True)
-        if flow in self._sending:
-            self._link.change(now, flow, cap)
+        cap, message = self._cap_now(flow, now, follow=True), self._under_way[flow]
+        if self._is_outage(flow, now, cap):
+            if flow in self._sending:
+                self._sending.remove(flow)
+                message.stalls(now, self._link.remove(now, flow))
+        elif message.is_stalled:
+            time = message.try_at(now)
+            if time is not None:
+                heappush(self._queue, (time, _JOIN, flow))
+        elif flow in self._sending:
+            self._link.change(now, flow, message.cap(cap))
+
+    def _is_outage(self, flow: int, now: float, cap: float) -> bool:
+        return cap == 0 and self._outage is not None and self._outage(flow, now)
 
     def _cap_now(self, flow: int, now: float, follow: bool) -> float:
         """The cap of a flow; with ``follow``, its next change is put into the queue."""
@@ -215,12 +282,14 @@ class _EventLoop:
         return cap
 
     def _cut(self, flow: int, now: float) -> None:
+        served = None
         if flow in self._sending:
             self._sending.remove(flow)
-            self._under_way[flow].broken_off(self._link.remove(now, flow))
+            served = self._link.remove(now, flow)
+        self._under_way[flow].broken_off(now, served)
         self._end(flow, math.inf)
 
     def _end(self, flow: int, finish: float) -> None:
         message, times = self._under_way.pop(flow), self._times
-        times.finish[flow], times.sent[flow] = finish, message.sent
+        times.finish[flow], times.sent[flow], times.threshold[flow] = finish, message.sent, message.threshold
         times.contention_seconds[flow], times.paused[flow] = message.contention_seconds, message.paused

@@ -43,9 +43,13 @@ class Timeline:
     contention_seconds: Doubles
     """Seconds lost to other transfers over the same links."""
     paused_seconds: Doubles
-    """Seconds for which the client was away."""
+    """Seconds for which the client was away, or its message waited for an outage to pass."""
     computed: Doubles
     """Seconds of computing."""
+    threshold_down: Doubles
+    """`costmodel.network.tcp.Path.threshold` of the client's next download."""
+    threshold_up: Doubles
+    """The same of its next upload."""
 
     def __len__(self) -> int:
         return self.start.size
@@ -61,7 +65,7 @@ class Timeline:
         return np.where(np.isfinite(self.end), self.joules_spent, math.inf)
 
     def waiting_joules(self, end: float, conditions: Conditions) -> Doubles:
-        """Joules of the baseline from the end of each visit to ``end`` (absolute seconds); 0 for a visit that is cut."""
+        """Joules of the baseline from each visit's end to ``end`` (absolute seconds); 0 for a visit that is cut."""
         return conditions.idle_watts * np.maximum(end - self.up_end, 0.0)
 
     def seconds(self, until: float) -> Doubles:
@@ -84,6 +88,8 @@ class Transfer:
     """Bits sent by ``cut``"""
     contention_seconds: Doubles
     paused: Doubles
+    threshold: Doubles
+    """`costmodel.network.tcp.Path.threshold` of the connection's next message"""
 
 
 @dataclass(frozen=True)
@@ -136,6 +142,8 @@ def account_visits(
         contention_seconds=down.contention_seconds + up.contention_seconds,
         paused_seconds=paused,
         computed=computed,
+        threshold_down=down.threshold,
+        threshold_up=up.threshold,
     )
 
 
@@ -166,6 +174,8 @@ def _account_of_done(
         contention_seconds=down.contention_seconds + up.contention_seconds,
         paused_seconds=paused,
         computed=seconds,
+        threshold_down=down.threshold,
+        threshold_up=up.threshold,
     )
 
 
@@ -191,7 +201,9 @@ def _joules(
     """Joules of both messages, of computing, of pauses and of the radio's tails; ``intervals``: seconds of each part.
 
     The device draws its baseline at all times; computing and radio add to it. So with a worse link a visit never takes
-    fewer joules, the waiting after it included: each second of waiting less is one of a transfer more. The radio stays awake after a message for its tail, or until the next message of the visit. Later visits are
+    fewer joules, the waiting after it included: each second of waiting less is one of a transfer more.
+
+    The radio stays awake after a message for its tail, or until the next message of the visit. Later visits are
     ignored: the tail after the last message is charged in full, even if the next visit begins within it.
     """
     between = np.where(works.bytes_up > 0, intervals[1], math.inf)

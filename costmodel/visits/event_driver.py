@@ -92,6 +92,11 @@ class VisitDriver:
             kind, callback = (PASSES, self._pass) if is_arrival else (FLOW_BEGINS, self._join)
             self._queue.at(time, kind, self.order, callback)
 
+    def try_again(self, time: float | None) -> None:
+        """Begin the next part of a stalled message at ``time``, if it is not to begin anyway."""
+        if time is not None:
+            self._queue.at(time, FLOW_BEGINS, self.order, self._join)
+
     def _pass(self, _: Any) -> None:
         if self._is_under_way():
             self._schedule(self.visit.go_on(self._queue.now))
@@ -99,9 +104,7 @@ class VisitDriver:
     def _break(self, part: int) -> None:
         if not self._is_under_way() or self.visit.part != part:
             return
-        served = self._links.leave(self.order)
-        if served is not None:
-            self.visit.message.broken_off(served)
+        self.visit.message.broken_off(self._queue.now, self._links.leave(self.order))
         self._schedule((self.visit.broken(self._queue.now), math.inf))
 
 
@@ -121,9 +124,12 @@ class SharedLinks:
         cap, until = visit.rate(now)
         if visit.message.is_fresh:
             self._follow(until, driver, visit.part)
-        self._drivers[driver.order] = driver
-        self._link.join(now, driver.order, visit.message.next_part(now, cap), cap, visit.access_link)
-        self._settle()
+        if cap == 0 and visit.has_outage(now):
+            visit.message.stalls(now)
+        elif visit.message.may_begin(now):
+            self._drivers[driver.order] = driver
+            self._link.join(now, driver.order, *visit.message.next_part(now, cap), visit.access_link)
+            self._settle()
 
     def leave(self, order: int) -> Served | None:
         """Cut a flow; None if the visit has none at this moment."""
@@ -140,12 +146,18 @@ class SharedLinks:
 
     def _change(self, driver: VisitDriver, part: int) -> None:
         if driver.visit.part == part:
-            now = self._queue.now
+            now, message = self._queue.now, driver.visit.message
             cap, until = driver.visit.rate(now)
             self._follow(until, driver, part)
             # The order of a visit that was cut may be another's by now.
-            if self._drivers.get(driver.order) is driver:
-                self._link.change(now, driver.order, cap)
+            is_sending = self._drivers.get(driver.order) is driver
+            if cap == 0 and driver.visit.has_outage(now):
+                if is_sending:
+                    message.stalls(now, self.leave(driver.order))
+            elif message.is_stalled:
+                driver.try_again(message.try_at(now))
+            elif is_sending:
+                self._link.change(now, driver.order, message.cap(cap))
                 self._settle()
 
     def _settle(self) -> None:

@@ -14,7 +14,7 @@ from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.fair_link import Served
 from costmodel.network.links import Links
-from costmodel.network.tcp import SlowStart, is_idle, wire_bits
+from costmodel.network.tcp import Path, Sender, is_idle, sender, wire_bits
 from costmodel.visits.accounting import ComputePhase, Timeline, Transfer, account_visits
 from costmodel.visits.work import Work, Works
 
@@ -40,7 +40,8 @@ class LiveVisit:
         self._begins = [start, math.inf, math.inf]
         self._cuts = [math.inf] * 3
         self._bits = [0.0, 0.0]
-        self._messages = [SlowStart(0.0, 0.0), SlowStart(0.0, 0.0)]
+        thresholds = conditions.threshold[0].tolist()
+        self._messages = [Sender(0.0, Path(threshold=threshold)) for threshold in thresholds]
         self._nominal = (float(conditions.down[0]), float(conditions.up[0]))
 
     @property
@@ -70,6 +71,10 @@ class LiveVisit:
             return nominal, math.inf
         return self._behaviour.rate(self.client, self.direction, nominal, t)
 
+    def has_outage(self, t: float) -> bool:
+        """Whether a rate of 0 at ``t`` is an outage of the client's own link."""
+        return self._behaviour.has_outage(self.client, self.direction, t)
+
     def begin(self) -> tuple[float, float]:
         """Begin the first part: (time at which it flows or ends, time at which it is cut)."""
         return self._message(self.start)
@@ -93,7 +98,7 @@ class LiveVisit:
         return now
 
     @property
-    def message(self) -> SlowStart:
+    def message(self) -> Sender:
         """The message under way, or the last one."""
         return self._messages[self.direction]
 
@@ -111,8 +116,8 @@ class LiveVisit:
         self._cuts[part] = min(self._lost, self._flat(now, self._charge - joules_per_bit * bits, watts))
         if nbytes == 0:
             return self.go_on(now) if now <= self._cuts[part] else (math.inf, self._cuts[part])
-        handshake, rtt = self._opening(now)
-        self._messages[direction] = SlowStart(bits, rtt)
+        handshake, path = self._opening(now)
+        self._messages[direction] = sender(bits, path)
         return now + handshake, self._cuts[part]
 
     def _radio(self, direction: int) -> tuple[float, float]:
@@ -125,14 +130,20 @@ class LiveVisit:
         self._cuts[COMPUTE] = min(self._lost, self._flat(now, self._charge, float(self.conditions.train_watts[0])))
         return self._behaviour.end(self.client, now, self._seconds), self._cuts[COMPUTE]
 
-    def _opening(self, now: float) -> tuple[float, float]:
-        """(seconds of the handshake, the round trip of slow start or 0 without slow start)."""
+    def _opening(self, now: float) -> tuple[float, Path]:
+        """(seconds of the handshake, the path of the message)."""
         direction, conditions, transport = self.direction, self.conditions, self._links.transport
         since = float(self._behaviour.since(conditions, np.array([now]))[0])
         is_new = float(conditions.last_down[0]) <= since
         handshake = transport.connect_round_trips * self._rtt if is_new and direction == DOWN else 0.0
         slowly = is_new or is_idle(now, float(conditions.last_used(direction)[0]), self._rtt)
-        return handshake, self._rtt if slowly and transport.slow_start else 0.0
+        return handshake, Path(
+            self._rtt,
+            starts_slowly=bool(slowly and transport.slow_start),
+            loss=float(conditions.loss[0]),
+            threshold=math.inf if is_new else float(conditions.threshold[0, direction]),
+            seed=int(conditions.loss_seed[0, direction]),
+        )
 
     def _flat(self, begin: float, charge: float, watts: float) -> float:
         """The time at which the battery is empty, if so much is drawn from ``begin`` on; inf on mains."""
@@ -169,6 +180,7 @@ class LiveVisit:
             _one(message.sent),
             _one(message.contention_seconds),
             _one(message.paused),
+            _one(message.threshold),
         )
 
 

@@ -25,7 +25,7 @@ from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.links import Links
-from costmodel.network.tcp import is_idle, wire_bits
+from costmodel.network.tcp import Path, is_idle, wire_bits
 from costmodel.network.transfers import transfer_batch
 from costmodel.visits.accounting import ComputePhase, Timeline, Transfer, account_visits, radio_joules
 from costmodel.visits.work import Works
@@ -73,31 +73,50 @@ def _transfer(
     charge = (conditions.charge if charge is None else charge) - joules_per_bit * bits
     cut = np.minimum(cut, _flat(begin, charge, watts, conditions, behaviour))
     sites = links.access_capacity(direction)
-    handshake, rtt = _opening(direction, begin, conditions, links, behaviour)
+    handshake, slowly, threshold = _opening(direction, begin, conditions, links, behaviour)
     times = transfer_batch(
         begin + handshake,
         bits,
         conditions.rate(direction),
         links.capacity(direction),
         cut,
-        rtt=rtt,
+        rtt=np.where(slowly, conditions.rtt, 0.0),
+        paths=_paths(direction, conditions, slowly, threshold, behaviour),
         access_link=conditions.access_link if sites else None,
         access_capacity=sites,
         varying=behaviour.varying(conditions, direction),
+        outage=behaviour.outages(conditions, direction),
     )
     end = np.where(nbytes > 0, times.finish + conditions.rtt / 2, begin)
-    return Transfer(begin, cut, _by(cut, end), bits, times.sent, times.contention_seconds, times.paused)
+    return Transfer(
+        begin, cut, _by(cut, end), bits, times.sent, times.contention_seconds, times.paused, times.threshold
+    )
 
 
 def _opening(
     direction: int, begin: Doubles, conditions: Conditions, links: Links, behaviour: ClientDynamics
-) -> tuple[Doubles, Doubles]:
-    """(seconds of the handshake, the round trip of slow start or 0 without slow start); (visits,) each."""
+) -> tuple[Doubles, NDArray[np.bool_], Doubles]:
+    """(seconds of the handshake, whether the message starts slowly, the threshold of its window); (visits,) each."""
     rtt, transport = conditions.rtt, links.transport
     is_new = conditions.last_down <= behaviour.since(conditions, begin)
     handshake = np.where(is_new & (direction == DOWN), transport.connect_round_trips * rtt, 0.0)
     slowly = (is_new | is_idle(begin, conditions.last_used(direction), rtt)) & transport.slow_start
-    return handshake, np.where(slowly, rtt, 0.0)
+    return handshake, slowly, np.where(is_new, math.inf, conditions.threshold[:, direction])
+
+
+def _paths(
+    direction: int,
+    conditions: Conditions,
+    slowly: NDArray[np.bool_],
+    threshold: Doubles,
+    behaviour: ClientDynamics,
+) -> list[Path]:
+    """The path of each message; none where no message loses a segment or meets an outage."""
+    if not (conditions.loss > 0).any() and not behaviour.has_outages:
+        return []
+    seeds = conditions.loss_seed[:, direction]
+    columns = (conditions.rtt, slowly, conditions.loss, threshold, seeds)
+    return [Path(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
 def _flat(

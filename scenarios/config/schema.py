@@ -91,6 +91,9 @@ class TransportSection(Section):
     """Handshake of a new connection: 3.5 (none) or 5.5 (curve) round trips."""
     slow_start: bool = True
     """Whether an idle connection returns to slow start, as Linux does by default."""
+    congestion: Literal["cubic", "bbr"] = "cubic"
+    """Congestion control of all senders. The random loss of a network narrows cubic's window (Mathis et al., 1997; RFC
+    9438), and not that of bbr."""
     noise: Annotated[float, Field(ge=0, le=2)] = 0.0
     """Sigma of a lognormal factor of mean 1 on each transfer, for TCP's deviations from fair shares (about 0.1)."""
 
@@ -110,6 +113,8 @@ class BandwidthSection(Section):
     """Time between changes of the rate; at least a thousandth of tau."""
     file: str | None = None
     """CSV with columns seconds, factor and optionally client."""
+    outages: bool = False
+    """Whether clients' links fail for a time, as often and for as long as their networks' rows say."""
 
 
 @dataclass(frozen=True)

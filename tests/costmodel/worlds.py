@@ -13,10 +13,12 @@ import numpy as np
 
 from costmodel.fleet.availability import Always, Availability, Renewal
 from costmodel.fleet.conditions import Conditions
+from costmodel.fleet.devices import networks
 from costmodel.fleet.dynamics import ABORT, PAUSE, ClientDynamics
 from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
 from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Variation
 from costmodel.network.links import Links
+from costmodel.network.outages import WithOutages
 from costmodel.visits.timeline import Timeline
 from costmodel.visits.work import Work
 
@@ -39,6 +41,7 @@ BY_HAND = {
     "last_down": -INF,
     "last_up": -INF,
     "crash_after": INF,
+    "loss": 0.0,
     "charge": INF,
     "train_watts": 10.0,
     "idle_watts": 1.0,
@@ -62,7 +65,9 @@ def conditions(clients: int = 1, /, **columns: Any) -> Conditions:
     figures = BY_HAND | columns
     each = {name: np.broadcast_to(np.asarray(figure, np.float64), clients).copy() for name, figure in figures.items()}
     access_link = each.pop("access_link").astype(np.intp)
-    return Conditions(clients=np.arange(clients), access_link=access_link, noise=np.ones((clients, 2)), **each)
+    pairs = {"noise": np.ones((clients, 2)), "threshold": np.full((clients, 2), INF)}
+    seeds = np.arange(2 * clients).reshape(clients, 2)
+    return Conditions(clients=np.arange(clients), access_link=access_link, loss_seed=seeds, **pairs, **each)
 
 
 def connected(clients: int = 1, /, **columns: Any) -> Conditions:
@@ -97,15 +102,19 @@ class World:
 
 
 def random_world(seed: int) -> World:
-    """64 seeds in a row meet each combination of leaving, pausing, varying links, sites, batteries and crashes.
+    """256 seeds in a row meet each combination of leaving, pausing, varying links, sites, batteries, crashes, lost
+    segments and outages.
 
     Jitter, noise, kinds of radio and power, capacities, sizes and starts are drawn.
     """
-    leaves, pauses, varies, sites, battery, crashes = (bool(seed >> bit & 1) for bit in range(6))
+    leaves, pauses, varies, sites, battery, crashes, loses, breaks = (bool(seed >> bit & 1) for bit in range(8))
     rng = np.random.default_rng(seed)
     clients = int(rng.integers(1, 25))
     availability: Availability = Renewal(20.0, 5.0, 0.5, streams) if leaves else Always()
     variation: Variation = OrnsteinUhlenbeck(0.36, 5.0, 1.0, streams) if varies else Constant()
+    if breaks:
+        variation = WithOutages(variation, np.full(clients, 1200.0), np.full(clients, 0.5), streams)
+    lossy = {name: dataclasses.replace(row, loss=0.003 if loses else 0.0) for name, row in networks().items()}
     down, up = rng.choice([3e6, 10e6, 20e6, INF], 2).tolist()
     behind = (8e6, 3e6, 1e9) if sites else ()
     fleet = Fleet.build(
@@ -113,6 +122,7 @@ def random_world(seed: int) -> World:
         {"raspberry-pi-4": 1, "phone-mid": 1, "jetson-agx-xavier": 1},
         {"lte": 1, "wifi-4": 1},
         streams=streams,
+        own_networks=lossy,
         links=Links(down, up, behind, behind),
         behaviour=ClientDynamics(availability, PAUSE if pauses else ABORT, variation),
         spread=ClientVariation(4, 4),

@@ -245,9 +245,9 @@ def test_a_client_that_leaves_is_lost_and_charged_until_then(tmp_path: Path) -> 
 def test_a_visit_may_pause_while_its_client_is_away(tmp_path: Path) -> None:
     paused = windows([EVER], [(0, 2), (10, 1e6)], on_loss=PAUSE)
     run = ran(tmp_path, seconds=FOUR[:2], behaviour=paused)
-    # Client 1 computes from 1 to 2 s and from 10 to 11 s, then sends for 1 s.
+    # Client 1 computes from 1 to 2 s and from 10 to 11 s, then sends for 1 s; 8 J are its baseline in between.
     query = "SELECT kind, compute_end_s, up_end_s, paused_s, joules FROM visits WHERE client = 1"
-    assert run.rows(query) == [("train", 11, 12, 8, 2 + 16 + 4)]
+    assert run.rows(query) == [("train", 11, 12, 8, 2 + 16 + 4 + 8)]
     assert run.rows("SELECT end_s, critical, bottleneck FROM rounds") == [(12, 1, "waiting")]
 
 

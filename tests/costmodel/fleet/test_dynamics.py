@@ -116,6 +116,8 @@ def test_a_client_that_was_away_has_to_connect_again() -> None:
 
 def test_a_link_that_halves_in_mid_transfer_takes_longer_from_there_on() -> None:
     class Halving:
+        has_outages = False
+
         def factor(self, client: int, direction: int, t: float) -> tuple[float, float]:
             return (1.0, 0.5) if t < 0.5 else (0.5, INF)
 

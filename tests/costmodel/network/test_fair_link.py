@@ -400,4 +400,4 @@ def test_the_numbering_of_the_flows_does_not_matter(seed: int, sites: int) -> No
     case = random_case(rng, 20, sites)
     order = rng.permutation(20)
     one, other = case.shared(), case.only(order).shared()
-    _agree(TransferTimes(one.finish[order], one.sent[order], one.contention_seconds[order], one.paused[order]), other)
+    _agree(TransferTimes(*(column[order] for column in vars(one).values())), other)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.network.fair_link import Served
-from costmodel.network.tcp import INITIAL_WINDOW_BITS, SlowStart
+from costmodel.network.tcp import INITIAL_WINDOW_BITS, Path, Sender
 from costmodel.network.transfers import transfer_batch
 from tests.costmodel.oracle import slow_start_seconds
 
@@ -16,33 +16,33 @@ W = INITIAL_WINDOW_BITS
 
 
 def test_a_sender_waits_for_the_round_trip_before_it_sends_twice_as_much() -> None:
-    sending = SlowStart(10 * W, rtt=1.0)
+    sending = Sender(10 * W, Path(rtt=1.0))
     # At 8 W bit/s a round trip holds 8 W: windows of W, 2 W and 4 W leave it idle, the fourth would not.
-    assert sending.next_part(5.0, 8 * W) == W
+    assert sending.next_part(5.0, 8 * W) == (W, 8 * W)
     assert sending.part_sent(Served(5.125, W, 0.0, 0.0)) == 6.0
-    assert sending.next_part(6.0, 8 * W) == 2 * W
+    assert sending.next_part(6.0, 8 * W) == (2 * W, 8 * W)
     assert sending.part_sent(Served(6.25, 2 * W, 0.0, 0.0)) == 7.0
-    assert sending.next_part(7.0, 8 * W) == 4 * W
+    assert sending.next_part(7.0, 8 * W) == (4 * W, 8 * W)
     assert sending.part_sent(Served(7.5, 4 * W, 0.0, 0.0)) == 8.0
-    assert sending.next_part(8.0, 8 * W) == 3 * W
+    assert sending.next_part(8.0, 8 * W) == (3 * W, 8 * W)
     assert sending.part_sent(Served(8.375, 3 * W, 0.0, 0.0)) is None
     assert sending.sent == 10 * W
 
 
 def test_a_window_that_takes_longer_than_the_round_trip_has_filled_the_pipe() -> None:
-    sending = SlowStart(10 * W, rtt=1.0)
+    sending = Sender(10 * W, Path(rtt=1.0))
     sending.next_part(0.0, 8 * W)
     # Held back for 1.375 s of 1.5 s; of that, what lies past the round trip delays.
     assert sending.part_sent(Served(1.5, W, 1.375, 0.0)) == 1.5
     assert sending.contention_seconds == 0.5
-    assert sending.next_part(1.5, 8 * W) == 9 * W
+    assert sending.next_part(1.5, 8 * W) == (9 * W, 8 * W)
     # What sharing costs within a round trip delays nothing.
-    sending = SlowStart(10 * W, rtt=1.0)
+    sending = Sender(10 * W, Path(rtt=1.0))
     sending.next_part(0.0, 8 * W)
     assert sending.part_sent(Served(0.75, W, 0.625, 0.0)) == 1.0
     assert sending.contention_seconds == 0.0
     # A warm connection sends at once.
-    assert SlowStart(10 * W, rtt=0.0).next_part(0.0, 8 * W) == 10 * W
+    assert Sender(10 * W, Path(1.0, starts_slowly=False)).next_part(0.0, 8 * W) == (10 * W, 8 * W)
 
 
 @given(

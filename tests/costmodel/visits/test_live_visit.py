@@ -33,13 +33,13 @@ def test_a_flight_names_the_time_of_each_of_its_parts() -> None:
     assert flight.begin() == pytest.approx((0.7, INF))
     assert (flight.part, flight.flows, flight.rate(0.7)) == (DOWNLOAD, True, (12_112.0, INF))
     # The link says when all has been sent; half a round trip later it is there.
-    assert flight.message.next_part(0.7, 12_112.0) == 12_112.0
+    assert flight.message.next_part(0.7, 12_112.0) == (12_112.0, 12_112.0)
     assert flight.part_sent(Served(1.7, 12_112.0, 0.0, 0.0)) == pytest.approx((1.8, True))
     assert flight.go_on(1.8) == pytest.approx((5.0, INF))
     assert (flight.part, flight.flows) == (COMPUTE, False)
     assert flight.go_on(5.0) == (5.0, INF)
     assert (flight.part, flight.flows, flight.rate(5.0)) == (UPLOAD, True, (6056.0, INF))
-    assert flight.message.next_part(5.0, 6056.0) == 6056.0
+    assert flight.message.next_part(5.0, 6056.0) == (6056.0, 6056.0)
     assert flight.part_sent(Served(6.0, 6056.0, 0.0, 0.0)) == pytest.approx((6.1, True))
     assert flight.go_on(6.1) == (6.1, INF)
     assert (flight.part, flight.is_over) == (FINISHED, True)

@@ -324,10 +324,10 @@ def _power_trace(
 def test_a_worse_link_never_costs_fewer_joules(
     works: list[tuple[int, int, int]], slower: list[float], radio: dict[str, float]
 ) -> None:
-    """The same visit over its link, then with slower rates and longer round trips, beside a straggler that ends last."""
+    """The same visit over its link, then over slower ones, beside a straggler that ends last."""
     work = Work(works[0][0], works[0][1], float(works[0][2]))
     down, up, rtt, both = slower
-    lines = ({}, {"down": DOWN_RATE / down}, {"up": UP_RATE / up}, {"rtt": 0.2 * rtt})
+    lines: tuple[dict[str, float], ...] = ({}, {"down": DOWN_RATE / down}, {"up": UP_RATE / up}, {"rtt": 0.2 * rtt})
     worst = {"down": DOWN_RATE / both, "up": UP_RATE / both, "rtt": 0.2 * both}
     joules = [_joules_until(2000.0, work, conditions(**line, **radio, tail_seconds=0.5)) for line in (*lines, worst)]
     assert all(better <= worse + 1e-9 for better, worse in zip([joules[0]] * 4, joules[1:], strict=True))

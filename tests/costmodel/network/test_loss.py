@@ -1,0 +1,126 @@
+"""Random loss and outages: the window after a loss, the timer after an outage, and what they cost a message."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from costmodel.network.fair_link import Served
+from costmodel.network.tcp import FRAME_BITS, CubicWindow, Path, Sender, next_try, sender
+from costmodel.network.transfers import TransferTimes, transfer_batch
+
+INF = math.inf
+MBIT = 1e6
+
+
+def test_a_loss_narrows_the_window_which_then_grows_as_cubic_says() -> None:
+    # 24.224 Mbit/s x 0.1 s are 200 segments; a pipe is full with an eighth more.
+    window = CubicWindow(INF, 100.0, rtt=0.1, rate=24.224 * MBIT)
+    assert window.segments == 100.0
+    # After a loss in a window of 142.857 it is back there in cbrt(42.857 / 0.4) = 4.75 s.
+    window.pass_round_trips(47.5)
+    assert window.segments == pytest.approx(100 / 0.7, rel=1e-3)
+    window.pass_round_trips(1000)
+    assert window.segments == pytest.approx(225.0) and window.is_full
+    assert window.lose() == pytest.approx(0.7 * 3 / 225 * 0.3)
+    assert (window.segments, window.threshold, window.kept) == pytest.approx((157.5, 157.5, 157.5))
+
+
+def test_a_narrow_window_grows_by_half_a_segment_each_round_trip() -> None:
+    window = CubicWindow(INF, 7.0, rtt=0.01, rate=100 * MBIT)
+    window.pass_round_trips(10)
+    # RFC 9438: 3 (1 - 0.7) / (1 + 0.7) = 0.529 segments; cubic alone would have grown by 2.4 after two seconds.
+    assert window.segments == pytest.approx(7 + 5.294, rel=1e-3)
+
+
+def test_a_threshold_is_where_the_next_message_stops_doubling() -> None:
+    path = Path(rtt=0.1, loss=1e-12, threshold=20.0)
+    sending = sender(1e9, path)
+    window = 10 * FRAME_BITS
+    assert sending.next_part(0.0, 1e9) == (window, 1e9)
+    assert sending.part_sent(Served(window / 1e9, window, 0.0, 0.0)) == 0.1
+    # 20 segments are the threshold: from here the window is the rate.
+    _, rate = sending.next_part(0.1, 1e9)
+    assert rate * 0.1 / FRAME_BITS > 20
+
+
+@pytest.mark.parametrize(
+    ("rate", "rtt", "loss", "nbytes", "measured"),
+    [
+        # Medians behind shaped links with random drops, over connections that had lost segments before.
+        (20e6, 0.06, 0.01, 4_000_507, 16.3),
+        (50e6, 0.06, 0.003, 4_000_507, 7.6),
+        (20e6, 0.02, 0.003, 4_000_507, 3.03),
+        (8e6, 0.06, 0.001, 4_000_507, 4.7),
+        (50e6, 0.02, 0.01, 1_000_503, 1.33),
+    ],
+)
+def test_messages_take_what_was_measured_behind_links_that_lose_segments(
+    rate: float, rtt: float, loss: float, nbytes: int, measured: float
+) -> None:
+    bits, threshold, seconds = nbytes * 8 * 1514 / 1448, INF, []
+    for seed in range(200):
+        times = transfer_batch([0.0], [bits], [rate], 1e12, paths=[Path(rtt, True, loss, threshold, seed)])
+        threshold = float(times.threshold[0])
+        seconds.append(float(times.finish[0]) + rtt / 2)
+    assert np.median(seconds[4:]) == pytest.approx(measured, rel=0.15)
+    # Mathis et al.: at most 1.22 MSS / (RTT sqrt(p)), which long messages come close to.
+    assert np.mean(seconds) > bits / rate
+
+
+def test_without_round_trips_or_with_bbr_losses_do_not_narrow_anything() -> None:
+    assert type(sender(1.0, Path(rtt=0.0, loss=0.1))) is type(sender(1.0, Path(rtt=1.0))) is Sender
+
+
+# Outages.
+
+
+def test_a_sender_tries_again_after_twice_as_long_each_time() -> None:
+    # The first timer is 0.05 + 0.2 s: tries 0.25, 0.75, 1.75, 3.75, 7.75 s after the outage began.
+    assert [next_try(10.0, 10.0 + end, 0.05) - 10.0 for end in (0.1, 0.25, 0.3, 3.0, 3.8)] == pytest.approx(
+        [0.25, 0.25, 0.75, 3.75, 7.75]
+    )
+    # No timer is longer than two minutes: 0.25 x (2^9 - 1) = 127.75 s, then every 120 s.
+    assert next_try(0.0, 300.0, 0.05) == pytest.approx(127.75 + 2 * 120)
+
+
+def dark(begin: float, end: float, rate: float) -> dict[str, object]:
+    """A link of ``rate`` bit/s, but for an outage."""
+
+    def varying(flow: int, now: float) -> tuple[float, float]:
+        return (rate, begin) if now < begin else (0.0, end) if now < end else (rate, INF)
+
+    return {"varying": varying, "outage": lambda flow, now: begin <= now < end}
+
+
+def one(bits: float, path: Path, begin: float, end: float, until: float = INF) -> TransferTimes:
+    """One message over 1 Mbit/s."""
+    return transfer_batch([0.0], [bits], None, INF, until, paths=[path], **dark(begin, end, 1e6))  # type: ignore[arg-type]
+
+
+def test_an_outage_costs_what_is_left_of_the_timer_too() -> None:
+    busy = Path(0.05, starts_slowly=False)
+    times = one(5e6, busy, 2.0, 5.0)
+    # It lasts from 2 s to 5 s; tries at 2.25, 2.75, 3.75, 5.75. Four windows of 10 segments fill the pipe at once.
+    assert times.paused[0] == pytest.approx(3.75)
+    assert times.finish[0] == pytest.approx(5.0 + 3.75)
+    # An outage that ends before the first try.
+    assert one(5e6, busy, 2.0, 2.1).finish[0] == pytest.approx(5.25)
+    # One that has begun before the message: from its own start, tries at 0.25, 0.75, 1.75 s.
+    assert one(1e6, busy, 0.0, 1.0).finish[0] == pytest.approx(1.75 + 1.0)
+
+
+def test_a_message_that_is_cut_in_an_outage_has_paused_until_then() -> None:
+    times = one(5e6, Path(0.05, starts_slowly=False), 2.0, 50.0, until=4.0)
+    assert (times.finish[0], times.sent[0], times.paused[0]) == (INF, pytest.approx(2e6), pytest.approx(2.0))
+
+
+def test_after_an_outage_the_window_is_new() -> None:
+    # 100 Mbit/s and 0.1 s: the pipe holds 826 segments, and windows of 10, 20, .. 640 leave it idle.
+    bits, path = 2e8, Path(0.1, starts_slowly=False)
+    plain = transfer_batch([0.0], [bits], [1e8], INF, paths=[path]).finish[0]
+    broken = transfer_batch([0.0], [bits], None, INF, paths=[path], **dark(1.0, 1.2, 1e8)).finish[0]  # type: ignore[arg-type]
+    slow_start = sum(0.1 - 10 * 2**k * FRAME_BITS / 1e8 for k in range(7))
+    assert broken - plain == pytest.approx(0.3 + slow_start)
