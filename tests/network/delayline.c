@@ -1,8 +1,9 @@
 /* Passes Ethernet frames between two interfaces, each a fixed time after it came in, for kernels without netem.
 
-   delayline INTERFACE INTERFACE MICROSECONDS
+   delayline INTERFACE INTERFACE MICROSECONDS [LOST_PER_MILLION SEED]
 
-   Ends when its standard input closes. Frames longer than an Ethernet frame mean that an offload is still on: they end
+   Of a million frames, so many are lost at random, on average and in either direction. A 'd' on its standard input makes
+   it dark: all frames are lost until a 'u'. Ends when its standard input closes. Frames longer than an Ethernet frame mean that an offload is still on: they end
    it with an error, since they would hide what travels. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -17,6 +18,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 #ifndef PACKET_IGNORE_OUTGOING
 #define PACKET_IGNORE_OUTGOING 23
@@ -77,6 +79,16 @@ static nanoseconds received(struct msghdr *message) {
     return now();
 }
 
+static int dark;
+static unsigned long long lost_per_million, noise;
+
+static int is_lost(void) { /* xorshift64* */
+    if (dark) return 1;
+    if (!lost_per_million) return 0;
+    noise ^= noise >> 12, noise ^= noise << 25, noise ^= noise >> 27;
+    return ((noise * 2685821657736338717ULL) >> 32) % 1000000 < lost_per_million;
+}
+
 static void take_in(struct way *way, nanoseconds delay) {
     while (way->tail - way->head < FRAMES) {
         struct frame *frame = &way->frames[way->tail % FRAMES];
@@ -89,6 +101,7 @@ static void take_in(struct way *way, nanoseconds delay) {
             fprintf(stderr, "delayline: a frame of %zd bytes: an offload is on\n", nbytes);
             exit(1);
         }
+        if (is_lost()) continue;
         frame->nbytes = (size_t)nbytes;
         frame->due = received(&message) + delay;
         way->tail++;
@@ -104,15 +117,21 @@ static void let_out(struct way *way) {
 
 int main(int argc, char **argv) {
     struct sched_param first = {.sched_priority = 1};
-    if (argc != 4) return 2;
+    char order;
+    if (argc != 4 && argc != 6) return 2;
     nanoseconds delay = atoll(argv[3]) * 1000;
+    if (argc == 6) lost_per_million = (unsigned long long)atoll(argv[4]), noise = 1 + (unsigned long long)atoll(argv[5]);
     int a = open_interface(argv[1]), b = open_interface(argv[2]);
     struct way ways[2] = {{.from = a, .to = b}, {.from = b, .to = a}};
     struct pollfd polled[3] = {{a, POLLIN, 0}, {b, POLLIN, 0}, {0, POLLIN, 0}};
     for (int i = 0; i < 2; i++)
         if (!(ways[i].frames = malloc(FRAMES * sizeof *ways[i].frames))) fail("malloc");
     sched_setscheduler(0, SCHED_RR, &first); /* a busy machine must not stretch the delay; without leave it just may */
-    while (!polled[2].revents) {
+    for (;;) {
+        if (polled[2].revents) {
+            if (read(0, &order, 1) <= 0) break;
+            dark = order == 'd';
+        }
         nanoseconds wait = 1000000000LL, moment = now();
         for (int i = 0; i < 2; i++) {
             take_in(&ways[i], delay);

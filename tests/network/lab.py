@@ -4,7 +4,7 @@
                                 -- client 1 ...
 
 Rates are kept by the kernel's token buckets (tc tbf) at the sending end of each link, on every frame's full length. The
-delay, half a round trip each way, is netem where the kernel has it, else `delayline.c`.
+delay, half a round trip each way, and the loss of frames are those of `delayline.c`, which every kernel can run.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class Lab:
     """The network and one process at each of its ends; a context manager.
 
     ``down`` and ``up`` are the clients' rates, ``server_down`` and ``server_up`` those of the server's link, seen from
-    the clients, in bit/s; inf is not shaped.
+    the clients, in bit/s; inf is not shaped. ``loss``: the probability that a frame is lost on its way, in either
+    direction. ``congestion``: the congestion control of all senders, by default cubic.
     """
 
     def __init__(
@@ -86,7 +87,10 @@ class Lab:
         up: Sequence[float] = (),
         server_down: float = math.inf,
         server_up: float = math.inf,
+        loss: float = 0.0,
+        congestion: str = "",
     ) -> None:
+        self.loss, self.congestion = loss, congestion or _congestion_control()
         self.rtt, self.down, self.up = rtt, tuple(down), tuple(up or down)
         self.server_down, self.server_up = server_down, server_up
         self._undo = ExitStack()
@@ -125,6 +129,13 @@ class Lab:
         shown = json.loads(command("ip", "-n", self._namespaces[name], "-s", "-j", "link", "show", "dev", "up0"))
         return int(shown[0]["stats64"]["tx"]["bytes"])
 
+    def outage(self, is_dark: bool) -> None:
+        """Begin or end an outage, in which all frames are lost; only with a delay."""
+        pipe = self._delay_line.stdin
+        assert pipe is not None
+        pipe.write("d" if is_dark else "u")
+        pipe.flush()
+
     def start(self, name: str, words: Sequence[str]) -> subprocess.Popen[str]:
         """A process at this end, beside its peer."""
         return _start(self._namespaces[name], words, self._undo)
@@ -135,10 +146,10 @@ class Lab:
             delay = self._add("delay")
             _veth((server, "up0"), (delay, "left"))
             _veth((delay, "right"), (router, "up0"))
-            _delay(delay, self.rtt / 2, self._undo)
+            self._delay_line = _delay(delay, self.rtt / 2, self.loss, self._undo)
         else:
             _veth((server, "up0"), (router, "up0"))
-        _address(server, "up0", "10.77.0.1/24", via="10.77.0.2")
+        _address(server, "up0", "10.77.0.1/24", via="10.77.0.2", congestion=self.congestion)
         _address(router, "up0", "10.77.0.2/24")
         _shape(server, "up0", self.server_down)
         _shape(router, "up0", self.server_up)
@@ -146,7 +157,7 @@ class Lab:
             client = self._add(client_name(i))
             _veth((router, f"down{i}"), (client, "up0"))
             _address(router, f"down{i}", f"10.77.{i + 1}.1/24")
-            _address(client, "up0", f"10.77.{i + 1}.2/24", via=f"10.77.{i + 1}.1")
+            _address(client, "up0", f"10.77.{i + 1}.2/24", via=f"10.77.{i + 1}.1", congestion=self.congestion)
             _shape(router, f"down{i}", down)
             _shape(client, "up0", up)
 
@@ -208,11 +219,11 @@ def _veth(one: tuple[str, str], other: tuple[str, str]) -> None:
         command("ip", "-n", namespace, "link", "set", "dev", interface, "up")
 
 
-def _address(namespace: str, interface: str, address: str, via: str | None = None) -> None:
+def _address(namespace: str, interface: str, address: str, via: str | None = None, congestion: str = "") -> None:
     command("ip", "-n", namespace, "address", "add", address, "dev", interface)
     if via is not None:
         # On the route: as a default of the namespace, it would have to be among those that the machine leaves to users.
-        how = ["congctl", _congestion_control()]
+        how = ["congctl", congestion]
         command("ip", "-n", namespace, "route", "add", "default", "via", via, *how)
 
 
@@ -225,24 +236,14 @@ def _shape(namespace: str, interface: str, bits_per_second: float) -> None:
     command("tc", "-n", namespace, "qdisc", "add", "dev", interface, "root", *shape.split())
 
 
-def _delay(namespace: str, seconds: float, undo: ExitStack) -> None:
-    microseconds = f"{seconds * 1e6:.0f}"
-    try:
-        for interface in ("left", "right"):
-            netem = f"netem delay {microseconds}us limit 100000"
-            command("tc", "-n", namespace, "qdisc", "add", "dev", interface, "root", *netem.split())
-    except UnavailableError as no_netem:
-        if (compiler := shutil.which("cc")) is None:
-            raise UnavailableError(f"no netem ({no_netem}) and no C compiler for a delay line") from no_netem
-        folder = undo.enter_context(TemporaryDirectory(prefix="fedbr-"))
-        program = f"{folder}/delayline"
-        command(compiler, "-O2", "-o", program, str(HERE / "delayline.c"))
-        _start(namespace, [program, "left", "right", microseconds], undo)
-        return
-    command("ip", "-n", namespace, "link", "add", "both", "type", "bridge")
-    for interface in ("left", "right"):
-        command("ip", "-n", namespace, "link", "set", interface, "master", "both")
-    command("ip", "-n", namespace, "link", "set", "both", "up")
+def _delay(namespace: str, seconds: float, loss: float, undo: ExitStack) -> subprocess.Popen[str]:
+    """The delay line between the two interfaces of the namespace."""
+    if (compiler := shutil.which("cc")) is None:
+        raise UnavailableError("no C compiler for a delay line")
+    folder = undo.enter_context(TemporaryDirectory(prefix="fedbr-"))
+    program, seed = f"{folder}/delayline", next(_numbers)
+    command(compiler, "-O2", "-o", program, str(HERE / "delayline.c"))
+    return _start(namespace, [program, "left", "right", f"{seconds * 1e6:.0f}", f"{loss * 1e6:.0f}", str(seed)], undo)
 
 
 def _start(namespace: str, words: Sequence[str], undo: ExitStack) -> subprocess.Popen[str]:
