@@ -40,7 +40,7 @@ from edge.protocol.payload import Layout, Payload
 from edge.training.metrics.registry import metric_rows
 from scenarios import fleet_builder
 from scenarios.config.load import Loaded, ScenarioError
-from scenarios.config.schema import EVALUATION_KEYS, EvalSection
+from scenarios.config.schema import EVALUATION_KEYS, EvalSection, Scenario, SpeedSection
 from scenarios.config.validation import evaluated, named_blocks
 
 RUN_ID_BYTES = 8
@@ -49,8 +49,9 @@ ADDED: Mapping[str, Mapping[str, Any]] = {
     "train": {"lr_schedule": "exponential", "lr_schedule_options": {}, "lr_rounds": None},
     "data": {"validation": 0.0},
     "data.partition": {"options": {}},
+    "fleet": {"trace_assign": "shuffled", "speed": asdict(SpeedSection())},
     "fleet.transport": {"congestion": "cubic"},
-    "fleet.bandwidth": {"outages": False},
+    "fleet.bandwidth": {"up_file": None, "outages": False},
     "eval": {key: asdict(EvalSection())[key] for key in EVALUATION_KEYS},
 }
 """Table -> key -> the default of a key that was added later: with it, runs have the chains of earlier versions."""
@@ -95,12 +96,15 @@ def identity(loaded: Loaded) -> dict[str, Any]:
     file = data["partition"]["file"]
     if file is not None and Path(file).is_file():
         data["partition"] = {**data["partition"], "file": _sha256("data.partition.file", Path(file), MOST_NBYTES)}
-    files = {
-        key: _sha256(key, path, LARGEST_NBYTES) for key, path in fleet_builder.named_files(loaded.scenario).items()
-    }
+    files = file_hashes(loaded.scenario)
     scenario["fleet"]["sites"] = scenario["fleet"].pop("gateways")  # its name in the chains of earlier runs
     user_rows = [asdict(row) for rows in fleet_builder.own_rows(loaded.scenario) for row in rows.values()]
     return {**scenario, "data": data, "files": files, "own": user_rows}
+
+
+def file_hashes(scenario: Scenario) -> dict[str, str]:
+    """Key -> SHA-256 of each file that the fleet reads; ScenarioError for one that cannot be read."""
+    return {key: _sha256(key, path, LARGEST_NBYTES) for key, path in fleet_builder.named_files(scenario).items()}
 
 
 def _sha256(key: str, path: Path, most_nbytes: int) -> str:
@@ -169,6 +173,14 @@ def fleet(loaded: Loaded) -> Fleet:
     """The clients' devices and links, drawn with the scenario's seed."""
     try:
         return fleet_builder.fleet(loaded.scenario, (loaded.model.name, loaded.model.family))
+    except ScenarioError as error:
+        raise ScenarioError(f"{loaded.name}: {error}") from None
+
+
+def trace_notes(loaded: Loaded) -> list[str]:
+    """How rows of recordings meet clients, where there are not as many of both."""
+    try:
+        return fleet_builder.trace_notes(loaded.scenario)
     except ScenarioError as error:
         raise ScenarioError(f"{loaded.name}: {error}") from None
 

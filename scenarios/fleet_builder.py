@@ -17,25 +17,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.fleet import memory, traces
-from costmodel.fleet.availability import Always, Availability, Diurnal, RecordedIntervals, Renewal
+from costmodel.fleet.availability import Always, Availability, Diurnal, Renewal
 from costmodel.fleet.devices import Device, Network, devices, own_devices, own_networks
 from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
-from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Samples, Variation, sigma_of_cv
+from costmodel.fleet.recordings import RateSeries, RecordedDays
+from costmodel.fleet.speed import PURPOSE as FOREGROUND_LOAD
+from costmodel.fleet.speed import ComputeSpeed, ForegroundLoad, SpeedFactor
+from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Variation, sigma_of_cv
 from costmodel.network.links import Links
 from costmodel.network.outages import WithOutages
 from costmodel.network.tcp import Transport
-from costmodel.units import DAY_SECONDS, HOUR_SECONDS
+from costmodel.units import HOUR_SECONDS
 from edge.data.locate import is_file, search_paths
 from edge.protocol.config import ModelProfile
 from edge.protocol.rng import keyed_generator
 from scenarios.cache import cache_folder
 from scenarios.config import schema
 from scenarios.errors import ScenarioError
+from scenarios.recorded_clients import (
+    LinkRecording,
+    TraceAssignment,
+    bandwidth_link,
+    check_days,
+    check_series,
+    days_presence,
+    days_speed,
+    note,
+    presence,
+    trace_link,
+)
 
 T = TypeVar("T")
-LEAST_SECONDS, FACTORS = 1e-3, 1e6
-"""Limits of recorded series: the least distance of two samples, and the largest factor and inverse factor."""
 CALIBRATED = "devices"
 """Folder of the user cache for the profiles of ``fedbr doctor --calibrate``."""
 
@@ -48,6 +61,7 @@ def fleet(scenario: schema.Scenario, families: tuple[str, ...]) -> Fleet:
     section, streams = scenario.fleet, _streams(scenario.seed)
     user_devices, user_networks = own_rows(scenario)
     trace = _of_links(section, _read(scenario, "fleet.trace", section.trace, traces.read))
+    assignment = _assignment(scenario)
     try:
         drawn = Fleet.build(
             scenario.data.clients,
@@ -63,17 +77,39 @@ def fleet(scenario: schema.Scenario, families: tuple[str, ...]) -> Fleet:
             radio_energy=section.radio_energy,
             trace=trace,
             case=section.trace_case,
+            shuffle_trace=assignment.is_shuffled,
             own_devices=user_devices,
             own_networks=user_networks,
         )
     except ValueError as error:
         raise ScenarioError(f"fleet: {error}") from None
     _check_drawn("fleet" if section.trace is None else "fleet.trace", drawn)
-    availability, variation = _availability(scenario, streams), _variation(scenario, drawn.bandwidth_cv, streams)
+    link = _link(scenario, trace, assignment)
+    if link is not None:
+        drawn = link.applied(drawn)
+        _check_drawn("fleet.bandwidth.file", drawn)
+    variation = link.variation if link is not None else _variation(section.bandwidth, drawn.bandwidth_cv, streams)
     if section.bandwidth.outages:
         per_hour, seconds = (drawn.network_figure(name) for name in ("outages_per_hour", "outage_seconds"))
         variation = WithOutages(variation, per_hour, seconds, streams)
-    return replace(drawn, behaviour=ClientDynamics(availability, section.availability.on_loss, variation))
+    behaviour = ClientDynamics(
+        _presence(scenario, trace, assignment),
+        section.availability.on_loss,
+        variation,
+        _speed(section.speed, trace, assignment),
+    )
+    return replace(drawn, behaviour=behaviour)
+
+
+def _assignment(scenario: schema.Scenario) -> TraceAssignment:
+    section = scenario.fleet
+    return TraceAssignment(
+        clients=scenario.data.clients,
+        is_shuffled=section.trace_assign == "shuffled",
+        start=section.availability.start_hour * HOUR_SECONDS,
+        repeats=section.availability.repeat,
+        streams=_streams(scenario.seed),
+    )
 
 
 def _links(section: schema.FleetSection) -> Links:
@@ -137,9 +173,16 @@ def named_files(scenario: schema.Scenario) -> dict[str, Path]:
         "fleet.device_file": section.device_file,
         "fleet.network_file": section.network_file,
         "fleet.bandwidth.file": section.bandwidth.file,
+        "fleet.bandwidth.up_file": section.bandwidth.up_file,
         "fleet.availability.file": section.availability.file,
     }
-    return {key: find(scenario, key, name) for key, name in keys.items() if name is not None}
+    files = {key: find(scenario, key, name) for key, name in keys.items() if name is not None}
+    beside = [_files_beside(key, files[key]) for key in ("fleet.trace", "fleet.availability.file") if key in files]
+    return {key: path for named in (files, *beside) for key, path in named.items()}
+
+
+def _files_beside(key: str, file: Path) -> dict[str, Path]:
+    return {f"{key}, {path.name}": path for path in _valid(key, lambda: traces.files_beside(file))}
 
 
 def find(scenario: schema.Scenario, key: str, name: str) -> Path:
@@ -161,15 +204,20 @@ def _read(scenario: schema.Scenario, key: str, name: str | None, read: Callable[
     if name is None:
         return None
     path = find(scenario, key, name)
+    return _valid(key, lambda: read(path))
+
+
+def _valid(key: str, result: Callable[[], T]) -> T:
+    """The result; ScenarioError that names the key for a ValueError."""
     try:
-        return read(path)
+        return result()
     except ValueError as error:
         raise ScenarioError(f"{key}: {error}") from None
 
 
 def _of_links(section: schema.FleetSection, trace: Any) -> Any:
     """``trace``; ScenarioError for a file that belongs to another key, or has no such case."""
-    if isinstance(trace, traces.WindowTrace | traces.Series):
+    if isinstance(trace, traces.WindowTrace | traces.Series | RateSeries):
         key = "availability.file" if isinstance(trace, traces.WindowTrace) else "bandwidth.file"
         raise ScenarioError(
             f"fleet.trace = {section.trace!r}: has no columns of devices or links; it belongs to fleet.{key}"
@@ -177,6 +225,8 @@ def _of_links(section: schema.FleetSection, trace: Any) -> Any:
     if isinstance(trace, traces.Cases) and section.trace_case not in trace.cases:
         cases = ", ".join(map(str, trace.cases))
         raise ScenarioError(f"fleet.trace_case = {section.trace_case}: {section.trace} has the cases {cases}")
+    if isinstance(trace, RecordedDays):
+        _valid("fleet.trace", lambda: check_days(trace))
     return trace
 
 
@@ -192,8 +242,18 @@ def _check_drawn(key: str, drawn: Fleet) -> None:
             raise ScenarioError(f"{key}: client {client} {text.format(values[client])}")
 
 
-def _availability(scenario: schema.Scenario, streams: Any) -> Availability:
-    section = scenario.fleet.availability
+def _presence(scenario: schema.Scenario, trace: Any, assignment: TraceAssignment) -> Availability:
+    """When clients are available: as their recorded days say, or as the section does."""
+    recorded = days_presence(trace, assignment) if isinstance(trace, RecordedDays) else None
+    if recorded is None:
+        return _availability(scenario, assignment)
+    if (kind := scenario.fleet.availability.kind) != "always":
+        raise ScenarioError(f'fleet.availability.kind = {kind}: fleet.trace says who is available; choose "always"')
+    return recorded
+
+
+def _availability(scenario: schema.Scenario, assignment: TraceAssignment) -> Availability:
+    section, streams = scenario.fleet.availability, assignment.streams
     if section.kind == "renewal":
         return Renewal(section.on, section.off, section.sigma, streams)
     if section.kind == "diurnal":
@@ -211,37 +271,78 @@ def _availability(scenario: schema.Scenario, streams: Any) -> Availability:
     trace = _read(scenario, "fleet.availability.file", _needed("fleet.availability", section.file), traces.read)
     if not isinstance(trace, traces.WindowTrace):
         raise ScenarioError(f"fleet.availability.file = {section.file!r}: has no windows of availability")
-    rows, start = len(trace.devices), section.start_hour * HOUR_SECONDS
-    # Repeated windows are shifted to the time of day at which the run starts; others that end before it are dropped.
-    shift = DAY_SECONDS - start if section.repeat else -start
-    windows = [
-        [(max(begin + shift, 0.0), end + shift) for begin, end in row if end + shift > 0] for row in trace.windows
-    ]
-    places = streams("availability of a trace", 0, 0).permutation(rows)
-    return RecordedIntervals(
-        windows,
-        trace.period if section.repeat else None,
-        row_of=places[np.arange(scenario.data.clients) % rows],
-    )
+    return presence(trace, assignment)
 
 
-def _variation(scenario: schema.Scenario, cv: NDArray[np.float64] | None, streams: Any) -> Variation:
+def _link(scenario: schema.Scenario, trace: Any, assignment: TraceAssignment) -> LinkRecording | None:
+    """Recorded links: of ``fleet.trace`` or of ``fleet.bandwidth``; None if there are none."""
+    section = scenario.fleet
+    link, key = trace_link(trace, assignment), "fleet.trace"
+    if link is not None and section.bandwidth.kind != "constant":
+        raise ScenarioError(
+            f'fleet.bandwidth.kind = {section.bandwidth.kind}: fleet.trace has rates over time; choose "constant"'
+        )
+    if section.bandwidth.kind == "trace":
+        link, key = _bandwidth_link(scenario, assignment), "fleet.bandwidth.file"
+    has_rates = link is not None and (key == "fleet.trace" or any(rates is not None for rates in link.rates))
+    if has_rates and section.rates is not None:
+        raise ScenarioError(f"fleet.rates = {list(section.rates)}: {key} has rates; leave one of them out")
+    return link
+
+
+def _bandwidth_link(scenario: schema.Scenario, assignment: TraceAssignment) -> LinkRecording:
     section = scenario.fleet.bandwidth
+    down = _link_series(scenario, "file", _needed("fleet.bandwidth", section.file))
+    up = None if section.up_file is None else _link_series(scenario, "up_file", section.up_file)
+    return _valid(f"fleet.bandwidth.up_file = {section.up_file!r}", lambda: bandwidth_link(down, up, assignment))
+
+
+def _link_series(scenario: schema.Scenario, name: str, file: str) -> traces.Series | RateSeries:
+    key = f"fleet.bandwidth.{name}"
+    series = _read(scenario, key, file, traces.read)
+    if not isinstance(series, traces.Series | RateSeries):
+        raise ScenarioError(f"{key} = {file!r}: has no columns seconds and factor or bits_per_second")
+    _valid(f"{key} = {file!r}", lambda: check_series(series))
+    return series
+
+
+def _variation(section: schema.BandwidthSection, cv: NDArray[np.float64] | None, streams: Any) -> Variation:
     if section.kind == "constant":
         return Constant()
-    if section.kind == "ou":
-        sigma = np.vectorize(sigma_of_cv)(np.float64(section.cv) if cv is None else cv)
-        return OrnsteinUhlenbeck(sigma, section.tau, section.step, streams)
-    series = _read(scenario, "fleet.bandwidth.file", _needed("fleet.bandwidth", section.file), traces.read)
-    if not isinstance(series, traces.Series):
-        raise ScenarioError(f"fleet.bandwidth.file = {section.file!r}: has no columns seconds and factor")
-    for client, seconds, factor in zip(series.client, series.seconds, series.factor, strict=True):
-        if (np.diff(seconds) < LEAST_SECONDS).any() or factor.max() > FACTORS or factor.min() < 1 / FACTORS:
-            raise ScenarioError(
-                f"fleet.bandwidth.file = {section.file!r}: client {client}: seconds must be {LEAST_SECONDS:g} or more "
-                f"apart, and factors within {1 / FACTORS:g} and {FACTORS:g}"
-            )
-    return Samples(series.seconds, series.factor, streams)
+    sigma = np.vectorize(sigma_of_cv)(np.float64(section.cv) if cv is None else cv)
+    return OrnsteinUhlenbeck(sigma, section.tau, section.step, streams)
+
+
+def _speed(section: schema.SpeedSection, trace: Any, assignment: TraceAssignment) -> ComputeSpeed:
+    recorded = days_speed(trace, assignment) if isinstance(trace, RecordedDays) else None
+    factors: list[SpeedFactor] = [] if recorded is None else [recorded]
+    if section.kind == "load":
+        use = Renewal(section.on, section.off, section.sigma, assignment.streams, FOREGROUND_LOAD)
+        factors.append(ForegroundLoad(use, section.load_factor))
+    after = math.inf if section.throttle_after is None else section.throttle_after
+    return ComputeSpeed(tuple(factors), after, section.throttle_to)
+
+
+def trace_notes(scenario: schema.Scenario) -> list[str]:
+    """How rows of recordings meet clients, where there are not as many of both."""
+    section, clients, notes = scenario.fleet, scenario.data.clients, []
+    trace = _of_links(section, _read(scenario, "fleet.trace", section.trace, traces.read))
+    if trace is not None:
+        notes.append(note("fleet.trace", traces.row_count(trace, section.trace_case), clients))
+    if section.bandwidth.kind == "trace":
+        series = _link_series(scenario, "file", _needed("fleet.bandwidth", section.bandwidth.file))
+        notes.append(_series_note(len(series.client), clients, section.trace_assign))
+    if section.availability.kind == "trace" and section.availability.file is not None:
+        windows = _read(scenario, "fleet.availability.file", section.availability.file, traces.read)
+        if isinstance(windows, traces.WindowTrace):
+            notes.append(note("fleet.availability.file", len(windows.devices), clients))
+    return [text for text in notes if text]
+
+
+def _series_note(series: int, clients: int, assign: str) -> str:
+    if assign == "by_client" or series == 1:
+        return note("fleet.bandwidth.file", series, clients, ("series", "series"))
+    return f"fleet.bandwidth.file: {series} series for {clients} clients: each client draws one of them"
 
 
 def _needed(table: str, file: str | None) -> str:

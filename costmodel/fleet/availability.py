@@ -52,16 +52,18 @@ class Renewal(Availability):
     LEAST_SECONDS = 1e-3
     """No interval is shorter, so that no two changes fall on the same instant."""
 
-    def __init__(self, on_seconds: float, off_seconds: float, sigma: float, streams: Streams) -> None:
+    def __init__(
+        self, on_seconds: float, off_seconds: float, sigma: float, streams: Streams, purpose: str = PURPOSE
+    ) -> None:
         """Medians of the intervals, and the standard deviation of the logarithm of their lengths.
 
-        ValueError for a figure out of its range.
+        ``purpose`` keys the draws. ValueError for a figure out of its range.
         """
         _positive(on_seconds=on_seconds, off_seconds=off_seconds)
         _not_negative(sigma=sigma)
         self._median = {True: on_seconds, False: off_seconds}
         self._sigma = sigma
-        self._streams = streams
+        self._streams, self._purpose = streams, purpose
         self._known: dict[int, tuple[AvailabilityInterval, list[float]]] = {}
         self._chunk = lru_cache(CACHED // self.INTERVALS * 4)(self._draw)
 
@@ -82,7 +84,7 @@ class Renewal(Availability):
 
     def _first(self, client: int) -> AvailabilityInterval:
         """The interval at t = 0."""
-        rng = self._streams(PURPOSE, 0, client)
+        rng = self._streams(self._purpose, 0, client)
         available = bool(rng.random() < self._median[True] / (self._median[True] + self._median[False]))
         seconds = self._median[available] * math.exp(self._sigma * (self._sigma + rng.standard_normal()))
         seconds = max(seconds, self.LEAST_SECONDS)
@@ -92,7 +94,7 @@ class Renewal(Availability):
     def _draw(self, client: int, chunk: int) -> list[float]:
         """(INTERVALS + 1,) bounds of the intervals of a chunk, whose start must be known."""
         first, starts = self._known[client]
-        normal = self._streams(PURPOSE, chunk + 1, client).standard_normal(self.INTERVALS)
+        normal = self._streams(self._purpose, chunk + 1, client).standard_normal(self.INTERVALS)
         medians = np.array([self._median[not first.available], self._median[first.available]] * (self.INTERVALS // 2))
         seconds = np.maximum(medians * np.exp(self._sigma * normal), self.LEAST_SECONDS)
         bounds: list[float] = np.cumsum(np.concatenate(([starts[chunk]], seconds))).tolist()

@@ -46,6 +46,11 @@ class CsvTable:
                 raise self.error(row, column, "the cell is empty")
         return texts
 
+    def labels(self, column: str) -> list[str]:
+        """A column of labels that may be empty."""
+        place = self.column[column]
+        return [cells[place].strip() for cells in self.rows]
+
     def distinct(self, column: str) -> list[str]:
         """A column of labels; ValueError for one that occurs twice."""
         labels, seen = self.texts(column), set[str]()
@@ -78,7 +83,11 @@ class CsvTable:
 
 def read_table(path: Path) -> CsvTable:
     """The cells of a file; ValueError if it is not a table with a header and rows of the header's length."""
-    raw = read_bytes(path, LARGEST_NBYTES)
+    return parse_table(path, read_bytes(path, LARGEST_NBYTES))
+
+
+def parse_table(path: Path, raw: bytes) -> CsvTable:
+    """`read_table` for the content of a file."""
     reader = csv.reader(io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8-sig", newline=""), strict=True)
     lines, rows, count = [], [], 0
     try:

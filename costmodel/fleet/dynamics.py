@@ -14,6 +14,7 @@ import numpy as np
 from costmodel.arrays import Doubles
 from costmodel.fleet.availability import Always, Availability, available_seconds_end
 from costmodel.fleet.conditions import Conditions
+from costmodel.fleet.speed import ComputeSpeed, Presence
 from costmodel.network.bandwidth import Constant, Variation
 
 ABORT, PAUSE = "abort", "pause"
@@ -21,7 +22,7 @@ ABORT, PAUSE = "abort", "pause"
 
 @dataclass(frozen=True)
 class ClientDynamics:
-    """When clients are available, and how their links vary."""
+    """When clients are available, and how their links and speeds vary."""
 
     availability: Availability = field(default_factory=Always)
     on_loss: str = ABORT
@@ -31,6 +32,8 @@ class ClientDynamics:
     a message continues over its connection. The next message starts slowly again, and the next download connects.
     """
     variation: Variation = field(default_factory=Constant)
+    speed: ComputeSpeed = field(default_factory=ComputeSpeed)
+    """The speed of computing over time"""
 
     @property
     def pauses(self) -> bool:
@@ -119,6 +122,30 @@ class ClientDynamics:
         if t == math.inf or seconds == math.inf:
             return math.inf
         return available_seconds_end(self.availability, client, t, seconds)
+
+    def computing(self, conditions: Conditions, starts: Doubles, seconds: Doubles) -> tuple[Doubles, Doubles]:
+        """(end, seconds of computing) of work of ``seconds`` at nominal speed from each start on; (visits,) each."""
+        if self.speed.is_constant:
+            return self.after(conditions, starts, seconds), seconds
+        visits = zip(conditions.clients.tolist(), starts.tolist(), seconds.tolist(), strict=True)
+        ends, computed = np.array([self.computing_of(*visit) for visit in visits], np.float64).reshape(-1, 2).T
+        return ends, computed
+
+    def computing_of(self, client: int, t: float, seconds: float) -> tuple[float, float]:
+        """`computing` for one client."""
+        if self.speed.is_constant:
+            return self.end(client, t, seconds), seconds
+        if t == math.inf:
+            return math.inf, math.inf
+        return self.speed.end(client, t, seconds, self._presence)
+
+    def computed(self, client: int, begin: float, cut: float) -> float:
+        """Seconds at nominal speed of the work between two times; 0 if ``cut`` is not after ``begin``."""
+        return self.speed.done(client, begin, cut, self._presence)
+
+    @property
+    def _presence(self) -> Presence | None:
+        return self.availability.interval if self.pauses else None
 
     def present_seconds(self, client: int, begin: float, end: float) -> float:
         """Seconds between two times in which a client was available; 0 if ``end`` is not after ``begin``."""

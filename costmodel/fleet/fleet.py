@@ -118,13 +118,15 @@ class Fleet:
         radio_energy: str = "power",
         trace: ClientTrace | None = None,
         case: int = 1,
+        shuffle_trace: bool = True,
         own_devices: Mapping[str, Device] | None = None,
         own_networks: Mapping[str, Network] | None = None,
     ) -> Fleet:
         """Draw a fleet for a model of the first of these ``families`` that a device has a throughput for.
 
-        With a ``trace``, each client gets a row of it (each row once before any comes twice): rates are taken as they
-        are, and seconds per sample as speeds relative to the median row, which computes like ``devices``.
+        With a ``trace``, each client gets a row of it (each row once before any comes twice, in a random order or in
+        that of the file): rates are taken as they are, and seconds per sample as speeds relative to the median row,
+        which computes like ``devices``. Of figures over time it has the mean.
         ValueError for an unknown name, fractions that are not positive, or a number out of its range.
         """
         spread, change = spread or ClientVariation(), change or RoundVariation()
@@ -142,7 +144,7 @@ class Fleet:
         speed = by_device[device_of] / np.exp(compute_places * math.log(spread.compute))
         network = ProfileColumns(columns(network_rows), network_of)
         down, up = _wire_rates(network, spread, bandwidth_places, normals[:, 1], normals[:, 2])
-        traced = TraceColumns(trace, case, clients, streams)
+        traced = TraceColumns(trace, case, clients, streams("trace", 0, 0) if shuffle_trace else None)
         return cls(
             device_rows,
             network_rows,

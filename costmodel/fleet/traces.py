@@ -1,21 +1,36 @@
-"""Recorded traces in CSV files: their kind, their figures in SI units, and errors that name the cell.
+"""Recorded traces in files: their kind, their figures in SI units, and errors that name the cell.
 
-A file is recognised by the columns of its first row; columns unknown to its kind are ignored. Every figure of a known
-column is checked. Nothing here draws a client or reads any file but the one named and, for windows, the one beside it.
+A CSV file is recognised by the columns of its first row; columns unknown to its kind are ignored. Every figure of a
+known column is checked. A file of whole numbers is a packet series. Nothing here draws a client or reads any file but
+the one named and those beside it that `files_beside` lists.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from costmodel.arrays import Doubles, Streams
-from costmodel.fleet.csv_table import CsvTable, read_table
+from costmodel.arrays import Doubles
+from costmodel.files import read_bytes
+from costmodel.fleet.csv_table import LARGEST_NBYTES, CsvTable, parse_table, read_table
+from costmodel.fleet.recordings import (
+    RateSeries,
+    RecordedDays,
+    is_packet_series,
+    packet_series,
+    rate_series,
+    read_series,
+    recorded_days,
+    rows_by_client,
+    series_beside,
+)
 from costmodel.network.tcp import WIRE_FACTOR
+from costmodel.step_series import StepSeries
 from costmodel.units import DAY_SECONDS
 
 
@@ -82,6 +97,8 @@ class Machines:
     """bit/s"""
     rtt_seconds: Doubles | None
     """None: the file has no such column"""
+    series: tuple[tuple[StepSeries | None, ...], tuple[StepSeries | None, ...]] | None = None
+    """(down, up) bit/s over time of each row's link, with its mean in ``down`` and ``up``; None: constant"""
 
 
 @dataclass(frozen=True)
@@ -92,15 +109,18 @@ class Series:
     seconds: tuple[Doubles, ...]
     """(samples,) for each client, from 0 on, increasing"""
     factor: tuple[Doubles, ...]
-    """(samples,) for each client, > 0"""
+    """(samples,) for each client, >= 0, not all of them 0"""
 
 
-Trace = Capacities | Users | Cases | WindowTrace | Machines | Series
+Trace = Capacities | Users | Cases | WindowTrace | Machines | Series | RateSeries | RecordedDays
 
 
 def read(path: Path) -> Trace:
     """The trace in a file; ValueError that names file, line and column of the first error."""
-    cells = read_table(path)
+    raw = read_bytes(path, LARGEST_NBYTES)
+    if is_packet_series(raw):
+        return packet_series(path, raw)
+    cells = parse_table(path, raw)
     for kind in KINDS:
         if all(column in cells.column for column in kind.columns):
             return kind.build(cells)
@@ -164,8 +184,8 @@ def _spans(table: CsvTable, last: float) -> tuple[list[str], dict[str, tuple[flo
     file, all traces start at 0 and end at ``last``.
     """
     labels = table.texts("device")
-    beside = table.path.with_name(table.path.name.replace("_windows", "_devices"))
-    if beside == table.path or not beside.exists():
+    beside = _devices_beside(table.path)
+    if beside is None:
         return labels, dict.fromkeys(labels, (0.0, last))
     devices = read_table(beside)
     for column in ("device", "trace_start_s", "trace_end_s"):
@@ -183,25 +203,65 @@ def _spans(table: CsvTable, last: float) -> tuple[list[str], dict[str, tuple[flo
     return labels, spans
 
 
+def _devices_beside(path: Path) -> Path | None:
+    """The file beside a file of windows with the start and end of each trace; None if there is none."""
+    beside = path.with_name(path.name.replace("_windows", "_devices"))
+    return beside if beside != path and beside.exists() else None
+
+
+LINK_SERIES = (("down_series", "down_bits_per_second"), ("up_series", "up_bits_per_second"))
+"""Columns with the file of each row's series, and those with the rate of rows without one."""
+
+
 def _machines(table: CsvTable) -> Machines:
+    down, up = (table.numbers(column, positive=True) for _, column in LINK_SERIES)
+    series = None
+    if any(column in table.column for column, _ in LINK_SERIES):
+        series = _link_series(table, "down_series"), _link_series(table, "up_series")
+        down, up = (_means(rates, of) for rates, of in zip((down, up), series, strict=True))
     return Machines(
         client=tuple(table.distinct("client")),
         flops_per_second=table.numbers("flops_per_second", positive=True),
-        down=table.numbers("down_bits_per_second", positive=True),
-        up=table.numbers("up_bits_per_second", positive=True),
+        down=down,
+        up=up,
         rtt_seconds=table.numbers("rtt_seconds") if "rtt_seconds" in table.column else None,
+        series=series,
     )
 
 
+def _link_series(table: CsvTable, column: str) -> tuple[StepSeries | None, ...]:
+    """The series of each row; None for an empty cell."""
+    found = read_series(series_beside(table, column))
+    names = table.labels(column) if column in table.column else [""] * len(table.rows)
+    for row, name in enumerate(names):
+        if name and not any(found[name].values):
+            raise table.error(row, column, f"every rate of {name!r} is 0")
+    return tuple(found[name] if name else None for name in names)
+
+
+def _means(rates: Doubles, series: tuple[StepSeries | None, ...]) -> Doubles:
+    pairs = zip(rates.tolist(), series, strict=True)
+    return np.array([rate if of is None else of.mean() for rate, of in pairs], np.float64)
+
+
+def files_beside(path: Path) -> list[Path]:
+    """The files that `read` reads beside the one named; ValueError if that cannot be read."""
+    devices = _devices_beside(path)
+    with_devices = [] if devices is None else [devices]
+    raw = read_bytes(path, LARGEST_NBYTES)
+    if not any(column.encode() in raw.split(b"\n", 1)[0] for column, _ in LINK_SERIES):
+        return with_devices
+    table = parse_table(path, raw)
+    named = [file for column, _ in LINK_SERIES for file in series_beside(table, column).values()]
+    return [*with_devices, *dict.fromkeys(named)]
+
+
 def _series(table: CsvTable) -> Series:
-    seconds, factor = table.numbers("seconds"), table.numbers("factor", positive=True)
-    labels = table.texts("client") if "client" in table.column else ["all"] * seconds.size
-    rows: dict[str, list[int]] = {}
-    for row, label in enumerate(labels):
-        earlier = rows.setdefault(label, [])
-        if earlier and seconds[row] <= seconds[earlier[-1]]:
-            raise table.error(row, "seconds", f"{seconds[row]:g} does not come after {seconds[earlier[-1]]:g}")
-        earlier.append(row)
+    seconds, factor = table.numbers("seconds"), table.numbers("factor")
+    rows = rows_by_client(table, seconds)
+    for label, of in rows.items():
+        if not factor[of].any():
+            raise table.error(of[0], "factor", f"every factor of client {label} is 0")
     series = rows.values()
     return Series(
         tuple(rows), tuple(seconds[row] - seconds[row[0]] for row in series), tuple(factor[row] for row in series)
@@ -223,41 +283,61 @@ KINDS = (
     TraceKind("network users", ("down_kbps_mean", "down_kbps_std", "up_kbps_mean", "up_kbps_std"), _users),
     TraceKind("network cases", ("case", "kbps_mean", "kbps_std"), _cases),
     TraceKind("availability windows", ("device", "start_s", "end_s"), _windows),
+    TraceKind("recorded days", ("client", "seconds", "down_bits_per_second", "up_bits_per_second"), recorded_days),
     TraceKind("machines", ("client", "flops_per_second", "down_bits_per_second", "up_bits_per_second"), _machines),
     TraceKind("bandwidth series", ("seconds", "factor"), _series),
+    TraceKind("rate series", ("seconds", "bits_per_second"), rate_series),
 )
 
 
-ClientTrace = Capacities | Users | Cases | Machines
+ClientTrace = Capacities | Users | Cases | Machines | RecordedDays
 """The traces of clients' speeds and links; other traces have availability and rates over time."""
+
+
+def row_count(trace: ClientTrace, case: int) -> int:
+    """The rows of a trace over clients, of the population ``case`` of `Cases`; ValueError if there is no such one."""
+    if isinstance(trace, Capacities):
+        return trace.compute_seconds.size
+    if isinstance(trace, Cases):
+        if case not in trace.cases:
+            raise ValueError(f"there is no case {case} in the trace: choose from {', '.join(map(str, trace.cases))}")
+        return trace.cases[case][0].size
+    return trace.down.size if isinstance(trace, Users | Machines) else len(trace.client)
+
+
+def assigned(rows: int, clients: int, shuffle: np.random.Generator | None) -> NDArray[np.intp]:
+    """(clients,) Each client's row, each row once before any comes twice; by default in the order of the file."""
+    order = np.arange(rows) if shuffle is None else shuffle.permutation(rows)
+    return order[np.arange(clients) % rows]
 
 
 class TraceColumns:
     """The columns of a trace over clients; each method returns ``otherwise`` where the trace has no such column."""
 
-    def __init__(self, trace: ClientTrace | None, case: int, clients: int, streams: Streams) -> None:
-        """``case`` is the number of a population of `Cases`; ValueError if the trace does not have it."""
+    def __init__(self, trace: ClientTrace | None, case: int, clients: int, shuffle: np.random.Generator | None) -> None:
+        """``case`` is the number of a population of `Cases`; ValueError if the trace does not have it.
+
+        Clients have rows in the order that ``shuffle`` draws, by default in that of the file.
+        """
         self._speed: Doubles | None = None
         self._flops: Doubles | None = None
         self._rates: list[Doubles | None] = [None, None]
         self._rtt: Doubles | None = None
         self._cv: list[Doubles] | None = None
+        self._rows = assigned(1 if trace is None else row_count(trace, case), clients, shuffle)
         if isinstance(trace, Capacities):
             self._speed = float(np.median(trace.compute_seconds)) / trace.compute_seconds
             self._rates = [trace.bits_per_second] * 2
         elif isinstance(trace, Users):
             self._rates, self._cv = [trace.down, trace.up], [trace.down_cv, trace.up_cv]
         elif isinstance(trace, Cases):
-            if case not in trace.cases:
-                raise ValueError(
-                    f"there is no case {case} in the trace: choose from {', '.join(map(str, trace.cases))}"
-                )
             mean, cv = trace.cases[case]
             self._rates, self._cv = [mean, None], [cv, cv]
         elif isinstance(trace, Machines):
             self._flops, self._rates, self._rtt = trace.flops_per_second, [trace.down, trace.up], trace.rtt_seconds
-        rows = next((column.size for column in self._rates if column is not None), 1)
-        self._rows = streams("trace", 0, 0).permutation(rows)[np.arange(clients) % rows]
+        elif isinstance(trace, RecordedDays):
+            self._flops = None if trace.flops_per_second is None else nominal(trace.flops_per_second)
+            self._rates = [nominal(trace.down), nominal(trace.up)]
 
     def speed(self, otherwise: Doubles) -> Doubles:
         """FLOP/s: the trace's, or ``otherwise`` times the client's speed relative to the trace's median row."""
@@ -277,3 +357,8 @@ class TraceColumns:
     def cv(self) -> Doubles | None:
         """(clients, 2) standard deviation over mean of the rates down and up; None: not in the trace."""
         return None if self._cv is None else np.stack(self._cv, axis=1)[self._rows]
+
+
+def nominal(series: Sequence[StepSeries]) -> Doubles:
+    """(series,) The figure that the factors of a recording refer to: its mean; 1 for a link that never works."""
+    return np.array([each.mean() or 1.0 for each in series], np.float64)

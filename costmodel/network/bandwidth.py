@@ -7,15 +7,15 @@ clients of a query are computed. Nothing here knows of rates, messages or shared
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from costmodel.arrays import Doubles, Streams
+from costmodel.step_series import StepSeries
 
 DOWN, UP = 0, 1
 PURPOSE = "bandwidth"
@@ -32,7 +32,7 @@ class Variation(Protocol):
         """Whether a factor may be 0."""
 
     def factor(self, client: int, direction: int, t: float) -> tuple[float, float]:
-        """(factor >= 0 from t on, absolute time > t of the next change; inf if never)."""
+        """(factor >= 0 from t on, 0 in an outage; absolute time > t of the next change, inf if never)."""
 
 
 class Constant:
@@ -114,48 +114,51 @@ class OrnsteinUhlenbeck:
 class Samples:
     """Recorded series of factors, repeated.
 
-    Each client follows one of the series, from a random time in it, the same in both directions. The last factor of a
-    series lasts as long as the one before it; a series of one factor never changes.
+    Each client follows one of the series, drawn at random, from a random time in it. Without series of their own,
+    uploads follow that of the downloads; with them, both directions begin at the same time of the recording.
     """
 
-    def __init__(self, times: Sequence[Doubles], factors: Sequence[Doubles], streams: Streams) -> None:
-        """Each series as (samples,) seconds from 0 on, increasing, and (samples,) factors >= 0 from then on."""
-        assert len(times) == len(factors) > 0, (len(times), len(factors))
-        for seconds, values in zip(times, factors, strict=True):
-            assert seconds.shape == values.shape and seconds[0] == 0.0 and (np.diff(seconds) > 0).all(), seconds
-            assert (np.isfinite(values) & (values >= 0)).all(), values
-        self.has_outages = any((values == 0).any() for values in factors)
-        self._times = [seconds.tolist() for seconds in times]
-        self._factor_lists = [values.tolist() for values in factors]
+    def __init__(self, series: Sequence[StepSeries], streams: Streams, up: Sequence[StepSeries] | None = None) -> None:
+        """Factors >= 0, one series for each recorded client; ``up``: for uploads, of the same clients."""
+        self._series = (series, series if up is None else up)
+        assert len(self._series[DOWN]) == len(self._series[UP]) > 0, (len(series), up)
+        self.has_outages = any(each.has_zero for both in self._series for each in both)
         self._streams = streams
         self._place = lru_cache(CACHED_CLIENTS)(self._draw)
 
     def factor(self, client: int, direction: int, t: float) -> tuple[float, float]:
         """(factor from t on, absolute time of the next sample)."""
         series, offset = self._place(client)
-        times, factors = self._times[series], self._factor_lists[series]
-        if len(times) == 1:
-            return factors[0], math.inf
-        period = self._period(series)
-        turn = (t + offset) // period
-        # Rounding may put t at the end of a turn.
-        if (turn + 1.0) * period - offset <= t:
-            turn += 1.0
-        base = turn * period - offset
-        place = bisect_right(times, t, key=lambda time: base + time)
-        until = base + times[place] if place < len(times) else (turn + 1.0) * period - offset
-        return factors[place - 1], until
+        return self._series[direction][series].at(t, offset)
 
-    def _period(self, series: int) -> float:
-        times = self._times[series]
-        return float(2.0 * times[-1] - times[-2])
+    def series_of(self, client: int) -> int:
+        """The index of the series that the client follows."""
+        return self._place(client)[0]
 
     def _draw(self, client: int) -> tuple[int, float]:
         """(index of the client's series, its offset in it in seconds)."""
         rng = self._streams(PURPOSE, 0, client)
-        series = int(rng.integers(len(self._times)))
+        series = int(rng.integers(len(self._series[DOWN])))
         place = float(rng.random())
-        return series, place * self._period(series) if len(self._times[series]) > 1 else 0.0
+        down = self._series[DOWN][series]
+        length = down.length if len(down.seconds) > 1 else self._series[UP][series].length
+        return series, place * length
+
+
+class Replay:
+    """Recorded series of factors of each client, all from one common time of the recording on."""
+
+    def __init__(
+        self, down: Sequence[StepSeries], up: Sequence[StepSeries], rows: NDArray[np.intp], start: float = 0.0
+    ) -> None:
+        """Factors >= 0 by row; ``rows`` (clients,) is each client's, and ``start`` the recording's time at t = 0."""
+        assert len(down) == len(up) > int(rows.max()), (len(down), len(up))
+        self._series, self._rows, self._start = (down, up), rows, start
+        self.has_outages = any(series.has_zero for series in (*down, *up))
+
+    def factor(self, client: int, direction: int, t: float) -> tuple[float, float]:
+        """(factor from t on, absolute time of the next sample)."""
+        return self._series[direction][int(self._rows[client])].at(t, self._start)
 
 
 def sigma_of_cv(cv: float) -> float:

@@ -73,7 +73,9 @@ def report_or_warning(draw: Callable[[], Path]) -> Path | None:
 
 def print_notes(loaded: Loaded) -> None:
     """Print the notes for a scenario's author to stderr."""
-    for note in loaded.notes:
+    from scenarios import builder
+
+    for note in (*loaded.notes, *builder.trace_notes(loaded)):
         print(f"fedbr: note: {note}", file=sys.stderr)
 
 

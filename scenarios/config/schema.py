@@ -103,7 +103,7 @@ class BandwidthSection(Section):
     """Variation of clients' own links in time."""
 
     kind: Literal["constant", "ou", "trace"] = "constant"
-    """``ou``: the logarithm is an Ornstein-Uhlenbeck process; ``trace``: recorded factors, repeated."""
+    """``ou``: the logarithm is an Ornstein-Uhlenbeck process; ``trace``: recorded factors or rates, repeated."""
     cv: Annotated[float, Field(ge=0, le=3)] = 0.37
     """Coefficient of variation of each client's rate, where ``fleet.trace`` gives none (0.37: FLASH's users, WWW
     2021)."""
@@ -112,7 +112,10 @@ class BandwidthSection(Section):
     step: Annotated[Seconds, Field(ge=1e-3)] = 10.0
     """Time between changes of the rate; at least a thousandth of tau."""
     file: str | None = None
-    """CSV with columns seconds, factor and optionally client."""
+    """trace: CSV with columns seconds, factor or bits_per_second, and optionally client; or a packet series in
+    Mahimahi's format. A factor or rate of 0 is an outage. Rates replace those of the networks."""
+    up_file: str | None = None
+    """trace: the same for uploads, with the same clients; by default uploads follow ``file``."""
     outages: bool = False
     """Whether clients' links fail for a time, as often and for as long as their networks' rows say."""
 
@@ -141,11 +144,31 @@ class AvailabilitySection(Section):
     jitter_hours: Annotated[float, Field(ge=0, le=12)] = 0.5
     """diurnal: standard deviation of the hour over the days of one client."""
     start_hour: Annotated[float, Field(ge=0, lt=24)] = 0.0
-    """diurnal, trace: time of day at which the run begins."""
+    """diurnal, trace: time of day at which the run begins; recordings of clients begin so many hours later."""
     file: str | None = None
     """trace: CSV with columns device, start_s, end_s."""
     repeat: bool = True
-    """trace: whether the recording is repeated after its end."""
+    """trace, recorded days: whether the recording is repeated after its end, or its clients are gone for good."""
+
+
+@dataclass(frozen=True)
+class SpeedSection(Section):
+    """Variation of devices' speeds in time, beyond that of recorded days (``fleet.trace``)."""
+
+    kind: Literal["constant", "load"] = "constant"
+    """``load``: the device's user is active in lognormal intervals, and leaves training a part of the speed."""
+    load_factor: Annotated[float, Field(ge=1e-3, le=1)] = 0.5
+    """load: factor on the speed while the user is active (assumed)."""
+    on: Annotated[Seconds, Field(ge=1e-3, le=1e9)] = 300.0
+    """load: median time for which the user is active (assumed)."""
+    off: Annotated[Seconds, Field(ge=1e-3, le=1e9)] = 1800.0
+    """load: median time for which the user is not (assumed)."""
+    sigma: Annotated[float, Field(ge=0, le=5)] = 1.0
+    """load: sigma of both lognormal distributions."""
+    throttle_after: Annotated[Seconds, Field(ge=1e-3, le=1e9)] | None = None
+    """Seconds of computing without a break after which a device gets too hot for its full speed; by default never."""
+    throttle_to: Annotated[float, Field(ge=1e-3, le=1)] = 0.5
+    """Factor on the speed of a device that is too hot (assumed)."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +194,11 @@ class FleetSection(Section):
     trace: str | None = None
     """CSV of devices or links: FedScale's capacities, FLASH's users, FLHetBench's cases, or columns client,
     flops_per_second, down_bits_per_second, up_bits_per_second. Seconds per sample are read as relative speeds: the
-    median row computes like ``devices``."""
+    median row computes like ``devices``. With a column seconds, the rows are recorded days: each is the state of its
+    client from then on, optionally with available (0 or 1)."""
+    trace_assign: Literal["shuffled", "by_client"] = "shuffled"
+    """How the rows of ``trace``, ``bandwidth.file`` and ``availability.file`` meet clients: ``shuffled``, each file on
+    its own, series from random times on; ``by_client``: row k is client k's, all from the recording's beginning on."""
     trace_case: int = 1
     """Number of the case, for a file with several."""
     device_file: str | None = None
@@ -196,6 +223,7 @@ class FleetSection(Section):
     gateways: AccessLinksSection = AccessLinksSection()
     transport: TransportSection = TransportSection()
     bandwidth: BandwidthSection = BandwidthSection()
+    speed: SpeedSection = SpeedSection()
     availability: AvailabilitySection = AvailabilitySection()
 
 

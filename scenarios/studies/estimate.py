@@ -138,6 +138,7 @@ def check(loaded: Loaded, description: ModelProfile, source: str | None) -> dict
         "scenario": builder.on_device(loaded, choose_device("auto")).scenario.model_dump(),
         "blocks": blocks(description),
         "alphas": alphas(loaded, description),
+        "notes": [*loaded.notes, *builder.trace_notes(loaded)],
         "estimate": estimate(loaded, description) | {"data": data(loaded, description, source)},
     }
 

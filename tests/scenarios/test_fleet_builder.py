@@ -103,7 +103,7 @@ WINDOWS, FACTORS = "fleet.availability.kind=trace", "fleet.bandwidth.kind=trace"
 TRACE, AVAILABLE, FIRST = ["fleet.trace=t"], "fleet.availability.file", "fleet.trace: client 0"
 NOTHING = "fleet.trace = 't': has no columns of devices or links; it belongs to "
 CLIENT = "client,flops_per_second,down_bits_per_second,up_bits_per_second,rtt_seconds\na,"
-APART = "client all: seconds must be 0.001 or more apart, and factors within 1e-06 and 1e+06"
+APART = "client all: seconds must be 0.001 or more apart, and factors 0 or within 1e-06 and 1e+06"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,11 @@ APART = "client all: seconds must be 0.001 or more apart, and factors within 1e-
         (PHONES, TRACE, f"{NOTHING}fleet.availability.file"),
         (SERIES, TRACE, f"{NOTHING}fleet.bandwidth.file"),
         (SERIES, [WINDOWS, f"{AVAILABLE}=t"], f"{AVAILABLE} = 't': has no windows of availability"),
-        (PHONES, [FACTORS, "fleet.bandwidth.file=t"], "fleet.bandwidth.file = 't': has no columns seconds and factor"),
+        (
+            PHONES,
+            [FACTORS, "fleet.bandwidth.file=t"],
+            "fleet.bandwidth.file = 't': has no columns seconds and factor or bits_per_second",
+        ),
         ("", [WINDOWS], 'fleet.availability.kind = "trace" needs fleet.availability.file'),
         ("", [FACTORS], 'fleet.bandwidth.kind = "trace" needs fleet.bandwidth.file'),
         (CAPACITIES + "4,-1,1000\n", TRACE, "fleet.trace: t, line 5, column computation_ms_per_sample: -1 is negative"),
@@ -508,6 +512,7 @@ def test_the_shipped_scenario_finds_its_traces_below_the_data_folder(recorded: P
     assert list(fleet_builder.named_files(loaded.scenario).values()) == [
         recorded / "devices" / "fedscale_client_capacity_595.csv",
         recorded / "devices" / "availability_windows.csv",
+        recorded / "devices" / "availability_devices.csv",
     ]
     assert len(fleet) == 105
     assert isinstance(fleet.behaviour.availability, RecordedIntervals)

@@ -13,6 +13,7 @@ from costmodel.fleet.dynamics import ABORT, PAUSE, ClientDynamics
 from costmodel.fleet.fleet import Fleet, RoundVariation
 from costmodel.network.bandwidth import DOWN, UP, Samples
 from costmodel.network.links import Links
+from costmodel.step_series import StepSeries
 from costmodel.visits.timeline import Timeline, solve
 from costmodel.visits.work import Work, Works
 from tests.costmodel.worlds import INF, LATER_ENDS, VISIT, conditions, connected, ends, random_world, streams
@@ -130,7 +131,7 @@ def test_a_link_that_halves_in_mid_transfer_takes_longer_from_there_on() -> None
 
 
 def test_a_paused_client_has_no_rate_and_the_next_change_is_the_first_of_both() -> None:
-    samples = Samples([np.array([0.0, 2.0])], [np.array([1.0, 0.5])], lambda *key: np.random.default_rng(0))
+    samples = Samples([StepSeries((0.0, 2.0), (1.0, 0.5), 4.0)], lambda *key: np.random.default_rng(0))
     behaviour = ClientDynamics(RecordedIntervals([[(0.0, 1.0), (50.0, 60.0)]], None), PAUSE, samples)
     factor, change = samples.factor(0, UP, 0.0)
     assert behaviour.rate(0, UP, 100.0, 0.0) == (100.0 * factor, min(change, 1.0))

@@ -146,7 +146,7 @@ def test_a_series_per_client_each_from_0_on(tmp_path: Path) -> None:
         (SERIES + "0,nan\n", ", line 2, column factor: nan is not a finite number"),
         (SERIES + "inf,1\n", ", line 2, column seconds: inf is not a finite number"),
         (SERIES + "0,1\n-1,1\n", ", line 3, column seconds: -1 is negative"),
-        (SERIES + "0,0\n", ", line 2, column factor: it must be more than 0"),
+        (SERIES + "0,0\n", ", line 2, column factor: every factor of client all is 0"),
         (SERIES + "0,1e300\n", ", line 2, column factor: 1e300 is out of range: 1e-18 to 1e+18"),
         (SERIES + "0,1\n5,1\n5,2\n", ", line 4, column seconds: 5 does not come after 5"),
         (CAPACITIES + "1,0,5\n", ", line 2, column computation_ms_per_sample: it must be more than 0"),
@@ -171,7 +171,9 @@ KNOWN = (
     "known are client capacities (client_id, computation_ms_per_sample, communication_kbps); "
     "network users (down_kbps_mean, down_kbps_std, up_kbps_mean, up_kbps_std); "
     "network cases (case, kbps_mean, kbps_std); availability windows (device, start_s, end_s); "
-    "machines (client, flops_per_second, down_bits_per_second, up_bits_per_second); bandwidth series (seconds, factor)"
+    "recorded days (client, seconds, down_bits_per_second, up_bits_per_second); "
+    "machines (client, flops_per_second, down_bits_per_second, up_bits_per_second); "
+    "bandwidth series (seconds, factor); rate series (seconds, bits_per_second)"
 )
 
 

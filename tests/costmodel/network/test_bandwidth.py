@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from costmodel.network.bandwidth import DOWN, UP, Constant, OrnsteinUhlenbeck, Samples, Variation, sigma_of_cv
+from costmodel.step_series import StepSeries
 
 INF = math.inf
 RECORDED = np.array([0.0, 2.0, 5.0])
@@ -25,7 +26,8 @@ def process(tau: float = 30.0, step: float = 10.0, sigma: float = 0.36) -> Ornst
 
 
 def samples() -> Samples:
-    return Samples([RECORDED, RECORDED * 7.0], [np.array([1.0, 0.5, 2.0]), np.array([0.1, 0.2, 0.3])], streams)
+    factors = (np.array([1.0, 0.5, 2.0]), np.array([0.1, 0.2, 0.3]))
+    return Samples([StepSeries.of(RECORDED, factors[0]), StepSeries.of(RECORDED * 7.0, factors[1])], streams)
 
 
 each_model = pytest.mark.parametrize("model", [Constant, process, samples])
@@ -176,7 +178,7 @@ def test_a_process_that_cannot_be_is_refused(sigma: float, tau: float, step: flo
 
 def test_a_recorded_series_comes_again_and_again_from_a_random_place() -> None:
     """1.0 for 2 s, 0.5 for 3 s, 2.0 for as long again: a period of 8 s."""
-    model = Samples([RECORDED], [np.array([1.0, 0.5, 2.0])], streams)
+    model = Samples([StepSeries.of(RECORDED, np.array([1.0, 0.5, 2.0]))], streams)
     for client in range(20):
         rng = streams("bandwidth", 0, client)
         rng.integers(1)
@@ -198,5 +200,5 @@ def test_clients_follow_all_of_the_series() -> None:
 
 
 def test_a_series_of_one_factor_never_changes() -> None:
-    model = Samples([np.zeros(1)], [np.array([0.25])], streams)
+    model = Samples([StepSeries.of(np.zeros(1), np.array([0.25]))], streams)
     assert model.factor(4, DOWN, 99.0) == (0.25, INF)
