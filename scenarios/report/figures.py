@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from coordinator.records.schema import COMPUTE, OWN_LINK, SERVER_LINK, WAITING
 from costmodel.units import BYTES, SECONDS, format_bytes, format_seconds
 from scenarios.report import bottlenecks as blame
-from scenarios.report import client_figures, method_figures, plot_style, progress
+from scenarios.report import client_figures, link_figures, method_figures, plot_style, progress
 from scenarios.report.plot_style import INK, MUTED
 from scenarios.report.run_reader import NO_BLOCKS, RecordedRun
 
@@ -40,6 +40,7 @@ def draw(runs: Sequence[RecordedRun], target: float | None) -> dict[str, str]:
         "bottlenecks": lambda: bottlenecks(started),
         "timing": lambda: timing(started),
         "staleness": lambda: staleness(started),
+        "recorded_link": lambda: link_figures.recorded_link(started),
         "blocks": lambda: blocks(started),
         "partition": lambda: partition(runs),
     }

@@ -23,6 +23,7 @@ from coordinator.rounds.run import FederatedRun
 from edge.protocol.config import ModelProfile
 from edge.protocol.payload import INPUT_GRADIENT
 from edge.runtime.numerics import difference, fingerprint
+from scenarios import builder
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.host import PACKAGES, Host, default_workers
 from scenarios.plugin_sources import SourceFile, change
@@ -69,6 +70,7 @@ def environment(
         "flops_plain_per_sample": float(description.flops.sum() - description.flops[0, INPUT_GRADIENT]),
         "stops_at_target": stop_at_target,
         "asynchronous": loaded.scenario.rounds.is_asynchronous,
+        **({"files": files} if (files := builder.file_hashes(loaded.scenario)) else {}),
         **({"variants": description.variants.tolist()} if len(description.variants) else {}),
         **({"sources": {module: asdict(source) for module, source in own.items()}} if own else {}),
     }
