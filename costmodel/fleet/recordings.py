@@ -82,9 +82,10 @@ def recorded_days(table: CsvTable) -> RecordedDays:
     rows = rows_by_client(table, seconds)
     start = float(seconds.min())
     times = {label: np.concatenate(([0.0], seconds[of][1:] - start)) for label, of in rows.items()}
-    latest = max(float(each[-1]) for each in times.values())
-    last = max((each[-1] - each[-2] for each in times.values() if each.size > 1 and each[-1] == latest), default=1.0)
-    length = latest + float(last)
+    latest = float(seconds.max())
+    ends = [seconds[of][-2:] for of in rows.values() if seconds[of][-1] == latest]
+    last = max((float(pair[1] - pair[0]) for pair in ends if pair.size > 1), default=max(latest - start, 1.0))
+    length = latest - start + last
 
     def series(column: Doubles) -> tuple[StepSeries, ...]:
         pairs = zip(times.values(), rows.values(), strict=True)
