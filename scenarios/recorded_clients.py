@@ -167,7 +167,10 @@ def check_days(days: RecordedDays) -> None:
                 raise ValueError(f"client {client}: its {name}_bits_per_second is 0 whenever the client is available")
             _check_rates(client, series)
         _check_steps(client, days.available[row] if days.available else None)
-        _check_steps(client, days.flops_per_second[row] if days.flops_per_second else None)
+        speed = days.flops_per_second[row] if days.flops_per_second else None
+        _check_steps(client, speed)
+        if speed is not None and min(speed.values) < 1:
+            raise ValueError(f"client {client}: computes at {min(speed.values):g} FLOP/s; the least is 1")
 
 
 def _check_rates(client: str, series: StepSeries) -> None:

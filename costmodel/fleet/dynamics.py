@@ -136,7 +136,7 @@ class ClientDynamics:
         if self.speed.is_constant:
             return self.end(client, t, seconds), seconds
         if t == math.inf:
-            return math.inf, math.inf
+            return math.inf, 0.0
         return self.speed.end(client, t, seconds, self._presence)
 
     def computed(self, client: int, begin: float, cut: float) -> float:

@@ -83,7 +83,7 @@ class ComputeSpeed:
     def end(self, client: int, t: float, seconds: float, presence: Presence | None) -> tuple[float, float]:
         """(end of work that takes ``seconds`` at nominal speed from t on, seconds of computing until then).
 
-        Work waits while the client is away (``presence``; None: it never is). (inf, inf) if the work never ends.
+        Work waits while the client is away (``presence``; None: it never is); it ends at inf if the client stays away.
         """
         if seconds <= 0:
             return t, 0.0
@@ -95,7 +95,7 @@ class ComputeSpeed:
                 return begin + seconds / factor, computed + seconds / factor
             seconds = max(seconds - (end - begin) * factor, 0.0)
             computed += end - begin
-        return math.inf, math.inf
+        return math.inf, computed
 
     def done(self, client: int, begin: float, cut: float, presence: Presence | None) -> float:
         """The seconds at nominal speed of the work between two times; 0 if ``cut`` is not after ``begin``."""

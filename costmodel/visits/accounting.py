@@ -6,6 +6,7 @@ A visit that is cut or lost is charged its costs until then. Nothing here knows 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,7 +101,9 @@ class ComputePhase:
     cut: Doubles
     end: Doubles
     seconds: Doubles
-    """Seconds of work that it takes"""
+    """Seconds of work that it takes at the device's nominal speed"""
+    computed: Doubles
+    """Seconds of computing until ``end``; only these of visits that reach it count"""
 
 
 def account_visits(
@@ -119,11 +122,13 @@ def account_visits(
     intervals = _interval(down), _interval(computing), _interval(up)
     interval = intervals[1]
     done = np.isfinite(computing.end)
-    worked = np.where(done, computing.seconds, interval)
+    worked = np.where(done, computing.computed, interval)
     if behaviour.pauses:
-        worked = np.where(done, computing.seconds, np.minimum(_present(computing, conditions, behaviour), interval))
+        present = _until_cut(computing, conditions, behaviour.present_seconds)
+        worked = np.where(done, computing.computed, np.minimum(present, interval))
+    progress = worked if behaviour.speed.is_constant else _until_cut(computing, conditions, behaviour.computed)
     with np.errstate(invalid="ignore", divide="ignore"):
-        fraction = np.where(done | (computing.seconds == 0), 1.0, np.minimum(worked / computing.seconds, 1.0))
+        fraction = np.where(done | (computing.seconds == 0), 1.0, np.minimum(progress / computing.seconds, 1.0))
     begun = np.isfinite(computing.begin) & (computing.begin <= computing.cut)
     cut = np.where(np.isfinite(down.end), np.where(done, up.cut, computing.cut), down.cut)
     is_lost = ~np.isfinite(up.end) & (cut < until)
@@ -158,7 +163,7 @@ def _account_of_done(
 ) -> Timeline:
     """`account_visits` for visits that all reach their ends: several times faster."""
     # An end is never past its cut, so intervals need not be clipped.
-    interval, seconds = computing.end - computing.begin, computing.seconds
+    interval, seconds = computing.end - computing.begin, computing.computed
     intervals = down.end - down.begin, interval, up.end - up.begin
     paused = down.paused + up.paused + (interval - seconds if pauses else 0.0)
     return Timeline(
@@ -219,16 +224,13 @@ def _joules(
     return joules
 
 
-def _present(computing: ComputePhase, conditions: Conditions, behaviour: ClientDynamics) -> Doubles:
-    """Seconds for which clients were available while computing that was cut."""
+def _until_cut(
+    computing: ComputePhase, conditions: Conditions, seconds: Callable[[int, float, float], float]
+) -> Doubles:
+    """``seconds`` of (client, begin, cut) of computing that was cut; 0 for visits without."""
     begun = np.isfinite(computing.begin) & ~np.isfinite(computing.end)
     intervals = zip(conditions.clients.tolist(), computing.begin.tolist(), computing.cut.tolist(), begun, strict=True)
-    return np.array(
-        [
-            behaviour.present_seconds(client, begin, cut) if has_begun else 0.0
-            for client, begin, cut, has_begun in intervals
-        ]
-    )
+    return np.array([seconds(client, begin, cut) if has_begun else 0.0 for client, begin, cut, has_begun in intervals])
 
 
 def _whole_bytes(nbytes: NDArray[np.int64], transfer: Transfer) -> NDArray[np.int64]:

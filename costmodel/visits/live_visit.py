@@ -36,6 +36,7 @@ class LiveVisit:
         self._charge = float(conditions.charge[0])
         self._lost = float(behaviour.losses(conditions, np.array([start]))[0])
         self._seconds = float(conditions.compute_seconds(np.array([work.flops]), np.array([work.steps]))[0])
+        self._computed = self._seconds
         self._ends = [math.inf] * 3
         self._begins = [start, math.inf, math.inf]
         self._cuts = [math.inf] * 3
@@ -86,7 +87,7 @@ class LiveVisit:
             self._drain_radio(DOWN, now)
             return self._compute(now)
         if self.part == COMPUTE:
-            self._charge = self._charge - float(self.conditions.train_watts[0]) * self._seconds
+            self._charge = self._charge - float(self.conditions.train_watts[0]) * self._computed
             self.part = UPLOAD
             return self._message(now)
         self.part = FINISHED
@@ -128,7 +129,8 @@ class LiveVisit:
         self.part = COMPUTE
         self._begins[COMPUTE] = now
         self._cuts[COMPUTE] = min(self._lost, self._flat(now, self._charge, float(self.conditions.train_watts[0])))
-        return self._behaviour.end(self.client, now, self._seconds), self._cuts[COMPUTE]
+        end, self._computed = self._behaviour.computing_of(self.client, now, self._seconds)
+        return end, self._cuts[COMPUTE]
 
     def _opening(self, now: float) -> tuple[float, Path]:
         """(seconds of the handshake, the path of the message)."""
@@ -166,6 +168,7 @@ class LiveVisit:
             _one(min(self._cuts[COMPUTE], until)),
             _one(self._ends[COMPUTE]),
             _one(self._seconds),
+            _one(self._computed),
         )
         works = Works.of([self.work])
         return account_visits(_one(self.start), down, computing, up, works, self.conditions, self._behaviour, until)

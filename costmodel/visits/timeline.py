@@ -51,9 +51,9 @@ def solve(
     seconds = conditions.compute_seconds(works.flops, works.steps)
     charge = conditions.charge - radio_joules(DOWN, down, conditions)
     cut = np.minimum(np.minimum(lost, until), _flat(down.end, charge, conditions.train_watts, conditions, behaviour))
-    compute_end = behaviour.after(conditions, down.end, seconds)
-    computing = ComputePhase(down.end, cut, _by(cut, compute_end), seconds)
-    charge = charge - conditions.train_watts * seconds
+    compute_end, computed = behaviour.computing(conditions, down.end, seconds)
+    computing = ComputePhase(down.end, cut, _by(cut, compute_end), seconds, computed)
+    charge = charge - conditions.train_watts * computed
     up = _transfer(UP, computing.end, works.bytes_up, np.minimum(lost, until), conditions, links, behaviour, charge)
     return account_visits(start, down, computing, up, works, conditions, behaviour, until)
 

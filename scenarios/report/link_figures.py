@@ -94,7 +94,7 @@ def _messages(visits: Sequence[Any], direction: int) -> Doubles:
 def _rates(fleet: Fleet, client: int, direction: int, end: float) -> tuple[Doubles, Doubles] | None:
     """(edges in seconds, bit/s between them) of the client's recorded link, without headers, from 0 to ``end``."""
     nominal = float((fleet.down, fleet.up)[direction][client]) / WIRE_FACTOR
-    edges, rates = [0.0], []
+    edges, rates = [0.0], list[float]()
     while edges[-1] < end:
         if len(rates) == MOST_CHANGES:
             return None

@@ -16,13 +16,18 @@ from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.devices import networks
 from costmodel.fleet.dynamics import ABORT, PAUSE, ClientDynamics
 from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
-from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Variation
+from costmodel.fleet.speed import PURPOSE as LOAD
+from costmodel.fleet.speed import ComputeSpeed, ForegroundLoad
+from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Samples, Variation
 from costmodel.network.links import Links
 from costmodel.network.outages import WithOutages
+from costmodel.step_series import StepSeries
 from costmodel.visits.timeline import Timeline
 from costmodel.visits.work import Work
 
 INF = math.inf
+SEEDS = 64
+OUTAGES = StepSeries((0.0, 1.0, 1.5, 4.0), (1.0, 0.0, 2.0, 0.25), 7.0)
 
 # 1448 bytes make one frame of 1514, 12 112 bits: 1 s down at 12 112 bit/s; 724 bytes up at 6056 bit/s: 1 s too.
 # First contact: 3.5 round trips of 0.2 s. 6 FLOP at 2 FLOP/s and 10 steps of 0.02 s: 3.2 s. Half a round trip: 0.1 s.
@@ -105,13 +110,16 @@ def random_world(seed: int) -> World:
     """256 seeds in a row meet each combination of leaving, pausing, varying links, sites, batteries, crashes, lost
     segments and outages.
 
-    Jitter, noise, kinds of radio and power, capacities, sizes and starts are drawn.
+    Jitter, noise, kinds of radio and power, capacities, sizes and starts are drawn. Later seeds have speeds that vary,
+    throttle, or do both, and recorded links with outages, by turns.
     """
     leaves, pauses, varies, sites, battery, crashes, loses, breaks = (bool(seed >> bit & 1) for bit in range(8))
     rng = np.random.default_rng(seed)
     clients = int(rng.integers(1, 25))
     availability: Availability = Renewal(20.0, 5.0, 0.5, streams) if leaves else Always()
     variation: Variation = OrnsteinUhlenbeck(0.36, 5.0, 1.0, streams) if varies else Constant()
+    if seed >= SEEDS and varies:
+        variation = Samples([OUTAGES], streams, [StepSeries((0.0, 2.0), (0.5, 2.0), 4.5)])
     if breaks:
         variation = WithOutages(variation, np.full(clients, 1200.0), np.full(clients, 0.5), streams)
     lossy = {name: dataclasses.replace(row, loss=0.003 if loses else 0.0) for name, row in networks().items()}
@@ -124,7 +132,7 @@ def random_world(seed: int) -> World:
         streams=streams,
         own_networks=lossy,
         links=Links(down, up, behind, behind),
-        behaviour=ClientDynamics(availability, PAUSE if pauses else ABORT, variation),
+        behaviour=ClientDynamics(availability, PAUSE if pauses else ABORT, variation, _speed(seed // SEEDS)),
         spread=ClientVariation(4, 4),
         change=RoundVariation(
             jitter=float(rng.choice([0.0, 0.1])),
@@ -140,6 +148,12 @@ def random_world(seed: int) -> World:
     return World(
         fleet, tuple(_random_work(rng) for _ in range(clients)), tuple((rng.integers(0, 3, clients) * 1.5).tolist())
     )
+
+
+def _speed(turn: int) -> ComputeSpeed:
+    """Constant, with load, throttled, or both."""
+    load = ForegroundLoad(Renewal(3.0, 5.0, 0.5, streams, LOAD), 0.3)
+    return ComputeSpeed((load,) if turn in (1, 3) else (), 2.0 if turn in (2, 3) else INF, 0.6)
 
 
 def _random_work(rng: np.random.Generator) -> Work:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from costmodel.fleet.fleet import Fleet
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.tcp import WIRE_FACTOR
 from scenarios import builder
@@ -34,14 +35,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def rate(fleet: builder.Fleet, client: int, direction: int, t: float) -> tuple[float, float]:
+def rate(fleet: Fleet, client: int, direction: int, t: float) -> tuple[float, float]:
     """(bit/s without headers, next change)."""
     nominal = (fleet.down, fleet.up)[direction][client]
     bits_per_second, until = fleet.behaviour.rate(client, direction, float(nominal), t)
     return bits_per_second / WIRE_FACTOR, until
 
 
-def present(fleet: builder.Fleet, client: int, end: float) -> list[tuple[float, float]]:
+def present(fleet: Fleet, client: int, end: float) -> list[tuple[float, float]]:
     spans, t = [], 0.0
     while t < end:
         is_there, until = fleet.behaviour.availability.interval(client, t)
@@ -58,9 +59,9 @@ def refusal(*overrides: str) -> str:
 
 def test_a_recorded_day_drives_speed_link_and_presence_of_each_client_together() -> None:
     fleet = builder.fleet(load("digits", ["fleet.trace=days.csv", *TWO]))
-    assert rate(fleet, 0, DOWN, 25.0) == (pytest.approx(4e6), 30.0)
-    assert rate(fleet, 0, DOWN, 35.0) == (pytest.approx(2e6), 40.0)
-    assert rate(fleet, 0, DOWN, 45.0) == (pytest.approx(4e6), 70.0)
+    assert rate(fleet, 0, DOWN, 25.0) == pytest.approx((4e6, 30.0))
+    assert rate(fleet, 0, DOWN, 35.0) == pytest.approx((2e6, 40.0))
+    assert rate(fleet, 0, DOWN, 45.0) == pytest.approx((4e6, 70.0))
     assert rate(fleet, 0, UP, 35.0)[0] == pytest.approx(1e6)
     assert [rate(fleet, 1, DOWN, t)[0] for t in (5.0, 15.0, 25.0, 55.0)] == pytest.approx([8e6, 0.0, 8e6, 0.0])
     assert present(fleet, 0, 80.0) == [(0.0, 20.0), (30.0, 60.0), (70.0, 100.0)]
@@ -94,8 +95,8 @@ def test_a_packet_series_gives_its_mean_rate_and_another_one_uploads(folder: Pat
     fleet = builder.fleet(load("digits", [*settings, "fleet.trace_assign=by_client"]))
     # 3 packets in 0.2 s, each a frame of 1514 bytes.
     assert fleet.down.tolist() == pytest.approx([3 * 8 * 1514 / 0.2] * 10)
-    assert rate(fleet, 4, DOWN, 0.05) == (pytest.approx(2 * 8 * 1448 / 0.1), 0.1)
-    assert rate(fleet, 4, UP, 0.05) == (pytest.approx(8 * 1448 / 0.1), float("inf"))
+    assert rate(fleet, 4, DOWN, 0.05) == pytest.approx((2 * 8 * 1448 / 0.1, 0.1))
+    assert rate(fleet, 4, UP, 0.05) == pytest.approx((8 * 1448 / 0.1, float("inf")))
     shuffled = builder.fleet(load("digits", settings))
     assert len({shuffled.behaviour.variation.factor(client, DOWN, 0.0)[1] for client in range(10)}) == 10
 

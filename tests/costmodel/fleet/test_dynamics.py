@@ -11,6 +11,7 @@ from costmodel.fleet.availability import RecordedIntervals
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.dynamics import ABORT, PAUSE, ClientDynamics
 from costmodel.fleet.fleet import Fleet, RoundVariation
+from costmodel.fleet.speed import ComputeSpeed
 from costmodel.network.bandwidth import DOWN, UP, Samples
 from costmodel.network.links import Links
 from costmodel.step_series import StepSeries
@@ -60,6 +61,17 @@ def test_a_client_that_leaves_aborts_its_visit_and_what_it_spent_is_charged(
 def test_a_visit_to_a_client_that_is_away_is_lost_at_its_start() -> None:
     timeline = _solve(connected(), _there((10.0, 20.0)))
     assert (timeline.lost[0], timeline.joules_spent[0], timeline.bytes_down[0]) == (0.0, 0.0, 0)
+
+
+def test_a_device_that_throttles_computes_longer_and_draws_its_power_for_as_long() -> None:
+    # Computing from 1.1 s on: 2 s at full speed, the other 1.2 s of 3.2 s at half of it, until 5.5 s.
+    behaviour = ClientDynamics(speed=ComputeSpeed(throttle_after=2.0, throttle_to=0.5))
+    timeline = _solve(connected(), behaviour)
+    assert ends(timeline) == pytest.approx((1.1, 5.5, 6.6))
+    assert (timeline.computed[0], timeline.joules_spent[0]) == pytest.approx((4.4, 2.2 + 44.0 + 3.3))
+    # With 2.2 + 32 J its battery is empty 3.2 s after the beginning: 2 s and half of 1.2 s of 3.2 s are done.
+    flat = _solve(connected(charge=34.2), behaviour)
+    assert (flat.lost[0], flat.flops[0]) == pytest.approx((4.3, 6.0 * 2.6 / 3.2))
 
 
 def test_what_a_lost_client_leaves_of_the_link_goes_to_the_others() -> None:
