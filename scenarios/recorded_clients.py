@@ -193,6 +193,7 @@ def note(key: str, rows: int, clients: int, names: tuple[str, str] = ("row", "ro
         return ""
     counts = f"{key}: {rows} {names[rows > 1]} for {clients} clients"
     if rows > clients:
-        return f"{counts}: {rows - clients} unused"
+        unused = rows - clients
+        return f"{counts}: {unused} {names[unused > 1]} unused"
     least, more = divmod(clients, rows)
-    return f"{counts}: each serves {f'{least} or {least + 1}' if more else least} clients"
+    return f"{counts}: each {names[0]} serves {f'{least} or {least + 1}' if more else least} clients"

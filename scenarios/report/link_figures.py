@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from pydantic import ValidationError
 
 from costmodel.arrays import Doubles
 from costmodel.fleet.fleet import Fleet
@@ -19,7 +18,6 @@ from costmodel.network.tcp import WIRE_FACTOR
 from costmodel.units import SECONDS
 from scenarios import builder, fleet_builder
 from scenarios.config.schema import Scenario
-from scenarios.errors import ScenarioError
 from scenarios.report import plot_style
 from scenarios.report.run_reader import RecordedRun
 
@@ -53,7 +51,7 @@ def _fleet(run: RecordedRun) -> Fleet | None:
         if builder.file_hashes(scenario) != run.environment.get("files"):
             return None
         drawn = fleet_builder.fleet(scenario, ("conv",))
-    except (ScenarioError, ValidationError, OSError):
+    except (ValueError, OSError):  # whatever is wrong with the scenario or its files
         return None
     return drawn if isinstance(drawn.behaviour.variation, Replay | Samples) else None
 

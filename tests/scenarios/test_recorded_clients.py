@@ -116,7 +116,7 @@ def test_the_identity_of_a_run_has_all_files_that_its_recordings_come_from(folde
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["fleet.trace=days.csv"], ["fleet.trace: 2 rows for 10 clients: each serves 5 clients"]),
+        (["fleet.trace=days.csv"], ["fleet.trace: 2 rows for 10 clients: each row serves 5 clients"]),
         (["fleet.trace=days.csv", *TWO], []),
         (["fleet.trace=days.csv", "data.clients=1", "rounds.participants=1"], ["fleet.trace: 2 rows for 1 clients: "]),
     ],
@@ -127,8 +127,8 @@ def test_how_rows_meet_clients_is_said(overrides: list[str], said: list[str]) ->
 
 
 def test_rows_that_some_clients_share_are_counted() -> None:
-    assert note("fleet.trace", 4, 10) == "fleet.trace: 4 rows for 10 clients: each serves 2 or 3 clients"
-    assert note("fleet.trace", 13, 10) == "fleet.trace: 13 rows for 10 clients: 3 unused"
+    assert note("fleet.trace", 4, 10) == "fleet.trace: 4 rows for 10 clients: each row serves 2 or 3 clients"
+    assert note("fleet.trace", 13, 10) == "fleet.trace: 13 rows for 10 clients: 3 rows unused"
 
 
 @pytest.mark.parametrize(
