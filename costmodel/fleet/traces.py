@@ -217,7 +217,8 @@ def _machines(table: CsvTable) -> Machines:
     down, up = (table.numbers(column, positive=True) for _, column in LINK_SERIES)
     series = None
     if any(column in table.column for column, _ in LINK_SERIES):
-        series = _link_series(table, "down_series"), _link_series(table, "up_series")
+        found = read_series(_named_series(table))
+        series = _link_series(table, "down_series", found), _link_series(table, "up_series", found)
         down, up = (_means(rates, of) for rates, of in zip((down, up), series, strict=True))
     return Machines(
         client=tuple(table.distinct("client")),
@@ -229,9 +230,13 @@ def _machines(table: CsvTable) -> Machines:
     )
 
 
-def _link_series(table: CsvTable, column: str) -> tuple[StepSeries | None, ...]:
+def _named_series(table: CsvTable) -> dict[str, Path]:
+    """Name -> file of every series that the table names."""
+    return {name: file for column, _ in LINK_SERIES for name, file in series_beside(table, column).items()}
+
+
+def _link_series(table: CsvTable, column: str, found: Mapping[str, StepSeries]) -> tuple[StepSeries | None, ...]:
     """The series of each row; None for an empty cell."""
-    found = read_series(series_beside(table, column))
     names = table.labels(column) if column in table.column else [""] * len(table.rows)
     for row, name in enumerate(names):
         if name and not any(found[name].values):
@@ -251,9 +256,7 @@ def files_beside(path: Path) -> list[Path]:
     raw = read_bytes(path, LARGEST_NBYTES)
     if not any(column.encode() in raw.split(b"\n", 1)[0] for column, _ in LINK_SERIES):
         return with_devices
-    table = parse_table(path, raw)
-    named = [file for column, _ in LINK_SERIES for file in series_beside(table, column).values()]
-    return [*with_devices, *dict.fromkeys(named)]
+    return [*with_devices, *_named_series(parse_table(path, raw)).values()]
 
 
 def _series(table: CsvTable) -> Series:

@@ -235,6 +235,9 @@ WHOLE = [
     WINDOWS + "a,1,2\na,5,9\nb,0,86400\n",
     MACHINES + ",rtt_seconds\na,1,2,3,0\nb,1,2,3,0.1\n",
     SERIES + "0,1\n5,2\n7,0.5\n",
+    "client,seconds,down_bits_per_second,up_bits_per_second,available\na,0,1e6,0,1\na,9,0,1e6,0\nb,4,1e6,1e6,1\n",
+    "seconds,bits_per_second\n0,1e6\n5,0\n",
+    "1\n50\n130\n130\n400\n",
 ]
 CELLS = [
     "nan",
