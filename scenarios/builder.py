@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import MISSING, asdict, fields, replace
 from functools import reduce
 from operator import getitem
 from pathlib import Path
@@ -32,6 +32,7 @@ from coordinator.workers.task import Workers
 from costmodel.clock import Clock
 from costmodel.files import read_bytes
 from costmodel.fleet.csv_table import LARGEST_NBYTES
+from costmodel.fleet.devices import Device, Network
 from costmodel.fleet.fleet import Fleet
 from edge.data.json_partition import MOST_NBYTES
 from edge.protocol import codec
@@ -98,13 +99,23 @@ def identity(loaded: Loaded) -> dict[str, Any]:
         data["partition"] = {**data["partition"], "file": _sha256("data.partition.file", Path(file), MOST_NBYTES)}
     files = file_hashes(loaded.scenario)
     scenario["fleet"]["sites"] = scenario["fleet"].pop("gateways")  # its name in the chains of earlier runs
-    user_rows = [asdict(row) for rows in fleet_builder.own_rows(loaded.scenario) for row in rows.values()]
+    user_rows = [_own_row(row) for rows in fleet_builder.own_rows(loaded.scenario) for row in rows.values()]
     return {**scenario, "data": data, "files": files, "own": user_rows}
 
 
 def file_hashes(scenario: Scenario) -> dict[str, str]:
     """Key -> SHA-256 of each file that the fleet reads; ScenarioError for one that cannot be read."""
     return {key: _sha256(key, path, LARGEST_NBYTES) for key, path in fleet_builder.named_files(scenario).items()}
+
+
+def _own_row(row: Device | Network) -> dict[str, Any]:
+    """The user's row without the figures and lists that it leaves to their defaults: they were added later."""
+    values = asdict(row)
+    for field in fields(row):
+        if field.default is not MISSING and values[field.name] == field.default:
+            del values[field.name]
+            values["assumed"] = tuple(key for key in values["assumed"] if key != field.name)
+    return values
 
 
 def _sha256(key: str, path: Path, most_nbytes: int) -> str:

@@ -184,7 +184,8 @@ class FleetSection(Section):
     bandwidth_spread: Annotated[float, Field(ge=1, le=1e6)] = 1.0
     """A fixed factor slows down both directions of each client's link, log-uniform in 1 .. bandwidth_spread."""
     compute_sigma: Annotated[float, Field(ge=0, le=5)] = 0.0
-    """Sigma of a fixed lognormal factor of median 1 on each client's speed (0.6: FedScale)."""
+    """Sigma of a fixed lognormal factor of median 1 on each client's speed (0.89: the 595 capacities of
+    fedscale_client_capacity_595.csv; 0.6: FedScale's synthetic generator)."""
     down_sigma: Sigma | Literal["network"] = 0.0
     """Sigma of such a factor on its downlink rate; ``network``: that of its network's row."""
     up_sigma: Sigma | Literal["network"] = 0.0

@@ -88,8 +88,8 @@ def test_conditions_are_the_rows_of_the_tables_in_the_order_asked_for() -> None:
     fleet = _build(3, devices=["jetson-nano", "phone-low", "server-gpu"], networks=["lte", "wan", "5g"])
     found = fleet.conditions([2, 0, 1], 0)
     assert found.clients.tolist() == [2, 0, 1]
-    assert found.flops_per_second.tolist() == [8e12, 60e9, 10e9]
-    assert found.step_seconds.tolist() == [0.002, 0.005, 0.001]
+    assert found.flops_per_second.tolist() == [8e12, 120e9, 3.49e9]
+    assert found.step_seconds.tolist() == [0.002, 0.005, 0.0982]
     # Speed tests see no headers; the last row is the rate of a line.
     assert found.down.tolist() == pytest.approx([166e6 * HEADERS, 35e6 * HEADERS, 100e6])
     assert found.up.tolist() == pytest.approx([21e6 * HEADERS, 10e6 * HEADERS, 100e6])
@@ -198,7 +198,7 @@ def test_jitter_has_median_1_and_noise_has_mean_1() -> None:
 
 def test_modes_switch_every_so_many_rounds_and_are_as_frequent_as_in_the_devices_row() -> None:
     fleet = _build(4000, devices={"jetson-xavier-nx": 1}, change=RoundVariation(mode_rounds=20))
-    speeds = [fleet.conditions(range(4000), round).flops_per_second / 210e9 for round in (0, 19, 20, 39, 40)]
+    speeds = [fleet.conditions(range(4000), round).flops_per_second / 430e9 for round in (0, 19, 20, 39, 40)]
     assert (speeds[0] == speeds[1]).all() and (speeds[2] == speeds[3]).all()
     assert np.mean(speeds[0] != speeds[2]) > 0.3 < np.mean(speeds[2] != speeds[4])
     # Five modes of eight at full clock, two at 0.73, one at 0.46; standard errors below 0.008.
@@ -211,7 +211,7 @@ def test_each_kind_of_device_has_modes_of_its_own() -> None:
     speeds = fleet.conditions(range(400), 0).flops_per_second
     is_tx2 = np.array([fleet.device_name(client) == "jetson-tx2" for client in range(400)])
     assert set(speeds[~is_tx2].tolist()) == {29.6e9}
-    assert sorted(set((speeds[is_tx2] / 165e9).round(9).tolist())) == [0.65, 0.86, 1.0]
+    assert sorted(set((speeds[is_tx2] / 340e9).round(9).tolist())) == [0.65, 0.86, 1.0]
 
 
 def test_rates_between_1_and_30_mbit_are_drawn_anew_with_the_modes() -> None:
@@ -232,12 +232,12 @@ def test_kappa_makes_slow_modes_cheaper_and_full_clock_what_it_is() -> None:
     assert (watts.train_watts == 15.0).all()
     # E = kappa cycles f^2: the same cycles at 0.46 of the clock take 0.46^2 of the joules, in 1 / 0.46 of the time,
     # beside the 4 W that the device draws all the time.
-    clock = kappa.flops_per_second / 210e9
-    joules = (kappa.train_watts - 4.0) * kappa.compute_seconds(np.full(100, 210e9), np.zeros(100, np.int64))
+    clock = kappa.flops_per_second / 430e9
+    joules = (kappa.train_watts - 4.0) * kappa.compute_seconds(np.full(100, 430e9), np.zeros(100, np.int64))
     assert joules == pytest.approx(11.0 * clock**2)
     assert set(clock.round(9).tolist()) == {0.46, 0.73, 1.0}
     # At constant watts slow modes are the dearer ones.
-    constant = watts.train_watts * watts.compute_seconds(np.full(100, 210e9), np.zeros(100, np.int64))
+    constant = watts.train_watts * watts.compute_seconds(np.full(100, 430e9), np.zeros(100, np.int64))
     assert constant == pytest.approx(15.0 / clock)
 
 
