@@ -52,11 +52,15 @@ def show(kind: str, listed: Sequence[Row], stream: IO[str] | None = None, *, ass
     """Print the rows: name and title, and details below; with ``assumed``, assumed figures and their source only."""
     details = _assumption_details if assumed else DETAILS[kind]
     console = Console(file=stream or sys.stdout, highlight=False, markup=False)
+    legend = [] if assumed else [text for text in [LEGENDS.get(kind)] if text and listed]
     for row in listed:
         console.print(Text.assemble((row["name"], "bold"), *(["  ", row["title"]] if "title" in row else [])))
         for text in details(row):
             for piece in textwrap.wrap(text, console.width - 4, subsequent_indent="  "):
                 console.print(f"    {piece}")
+    for text in legend:
+        for piece in textwrap.wrap(text, console.width, initial_indent="  ", subsequent_indent="  "):
+            console.print(piece, style="dim")
 
 
 # --- methods ----------------------------------------------------------------------------------------------------------
@@ -229,14 +233,25 @@ def _devices() -> list[Row]:
 
 
 def _device_details(row: Row) -> list[str]:
-    speeds = ", ".join(f"{family} {speed / 1e9:g}" for family, speed in row["flops_per_second"].items())
+    speeds = ", ".join(
+        f"{name} {speed / 1e9:g}{_mark(row, f'flops_per_second.{name}')}"
+        for name, speed in row["flops_per_second"].items()
+    )
     modes = ", ".join(f"{factor:g}" for factor in row["modes"])
+    shown = {
+        "step_seconds": f"{1000 * row['step_seconds']:g} ms",
+        "memory_bytes": format_bytes(row["memory_bytes"]),
+        "train_watts": f"{row['train_watts']:g} W",
+        "idle_watts": f"{row['idle_watts']:g} W",
+        "clock_hz": f"{row['clock_hz'] / 1e9:g} GHz",
+    }
+    figure = {key: text + _mark(row, key) for key, text in shown.items()}
     return [
-        f"GFLOP/s: {speeds}; {1000 * row['step_seconds']:g} ms more per step",
-        f"{format_bytes(row['memory_bytes'])}, {row['train_watts']:g} W training, {row['idle_watts']:g} W idle, "
-        f"{row['clock_hz'] / 1e9:g} GHz",
-        *([f"power modes: {modes}"] if len(row["modes"]) > 1 else []),
-        *_origin(row),
+        f"GFLOP/s: {speeds}; {figure['step_seconds']} more per step",
+        f"{figure['memory_bytes']}, {figure['train_watts']} training, {figure['idle_watts']} idle, "
+        f"{figure['clock_hz']}",
+        *([f"power modes: {modes}{_mark(row, 'modes')}"] if len(row["modes"]) > 1 else []),
+        _source(row),
     ]
 
 
@@ -245,22 +260,51 @@ def _networks() -> list[Row]:
 
 
 def _network_details(row: Row) -> list[str]:
-    kind = "goodput" if row["goodput"] else "line rate"
-    tail = f"{row['tail_watts']:g} W for {row['tail_seconds']:g} s after" if row["tail_seconds"] else "no tail"
+    shown = {
+        "down_bits_per_second": format_rate(row["down_bits_per_second"]),
+        "up_bits_per_second": format_rate(row["up_bits_per_second"]),
+        "sigma_down": f"{row['sigma_down']:g}",
+        "sigma_up": f"{row['sigma_up']:g}",
+        "rtt_seconds": f"{1000 * row['rtt_seconds']:g} ms",
+        **{f"{name}_watts": f"{row[f'{name}_watts']:g} W" for name in ("transmit", "receive", "base", "tail")},
+        **{
+            f"{name}_joules_per_bit": f"{1e6 * row[f'{name}_joules_per_bit']:.3g} W" for name in ("transmit", "receive")
+        },
+        "tail_seconds": f"{row['tail_seconds']:g} s",
+        "loss": f"{100 * row['loss']:g} %",
+        "promotion_seconds": f"{1000 * row['promotion_seconds']:g} ms",
+        "promotion_watts": f"{row['promotion_watts']:g} W",
+        "outages_per_hour": f"{row['outages_per_hour']:g}",
+        "outage_seconds": f"{row['outage_seconds']:g} s",
+    }
+    figure = {key: text + _mark(row, key) for key, text in shown.items()}
+    tail = f"{figure['tail_watts']} for {figure['tail_seconds']} after" if row["tail_seconds"] else "no tail"
+    median = f" of {figure['outage_seconds']}" if row["outages_per_hour"] else ""
+    power = f" at {figure['promotion_watts']}" if row["promotion_seconds"] else ""
     return [
-        f"{format_rate(row['down_bits_per_second'])} down (sigma {row['sigma_down']:g}), "
-        f"{format_rate(row['up_bits_per_second'])} up (sigma {row['sigma_up']:g}), {kind}; "
-        f"RTT {1000 * row['rtt_seconds']:g} ms",
-        f"{row['transmit_watts']:g} W to send, {row['receive_watts']:g} W to receive, {tail}",
-        f"by rate: {row['base_watts']:g} W and per Mbit/s {1e6 * row['transmit_joules_per_bit']:.3g} W to send, "
-        f"{1e6 * row['receive_joules_per_bit']:.3g} W to receive",
-        *_origin(row),
+        f"{figure['down_bits_per_second']} down (sigma {figure['sigma_down']}), {figure['up_bits_per_second']} up "
+        f"(sigma {figure['sigma_up']}), {'goodput' if row['goodput'] else 'line rate'}; RTT {figure['rtt_seconds']}",
+        f"loss {figure['loss']}; outages per hour {figure['outages_per_hour']}{median}; "
+        f"promotion {figure['promotion_seconds']}{power}",
+        f"{figure['transmit_watts']} to send, {figure['receive_watts']} to receive, {tail}",
+        f"by rate: {figure['base_watts']} and per Mbit/s {figure['transmit_joules_per_bit']} to send, "
+        f"{figure['receive_joules_per_bit']} to receive",
+        _source(row),
     ]
 
 
-def _origin(row: Row) -> list[str]:
-    """The assumed figures, and the source of the others."""
-    return [f"assumed: {', '.join(row['assumed']) or 'nothing'}", _source(row)]
+MARKS = {"inference": "i", "derived": "~", "assumed": "*"}
+"""Basis of a figure -> the sign behind it; one that was read in a source has none."""
+LEGENDS = {
+    "devices": "no mark: measured in training, or read in a data sheet; i: measured in inference; "
+    "~: derived from measurements of another device or setting; *: assumed",
+    "networks": "no mark: read in the source; ~: derived from measurements of another network or setting; *: assumed",
+}
+"""The marks of `MARKS`, for the end of a list."""
+
+
+def _mark(row: Row, key: str) -> str:
+    return next((sign for basis, sign in MARKS.items() if key in row.get(basis, ())), "")
 
 
 def _assumption_details(row: Row) -> list[str]:

@@ -124,18 +124,15 @@ SHOWN = {
         "relative compute: 1.000 to 2.631 (",
     ),
     "devices jetson-tx2": (
-        "GFLOP/s: conv 165, depthwise 27; 5 ms more per step",
-        "8.59 GB, 15 W training, 3 W idle, 1.3 GHz",
-        "power modes: 1, 0.86, 0.86, 0.65",
-        "assumed: flops_per_second.conv, flops_per_second.depthwise, step_seconds, modes, memory_bytes, train_watts, "
-        "idle_watts",
+        "GFLOP/s: conv 340~, depthwise 100~; 5 ms* more per step",
+        "8.59 GB*, 15 W* training, 3 W* idle, 1.3 GHz",
+        "power modes: 1, 0.86, 0.86, 0.65*",
         "source (2017): ",
     ),
     # With full speed alone, there is nothing to say of modes.
     "devices raspberry-pi-5": (
-        "GFLOP/s: conv 29.6, depthwise 4, attention 50; 1 ms more per step",
-        "8.59 GB, ",
-        "assumed: step_seconds, idle_watts",
+        "GFLOP/s: conv 29.6, depthwise 4, attention 50; 1 ms* more per step",
+        "8.59 GB, 11 W~ training, 3 W* idle, 2.4 GHz",
         "source (",
     ),
     "models shufflenet": (
@@ -146,13 +143,15 @@ SHOWN = {
     "models digits-cnn": ("images 8x8, width 16; family conv", "blocks: "),
     "metrics loss": ("a mean over examples; lower is better",),
     "networks lte-2012": (
-        "13 Mbit/s down (sigma 0.7), 6 Mbit/s up (sigma 0.7), goodput; RTT 60 ms",
-        "3.92 W to send, 1.96 W to receive, 1.06 W for 11.6 s after",
-        "by rate: 1.288 W and per Mbit/s 0.438 W to send, 0.052 W to receive",
+        "13 Mbit/s down (sigma 0.7*), 6 Mbit/s up (sigma 0.7*), goodput; RTT 60 ms*",
+        "loss 0 %*; outages per hour 0*; promotion 260 ms at 1.21 W",
+        "3.92 W* to send, 1.96 W* to receive, 1.06 W for 11.6 s* after",
+        "by rate: 1.288 W* and per Mbit/s 0.438 W to send, 0.052 W to receive",
     ),
     "networks wan": (
-        "100 Mbit/s down (sigma 0.5), 100 Mbit/s up (sigma 0.5), line rate; RTT 20 ms",
-        "0.5 W to send, 0.5 W to receive, no tail",
+        "100 Mbit/s* down (sigma 0.5*), 100 Mbit/s* up (sigma 0.5*), line rate; RTT 20 ms*",
+        "loss 0 %*; outages per hour 0*; promotion 0 ms*",
+        "0.5 W* to send, 0.5 W* to receive, no tail",
     ),
 }
 """What people see below a name: how its texts begin, from one of them on."""
@@ -165,8 +164,19 @@ def test_a_row_is_shown_with_what_its_figures_mean(name: str) -> None:
     assert [text.startswith(begins) for text, begins in zip(found, SHOWN[name], strict=True)] == [True] * len(found)
 
 
-def test_a_row_without_assumptions_says_so_and_an_unknown_word_names_the_nearest() -> None:
-    assert listing._origin(GUESSED | {"assumed": ()}) == ["assumed: nothing", "source (2024): a bench"]
+def test_each_figure_is_marked_by_its_basis_and_the_list_ends_with_the_meaning_of_the_marks() -> None:
+    row = named("devices", "phone-high") | {"inference": ("flops_per_second.conv",)}
+    stream = io.StringIO()
+    listing.show("devices", [row], stream)
+    lines = stream.getvalue().splitlines()
+    assert lines[1] == "    GFLOP/s: conv 32i, depthwise 6.4; 10.7 ms more per step"
+    assert lines[2] == "    6.44 GB*, 2 W~ training, 0.5 W* idle, 1.709 GHz~"
+    assert lines[-3].startswith("  no mark: measured in training, or read in a data sheet; i: measured")
+    assert lines[-1] == "  assumed"
+    assert max(map(len, lines)) <= 80
+
+
+def test_an_unknown_word_names_the_nearest() -> None:
     with pytest.raises(ScenarioError, match="list 'device': did you mean 'devices'"):
         listing.rows("device")
 
