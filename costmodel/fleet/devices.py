@@ -169,7 +169,7 @@ def figures(row: Mapping[str, Any]) -> dict[str, Any]:
     return by_key
 
 
-def basis(row: Row, key: str) -> str:
+def basis(row: Device | Network, key: str) -> str:
     """The basis of one figure: "inference", "derived" or "assumed"; else it was read in a source as its field means it:
     "training" for a device (measured in training, or a fact of its data sheet), "measured" for a network.
 

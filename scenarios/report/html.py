@@ -17,7 +17,7 @@ from typing import Any
 from coordinator.records.schema import EVALUATION, FAULTY
 from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
 from edge.protocol.files import write_text
-from scenarios.report import bottlenecks, client_values
+from scenarios.report import bottlenecks, client_values, time_basis
 from scenarios.report.csv_files import csv_text
 from scenarios.report.pages import render
 from scenarios.report.progress import AMOUNTS, to_target
@@ -28,7 +28,7 @@ MOST_FAULTY = 20
 """Number of clients with invalid updates that are named."""
 MOST_CRITICAL, MOST_CRITICAL_BESIDE_OTHERS = 5, 3
 """Number of critical clients shown of a single run, or of each of several."""
-ELSEWHERE = ("partition", "blocks", "calibrations", "started_utc")
+ELSEWHERE = ("partition", "blocks", "calibrations", "bases", "started_utc")
 """Parts of the environment that have their own sections."""
 
 
@@ -127,6 +127,7 @@ def _sections(opened: Sequence[RecordedRun], comparison: Mapping[str, Any]) -> d
         "most_critical": most_critical,
         "kinds": _kinds(opened),
         "waste": [(run, bottlenecks.visits(run.query), _waste(run)) for run in opened],
+        "bases": [(run, _time_shares(run)) for run in opened],
         "faulty": [(run.label, row) for run in opened for row in bottlenecks.faulty(run.query, MOST_FAULTY)],
         "costs": _costs(opened),
         "traffic": [(run.label, run.traffic()) for run in opened],
@@ -266,6 +267,11 @@ def _waste(run: RecordedRun) -> list[tuple[str, str, float]]:
         (run.total("wasted_joules"), run.total("joules"), format_joules),
     )
     return [(show(wasted), show(spent), wasted / spent if spent else 0.0) for wasted, spent, show in amounts]
+
+
+def _time_shares(run: RecordedRun) -> dict[str, float] | None:
+    """Basis of the figures -> share of the seconds of visits; None if it is unknown."""
+    return time_basis.shares(time_basis.seconds_by_basis(run.query, run.environment.get("bases")))
 
 
 def _cost(run: RecordedRun, kind: str) -> tuple[float, float]:

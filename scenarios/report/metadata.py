@@ -27,7 +27,7 @@ from scenarios import builder
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.host import PACKAGES, Host, default_workers
 from scenarios.plugin_sources import SourceFile, change
-from scenarios.report import bottlenecks, client_values, progress
+from scenarios.report import bottlenecks, client_values, progress, time_basis
 from scenarios.report.calibration import calibrations
 
 
@@ -66,6 +66,7 @@ def environment(
         },
         "blocks": _blocks(description),
         "calibrations": calibrations(loaded.scenario),
+        "bases": time_basis.row_bases(loaded),
         "refused_clients": {str(client): why for client, why in refused.items()},
         "flops_plain_per_sample": float(description.flops.sum() - description.flops[0, INPUT_GRADIENT]),
         "stops_at_target": stop_at_target,
@@ -121,13 +122,14 @@ def source_change(folder: Path) -> str:
 
 
 class _Recorded(BaseModel, extra="ignore", strict=True):
-    """The part of a run's environment that `resume` and `verify` use."""
+    """The part of a run's environment that `resume`, `verify` and the summary use."""
 
     device: str | None = None
     computes: dict[str, str] = {}
     data: dict[str, Any] = {}
     stops_at_target: bool = True
     sources: dict[str, SourceFile] = {}
+    bases: dict[str, dict[str, dict[str, str]]] | None = None
 
 
 def _recorded(folder: Path) -> _Recorded:
@@ -151,7 +153,7 @@ def summary(folder: Path, loaded: Loaded, run: FederatedRun, stopped_by: str, wa
 
     ``evaluation``: of the last evaluation whose values of clients are in the ledger, ``clients_accuracy`` (mean over
     clients), ``worst_decile`` (mean of the worst tenth, at least one client) and ``spread`` (standard deviation over
-    clients); None without such values.
+    clients); None without such values. ``seconds_by_basis``: `time_basis.seconds_by_basis`.
     """
     query = partial(read, folder / "ledger.sqlite")
     rows = [RoundRow._make(row) for row in query(progress.ROUNDS)]
@@ -173,6 +175,7 @@ def summary(folder: Path, loaded: Loaded, run: FederatedRun, stopped_by: str, wa
         "wasted_seconds": sum(row.wasted_s for row in rows),
         "bottlenecks": {name: each.rounds for name, each in bottlenecks.bottlenecks(query).items()},
         "visits": bottlenecks.visits(query),
+        "seconds_by_basis": time_basis.seconds_by_basis(query, _recorded(folder).bases),
         "target_accuracy": target,
         "time_to_target_s": reached and reached.virtual_seconds,
         "bytes_to_target": reached and reached.nbytes,

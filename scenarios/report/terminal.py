@@ -12,6 +12,7 @@ from rich.table import Table
 
 from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
 from scenarios.config.toml_writer import toml_text
+from scenarios.report import time_basis
 from scenarios.report.bottlenecks import counted
 from scenarios.report.html import percent
 from scenarios.report.pages import PageTable
@@ -164,6 +165,7 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
         ("energy", _cells(runs, "joules", format_joules)),
         ("waste", _listed(map(waste, runs))),
         ("bottleneck", _listed(counted(run["bottlenecks"]) for run in runs)),
+        ("time on assumed figures", [assumed_share(run) for run in runs]),
         ("wall time", _cells(runs, "wall_seconds", format_seconds)),
         ("stopped by", [str(run["stopped_by"]).replace("_", " ") for run in runs]),
     ]
@@ -174,6 +176,12 @@ def waste(run: Summary) -> str:
     spent = run["bytes_down"] + run["bytes_up"]
     share = f", {percent(run['wasted_bytes'] / spent)}" if run["wasted_bytes"] else ""
     return format_bytes(run["wasted_bytes"]) + share
+
+
+def assumed_share(run: Summary) -> str:
+    """Share of the seconds of visits that rest on assumed figures; summaries of earlier versions lack it."""
+    shares = time_basis.shares(run.get("seconds_by_basis"))
+    return UNKNOWN if shares is None else percent(shares["assumed"])
 
 
 def nominal_to_target(run: Summary) -> float | None:

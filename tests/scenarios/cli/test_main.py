@@ -21,7 +21,7 @@ RUN_KEYS = {
     "run_dir", "method", "seed", "data", "rounds", "accuracy", "best_accuracy", "evaluation", "virtual_seconds",
     "bytes_down", "bytes_up", "nominal_bytes", "flops", "nominal_flops", "joules", "target_accuracy",
     "time_to_target_s", "bytes_to_target", "rounds_to_target", "wasted_bytes", "wasted_seconds", "wasted_joules",
-    "bottlenecks", "visits", "stopped_by", "wall_seconds", "model_sha256",
+    "bottlenecks", "visits", "seconds_by_basis", "stopped_by", "wall_seconds", "model_sha256",
 }  # fmt: skip
 
 
@@ -39,6 +39,7 @@ def test_a_run_as_json_is_one_object_with_exactly_the_promised_keys(
     )
     assert list(result["bottlenecks"]) == ["own link", "server link", "compute", "waiting"]
     assert sum(result["bottlenecks"].values()) == 2
+    assert list(result["seconds_by_basis"]) == ["assumed", "derived", "inference", "read"]
     assert (result["wasted_bytes"], result["wasted_seconds"], result["wasted_joules"]) == (0, 0.0, 0.0)
     assert result["run_dir"] == str(tmp_path / "digits" / "a")
     assert captured.err == ""
@@ -50,11 +51,17 @@ def test_a_run_as_json_is_one_object_with_exactly_the_promised_keys(
 def test_the_final_tables_say_what_was_wasted_and_what_held_rounds_up() -> None:
     known: dict[str, Any] = dict.fromkeys(RUN_KEYS, 0) | {"target_accuracy": None, "bytes_down": 6_000_000}
     known |= {"bytes_up": 2_000_000, "bottlenecks": {"own link": 12, "waiting": 0, "compute": 2}}
-    wasteful, thrifty = known | {"wasted_bytes": 1_000_000}, known | {"bottlenecks": {"own link": 0}}
+    wasteful, thrifty = (
+        known | {"wasted_bytes": 1_000_000},
+        known | {"bottlenecks": {"own link": 0}, "seconds_by_basis": None},
+    )
+    wasteful |= {"seconds_by_basis": {"assumed": 3.0, "derived": 1.0, "inference": 0.0, "read": 4.0}}
     alone = dict(terminal.run_rows([wasteful], {}))
     assert alone["waste"] == ["1 MB, 12.50 %"]
     assert alone["bottleneck"] == ["own link 12, compute 2"]
     beside = dict(terminal.run_rows([wasteful, thrifty], {}))
+    # A summary of an earlier version does not say what its times rest on.
+    assert beside["time on assumed figures"] == ["37.50 %", "unknown"]
     assert beside["waste"] == ["1 MB,\n12.50 %", "0 B"]
     assert beside["bottleneck"] == ["own link 12,\ncompute 2", "none"]
 

@@ -18,7 +18,7 @@ import pytest
 from coordinator.methods.gmbs import CHOICES, ChoiceRow
 from coordinator.records.schema import EvaluationRow, HostEvent, RoundRow, VisitRow
 from coordinator.records.store import Commit, Ledger
-from scenarios.report import bottlenecks, calibration, client_values, figures, html, plot_style
+from scenarios.report import bottlenecks, calibration, client_values, figures, html, plot_style, time_basis
 from scenarios.report.progress import to_target
 from scenarios.report.run_reader import BlockTraffic, ReportError, find, open_runs
 
@@ -85,14 +85,18 @@ def make_run(
     summary: dict[str, Any] | None = None,
     seed: int = 0,
     clients: int = 3,
+    **more: Any,
 ) -> Path:
-    """A run folder as the runner leaves it, with these rounds; without a summary it is unfinished."""
+    """A run folder as the runner leaves it, with these rounds; without a summary it is unfinished.
+
+    ``more``: further parts of its environment.
+    """
     folder.mkdir(parents=True)
     text = f'method = "{method}"\nseed = {seed}\n[data]\nname = "digits"\nclients = {clients}\n'
     (folder / "scenario.toml").write_text(text + "[stop]\ntarget_accuracy = 0.5\n")
     partition = {"clients": clients, "classes": 2, "histogram": [[20, 5]] * clients}
     environment = {"python": "3.11.7", "versions": {"torch": "2.11.0"}, "partition": partition, "blocks": BLOCKS}
-    (folder / "environment.json").write_text(json.dumps(environment))
+    (folder / "environment.json").write_text(json.dumps(environment | more))
     ledger = Ledger(folder / "ledger.sqlite", "genesis", CHOICES if method == "fedbr" else None)
     for commit in rounds:
         ledger.commit(commit)
@@ -318,6 +322,31 @@ def test_clients_whose_updates_could_not_be_used_are_named_and_counted(troubled:
     assert ["fedprox", "2", "zeroed", "2"] in page.rows
     row = next(row for row in page.rows if row[:1] == ["fedprox"] and len(row) == 11)
     assert row[1:8] == ["2", "2", "0", "0", "0", "0", "2"]
+
+
+BASES = {"devices": {"pi": {"compute": "derived"}}, "networks": {"lte": {"down": "assumed", "up": "read"}}}
+
+
+def test_seconds_count_under_the_basis_of_what_they_rest_on(tmp_path: Path) -> None:
+    # Three rounds of two visits: 2 + 3 + 1 and 2 + 4 + 4 s of download, computing and upload.
+    run = make_run(tmp_path / "a", "fedavg", fedavg_rounds())
+    query = open_runs([run])[0].query
+    seconds = time_basis.seconds_by_basis(query, BASES)
+    assert seconds == pytest.approx({"assumed": 3 * 4.0, "derived": 3 * 7.0, "inference": 0.0, "read": 3 * 5.0})
+    assert time_basis.shares(seconds) == pytest.approx(
+        {"assumed": 0.25, "derived": 0.4375, "inference": 0.0, "read": 0.3125}
+    )
+    assert time_basis.seconds_by_basis(query, None) is None
+    assert time_basis.shares(None) is time_basis.shares(dict.fromkeys(time_basis.BASES, 0.0)) is None
+
+
+def test_the_page_shows_the_shares_and_leaves_out_runs_that_do_not_know_them(tmp_path: Path) -> None:
+    knows = make_run(tmp_path / "a", "fedavg", fedavg_rounds(), bases=BASES)
+    older = make_run(tmp_path / "b", "fedprox", fedavg_rounds())
+    page = Page(html.build([knows, older], tmp_path / "report.html", "Two").read_text())
+    assert ["fedavg", "31.25 %", "0.00 %", "43.75 %", "25.00 %"] in page.rows
+    alone = Page(html.build([older], tmp_path / "older.html", "One").read_text())
+    assert "bases" in page.ids and "bases" not in alone.ids
 
 
 def test_only_runs_that_wait_for_nobody_show_how_stale_updates_were(runs: list[Path], tmp_path: Path) -> None:

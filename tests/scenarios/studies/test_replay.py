@@ -32,7 +32,9 @@ from scenarios.studies import replay as study
 from scenarios.studies.replay import described, replay, replayed
 from tests import toy
 
-SMALL = ("train.local_steps=4", "rounds.max=4", "fleet.jitter=0.2")
+BOARDS = "fleet.devices={raspberry-pi-4=0.4, jetson-nano=0.3, raspberry-pi-5=0.3}"
+"""Boards that take little time for the digits, so that links decide."""
+SMALL = ("train.local_steps=4", "rounds.max=4", "fleet.jitter=0.2", BOARDS)
 SLOW_LINK = ("fleet.server.down=3 Mbit/s", "fleet.server.up=2 Mbit/s")
 DROPOUTS = (
     "fleet.availability.kind=renewal",
