@@ -255,7 +255,7 @@ def spendable(limits: Limits) -> dict[str, Any]:
 PLAIN: dict[str, Any] = {"precision": "fp32", "memory_format": "contiguous", "pathways": "each"}
 """How runs train whose `TrainConfig` does not say, whatever is fastest on this machine."""
 FLEET = {
-    "devices": {"phone-mid": 1.0, "raspberry-pi-4": 1.0},
+    "devices": {"raspberry-pi-5": 1.0, "raspberry-pi-4": 1.0},
     "compute_spread": 2.0,
     "bandwidth_spread": 2.0,
     "jitter": 0.0,
