@@ -269,7 +269,7 @@ def test_a_battery_that_waiting_empties_is_a_reason(tmp_path: Path) -> None:
     folder = run(tmp_path, "rounds.participants=10")
     # A phone on a slow link takes little; the boards that wait for it take a lot.
     networks = f"fleet.networks={json.dumps(['lte-m'] + 9 * ['wifi-4'])}"
-    devices = f"fleet.devices={json.dumps(['phone-mid'] + 9 * ['raspberry-pi-4'])}"
+    devices = f"fleet.devices={json.dumps(['meizu-16t'] + 9 * ['raspberry-pi-4'])}"
 
     assert replay(folder, [networks, devices])["rounds"] == 4
     assert refusal(folder, networks, devices, "fleet.battery=4 J") == (
