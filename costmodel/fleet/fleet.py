@@ -24,7 +24,17 @@ from costmodel.fleet.devices import devices as device_table
 from costmodel.fleet.devices import networks as network_table
 from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.fleet.traces import ClientTrace, TraceColumns
-from costmodel.fleet.variation import Choice, ProfileColumns, VisitVariation, assign, columns, uniforms, visit_variation
+from costmodel.fleet.variation import (
+    Choice,
+    Noise,
+    ProfileColumns,
+    VisitVariation,
+    assign,
+    columns,
+    noise_factors,
+    uniforms,
+    visit_variation,
+)
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.links import Links
 from costmodel.network.tcp import WIRE_FACTOR
@@ -58,8 +68,8 @@ class RoundVariation:
     """Sigma of the lognormal factor, of median 1, on the computing time of each visit"""
     redraw: float = 0.0
     """r: in each round a client's throughput and its rates are each times a factor from U(1-r, 1+r)"""
-    noise: float = 0.0
-    """Sigma of the lognormal factor, of mean 1, on the bits of each message: effects of TCP beyond fair sharing"""
+    noise: Noise = 0.0
+    """Factors on the bits of each message, for effects of TCP beyond fair sharing, see `noise_factors`"""
     mode_rounds: int = 0
     """Rounds after which each client draws a new power mode of its device, and new `ClientVariation.rates`; 0: never"""
     crashes_per_second: float = 0.0
@@ -97,6 +107,10 @@ class Fleet:
     cycles f^2"""
     radio_energy: str = "power"
     """``power``: the network's watts; ``rate``: alpha r + beta, with the tail after each transfer"""
+    normal_streams: Streams | None = None
+    """Streams of the normal numbers of visits (jitter, noise) where they are not those of ``streams``"""
+    traced: frozenset[str] = frozenset()
+    """The figures of clients, by the names of the fields above, that come from a trace and not from rows"""
     bandwidth_cv: Doubles | None = None
     """(clients, 2) coefficient of variation of each client's rates down and up, where a trace has it"""
 
@@ -163,6 +177,7 @@ class Fleet:
             compute_energy=compute_energy,
             radio_energy=radio_energy,
             bandwidth_cv=traced.cv(),
+            traced=traced.figures,
         )
 
     def __len__(self) -> int:
@@ -180,7 +195,7 @@ class Fleet:
 
     @cached_property
     def _drawn(self) -> Callable[[str, int, int], VisitVariation]:
-        return lru_cache(maxsize=2)(partial(visit_variation, self.streams))
+        return lru_cache(maxsize=2)(partial(visit_variation, self.streams, self.normal_streams))
 
     @cached_property
     def _uniforms(self) -> Callable[[int, int], Doubles]:
@@ -235,7 +250,6 @@ class Fleet:
         mode, down, up = self._modes(chosen, round)
         width = 2 * self.change.redraw
         vary = 1 + width * (draws.uniform - 0.5)
-        sigma = self.change.noise
         hazard = self.change.crashes_per_second
         return Conditions(
             clients=chosen,
@@ -245,7 +259,7 @@ class Fleet:
             slowdown=np.exp(self.change.jitter * draws.normal[:, 0]) if self.change.jitter else np.ones(chosen.size),
             down=down * vary[:, 1],
             up=up * vary[:, 1],
-            noise=np.exp(sigma * draws.normal[:, 1:3] - sigma**2 / 2) if sigma else np.ones((chosen.size, 2)),
+            noise=noise_factors(self.change.noise, draws.normal[:, 1:3]),
             rtt=self.rtt[chosen],
             last_down=np.full(chosen.size, -math.inf) if last_down is None else last_down,
             last_up=np.full(chosen.size, -math.inf) if last_up is None else last_up,

@@ -342,6 +342,12 @@ class TraceColumns:
             self._flops = None if trace.flops_per_second is None else nominal(trace.flops_per_second)
             self._rates = [nominal(trace.down), nominal(trace.up)]
 
+    @property
+    def figures(self) -> frozenset[str]:
+        """The figures that the trace has of its own; relative speeds (`Capacities`) are none."""
+        by_name = {"flops_per_second": self._flops, "down": self._rates[0], "up": self._rates[1], "rtt": self._rtt}
+        return frozenset(name for name, column in by_name.items() if column is not None)
+
     def speed(self, otherwise: Doubles) -> Doubles:
         """FLOP/s: the trace's, or ``otherwise`` times the client's speed relative to the trace's median row."""
         if self._flops is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,15 +42,42 @@ class VisitVariation:
         return VisitVariation(self.normal[visits], self.uniform[visits], self.exponential[visits], self.seed[visits])
 
 
-def visit_variation(streams: Streams, purpose: str, index: int, visits: int) -> VisitVariation:
-    """The numbers of the block ``index`` of ``visits`` visits."""
+def visit_variation(
+    streams: Streams, normal_streams: Streams | None, purpose: str, index: int, visits: int
+) -> VisitVariation:
+    """The numbers of the block ``index`` of ``visits`` visits; normal ones and seeds from ``normal_streams`` if given."""
     rng = streams(purpose, index, 0)
-    return VisitVariation(
-        rng.standard_normal((visits, 3)),
-        rng.random((visits, 2)),
-        rng.standard_exponential(visits),
-        rng.integers(1 << 62, size=(visits, 2)),
-    )
+    normal, uniform = rng.standard_normal((visits, 3)), rng.random((visits, 2))
+    exponential = rng.standard_exponential(visits)
+    if normal_streams is not None:
+        rng = normal_streams(purpose, index, 0)
+        normal = rng.standard_normal((visits, 3))
+    return VisitVariation(normal, uniform, exponential, rng.integers(1 << 62, size=(visits, 2)))
+
+
+MEASURED: Literal["measured"] = "measured"
+Noise = float | Literal["measured"]
+"""Sigma of a lognormal factor of mean 1; or ``measured``: the spread of real transfers, see `noise_factors`."""
+MEDIAN_DEVIATION, LARGE_DEVIATION = 0.018, 0.09
+"""Median and 90th percentile of abs(ln factor) between repetitions of one transfer over a shaped link (our own
+measurements of 2026: ZeroMQ over TCP cubic, 2 to 60 Mbit/s, round trips of 5 to 120 ms, 0.3 to 8 MB)."""
+MEDIAN_NORMAL, LARGE_NORMAL = 0.6744897501960817, 1.6448536269514722
+"""The same quantiles of abs(z) for a standard normal z: those of z at 0.75 and 0.95."""
+NOISE_POWER = math.log(LARGE_DEVIATION / MEDIAN_DEVIATION) / math.log(LARGE_NORMAL / MEDIAN_NORMAL)
+NOISE_SCALE = MEDIAN_DEVIATION / MEDIAN_NORMAL**NOISE_POWER
+
+
+def noise_factors(noise: Noise, normal: Doubles) -> Doubles:
+    """Factors on the bits of messages, from standard normals of the same shape.
+
+    ``measured``: exp(s sign(z) |z|^k), whose median is 1, with s and k such that abs(ln factor) has the two quantiles
+    above. A lognormal cannot have both: the ratio of its quantiles is 2.4, not 5.
+    """
+    if noise == MEASURED:
+        factors: Doubles = np.exp(NOISE_SCALE * np.sign(normal) * np.abs(normal) ** NOISE_POWER)
+        return factors
+    assert not isinstance(noise, str), noise
+    return np.exp(noise * normal - noise**2 / 2) if noise else np.ones(normal.shape)
 
 
 def uniforms(streams: Streams, epoch: int, clients: int) -> Doubles:

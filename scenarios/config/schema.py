@@ -94,8 +94,9 @@ class TransportSection(Section):
     congestion: Literal["cubic", "bbr"] = "cubic"
     """Congestion control of all senders. The random loss of a network narrows cubic's window (Mathis et al., 1997; RFC
     9438), and not that of bbr."""
-    noise: Annotated[float, Field(ge=0, le=2)] = 0.0
-    """Sigma of a lognormal factor of mean 1 on each transfer, for TCP's deviations from fair shares (about 0.1)."""
+    noise: Annotated[float, Field(ge=0, le=2)] | Literal["measured"] = 0.0
+    """Sigma of a lognormal factor of mean 1 on each transfer, for TCP's deviations from fair shares; or ``measured``:
+    the spread of repetitions of real transfers (median 1.8 %, 90th percentile 9 %)."""
 
 
 @dataclass(frozen=True)

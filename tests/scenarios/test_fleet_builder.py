@@ -302,6 +302,7 @@ REACHES: list[tuple[str, Callable[[Fleet], Any], Any]] = [
     ("fleet.jitter=0.25", lambda f: f.change, RoundVariation(jitter=0.25)),
     ("fleet.redraw=0.2", lambda f: f.change, RoundVariation(jitter=0.1, redraw=0.2)),
     ("fleet.transport.noise=0.1", lambda f: f.change, RoundVariation(jitter=0.1, noise=0.1)),
+    ("fleet.transport.noise=measured", lambda f: f.change, RoundVariation(jitter=0.1, noise="measured")),
     ("fleet.mode_rounds=20", lambda f: f.change, RoundVariation(jitter=0.1, mode_rounds=20)),
     ("fleet.crashes_per_hour=7200", lambda f: f.change, RoundVariation(jitter=0.1, crashes_per_second=2.0)),
     ('fleet.battery="2 Wh"', lambda f: f.battery_joules, 7200.0),
