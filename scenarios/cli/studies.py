@@ -5,6 +5,7 @@ Like all commands, these import slow modules only when they run.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -145,17 +146,56 @@ def reproduce(
 
 
 def replay(
-    folder: Annotated[Path, typer.Argument(help="a run folder")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help='for example fleet.server.down="10 Mbit/s"')
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder; with --draws also several")],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN]... [KEY=VALUE]...", help='for example fleet.server.down="10 Mbit/s"'),
+    ] = None,
+    draws: Annotated[
+        int | None, typer.Option("--draws", help="draws of uncertain figures, for intervals; 100 are enough for most")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="of the draws; 0 by default")] = None,
+    sigma: Annotated[
+        list[str] | None, typer.Option("--sigma", metavar="BASIS=SIGMA", help="of the figures of a basis: assumed=0.5")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compute a run's times and energy on another fleet or link."""
+    """Compute a run's times and energy on another fleet or link.
+
+    With --draws, compute intervals of the times under the uncertainty of devices, links and single visits, and for
+    several runs the probability that one is faster. Without KEY=VALUE they are kept in RUN/uncertainty.json, for the
+    report; nothing else is written.
+    """
+    from scenarios.config.load import ScenarioError
     from scenarios.studies import replay as study
 
-    result = study.replay(folder, overrides or [])
+    # Keys have no slash, and a run folder's path may have "=".
+    overrides = [word for word in words or [] if "=" in word and "/" not in word.partition("=")[0]]
+    folders = [folder, *(Path(word) for word in words or [] if word not in overrides)]
+    if draws is not None:
+        _replay_in_draws(folders, overrides, draws, seed or 0, sigma or [], as_json)
+        return
+    if seed is not None or sigma:
+        raise ScenarioError("--seed and --sigma are those of draws: add --draws 100")
+    if len(folders) > 1:
+        raise ScenarioError(f"{folders[1]}: only with --draws several runs are replayed, for example --draws 100")
+    result = study.replay(folder, overrides)
     emit(result, as_json, lambda: study.show(result))
+
+
+def _replay_in_draws(
+    folders: list[Path], overrides: list[str], draws: int, seed: int, settings: list[str], as_json: bool
+) -> None:
+    from scenarios.studies import uncertainty as study
+
+    drawn = study.replay_in_draws(folders, overrides, study.Draws(draws, seed, study.sigmas(settings)))
+    kept: list[Path] = []
+    try:
+        kept = drawn.keep()
+    except OSError as error:  # the result must be printed all the same
+        print(f"fedbr: warning: the draws are not kept for reports: {error}", file=sys.stderr)
+    result = drawn.result()
+    emit(result, as_json, lambda: study.show(result, kept))
 
 
 def verify(

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from coordinator.records.schema import COMPUTE, OWN_LINK, SERVER_LINK, WAITING
 from costmodel.units import BYTES, SECONDS, format_bytes, format_seconds
 from scenarios.report import bottlenecks as blame
-from scenarios.report import client_figures, link_figures, method_figures, plot_style, progress
+from scenarios.report import client_figures, draw_figures, link_figures, method_figures, plot_style, progress
 from scenarios.report.plot_style import INK, MUTED
 from scenarios.report.run_reader import NO_BLOCKS, RecordedRun
 
@@ -37,6 +37,7 @@ def draw(runs: Sequence[RecordedRun], target: float | None) -> dict[str, str]:
         "client_values": lambda: client_figures.clients(started, _lines(runs)),
         "class_accuracy": lambda: client_figures.classes(started, _lines(runs)),
         "to_target": lambda: to_target(started, target),
+        "uncertainty": lambda: draw_figures.intervals(started, colours(runs)),
         "bottlenecks": lambda: bottlenecks(started),
         "timing": lambda: timing(started),
         "staleness": lambda: staleness(started),

@@ -17,7 +17,7 @@ from typing import Any
 from coordinator.records.schema import EVALUATION, FAULTY
 from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
 from edge.protocol.files import write_text
-from scenarios.report import bottlenecks, client_values, time_basis
+from scenarios.report import bottlenecks, client_values, drawn_times, time_basis
 from scenarios.report.csv_files import csv_text
 from scenarios.report.pages import render
 from scenarios.report.progress import AMOUNTS, to_target
@@ -139,7 +139,28 @@ def _sections(opened: Sequence[RecordedRun], comparison: Mapping[str, Any]) -> d
         "figures": figures.draw(opened, target),
         "method_figures": method_figures.figures_of(opened),
         "colours": figures.colours(opened),
+        "drawn": _drawn(opened),
     }
+
+
+def _drawn(opened: Sequence[RecordedRun]) -> dict[str, Any] | None:
+    """Times in draws of uncertain figures: a row per run, and a row per pair of runs; None if no run has any."""
+    found = drawn_times.of_runs(opened)
+    if not found:
+        return None
+    pairs = drawn_times.chances([times for _, times in found])
+    return {
+        "rows": [(run, times, *_drawn_cells(run, times)) for run, times in found],
+        "pairs": [(found[i][0], found[j][0], chance) for (i, j), chance in pairs.items()],
+        "sigmas": found[0][1].sigmas,
+    }
+
+
+def _drawn_cells(run: RecordedRun, times: drawn_times.DrawnTimes) -> list[str]:
+    """(time to the target, virtual time) as recorded, each with its interval."""
+    point = to_target(run.trail, times.target_accuracy)
+    reached = "not reached" if point is None else drawn_times.with_interval(point.virtual_seconds, times.to_target)
+    return [reached, drawn_times.with_interval(run.rounds[-1].end_s, times.to_end)]
 
 
 def _kinds(runs: Sequence[RecordedRun]) -> list[str]:

@@ -12,11 +12,13 @@ from rich.table import Table
 
 from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
 from scenarios.config.toml_writer import toml_text
-from scenarios.report import time_basis
+from scenarios.report import drawn_times, time_basis
 from scenarios.report.bottlenecks import counted
+from scenarios.report.drawn_times import DrawnTimes
 from scenarios.report.html import percent
 from scenarios.report.pages import PageTable
 from scenarios.report.progress import to_target, trail
+from scenarios.report.run_reader import ReportError
 
 Summary = Mapping[str, Any]
 Row = tuple[str, list[str]]
@@ -104,6 +106,11 @@ def print_location(page: Path, stream: IO[str] | None = None) -> None:
     _print_path(_console(stream), "report" if page.suffix == ".html" else "folder", page)
 
 
+def print_path(name: str, path: Path, stream: IO[str] | None = None) -> None:
+    """Print where a file is."""
+    _print_path(_console(stream), name, path)
+
+
 def _print_path(console: Console, name: str, path: object) -> None:
     console.print(f"{name}: {path}", markup=False, highlight=False, soft_wrap=True)
 
@@ -134,7 +141,7 @@ def _print_runs(console: Console, runs: Sequence[Summary], comparison: Mapping[s
 
 def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row]:
     """The rows of the table of runs; with a comparison, also accuracies at the common bytes and time."""
-    target = runs[0]["target_accuracy"]
+    target, drawn = runs[0]["target_accuracy"], _drawn(runs)
     rows: list[Row] = [
         ("accuracy, final", _cells(runs, "accuracy", percent)),
         ("accuracy, best", _cells(runs, "best_accuracy", percent)),
@@ -143,7 +150,8 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
     if target is not None:
         nominal = [nominal_to_target(run) for run in runs]
         rows += [
-            (f"virtual time to {100 * target:g} %", _cells(runs, "time_to_target_s", format_seconds, NOT_REACHED)),
+            (f"virtual time to {100 * target:g} %", _times(runs, drawn, "time_to_target_s", NOT_REACHED)),
+            *_chances(runs, drawn),
             ("bytes to it, real", _cells(runs, "bytes_to_target", format_bytes, NOT_REACHED)),
             ("bytes to it, nominal", [NOT_REACHED if n is None else format_bytes(n) for n in nominal]),
         ]
@@ -157,7 +165,7 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
             rows.append((f"accuracy at {show(common[amount])}", cells))
     return [
         *rows,
-        ("virtual time", _cells(runs, "virtual_seconds", format_seconds)),
+        ("virtual time", _times(runs, drawn, "virtual_seconds", "-")),
         ("bytes, real", [format_bytes(run["bytes_down"] + run["bytes_up"]) for run in runs]),
         ("bytes, nominal", _cells(runs, "nominal_bytes", format_bytes)),
         ("FLOPs, real", _cells(runs, "flops", format_flops)),
@@ -169,6 +177,40 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
         ("wall time", _cells(runs, "wall_seconds", format_seconds)),
         ("stopped by", [str(run["stopped_by"]).replace("_", " ") for run in runs]),
     ]
+
+
+def _drawn(runs: Sequence[Summary]) -> list[DrawnTimes | None]:
+    """The times of each run in draws of its uncertain figures, if its folder has them; a damaged file is a warning."""
+    found: list[DrawnTimes | None] = []
+    for run in runs:
+        try:
+            found.append(drawn_times.read(Path(run["run_dir"]), run["model_sha256"]))
+        except ReportError as error:
+            print(f"fedbr: warning: {error}", file=sys.stderr)
+            found.append(None)
+    return found
+
+
+def _times(runs: Sequence[Summary], drawn: Sequence[DrawnTimes | None], key: str, missing: str) -> list[str]:
+    """Virtual times, with their intervals where there are draws; of several runs on a line of their own."""
+    cells = []
+    for run, times in zip(runs, drawn, strict=True):
+        around = times and (times.to_end if key == "virtual_seconds" else times.to_target_of(run["target_accuracy"]))
+        text = missing if run[key] is None else drawn_times.with_interval(run[key], around)
+        cells.append(text if len(runs) == 1 else text.replace(" (", "\n("))
+    return cells
+
+
+def _chances(runs: Sequence[Summary], drawn: Sequence[DrawnTimes | None]) -> Iterator[Row]:
+    """The probability that the fastest run reaches the target before each other, where both have draws."""
+    reached = [index for index, run in enumerate(runs) if run["time_to_target_s"] is not None]
+    if not reached:
+        return
+    first = min(reached, key=lambda index: runs[index]["time_to_target_s"])
+    found = [drawn_times.chance(drawn[first], times) if index != first else None for index, times in enumerate(drawn)]
+    if any(found):
+        cells = ["-" if each is None else f"{100 * each.probability:.0f} %" for each in found]
+        yield f"P({runs[first]['method']} is faster)", cells
 
 
 def waste(run: Summary) -> str:

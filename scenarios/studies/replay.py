@@ -1,7 +1,8 @@
 """``fedbr replay``: the times and energy of a run on another fleet, server link or deadline, without training.
 
 Times and joules are bit-identical to those of a new run with the same overrides, as long as that trains the same
-visits; otherwise the replay is refused with the first round that differs. Nothing is written.
+visits; otherwise the replay is refused with the first round that differs. Nothing is written; only a replay with draws
+(`scenarios.studies.uncertainty`) keeps its times in the run folder.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,6 +21,7 @@ from rich.table import Table
 
 from coordinator.records.schema import BOTTLENECKS, RoundRow
 from costmodel.clock import Clock
+from costmodel.fleet.fleet import Fleet
 from costmodel.units import format_bytes, format_joules, format_seconds
 from edge.protocol.config import ModelProfile
 from edge.protocol.payload import (
@@ -63,7 +66,7 @@ def replay(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         "rounds": new.run.rounds,
         "target_accuracy": target,
         "virtual_seconds": [rows[-1].end_s for rows in (before, after)],
-        "time_to_target_s": [_time_to(target, rows) for rows in (before, after)],
+        "time_to_target_s": [time_to(target, rows) for rows in (before, after)],
         **{
             name: [sum(getattr(row, name) for row in rows) for rows in (before, after)]
             for name in ("joules", "wasted_s", "wasted_bytes", "wasted_joules")
@@ -75,8 +78,41 @@ def replay(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class PreparedReplay:
+    """A run that is read once, and can be replayed on several fleets."""
+
+    record: RecordedRounds
+    loaded: Loaded
+    """The scenario with the overrides"""
+    target: float | None
+    """The recorded scenario's target accuracy, which may have ended the run"""
+    description: ModelProfile
+    fleet: Fleet
+    """As the scenario draws it"""
+    refused: Mapping[int, str]
+    """Client -> why it cannot take part"""
+    fresh: str
+    """The command that trains anew"""
+
+    def play(self, fleet: Fleet) -> RetimedRun:
+        """The run, replayed to its end on a fleet; `OtherVisits` if other visits would have been trained on it."""
+        with plugin_errors.named(self.loaded.scenario.model_dump(), ScenarioError, self.loaded.name):
+            new = RetimedRun(
+                self.record, self.loaded, self.target, self.description, Clock(fleet), self.refused, self.fresh
+            )
+            new.play()
+        return new
+
+
 def replayed(folder: Path, overrides: Sequence[str] = ()) -> RetimedRun:
     """The run, replayed to its end. Errors as of `replay`."""
+    ready = prepared(folder, overrides)
+    return ready.play(ready.fleet)
+
+
+def prepared(folder: Path, overrides: Sequence[str] = ()) -> PreparedReplay:
+    """The run of a folder, read and checked. ScenarioError and ReportError as of `replay`."""
     (run,) = open_runs([folder])
     file = str(folder / "scenario.toml")
     recorded, loaded = load(file), load(file, overrides)
@@ -101,9 +137,7 @@ def replayed(folder: Path, overrides: Sequence[str] = ()) -> RetimedRun:
     target = recorded.scenario.stop.target_accuracy
     with plugin_errors.named(loaded.scenario.model_dump(), ScenarioError, loaded.name):
         refused = builder.refused(loaded, drawn, description)
-        new = RetimedRun(record, loaded, target, description, Clock(drawn), refused, fresh)
-        new.play()
-    return new
+    return PreparedReplay(record, loaded, target, description, drawn, refused, fresh)
 
 
 def _check_overrides(overrides: Sequence[str], fresh: str) -> None:
@@ -158,7 +192,7 @@ def _seconds(row: RoundRow) -> float:
     return row.end_s - row.start_s
 
 
-def _time_to(target: float | None, rows: Sequence[RoundRow]) -> float | None:
+def time_to(target: float | None, rows: Sequence[RoundRow]) -> float | None:
     """Virtual seconds until the accuracy first reached the target; None if it did not."""
     point = to_target(accumulated(rows), target)
     return None if point is None else point.virtual_seconds

@@ -87,6 +87,15 @@ class RecordedRounds:
         return sum(_is_complete(self.visits.get(row.round, {}).values()) for row in self.rounds)
 
 
+class OtherVisits(ScenarioError):  # noqa: N818 - named by what happened
+    """Other visits would have been trained than the run did."""
+
+    def __init__(self, reason: str, fresh: str) -> None:
+        """``reason``: the round, and the first difference in it; ``fresh``: the command that trains anew."""
+        super().__init__(f"{reason}; to train anew: {fresh}")
+        self.reason = reason
+
+
 class _Unfinished(Exception):  # noqa: N818 - no error, but the end of an unfinished run's ledger
     """The ledger of an unfinished run has no further round."""
 
@@ -154,7 +163,7 @@ class RetimedRun:
         )
 
     def play(self) -> None:
-        """Replay all recorded rounds. ScenarioError, with the round, if other visits would have been trained."""
+        """Replay all recorded rounds. `OtherVisits`, with the round, if other visits would have been trained."""
         try:
             stopped_by = run_synchronous(self.run)
         except _Unfinished:
@@ -164,7 +173,7 @@ class RetimedRun:
             self._refuse(f"{reason}, which lasted to round {self.record.completed - 1}", self.run.rounds)
 
     def _refuse(self, reason: str, round: int) -> NoReturn:
-        raise ScenarioError(f"round {round}: {reason}; to train anew: {self.fresh}")
+        raise OtherVisits(f"round {round}: {reason}", self.fresh)
 
     def _is_stopped(self) -> bool:
         """Never; raises _Unfinished at the end of an unfinished run's ledger."""
@@ -238,7 +247,7 @@ class RetimedRun:
         return f"client {client} took part, but {reason}"
 
     def _update(self, visit: PlannedVisit, row: VisitRow, number: int) -> Update:
-        """The recorded report of the visit's client; ScenarioError if another visit would have been trained."""
+        """The recorded report of the visit's client; `OtherVisits` if another visit would have been trained."""
         if row.kind not in TRAINED:
             return Update(visit.client, visit.rng_round, {}, {})
         objective = self.run.method.objective
@@ -276,7 +285,7 @@ class RetimedRun:
         return self.record.evaluations.get(round, ())
 
     def snapshot(self, record: RoundRecord, memory: RunMemory) -> Snapshot:
-        """The recorded hash of the model; ScenarioError if other clients would have downloaded only."""
+        """The recorded hash of the model; `OtherVisits` if other clients would have downloaded only."""
         if _is_complete(record.visits):
             downloaded = {visit.client for visit in record.visits if visit.kind == DOWNLOAD_ONLY}
             differing = downloaded.symmetric_difference(self.record.of_kinds(record.round, (DOWNLOAD_ONLY,)))

@@ -1,0 +1,294 @@
+"""``fedbr replay RUN .. --draws N``: intervals of a run's times, and the probability that one run is faster.
+
+The figures of devices and networks are uncertain, each as its basis says, and so are the jitter and the noise of single
+visits. A draw takes one factor for each figure of each row, and replays the whole run on that fleet. Draws of one seed
+have the same factors in all runs, so that runs are compared in pairs. The server's link and links that clients share
+are exact, and nothing is trained.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from costmodel.fleet.devices import Device, Network
+from costmodel.fleet.fleet import Fleet
+from costmodel.fleet.row_factors import DEVICE_FIGURES, NETWORK_FIGURES, RowFactors, scaled
+from costmodel.fleet.variation import MEASURED, Noise
+from edge.protocol.rng import keyed_generator
+from edge.protocol.spelling import nearest
+from scenarios.errors import ScenarioError, one_paragraph
+from scenarios.report import drawn_times, terminal
+from scenarios.report.drawn_times import MOST_DRAWS, DrawnTimes, Interval, with_interval
+from scenarios.report.pages import PageTable
+from scenarios.report.run_reader import RecordedRun, open_runs
+from scenarios.studies.replay import PreparedReplay, prepared, time_to
+from scenarios.studies.replayed_run import OtherVisits
+
+SIGMAS: Mapping[str, float] = {"training": 0.1, "inference": 0.5, "derived": 0.3, "measured": 0.2, "assumed": 0.7}
+"""Basis of a figure -> sigma of its lognormal factor, of median 1. Judgements, each after the errors that are known:
+
+- ``training``: a device measured in training. Calibrated devices predict the steps of their models within 7.4 %
+  (docs/results.md).
+- ``inference``: a device measured in inference. A step should take 3 forward passes, and took 10 to 17 on a phone.
+- ``derived``: from another figure. Two data sets of one source (FLASH) have ratios of 3.3 and 2.4: ln = 0.32.
+- ``measured``: a network's median over users. For 19 users with a sigma of 0.6, its standard error is 0.17.
+- ``assumed``: no source. Three such figures of phones, measured later, were wrong by 2.9, 3 and 10: ln = 1.1 to 2.3.
+"""
+LEAST_SHARE = 0.9
+"""Share of draws that must train the recorded visits: the others are left out, which makes an interval too narrow."""
+
+
+@dataclass(frozen=True)
+class Draws:
+    """How often, from which seed and with which sigmas."""
+
+    count: int
+    seed: int = 0
+    sigmas: Mapping[str, float] = field(default_factory=lambda: SIGMAS)
+
+
+def sigmas(settings: Sequence[str]) -> dict[str, float]:
+    """`SIGMAS` with settings such as ``assumed=0.7``; ScenarioError names an invalid one."""
+    chosen = dict(SIGMAS)
+    for setting in settings:
+        basis, _, text = setting.partition("=")
+        if basis not in SIGMAS:
+            raise ScenarioError(f"--sigma {setting}: unknown basis {basis!r}, {nearest(basis, list(SIGMAS))}")
+        try:
+            chosen[basis] = float(text)
+        except ValueError:
+            chosen[basis] = math.nan
+        if not 0 <= chosen[basis] <= 3:
+            raise ScenarioError(f"--sigma {setting}: must be a number from 0 to 3, for example {basis}=0.2")
+    return chosen
+
+
+@dataclass(frozen=True)
+class DrawnRuns:
+    """Several runs, replayed in the same draws."""
+
+    runs: Sequence[RecordedRun]
+    ready: Sequence[PreparedReplay]
+    times: Sequence[DrawnTimes]
+    draws: Draws
+    overrides: Sequence[str]
+
+    def result(self) -> dict[str, Any]:
+        """The result of ``replay --draws --json``."""
+        return {
+            "draws": self.draws.count,
+            "seed": self.draws.seed,
+            "sigmas": dict(self.draws.sigmas),
+            "overrides": list(self.overrides),
+            "target_accuracy": self.times[0].target_accuracy,
+            "runs": [_result(*each) for each in zip(self.runs, self.ready, self.times, strict=True)],
+            "pairs": [
+                {"first": str(self.runs[i].folder), "second": str(self.runs[j].folder), **found._asdict()}
+                for (i, j), found in drawn_times.chances(self.times).items()
+            ],
+        }
+
+    def keep(self) -> list[Path]:
+        """Write the times of each run into its folder, and return the files; OSError.
+
+        Nothing is written after a replay with overrides, whose times are those of another fleet than the run's.
+        """
+        if self.overrides:
+            return []
+        for run, times in zip(self.runs, self.times, strict=True):
+            drawn_times.write(run.folder, times)
+        return [run.folder / drawn_times.FILE for run in self.runs]
+
+
+def replay_in_draws(folders: Sequence[Path], overrides: Sequence[str], draws: Draws) -> DrawnRuns:
+    """Replay runs in the same draws.
+
+    ScenarioError and ReportError as of `scenarios.studies.replay.replay`; ScenarioError also if fewer than
+    `LEAST_SHARE` of the draws would have trained the visits of a run, and for runs with different targets.
+    """
+    if not 2 <= draws.count <= MOST_DRAWS:
+        raise ScenarioError(f"--draws {draws.count}: must be from 2 to {MOST_DRAWS:,}")
+    ready = [prepared(folder, overrides) for folder in folders]
+    targets = {each.loaded.scenario.stop.target_accuracy for each in ready}
+    if len(targets) > 1:
+        named = ", ".join(sorted("none" if target is None else f"{target:g}" for target in targets))
+        raise ScenarioError(
+            f"stop.target_accuracy: the runs have different targets ({named}); add stop.target_accuracy=.. for all"
+        )
+    times = [drawn(each, draws, folder) for each, folder in zip(ready, folders, strict=True)]
+    return DrawnRuns(open_runs(folders), ready, times, draws, overrides)
+
+
+def _result(run: RecordedRun, ready: PreparedReplay, times: DrawnTimes) -> dict[str, Any]:
+    reached = times.to_target
+    return {
+        "run_dir": str(run.folder),
+        "label": run.label,
+        "method": run.method,
+        "seed": ready.loaded.scenario.seed,
+        "rounds": ready.record.completed,
+        "noise": times.noise,
+        "recorded": {
+            "time_to_target_s": time_to(times.target_accuracy, run.rounds),
+            "virtual_seconds": run.rounds[-1].end_s,
+        },
+        "time_to_target_s": None if reached is None else reached._asdict(),
+        "virtual_seconds": times.to_end._asdict(),
+        "reached": times.reached,
+        "left_out": times.left_out,
+        "reason": times.reason,
+        "values": {"time_to_target_s": times.time_to_target_s, "virtual_seconds": times.virtual_seconds},
+    }
+
+
+# --- draws ------------------------------------------------------------------------------------------------------------
+
+
+def drawn(ready: PreparedReplay, draws: Draws, folder: Path) -> DrawnTimes:
+    """The times of one run in all draws. ScenarioError if too few of them would have trained its visits."""
+    target = ready.loaded.scenario.stop.target_accuracy
+    ends: list[float | None] = []
+    reached: list[float | None] = []
+    reason: str | None = None
+    for draw in range(draws.count):
+        try:
+            rows = ready.play(uncertain(ready, draws, draw)).rounds_done
+        except OtherVisits as other:
+            reason = reason or one_paragraph(other.reason)
+            ends.append(None)
+            reached.append(None)
+            _check_share(ends, draws.count, folder, reason, ready.fresh)
+        else:
+            ends.append(rows[-1].end_s)
+            reached.append(time_to(target, rows))
+    return DrawnTimes(
+        seed=draws.seed,
+        sigmas=dict(draws.sigmas),
+        noise=_noise(ready.fleet),
+        target_accuracy=target,
+        model_sha256=ready.record.rounds[-1].model_sha256,
+        virtual_seconds=ends,
+        time_to_target_s=reached,
+        reason=reason,
+    )
+
+
+def _check_share(ends: Sequence[float | None], draws: int, folder: Path, reason: str, fresh: str) -> None:
+    """ScenarioError as soon as fewer than `LEAST_SHARE` of all draws can have times."""
+    left_out = ends.count(None)
+    if left_out > (1 - LEAST_SHARE) * draws:
+        raise ScenarioError(
+            f"{folder}: {left_out} of the first {len(ends)} draws would have trained other visits, more than "
+            f"{100 - 100 * LEAST_SHARE:g} % of {draws} (first reason: {reason}); to train anew: {fresh}"
+        )
+
+
+def uncertain(ready: PreparedReplay, draws: Draws, draw: int) -> Fleet:
+    """The fleet of one draw: figures times their factors, and other jitter and noise of all visits.
+
+    A fleet without noise has that of real transfers. Crashes, power modes, redrawn rates and availability stay.
+    """
+    fleet, model = ready.fleet, ready.loaded.model
+    change = replace(fleet.change, noise=_noise(fleet))
+    streams = partial(_normal_stream, draws.seed, draw)
+    factors = row_factors(fleet.devices, fleet.networks, (model.name, model.family), draws, draw)
+    return scaled(replace(fleet, change=change, normal_streams=streams), factors)
+
+
+def _noise(fleet: Fleet) -> Noise:
+    return fleet.change.noise or MEASURED
+
+
+def _normal_stream(seed: int, draw: int, purpose: str, index: int, client: int) -> np.random.Generator:
+    return keyed_generator(seed, f"uncertainty: {purpose}, {client}", index, draw)
+
+
+def row_factors(
+    devices: Sequence[Device], networks: Sequence[Network], families: Sequence[str], draws: Draws, draw: int
+) -> RowFactors:
+    """The factors of one draw; those of a row depend on its name and not on the other rows.
+
+    ``families``: the names by which a device's throughput is looked up.
+    """
+    by_device: dict[str, dict[str, float]] = {figure: {} for figure in DEVICE_FIGURES}
+    by_network: dict[str, dict[str, float]] = {figure: {} for figure in NETWORK_FIGURES}
+    for device in devices:
+        family = next(name for name in families if name in device.flops_per_second)
+        keys = (f"flops_per_second.{family}", "step_seconds")
+        for figure, factor in zip(DEVICE_FIGURES, _factors("device", device, keys, draws, draw), strict=True):
+            by_device[figure][device.name] = factor
+    for network in networks:
+        keys = ("down_bits_per_second", "up_bits_per_second", "rtt_seconds")
+        for figure, factor in zip(NETWORK_FIGURES, _factors("network", network, keys, draws, draw), strict=True):
+            by_network[figure][network.name] = factor
+    return RowFactors(by_device, by_network)
+
+
+def _factors(kind: str, row: Device | Network, keys: Sequence[str], draws: Draws, draw: int) -> list[float]:
+    normal = keyed_generator(draws.seed, f"uncertainty: {kind} {row.name}", draw).standard_normal(len(keys))
+    sigma = np.array([draws.sigmas[_basis(row, key)] for key in keys])
+    return np.exp(sigma * normal).tolist()
+
+
+def _basis(row: Device | Network, key: str) -> str:
+    read = "training" if isinstance(row, Device) else "measured"
+    return next((name for name in ("inference", "derived", "assumed") if key in getattr(row, name, ())), read)
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def show(result: Mapping[str, Any], kept: Sequence[Path]) -> None:
+    """Print the result: a row per run, and a row per pair of runs."""
+    terminal.print_table(_table(result))
+    if result["pairs"]:
+        terminal.print_table(_pairs(result))
+    for path in kept:
+        terminal.print_path("kept", path)
+
+
+def _table(result: Mapping[str, Any]) -> PageTable:
+    target, runs = result["target_accuracy"], result["runs"]
+    rows = [[name, *(cell(run) for run in runs)] for name, cell in _rows(target)]
+    notes = [
+        f"{run['label']}: {run['left_out']} of {result['draws']} draws would have trained other visits and are left "
+        f"out (first reason: {run['reason']})"
+        for run in runs
+        if run["left_out"]
+    ]
+    changed = f", with {' '.join(result['overrides'])}" if result["overrides"] else ""
+    title = f"median of {result['draws']} draws (5 to 95 % of them){changed}"
+    return PageTable(title, ["", *(run["label"] for run in runs)], rows, notes)
+
+
+def _rows(target: float | None) -> Iterator[tuple[str, Callable[[Mapping[str, Any]], str]]]:
+    """(name, cell of a run) for the table."""
+    yield "virtual time", lambda run: _median(run["virtual_seconds"])
+    if target is not None:
+        yield f"to {100 * target:g} %", lambda run: _median(run["time_to_target_s"])
+        yield "reached in", lambda run: f"{100 * run['reached']:.0f} % of draws"
+
+
+def _median(found: Mapping[str, float] | None) -> str:
+    return terminal.NOT_REACHED if found is None else with_interval(found["median"], Interval(**found))
+
+
+def _pairs(result: Mapping[str, Any]) -> PageTable:
+    labels = {run["run_dir"]: run["label"] for run in result["runs"]}
+    rows = [
+        [
+            f"{labels[pair['first']]} before {labels[pair['second']]}",
+            f"{100 * pair['probability']:.1f} %",
+            str(pair["draws"]),
+        ]
+        for pair in result["pairs"]
+    ]
+    target = f"{100 * result['target_accuracy']:g} %"
+    return PageTable(f"which reaches {target} first", ["", "probability", "draws"], rows)
