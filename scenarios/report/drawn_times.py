@@ -97,8 +97,10 @@ class DrawnTimes(BaseModel):
         """Of the draws that reached the target; None if none did."""
         return interval(self.time_to_target_s)
 
-    def to_target_of(self, target: float | None) -> Interval | None:
-        """`to_target` if the target is this one; None for another."""
+    def around(self, key: str, target: float | None) -> Interval | None:
+        """The interval of ``virtual_seconds`` or ``time_to_target_s``; None if the draws have another target."""
+        if key == "virtual_seconds":
+            return self.to_end
         return self.to_target if target == self.target_accuracy else None
 
     @property

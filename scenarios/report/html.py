@@ -152,7 +152,7 @@ def _drawn(opened: Sequence[RecordedRun]) -> dict[str, Any] | None:
     return {
         "rows": [(run, times, *_drawn_cells(run, times)) for run, times in found],
         "pairs": [(found[i][0], found[j][0], chance) for (i, j), chance in pairs.items()],
-        "sigmas": found[0][1].sigmas,
+        "sigmas": _distinct((run, times.sigmas) for run, times in found),
     }
 
 

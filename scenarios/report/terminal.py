@@ -195,7 +195,7 @@ def _times(runs: Sequence[Summary], drawn: Sequence[DrawnTimes | None], key: str
     """Virtual times, with their intervals where there are draws; of several runs on a line of their own."""
     cells = []
     for run, times in zip(runs, drawn, strict=True):
-        around = times and (times.to_end if key == "virtual_seconds" else times.to_target_of(run["target_accuracy"]))
+        around = None if times is None else times.around(key, run["target_accuracy"])
         text = missing if run[key] is None else drawn_times.with_interval(run[key], around)
         cells.append(text if len(runs) == 1 else text.replace(" (", "\n("))
     return cells

@@ -41,8 +41,8 @@ SIGMAS: Mapping[str, float] = {"training": 0.1, "inference": 0.5, "derived": 0.3
 - ``measured``: a network's median over users. For 19 users with a sigma of 0.6, its standard error is 0.17.
 - ``assumed``: no source. Three such figures of phones, measured later, were wrong by 2.9, 3 and 10: ln = 1.1 to 2.3.
 """
-LEAST_SHARE = 0.9
-"""Share of draws that must train the recorded visits: the others are left out, which makes an interval too narrow."""
+MOST_LEFT_OUT_PERCENT = 10
+"""Of the draws, those in which other visits would be trained are left out; more of them would bias an interval."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ class DrawnRuns:
 def replay_in_draws(folders: Sequence[Path], overrides: Sequence[str], draws: Draws) -> DrawnRuns:
     """Replay runs in the same draws.
 
-    ScenarioError and ReportError as of `scenarios.studies.replay.replay`; ScenarioError also if fewer than
-    `LEAST_SHARE` of the draws would have trained the visits of a run, and for runs with different targets.
+    ScenarioError and ReportError as of `scenarios.studies.replay.replay`; ScenarioError also if more
+    than `MOST_LEFT_OUT_PERCENT` of the draws would have trained other visits, and for runs with different targets.
     """
     if not 2 <= draws.count <= MOST_DRAWS:
         raise ScenarioError(f"--draws {draws.count}: must be from 2 to {MOST_DRAWS:,}")
@@ -152,7 +152,7 @@ def _result(run: RecordedRun, ready: PreparedReplay, times: DrawnTimes) -> dict[
 
 
 def drawn(ready: PreparedReplay, draws: Draws, folder: Path) -> DrawnTimes:
-    """The times of one run in all draws. ScenarioError if too few of them would have trained its visits."""
+    """The times of one run in all draws. ScenarioError if too many of them would have trained other visits."""
     target = ready.loaded.scenario.stop.target_accuracy
     ends: list[float | None] = []
     reached: list[float | None] = []
@@ -181,12 +181,12 @@ def drawn(ready: PreparedReplay, draws: Draws, folder: Path) -> DrawnTimes:
 
 
 def _check_share(ends: Sequence[float | None], draws: int, folder: Path, reason: str, fresh: str) -> None:
-    """ScenarioError as soon as fewer than `LEAST_SHARE` of all draws can have times."""
+    """ScenarioError as soon as more than `MOST_LEFT_OUT_PERCENT` of all draws are without a time."""
     left_out = ends.count(None)
-    if left_out > (1 - LEAST_SHARE) * draws:
+    if 100 * left_out > MOST_LEFT_OUT_PERCENT * draws:
         raise ScenarioError(
             f"{folder}: {left_out} of the first {len(ends)} draws would have trained other visits, more than "
-            f"{100 - 100 * LEAST_SHARE:g} % of {draws} (first reason: {reason}); to train anew: {fresh}"
+            f"{MOST_LEFT_OUT_PERCENT} % of {draws} (first reason: {reason}); to train anew: {fresh}"
         )
 
 
@@ -221,11 +221,11 @@ def row_factors(
     by_network: dict[str, dict[str, float]] = {figure: {} for figure in NETWORK_FIGURES}
     for device in devices:
         family = next(name for name in families if name in device.flops_per_second)
-        keys = (f"flops_per_second.{family}", "step_seconds")
+        keys = [f"flops_per_second.{family}", "step_seconds"]
         for figure, factor in zip(DEVICE_FIGURES, _factors("device", device, keys, draws, draw), strict=True):
             by_device[figure][device.name] = factor
     for network in networks:
-        keys = ("down_bits_per_second", "up_bits_per_second", "rtt_seconds")
+        keys = ["down_bits_per_second", "up_bits_per_second", "rtt_seconds"]
         for figure, factor in zip(NETWORK_FIGURES, _factors("network", network, keys, draws, draw), strict=True):
             by_network[figure][network.name] = factor
     return RowFactors(by_device, by_network)
@@ -234,7 +234,8 @@ def row_factors(
 def _factors(kind: str, row: Device | Network, keys: Sequence[str], draws: Draws, draw: int) -> list[float]:
     normal = keyed_generator(draws.seed, f"uncertainty: {kind} {row.name}", draw).standard_normal(len(keys))
     sigma = np.array([draws.sigmas[_basis(row, key)] for key in keys])
-    return np.exp(sigma * normal).tolist()
+    factors: list[float] = np.exp(sigma * normal).tolist()
+    return factors
 
 
 def _basis(row: Device | Network, key: str) -> str:

@@ -1,0 +1,236 @@
+"""``fedbr replay --draws``: intervals of times that follow from the factors of each draw, compared in pairs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator.records.store import read
+from costmodel.fleet import devices as device
+from edge.protocol.rng import keyed_generator
+from scenarios.cli import main
+from scenarios.config.load import ScenarioError
+from scenarios.report import drawn_times, html, terminal
+from scenarios.report.drawn_times import DrawnTimes, Interval, chance, interval, with_interval
+from scenarios.report.run_reader import ReportError
+from scenarios.studies.uncertainty import DrawnRuns, Draws, replay_in_draws, sigmas
+from tests.scenarios.studies.test_replay import _no_worker_processes as _no_worker_processes
+from tests.scenarios.studies.test_replay import run
+
+DRAWS = Draws(20, seed=3)
+NO_FACTORS = dict.fromkeys(DRAWS.sigmas, 0.0)
+
+
+def own_row(folder: Path, kind: str, base: str, name: str, **figures: Any) -> str:
+    """The override that names a file with one row: a shipped one with other figures."""
+    text = Path(device.__file__).with_name(f"{kind}.toml").read_text()
+    row = text.partition(f"[{base}]")[2].partition("\n[")[0].partition("assumed")[0]
+    lines = [line for line in row.splitlines() if line.partition(" ")[0] not in figures]
+    path = folder / f"{name}.toml"
+    path.write_text(
+        "\n".join([f"[{name}]", *lines, *(f"{key} = {json.dumps(value)}" for key, value in figures.items())])
+    )
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of one client on links without end, whose time is that of its training steps."""
+    folder = tmp_path_factory.mktemp("alone")
+    fast = {"down_bits_per_second": 1e15, "up_bits_per_second": 1e15, "rtt_seconds": 0.0, "assumed": ["rtt_seconds"]}
+    board = own_row(folder, "profiles", "raspberry-pi-4", "board", step_seconds=0.01, assumed=["step_seconds"])
+    return run(
+        folder,
+        *("data.clients=1", "rounds.participants=1", "rounds.max=3", "fleet.jitter=0", "stop.target_accuracy=0.99"),
+        *(f"fleet.device_file={board}", "fleet.devices={board=1.0}", "fleet.server.down=inf", "fleet.server.up=inf"),
+        f"fleet.network_file={own_row(folder, 'networks', 'wifi-4', 'wire', **fast)}",
+        *("fleet.networks={wire=1.0}", "fleet.server.aggregate=inf"),
+    )
+
+
+@pytest.fixture(scope="module")
+def found(alone: Path) -> DrawnRuns:
+    """20 draws of it."""
+    return replay_in_draws([alone], (), DRAWS)
+
+
+def by_hand(folder: Path, draws: int, sigma: dict[str, float]) -> list[float]:
+    """Three visits of four steps: the overhead is assumed, and the throughput measured in training."""
+    flops = read(folder / "ledger.sqlite", "SELECT SUM(flops) FROM visits")[0][0]
+    throughput = device.own_devices(folder.parents[1] / "board.toml")["board"].throughput("conv")
+    factors = [
+        np.exp(keyed_generator(3, "uncertainty: device board", draw).standard_normal(2) * [0.1, sigma["assumed"]])
+        for draw in range(draws)
+    ]
+    return [3 * 4 * 0.01 * overhead + flops / (throughput * speed) for speed, overhead in factors]
+
+
+def test_the_times_of_one_client_are_those_of_its_steps_with_the_factors_of_each_draw(
+    alone: Path, found: DrawnRuns
+) -> None:
+    result = found.result()["runs"][0]
+    expected = by_hand(alone, 20, {"assumed": 0.7})
+    assert result["values"]["virtual_seconds"] == pytest.approx(expected, rel=1e-6)
+    low, median, high = np.quantile(expected, [0.05, 0.5, 0.95])
+    assert result["virtual_seconds"] == pytest.approx({"low": low, "median": median, "high": high}, rel=1e-6)
+    assert (result["reached"], result["left_out"], result["time_to_target_s"]) == (0.0, 0, None)
+    assert found.result()["pairs"] == []
+
+
+def test_draws_are_a_function_of_the_seed_and_more_of_them_begin_with_the_same(alone: Path, found: DrawnRuns) -> None:
+    def times(draws: Draws) -> list[float | None]:
+        return replay_in_draws([alone], (), draws).times[0].virtual_seconds
+
+    all_times = found.times[0].virtual_seconds
+    assert times(Draws(6, 3)) == all_times[:6]
+    assert not set(times(Draws(6, 4))) & set(all_times)
+    narrow = times(Draws(6, 3, sigmas(["assumed=0.1"])))
+    assert narrow == pytest.approx(by_hand(alone, 6, {"assumed": 0.1}), rel=1e-6)
+
+
+def test_without_factors_a_draw_differs_by_jitter_and_noise_alone_and_the_noise_of_a_scenario_stays(
+    alone: Path,
+) -> None:
+    recorded = read(alone / "ledger.sqlite", "SELECT MAX(end_s) FROM rounds")[0][0]
+    (times,) = replay_in_draws([alone], ["fleet.transport.noise=0.1"], Draws(2, 0, NO_FACTORS)).times
+    assert times.noise == 0.1
+    assert times.virtual_seconds == pytest.approx([recorded] * 2, rel=1e-6)
+
+
+def test_draws_that_would_train_other_visits_are_left_out_and_too_many_of_them_refused(alone: Path) -> None:
+    seconds = by_hand(alone, 20, {"assumed": 0.7})
+    second, first = sorted(seconds)[-2:]
+    policy = ["rounds.policy=deadline", f"rounds.deadline={(first + second) / 2 / 3}"]
+    result = replay_in_draws([alone], policy, DRAWS).result()["runs"][0]
+    assert result["left_out"] == 1
+    assert result["values"]["virtual_seconds"].index(None) == seconds.index(first)
+    assert result["reason"] == "round 0: client 0 took part, but its visit would be late or lost"
+    kept = sorted(seconds)[:-1]
+    assert result["virtual_seconds"]["median"] == pytest.approx(np.median(kept), rel=1e-6)
+    with pytest.raises(ScenarioError) as caught:
+        replay_in_draws([alone], ["rounds.policy=deadline", f"rounds.deadline={np.median(seconds) / 3}"], DRAWS)
+    count = [time > np.median(seconds) for time in seconds]
+    third = [draw for draw, late in enumerate(count) if late][2]
+    assert str(caught.value).startswith(
+        f"{alone}: 3 of the first {third + 1} draws would have trained other visits, more than 10 % of 20 (first "
+        "reason: round 0: client 0 took part, but its visit would be late or lost); to train anew: fedbr run"
+    )
+
+
+# --- pairs ------------------------------------------------------------------------------------------------------------
+
+
+def drawn(to_target: list[float | None], ends: list[float | None], **other: Any) -> DrawnTimes:
+    known = {"seed": 0, "sigmas": {"assumed": 0.7}, "noise": "measured", "target_accuracy": 0.8, "model_sha256": "a"}
+    values = {"reason": None, "virtual_seconds": ends, "time_to_target_s": to_target}
+    return DrawnTimes.model_validate({**known, **values, **other})
+
+
+def test_the_probability_counts_pairs_of_draws_and_ties_half() -> None:
+    one = drawn([1.0, 5.0, None, None, 3.0, 1.0], [9.0, 9.0, 9.0, 9.0, 9.0, 9.0])
+    two = drawn([2.0, 4.0, 6.0, None, 3.0, None], [9.0, 9.0, 9.0, 9.0, 9.0, None])
+    # Sooner; later; only the other reaches it; neither does; at the same time; and a draw that the other lacks.
+    assert chance(one, two) == ((1 + 0 + 0 + 0.5 + 0.5) / 5, 5)
+    assert chance(two, one) == (3 / 5, 5)
+    assert two.reached == 4 / 5
+    others: list[dict[str, Any]] = [{"seed": 1}, {"sigmas": {}}, {"target_accuracy": 0.7}]
+    for other in others:
+        assert chance(one, drawn([2.0] * 6, [9.0] * 6, **other)) is None
+    assert chance(one, drawn([2.0] * 5, [9.0] * 5)) is None
+
+
+def test_two_runs_have_the_same_draws_so_that_the_shorter_one_is_always_first(alone: Path, tmp_path: Path) -> None:
+    result = replay_in_draws([alone, alone], ["stop.target_accuracy=0.01"], DRAWS).result()
+    assert [(pair["probability"], pair["draws"]) for pair in result["pairs"]] == [(0.5, 20)]
+    assert result["runs"][0]["values"] == result["runs"][1]["values"]
+    assert result["runs"][0]["reached"] == 1.0
+
+
+# --- the file and its readers -----------------------------------------------------------------------------------------
+
+
+def test_the_command_keeps_the_times_for_reports_and_tables(
+    alone: Path, found: DrawnRuns, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path.name for path in alone.iterdir()}
+    assert main.run_command(["replay", str(alone), "--draws", "4", "fleet.jitter=0.1", "--json"]) == 0
+    assert {path.name for path in alone.iterdir()} == before
+    assert main.run_command(["replay", str(alone), "--draws", "20", "--seed", "3", "--json"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert json.loads(printed[-1]) == found.result()
+    assert {path.name for path in alone.iterdir()} - before == {"uncertainty.json"}
+    summary = json.loads(read(alone / "ledger.sqlite", "SELECT value FROM meta WHERE key = 'summary'")[0][0])
+    times = drawn_times.read(alone, summary["model_sha256"])
+    assert times is not None and times == found.times[0]
+    text = with_interval(summary["virtual_seconds"], times.to_end)
+    assert dict(terminal.run_rows([summary], {}))["virtual time"] == [text]
+    page = html.build([alone], tmp_path / "page.html", "title").read_text()
+    assert f"<td>{text}</td>" in page and "uncertainty-caption" in page
+    assert drawn_times.read(alone, "the hash of a later model") is None
+    (alone / "uncertainty.json").unlink()
+
+
+def test_a_time_and_its_interval_have_one_unit_and_a_target_that_no_draw_reached_has_none() -> None:
+    assert with_interval(738.0, Interval(606.0, 740.0, 900.0)) == "12.3 min (10.1 to 15)"
+    assert with_interval(738.0, None) == "12.3 min"
+    assert interval([None, None]) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"virtual_seconds": [1.0]}, "have not the same number of draws"),
+        ({"virtual_seconds": [None, None], "time_to_target_s": [None, None]}, "has no draw with a time"),
+        ({"virtual_seconds": [1.0, -2.0]}, "greater than or equal to 0"),
+        ({"time_to_target_s": [1.0, 7.0]}, "is later than the end of the run"),
+        ({"seed": "0"}, "seed: Input should be a valid integer"),
+        ({"reason": "a\x1b[2J"}, "reason: Value error, has characters that cannot be printed"),
+        ({"more": 1}, "more: Extra inputs are not permitted"),
+        ({"virtual_seconds": [1.0] * 10_001}, "at most 10000 items"),
+    ],
+)
+def test_a_file_that_no_replay_has_written_is_refused_by_name(
+    tmp_path: Path, change: dict[str, Any], reason: str
+) -> None:
+    values = drawn([1.0, None], [1.0, 2.0]).model_dump() | change
+    (tmp_path / "uncertainty.json").write_text(json.dumps(values))
+    with pytest.raises(ReportError, match=rf"uncertainty.json is damaged: ?.*{reason}"):
+        drawn_times.read(tmp_path, "a")
+
+
+def test_a_link_and_a_file_without_end_are_refused(tmp_path: Path) -> None:
+    drawn_times.write(tmp_path, drawn([1.0], [1.0]))
+    path = tmp_path / "uncertainty.json"
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ReportError, match=r"uncertainty.json cannot be read: is a link"):
+        drawn_times.read(tmp_path, "a")
+    path.unlink()
+    path.write_bytes(b" " * 4_000_001)
+    with pytest.raises(ReportError, match="larger than 4,000,000 bytes"):
+        drawn_times.read(tmp_path, "a")
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--seed", "1"), "--seed and --sigma are those of draws: add --draws 100"),
+        (("elsewhere/a=b",), "elsewhere/a=b: only with --draws several runs are replayed, for example --draws 100"),
+        (("--draws", "1"), "--draws 1: must be from 2 to 10,000"),
+        (("--draws", "9", "--sigma", "asumed=1"), "--sigma asumed=1: unknown basis 'asumed', did you mean 'assumed'?"),
+        (
+            ("--draws", "9", "--sigma", "assumed=x"),
+            "--sigma assumed=x: must be a number from 0 to 3, for example assumed=0.2",
+        ),
+        (("--draws", "9", "train.lr=1"), "command line: train.lr: would change the training; a replay takes fleet"),
+    ],
+)
+def test_arguments_that_make_no_draws_end_with_code_2(
+    alone: Path, words: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run_command(["replay", str(alone), *words]) == 2
+    assert capsys.readouterr().err.startswith(f"fedbr: {text}")
