@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.fleet.devices import Device, Network
+from costmodel.fleet.devices import Device, Network, Row, basis
 from costmodel.fleet.fleet import Fleet
 from costmodel.fleet.row_factors import DEVICE_FIGURES, NETWORK_FIGURES, RowFactors, scaled
 from costmodel.fleet.variation import MEASURED, Noise
@@ -41,6 +41,7 @@ SIGMAS: Mapping[str, float] = {"training": 0.1, "inference": 0.5, "derived": 0.3
 - ``measured``: a network's median over users. For 19 users with a sigma of 0.6, its standard error is 0.17.
 - ``assumed``: no source. Three such figures of phones, measured later, were wrong by 2.9, 3 and 10: ln = 1.1 to 2.3.
 """
+LARGEST_SIGMA = 3
 MOST_LEFT_OUT_PERCENT = 10
 """Of the draws, those in which other visits would be trained are left out; more of them would bias an interval."""
 
@@ -58,15 +59,17 @@ def sigmas(settings: Sequence[str]) -> dict[str, float]:
     """`SIGMAS` with settings such as ``assumed=0.7``; ScenarioError names an invalid one."""
     chosen = dict(SIGMAS)
     for setting in settings:
-        basis, _, text = setting.partition("=")
-        if basis not in SIGMAS:
-            raise ScenarioError(f"--sigma {setting}: unknown basis {basis!r}, {nearest(basis, list(SIGMAS))}")
+        name, _, text = setting.partition("=")
+        if name not in SIGMAS:
+            raise ScenarioError(f"--sigma {setting}: unknown basis {name!r}, {nearest(name, list(SIGMAS))}")
         try:
-            chosen[basis] = float(text)
+            chosen[name] = float(text)
         except ValueError:
-            chosen[basis] = math.nan
-        if not 0 <= chosen[basis] <= 3:
-            raise ScenarioError(f"--sigma {setting}: must be a number from 0 to 3, for example {basis}=0.2")
+            chosen[name] = math.nan
+        if not 0 <= chosen[name] <= LARGEST_SIGMA:
+            raise ScenarioError(
+                f"--sigma {setting}: must be a number from 0 to {LARGEST_SIGMA}, for example {name}=0.2"
+            )
     return chosen
 
 
@@ -231,16 +234,11 @@ def row_factors(
     return RowFactors(by_device, by_network)
 
 
-def _factors(kind: str, row: Device | Network, keys: Sequence[str], draws: Draws, draw: int) -> list[float]:
+def _factors(kind: str, row: Row, keys: Sequence[str], draws: Draws, draw: int) -> list[float]:
     normal = keyed_generator(draws.seed, f"uncertainty: {kind} {row.name}", draw).standard_normal(len(keys))
-    sigma = np.array([draws.sigmas[_basis(row, key)] for key in keys])
+    sigma = np.array([draws.sigmas[basis(row, key)] for key in keys])
     factors: list[float] = np.exp(sigma * normal).tolist()
     return factors
-
-
-def _basis(row: Device | Network, key: str) -> str:
-    read = "training" if isinstance(row, Device) else "measured"
-    return next((name for name in ("inference", "derived", "assumed") if key in getattr(row, name, ())), read)
 
 
 # --- the table --------------------------------------------------------------------------------------------------------

@@ -6,10 +6,8 @@ import io
 import json
 import re
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -17,24 +15,18 @@ import pytest
 
 from coordinator.records.schema import RoundRow, VisitRow
 from coordinator.records.store import evaluations, read
-from coordinator.workers.launcher import WorkerLauncher
 from costmodel.fleet import devices as device
-from edge.protocol.config import Job, ModelProfile
-from edge.protocol.payload import Payload
 from edge.training.trainer import LocalTrainer
-from scenarios import builder, runner
+from scenarios import builder
 from scenarios.cache import cache_folder
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError, load
-from scenarios.host import Host
 from scenarios.report.run_reader import ReportError
 from scenarios.studies import replay as study
 from scenarios.studies.replay import described, replay, replayed
-from tests import toy
+from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
+from tests.scenarios.in_this_process import run
 
-BOARDS = "fleet.devices={raspberry-pi-4=0.4, jetson-nano=0.3, raspberry-pi-5=0.3}"
-"""Boards that take little time for the digits, so that links decide."""
-SMALL = ("train.local_steps=4", "rounds.max=4", "fleet.jitter=0.2", BOARDS)
 SLOW_LINK = ("fleet.server.down=3 Mbit/s", "fleet.server.up=2 Mbit/s")
 DROPOUTS = (
     "fleet.availability.kind=renewal",
@@ -42,36 +34,6 @@ DROPOUTS = (
     "fleet.availability.off=20",
     "fleet.crashes_per_hour=4000",
 )
-
-
-class InThisProcess(toy.Direct):
-    """Stands where a run's pool of workers stands."""
-
-    def __init__(self, job: Job, *_: Any, **__: Any) -> None:
-        super().__init__(LocalTrainer(job))
-
-    def __enter__(self) -> InThisProcess:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        pass
-
-    def describe(self, data: bool) -> tuple[ModelProfile, Payload]:
-        return self.site.describe(data)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_worker_processes() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "Pool", InThisProcess)
-        yield
-
-
-def run(out: Path, *overrides: str, stop_at_target: bool = True) -> Path:
-    """The folder of a real run on the digits."""
-    loaded = load("digits", ["method=fedavg", *SMALL, *overrides])
-    summary = runner.run(loaded, Host(out, 1, "cpu"), WorkerLauncher(), lambda: False, stop_at_target)
-    return Path(summary["run_dir"])
 
 
 def test_a_selection_by_losses_is_replayed_and_one_by_times_is_refused(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from scenarios.report import drawn_times, html, terminal
 from scenarios.report.drawn_times import DrawnTimes, Interval, chance, interval, with_interval
 from scenarios.report.run_reader import ReportError
 from scenarios.studies.uncertainty import DrawnRuns, Draws, replay_in_draws, sigmas
-from tests.scenarios.studies.test_replay import _no_worker_processes as _no_worker_processes
-from tests.scenarios.studies.test_replay import run
+from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
+from tests.scenarios.in_this_process import run
 
 DRAWS = Draws(20, seed=3)
 NO_FACTORS = dict.fromkeys(DRAWS.sigmas, 0.0)

@@ -1,0 +1,54 @@
+"""Real runs on the digits without worker processes: their training is done in the test's own process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+from coordinator.workers.launcher import WorkerLauncher
+from edge.protocol.config import Job, ModelProfile
+from edge.protocol.payload import Payload
+from edge.training.trainer import LocalTrainer
+from scenarios import runner
+from scenarios.config.load import load
+from scenarios.host import Host
+from tests import toy
+
+BOARDS = "fleet.devices={raspberry-pi-4=0.4, jetson-nano=0.3, raspberry-pi-5=0.3}"
+"""Boards that take little time for the digits, so that links decide."""
+SMALL = ("train.local_steps=4", "rounds.max=4", "fleet.jitter=0.2", BOARDS)
+
+
+class InThisProcess(toy.Direct):
+    """Stands where a run's pool of workers stands."""
+
+    def __init__(self, job: Job, *_: Any, **__: Any) -> None:
+        super().__init__(LocalTrainer(job))
+
+    def __enter__(self) -> InThisProcess:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        pass
+
+    def describe(self, data: bool) -> tuple[ModelProfile, Payload]:
+        return self.site.describe(data)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pool_in_this_process() -> Iterator[None]:
+    """Runs of a module that imports this have such a pool."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "Pool", InThisProcess)
+        yield
+
+
+def run(out: Path, *overrides: str, stop_at_target: bool = True) -> Path:
+    """The folder of a real run on the digits."""
+    loaded = load("digits", ["method=fedavg", *SMALL, *overrides])
+    summary = runner.run(loaded, Host(out, 1, "cpu"), WorkerLauncher(), lambda: False, stop_at_target)
+    return Path(summary["run_dir"])
