@@ -149,7 +149,7 @@ def replay(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder; with --draws also several")],
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN]... [KEY=VALUE]...", help='for example fleet.server.down="10 Mbit/s"'),
+        typer.Argument(metavar="[RUN|KEY=VALUE]...", help='for example fleet.server.down="10 Mbit/s"'),
     ] = None,
     draws: Annotated[
         int | None, typer.Option("--draws", help="draws of uncertain figures, for intervals; 100 are enough for most")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,9 +126,9 @@ def test_draws_that_would_train_other_visits_are_left_out_and_too_many_of_them_r
 # --- pairs ------------------------------------------------------------------------------------------------------------
 
 
-def drawn(to_target: list[float | None], ends: list[float | None], **other: Any) -> DrawnTimes:
+def drawn(to_target: Sequence[float | None], ends: Sequence[float | None], **other: Any) -> DrawnTimes:
     known = {"seed": 0, "sigmas": {"assumed": 0.7}, "noise": "measured", "target_accuracy": 0.8, "model_sha256": "a"}
-    values = {"reason": None, "virtual_seconds": ends, "time_to_target_s": to_target}
+    values = {"reason": None, "virtual_seconds": [*ends], "time_to_target_s": [*to_target]}
     return DrawnTimes.model_validate({**known, **values, **other})
 
 
@@ -172,6 +174,29 @@ def test_the_command_keeps_the_times_for_reports_and_tables(
     assert f"<td>{text}</td>" in page and "uncertainty-caption" in page
     assert drawn_times.read(alone, "the hash of a later model") is None
     (alone / "uncertainty.json").unlink()
+
+
+def test_tables_of_several_runs_have_intervals_and_the_probability_that_the_fastest_is(
+    alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = json.loads(read(alone / "ledger.sqlite", "SELECT value FROM meta WHERE key = 'summary'")[0][0])
+    # The second is before the first in two of three draws.
+    to_target = {"fedavg": [120.0, 130.0, 160.0], "fedmlb": [130.0, 100.0, 90.0]}
+    runs = []
+    for method, values in to_target.items():
+        shutil.copytree(alone, tmp_path / method)
+        drawn_times.write(tmp_path / method, drawn(values, [180.0] * 3, model_sha256=summary["model_sha256"]))
+        changed = {"run_dir": str(tmp_path / method), "method": method, "time_to_target_s": min(values)}
+        runs.append(summary | changed | {"target_accuracy": 0.8, "virtual_seconds": 180.0})
+    rows = dict(terminal.run_rows(runs, {}))
+    assert rows["P(fedmlb is faster)"] == ["67 %", "-"]
+    assert rows["virtual time to 80 %"] == ["2 min\n(2.02 to 2.62)", "1.5 min\n(1.52 to 2.12)"]
+    assert rows["virtual time"][0] == "3 min\n(3 to 3)"
+    (tmp_path / "fedavg" / "uncertainty.json").write_text("{")
+    rows = dict(terminal.run_rows(runs, {}))
+    assert "P(fedmlb is faster)" not in rows
+    assert rows["virtual time to 80 %"][0] == "2 min"
+    assert "fedavg/uncertainty.json is damaged" in capsys.readouterr().err
 
 
 def test_a_time_and_its_interval_have_one_unit_and_a_target_that_no_draw_reached_has_none() -> None:
