@@ -51,6 +51,7 @@ def test_a_run_as_json_is_one_object_with_exactly_the_promised_keys(
 def test_the_final_tables_say_what_was_wasted_and_what_held_rounds_up() -> None:
     known: dict[str, Any] = dict.fromkeys(RUN_KEYS, 0) | {"target_accuracy": None, "bytes_down": 6_000_000}
     known |= {"bytes_up": 2_000_000, "bottlenecks": {"own link": 12, "waiting": 0, "compute": 2}}
+    known["run_dir"] = "nowhere"
     wasteful, thrifty = (
         known | {"wasted_bytes": 1_000_000},
         known | {"bottlenecks": {"own link": 0}, "seconds_by_basis": None},
