@@ -184,3 +184,57 @@ def _filled(caps: dict[int, Fraction], capacity: Fraction) -> dict[int, Fraction
         rest -= step * len(growing)
         growing = {flow for flow in growing if rates[flow] < caps[flow]}
     return rates
+
+
+@dataclass(frozen=True)
+class AirFlows:
+    """Flows on the air of access points, each array of shape (flows,)."""
+
+    bits: Doubles
+    cap: Doubles
+    access_link: NDArray[np.intp]
+    direction: NDArray[np.intp]
+    link_rate: Doubles
+
+    def rows(self) -> list[tuple[float, float, int, int, float]]:
+        """What `AirLink.join` takes of each."""
+        return list(zip(*(column.tolist() for column in vars(self).values()), strict=True))
+
+    def only(self, flows: list[int]) -> AirFlows:
+        """These flows, in this order."""
+        return AirFlows(*(column[flows] for column in vars(self).values()))
+
+
+def random_air(rng: np.random.Generator) -> tuple[AirFlows, int, tuple[float, float]]:
+    """Flows, the number of access points, and the server's capacities, both often too small."""
+    flows, access_points = int(rng.integers(2, 25)), int(rng.integers(1, 5))
+    link_rate = rng.lognormal(0, 1.2, flows)
+    cap = link_rate * np.where(rng.random(flows) < 0.5, 1.0, rng.random(flows))
+    place, direction = rng.integers(0, access_points, flows), rng.integers(0, 2, flows)
+    down, up = (float(rng.choice([0.1, 0.3, 0.6, 50.0])) * access_points for _ in range(2))
+    return AirFlows(rng.lognormal(1, 1, flows), cap, place, direction, link_rate), access_points, (down, up)
+
+
+def flows_without_bottleneck(
+    flows: AirFlows, rates: Doubles, capacity: tuple[float, float], fair: str, slack: float = 1e-9
+) -> list[int]:
+    """The flows that could run faster at the cost of none that has less, or run faster than they may; by definition.
+
+    A flow's bottleneck is its cap, or a full access point that gives no other flow a larger share, or a full direction
+    of the server that gives no other a larger rate.
+    """
+    air = rates / flows.link_rate
+    share = air if fair == "time" else rates
+
+    def is_bottleneck(flow: int) -> bool:
+        nearby = flows.access_link == flows.access_link[flow]
+        alike = flows.direction == flows.direction[flow]
+        used, load = float(air[nearby].sum()), float(rates[alike].sum() / capacity[flows.direction[flow]])
+        assert max(used, load, rates[flow] / flows.cap[flow]) <= 1 + slack
+        return (
+            rates[flow] >= flows.cap[flow] * (1 - slack)
+            or (used >= 1 - slack and share[flow] >= share[nearby].max() * (1 - slack))
+            or (load >= 1 - slack and rates[flow] >= rates[alike].max() * (1 - slack))
+        )
+
+    return [flow for flow in range(rates.size) if not is_bottleneck(flow)]
