@@ -28,7 +28,7 @@ from costmodel.fleet.availability import Always, first_available
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.fleet import Fleet
 from costmodel.network.bandwidth import DOWN, UP
-from costmodel.visits.event_driver import DUE, SharedLinks, VisitDriver
+from costmodel.visits.event_driver import DUE, VisitDriver, shared_links
 from costmodel.visits.live_visit import LiveVisit
 from costmodel.visits.timeline import Timeline, solve
 from costmodel.visits.work import Work, Works
@@ -57,9 +57,7 @@ class Clock:
         self.fleet = fleet
         self._environment = _Environment(initial_time=0.0)
         self._due: deque[Event] = deque()
-        self._shared_links = {
-            direction: SharedLinks(self._environment, fleet.links, direction) for direction in (DOWN, UP)
-        }
+        self._shared_links = shared_links(self._environment, fleet.links)
         self._live_visits: dict[int, LiveVisit] = {}
         self._last = {direction: np.full(len(fleet), -math.inf) for direction in (DOWN, UP)}
         self._threshold = np.full((len(fleet), 2), math.inf)

@@ -53,6 +53,7 @@ ADDED: Mapping[str, Mapping[str, Any]] = {
     "fleet": {"trace_assign": "shuffled", "speed": asdict(SpeedSection())},
     "fleet.transport": {"congestion": "cubic"},
     "fleet.bandwidth": {"up_file": None, "outages": False},
+    "fleet.gateways": {"kind": "rate", "fair": "time"},
     "eval": {key: asdict(EvalSection())[key] for key in EVALUATION_KEYS},
 }
 """Table -> key -> the default of a key that was added later: with it, runs have the chains of earlier versions."""

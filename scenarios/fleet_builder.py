@@ -113,11 +113,15 @@ def _assignment(scenario: schema.Scenario) -> TraceAssignment:
 
 
 def _links(section: schema.FleetSection) -> Links:
+    gateways = section.gateways
+    shares_air = gateways.kind == "airtime"
+    down, up = (math.inf, math.inf) if shares_air else (gateways.down, gateways.up)
     return Links(
         section.server.down,
         section.server.up,
-        (section.gateways.down,) * section.gateways.count,
-        (section.gateways.up,) * section.gateways.count,
+        (down,) * gateways.count,
+        (up,) * gateways.count,
+        gateways.fair if shares_air else None,
         aggregate_bytes_per_second=section.server.aggregate / 8,
         transport=Transport(section.transport.security, section.transport.slow_start, section.transport.congestion),
     )

@@ -20,12 +20,18 @@ class Links:
     site_down: tuple[float, ...] = ()
     """Likewise for the clients of each site; none: clients reach the server's link directly"""
     site_up: tuple[float, ...] = ()
+    airtime: str | None = None
+    """One of `costmodel.network.air_shares.FAIR`: how the clients of a site share its air in both directions, with
+    ``site_down`` and ``site_up`` of inf; None: sites have links of these rates"""
     aggregate_bytes_per_second: float = math.inf
     """How fast the server adds updates up"""
     transport: Transport = field(default_factory=Transport)
 
     def __post_init__(self) -> None:
         assert len(self.site_down) == len(self.site_up), (self.site_down, self.site_up)
+        if self.airtime is not None:
+            assert self.site_down, "air without access points"
+            assert {*self.site_down, *self.site_up} == {math.inf}, (self.site_down, self.site_up)
 
     def capacity(self, direction: int) -> float:
         """Of the server's link."""

@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from costmodel.network.airtime import AirLink
+from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.fair_link import FairLink, Served
 from costmodel.network.links import Links
 from costmodel.visits.live_visit import LiveVisit
@@ -109,11 +111,11 @@ class VisitDriver:
 
 
 class SharedLinks:
-    """One direction of the shared links, event by event."""
+    """One direction of the shared links, event by event; or both, where access points share air."""
 
-    def __init__(self, queue: EventQueue, links: Links, direction: int) -> None:
+    def __init__(self, queue: EventQueue, link: FairLink | AirLink) -> None:
         self._queue = queue
-        self._link = FairLink(links.capacity(direction), links.access_capacity(direction))
+        self._link = link
         self._settling = False
         self._wake_at = math.inf
         self._drivers: dict[int, VisitDriver] = {}
@@ -128,7 +130,11 @@ class SharedLinks:
             visit.message.stalls(now)
         elif visit.message.may_begin(now):
             self._drivers[driver.order] = driver
-            self._link.join(now, driver.order, *visit.message.next_part(now, cap), visit.access_link)
+            part = visit.message.next_part(now, cap)
+            if isinstance(self._link, AirLink):
+                self._link.join(now, driver.order, *part, visit.access_link, visit.direction, cap)
+            else:
+                self._link.join(now, driver.order, *part, visit.access_link)
             self._settle()
 
     def leave(self, order: int) -> Served | None:
@@ -157,7 +163,10 @@ class SharedLinks:
             elif message.is_stalled:
                 driver.try_again(message.try_at(now))
             elif is_sending:
-                self._link.change(now, driver.order, message.cap(cap))
+                if isinstance(self._link, AirLink):
+                    self._link.change(now, driver.order, message.cap(cap), cap)
+                else:
+                    self._link.change(now, driver.order, message.cap(cap))
                 self._settle()
 
     def _settle(self) -> None:
@@ -181,3 +190,14 @@ class SharedLinks:
         for order, served in self._link.finished(now):
             self._drivers.pop(order).part_sent(served)
         self._settle()
+
+
+def shared_links(queue: EventQueue, links: Links) -> dict[int, SharedLinks]:
+    """The shared links by direction; access points that share air are one for both."""
+    if links.airtime is not None:
+        air = AirLink((links.down, links.up), len(links.site_down), links.airtime)
+        return dict.fromkeys((DOWN, UP), SharedLinks(queue, air))
+    return {
+        direction: SharedLinks(queue, FairLink(links.capacity(direction), links.access_capacity(direction)))
+        for direction in (DOWN, UP)
+    }

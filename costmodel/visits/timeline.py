@@ -1,8 +1,9 @@
 """The timelines and costs of a batch of visits: each a download, then computing, then an upload.
 
 The visits of a batch are solved together in numpy, link by link: downloads, computing and uploads wait for each other
-only within a visit. `costmodel.clock` simulates the same visits one by one and agrees to the bit. Nothing here reads
-the host's clock.
+only within a visit. Where access points share air, downloads compete with uploads, and `costmodel.visits.event_batch`
+solves the batch. `costmodel.clock` simulates the same visits one by one and agrees to the bit. Nothing here reads the
+host's clock.
 
 A message begins to flow after the handshake of its connection, at once or with slow start (`costmodel.network.tcp`),
 flows over the shared links (`costmodel.network.transfers`), and takes half a round-trip time more. A message of no
@@ -28,6 +29,7 @@ from costmodel.network.links import Links
 from costmodel.network.tcp import Path, is_idle, wire_bits
 from costmodel.network.transfers import transfer_batch
 from costmodel.visits.accounting import ComputePhase, Timeline, Transfer, account_visits, radio_joules
+from costmodel.visits.event_batch import solve_by_events
 from costmodel.visits.work import Works
 
 __all__ = ["Timeline", "solve"]
@@ -46,6 +48,8 @@ def solve(
     start = np.asarray(starts, np.float64)
     assert start.shape == (len(works),) == (len(conditions),), (start.shape, len(works), len(conditions))
     assert np.isfinite(start).all(), start
+    if links.airtime is not None and len(works):
+        return solve_by_events(start, works, conditions, links, behaviour, until)
     lost = behaviour.losses(conditions, start)
     down = _transfer(DOWN, start, works.bytes_down, np.minimum(lost, until), conditions, links, behaviour)
     seconds = conditions.compute_seconds(works.flops, works.steps)

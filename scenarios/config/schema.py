@@ -78,9 +78,15 @@ class AccessLinksSection(Section):
     count: Annotated[int, Field(ge=0, le=1000)] = 0
     """Number of access links; clients are assigned to them in turn. 0: clients reach the server's link directly."""
     down: Rate = 1e9
-    """Rate of each to its clients, bit/s."""
+    """Rate of each to its clients, bit/s; not with airtime."""
     up: Rate = 1e9
-    """Rate of each from its clients, bit/s."""
+    """Rate of each from its clients, bit/s; not with airtime."""
+    kind: Literal["rate", "airtime"] = "rate"
+    """``rate``: clients share ``down`` and ``up``; ``airtime``: they share the time of one radio channel, on which each
+    sends at the rate of its own link, in both directions."""
+    fair: Literal["time", "packets"] = "time"
+    """airtime: equal shares of the time (Linux access points, cells), or of the packets (plain 802.11, where a slow
+    station slows all others)."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from coordinator.methods.spec import Options
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.selectors.registry import selector
 from costmodel.fleet.devices import devices, networks
+from costmodel.units import format_rate
 from edge.data.registry import DataSet
 from edge.models.registry import ModelRow
 from edge.protocol.config import TrainConfig
@@ -21,7 +22,7 @@ from edge.protocol.plugins import is_own
 from edge.protocol.spelling import nearest
 from edge.training.metrics.registry import metric_rows
 from scenarios import fleet_builder
-from scenarios.config.schema import Scenario
+from scenarios.config.schema import AccessLinksSection, Scenario
 
 KINDS_OF_EXAMPLES = {"image": "images", "features": "features", "tokens": "tokens"}
 """Kinds of examples, in messages."""
@@ -211,6 +212,7 @@ def check_fleet(scenario: Scenario) -> None:
             raise ValueError(f"{key} names {len(chosen)} clients, but data.clients = {scenario.data.clients}")
         if not chosen:
             raise ValueError(f"{key} is empty")
+    _check_gateways(scenario.fleet.gateways)
     rates = scenario.fleet.rates
     if rates is not None and not 0 < rates[0] <= rates[1] < math.inf:
         raise ValueError(f"fleet.rates = {list(rates)}: must be the lowest and the highest rate, both finite")
@@ -219,6 +221,21 @@ def check_fleet(scenario: Scenario) -> None:
         raise ValueError(
             f"fleet.bandwidth.step = {varies.step:g}: must be at least a thousandth of tau = {varies.tau:g}"
         )
+
+
+def _check_gateways(gateways: AccessLinksSection) -> None:
+    """Check that the keys of the other kind of access links keep their defaults."""
+    kind, other = ("rate", "airtime") if gateways.kind == "rate" else ("airtime", "rate")
+    default = AccessLinksSection()
+    for key in ("fair",) if kind == "rate" else ("down", "up"):
+        value = getattr(gateways, key)
+        if value != getattr(default, key):
+            shown = repr(value) if isinstance(value, str) else format_rate(value)
+            raise ValueError(
+                f"fleet.gateways.{key} = {shown}: fleet.gateways.kind = {kind!r} ignores it; choose {other!r}"
+            )
+    if kind == "airtime" and gateways.count == 0:
+        raise ValueError("fleet.gateways.kind = 'airtime': fleet.gateways.count = 0; choose 1 or more")
 
 
 def check_travels(method: Method, options: Options, architecture: ModelRow, scenario: Scenario) -> None:

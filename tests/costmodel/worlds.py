@@ -106,12 +106,12 @@ class World:
     starts: tuple[float, ...]
 
 
-def random_world(seed: int) -> World:
+def random_world(seed: int, airtime: str | None = None) -> World:
     """256 seeds in a row meet each combination of leaving, pausing, varying links, sites, batteries, crashes, lost
     segments and outages.
 
     Jitter, noise, kinds of radio and power, capacities, sizes and starts are drawn. Later seeds have speeds that vary,
-    throttle, or do both, and recorded links with outages, by turns.
+    throttle, or do both, and recorded links with outages, by turns. With ``airtime`` all sites share air in this way.
     """
     leaves, pauses, varies, sites, battery, crashes, loses, breaks = (bool(seed >> bit & 1) for bit in range(8))
     rng = np.random.default_rng(seed)
@@ -124,14 +124,14 @@ def random_world(seed: int) -> World:
         variation = WithOutages(variation, np.full(clients, 1200.0), np.full(clients, 0.5), streams)
     lossy = {name: dataclasses.replace(row, loss=0.003 if loses else 0.0) for name, row in networks().items()}
     down, up = rng.choice([3e6, 10e6, 20e6, INF], 2).tolist()
-    behind = (8e6, 3e6, 1e9) if sites else ()
+    behind = (INF,) * 3 if airtime else (8e6, 3e6, 1e9) if sites else ()
     fleet = Fleet.build(
         clients,
         {"raspberry-pi-4": 1, "phone-mid": 1, "jetson-agx-xavier": 1},
         {"lte": 1, "wifi-4": 1},
         streams=streams,
         own_networks=lossy,
-        links=Links(down, up, behind, behind),
+        links=Links(down, up, behind, behind, airtime),
         behaviour=ClientDynamics(availability, PAUSE if pauses else ABORT, variation, _speed(seed // SEEDS)),
         spread=ClientVariation(4, 4),
         change=RoundVariation(

@@ -320,6 +320,8 @@ REACHES: list[tuple[str, Callable[[Fleet], Any], Any]] = [
         lambda f: (f.links.site_down, f.links.site_up),
         ((5e6, 5e6), (3e6, 3e6)),
     ),
+    ("fleet.gateways={count=2, kind='airtime', fair='packets'}", lambda f: f.links.airtime, "packets"),
+    ("fleet.gateways={count=2, kind='airtime'}", lambda f: (f.links.airtime, len(f.links.site_up)), ("time", 2)),
     ("fleet.transport.security=curve", lambda f: f.links.transport.security, "curve"),
     ("fleet.transport.slow_start=false", lambda f: f.links.transport.slow_start, False),
     ("fleet.availability.on_loss=pause", behaves("on_loss"), "pause"),

@@ -77,12 +77,12 @@ def test_a_flight_under_way_tells_what_it_has_spent_so_far() -> None:
     assert (so_far.joules_spent[0], so_far.flops[0], so_far.lost[0]) == pytest.approx((19.6, 3.0, INF))
 
 
-def _play(clock: Clock, seed: int) -> tuple[dict[int, VisitEnded], list[str]]:
+def _play(clock: Clock, seed: int, airtime: str | None = None) -> tuple[dict[int, VisitEnded], list[str]]:
     """(each visit played one by one, what differs from the same visits solved as a batch).
 
     Visits begin at three instants; those of one instant are put in in random order.
     """
-    world = random_world(seed)
+    world = random_world(seed, airtime)
     alone = [clock.conditions([client], 0, visit=client) for client in range(len(world.fleet))]
     batch = clock.solve(world.starts, world.works, joined(alone))
     order = np.random.default_rng(seed).permutation(len(world.fleet)).tolist()
@@ -122,6 +122,37 @@ def test_visits_one_by_one_are_the_batch_to_the_bit(first: int) -> None:
         outcomes["shared"] += sum(one.contention_seconds[0] > 0.1 for one in timelines)
     # A control: all of it happens in these worlds, often.
     assert min(outcomes.values()) > 20, outcomes
+
+
+@pytest.mark.parametrize("airtime", ["time", "packets"])
+def test_visits_one_by_one_are_the_batch_to_the_bit_where_sites_share_air(airtime: str) -> None:
+    outcomes = {"done": 0, "lost": 0, "shared": 0}
+    for seed in range(0, 256, 11):
+        ended, different = _play(Clock(random_world(seed, airtime).fleet), seed, airtime)
+        assert different == []
+        timelines = [one.timeline for one in ended.values()]
+        outcomes["done"] += sum(math.isfinite(one.up_end[0]) for one in timelines)
+        outcomes["lost"] += sum(math.isfinite(one.lost[0]) for one in timelines)
+        outcomes["shared"] += sum(one.contention_seconds[0] > 0.1 for one in timelines)
+    assert min(outcomes.values()) > 20, outcomes
+
+
+@pytest.mark.parametrize("until", [0.4, 0.8, 1.5, 2.5])
+@pytest.mark.parametrize("seed", [32, 224])
+def test_a_batch_on_shared_air_is_cut_as_visits_are_cut_one_by_one(seed: int, until: float) -> None:
+    world = random_world(seed, "time")
+    alone = [Clock(world.fleet).conditions([client], 0, visit=client) for client in range(len(world.fleet))]
+    clock = Clock(world.fleet)
+    batch = clock.solve([0.0] * len(alone), world.works, joined(alone), until)
+    for client, visit in enumerate(alone):
+        clock.begin(world.works[client], visit, client)
+    clock.at(until, 0, "deadline")
+    ended: dict[int, VisitEnded] = {}
+    while (item := clock.next()) != "deadline":
+        ended[item.order] = item
+    for client in range(len(alone)):
+        one = ended.get(client) or clock.cut(client)
+        assert differences(batch, client, one.timeline) == []
 
 
 @pytest.mark.parametrize("seed", range(0, 64, 7))

@@ -130,6 +130,35 @@ def test_a_site_shares_its_own_link_below_the_servers() -> None:
     assert (timeline.up_end - timeline.compute_end).tolist() == pytest.approx([1.1, 1.1, 2.1])
 
 
+def test_stations_of_one_rate_share_air_as_a_link_of_that_rate() -> None:
+    downloads = [Work(1448 * (1 + client), 0, 6.0) for client in range(5)]
+    uploads = [Work(0, 724 * (2 + client), 6.0 * client) for client in range(5)]
+    for works, links in (
+        (downloads, Links(1.5 * DOWN_RATE, INF, (DOWN_RATE,) * 2, (INF,) * 2)),
+        (uploads, Links(INF, 1.5 * UP_RATE, (INF,) * 2, (UP_RATE,) * 2)),
+    ):
+        clients = conditions(5, access_link=[0, 1, 0, 1, 0])
+        by_rate = _solve(works, clients, links)
+        assert by_rate.contention_seconds.sum() > 1.0
+        for fair in ("time", "packets"):
+            by_air = _solve(works, clients, Links(links.down, links.up, (INF,) * 2, (INF,) * 2, fair))
+            assert by_air.end.tolist() == pytest.approx(by_rate.end.tolist(), rel=1e-12)
+            assert by_air.contention_seconds.tolist() == pytest.approx(by_rate.contention_seconds.tolist(), abs=1e-9)
+
+
+def test_an_upload_takes_air_from_a_download_of_the_same_site() -> None:
+    works = [Work(0, 724, 0.0), Work(2896, 0, 0.0)]
+    clients = connected(2, rtt=0.0)
+    alone = _solve(works, clients, Links())
+    assert alone.end.tolist() == pytest.approx([1.0, 2.0])
+    air = _solve(works, clients, Links(site_down=(INF,), site_up=(INF,), airtime="time"))
+    # Both are on the air for half of the time until 2 s, when the upload ends; the download has 12 112 bits left.
+    assert air.end.tolist() == pytest.approx([2.0, 3.0])
+    assert air.contention_seconds.tolist() == pytest.approx([1.0, 1.0])
+    apart = _solve(works, connected(2, rtt=0.0, access_link=[0, 1]), Links(INF, INF, (INF,) * 2, (INF,) * 2, "time"))
+    assert apart.end.tolist() == alone.end.tolist()
+
+
 def test_a_visit_is_the_same_to_the_bit_whoever_else_is_in_the_batch_while_the_links_are_wide_enough() -> None:
     works = [Work(1000 + 77 * client, 300 * client, 1.7 * client, client) for client in range(5)]
     wide = Links(5 * DOWN_RATE, 5 * UP_RATE, (6 * DOWN_RATE,), (5 * UP_RATE,))

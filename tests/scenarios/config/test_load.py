@@ -102,6 +102,15 @@ def test_what_a_file_extends_is_overlaid_key_by_key_but_tables_of_names_are_repl
         ("fleet.networks={lt=1}", "fleet.networks: 'lt': did you mean 'lte'?"),
         ("fleet.networks=[1]", "fleet.networks = [1]: must be a table of shares, or a list of names, one per client"),
         ("fleet.gateways=3", "fleet.gateways = 3: must be a table"),
+        ("fleet.gateways.kind=airtime", "fleet.gateways.kind = 'airtime': fleet.gateways.count = 0; choose 1 or more"),
+        (
+            "fleet.gateways={count=2, kind='airtime', up='3 Mbit/s'}",
+            "fleet.gateways.up = 3 Mbit/s: fleet.gateways.kind = 'airtime' ignores it; choose 'rate'",
+        ),
+        (
+            "fleet.gateways.fair=packets",
+            "fleet.gateways.fair = 'packets': fleet.gateways.kind = 'rate' ignores it; choose 'airtime'",
+        ),
         ("fleet.rates=3", "fleet.rates = 3: must be a list"),
         ("fleet.rates=[1,2,3]", "fleet.rates = [1, 2, 3]: too many values"),
         (
