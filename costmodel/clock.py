@@ -28,8 +28,9 @@ from costmodel.fleet.availability import Always, first_available
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.fleet import Fleet
 from costmodel.network.bandwidth import DOWN, UP
-from costmodel.visits.event_driver import DUE, VisitDriver, shared_links
+from costmodel.visits.event_driver import DUE, MessageLinks, VisitDriver, shared_links
 from costmodel.visits.live_visit import LiveVisit
+from costmodel.visits.open_links import OpenLinks
 from costmodel.visits.timeline import Timeline, solve
 from costmodel.visits.work import Work, Works
 
@@ -57,11 +58,19 @@ class Clock:
         self.fleet = fleet
         self._environment = _Environment(initial_time=0.0)
         self._due: deque[Event] = deque()
-        self._shared_links = shared_links(self._environment, fleet.links)
+        self._message_links = self._links()
         self._live_visits: dict[int, LiveVisit] = {}
         self._last = {direction: np.full(len(fleet), -math.inf) for direction in (DOWN, UP)}
         self._threshold = np.full((len(fleet), 2), math.inf)
         self._spent = np.zeros(len(fleet))
+
+    def _links(self) -> dict[int, MessageLinks]:
+        """The links by direction; those that are never full need no sharing."""
+        links, environment = self.fleet.links, self._environment
+        found: dict[int, MessageLinks] = {**shared_links(environment, links)}
+        if not self.fleet.behaviour.varies:
+            found |= {direction: OpenLinks(environment) for direction in (DOWN, UP) if links.is_open(direction)}
+        return found
 
     @property
     def now(self) -> float:
@@ -169,12 +178,12 @@ class Clock:
         visit = LiveVisit(work, conditions, self.fleet.links, self.fleet.behaviour, self.now)
         self._live_visits[order] = visit
         queue, on_end = self._environment, self._due.append
-        VisitDriver(order, visit, queue, self._live_visits, self._shared_links, on_end).start()
+        VisitDriver(order, visit, queue, self._live_visits, self._message_links, on_end).start()
 
     def cut(self, order: int) -> VisitEnded:
         """Cut a visit under way now; returns its costs so far. `next` will not return it."""
         visit = self._live_visits.pop(order)
-        visit.message.broken_off(self.now, self._shared_links[visit.direction].leave(order))
+        visit.message.broken_off(self.now, self._message_links[visit.direction].leave(order))
         return VisitEnded(order, visit.conditions, visit.timeline(self.now))
 
     # --- events ----------------------------------------------------------------------------------------

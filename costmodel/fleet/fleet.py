@@ -40,6 +40,8 @@ from costmodel.network.links import Links
 from costmodel.network.tcp import WIRE_FACTOR
 
 VISITS_PER_DRAW = 1024
+_Profiles = tuple[ProfileColumns, ProfileColumns, dict[str, Doubles]]
+"""(devices' figures, networks' figures, the radio's columns of `Conditions`)"""
 
 
 @dataclass(frozen=True)
@@ -244,21 +246,22 @@ class Fleet:
         ``is_second``: for a second visit of each client in the round, with the round's ``redraw``.
         """
         chosen = np.asarray(clients, np.intp)
-        device = ProfileColumns(self._device_columns, self.device_of[chosen])
-        network = ProfileColumns(self._network_columns, self.network_of[chosen])
+        device, network, radio = self._profiles(chosen)
         draws = self._draws(chosen, round, visit, is_second)
         mode, down, up = self._modes(chosen, round)
-        width = 2 * self.change.redraw
-        vary = 1 + width * (draws.uniform - 0.5)
+        flops_per_second = self.flops_per_second[chosen] * mode
+        if self.change.redraw:
+            vary = 1 + 2 * self.change.redraw * (draws.uniform - 0.5)
+            flops_per_second, down, up = flops_per_second * vary[:, 0], down * vary[:, 1], up * vary[:, 1]
         hazard = self.change.crashes_per_second
         return Conditions(
             clients=chosen,
             access_link=self.access_link_of(chosen),
-            flops_per_second=self.flops_per_second[chosen] * mode * vary[:, 0],
+            flops_per_second=flops_per_second,
             step_seconds=device["step_seconds"],
             slowdown=np.exp(self.change.jitter * draws.normal[:, 0]) if self.change.jitter else np.ones(chosen.size),
-            down=down * vary[:, 1],
-            up=up * vary[:, 1],
+            down=down,
+            up=up,
             noise=noise_factors(self.change.noise, draws.normal[:, 1:3]),
             rtt=self.rtt[chosen],
             last_down=np.full(chosen.size, -math.inf) if last_down is None else last_down,
@@ -270,8 +273,24 @@ class Fleet:
             charge=np.full(chosen.size, self.battery_joules) if charge is None else charge,
             train_watts=self._train_watts(device, mode),
             idle_watts=device["idle_watts"],
-            **self._radio(network, device["idle_watts"]),
+            **radio,
         )
+
+    def _profiles(self, chosen: NDArray[np.intp]) -> _Profiles:
+        if chosen.size == 1:
+            client = int(chosen[0])
+            return self._profiles_of_one(int(self.device_of[client]), int(self.network_of[client]))
+        return self._profiles_of(self.device_of[chosen], self.network_of[chosen])
+
+    def _profiles_of(self, device_of: NDArray[np.intp], network_of: NDArray[np.intp]) -> _Profiles:
+        device = ProfileColumns(self._device_columns, device_of)
+        network = ProfileColumns(self._network_columns, network_of)
+        return device, network, self._radio(network, device["idle_watts"])
+
+    @cached_property
+    def _profiles_of_one(self) -> Callable[[int, int], _Profiles]:
+        """Clients with the same rows share the columns: visits that begin one by one are many, and rows are few."""
+        return lru_cache(lambda device, network: self._profiles_of(np.array([device]), np.array([network])))
 
     def _train_watts(self, device: ProfileColumns, mode: Doubles) -> Doubles:
         """Power of the whole device; with kappa, what it draws above its baseline grows with the cube of the clock."""

@@ -23,14 +23,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import count
+from typing import NamedTuple
 
 from costmodel.network.water_filling import SLACK, AccessLink, Flow, WaterLevel
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
+class Served(NamedTuple):
     """The totals of a flow that has left the link."""
 
     finish: float
@@ -55,7 +54,10 @@ class FairLink:
         assert all(rate > 0 for rate in access_capacity), access_capacity
         serials = count(1)
         self._capacity = capacity
-        self._access_links = [AccessLink(float(rate), serials) for rate in access_capacity or (math.inf,)]
+        # Without access links the server's link is solved like one of them.
+        rates = access_capacity or (capacity,)
+        self._access_links = [AccessLink(float(rate), serials) for rate in rates]
+        self._has_one = not access_capacity
         self._flows: dict[int, Flow] = {}
         self._now = -math.inf
         self._next = math.inf
@@ -121,6 +123,11 @@ class FairLink:
         and access links above the level are throttled, then those that it has reached are released. A rising level
         never undoes the first step, and each term changes branch at most once, so this ends, with rounding too.
         """
+        if self._has_one:
+            (link,) = self._access_links
+            link.fill()
+            self._next = link.next_finish()
+            return
         water = WaterLevel(self._capacity)
         for access_link in self._access_links:
             if access_link.bound:

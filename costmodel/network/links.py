@@ -40,3 +40,7 @@ class Links:
     def access_capacity(self, direction: int) -> tuple[float, ...]:
         """Of the sites' links."""
         return self.site_up if direction == UP else self.site_down
+
+    def is_open(self, direction: int) -> bool:
+        """Whether no shared link in this direction can ever be full."""
+        return self.capacity(direction) == math.inf and not self.access_capacity(direction) and self.airtime is None

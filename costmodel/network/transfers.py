@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from costmodel.arrays import Doubles
 from costmodel.network.fair_link import FairLink, Served
+from costmodel.network.one_link import OneLink
 from costmodel.network.tcp import INITIAL_WINDOW_BITS, Path, Sender, sender
 from costmodel.network.water_filling import SLACK
 
@@ -110,10 +111,10 @@ def transfer_batch(
     )
     live = np.flatnonzero((flows.bits > 0) & (first < flows.until))
     if not varying:
-        live_flows = flows.only(live)
-        uncontended = _uncontended(live_flows, [paths[flow] for flow in live.tolist()] if paths else ())
-        if _fits(live_flows, uncontended.finish, capacity, access_capacity):
-            for name, column in vars(uncontended).items():
+        live_paths = [paths[flow] for flow in live.tolist()] if paths else []
+        solved = _at_once(flows.only(live), live_paths, capacity, access_capacity)
+        if solved is not None:
+            for name, column in vars(solved).items():
                 getattr(times, name)[live] = column
             return times
     _EventLoop(flows, paths, FairLink(capacity, access_capacity), varying, outage, times).run(live.tolist())
@@ -123,6 +124,24 @@ def transfer_batch(
 def _thresholds(paths: Sequence[Path], flows: int) -> Doubles:
     """(flows,) before the messages; ``paths`` may be none at all."""
     return np.array([path.threshold for path in paths], np.float64) if paths else np.full(flows, math.inf)
+
+
+def _at_once(
+    flows: _Batch, paths: Sequence[Path], capacity: float, access_capacity: Sequence[float]
+) -> TransferTimes | None:
+    """The times of flows with rates that never change; None where the general loop has to find them."""
+    uncontended = _uncontended(flows, paths)
+    if _fits(flows, uncontended.finish, capacity, access_capacity):
+        return uncontended
+    if access_capacity or any(path.is_lossy for path in paths) or not (flows.cap > 0).all():
+        return None
+    del uncontended
+    link = OneLink(flows.start, flows.bits, flows.cap, flows.until, flows.rtt, capacity)
+    link.run()
+    size = flows.start.size
+    return TransferTimes(
+        link.finish, link.sent, link.contention_seconds, np.zeros(size), threshold=_thresholds(paths, size)
+    )
 
 
 def _fits(flows: _Batch, finish: Doubles, capacity: float, access_capacity: Sequence[float]) -> bool:

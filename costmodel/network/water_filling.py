@@ -9,8 +9,8 @@ updated only when it changes side.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 # Caps that exceed the link by rounding alone do not contend.
@@ -18,29 +18,41 @@ ROUNDING = 1e-12
 SLACK = 1 + ROUNDING
 
 
-@dataclass(slots=True, eq=False)
 class Flow:
     """One flow on the link; times in absolute seconds."""
 
-    number: int
-    bits: float
-    access_link: AccessLink
-    since: float
-    """The time since which it has run at its cap, or has been paused"""
-    sent: float = 0.0
-    """Bits sent by ``since``"""
-    cap: float = 0.0
-    end: float = 0.0
+    __slots__ = (
+        "access_link",
+        "bits",
+        "cap",
+        "contention_seconds",
+        "end",
+        "number",
+        "paused",
+        "sent",
+        "serial",
+        "side",
+        "since",
+        "throttled_since",
+        "throttled_virtual",
+    )
+
+    end: float
     """The time of its end at its cap"""
-    throttled_since: float = 0.0
+    throttled_since: float
     """The time since which it has been throttled"""
-    throttled_virtual: float = 0.0
+    throttled_virtual: float
     """Virtual time at ``throttled_since``"""
-    contention_seconds: float = 0.0
-    paused: float = 0.0
-    side: _FlowSet | None = None
-    """None while it is paused."""
-    serial: int = 0
+
+    def __init__(self, number: int, bits: float, access_link: AccessLink, since: float) -> None:
+        """``since``: the time since which it has run at its cap, or has been paused."""
+        self.number, self.bits, self.access_link, self.since = number, bits, access_link, since
+        # Bits sent by ``since``.
+        self.sent = 0.0
+        self.cap = self.contention_seconds = self.paused = 0.0
+        # None while it is paused.
+        self.side: _FlowSet | None = None
+        self.serial = 0
 
 
 _Entry = tuple[float, int, int, Flow]
@@ -48,23 +60,42 @@ _Entry = tuple[float, int, int, Flow]
 
 
 class _FlowSet:
-    """The flows on one side of a level, by end and by cap (``sign`` -1: the largest cap first)."""
+    """The flows on one side of a level, by end and by cap (``sign`` -1: the largest cap first).
 
-    __slots__ = ("by_cap", "by_end", "caps", "count", "serials", "sign")
+    Ends that come in ascending order, as those of equal messages do, are queued in a list without a heap's cost.
+    """
+
+    __slots__ = ("_ascending", "_by_cap", "_by_end", "_serials", "_sign", "caps", "count", "edge")
 
     def __init__(self, sign: int, serials: Iterator[int]) -> None:
-        self.sign = sign
-        self.serials = serials
-        self.by_end: list[_Entry] = []
-        self.by_cap: list[_Entry] = []
+        self._sign = sign
+        self._serials = serials
+        self._by_end: list[_Entry] = []
+        self._ascending: deque[_Entry] = deque()
+        self._by_cap: list[_Entry] = []
         self.count = 0
         self.caps = 0.0
+        # ``sign`` times a cap, at most that of any flow.
+        self.edge = math.inf
+
+    @property
+    def entries(self) -> int:
+        """Entries kept, stale ones among them."""
+        return len(self._by_end) + len(self._ascending) + len(self._by_cap)
 
     def add(self, flow: Flow, end: float) -> None:
         flow.side = self
-        flow.serial = serial = next(self.serials)
-        heappush(self.by_end, (end, flow.number, serial, flow))
-        heappush(self.by_cap, (self.sign * flow.cap, flow.number, serial, flow))
+        flow.serial = serial = next(self._serials)
+        entry = (end, flow.number, serial, flow)
+        ascending = self._ascending
+        if not ascending or end >= ascending[-1][0]:
+            ascending.append(entry)
+        else:
+            heappush(self._by_end, entry)
+        key = self._sign * flow.cap
+        if key < self.edge:
+            self.edge = key
+        heappush(self._by_cap, (key, flow.number, serial, flow))
         self.count += 1
         self.caps += flow.cap
 
@@ -74,24 +105,47 @@ class _FlowSet:
         self.count -= 1
         # Exactly 0 without flows, so that rounding errors do not accumulate.
         self.caps = self.caps - flow.cap if self.count else 0.0
-        if len(self.by_end) + len(self.by_cap) > 4 * self.count + 64:
-            self.by_end, self.by_cap = _fresh(self.by_end), _fresh(self.by_cap)
+        if len(self._by_end) + len(self._ascending) + len(self._by_cap) > 4 * self.count + 64:
+            self._drop_stale()
 
+    def _drop_stale(self) -> None:
+        """Drop stale entries, which might never come first."""
+        self._by_end, self._by_cap = (
+            [entry for entry in heap if entry[3].serial == entry[2]] for heap in (self._by_end, self._by_cap)
+        )
+        heapify(self._by_end)
+        heapify(self._by_cap)
+        self._ascending = deque(entry for entry in self._ascending if entry[3].serial == entry[2])
 
-def _fresh(heap: list[_Entry]) -> list[_Entry]:
-    """The heap without stale entries, which might never come to its top."""
-    heap = [entry for entry in heap if entry[3].serial == entry[2]]
-    heapify(heap)
-    return heap
+    def first_end(self) -> float:
+        """The first end of a flow; inf if there are none."""
+        heap, ascending = self._by_end, self._ascending
+        while heap and heap[0][3].serial != heap[0][2]:
+            heappop(heap)
+        while ascending and ascending[0][3].serial != ascending[0][2]:
+            ascending.popleft()
+        if not ascending:
+            return heap[0][0] if heap else math.inf
+        return heap[0][0] if heap and heap[0][0] < ascending[0][0] else ascending[0][0]
 
+    def pop_first_end(self) -> Flow:
+        """The flow of `first_end`, without its end."""
+        heap, ascending = self._by_end, self._ascending
+        if not ascending or (heap and heap[0][0] < ascending[0][0]):
+            return heappop(heap)[3]
+        return ascending.popleft()[3]
 
-def _first(heap: list[_Entry]) -> _Entry | None:
-    while heap:
-        entry = heap[0]
-        if entry[3].serial == entry[2]:
-            return entry
-        heappop(heap)
-    return None
+    def first_by_cap(self) -> Flow | None:
+        """The flow with the first cap; of several the lowest number."""
+        heap = self._by_cap
+        while heap:
+            key, _, serial, flow = heap[0]
+            if flow.serial == serial:
+                self.edge = key
+                return flow
+            heappop(heap)
+        self.edge = math.inf
+        return None
 
 
 class WaterLevel:
@@ -141,19 +195,24 @@ class AccessLink:
 
     def next_finish(self) -> float:
         """The absolute seconds at which the next flow ends at the present level; inf if none does."""
-        at_cap, throttled = _first(self.at_cap.by_end), _first(self.throttled.by_end)
-        end = math.inf if at_cap is None else at_cap[0]
-        return end if throttled is None else min(end, self._end(throttled))
+        at_cap = self.at_cap.first_end()
+        if not self.throttled.count:
+            return at_cap
+        throttled = self._end(self.throttled.first_end())
+        return throttled if throttled < at_cap else at_cap
 
-    def ended(self, now: float) -> Iterator[Flow]:
+    def ended(self, now: float) -> list[Flow]:
         """The flows that have ended by ``now``, without their ends; they still have to be taken off."""
-        while (entry := _first(self.at_cap.by_end)) and entry[0] <= now:
-            yield heappop(self.at_cap.by_end)[3]
-        while (entry := _first(self.throttled.by_end)) and self._end(entry) <= now:
-            yield heappop(self.throttled.by_end)[3]
+        ended = []
+        while self.at_cap.first_end() <= now:
+            ended.append(self.at_cap.pop_first_end())
+        while self.throttled.count and self._end(self.throttled.first_end()) <= now:
+            ended.append(self.throttled.pop_first_end())
+        return ended
 
-    def _end(self, throttled: _Entry) -> float:
-        return self.now + max(throttled[0] - self.virtual, 0.0) / self.level
+    def _end(self, virtual: float) -> float:
+        left = virtual - self.virtual
+        return self.now + (left if left > 0.0 else 0.0) / self.level
 
     def place(self, flow: Flow, cap: float) -> None:
         """Add a flow, new or taken off, to the side of the present level on which ``cap`` is; a cap of 0 pauses it."""
@@ -168,17 +227,22 @@ class AccessLink:
 
     def take(self, flow: Flow) -> None:
         """Take a flow off its side, with its totals updated to now."""
-        if flow.side is None:
-            flow.paused += self.now - flow.since
-        elif flow.side is self.at_cap:
-            flow.sent = min(flow.sent + flow.cap * (self.now - flow.since), flow.bits)
+        now, side = self.now, flow.side
+        if side is None:
+            flow.paused += now - flow.since
+        elif side is self.at_cap:
+            sent = flow.sent + flow.cap * (now - flow.since)
+            flow.sent = sent if sent < flow.bits else flow.bits
         else:
             bits = self.virtual - flow.throttled_virtual
-            flow.contention_seconds += max(self.now - flow.throttled_since - bits / flow.cap, 0.0)
-            flow.sent = min(flow.sent + flow.cap * (flow.throttled_since - flow.since) + bits, flow.bits)
-        flow.since = self.now
-        if flow.side:
-            flow.side.remove(flow)
+            contention = now - flow.throttled_since - bits / flow.cap
+            if contention > 0.0:
+                flow.contention_seconds += contention
+            sent = flow.sent + flow.cap * (flow.throttled_since - flow.since) + bits
+            flow.sent = sent if sent < flow.bits else flow.bits
+        flow.since = now
+        if side:
+            side.remove(flow)
 
     def _throttle(self, flow: Flow) -> None:
         flow.throttled_since, flow.throttled_virtual = self.now, self.virtual
@@ -186,22 +250,28 @@ class AccessLink:
 
     def throttle(self, water: WaterLevel) -> None:
         """Throttle the flows whose caps are above the level, which rises with each: the largest cap first."""
-        while (entry := _first(self.at_cap.by_cap)) and entry[3].cap > water.level * SLACK:
-            flow = entry[3]
-            self.at_cap.remove(flow)
+        at_cap = self.at_cap
+        while -at_cap.edge > water.level * SLACK:
+            flow = at_cap.first_by_cap()
+            if flow is None or flow.cap <= water.level * SLACK:
+                return
+            at_cap.remove(flow)
             self._throttle(flow)
             water.raise_level(flow.cap, 1)
 
     def release(self, water: WaterLevel) -> None:
         """Let the flows whose caps the level has reached run at them; it rises with each: the smallest cap first."""
-        while (entry := _first(self.throttled.by_cap)) and entry[3].cap <= water.level:
-            flow = entry[3]
+        throttled = self.throttled
+        while throttled.edge <= water.level:
+            flow = throttled.first_by_cap()
+            if flow is None or flow.cap > water.level:
+                return
             if flow.throttled_since < self.now:
                 self.take(flow)
                 flow.end = self.now + (flow.bits - flow.sent) / flow.cap
             else:
                 # Throttled for no time at all: its end stays the same, to the bit.
-                self.throttled.remove(flow)
+                throttled.remove(flow)
             self.at_cap.add(flow, flow.end)
             water.raise_level(-flow.cap, -1)
 
@@ -209,8 +279,10 @@ class AccessLink:
         """Find the level that fills this link."""
         water = WaterLevel(self.capacity)
         water.raise_level(-self.at_cap.caps, self.throttled.count)
-        self.throttle(water)
-        self.release(water)
+        if -self.at_cap.edge > water.level * SLACK:
+            self.throttle(water)
+        if self.throttled.edge <= water.level:
+            self.release(water)
         self.level = water.level
 
     def demand(self, level: float) -> float:

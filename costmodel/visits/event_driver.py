@@ -31,6 +31,16 @@ class EventQueue(Protocol):
         """Call back at ``time`` with an event of value ``value``; at one time the lowest kind, then order, first."""
 
 
+class MessageLinks(Protocol):
+    """One direction of the links over which visits send their messages."""
+
+    def add(self, driver: VisitDriver) -> None:
+        """Begin a part of a message."""
+
+    def leave(self, order: int) -> Served | None:
+        """Cut a flow; None if the visit has none at this moment."""
+
+
 class VisitDriver:
     """One visit under way: events in, the next part of the visit out.
 
@@ -44,7 +54,7 @@ class VisitDriver:
         visit: LiveVisit,
         queue: EventQueue,
         live_visits: Mapping[int, LiveVisit],
-        shared_links: Mapping[int, SharedLinks],
+        shared_links: Mapping[int, MessageLinks],
         on_end: Callable[[Any], None],
     ) -> None:
         self.order, self.visit = order, visit
@@ -69,7 +79,7 @@ class VisitDriver:
         if visit.flows:
             queue.at(time, FLOW_BEGINS, order, self._join)
         else:
-            queue.at(time, PASSES, order, self._pass)
+            queue.at(time, PASSES, order, self.pass_on)
 
     def _is_under_way(self) -> bool:
         return self._live_visits.get(self.order) is self.visit and not self.visit.is_over
@@ -80,7 +90,7 @@ class VisitDriver:
             self._on_end(event)
 
     @property
-    def _links(self) -> SharedLinks:
+    def _links(self) -> MessageLinks:
         return self._shared_links[self.visit.direction]
 
     def _join(self, _: Any) -> None:
@@ -91,7 +101,7 @@ class VisitDriver:
         """A part of the message has been sent: the next follows, or, half a round trip later, all has arrived."""
         time, is_arrival = self.visit.part_sent(served)
         if time <= self.visit.cut:
-            kind, callback = (PASSES, self._pass) if is_arrival else (FLOW_BEGINS, self._join)
+            kind, callback = (PASSES, self.pass_on) if is_arrival else (FLOW_BEGINS, self._join)
             self._queue.at(time, kind, self.order, callback)
 
     def try_again(self, time: float | None) -> None:
@@ -99,7 +109,8 @@ class VisitDriver:
         if time is not None:
             self._queue.at(time, FLOW_BEGINS, self.order, self._join)
 
-    def _pass(self, _: Any) -> None:
+    def pass_on(self, _: Any) -> None:
+        """End this part, and begin the next."""
         if self._is_under_way():
             self._schedule(self.visit.go_on(self._queue.now))
 

@@ -118,8 +118,13 @@ class LiveVisit:
         if nbytes == 0:
             return self.go_on(now) if now <= self._cuts[part] else (math.inf, self._cuts[part])
         handshake, path = self._opening(now)
-        self._messages[direction] = sender(bits, path)
+        self._sends = bits, path
+        self.restart_message()
         return now + handshake, self._cuts[part]
+
+    def restart_message(self) -> None:
+        """Begin the message under way again, as if nothing of it had been sent."""
+        self._messages[self.direction] = sender(*self._sends)
 
     def _radio(self, direction: int) -> tuple[float, float]:
         watts, joules_per_bit = self.conditions.radio(direction)

@@ -228,13 +228,15 @@ def stress(
     ] = None,
     policy: Annotated[str, typer.Option("--policy", help="as a scenario's rounds.policy")] = "sync",
     contended: Annotated[bool, typer.Option("--contended", help="make the server's link the bottleneck")] = False,
+    deadline: Annotated[str | None, typer.Option("--deadline", help='of policy deadline, for example "20 s"')] = None,
     seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
     as_json: Json = False,
 ) -> None:
     """Run the cost model alone, for one round of a large fleet."""
     from scenarios.studies import stress as study
 
-    result = study.stress(clients, cohort or clients, policy, contended, seed=seed)
+    seconds = None if deadline is None else study.deadline_seconds(deadline)
+    result = study.stress(clients, cohort or clients, policy, contended, seed=seed, deadline=seconds)
     emit(result, as_json, lambda: study.show(result))
 
 

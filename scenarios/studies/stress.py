@@ -1,7 +1,8 @@
 """The cost model alone at large numbers of clients, with a made-up fleet and one fixed visit.
 
 Nothing is trained and no data is read. Virtual results follow from the arguments; wall seconds and bytes of memory are
-this machine's. Memory is measured in a second pass, since tracing slows the code down.
+this machine's. Memory is that of the process as the system sees it, in the same pass: tracing allocations would take
+several times as long as the round.
 
 With an unlimited server link visits do not affect each other, so a round is solved in parts, with bit-identical
 results and the memory of one part.
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 import math
 import time
-import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -26,14 +26,16 @@ from coordinator.rounds.policy import POLICIES, RoundPolicy
 from costmodel.clock import Clock
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
+from costmodel.garbage import without_garbage_collection
 from costmodel.network.links import Links
-from costmodel.units import format_bytes, format_flops, format_rate, format_seconds
+from costmodel.units import format_bytes, format_flops, format_rate, format_seconds, seconds
 from costmodel.visits.timeline import Timeline
 from costmodel.visits.work import Work, Works
 from edge.protocol.rng import keyed_generator
 from edge.protocol.spelling import nearest
 from scenarios.errors import ScenarioError
 from scenarios.report import terminal
+from scenarios.studies.resident_memory import ResidentMemory
 
 Doubles = NDArray[np.float64]
 Clients = NDArray[np.intp]
@@ -88,21 +90,23 @@ def stress(
     seed: int = 0,
     rounds: int = 1,
     visits: int | None = None,
-    memory: bool = True,
+    deadline: float | None = None,
 ) -> dict[str, Any]:
     """What ``stress --json`` prints.
 
     ``cohort`` clients take part in each of ``rounds``. With an asynchronous policy, ``cohort`` visits are under way at
-    a time until ``visits`` have ended (by default three per place, at least `LEAST_VISITS`). ScenarioError for invalid
-    numbers and unknown policies.
+    a time until ``visits`` have ended (by default three per place, at least `LEAST_VISITS`). ``deadline``: seconds, for
+    the policy of this name alone. ScenarioError for invalid numbers and unknown policies.
     """
-    _check(clients, cohort, policy, rounds, visits)
-    rules = RoundPolicy(policy, cohort)
+    _check(clients, cohort, policy, rounds, visits, deadline)
+    rules = RoundPolicy(policy, cohort) if deadline is None else RoundPolicy(policy, cohort, deadline=deadline)
+    memory = ResidentMemory()
     fleet = _fleet(clients, cohort, contended, seed)
     result: dict[str, Any] = {
         "clients": clients,
         "cohort": cohort,
         "policy": policy,
+        "deadline_seconds": rules.deadline if policy == "deadline" else None,
         "contended": contended,
         "seed": seed,
         "visit": asdict(VISIT),
@@ -110,18 +114,32 @@ def stress(
         "server_up_bits_per_second": fleet.links.up if contended else None,
     }
     if rules.is_asynchronous:
-        return result | _stream(fleet, rules, seed, visits or max(3 * cohort, LEAST_VISITS))
+        with without_garbage_collection():
+            return result | _stream(fleet, rules, seed, visits or max(3 * cohort, LEAST_VISITS))
     clock = Clock(fleet)
+    building = memory.peak_bytes()
     result |= _summary(*zip(*(_round(clock, rules, seed, number) for number in range(rounds)), strict=True))
-    return result | (_memory(rules, clients, contended, seed) if memory else {})
+    return result | _memory(clock, building, memory.peak_bytes())
 
 
-def _check(clients: int, cohort: int, policy: str, rounds: int, visits: int | None) -> None:
+def deadline_seconds(text: str) -> float:
+    """The seconds of the option ``--deadline``, with its unit; ScenarioError for anything else."""
+    try:
+        return seconds(text)
+    except ValueError as error:
+        raise ScenarioError(f"--deadline: {error}") from None
+
+
+def _check(clients: int, cohort: int, policy: str, rounds: int, visits: int | None, deadline: float | None) -> None:
     if policy not in POLICIES:
         raise ScenarioError(f"--policy: no policy {policy!r}; {nearest(policy, POLICIES)}")
     for name, number in (("clients", clients), ("cohort", cohort), ("rounds", rounds), ("visits", visits)):
         if number is not None and number < 1:
             raise ScenarioError(f"--{name}: must be at least 1, not {number}")
+    if deadline is not None and policy != "deadline":
+        raise ScenarioError(f"--deadline: policy {policy!r} has none; add --policy deadline")
+    if deadline is not None and not 0 < deadline < math.inf:
+        raise ScenarioError(f"--deadline: must be more than 0 s, not {deadline:g} s")
     if cohort > clients:
         raise ScenarioError(f"--cohort: must be at most the number of clients, {clients}, not {cohort}")
 
@@ -218,22 +236,14 @@ def _percentiles(values: NDArray[Any]) -> dict[str, float]:
     return dict(zip(PERCENTILES, map(float, amounts), strict=True))
 
 
-def _memory(rules: RoundPolicy, clients: int, contended: bool, seed: int) -> dict[str, float]:
-    """Peak bytes of building the fleet and of a round, and bytes of the fleet between rounds."""
-    tracemalloc.start()
-    try:
-        clock = Clock(_fleet(clients, rules.participants, contended, seed))
-        kept, building = tracemalloc.get_traced_memory()
-        tracemalloc.reset_peak()
-        _round(clock, rules, seed, 0)
-        playing = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+def _memory(clock: Clock, building: int, playing: int) -> dict[str, float]:
+    """Bytes of the fleet between rounds, and the peaks of building it and of the rounds."""
+    columns = [*vars(clock.fleet).values(), *clock.state().values()]
     return {
-        "fleet_bytes": kept,
+        "fleet_bytes": sum(column.nbytes for column in columns if isinstance(column, np.ndarray)),
         "fleet_peak_bytes": building,
         "round_peak_bytes": playing,
-        "peak_bytes_per_client": max(building, playing) / clients,
+        "peak_bytes_per_client": max(building, playing) / len(clock.fleet),
     }
 
 
@@ -299,7 +309,9 @@ def rows(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "server", f"{format_rate(rates[0])} down, {format_rate(rates[1])} up" if rates[0] else "never a bottleneck"
     is_asynchronous = RoundPolicy(result["policy"]).is_asynchronous
     at_a_time = "visits at a time" if is_asynchronous else "clients a round"
-    yield "policy", f"{result['policy']}, {result['cohort']:,} {at_a_time}"
+    deadline = result["deadline_seconds"]
+    until = "" if deadline is None else f" of at most {format_seconds(deadline)}"
+    yield "policy", f"{result['policy']}, {result['cohort']:,} {at_a_time}{until}"
     yield from _rows_of_stream(result) if is_asynchronous else _rows_of_rounds(result)
     yield "visits took", _spread(result["visit_seconds"], format_seconds)
 

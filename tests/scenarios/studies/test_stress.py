@@ -15,10 +15,14 @@ from coordinator.rounds.policy import POLICIES, RoundPolicy
 from costmodel.clock import Clock
 from scenarios.errors import ScenarioError
 from scenarios.studies import stress as study
-from scenarios.studies.stress import closing, stress
+from scenarios.studies.resident_memory import ResidentMemory
+from scenarios.studies.stress import closing, deadline_seconds, stress
 from tests.costmodel.oracle import slow_start_seconds
 
-OF_THIS_MACHINE = {"wall_seconds", "cpu_seconds", "flows_per_second", "events_per_second", "visits_per_second"}
+OF_THIS_MACHINE = {
+    *("wall_seconds", "cpu_seconds", "flows_per_second", "events_per_second", "visits_per_second"),
+    *("fleet_peak_bytes", "round_peak_bytes", "peak_bytes_per_client"),
+}
 
 
 def virtual(result: Any) -> Any:
@@ -29,7 +33,7 @@ def virtual(result: Any) -> Any:
 
 
 def quick(policy: str = "sync", *, clients: int = 60, cohort: int = 20, contended: bool = False, **more: int) -> Any:
-    return stress(clients, cohort, policy, contended, memory=False, **more)
+    return stress(clients, cohort, policy, contended, **more)
 
 
 @pytest.mark.parametrize("contended", [False, True])
@@ -113,8 +117,28 @@ def test_memory_is_told_per_client_and_stays_small() -> None:
     result = stress(200_000, 200_000, "sync", False)
 
     # Of 8 bytes each: device, network, FLOP/s, two rates, round-trip time; last use of each way, joules spent.
-    assert result["fleet_bytes"] / 200_000 == pytest.approx(9 * 8, rel=0.02)
+    assert result["fleet_bytes"] == 200_000 * 9 * 8
+    peaks = result["fleet_peak_bytes"], result["round_peak_bytes"]
+    assert result["peak_bytes_per_client"] == max(peaks) / 200_000
     assert result["peak_bytes_per_client"] < 200
+
+
+def test_the_peak_is_that_since_the_last_look() -> None:
+    memory = ResidentMemory()
+    held = np.ones(1 << 23)  # 64 MiB, more than what is free
+    assert memory.peak_bytes() > 0.8 * held.nbytes
+    del held
+    memory.peak_bytes()
+    assert memory.peak_bytes() < 32 << 20
+
+
+def test_a_round_ends_at_its_deadline() -> None:
+    result = stress(60, 60, "deadline", False, deadline=2.5)
+
+    (only,) = result["rounds"]
+    assert (result["deadline_seconds"], only["seconds"], only["visits"]) == (2.5, 2.5, 60)
+    assert 0 < only["counted"] < 60
+    assert quick("sync")["deadline_seconds"] is None
 
 
 # --- visits one by one ------------------------------------------------------------------------------------------------
@@ -161,6 +185,20 @@ def test_bad_usage_is_refused(arguments: tuple[int, int, str], message: str) -> 
     with pytest.raises(ScenarioError) as caught:
         stress(*arguments, False)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("policy", "deadline", "message"),
+    [
+        ("sync", "20 s", "--deadline: policy 'sync' has none; add --policy deadline"),
+        ("deadline", "0 s", "--deadline: must be more than 0 s, not 0 s"),
+        ("deadline", "20", "--deadline: '20' is a duration without a unit"),
+    ],
+)
+def test_a_deadline_is_a_duration_for_its_policy_alone(policy: str, deadline: str, message: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        stress(9, 9, policy, False, deadline=deadline_seconds(deadline))
+    assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize("policy", ["sync", "fedbuff"])
