@@ -183,7 +183,8 @@ class Clock:
     def cut(self, order: int) -> VisitEnded:
         """Cut a visit under way now; returns its costs so far. `next` will not return it."""
         visit = self._live_visits.pop(order)
-        visit.message.broken_off(self.now, self._message_links[visit.direction].leave(order))
+        served = self._message_links[visit.direction].leave(order)  # first: it may restart the message
+        visit.message.broken_off(self.now, served)
         return VisitEnded(order, visit.conditions, visit.timeline(self.now))
 
     # --- events ----------------------------------------------------------------------------------------

@@ -230,7 +230,7 @@ class OneLink:
         return ended
 
     def _acknowledge(self, message: _Message, now: float) -> None:
-        """As `SlowStart.part_sent`, for a message of which more is to be sent."""
+        """As `Sender.part_sent`, for a message of which more is to be sent."""
         acknowledged = message.started + message.rtt
         delay = now - acknowledged
         # Only contention after the acknowledgement delays the message.

@@ -117,7 +117,8 @@ class VisitDriver:
     def _break(self, part: int) -> None:
         if not self._is_under_way() or self.visit.part != part:
             return
-        self.visit.message.broken_off(self._queue.now, self._links.leave(self.order))
+        served = self._links.leave(self.order)  # first: it may restart the message
+        self.visit.message.broken_off(self._queue.now, served)
         self._schedule((self.visit.broken(self._queue.now), math.inf))
 
 

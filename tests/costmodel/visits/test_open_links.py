@@ -41,7 +41,8 @@ def _clock(links: Links) -> Clock:
 
 def _ended(links: Links, cut: float) -> dict[int, Timeline]:
     """The timelines of visits that end by ``cut``, and of the others until then."""
-    clock, ended = _clock(links), {}
+    clock = _clock(links)
+    ended: dict[int, Timeline] = {}
     while len(ended) < CLIENTS and (item := clock.next(cut)) is not None:
         ended[item.order] = item.timeline
     clock.advance(max(clock.now, min(cut, 1e3)))
