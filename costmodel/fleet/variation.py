@@ -45,7 +45,7 @@ class VisitVariation:
 def visit_variation(
     streams: Streams, normal_streams: Streams | None, purpose: str, index: int, visits: int
 ) -> VisitVariation:
-    """The numbers of the block ``index`` of ``visits`` visits; normal ones and seeds from ``normal_streams`` if given."""
+    """The numbers of the block ``index`` of ``visits`` visits; ``normal_streams``: those of normal ones and seeds."""
     rng = streams(purpose, index, 0)
     normal, uniform = rng.standard_normal((visits, 3)), rng.random((visits, 2))
     exponential = rng.standard_exponential(visits)

@@ -75,5 +75,5 @@ def test_only_links_without_limit_are_open() -> None:
     assert not Links(1e9).is_open(0)
     assert Links(1e9).is_open(1)
     assert not Links(site_down=(1e9,), site_up=(1e9,)).is_open(1)
-    assert isinstance(_clock(Links())._shared_links[0], OpenLinks)
-    assert not isinstance(_clock(WIDE)._shared_links[0], OpenLinks)
+    assert isinstance(_clock(Links())._message_links[0], OpenLinks)
+    assert not isinstance(_clock(WIDE)._message_links[0], OpenLinks)

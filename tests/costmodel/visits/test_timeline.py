@@ -304,10 +304,10 @@ def test_the_tail_of_a_visit_that_is_cut_ends_with_it() -> None:
     assert _solve(VISIT, who, until=1.6).joules_spent[0] == pytest.approx(2.2 + 5.5)
 
 
-@pytest.mark.parametrize("seed", [*range(0, 64, 5), *range(192, 256, 8)])
+@pytest.mark.parametrize("seed", [*range(0, 64, 5), *range(320, 384, 8)])
 def test_joules_are_the_integral_of_the_power_that_is_drawn(seed: int) -> None:
     """The trace is built from the timeline's instants alone, for every client: what it does, at its watts."""
-    world = random_world(seed & ~1)  # nobody leaves: an instant tells what a client is doing
+    world = random_world(seed & ~0b1000_0001)  # nobody leaves, no link fails: an instant tells what a client is doing
     who = world.fleet.conditions(range(len(world.fleet)), 0)
     who = dataclasses.replace(who, receive_joules_per_bit=0 * who.rtt, transmit_joules_per_bit=0 * who.rtt)
     timeline = solve(world.starts, Works.of(world.works), who, world.fleet.links, world.fleet.behaviour, 60.0)

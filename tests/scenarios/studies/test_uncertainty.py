@@ -30,7 +30,7 @@ NO_FACTORS = dict.fromkeys(DRAWS.sigmas, 0.0)
 def own_row(folder: Path, kind: str, base: str, name: str, **figures: Any) -> str:
     """The override that names a file with one row: a shipped one with other figures."""
     text = Path(device.__file__).with_name(f"{kind}.toml").read_text()
-    row = text.partition(f"[{base}]")[2].partition("\n[")[0].partition("assumed")[0]
+    row = text.partition(f"[{base}]")[2].partition("\nassumed")[0].partition("\nderived")[0]
     lines = [line for line in row.splitlines() if line.partition(" ")[0] not in figures]
     path = folder / f"{name}.toml"
     path.write_text(
@@ -44,7 +44,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run of one client on links without end, whose time is that of its training steps."""
     folder = tmp_path_factory.mktemp("alone")
     fast = {"down_bits_per_second": 1e15, "up_bits_per_second": 1e15, "rtt_seconds": 0.0, "assumed": ["rtt_seconds"]}
-    board = own_row(folder, "profiles", "raspberry-pi-4", "board", step_seconds=0.01, assumed=["step_seconds"])
+    board = own_row(
+        folder, "profiles", "raspberry-pi-4", "board", step_seconds=0.01, assumed=["step_seconds"], derived=[]
+    )
     return run(
         folder,
         *("data.clients=1", "rounds.participants=1", "rounds.max=3", "fleet.jitter=0", "stop.target_accuracy=0.99"),
