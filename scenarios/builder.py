@@ -197,6 +197,11 @@ def trace_notes(loaded: Loaded) -> list[str]:
         raise ScenarioError(f"{loaded.name}: {error}") from None
 
 
+def with_operations(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> Fleet:
+    """The fleet with the speed of its devices for the described model, for devices calibrated by kind of operation."""
+    return fleet_builder.with_operations(drawn, (loaded.model.name, loaded.model.family), description)
+
+
 def refused(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> dict[int, str]:
     """client -> why the model does not fit its device, with the largest number of pathways that the method trains."""
     try:

@@ -21,6 +21,7 @@ from costmodel.fleet.availability import Always, Availability, Diurnal, Renewal
 from costmodel.fleet.devices import Device, Network, devices, own_devices, own_networks
 from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
+from costmodel.fleet.model_speed import Operations
 from costmodel.fleet.recordings import RateSeries, RecordedDays
 from costmodel.fleet.speed import PURPOSE as FOREGROUND_LOAD
 from costmodel.fleet.speed import ComputeSpeed, ForegroundLoad, SpeedFactor
@@ -31,6 +32,8 @@ from costmodel.network.tcp import Transport
 from costmodel.units import HOUR_SECONDS
 from edge.data.locate import is_file, search_paths
 from edge.protocol.config import ModelProfile
+from edge.protocol.operations import KINDS
+from edge.protocol.payload import INPUT_GRADIENT
 from edge.protocol.rng import keyed_generator
 from scenarios.cache import cache_folder
 from scenarios.config import schema
@@ -358,6 +361,20 @@ def _needed(table: str, file: str | None) -> str:
 @functools.cache
 def _streams(seed: int) -> Callable[[str, int, int], np.random.Generator]:
     return lambda purpose, index, client: keyed_generator(seed, purpose, index, client)
+
+
+def with_operations(drawn: Fleet, families: tuple[str, ...], description: ModelProfile) -> Fleet:
+    """The fleet with its devices' speed for a model by its operations; the same without any.
+
+    A plain step computes no gradient for the examples. ScenarioError for a speed out of range.
+    """
+    if not len(description.operations):
+        return drawn
+    flops = float(description.flops.sum() - description.flops[0, INPUT_GRADIENT])
+    per_example, per_step = (dict(zip(KINDS, counts, strict=True)) for counts in description.operations.T.tolist())
+    found = drawn.for_model(families, Operations(flops, per_example, per_step))
+    _check_drawn("fleet.devices", found)
+    return found
 
 
 def refused(

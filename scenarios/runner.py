@@ -230,6 +230,7 @@ def _run(
     sources = {} if resumed else plugin_sources.find(plugin_sources.named(loaded))
     with probe_worker(loaded, host.device, launcher, logs, stopped) as probe:
         profile, initial = probe.describe(True)
+    fleet = builder.with_operations(loaded, fleet, profile)
     refused = builder.refused(loaded, fleet, profile)
     chain = initial_hash(builder.identity(loaded), profile.data_sha256)
     if not resumed:

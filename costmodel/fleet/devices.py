@@ -63,6 +63,9 @@ class Device:
     """Keys of the figures measured in inference, not in training."""
     derived: tuple[str, ...] = ()
     """Keys of the figures computed from measurements of another device or setting; ``source`` says how."""
+    operations_per_second: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """By kind of operation ("conv.w16", "elementwise"; `edge.protocol.operations` has the kinds), for devices whose
+    time for any model was measured kind by kind (`costmodel.fleet.model_speed`); a row may leave it out."""
 
     def throughput(self, *names: str) -> float:
         """FLOP/s in training, for the first of the names (a model, then its family) that the device has a figure for.
@@ -137,6 +140,7 @@ NO_FIGURES = {"name", "goodput", "source", "year", *BASES}
 AT_MOST_1 = {"loss"}
 MUST_BE_POSITIVE = {
     "flops_per_second",
+    "operations_per_second",
     "modes",
     "memory_bytes",
     "clock_hz",
@@ -222,12 +226,12 @@ def _row(kind: type[Row], where: str, name: str, table: Any) -> Row:
         if key not in fields:
             raise ValueError(f"{where}: unknown key {key!r}, {nearest(key, fields)}")
     for key, field in fields.items():
-        if key not in table and field.default is dataclasses.MISSING:
+        if key not in table and field.default is field.default_factory is dataclasses.MISSING:
             raise ValueError(f"{where}: key {key!r} is missing")
     values: dict[str, Any] = {
         key: _value(where, key, table[key], str(field.type)) if key in table else field.default
         for key, field in fields.items()
-        if key not in BASES
+        if key not in BASES and (key in table or field.default is not dataclasses.MISSING)
     }
     values |= _bases(where, table, values, [key for key in BASES if key in fields])
     return kind(name=name, **values)
@@ -264,7 +268,7 @@ def _listed(where: str, name: str, value: Any, known: Sequence[str]) -> tuple[st
 def _value(where: str, key: str, value: Any, expected: str) -> Any:
     """``value``, checked, as the type of its field."""
     if expected == "Mapping[str, float]":
-        return _by_name(where, key, value)
+        return _by_name(where, key, value, FAMILIES_OF_ALL if key == "flops_per_second" else ())
     if expected == "tuple[float, ...]":
         return _factors(where, key, value)
     scalar = _scalar(f"{where}, key {key!r}", value, expected, positive=key in MUST_BE_POSITIVE)
@@ -273,10 +277,10 @@ def _value(where: str, key: str, value: Any, expected: str) -> Any:
     return scalar
 
 
-def _by_name(where: str, key: str, value: Any) -> dict[str, float]:
+def _by_name(where: str, key: str, value: Any, needed: Sequence[str]) -> dict[str, float]:
     if not isinstance(value, dict):
         raise ValueError(f"{where}, key {key!r}: expected a table of numbers by model or family, not {value!r}")
-    for family in FAMILIES_OF_ALL:
+    for family in needed:
         if family not in value:
             raise ValueError(f"{where}: key '{key}.{family}' is missing")
     if not all(name.strip() for name in value):

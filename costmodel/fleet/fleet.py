@@ -23,6 +23,7 @@ from costmodel.fleet.devices import Device, Network
 from costmodel.fleet.devices import devices as device_table
 from costmodel.fleet.devices import networks as network_table
 from costmodel.fleet.dynamics import ClientDynamics
+from costmodel.fleet.model_speed import Operations, speed
 from costmodel.fleet.traces import ClientTrace, TraceColumns
 from costmodel.fleet.variation import (
     Choice,
@@ -181,6 +182,21 @@ class Fleet:
             bandwidth_cv=traced.cv(),
             traced=traced.figures,
         )
+
+    def for_model(self, families: Sequence[str], step: Operations) -> Fleet:
+        """The same clients with the throughput and overhead that their devices have for a model by its operations.
+
+        ``families``: those that the fleet was drawn for. The same fleet where no device has figures by operation.
+        """
+        if not any(device.operations_per_second for device in self.devices):
+            return self
+        before = np.array([device.throughput(*families) for device in self.devices])
+        speeds = [speed(device, families, step) for device in self.devices]
+        rows = tuple(
+            replace(device, step_seconds=overhead) for device, (_, overhead) in zip(self.devices, speeds, strict=True)
+        )
+        ratio = np.array([throughput for throughput, _ in speeds]) / before
+        return replace(self, devices=rows, flops_per_second=self.flops_per_second * ratio[self.device_of])
 
     def __len__(self) -> int:
         return self.device_of.size

@@ -91,6 +91,7 @@ from edge.protocol.messages import (
     expect,
     shown,
 )
+from edge.protocol.operations import KINDS
 from edge.protocol.payload import ITEM_NBYTES, PASS_TYPES, Payload, Shapes, Vector, vectors
 from edge.protocol.tensor_specs import (
     FLOAT32,
@@ -289,6 +290,7 @@ def _description(values: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Mod
         "test_samples": (clients,),
         "validation_samples": (clients,),
         "variants": (len(arrays["variants"]) // max(blocks, 1) * blocks, PASS_TYPES),
+        "operations": (len(KINDS) if arrays["operations"].size else 0, 2),
     }
     for name, array in arrays.items():
         # a model described without its data has no clients, and its histogram no columns to count

@@ -259,7 +259,8 @@ class ModelProfile:
     ``flops`` of `Job.variants`, one after the other.
     ``samples`` (clients,) and ``histogram`` (clients, classes) count training examples; ``test_samples`` (clients,)
     the local test examples, for methods that are evaluated client by client; ``validation_samples`` (clients,) the
-    examples that ``data.validation`` holds out of training, by default none.
+    examples that ``data.validation`` holds out of training, by default none. ``operations`` (kinds, 2) are those of a
+    plain training step, per example and per step (`edge.protocol.operations`), or none, (0, 2).
     """
 
     layout: Layout
@@ -277,6 +278,7 @@ class ModelProfile:
     test_samples: NDArray[np.int64]
     validation_samples: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     variants: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
+    operations: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 2)))
 
     def __post_init__(self) -> None:
         if len(self.validation_samples) == 0:

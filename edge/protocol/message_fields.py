@@ -155,6 +155,7 @@ ARRAYS = {
     "test_samples": "<i8",
     "validation_samples": "<i8",
     "variants": "<f8",
+    "operations": "<f8",
 }
 """The arrays of a `ModelProfile`, which travel as frames of slot `DESCRIPTION`, and their types."""
 DESCRIPTION = "(description)"

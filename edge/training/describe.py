@@ -40,6 +40,7 @@ from edge.protocol.payload import (
 )
 from edge.protocol.rng import keyed_generator
 from edge.training.block_model import Block, BlockModel
+from edge.training.count_operations import operations_of
 
 Flops = NDArray[np.float64]
 Activations = NDArray[np.float64]
@@ -184,8 +185,8 @@ def cached_counts(
     dataset: DataSet,
     cache: Path,
     wrapper: tuple[str, Mapping[str, Any]] | None = None,
-) -> tuple[Flops, Activations]:
-    """`flops_per_example` and `activations_per_example` of a model on a data set, cached.
+) -> tuple[Flops, Activations, NDArray[np.float64]]:
+    """`flops_per_example`, `activations_per_example` and `operations_of` a model on a data set, cached.
 
     The key is the model's configuration, the source of its module and of those of its package that it imports from,
     the examples' shape, the classes and torch's version; beyond shipped models of images, what else the counts depend
@@ -205,14 +206,17 @@ def cached_counts(
         module = wrapper[0].partition(":")[0]
         facts += [wrapper[0], dict(wrapper[1]), _sources(importlib.import_module(module))]
     name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
-    path = cache / "flops" / "v4" / f"{name}.json"
+    path = cache / "flops" / "v5" / f"{name}.json"
 
     def counted() -> str:
-        counts = (flops_per_example, activations_per_example)
-        return json.dumps([count(make, dataset.shape, dataset.kind).tolist() for count in counts])
+        example = (make, dataset.shape, dataset.kind)
+        flops = flops_per_example(*example)
+        plain = float(flops.sum() - flops[0, INPUT_GRADIENT])
+        counts = (flops, activations_per_example(*example), operations_of(*example, plain))
+        return json.dumps([count.tolist() for count in counts])
 
-    flops, activations = json.loads(text_once(path, counted))
-    return np.array(flops), np.array(activations)
+    flops, activations, operations = json.loads(text_once(path, counted))
+    return np.array(flops), np.array(activations), np.array(operations)
 
 
 def _sources(module: ModuleType) -> list[str]:

@@ -161,7 +161,7 @@ class LocalTrainer:
         empty = np.zeros(0, dtype=np.int64)
         net = self.net
         check_module(self.job.model, self.dataset)
-        flops, activations = cached_counts(
+        flops, activations, operations = cached_counts(
             self.job.model, self._blocks, self.dataset, Path(self.job.cache), self._wrapper
         )
         description = ModelProfile(
@@ -177,6 +177,7 @@ class LocalTrainer:
             histogram=np.zeros((0, self.dataset.classes), dtype=np.int64),
             test_samples=empty,
             variants=np.array([*self.variant_flops.values()]).reshape(-1, PASS_TYPES),
+            operations=operations,
         )
         vectors = initial(net, self.job.seed, self._blocks, self.job.initial_models)
         return self._with_data(description) if data else description, vectors

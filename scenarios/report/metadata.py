@@ -21,6 +21,7 @@ from coordinator.records.schema import EvaluationRow, RoundRow
 from coordinator.records.store import evaluations, has_rounds, read
 from coordinator.rounds.run import FederatedRun
 from edge.protocol.config import ModelProfile
+from edge.protocol.operations import KINDS
 from edge.protocol.payload import INPUT_GRADIENT
 from edge.runtime.numerics import difference, fingerprint
 from scenarios import builder
@@ -73,8 +74,15 @@ def environment(
         "asynchronous": loaded.scenario.rounds.is_asynchronous,
         **({"files": files} if (files := builder.file_hashes(loaded.scenario)) else {}),
         **({"variants": description.variants.tolist()} if len(description.variants) else {}),
+        **_operations(description),
         **({"sources": {module: asdict(source) for module, source in own.items()}} if own else {}),
     }
+
+
+def _operations(description: ModelProfile) -> dict[str, Any]:
+    """Kind -> operations of a plain step, per example and per step."""
+    counts = description.operations.tolist()
+    return {"operations": dict(zip(KINDS, counts, strict=True))} if counts else {}
 
 
 def _blocks(description: ModelProfile) -> list[dict[str, Any]]:

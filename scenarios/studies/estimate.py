@@ -303,7 +303,7 @@ def estimate(loaded: Loaded, description: ModelProfile) -> dict[str, Any]:
     }
     if evaluation.evaluations:
         result["evaluation_visits"] = evaluation.report
-    drawn = builder.fleet(loaded)
+    drawn = builder.with_operations(loaded, builder.fleet(loaded), description)
     reasons = Counter(builder.refused(loaded, drawn, description).values())
     result["refused_clients"] = [{"clients": count, "why": reason} for reason, count in reasons.most_common()]
     if len(description.samples):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
@@ -24,6 +25,7 @@ from costmodel.clock import Clock
 from costmodel.fleet.fleet import Fleet
 from costmodel.units import format_bytes, format_joules, format_seconds
 from edge.protocol.config import ModelProfile
+from edge.protocol.operations import KINDS
 from edge.protocol.payload import (
     FORWARD,
     INNER_GRADIENT,
@@ -133,7 +135,7 @@ def prepared(folder: Path, overrides: Sequence[str] = ()) -> PreparedReplay:
             f"anew: {fresh}"
         )
     description = described(run.environment, recorded)
-    drawn = builder.fleet(loaded)
+    drawn = builder.with_operations(loaded, builder.fleet(loaded), description)
     target = recorded.scenario.stop.target_accuracy
     with plugin_errors.named(loaded.scenario.model_dump(), ScenarioError, loaded.name):
         refused = builder.refused(loaded, drawn, description)
@@ -177,7 +179,13 @@ def described(environment: Mapping[str, Any], loaded: Loaded) -> ModelProfile:
         histogram=histogram,
         test_samples=np.zeros(len(histogram), np.int64),
         variants=np.array(environment.get("variants", []), np.float64).reshape(-1, PASS_TYPES),
+        operations=_recorded_operations(environment.get("operations", {})),
     )
+
+
+def _recorded_operations(recorded: Mapping[str, Sequence[float]]) -> NDArray[np.float64]:
+    """(kinds, 2), or none for a run that recorded none."""
+    return np.array([recorded[kind] for kind in KINDS] if recorded else [], np.float64).reshape(-1, 2)
 
 
 def _block_shape(block: Mapping[str, Any]) -> BlockShape:
