@@ -53,8 +53,7 @@ class OperationCounter(TorchDispatchMode):
         elif name == GRADIENTS:
             self._convolution(args[2], args[1] if args[7] else args[0], groups=args[9], gradients=sum(args[-1][:2]))
         elif name not in MATRIX_PRODUCTS:
-            kind = operations.NORMALISED if "_norm" in name else operations.ELEMENTWISE
-            self.counts[kind] += _numbers(args) + _numbers(result)
+            self.counts[_kind(name)] += _numbers(args) + _numbers(result)
         return result
 
     def _convolution(self, weight: torch.Tensor, images: torch.Tensor, *, groups: int, gradients: int) -> None:
@@ -68,6 +67,13 @@ class OperationCounter(TorchDispatchMode):
         kind = operations.POINTWISE if math.prod(weight.shape[2:]) == 1 else operations.CONVOLUTION
         for name, fraction in operations.classes(kind, wide, narrow):
             self.counts[name] += flops * fraction
+
+
+def _kind(name: str) -> str:
+    """The kind of an operator without FLOPs."""
+    if "_norm" in name:
+        return operations.NORMALISED
+    return operations.POOLED if "_pool" in name else operations.ELEMENTWISE
 
 
 def _numbers(value: Any) -> int:

@@ -263,16 +263,17 @@ def list_(
 @app.command()
 def doctor(
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="measure training steps of the models, and save a device for fleets")
+        bool, typer.Option("--calibrate", help="measure training steps, and save a device for fleets")
     ] = False,
     name: Annotated[str, typer.Option("--name", help="name of the calibrated device")] = "this-host",
+    passes: Annotated[int, typer.Option("--passes", help="repetitions of a calibration")] = 3,
     as_json: Json = False,
 ) -> None:
     """Show this machine: cores, memory, GPUs, versions, data sets."""
     from scenarios.studies import doctor as checks
 
     if calibrate:
-        result = checks.calibrate(name, quiet=as_json)
+        result = checks.calibrate(name, quiet=as_json, passes=passes)
         emit(result, as_json, lambda: checks.show_calibration(result))
         return
     result = checks.examine()

@@ -14,8 +14,8 @@ from scenarios.config.schema import Scenario
 
 COLUMNS = ("model", "batch", "work", "CPU time", "predicted", "error")
 TITLES = (
-    "One training step by the row below (step_seconds + work / flops_per_second) and as it was measured here.",
-    "The row was fitted to each model at its own width; other widths show how far it holds.",
+    "One training step by the row below (step_seconds + operations / operations_per_second) and as it was measured.",
+    "The row was fitted to reference networks; shipped models, which are not fitted, show how far it holds.",
 )
 
 
@@ -29,11 +29,11 @@ def comments(measurements: list[dict[str, Any]]) -> str:
 
 def cells(measurement: Mapping[str, Any]) -> tuple[str, ...]:
     """One measurement under `COLUMNS`."""
-    width = "" if measurement["width"] is None else f", width {measurement['width']}"
+    fitted, width, batch = measurement["fitted"], measurement["width"], measurement["batch"]
     return (
-        f"{measurement['model']}{width}{'' if measurement['own_width'] else ' (not fitted)'}",
-        str(measurement["batch"]),
-        format_flops(measurement["flops"]),
+        measurement["model"] + ("" if fitted else f"{'' if width is None else f', width {width}'} (not fitted)"),
+        str(batch),
+        format_flops(measurement["flops"] * batch),
         format_seconds(measurement["seconds"]),
         format_seconds(measurement["predicted_seconds"]),
         f"{measurement['relative_error']:+.1%}",

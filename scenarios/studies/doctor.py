@@ -17,10 +17,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import median
 from typing import IO, Any
 
 import psutil
@@ -30,7 +31,8 @@ from coordinator.workers.launcher import environment, how_ended, quote
 from coordinator.workers.sockets import MAX_SOCKET_PATH_NBYTES
 from coordinator.workers.task import PoolError
 from costmodel.fleet.devices import Device, devices
-from costmodel.units import format_bytes, format_flops, format_seconds
+from costmodel.fleet.model_speed import Operations, speed
+from costmodel.units import format_bytes
 from edge.data.locate import ENVIRONMENT, find_data
 from edge.data.registry import DATASETS
 from edge.protocol.files import write_text
@@ -46,8 +48,10 @@ THIS_HOST = "this-host"
 LIKE = "laptop-cpu"
 """The shipped device whose figures are taken where nothing can be measured."""
 ASSUMED_CLOCK_HZ = 2.5e9
-NOTICE = "measuring the training steps of every shipped model on one core; about half a minute"
-QUICK_NOTICE = "measuring a few training steps of one model on one core"
+NOTICE = "measuring the training steps of reference networks and of shipped models on one core; one to two minutes"
+QUICK_NOTICE = "measuring a few training steps of two networks on one core"
+BAR = 0.1
+"""Largest relative error of a predicted step that counts as right."""
 
 
 def examine() -> dict[str, Any]:
@@ -122,43 +126,69 @@ def rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 # --- calibration ------------------------------------------------------------------------------------------------------
 
 
-def calibrate(name: str = THIS_HOST, quick: bool = False, quiet: bool = False) -> dict[str, Any]:
-    """Measure a training step of every shipped model on this machine, and write the device that results.
+def calibrate(
+    name: str = THIS_HOST, quick: bool = False, quiet: bool = False, passes: int | None = None
+) -> dict[str, Any]:
+    """Measure training steps of reference networks on this machine, write the device that results, and check it.
 
-    It takes about half a minute of a fast core, which is announced on stderr unless ``quiet``; ``quick`` measures
-    little. Signals require the main thread. Returns what ``doctor --calibrate --json`` prints. ScenarioError for a name
-    that no device can have, or if the file cannot be written; PoolError if the measuring process fails.
+    The check predicts steps of shipped models that were measured but not fitted. It takes one to two minutes of a core,
+    which is announced on stderr unless ``quiet``; ``quick`` measures little. ``passes``: repetitions, of which the
+    least time counts. Signals require the main thread. Returns what ``doctor --calibrate --json`` prints. ScenarioError
+    for a name that no device can have, for less than one pass, or if the file cannot be written; PoolError if the
+    measuring process fails.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", name):
         raise ScenarioError(f"--name {name!r}: must be at most 64 letters, digits, - and _")
     if name in devices():
         raise ScenarioError(f"--name {name}: a shipped device has that name; choose another")
+    if passes is not None and passes < 1:
+        raise ScenarioError(f"--passes {passes}: must be at least 1")
     path = cache_folder() / "devices" / f"{name}.toml"
     if not quiet:
         print(f"fedbr: {QUICK_NOTICE if quick else NOTICE}", file=sys.stderr, flush=True)
     with _terminated_as_interrupted():
-        measured = _measure(quick)
-    device = profile(measured, devices()[LIKE])
+        measured = _measure(quick, passes)
+    row = profile(measured, devices()[LIKE])
+    measurements = predicted(Device(name=name, **row), measured["measurements"])
     result = {
         "device": name,
         "file": str(path),
-        "step_seconds": device["step_seconds"],
-        "flops_per_second": device["flops_per_second"],
-        "measurements": measured["measurements"],
-        "worst_error": _worst_error(measured, own_width=True),
-        "worst_error_other_widths": _worst_error(measured, own_width=False),
+        **{key: row[key] for key in ("step_seconds", "flops_per_second", "operations_per_second")},
+        "measurements": measurements,
+        "fitted": errors([one for one in measurements if one["fitted"]]),
+        "not_fitted": errors([one for one in measurements if not one["fitted"]]),
     }
     try:
-        write_text(path, calibration.comments(result["measurements"]) + toml_text({name: device}))
+        write_text(path, calibration.comments(measurements) + toml_text({name: row}))
     except OSError as error:
         raise ScenarioError(f"cannot write {path}: {error.strerror}") from None
     return result
 
 
-def _worst_error(measured: Mapping[str, Any], *, own_width: bool) -> float | None:
-    """The largest relative error of the models at their own widths, or at others; None if none was measured."""
-    rows = (row for row in measured["measurements"] if row["own_width"] == own_width)
-    return max((abs(row["relative_error"]) for row in rows), default=None)
+def predicted(device: Device, measurements: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Each measurement with ``predicted_seconds`` of a step on this device as runs take it, and ``relative_error``."""
+    rows = []
+    for one in measurements:
+        per_example, per_step = ({kind: pair[of] for kind, pair in one["operations"].items()} for of in (0, 1))
+        operations = Operations(one["flops"], per_example, per_step)
+        throughput, overhead = speed(device, (one["model"], one["family"]), operations)
+        seconds = overhead + one["batch"] * one["flops"] / throughput
+        rows.append({**one, "predicted_seconds": seconds, "relative_error": seconds / one["seconds"] - 1})
+    return rows
+
+
+def errors(measurements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How far predictions are from what was measured: median and largest absolute relative error, how many are within
+    `BAR`, and the median spread of the measurements themselves over the passes. None for no measurement."""
+    off = sorted(abs(one["relative_error"]) for one in measurements)
+    spread = [one["spread"] for one in measurements]
+    return {
+        "count": len(off),
+        "within_bar": sum(error <= BAR for error in off),
+        "median": median(off) if off else None,
+        "worst": max(off, default=None),
+        "spread": median(spread) if spread else None,
+    }
 
 
 @contextlib.contextmanager
@@ -171,10 +201,11 @@ def _terminated_as_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _measure(quick: bool) -> dict[str, Any]:
+def _measure(quick: bool, passes: int | None = None) -> dict[str, Any]:
     """The output of `edge.profile.calibrate` under the workers' settings; that process ends with this one."""
+    options = [*(["--quick"] if quick else []), *(["--passes", str(passes)] if passes is not None else [])]
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "edge.profile.calibrate", *(["--quick"] if quick else [])],
+        [sys.executable, "-P", "-m", "edge.profile.calibrate", *options],
         env=environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -199,17 +230,19 @@ def profile(measured: Mapping[str, Any], like: Device) -> dict[str, Any]:
     others = {family: found["conv"] * ratio for family, ratio in ratios.items() if family not in found}
     clock_hz = _clock_hz()
     taken = [f"throughput of {' and '.join(others)} (conv times its ratio)"] if others else []
-    models = ", ".join(dict.fromkeys(row["model"] for row in measured["measurements"]))
+    networks = len({row["model"] for row in measured["measurements"] if row["fitted"]})
     return {
         "flops_per_second": {family: _rounded(figure) for family, figure in (found | others).items()},
+        "operations_per_second": {kind: _rounded(rate) for kind, rate in measured["operations_per_second"].items()},
         "step_seconds": _rounded(measured["step_seconds"]),
         "modes": [1.0],
         "memory_bytes": psutil.virtual_memory().total,
         "train_watts": like.train_watts,
         "idle_watts": like.idle_watts,
         "clock_hz": clock_hz or ASSUMED_CLOCK_HZ,
-        "source": "throughput of each model, geometric mean of a family's, and step overhead: CPU time of one core "
-        f"({_processor()}) in training {models} with torch {measured['torch']}, by fedbr doctor --calibrate; "
+        "source": "rates by kind of operation, throughputs and step overhead: CPU time of one core "
+        f"({_processor()}) in training {networks} reference networks with torch {measured['torch']}, "
+        "by fedbr doctor --calibrate; "
         f"memory{' and clock' if clock_hz else ''}: as the system tells; of {like.name}: "
         f"{', '.join([*taken, 'both powers'])}",
         "year": datetime.now(UTC).year,
@@ -237,13 +270,20 @@ def _processor() -> str:
 
 
 def show_calibration(result: Mapping[str, Any], stream: IO[str] | None = None) -> None:
-    """`calibrate` for people."""
-    cells = map(calibration.cells, result["measurements"])
+    """`calibrate` for people: the models that were not fitted, and how far the predictions are off."""
+    cells = [calibration.cells(one) for one in result["measurements"] if not one["fitted"]]
     console = Console(file=stream or sys.stdout, highlight=False, markup=False, soft_wrap=True)
     console.print(terminal.aligned(calibration.COLUMNS, cells, pad_edge=False, padding=(0, 2, 0, 0)))
-    rates = ", ".join(f"{family} {format_flops(rate)}/s" for family, rate in result["flops_per_second"].items())
-    console.print(f"\n{rates}; {format_seconds(result['step_seconds'])} overhead per step")
-    other = result["worst_error_other_widths"]
-    elsewhere = "" if other is None else f", {other:.0%} at other widths"
-    console.print(f"off by at most {result['worst_error']:.0%}{elsewhere}; written to {result['file']}")
+    found = result["not_fitted"]
+    if found["count"]:
+        console.print(
+            f"\nnot fitted: {found['within_bar']} of {found['count']} within {BAR:.0%}; median error "
+            f"{found['median']:.1%}, at most {found['worst']:.0%}; the measurements differ by {found['spread']:.0%} "
+            "from pass to pass"
+        )
+        if found["spread"] > BAR:
+            console.print("the machine is busy: repeat it when it is idle, or with more --passes")
+    fitted = result["fitted"]
+    console.print(f"reference networks: median error {fitted['median']:.1%}, at most {fitted['worst']:.0%}")
+    console.print(f"written to {result['file']}")
     console.print(f"a scenario names it so: fleet.devices = {{ {result['device']} = 1.0 }}")

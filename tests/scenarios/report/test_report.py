@@ -412,7 +412,7 @@ def test_the_table_in_a_calibrated_devices_file_is_read_back_as_doctor_writes_it
         ["digits-cnn (not fitted)", "32", "10 MFLOP", "1 ms", "900 us", "-10.0%"],
     ]
     assert calibration.calibration_of(tmp_path / "other.toml") == []
-    one = {"model": "digits-cnn", "width": None, "own_width": True, "batch": 8, "flops": 1e7, "seconds": 1e-3}
+    one = {"model": "digits-cnn", "width": None, "fitted": True, "batch": 8, "flops": 1e7, "seconds": 1e-3}
     (tmp_path / "here.toml").write_text(
         calibration.comments([{**one, "predicted_seconds": 1.1e-3, "relative_error": 0.1}])
     )

@@ -1,0 +1,100 @@
+"""How fast a device computes a model: by the operations of its step, where the device has figures for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodel.fleet.devices import Device, devices
+from costmodel.fleet.fleet import Fleet
+from costmodel.fleet.model_speed import Operations, rate, speed
+from edge.protocol.operations import FLOP_KINDS, classes
+from edge.protocol.rng import keyed_generator
+
+RATES = {"conv.w4": 1e9, "conv.w16": 4e9, "conv.w64": 16e9, "elementwise": 2e8, "calls": 1000.0}
+BOARD = replace(devices()["phone-mid"], step_seconds=0.01, operations_per_second=RATES)
+STEP = Operations(
+    flops=6e9,
+    per_example={"conv.w4": 2e9, "conv.w16": 4e9, "elementwise": 1e8, "normalised": 5e9},
+    per_step={"calls": 20.0, "elementwise": 2e7},
+)
+
+
+def test_a_width_class_between_two_known_ones_has_the_log_interpolated_rate() -> None:
+    assert rate(RATES, "conv.w16") == 4e9
+    # 8 is half-way from 4 to 16 in the logarithm, so its rate is the geometric mean of 1 and 4; 32: of 4 and 16.
+    assert rate(RATES, "conv.w8") == pytest.approx(2e9)
+    assert rate(RATES, "conv.w32") == pytest.approx(8e9)
+
+
+def test_beyond_all_classes_the_nearest_counts() -> None:
+    assert rate(RATES, "conv.w2") == pytest.approx(1e9)
+    assert rate(RATES, "conv.w512") == pytest.approx(16e9)
+
+
+def test_a_kind_without_any_figure_has_no_rate() -> None:
+    assert rate(RATES, "pointwise.w8") is None
+    assert rate(RATES, "pooled") is None
+    assert rate({}, "conv.w8") is None
+
+
+def test_a_models_speed_is_that_of_its_operations() -> None:
+    # An example: 2 s at width 4, 1 s at width 16, 0.5 s element-wise, and nothing for a kind that is not FLOPs and has
+    # no figure: 6 GFLOP in 3.5 s. A step: 10 ms, 20 calls of 1 ms, and 2e7 numbers in 0.1 s.
+    throughput, overhead = speed(BOARD, ("resnet18", "conv"), STEP)
+    assert throughput == pytest.approx(6e9 / 3.5)
+    assert overhead == pytest.approx(0.01 + 0.02 + 0.1)
+
+
+def test_flops_without_a_figure_run_at_the_familys_throughput() -> None:
+    conv = BOARD.flops_per_second["conv"]
+    throughput, _ = speed(BOARD, ("mlp", "conv"), Operations(3e9, {"linear": 1e9, "conv.w4": 2e9}, {}))
+    assert throughput == pytest.approx(3e9 / (1e9 / conv + 2))
+
+
+@pytest.mark.parametrize(
+    ("device", "step"),
+    [
+        pytest.param(replace(BOARD, operations_per_second={}), STEP, id="a row without figures by kind"),
+        pytest.param(
+            replace(BOARD, flops_per_second={**BOARD.flops_per_second, "resnet18": 7e9}), STEP, id="of the model"
+        ),
+        pytest.param(BOARD, Operations(0.0, {}, {"calls": 5.0}), id="a model without FLOPs"),
+    ],
+)
+def test_all_else_is_as_the_row_says(device: Device, step: Operations) -> None:
+    families = ("resnet18", "conv")
+    assert speed(device, families, step) == (device.throughput(*families), 0.01)
+
+
+def _drawn(own: dict[str, Device]) -> Fleet:
+    def streams(purpose: str, index: int, client: int) -> np.random.Generator:
+        return keyed_generator(0, purpose, index, client)
+
+    return Fleet.build(4, ["board", "phone-mid"] * 2, {"lte": 1}, streams=streams, own_devices=own)
+
+
+def test_a_fleet_takes_a_models_speed_on_the_devices_that_know_it() -> None:
+    fleet = _drawn({"board": replace(BOARD, name="board")})
+    found = fleet.for_model(("resnet18", "conv"), STEP)
+    plain = devices()["phone-mid"]
+    conditions = found.conditions(range(4), 0)
+    assert conditions.flops_per_second.tolist() == pytest.approx([6e9 / 3.5, plain.throughput("conv")] * 2)
+    assert conditions.step_seconds.tolist() == pytest.approx([0.13, plain.step_seconds] * 2)
+
+
+def test_a_fleet_without_such_devices_is_the_same_fleet() -> None:
+    fleet = _drawn({"board": replace(BOARD, name="board", operations_per_second={})})
+    assert fleet.for_model(("resnet18", "conv"), STEP) is fleet
+
+
+def test_the_classes_of_a_convolution_share_its_flops() -> None:
+    assert dict(classes("conv", 16, 16)) == {"conv.w16": 1.0}
+    # The harmonic mean of 1 and 16 is 1.9, below all classes; of 512 and 512 above all.
+    assert dict(classes("conv", 1, 16)) == {"conv.w4": 1.0}
+    assert dict(classes("pointwise", 512, 512)) == {"pointwise.w128": 1.0}
+    # 2 * 16 * 48 / 64 = 24, which is log2(24 / 16) = 0.585 of the way from 16 to 32.
+    assert dict(classes("conv", 48, 16)) == pytest.approx({"conv.w16": 0.415, "conv.w32": 0.585}, abs=1e-3)
+    assert {name for width in (3, 5, 200) for name, _ in classes("conv", width, width)} <= set(FLOP_KINDS)

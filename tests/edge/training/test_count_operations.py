@@ -1,0 +1,50 @@
+"""The operations of a training step by kind, derived by hand for small networks."""
+
+from __future__ import annotations
+
+import copy
+
+from torch import nn
+
+from edge.protocol.operations import KINDS
+from edge.training.count_operations import operations_of
+
+
+def counted(*layers: nn.Module, shape: tuple[int, ...], flops: float = 0.0) -> dict[str, list[float]]:
+    """Kind -> [per example, per step], of the kinds that occur."""
+    found = operations_of(lambda: [("all", nn.Sequential(*copy.deepcopy(layers)).to("meta"))], shape, "image", flops)
+    return {kind: pair for kind, pair in zip(KINDS, found.tolist(), strict=True) if any(pair)}
+
+
+def test_a_first_convolution_has_a_pass_forward_and_one_for_its_weights() -> None:
+    # 16 * 16 * 9 MACs at 8 * 8 places = 147,456; two passes of 2 FLOPs each. 2304 weights and 16 biases.
+    found = counted(nn.Conv2d(16, 16, 3, padding=1), shape=(16, 8, 8), flops=4 * 147_456)
+    assert found == {
+        "conv.w16": [589_824, 0],
+        "parameters": [0, 2320],
+        "convolutions": [0, 1],
+        "calls": [0, 2],
+    }
+
+
+def test_depthwise_and_1x1_convolutions_are_kinds_of_their_own() -> None:
+    # 8 channels at 4 * 4 places. Depthwise: 8 * 9 * 16 = 1152 MACs, two passes. 1x1: 8 * 8 * 16 = 1024, three passes.
+    found = counted(nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.Conv2d(8, 8, 1), shape=(8, 4, 4))
+    assert found["channelwise"] == [4 * 1152, 0]
+    assert found["pointwise.w8"] == [6 * 1024, 0]
+    assert "linear" not in found
+
+
+def test_flops_of_no_convolution_are_linear_and_a_transposed_one_has_places_of_its_input() -> None:
+    # 4 * 4 * 4 weights at the 9 places of the input: 576 MACs, two passes; of 10,000 FLOPs, 7,696 are left.
+    found = counted(nn.ConvTranspose2d(4, 4, 2, stride=2), shape=(4, 3, 3), flops=10_000)
+    assert found["conv.w4"] == [4 * 576, 0]
+    assert found["linear"] == [7696, 0]
+
+
+def test_numbers_of_other_layers_are_those_they_read_and_write() -> None:
+    # A ReLU of 36 numbers reads and writes them; its gradient reads two such tensors and writes one.
+    assert counted(nn.Linear(36, 36), nn.ReLU(), shape=(36,))["elementwise"][0] >= 5 * 36
+    found = counted(nn.Conv2d(1, 4, 1), nn.MaxPool2d(2), shape=(1, 6, 6))
+    # Forward: 4 * 36 in, twice 4 * 9 out (with the places); backward: 36 * 4 + 2 * 36 in, 4 * 36 out.
+    assert found["pooled"][0] == (144 + 72) + (144 + 72 + 144)
