@@ -42,7 +42,8 @@ class Measurement:
     @property
     def counts(self) -> NDArray[np.float64]:
         """(kinds,): operations of a step of this batch."""
-        return self.operations @ np.array([self.batch, 1.0])
+        counts: NDArray[np.float64] = self.operations @ np.array([self.batch, 1.0])
+        return counts
 
 
 @dataclass(frozen=True)

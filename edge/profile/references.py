@@ -51,6 +51,16 @@ def plain(width: int) -> nn.Module:
     return nn.Sequential(*conv_norm(width, width, 3), nn.ReLU())
 
 
+def bare(width: int) -> nn.Module:
+    """A 3x3 convolution without normalisation."""
+    return nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.ReLU())
+
+
+def large(width: int) -> nn.Module:
+    """A 5x5 convolution without normalisation."""
+    return nn.Sequential(nn.Conv2d(width, width, 5, padding=2), nn.ReLU())
+
+
 def point(width: int) -> nn.Module:
     """A 1x1 convolution."""
     return nn.Sequential(*conv_norm(width, width, 1), nn.ReLU())
@@ -115,7 +125,8 @@ class Reference:
             outputs = self.width << place
             if place == 0 and smaller < 16:  # else the stem would take most of the step
                 layers, side = [nn.AvgPool2d(side // smaller)], smaller
-            layers += [*conv_norm(channels, outputs, 1 if place else 3), nn.ReLU()]
+            stem = conv_norm(channels, outputs, 1 if place else 3)
+            layers += [*(stem[:1] if self.unit in (bare, large) else stem), nn.ReLU()]
             if smaller < side:
                 layers.append(nn.MaxPool2d(side // smaller))
             layers += [self.unit(outputs) for _ in range(self.depth)]
@@ -131,12 +142,13 @@ class Reference:
 
 CONV, DEPTHWISE = "conv", "depthwise"
 REFERENCES = (
-    Reference(CONV, plain, 4, (32, 16, 8), hidden=64),
+    Reference(CONV, large, 4, (32, 16, 8), hidden=64),
+    Reference(CONV, large, 8, (16, 8)),
     Reference(CONV, plain, 6, depth=2),
-    Reference(CONV, plain, 8, (16, 8), hidden=200),
+    Reference(CONV, bare, 8, (16, 8), hidden=200),
     Reference(CONV, plain, 12, (32, 16, 8, 4)),
     Reference(CONV, plain, 24),
-    Reference(CONV, plain, 24, (16, 8), hidden=400),
+    Reference(CONV, bare, 24, (16, 8), hidden=400),
     Reference(CONV, plain, 48, (16, 8, 4)),
     Reference(CONV, residual, 6, (32, 16, 8, 4), 2),
     Reference(CONV, residual, 12, depth=2),
@@ -148,19 +160,20 @@ REFERENCES = (
     Reference(CONV, joined, 16, (4, 2), 6),
     Reference(CONV, joined, 40, (16, 8), 3),
     Reference(CONV, joined, 80, (16, 8, 4), 2),
-    Reference(CONV, plain, 6, (8, 4), 1),
-    Reference(CONV, plain, 12, (8,), 10),
-    Reference(CONV, plain, 12, (8,), 3),
-    Reference(CONV, plain, 24, (8,), 3),
-    Reference(CONV, plain, 32, (8,), 8),
-    Reference(CONV, plain, 48, (8,), 3),
-    Reference(CONV, plain, 96, (8,), 2),
+    Reference(CONV, bare, 6, (8, 4), 1),
+    Reference(CONV, bare, 12, (8,), 10),
+    Reference(CONV, bare, 12, (8,), 3),
+    Reference(CONV, bare, 24, (8,), 3),
+    Reference(CONV, bare, 32, (8,), 8),
+    Reference(CONV, bare, 48, (8,), 3),
+    Reference(CONV, bare, 96, (8,), 2),
     Reference(CONV, None, 128, depth=1),
     Reference(CONV, None, 300, depth=3),
     Reference(DEPTHWISE, inverted, 6, depth=3),
     Reference(DEPTHWISE, inverted, 12, depth=2),
     Reference(DEPTHWISE, inverted, 12, (8, 4), 5),
     Reference(DEPTHWISE, inverted, 20, depth=2),
+    Reference(DEPTHWISE, grouped, 12, depth=2),
     Reference(DEPTHWISE, grouped, 24, depth=2),
     Reference(DEPTHWISE, grouped, 60, (16, 8), 4),
     Reference(DEPTHWISE, grouped, 120, (16, 8, 4), 2),

@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-WIDTHS = (4, 8, 16, 32, 64, 128)
+WIDTHS = (2, 4, 8, 16, 32, 64, 128)
 """Width classes: channels of a convolution, log-interpolated between two classes."""
 CONVOLUTION, POINTWISE = "conv", "pointwise"
 CHANNELWISE, LINEAR = "channelwise", "linear"
-NORMALISED, POOLED, ELEMENTWISE, PARAMETERS = "normalised", "pooled", "elementwise", "parameters"
+NORMALISED, ELEMENTWISE, PARAMETERS = "normalised", "elementwise", "parameters"
 CONVOLUTIONS, CALLS = "convolutions", "calls"
 FLOP_KINDS = (
     *(f"{kind}.w{width}" for kind in (CONVOLUTION, POINTWISE) for width in WIDTHS),
@@ -24,9 +24,9 @@ FLOP_KINDS = (
 )
 """Kinds that are counted in FLOPs: convolutions and 1x1 convolutions by width class, depthwise convolutions, and all
 other matrix products."""
-KINDS = (*FLOP_KINDS, NORMALISED, POOLED, ELEMENTWISE, PARAMETERS, CONVOLUTIONS, CALLS)
+KINDS = (*FLOP_KINDS, NORMALISED, ELEMENTWISE, PARAMETERS, CONVOLUTIONS, CALLS)
 """All kinds, in the order of a `ModelProfile`'s ``operations``. Beside FLOPs: numbers read and written by
-normalisation, by pooling and by all other layers, trained numbers, and calls: of convolutions with their gradients, and
+normalisation and by all other layers, trained numbers, and calls: of convolutions with their gradients, and
 of all kernels."""
 
 

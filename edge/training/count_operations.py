@@ -25,18 +25,18 @@ BATCHES = (2, 4)
 GRADIENTS = "convolution_backward"
 VIEWS = {
     *("view", "_unsafe_view", "t", "transpose", "detach", "expand", "permute", "slice", "squeeze", "unsqueeze"),
-    *("reshape", "alias", "select", "split"),
+    *("reshape", "alias", "select", "split", "empty_like"),
 }
 """Operators that move no numbers."""
 MATRIX_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot"}
 """Operators whose FLOPs are `operations.LINEAR`, which are counted with those of the model."""
 
 
-class OperationCounter(TorchDispatchMode):
+class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
     """Counts the operations of everything that runs under it."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.counts = defaultdict[str, float](float)
 
     def __torch_dispatch__(
@@ -53,7 +53,8 @@ class OperationCounter(TorchDispatchMode):
         elif name == GRADIENTS:
             self._convolution(args[2], args[1] if args[7] else args[0], groups=args[9], gradients=sum(args[-1][:2]))
         elif name not in MATRIX_PRODUCTS:
-            self.counts[_kind(name)] += _numbers(args) + _numbers(result)
+            kind = operations.NORMALISED if "_norm" in name else operations.ELEMENTWISE
+            self.counts[kind] += _numbers(args) + _numbers(result)
         return result
 
     def _convolution(self, weight: torch.Tensor, images: torch.Tensor, *, groups: int, gradients: int) -> None:
@@ -67,13 +68,6 @@ class OperationCounter(TorchDispatchMode):
         kind = operations.POINTWISE if math.prod(weight.shape[2:]) == 1 else operations.CONVOLUTION
         for name, fraction in operations.classes(kind, wide, narrow):
             self.counts[name] += flops * fraction
-
-
-def _kind(name: str) -> str:
-    """The kind of an operator without FLOPs."""
-    if "_norm" in name:
-        return operations.NORMALISED
-    return operations.POOLED if "_pool" in name else operations.ELEMENTWISE
 
 
 def _numbers(value: Any) -> int:

@@ -36,7 +36,7 @@ def test_beyond_all_classes_the_nearest_counts() -> None:
 
 def test_a_kind_without_any_figure_has_no_rate() -> None:
     assert rate(RATES, "pointwise.w8") is None
-    assert rate(RATES, "pooled") is None
+    assert rate(RATES, "normalised") is None
     assert rate({}, "conv.w8") is None
 
 
@@ -93,7 +93,7 @@ def test_a_fleet_without_such_devices_is_the_same_fleet() -> None:
 def test_the_classes_of_a_convolution_share_its_flops() -> None:
     assert dict(classes("conv", 16, 16)) == {"conv.w16": 1.0}
     # The harmonic mean of 1 and 16 is 1.9, below all classes; of 512 and 512 above all.
-    assert dict(classes("conv", 1, 16)) == {"conv.w4": 1.0}
+    assert dict(classes("conv", 1, 16)) == {"conv.w2": 1.0}
     assert dict(classes("pointwise", 512, 512)) == {"pointwise.w128": 1.0}
     # 2 * 16 * 48 / 64 = 24, which is log2(24 / 16) = 0.585 of the way from 16 to 32.
     assert dict(classes("conv", 48, 16)) == pytest.approx({"conv.w16": 0.415, "conv.w32": 0.585}, abs=1e-3)
