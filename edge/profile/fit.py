@@ -75,7 +75,7 @@ def fit(measurements: Sequence[Measurement]) -> Fit:
     bounds = ((least * scale)[present], np.inf)
     found = lsq_linear(relative[:, present] / scale[present], np.ones(len(seconds)), bounds, method="bvls")
     costs = np.zeros(len(scale))
-    costs[present] = found.x / scale[present]
+    costs[present] = np.maximum(found.x, 0.0) / scale[present]  # the solver may leave a bound by its last bit
     rates = {kind: float(1 / cost) for kind, cost in zip(KINDS, costs[1:], strict=True) if cost > 0}
     return Fit(float(costs[0]), rates, _families(measurements))
 

@@ -147,12 +147,12 @@ REFERENCES = (
     Reference(CONV, plain, 6, depth=2),
     Reference(CONV, bare, 8, (16, 8), hidden=200),
     Reference(CONV, plain, 12, (32, 16, 8, 4)),
-    Reference(CONV, plain, 24),
+    Reference(CONV, plain, 16),
     Reference(CONV, bare, 24, (16, 8), hidden=400),
     Reference(CONV, plain, 48, (16, 8, 4)),
     Reference(CONV, residual, 6, (32, 16, 8, 4), 2),
     Reference(CONV, residual, 12, depth=2),
-    Reference(CONV, residual, 24),
+    Reference(CONV, residual, 32),
     Reference(CONV, residual, 48, (16, 8, 4)),
     Reference(CONV, point, 12, depth=2),
     Reference(CONV, point, 48, (16, 8, 4), 2),
@@ -178,4 +178,5 @@ REFERENCES = (
     Reference(DEPTHWISE, grouped, 60, (16, 8), 4),
     Reference(DEPTHWISE, grouped, 120, (16, 8, 4), 2),
 )
-"""The reference networks; together they have all kinds of operations."""
+"""The reference networks; together they have all kinds of operations. Some widths are multiples of 16, which fill the
+vectors of processors, and some are not."""
