@@ -78,7 +78,7 @@ def test_steps_of_models_that_are_checked_have_no_part_in_the_fit() -> None:
 
 
 def test_the_references_have_every_kind_of_operation_and_names_of_their_own() -> None:
-    some = ["plain-48x1@16", "joined-80x2@16", "point-12x2@32", "grouped-12x2@32"]
+    some = ["large-4x1@32", "plain-48x1@16", "joined-80x2@16", "point-12x2@32", "grouped-12x2@32"]
     named = {one.name: one for one in REFERENCES}
     every = np.sum([operations_of(named[name].make, (1, 32, 32), "image", 1e12) for name in some], axis=(0, 2))
     assert [kind for kind, count in zip(KINDS, every.tolist(), strict=True) if not count] == []
