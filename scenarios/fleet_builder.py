@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.arrays import Streams
 from costmodel.fleet import memory, traces
 from costmodel.fleet.availability import Always, Availability, Diurnal, Renewal
-from costmodel.fleet.devices import Device, Network, devices, own_devices, own_networks
+from costmodel.fleet.devices import Device, Network, devices, networks, own_devices, own_networks
 from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
 from costmodel.fleet.model_speed import Operations
@@ -93,8 +94,7 @@ def fleet(scenario: schema.Scenario, families: tuple[str, ...]) -> Fleet:
         _check_drawn("fleet.bandwidth.file", drawn)
     variation = link.variation if link is not None else _variation(section.bandwidth, drawn.bandwidth_cv, streams)
     if section.bandwidth.outages:
-        per_hour, seconds = (drawn.network_figure(name) for name in ("outages_per_hour", "outage_seconds"))
-        variation = WithOutages(variation, per_hour, seconds, streams)
+        variation = _with_outages(variation, drawn, streams)
     behaviour = ClientDynamics(
         _presence(scenario, trace, assignment),
         section.availability.on_loss,
@@ -102,6 +102,17 @@ def fleet(scenario: schema.Scenario, families: tuple[str, ...]) -> Fleet:
         _speed(section.speed, trace, assignment),
     )
     return replace(drawn, behaviour=behaviour)
+
+
+def _with_outages(variation: Variation, drawn: Fleet, streams: Streams) -> Variation:
+    per_hour, seconds = (drawn.network_figure(name) for name in ("outages_per_hour", "outage_seconds"))
+    if not (per_hour * seconds).any():
+        rows = ", ".join(sorted(row.name for row in networks().values() if row.outages_per_hour))
+        raise ScenarioError(
+            "fleet.bandwidth.outages = true: no network of the fleet has outages_per_hour and outage_seconds; of those "
+            f"that ship, {rows} has"
+        )
+    return WithOutages(variation, per_hour, seconds, streams)
 
 
 def _assignment(scenario: schema.Scenario) -> TraceAssignment:

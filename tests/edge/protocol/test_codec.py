@@ -12,6 +12,7 @@ import pytest
 
 from edge.protocol import codec, messages
 from edge.protocol.config import ComponentConfig, DataConfig, Job, ModelConfig, ModelProfile, TrainConfig
+from edge.protocol.message_fields import PROTOCOL
 from edge.protocol.payload import BlockShape, Layout, Payload, Vector, shapes
 
 RUN = "20250102T030405-abcd"
@@ -279,8 +280,8 @@ BLOCKS = messages.Tensors(tuple(model()["model"].values()))
         (described(), put(3, "layout", [["a", 1, 0, [["a/0", 2, 0]]]]), "described: layout: a: layers: (2, 0)"),
         (described(), put(3, "layout", [["a", 2, 0, [["a/0", 1, 0]] * 2]]), "described: layout: a layer twice"),
         (described(), put(3, "layout", [["a", 1, 0, []], ["a", 1, 0, []]]), "described: layout: a block twice"),
-        (described(flops=-DESCRIPTION.flops), put(0, 3), "described: flops: [-6.0]"),
-        (described(samples=np.array([5, -7, 9])), put(0, 3), "described: samples: [-7]"),
+        (described(flops=-DESCRIPTION.flops), put(0, PROTOCOL), "described: flops: [-6.0]"),
+        (described(samples=np.array([5, -7, 9])), put(0, PROTOCOL), "described: samples: [-7]"),
         (messages.Error("E", ""), put(3, "text", LONG), "error: characters: 4001 does not fit"),
         (messages.Shutdown(""), put(3, "why", LONG), "bye: characters: 4001 does not fit"),
         (KEPT, put(4, 0, 6, bytes(8)), "entry model/stem: the checksum does not fit the frame"),
