@@ -10,8 +10,8 @@ headers and half a round trip 2.2 %, with slow start 0.0 % (``make test-network`
 **Random loss.** A lost segment makes cubic's window 0.7 of what it was, after which it grows slowly: with the loss
 probability p it is 1.22 / sqrt(p) segments on average (Mathis, Semke, Mahdavi, Ott, 1997), whatever the link could
 carry. Losses are drawn, and the window follows them (RFC 9438), so that messages differ as they do on real links. The
-window at which a sender last lost a segment stays with its connection: the next message doubles its window up to there,
-and no further. A sender whose window is too narrow to tell it of a loss waits for its timer (Padhye et al., 1998).
+window of a connection that has lost a segment stays with it: the next message doubles its own up to there, and no
+further. A sender whose window is too narrow to tell it of a loss waits for its timer (Padhye et al., 1998).
 BBR's model of the path ignores losses of this order.
 
 **Outages.** What is sent into an outage is lost. The sender tries again when its timer ends, each time after twice as
@@ -112,7 +112,8 @@ class Path:
     loss: float = 0.0
     """Probability that a segment is lost, for senders whose window it narrows"""
     threshold: float = math.inf
-    """Segments at which the connection's window stopped doubling before; inf: it never lost a segment"""
+    """Segments of the connection's window at the end of the message before, up to which it doubles; inf: it never lost
+    a segment"""
     seed: int = 0
     """Of the losses"""
 
@@ -128,7 +129,7 @@ class CubicWindow:
     __slots__ = ("_least", "_limit", "_rtt", "_seconds", "_turn", "_widest", "segments", "threshold")
 
     def __init__(self, segments: float, threshold: float, rtt: float, rate: float) -> None:
-        """``threshold``: segments after the connection's last loss, inf: there was none; ``rate`` in bit/s."""
+        """``segments``: the window after slow start; ``threshold``: as of `Path`; ``rate``: the link's, bit/s."""
         self._rtt, self.threshold = rtt, threshold
         self._widest = self._least = self.segments = self._seconds = self._turn = 0.0
         self._limit = FULL_PIPE * rate * rtt / FRAME_BITS
@@ -143,8 +144,8 @@ class CubicWindow:
 
     @property
     def kept(self) -> float:
-        """Segments up to which the connection's next message doubles its window; inf: as far as the link can carry."""
-        return self.threshold if self.threshold == math.inf else max(self.threshold, 0.75 * self.segments)
+        """`Path.threshold` of the connection's next message."""
+        return self.threshold if self.threshold == math.inf else self.segments
 
     def pass_round_trips(self, number: float) -> None:
         """Grow for so many round trips."""
@@ -315,7 +316,8 @@ class LossySender(Sender):
             self._began = -math.inf  # no acknowledgement is waited for
         else:
             self._part = min(self._window, self._left)
-            self._until_loss -= self._part / FRAME_BITS
+            acknowledged, self._until_loss = self._until_loss, self._until_loss - self._part / FRAME_BITS
+            segments += acknowledged  # by the time at which the sender learns of a loss
         if self._until_loss <= 0:
             self._cubic = self._cubic or CubicWindow(segments, math.inf, self._path.rtt, rate)
             self._wait = self._cubic.lose()
@@ -337,7 +339,9 @@ class LossySender(Sender):
             window, rest = cubic.segments, until - segments
             # A window as wide as the pipe stays so.
             sent = rest if rest <= window or cubic.is_full else window
-            seconds += max(self._path.rtt, window * FRAME_BITS / rate) * sent / window
+            # No acknowledgement is waited for at the end of the message.
+            trip = 0.0 if segments + sent == left else self._path.rtt * sent / window
+            seconds += max(trip, sent * FRAME_BITS / rate)
             segments += sent
             cubic.pass_round_trips(sent / window)
         self._until_loss -= until
