@@ -30,7 +30,7 @@ test: $(STAMP) ## the whole test suite
 fuzz: $(STAMP) ## malformed messages against both sides of the protocol: make fuzz SEED=1 MESSAGES=100000
 	$(BIN)/python -m tests.fuzz --seed $(SEED) --messages $(MESSAGES)
 
-test-network: $(STAMP) ## the clock against real links, and joining from another machine (root; about 8 minutes)
+test-network: $(STAMP) ## the clock against real links, and joining from another machine (root; about 20 minutes)
 	FEDBR_NETWORK=1 $(BIN)/python -m pytest -rs tests/network
 
 chaos: $(STAMP) ## kill and stop workers and coordinators of four methods at random moments, and compare the results (10 minutes)
