@@ -27,6 +27,7 @@ from edge.data.registry import DataSet, ExampleKind
 from edge.models.registry import model
 from edge.models.user_module import check_chain, make_module
 from edge.protocol.config import ModelConfig
+from edge.protocol.operations import KINDS
 from edge.protocol.payload import (
     FORWARD,
     INNER_GRADIENT,
@@ -189,7 +190,7 @@ def cached_counts(
     """`flops_per_example`, `activations_per_example` and `operations_of` a model on a data set, cached.
 
     The key is the model's configuration, the source of its module and of those of its package that it imports from,
-    the examples' shape, the classes and torch's version; beyond shipped models of images, what else the counts depend
+    the examples' shape, the classes, torch's version and the kinds of operations; beyond shipped models of images, what else the counts depend
     on; and with a ``wrapper`` (``module:function``, options) of the model's blocks also its name, options and sources.
     """
     row = model(config.name)
@@ -199,6 +200,7 @@ def cached_counts(
         dataset.shape,
         dataset.classes,
         torch.__version__,
+        KINDS,
     ]
     if row.children or dataset.kind != "image":
         facts += [dataset.kind, dataset.vocabulary, row.width, row.blocks, row.children]
