@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, fields, replace
 from functools import reduce
@@ -51,7 +52,7 @@ ADDED: Mapping[str, Mapping[str, Any]] = {
     "data": {"validation": 0.0},
     "data.partition": {"options": {}},
     "fleet": {"trace_assign": "shuffled", "speed": asdict(SpeedSection())},
-    "fleet.transport": {"congestion": "cubic"},
+    "fleet.transport": {"congestion": "cubic", "reconnect": math.inf, "promotion": False},
     "fleet.bandwidth": {"up_file": None, "outages": False},
     "fleet.gateways": {"kind": "rate", "fair": "time"},
     "eval": {key: asdict(EvalSection())[key] for key in EVALUATION_KEYS},

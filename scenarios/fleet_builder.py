@@ -137,7 +137,17 @@ def _links(section: schema.FleetSection) -> Links:
         (up,) * gateways.count,
         gateways.fair if shares_air else None,
         aggregate_bytes_per_second=section.server.aggregate / 8,
-        transport=Transport(section.transport.security, section.transport.slow_start, section.transport.congestion),
+        transport=_transport(section.transport),
+    )
+
+
+def _transport(section: schema.TransportSection) -> Transport:
+    return Transport(
+        section.security,
+        section.slow_start,
+        section.congestion,
+        section.reconnect,
+        section.promotion,
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,9 +61,25 @@ class Conditions:
     tail_watts: Doubles
     """Drawn by the radio after a transfer, beside what the device draws"""
     tail_seconds: Doubles
+    awake_seconds: Doubles
+    """Seconds after a message for which the radio needs no promotion"""
+    promotion_seconds: Doubles
+    """Seconds that an idle radio takes to connect before a message; 0 where that is not counted"""
+    promotion_watts: Doubles
+    """Power of the whole device meanwhile, its baseline included"""
 
     def __len__(self) -> int:
         return self.clients.size
+
+    @property
+    def last_message(self) -> Doubles:
+        """Absolute seconds at which each client's last message ended; -inf: it had none."""
+        return np.maximum(self.last_down, self.last_up)
+
+    def disconnected(self, which: NDArray[np.bool_]) -> Conditions:
+        """The same, but for the connections of these visits (mask), which are new."""
+        last_down, last_up = (np.where(which, -math.inf, last) for last in (self.last_down, self.last_up))
+        return replace(self, last_down=last_down, last_up=last_up)
 
     def compute_seconds(self, flops: Doubles, steps: NDArray[np.int64]) -> Doubles:
         """Seconds of ``flops`` in ``steps`` local steps, without a pause; (visits,) each."""

@@ -301,7 +301,8 @@ class Fleet:
     def _profiles_of(self, device_of: NDArray[np.intp], network_of: NDArray[np.intp]) -> _Profiles:
         device = ProfileColumns(self._device_columns, device_of)
         network = ProfileColumns(self._network_columns, network_of)
-        return device, network, self._radio(network, device["idle_watts"])
+        idle = device["idle_watts"]
+        return device, network, self._radio(network, idle) | self._promotion(network, idle)
 
     @cached_property
     def _profiles_of_one(self) -> Callable[[int, int], _Profiles]:
@@ -336,6 +337,15 @@ class Fleet:
             "receive_joules_per_bit": nothing,
             "tail_watts": nothing,
             "tail_seconds": nothing,
+        }
+
+    def _promotion(self, network: ProfileColumns, idle: Doubles) -> dict[str, Doubles]:
+        """The columns of `Conditions` for an idle radio that connects, (visits,) each."""
+        is_counted = self.links.transport.promotion
+        return {
+            "awake_seconds": network["tail_seconds"],
+            "promotion_seconds": network["promotion_seconds"] if is_counted else np.zeros_like(idle),
+            "promotion_watts": idle + network["promotion_watts"],
         }
 
     def _draws(self, chosen: NDArray[np.intp], round: int, visit: int | None, is_second: bool) -> VisitVariation:

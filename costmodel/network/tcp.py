@@ -43,8 +43,10 @@ INITIAL_WINDOW_BITS = 10 * FRAME_BITS
 IDLE_FLOOR_SECONDS = 0.2
 # RFC 6298 lets a timer end at this, which Linux does: no try is later than this after the one before it.
 LONGEST_TIMER_SECONDS = 120.0
-# connect() to the first message: TCP, then the greeting of ZeroMQ without and with CURVE. Measured at 30, 60, 100 ms.
-CONNECT_ROUND_TRIPS = {"none": 3.5, "curve": 5.5}
+# connect() to the first message: TCP, then the greeting of ZeroMQ without and with CURVE, measured at 30, 60, 100 ms.
+# TLS 1.3 takes one round trip more between TCP and the greeting: its full handshake ends with a message of the client,
+# and what the client sends next goes with it (RFC 8446, section 2). Its 22 bytes per record of 16 kB are not counted.
+CONNECT_ROUND_TRIPS = {"none": 3.5, "tls": 4.5, "curve": 5.5}
 CONGESTION = ("cubic", "bbr")
 
 # RFC 9438: C in segments per second cubed, beta, and the segments per round trip by which the window grows at least.
@@ -62,11 +64,15 @@ class Transport:
     """The transport of all messages of a run."""
 
     security: str = "none"
-    """``none`` or ``curve``: the handshake of a new connection"""
+    """``none``, ``tls`` (1.3) or ``curve``: the handshake of a new connection"""
     slow_start: bool = True
     """Whether a connection that has been idle starts slowly again, as Linux does by default"""
     congestion: str = "cubic"
     """Congestion control of all senders: ``cubic``, whose window a random loss narrows, or ``bbr``"""
+    reconnect: float = math.inf
+    """Seconds of disuse after which a connection is closed, and has to be set up again for the next message"""
+    promotion: bool = False
+    """Whether a radio that has been idle for longer than its tail takes its network's promotion before a message"""
 
     def __post_init__(self) -> None:
         for name, value, choices in (
@@ -75,6 +81,8 @@ class Transport:
         ):
             if value not in choices:
                 raise ValueError(f"{name} {value!r}: choose from {', '.join(choices)}")
+        if not self.reconnect > 0:
+            raise ValueError(f"reconnect {self.reconnect!r}: must be positive")
 
     @property
     def connect_round_trips(self) -> float:

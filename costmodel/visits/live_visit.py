@@ -28,8 +28,11 @@ class LiveVisit:
         self, work: Work, conditions: Conditions, links: Links, behaviour: ClientDynamics, start: float
     ) -> None:
         assert len(conditions) == 1, len(conditions)
-        self.work, self.conditions = work, conditions
         self._links, self._behaviour = links, behaviour
+        self._used = float(conditions.last_message[0])
+        if self._is_closed(start):
+            conditions = conditions.disconnected(np.ones(1, bool))
+        self.work, self.conditions = work, conditions
         self.start, self.part = start, DOWNLOAD
         self.client, self.access_link = int(conditions.clients[0]), int(conditions.access_link[0])
         self._rtt = float(conditions.rtt[0])
@@ -41,6 +44,8 @@ class LiveVisit:
         self._begins = [start, math.inf, math.inf]
         self._cuts = [math.inf] * 3
         self._bits = [0.0, 0.0]
+        self._promotions = [0.0, 0.0]
+        self._is_renewed = False
         thresholds = conditions.threshold[0].tolist()
         self._messages = [Sender(0.0, Path(threshold=threshold)) for threshold in thresholds]
         self._nominal = (float(conditions.down[0]), float(conditions.up[0]))
@@ -85,6 +90,8 @@ class LiveVisit:
         self._ends[self.part] = now
         if self.part == DOWNLOAD:
             self._drain_radio(DOWN, now)
+            if self.work.bytes_down:
+                self._used = now
             return self._compute(now)
         if self.part == COMPUTE:
             self._charge = self._charge - float(self.conditions.train_watts[0]) * self._computed
@@ -114,13 +121,15 @@ class LiveVisit:
         watts, joules_per_bit = self._radio(direction)
         self._begins[part] = now
         self._bits[direction] = bits = wire_bits(float(nbytes)) * float(self.conditions.noise[0, direction])
-        self._cuts[part] = min(self._lost, self._flat(now, self._charge - joules_per_bit * bits, watts))
+        promotion, handshake, path = self._opening(now)
+        self._promotions[direction] = promotion
+        self._cuts[part] = min(self._lost, self._flat(now, self._charge - joules_per_bit * bits, watts, promotion))
         if nbytes == 0:
             return self.go_on(now) if now <= self._cuts[part] else (math.inf, self._cuts[part])
-        handshake, path = self._opening(now)
         self._sends = bits, path
         self.restart_message()
-        return now + handshake, self._cuts[part]
+        self._is_renewed = direction == UP and self._is_closed(now)
+        return now + (promotion + handshake), self._cuts[part]
 
     def restart_message(self) -> None:
         """Begin the message under way again, as if nothing of it had been sent."""
@@ -137,33 +146,51 @@ class LiveVisit:
         end, self._computed = self._behaviour.computing_of(self.client, now, self._seconds)
         return end, self._cuts[COMPUTE]
 
-    def _opening(self, now: float) -> tuple[float, Path]:
-        """(seconds of the handshake, the path of the message)."""
+    def _is_closed(self, now: float) -> bool:
+        """Whether the connection has been closed since its last message."""
+        return self._used > -math.inf and now - self._used > self._links.transport.reconnect
+
+    def _opening(self, now: float) -> tuple[float, float, Path]:
+        """(seconds of the radio's promotion, seconds of the handshake, the path of the message)."""
         direction, conditions, transport = self.direction, self.conditions, self._links.transport
         since = float(self._behaviour.since(conditions, np.array([now]))[0])
-        is_new = float(conditions.last_down[0]) <= since
-        handshake = transport.connect_round_trips * self._rtt if is_new and direction == DOWN else 0.0
+        closed = self._is_closed(now)
+        is_new = float(conditions.last_down[0]) <= since or closed
+        connects = is_new if direction == DOWN else closed
+        handshake = transport.connect_round_trips * self._rtt if connects else 0.0
         slowly = is_new or is_idle(now, float(conditions.last_used(direction)[0]), self._rtt)
-        return handshake, Path(
-            self._rtt,
-            starts_slowly=bool(slowly and transport.slow_start),
-            loss=float(conditions.loss[0]),
-            threshold=math.inf if is_new else float(conditions.threshold[0, direction]),
-            seed=int(conditions.loss_seed[0, direction]),
+        slept = now - self._used > float(conditions.awake_seconds[0])
+        promotion = float(conditions.promotion_seconds[0]) if slept else 0.0
+        return (
+            promotion,
+            handshake,
+            Path(
+                self._rtt,
+                starts_slowly=bool(slowly and transport.slow_start),
+                loss=float(conditions.loss[0]),
+                threshold=math.inf if is_new else float(conditions.threshold[0, direction]),
+                seed=int(conditions.loss_seed[0, direction]),
+            ),
         )
 
-    def _flat(self, begin: float, charge: float, watts: float) -> float:
-        """The time at which the battery is empty, if so much is drawn from ``begin`` on; inf on mains."""
+    def _flat(self, begin: float, charge: float, watts: float, promotion: float = 0.0) -> float:
+        """The time at which the battery is empty, if so much is drawn from ``begin`` on, after so many seconds of the
+        radio's promotion; inf on mains."""
         if charge == math.inf:
             return math.inf
-        seconds = max(charge, 0.0) / watts if watts > 0 else (0.0 if charge < 0 else math.inf)
+        promotion_watts = float(self.conditions.promotion_watts[0])
+        first = promotion_watts * promotion
+        seconds = _lasts(charge, promotion_watts) if charge < first else promotion + _lasts(charge - first, watts)
         return self._behaviour.end(self.client, begin, seconds)
 
     def _drain_radio(self, direction: int, end: float) -> None:
         message = self._messages[direction]
         watts, joules_per_bit = self._radio(direction)
-        at_work = max(end - self._begins[self.part] - message.paused, 0.0)
-        self._charge = self._charge - (watts * at_work + joules_per_bit * message.sent)
+        interval = end - self._begins[self.part]
+        promoted = min(self._promotions[direction], interval)
+        at_work = max(interval - message.paused - promoted, 0.0)
+        connecting = float(self.conditions.promotion_watts[0]) * promoted
+        self._charge = self._charge - (watts * at_work + joules_per_bit * message.sent + connecting)
 
     def timeline(self, until: float = math.inf) -> Timeline:
         """The timeline of this visit; of one under way, until ``until``, when its flow was cut."""
@@ -188,8 +215,14 @@ class LiveVisit:
             _one(message.sent),
             _one(message.contention_seconds),
             _one(message.paused),
-            _one(message.threshold),
+            _one(math.inf if direction == DOWN and self._is_renewed else message.threshold),
+            _one(self._promotions[direction]),
         )
+
+
+def _lasts(charge: float, watts: float) -> float:
+    """Seconds for which a charge, in joules, lasts."""
+    return max(charge, 0.0) / watts if watts > 0 else (0.0 if charge < 0 else math.inf)
 
 
 def _one(value: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

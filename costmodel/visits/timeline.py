@@ -7,7 +7,9 @@ host's clock.
 
 A message begins to flow after the handshake of its connection, at once or with slow start (`costmodel.network.tcp`),
 flows over the shared links (`costmodel.network.transfers`), and takes half a round-trip time more. A message of no
-bytes takes no time. The download opens the connection: a visit without one uploads over a connection taken as open.
+bytes takes no time. The download opens the connection: a visit without one uploads over a connection taken as open. A
+connection that has not been used for `Transport.reconnect` is closed, and set up again by the next message, also by an
+upload after as much computing. An idle radio that connects first (`Transport.promotion`) delays the handshake.
 
 A battery limits computing and both messages, but not the radio's tails, nor what a device draws while it waits or is
 away: these are charged after the visit. The joules per bit of a message are reserved before it begins: a message that
@@ -17,6 +19,7 @@ the battery cannot pay for never begins.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -51,20 +54,30 @@ def solve(
     if links.airtime is not None and len(works):
         return solve_by_events(start, works, conditions, links, behaviour, until)
     lost = behaviour.losses(conditions, start)
-    down = _transfer(DOWN, start, works.bytes_down, np.minimum(lost, until), conditions, links, behaviour)
+    used = conditions.last_message
+    if links.transport.reconnect < math.inf:
+        conditions = conditions.disconnected(_is_closed(start, used, links))
+    down = _transfer(DOWN, start, used, works.bytes_down, np.minimum(lost, until), conditions, links, behaviour)
     seconds = conditions.compute_seconds(works.flops, works.steps)
     charge = conditions.charge - radio_joules(DOWN, down, conditions)
     cut = np.minimum(np.minimum(lost, until), _flat(down.end, charge, conditions.train_watts, conditions, behaviour))
     compute_end, computed = behaviour.computing(conditions, down.end, seconds)
     computing = ComputePhase(down.end, cut, _by(cut, compute_end), seconds, computed)
     charge = charge - conditions.train_watts * computed
-    up = _transfer(UP, computing.end, works.bytes_up, np.minimum(lost, until), conditions, links, behaviour, charge)
+    used = np.where(works.bytes_down > 0, down.end, used)
+    up = _transfer(
+        UP, computing.end, used, works.bytes_up, np.minimum(lost, until), conditions, links, behaviour, charge
+    )
+    if links.transport.reconnect < math.inf:
+        renewed = _is_closed(up.begin, used, links) & (works.bytes_up > 0)
+        down = replace(down, threshold=np.where(renewed, math.inf, down.threshold))
     return account_visits(start, down, computing, up, works, conditions, behaviour, until)
 
 
 def _transfer(
     direction: int,
     begin: Doubles,
+    used: Doubles,
     nbytes: NDArray[np.int64],
     cut: Doubles,
     conditions: Conditions,
@@ -72,14 +85,15 @@ def _transfer(
     behaviour: ClientDynamics,
     charge: Doubles | None = None,
 ) -> Transfer:
+    """One message of each visit. ``used``: absolute seconds at which its client's last message ended."""
     bits = wire_bits(nbytes.astype(np.float64)) * conditions.noise[:, direction]
     watts, joules_per_bit = conditions.radio(direction)
     charge = (conditions.charge if charge is None else charge) - joules_per_bit * bits
-    cut = np.minimum(cut, _flat(begin, charge, watts, conditions, behaviour))
+    promotion, handshake, slowly, threshold = _opening(direction, begin, used, conditions, links, behaviour)
+    cut = np.minimum(cut, _flat(begin, charge, watts, conditions, behaviour, promotion))
     sites = links.access_capacity(direction)
-    handshake, slowly, threshold = _opening(direction, begin, conditions, links, behaviour)
     times = transfer_batch(
-        begin + handshake,
+        begin + (promotion + handshake),
         bits,
         conditions.rate(direction),
         links.capacity(direction),
@@ -93,19 +107,38 @@ def _transfer(
     )
     end = np.where(nbytes > 0, times.finish + conditions.rtt / 2, begin)
     return Transfer(
-        begin, cut, _by(cut, end), bits, times.sent, times.contention_seconds, times.paused, times.threshold
+        begin, cut, _by(cut, end), bits, times.sent, times.contention_seconds, times.paused, times.threshold, promotion
     )
 
 
 def _opening(
-    direction: int, begin: Doubles, conditions: Conditions, links: Links, behaviour: ClientDynamics
-) -> tuple[Doubles, NDArray[np.bool_], Doubles]:
-    """(seconds of the handshake, whether the message starts slowly, the threshold of its window); (visits,) each."""
+    direction: int, begin: Doubles, used: Doubles, conditions: Conditions, links: Links, behaviour: ClientDynamics
+) -> tuple[Doubles, Doubles, NDArray[np.bool_], Doubles]:
+    """(seconds of the radio's promotion, seconds of the handshake, whether the message starts slowly, the threshold of
+    its window); (visits,) each."""
     rtt, transport = conditions.rtt, links.transport
-    is_new = conditions.last_down <= behaviour.since(conditions, begin)
-    handshake = np.where(is_new & (direction == DOWN), transport.connect_round_trips * rtt, 0.0)
+    closed = _is_closed(begin, used, links)
+    is_new = (conditions.last_down <= behaviour.since(conditions, begin)) | closed
+    connects = is_new if direction == DOWN else closed
+    handshake = np.where(connects, transport.connect_round_trips * rtt, 0.0)
     slowly = (is_new | is_idle(begin, conditions.last_used(direction), rtt)) & transport.slow_start
-    return handshake, slowly, np.where(is_new, math.inf, conditions.threshold[:, direction])
+    promotion = np.zeros_like(rtt)
+    if transport.promotion:
+        promotion = np.where(_disuse(begin, used) > conditions.awake_seconds, conditions.promotion_seconds, 0.0)
+    return promotion, handshake, slowly, np.where(is_new, math.inf, conditions.threshold[:, direction])
+
+
+def _is_closed(begin: Doubles, used: Doubles, links: Links) -> NDArray[np.bool_]:
+    """Whether each connection has been closed by ``begin`` since its last message ended at ``used``; -inf: no
+    message."""
+    if links.transport.reconnect == math.inf:
+        return np.zeros(begin.shape, bool)
+    return (used > -math.inf) & (_disuse(begin, used) > links.transport.reconnect)
+
+
+def _disuse(begin: Doubles, used: Doubles) -> Doubles:
+    """Seconds without a message before ``begin``; 0 for a message that never begins."""
+    return np.subtract(begin, used, out=np.zeros_like(begin), where=begin < math.inf)
 
 
 def _paths(
@@ -124,14 +157,27 @@ def _paths(
 
 
 def _flat(
-    begin: Doubles, charge: Doubles, watts: Doubles, conditions: Conditions, behaviour: ClientDynamics
+    begin: Doubles,
+    charge: Doubles,
+    watts: Doubles,
+    conditions: Conditions,
+    behaviour: ClientDynamics,
+    promotion: Doubles | float = 0.0,
 ) -> Doubles:
-    """The time at which the battery is empty, if ``watts`` are drawn from ``begin`` on; inf on mains."""
+    """The time at which the battery is empty, if ``watts`` are drawn from ``begin`` on, after so many seconds of the
+    radio's promotion; inf on mains."""
     if not np.isfinite(charge).any():
         return np.full(len(conditions), math.inf)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        seconds = np.where(watts > 0, np.maximum(charge, 0.0) / watts, np.where(charge < 0, 0.0, math.inf))
+    first = conditions.promotion_watts * promotion
+    later = promotion + _lasts(charge - first, watts)
+    seconds = np.where(charge < first, _lasts(charge, conditions.promotion_watts), later)
     return behaviour.after(conditions, begin, seconds)
+
+
+def _lasts(charge: Doubles, watts: Doubles) -> Doubles:
+    """Seconds for which a charge, in joules, lasts."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(watts > 0, np.maximum(charge, 0.0) / watts, np.where(charge < 0, 0.0, math.inf))
 
 
 def _by(cut: Doubles, times: Doubles) -> Doubles:

@@ -9,6 +9,7 @@ joules.
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -23,6 +24,8 @@ from edge.protocol.config import Also, DataConfig, EvalSplit, ModelConfig, Secti
 
 Rate = Annotated[float, AllowInfNan(True), BeforeValidator(units.bits_per_second), Field(ge=1)]
 """Bit/s; inf is a link that is never a bottleneck."""
+LongSeconds = Annotated[float, AllowInfNan(True), BeforeValidator(units.seconds), Field(ge=1)]
+"""Seconds; inf is never."""
 Share = Annotated[float, Field(gt=0)]
 Sigma = Annotated[float, Field(ge=0, le=5)]
 Names = Annotated[list[str], Field(fail_fast=True)]
@@ -93,8 +96,8 @@ class AccessLinksSection(Section):
 class TransportSection(Section):
     """Delays of transfers beyond their share of the links."""
 
-    security: Literal["none", "curve"] = "none"
-    """Handshake of a new connection: 3.5 (none) or 5.5 (curve) round trips."""
+    security: Literal["none", "tls", "curve"] = "none"
+    """Handshake of a new connection: 3.5 (none), 4.5 (tls: TLS 1.3, RFC 8446) or 5.5 (curve) round trips."""
     slow_start: bool = True
     """Whether an idle connection returns to slow start, as Linux does by default."""
     congestion: Literal["cubic", "bbr"] = "cubic"
@@ -103,6 +106,13 @@ class TransportSection(Section):
     noise: Annotated[float, Field(ge=0, le=2)] | Literal["measured"] = 0.0
     """Sigma of a lognormal factor of mean 1 on each transfer, for TCP's deviations from fair shares; or ``measured``:
     the spread of repetitions of real transfers (median 1.8 %, 90th percentile 9 %)."""
+    reconnect: LongSeconds = math.inf
+    """Disuse after which a connection is closed, and takes its handshake again with the next message; by default never.
+    RFC 5382 asks NATs to keep connections for at least 2 h 4 min; those of many access networks keep them for minutes
+    (assumed, no figure)."""
+    promotion: bool = False
+    """Whether an idle radio takes its network's ``promotion_seconds`` before a message, if the message before it ended
+    longer than the network's ``tail_seconds`` ago."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from costmodel.fleet.speed import ComputeSpeed, ForegroundLoad
 from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Samples, Variation
 from costmodel.network.links import Links
 from costmodel.network.outages import WithOutages
+from costmodel.network.tcp import Transport
 from costmodel.step_series import StepSeries
 from costmodel.visits.timeline import Timeline
 from costmodel.visits.work import Work
@@ -56,6 +57,9 @@ BY_HAND = {
     "receive_joules_per_bit": 0.0,
     "tail_watts": 0.0,
     "tail_seconds": 0.0,
+    "awake_seconds": 0.0,
+    "promotion_seconds": 0.0,
+    "promotion_watts": 0.0,
 }
 
 
@@ -107,13 +111,13 @@ class World:
 
 
 def random_world(seed: int, airtime: str | None = None) -> World:
-    """256 seeds in a row meet each combination of leaving, pausing, varying links, sites, batteries, crashes, lost
-    segments and outages.
+    """512 seeds in a row meet each combination of leaving, pausing, varying links, sites, batteries, crashes, lost
+    segments, outages, and connections and radios that have to connect again.
 
     Jitter, noise, kinds of radio and power, capacities, sizes and starts are drawn. Later seeds have speeds that vary,
     throttle, or do both, and recorded links with outages, by turns. With ``airtime`` all sites share air in this way.
     """
-    leaves, pauses, varies, sites, battery, crashes, loses, breaks = (bool(seed >> bit & 1) for bit in range(8))
+    leaves, pauses, varies, sites, battery, crashes, loses, breaks, sleeps = (bool(seed >> bit & 1) for bit in range(9))
     rng = np.random.default_rng(seed)
     clients = int(rng.integers(1, 25))
     availability: Availability = Renewal(20.0, 5.0, 0.5, streams) if leaves else Always()
@@ -122,7 +126,12 @@ def random_world(seed: int, airtime: str | None = None) -> World:
         variation = Samples([OUTAGES], streams, [StepSeries((0.0, 2.0), (0.5, 2.0), 4.5)])
     if breaks:
         variation = WithOutages(variation, np.full(clients, 1200.0), np.full(clients, 0.5), streams)
-    lossy = {name: dataclasses.replace(row, loss=0.003 if loses else 0.0) for name, row in networks().items()}
+    loss = 0.003 if loses else 0.0
+    rows = {
+        name: dataclasses.replace(row, loss=loss, promotion_seconds=0.26, promotion_watts=1.21)
+        for name, row in networks().items()
+    }
+    transport = Transport(reconnect=8.0, promotion=True) if sleeps else Transport()
     down, up = rng.choice([3e6, 10e6, 20e6, INF], 2).tolist()
     behind = (INF,) * 3 if airtime else (8e6, 3e6, 1e9) if sites else ()
     fleet = Fleet.build(
@@ -130,8 +139,8 @@ def random_world(seed: int, airtime: str | None = None) -> World:
         {"raspberry-pi-4": 1, "phone-mid": 1, "jetson-agx-xavier": 1},
         {"lte": 1, "wifi-4": 1},
         streams=streams,
-        own_networks=lossy,
-        links=Links(down, up, behind, behind, airtime),
+        own_networks=rows,
+        links=Links(down, up, behind, behind, airtime, transport=transport),
         behaviour=ClientDynamics(availability, PAUSE if pauses else ABORT, variation, _speed(seed // SEEDS)),
         spread=ClientVariation(4, 4),
         change=RoundVariation(

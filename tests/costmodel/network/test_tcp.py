@@ -49,7 +49,10 @@ def test_a_connection_is_idle_after_a_round_trip_and_a_fifth_of_a_second() -> No
     assert is_idle(10.0, float("-inf"), 0.1)
 
 
-def test_security_is_one_of_two() -> None:
-    assert (Transport().connect_round_trips, Transport("curve").connect_round_trips) == (3.5, 5.5)
-    with pytest.raises(ValueError, match="security 'tls': choose from none, curve"):
-        Transport("tls")
+def test_tls_takes_a_round_trip_more_than_an_open_connection() -> None:
+    round_trips = [Transport(security).connect_round_trips for security in ("none", "tls", "curve")]
+    assert round_trips == [3.5, 4.5, 5.5]
+    with pytest.raises(ValueError, match="security 'ssl': choose from none, tls, curve"):
+        Transport("ssl")
+    with pytest.raises(ValueError, match=r"reconnect 0\.0: must be positive"):
+        Transport(reconnect=0.0)

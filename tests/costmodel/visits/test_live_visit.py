@@ -15,7 +15,7 @@ from costmodel.visits.live_visit import COMPUTE, DOWNLOAD, FINISHED, UPLOAD, Liv
 from costmodel.visits.work import Work
 from tests.costmodel.worlds import FIRST_ENDS, INF, VISIT, conditions, differences, ends, joined, random_world
 
-WORLDS = 384
+WORLDS = 512
 
 
 def _flight(work: Work = VISIT, **columns: float) -> LiveVisit:

@@ -71,6 +71,40 @@ def test_what_else_a_visit_takes() -> None:
     assert all(getattr(nobody, field.name).shape == (0,) for field in dataclasses.fields(nobody))
 
 
+def test_a_connection_that_is_not_used_for_long_is_set_up_again() -> None:
+    links = Links(transport=Transport(reconnect=3.0))
+    # Unused for 2.9 s: as before. For 3.1 s: 3.5 round trips of 0.2 s before the download.
+    used = {"last_down": -2.9, "last_up": -2.9}
+    assert ends(_solve(VISIT, conditions(**(used | {"last_down": -9.0})), links))[0] == pytest.approx(1.1)
+    assert ends(_solve(VISIT, conditions(last_down=-3.1, last_up=-3.1), links))[0] == pytest.approx(0.7 + 1.1)
+    # 3.2 s of computing: the upload connects too; with 2.9 s of it, it does not.
+    assert ends(_solve(VISIT, connected(), links)) == pytest.approx((1.1, 4.3, 4.3 + 0.7 + 1.1))
+    assert ends(_solve(VISIT, connected(slowdown=0.9), links)) == pytest.approx((1.1, 3.98, 5.08))
+    # The window down is that of the connection which the upload has replaced.
+    who = dataclasses.replace(connected(loss=1e-12), threshold=np.array([[20.0, 30.0]]))
+    kept, renewed = _solve(VISIT, who), _solve(VISIT, who, links)
+    assert kept.threshold_down[0] < 20.0
+    assert renewed.threshold_down[0] == INF
+
+
+def test_a_radio_that_sleeps_takes_its_promotion_before_each_message() -> None:
+    # 0.26 s at 1.21 W beside the baseline of 1 W; download at 2 W, computing at 10 W, upload at 3 W.
+    radio = {"promotion_seconds": 0.26, "promotion_watts": 2.21, "awake_seconds": 3.0, "last_down": -9.0}
+    links = Links(transport=Transport(promotion=True))
+    awake, asleep = (_solve(VISIT, connected(**radio, last_up=last), links) for last in (-2.9, -3.1))
+    assert ends(awake) == pytest.approx((1.1, 4.3, 4.3 + 0.26 + 1.1))
+    assert ends(asleep) == pytest.approx((1.36, 4.56, 4.56 + 0.26 + 1.1))
+    assert awake.joules_spent[0] == pytest.approx(2 * 1.1 + 32 + 0.26 * 2.21 + 3 * 1.1)
+    assert asleep.joules_spent[0] == pytest.approx(2 * 1.1 + 32 + 0.26 * 2.21 * 2 + 3 * 1.1)
+    # It sleeps no sooner than after its tail, here longer than the computing.
+    assert ends(_solve(VISIT, connected(**(radio | {"awake_seconds": 3.3})), links)) == pytest.approx(LATER_ENDS)
+    # 0.3 J are empty 0.3 / 2.21 s after the promotion has begun; 0.8 J pay for it and 0.1127 s of the download.
+    for charge, lost in ((0.3, 0.3 / 2.21), (0.8, 0.26 + (0.8 - 0.26 * 2.21) / 2)):
+        flat = _solve(VISIT, connected(**radio, last_up=-9.0, charge=charge), links)
+        assert (flat.lost[0], flat.joules_spent[0]) == pytest.approx((lost, charge))
+        assert flat.bytes_down[0] == math.floor(max(lost - 0.26, 0.0) * 1448)
+
+
 def test_an_idle_connection_starts_slowly_unless_told_otherwise() -> None:
     # 5 MB at 20 Mbit/s and 30 ms: windows of 121.12, 242.24, 484.48 kbit leave the link idle for 23.944 + 17.888 +
     # 5.776 ms; 5 MB of whole frames take 5e6 x 8 x 1514 / 1448 / 20e6 = 2.091160 s; and 15 ms on the way.
@@ -329,14 +363,23 @@ def _power_trace(
     start = float(timeline.start[visit])
     down_end, compute_end, up_end = ends(timeline, visit)
     tail, tail_seconds = float(who.tail_watts[visit]), float(who.tail_seconds[visit])
-    trace = [(start, min(down_end, cut), float(who.receive_watts[visit]))]
+    promoted, promotion = float(who.promotion_seconds[visit]), float(who.promotion_watts[visit])
+
+    def message(begin: float, end: float, watts: float, wakes: bool) -> list[tuple[float, float, float]]:
+        flows = min(begin + promoted, end) if wakes else begin
+        return [(begin, flows, promotion), (flows, end, watts)]
+
+    trace = message(start, min(down_end, cut), float(who.receive_watts[visit]), work.bytes_down > 0)
     if down_end < INF:
         trace.append((down_end, min(compute_end, cut), float(who.train_watts[visit])))
         if work.bytes_down:
             sleeps = min(compute_end, cut) if work.bytes_up else INF
             trace.append((down_end, min(down_end + tail_seconds, sleeps), tail))
     if compute_end < INF:
-        trace.append((compute_end, min(up_end, cut), float(who.transmit_watts[visit])))
+        slept = not work.bytes_down or compute_end - down_end > who.awake_seconds[visit]
+        trace += message(
+            compute_end, min(up_end, cut), float(who.transmit_watts[visit]), bool(slept) and work.bytes_up > 0
+        )
     if up_end < INF:
         trace.append((up_end, horizon, float(who.idle_watts[visit])))
         if work.bytes_up:
