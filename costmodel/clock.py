@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappush
 from typing import Any
 
@@ -29,12 +29,15 @@ from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.fleet import Fleet
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.visits.event_driver import DUE, MessageLinks, VisitDriver, shared_links
+from costmodel.visits.leftovers import Leftover, Leftovers, Solution, packed, unpacked
 from costmodel.visits.live_visit import LiveVisit
 from costmodel.visits.open_links import OpenLinks
-from costmodel.visits.timeline import Timeline, solve
+from costmodel.visits.timeline import Timeline, solve, solve_beside
 from costmodel.visits.work import Work, Works
 
 ORDERS = 1 << 40
+LEFTOVERS = "leftovers"
+"""Name of the leftovers in `Clock.state`."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class Clock:
         self._last = {direction: np.full(len(fleet), -math.inf) for direction in (DOWN, UP)}
         self._threshold = np.full((len(fleet), 2), math.inf)
         self._spent = np.zeros(len(fleet))
+        self._leftovers: dict[int, Leftover] = {}
 
     def _links(self) -> dict[int, MessageLinks]:
         """The links by direction; those that are never full need no sharing."""
@@ -143,9 +147,14 @@ class Clock:
             self._spent[flat] = np.maximum(self._spent[flat], self.fleet.battery_joules)
 
     def state(self) -> dict[str, Doubles]:
-        """The state that later visits depend on: (clients, ..) each, by name."""
-        state = {"last_down": self._last[DOWN], "last_up": self._last[UP], "spent_joules": self._spent}
-        return state | ({"threshold": self._threshold} if self.fleet.loses_segments else {})
+        """The state that later visits depend on, by name: (clients, ..) each, and leftovers if there are any."""
+        state: dict[str, Doubles] = {
+            "last_down": self._last[DOWN],
+            "last_up": self._last[UP],
+            "spent_joules": self._spent,
+        }
+        state |= {"threshold": self._threshold} if self.fleet.loses_segments else {}
+        return state | ({LEFTOVERS: packed(self._leftovers)} if self._leftovers else {})
 
     def restore(self, now: float, state: Mapping[str, Doubles]) -> None:
         """Set the state of `state`, at time ``now``."""
@@ -154,6 +163,7 @@ class Clock:
         self._spent[:] = state["spent_joules"]
         if self.fleet.loses_segments:
             self._threshold[:] = state["threshold"]
+        self._leftovers = unpacked(state[LEFTOVERS]) if LEFTOVERS in state else {}
 
     # --- visits in a batch ----------------------------------------------------------------------------------------
 
@@ -166,6 +176,56 @@ class Clock:
         """
         works = works if isinstance(works, Works) else Works.of(works)
         return solve(starts, works, conditions, self.fleet.links, self.fleet.behaviour, until)
+
+    # --- messages of late visits that go on -----------------------------------------------------------------------
+
+    @property
+    def leftovers(self) -> Mapping[int, Leftover]:
+        """Client -> what is left of its message, which goes on."""
+        return self._leftovers
+
+    def leave(self, leftovers: Mapping[int, Leftover]) -> None:
+        """Let these messages of late visits, by client, go on from now."""
+        self._leftovers = dict(sorted({**self._leftovers, **leftovers}.items()))
+
+    def going_on(self, told: Mapping[int, float], since: float, round: int) -> Leftovers:
+        """The messages of these clients, which have gone on since ``since``, absolute seconds.
+
+        ``told``: client -> absolute seconds at which it is told to stop; inf: not by the end of the batch.
+        """
+        conditions = self.conditions(list(told), round)
+        return Leftovers.of([self._leftovers[client] for client in told], conditions, since, list(told.values()))
+
+    def solve_beside(
+        self,
+        leftovers: Leftovers | None,
+        starts: ArrayLike,
+        works: Sequence[Work],
+        conditions: Conditions,
+        until: float = math.inf,
+    ) -> Solution:
+        """`solve`, while ``leftovers`` share the links."""
+        fleet = self.fleet
+        return solve_beside(leftovers, starts, Works.of(works), conditions, fleet.links, fleet.behaviour, until)
+
+    def went_on(self, leftovers: Leftovers | None, solution: Solution) -> None:
+        """Update connections, batteries and leftovers, after the messages of ``leftovers`` went on.
+
+        Others are not kept: their clients have been told. Nor are those that have ended, or whose clients were lost.
+        """
+        timeline, left, before = solution.leftovers, solution.left, self._leftovers
+        self._leftovers = {}
+        if leftovers is None or timeline is None or left is None:
+            return
+        clients = leftovers.conditions.clients
+        self._spent[clients] += timeline.joules_spent
+        for i, client in enumerate(clients.tolist()):
+            one, end = before[client], float(timeline.end[i])
+            nbytes = int(timeline.bytes_down[i] + timeline.bytes_up[i])
+            if end == math.inf:
+                self._leftovers[client] = replace(one, left=float(left[i]), counted=one.counted + nbytes)
+            elif timeline.up_end[i] < math.inf:
+                self._last[one.direction][client] = end
 
     # --- visits one by one ----------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ from scenarios.config.validation import evaluated, named_blocks
 
 RUN_ID_BYTES = 8
 ADDED: Mapping[str, Mapping[str, Any]] = {
-    "rounds": {"selection": "uniform", "selection_options": {}, "policy_options": {}},
+    "rounds": {"selection": "uniform", "selection_options": {}, "policy_options": {}, "on_late": "stop"},
     "train": {"lr_schedule": "exponential", "lr_schedule_options": {}, "lr_rounds": None},
     "data": {"validation": 0.0},
     "data.partition": {"options": {}},

@@ -59,6 +59,10 @@ FAULTY = (NO_OP, UPDATE_REJECTED, FAILED)
 EVALUATE, NOT_SCORED = "evaluate", "unscored"
 EVALUATION = (EVALUATE, NOT_SCORED)
 """Kinds of visit that only evaluate (``eval.charged``)"""
+LEFTOVER = "leftover"
+"""Kind of visit that is only the rest of a late visit's message (``rounds.on_late``)"""
+NO_TRAINING = (*EVALUATION, LEFTOVER)
+"""Kinds of visit that neither train nor were meant to; only some runs have them"""
 COUNTED = (*TRAINED, DOWNLOAD_ONLY, EVALUATE)
 """Kinds of visit that counted"""
 
@@ -76,7 +80,8 @@ class VisitRow(NamedTuple):
     """Visits that counted: ``train``, ``zeroed`` (its update failed a check and counted as no change), ``listen``
     (download only), ``evaluate`` (it evaluated the client's model). Visits that did not: ``late`` (after the round's
     end), ``lost`` (the client left, crashed or ran out of power), ``cut`` (the run ended), ``refused`` (its update
-    failed a check), ``failed`` (no worker could train it), ``unscored`` (an evaluation, ``lost`` or ``cut``)."""
+    failed a check), ``failed`` (no worker could train it), ``unscored`` (an evaluation, ``lost`` or ``cut``),
+    ``leftover`` (a part of a late visit's message, sent in a later round)."""
     staleness: int
     """Server steps between the start of the visit and the use of its update; 0 in synchronous rounds"""
     start_s: float

@@ -40,11 +40,14 @@ class SynchronousPolicy:
     - ``cohort``: how many visits start;
     - ``accepted``: which visits count, and when the round ends;
     - ``interrupts``, if visits are interrupted at the end of the round, and so cannot cost more;
+    - ``leaves_late``, if visits may still be under way when the round ends;
     - ``waits_for_all``, if other visits than those that count can have delayed the round.
     """
 
     interrupts = False
     """Whether no visit goes on after the end of the round, so that its price is that until then"""
+    leaves_late = False
+    """Whether visits may be late, so that ``rounds.on_late`` decides about their messages"""
 
     def cohort(self, rules: RoundPolicy) -> int:
         """Training visits that a round starts."""
@@ -91,6 +94,8 @@ class AsynchronousPolicy:
 class OverSelect(SynchronousPolicy):
     """More visits start than are needed, and those that end first count."""
 
+    leaves_late = True
+
     def cohort(self, rules: RoundPolicy) -> int:
         return math.ceil(round(rules.over_select * rules.participants, 9))
 
@@ -119,6 +124,7 @@ class Deadline(SynchronousPolicy):
     """Visits that end in time count, and the others are interrupted."""
 
     interrupts = True
+    leaves_late = True
 
     def accepted(
         self, rules: RoundPolicy, visits: Sequence[PlannedVisit], timeline: Timeline, start: float
@@ -246,6 +252,10 @@ class RoundPolicy(Section):
     """deadline: from the start of the visits until they are interrupted."""
     min_fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
     """deadline: a round with a smaller fraction of visits in time changes nothing."""
+    on_late: Literal["stop", "finish"] = "stop"
+    """over_select, deadline: whether a message that a late client sends or receives when the round ends stops there, or
+    goes on beside the messages of the next rounds, until it ends or its client is selected again. In both cases its
+    client stops computing, and begins nothing new."""
     mixing: Annotated[float, Field(gt=0, le=1)] = 0.6
     """fedasync: mixing factor of an update without staleness."""
     buffer: Annotated[int, Field(ge=1, le=1_000_000), Also("buffer_size")] = 10

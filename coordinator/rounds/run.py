@@ -24,7 +24,7 @@ from coordinator.methods.registry import Method
 from coordinator.methods.spec import Options
 from coordinator.records.client_states import ClientStates
 from coordinator.records.round_record import NOT_EVALUATED, RoundRecord
-from coordinator.records.schema import EVALUATE, EvaluationRow, RoundRow, VisitRow
+from coordinator.records.schema import EVALUATE, LEFTOVER, EvaluationRow, RoundRow, VisitRow
 from coordinator.rounds.budget import Budget, Cost, Limits
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.ports import (
@@ -37,9 +37,11 @@ from coordinator.rounds.ports import (
     Trainer,
 )
 from coordinator.rounds.selection import ClientSelection, IdleClients, SelectionFailed
-from coordinator.rounds.visit import PlannedVisit, VisitPricing
+from coordinator.rounds.visit import PlannedVisit, VisitPrice, VisitPricing, begins
 from coordinator.workers.task import Stopped
-from edge.protocol.config import Job, ModelProfile
+from costmodel.network.bandwidth import UP
+from costmodel.visits.work import Work
+from edge.protocol.config import Job, ModelProfile, TrainingPlan
 from edge.protocol.fixed_point import not_summable
 from edge.protocol.payload import MODEL, Shapes, shapes
 
@@ -211,28 +213,39 @@ class FederatedRun:
         price = self.pricing.evaluation(down, int(self.charged_examples[client]), samples)
         return PlannedVisit(self.visits, self.rounds, self.rounds, 0.0, dispatch, EVALUATE, price, down)
 
+    def prepare_leftover(self, client: int) -> PlannedVisit:
+        """Plan what is left of a late visit's message as a visit of its own."""
+        left = self.clock.leftovers[client]
+        nbytes = left.nbytes - left.counted
+        work = Work(0, nbytes, 0.0) if left.direction == UP else Work(nbytes, 0, 0.0)
+        price = VisitPrice(work, TrainingPlan(0, 0, 0), 0.0, 0.0)
+        return PlannedVisit(self.visits, self.rounds, self.rounds, 0.0, Download(client, {}), LEFTOVER, price, {})
+
     def within_budgets(
         self, visits: Sequence[PlannedVisit], costs_of: Callable[[Sequence[PlannedVisit]], Sequence[Cost]]
     ) -> tuple[list[PlannedVisit], str | None]:
         """The visits within the budgets, numbered, and the rule that refused the first of the others, if any.
 
         The cost of a visit depends on the others that share its links, so after each refusal ``costs_of`` is called for
-        the rest.
+        the rest. Messages of late visits, which are also ``visits``, are admitted beside others alone.
         """
         refused_by: str | None = None
-        while visits:
+        while begins(visits):
             costs = costs_of(visits)
             admitted = [self.budget.admits(visit.client, cost) for visit, cost in zip(visits, costs, strict=True)]
             if not all(admitted):
                 # Each client can pay for a visit without contention: if none can pay beside the others, one stays.
-                visits = list(compress(visits, admitted)) or (visits[:1] if len(visits) > 1 else [])
+                kept = list(compress(visits, admitted))
+                visits = kept if begins(kept) else (begins(visits)[:1] if len(visits) > 1 else [])
                 continue
             fits, rule = self.budget.reserve(costs)
-            refused_by = refused_by or rule
+            if begins(list(compress(visits, np.logical_not(fits)))):
+                refused_by = refused_by or rule
             self.budget.release(list(compress(costs, fits)))
             if all(fits):
                 break
             visits = list(compress(visits, fits))
+        visits = visits if begins(visits) else []
         first, self.visits = self.visits, self.visits + len(visits)
         return [visit.numbered(first + i) for i, visit in enumerate(visits)], refused_by
 

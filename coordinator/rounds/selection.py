@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.records.round_record import seconds
-from coordinator.records.schema import DOWNLOAD_ONLY, EVALUATION, TRAINED, VisitRow
+from coordinator.records.schema import DOWNLOAD_ONLY, NO_TRAINING, TRAINED, VisitRow
 from edge.protocol.plugins import is_own
 from edge.protocol.rng import keyed_generator
 
@@ -66,7 +66,7 @@ class ClientHistory:
 
     def record(self, row: VisitRow) -> None:
         """Learn from a visit that has ended."""
-        if row.kind in (DOWNLOAD_ONLY, *EVALUATION):
+        if row.kind in (DOWNLOAD_ONLY, *NO_TRAINING):
             return
         self.visits[row.client] += 1
         if row.kind in TRAINED:

@@ -7,6 +7,11 @@ trained.
 Clients learn from the next model that a round is over: late clients continue, and are charged, while the server
 aggregates. A visit that ends before the aggregation does is still late.
 
+With ``rounds.on_late = "finish"`` a message of a late visit goes on after that, beside the next rounds' messages in its
+direction, until it ends or its client is selected again. The late visit is charged until the round's end, and the rest
+of its message in each round in which it flows, as a row of kind ``leftover``. Its bytes stay reserved in the budgets; a
+message whose energy or time they cannot pay for stops at once. Nothing of it is used.
+
 Where evaluations are charged, the visits of `coordinator.rounds.evaluation_visits` follow the server's step, and the
 round ends with them.
 
@@ -21,14 +26,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import compress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.aggregation.server import VisitFeedback
 from coordinator.records.round_record import RoundRecord, outcome
-from coordinator.records.schema import TRAINED
+from coordinator.records.schema import LEFTOVER, TRAINED
 from coordinator.rounds.asynchronous import run_asynchronous
 from coordinator.rounds.budget import CLIENTS, SECONDS, Cost
 from coordinator.rounds.cohort_training import CohortTraining
@@ -36,13 +41,14 @@ from coordinator.rounds.evaluation_visits import visit_for_evaluation
 from coordinator.rounds.policy import Mask, RoundPolicy
 from coordinator.rounds.ports import PendingCommit
 from coordinator.rounds.run import FederatedRun, RunFailed
-from coordinator.rounds.visit import PlannedVisit
+from coordinator.rounds.visit import PlannedVisit, begins
 from coordinator.workers.task import PoolError
 from edge.protocol.messages import Update
 from edge.protocol.plugins import is_own
 
 if TYPE_CHECKING:  # the clock brings SimPy, which this package runs but never loads
     from costmodel.fleet.conditions import Conditions
+    from costmodel.visits.leftovers import Leftovers, Solution
     from costmodel.visits.timeline import Timeline
 
 
@@ -110,6 +116,14 @@ def accepted(
     return counts, end
 
 
+class _Solved(NamedTuple):
+    """The solution of a batch, under these conditions, and the messages of late visits that flowed beside it."""
+
+    conditions: Conditions
+    solution: Solution
+    leftovers: Leftovers | None
+
+
 class _SynchronousRound:
     """One synchronous round: opened while the one before it may still be evaluated, and ended after that."""
 
@@ -128,8 +142,12 @@ class _SynchronousRound:
         """None if nothing is trained: no visit starts, or the budget of virtual seconds ends in the round"""
         self.stopped_by: str | None = None
         """The rule that ends the run with this round, as far as it is known before the evaluation"""
-        self.solved: dict[tuple[tuple[int, ...], float], tuple[Conditions, Timeline]] = {}
-        """(clients, until) -> solution of the clock, which is needed for prices and for the accounts"""
+        self.going_on: list[PlannedVisit] = []
+        """The messages of late visits that go on in this round"""
+        self.selected: frozenset[int] = frozenset()
+        """Clients that are told, when visits begin, that their messages are of no use any more"""
+        self.solved: dict[tuple[tuple[int, ...], tuple[int, ...], float], _Solved] = {}
+        """(clients, those of messages that go on, until) -> solution of the clock, for prices and for the accounts"""
 
     def open(self) -> None:
         """Sample the cohort, time its visits, and submit those that count for training."""
@@ -198,35 +216,57 @@ class _SynchronousRound:
             for client in download_only
             if run.clock.is_there is None or run.clock.is_there(client)
         ]
-        return run.within_budgets(sorted(visits, key=lambda visit: visit.client), self._costs)
+        self.selected = frozenset(visit.client for visit in visits)
+        planned = self._leftovers() + sorted(visits, key=lambda visit: visit.client)
+        planned, refused_by = run.within_budgets(planned, self._costs)
+        self.going_on = [visit for visit in planned if visit.kind == LEFTOVER]
+        return begins(planned), refused_by
 
-    def _costs(self, visits: Sequence[PlannedVisit]) -> list[Cost]:
-        conditions, timeline = self._timed(visits)
-        counts, end = accepted(self.run.rules, visits, timeline, self.run.clock.now)
+    def _leftovers(self) -> list[PlannedVisit]:
+        """The messages of late visits that flow in this round, before its visits begin or beside them."""
+        clock = self.run.clock
+        clients = [client for client in clock.leftovers if clock.now > self.record.start or client not in self.selected]
+        return [self.run.prepare_leftover(client) for client in clients]
+
+    def _costs(self, planned: Sequence[PlannedVisit]) -> list[Cost]:
+        visits, going_on = begins(planned), [visit for visit in planned if visit.kind == LEFTOVER]
+        conditions, solution, _ = self._solved(visits, going_on)
+        counts, end = accepted(self.run.rules, visits, solution.timeline, self.run.clock.now)
         end += self._aggregation_seconds(visits, counts)
         if self.run.rules.synchronous.interrupts:
-            conditions, timeline = self._timed(visits, end)
+            conditions, solution, _ = self._solved(visits, going_on, end)
+        timeline, rests = solution.timeline, solution.leftovers
         joules = timeline.joules_spent + self._waiting_joules(timeline, conditions, end)
-        return [
-            visit.cost(float(energy), float(seconds))
-            for visit, energy, seconds in zip(visits, joules, timeline.seconds(end), strict=True)
-        ]
+        costs = [] if rests is None else _upper_bounds(going_on, rests.joules_spent, rests.seconds(end))
+        return costs + _upper_bounds(visits, joules, timeline.seconds(end))
 
-    def _timed(self, visits: Sequence[PlannedVisit], until: float = math.inf) -> tuple[Conditions, Timeline]:
+    def _timed(self, visits: Sequence[PlannedVisit]) -> tuple[Conditions, Timeline]:
+        solved = self._solved(visits, self.going_on)
+        return solved.conditions, solved.solution.timeline
+
+    def _solved(
+        self, visits: Sequence[PlannedVisit], going_on: Sequence[PlannedVisit], until: float = math.inf
+    ) -> _Solved:
         clock, clients = self.run.clock, tuple(visit.client for visit in visits)
-        if (clients, until) not in self.solved:
+        key = clients, tuple(visit.client for visit in going_on), until
+        if key not in self.solved:
             conditions, works = clock.conditions(clients, self.number), [visit.work for visit in visits]
-            timeline = clock.solve(np.full(len(visits), clock.now), works, conditions, until)
-            self.solved[clients, until] = conditions, timeline
-        return self.solved[clients, until]
+            told = {visit.client: clock.now if visit.client in self.selected else math.inf for visit in going_on}
+            leftovers = clock.going_on(told, self.record.start, self.number) if told else None
+            solution = clock.solve_beside(leftovers, np.full(len(visits), clock.now), works, conditions, until)
+            self.solved[key] = _Solved(conditions, solution, leftovers)
+        return self.solved[key]
 
-    def _interrupted(self, conditions: Conditions, timeline: Timeline, until: float) -> tuple[Conditions, Timeline]:
-        """The timeline with visits interrupted at ``until``; a client that is lost exactly then is lost."""
-        if not (timeline.end > until).any():
-            return conditions, timeline
-        lost = timeline.lost
-        conditions, timeline = self._timed(self.visits, until)
-        return conditions, replace(timeline, lost=np.where(lost <= until, lost, math.inf))
+    def _interrupted(self, until: float) -> _Solved:
+        """The solution with visits interrupted at ``until``; a client that is lost exactly then is lost."""
+        solved = self._solved(self.visits, self.going_on)
+        timeline, rests = solved.solution.timeline, solved.solution.leftovers
+        if not (timeline.end > until).any() and (rests is None or not (rests.end > until).any()):
+            return solved
+        lost = np.where(timeline.lost <= until, timeline.lost, math.inf)
+        solved = self._solved(self.visits, self.going_on, until)
+        timeline = replace(solved.solution.timeline, lost=lost)
+        return solved._replace(solution=replace(solved.solution, timeline=timeline))
 
     def _aggregation_seconds(self, visits: Sequence[PlannedVisit], counts: Mask) -> float:
         """Virtual seconds that the server needs to add the updates up."""
@@ -242,7 +282,7 @@ class _SynchronousRound:
     def _finish(self, replies: Sequence[Update]) -> PendingCommit:
         """Step with the updates of the visits that count, and account for all visits."""
         run, counted = self.run, self._counted
-        conditions, timeline = self._interrupted(*self._timed(self.visits), self.end_time)
+        solved = self._interrupted(self.end_time)
         run.clock.advance(self.end_time)
         if run.states is not None:
             states = run.states.store_broadcast([visit for visit in counted if visit.kind == "listen"])
@@ -251,21 +291,23 @@ class _SynchronousRound:
         run.server.received(self.number, [visit.dispatch for visit in counted])
         if replies:
             run.step()
-            self.record.method_rows += run.server.feedback(self.number, _outcomes(self.visits, replies, timeline))
+            self.record.method_rows += run.server.feedback(
+                self.number, _outcomes(self.visits, replies, solved.solution.timeline)
+            )
         run.rounds += 1
         self.stopped_by = self.stopped_by or run.budget.reached(run.rounds, None)
         changed = bool(replies) or (self.stopped_by is not None and not run.evaluated)
-        self._account(replies, conditions, timeline)
+        self._account(replies, solved)
         evaluation = run.evaluate_if_due(self.stopped_by is not None, self._evaluation_visits) if changed else None
         return run.close_round(self.record, evaluation, self.stopped_by)
 
     def _interrupt(self) -> PendingCommit:
         """End the round where the budget of virtual seconds ends: visits are charged until then, and do not count."""
         limit = self.run.budget.ends_at
-        conditions, timeline = self._interrupted(*self._timed(self.visits), limit)
+        solved = self._interrupted(limit)
         self.run.clock.advance(limit)
         self.counts = np.zeros(len(self.visits), bool)
-        self._account([], conditions, timeline, interrupted="cut")
+        self._account([], solved, interrupted="cut")
         return self._close_late()
 
     def _no_round(self) -> PendingCommit | None:
@@ -279,11 +321,10 @@ class _SynchronousRound:
     def _evaluation_visits(self) -> list[int] | None:
         return visit_for_evaluation(self.run, self.record)
 
-    def _account(
-        self, replies: Sequence[Update], conditions: Conditions, timeline: Timeline, interrupted: str = "late"
-    ) -> None:
+    def _account(self, replies: Sequence[Update], solved: _Solved, interrupted: str = "late") -> None:
         """Record and charge all visits. ``interrupted``: kind of the visits that did not end in the round."""
         run, now, visits = self.run, self.run.clock.now, self.visits
+        conditions, timeline = solved.conditions, solved.solution.timeline
         waiting = self._waiting_joules(timeline, conditions, now)
         losses = {reply.client: reply.numbers["loss"] for reply in replies}
         faulty = {} if self.training is None else self.training.faulty
@@ -297,12 +338,31 @@ class _SynchronousRound:
             run.budget.settle(visit.client, spent)
             run.selection.history.record(self.record.visits[-1])
         run.clock.passed(conditions, timeline, waiting)
+        if run.rules.on_late == "finish":
+            self._account_leftovers(solved)
+            run.clock.leave(solved.solution.in_flight([visit.work for visit in visits], conditions))
         trains = sum(visit.kind == "train" for visit in compress(self.visits, self.expected))
         waited_for_all = run.rules.synchronous.waits_for_all(run.rules, trains)
         expected = self.expected if replies and not waited_for_all else None
         self.record.set_critical_path(
             visits, timeline, now, expected, waited=float(timeline.start.min()) - self.record.start
         )
+
+    def _account_leftovers(self, solved: _Solved) -> None:
+        """Record and charge what was sent in this round of late visits' messages."""
+        run, now, timeline = self.run, self.run.clock.now, solved.solution.leftovers
+        for i, visit in enumerate(self.going_on if timeline is not None else ()):
+            assert timeline is not None
+            if timeline.seconds(now)[i] > 0:
+                spent = self.record.add(visit, run.clock.fleet, timeline, i, LEFTOVER, now, up={})
+                run.budget.settle(visit.client, spent)
+        run.clock.went_on(solved.leftovers, solved.solution)
+
+
+def _upper_bounds(
+    visits: Sequence[PlannedVisit], joules: NDArray[np.float64], seconds: NDArray[np.float64]
+) -> list[Cost]:
+    return [visit.cost(*both) for visit, *both in zip(visits, joules.tolist(), seconds.tolist(), strict=True)]
 
 
 def _outcomes(visits: Sequence[PlannedVisit], replies: Sequence[Update], timeline: Timeline) -> list[VisitFeedback]:

@@ -7,6 +7,7 @@ here is timed or trained: seconds and joules are the clock's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,6 +16,7 @@ from coordinator.methods.compute import ChosenBlocks, ComputeContext, fedavg_pas
 from coordinator.methods.registry import Method
 from coordinator.methods.spec import Options
 from coordinator.records import names
+from coordinator.records.schema import LEFTOVER
 from coordinator.rounds.budget import Cost
 from costmodel.visits.work import Work, nominal_bytes, nominal_bytes_plain, nominal_flops
 from edge.protocol import codec
@@ -129,7 +131,7 @@ class PlannedVisit:
     lr: float
     dispatch: Download
     kind: str
-    """``train``, ``listen`` or ``evaluate``"""
+    """``train``, ``listen``, ``evaluate`` or ``leftover``"""
     price: VisitPrice
     down: Shapes
     """Shapes of its download"""
@@ -163,3 +165,8 @@ class PlannedVisit:
     def state_name(self) -> str:
         """The file of its client's state after it."""
         return names.of_visit(self.client, self.rng_round)
+
+
+def begins(visits: Sequence[PlannedVisit]) -> list[PlannedVisit]:
+    """Those of these visits that begin, and are not what is left of a late visit's message."""
+    return [visit for visit in visits if visit.kind != LEFTOVER]

@@ -76,6 +76,16 @@ class Conditions:
         """Absolute seconds at which each client's last message ended; -inf: it had none."""
         return np.maximum(self.last_down, self.last_up)
 
+    def only(self, which: NDArray[np.bool_]) -> Conditions:
+        """Those of the visits of a mask."""
+        return Conditions(**{name: column[which] for name, column in vars(self).items()})
+
+    def followed_by(self, others: Conditions) -> Conditions:
+        """These visits, then the others."""
+        return Conditions(
+            **{name: np.concatenate((column, getattr(others, name))) for name, column in vars(self).items()}
+        )
+
     def disconnected(self, which: NDArray[np.bool_]) -> Conditions:
         """The same, but for the connections of these visits (mask), which are new."""
         last_down, last_up = (np.where(which, -math.inf, last) for last in (self.last_down, self.last_up))

@@ -142,8 +142,8 @@ def account_visits(
         computing.end,
         up.end,
         lost=np.where(is_lost, cut, math.inf),
-        bytes_down=_whole_bytes(works.bytes_down, down),
-        bytes_up=_whole_bytes(works.bytes_up, up),
+        bytes_down=whole_bytes(works.bytes_down, down),
+        bytes_up=whole_bytes(works.bytes_up, up),
         flops=np.where(done, works.flops, np.where(begun, works.flops * fraction, 0.0)),
         joules_spent=_joules(down, up, intervals, computed, paused, works, conditions),
         contention_seconds=down.contention_seconds + up.contention_seconds,
@@ -237,7 +237,8 @@ def _until_cut(
     return np.array([seconds(client, begin, cut) if has_begun else 0.0 for client, begin, cut, has_begun in intervals])
 
 
-def _whole_bytes(nbytes: NDArray[np.int64], transfer: Transfer) -> NDArray[np.int64]:
+def whole_bytes(nbytes: NDArray[np.int64], transfer: Transfer) -> NDArray[np.int64]:
+    """Whole bytes of messages of ``nbytes`` bytes that have been sent; all of a message that has ended."""
     fraction = np.divide(transfer.sent, transfer.bits, out=np.zeros_like(transfer.bits), where=transfer.bits > 0)
     part = np.floor(np.minimum(fraction, 1.0) * nbytes + WHOLE_BITS).astype(np.int64)
     return np.where(np.isfinite(transfer.end), nbytes, part)

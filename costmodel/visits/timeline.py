@@ -19,7 +19,7 @@ the battery cannot pay for never begins.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,12 +30,13 @@ from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.links import Links
 from costmodel.network.tcp import Path, is_idle, wire_bits
-from costmodel.network.transfers import transfer_batch
+from costmodel.network.transfers import TransferTimes, transfer_batch
 from costmodel.visits.accounting import ComputePhase, Timeline, Transfer, account_visits, radio_joules
 from costmodel.visits.event_batch import solve_by_events
+from costmodel.visits.leftovers import Leftovers, Solution
 from costmodel.visits.work import Works
 
-__all__ = ["Timeline", "solve"]
+__all__ = ["Timeline", "solve", "solve_beside"]
 
 
 def solve(
@@ -47,17 +48,34 @@ def solve(
     until: float = math.inf,
 ) -> Timeline:
     """The timeline of a batch of visits until ``until``, absolute seconds."""
+    return solve_beside(None, starts, works, conditions, links, behaviour, until).timeline
+
+
+def solve_beside(
+    leftovers: Leftovers | None,
+    starts: ArrayLike,
+    works: Works,
+    conditions: Conditions,
+    links: Links,
+    behaviour: ClientDynamics | None = None,
+    until: float = math.inf,
+) -> Solution:
+    """`solve`, while ``leftovers`` flow over the same links; their clients are not among those of the visits."""
     behaviour = behaviour or ClientDynamics()
+    beside = None if leftovers is None or not len(leftovers) else _Beside(leftovers, links, behaviour, until)
     start = np.asarray(starts, np.float64)
     assert start.shape == (len(works),) == (len(conditions),), (start.shape, len(works), len(conditions))
     assert np.isfinite(start).all(), start
     if links.airtime is not None and len(works):
-        return solve_by_events(start, works, conditions, links, behaviour, until)
+        assert beside is None, "leftovers where messages share air"
+        return Solution(solve_by_events(start, works, conditions, links, behaviour, until))
     lost = behaviour.losses(conditions, start)
     used = conditions.last_message
     if links.transport.reconnect < math.inf:
         conditions = conditions.disconnected(_is_closed(start, used, links))
-    down = _transfer(DOWN, start, used, works.bytes_down, np.minimum(lost, until), conditions, links, behaviour)
+    down = _transfer(
+        DOWN, start, used, works.bytes_down, np.minimum(lost, until), conditions, links, behaviour, beside=beside
+    )
     seconds = conditions.compute_seconds(works.flops, works.steps)
     charge = conditions.charge - radio_joules(DOWN, down, conditions)
     cut = np.minimum(np.minimum(lost, until), _flat(down.end, charge, conditions.train_watts, conditions, behaviour))
@@ -66,12 +84,13 @@ def solve(
     charge = charge - conditions.train_watts * computed
     used = np.where(works.bytes_down > 0, down.end, used)
     up = _transfer(
-        UP, computing.end, used, works.bytes_up, np.minimum(lost, until), conditions, links, behaviour, charge
+        UP, computing.end, used, works.bytes_up, np.minimum(lost, until), conditions, links, behaviour, charge, beside
     )
     if links.transport.reconnect < math.inf:
         renewed = _is_closed(up.begin, used, links) & (works.bytes_up > 0)
         down = replace(down, threshold=np.where(renewed, math.inf, down.threshold))
-    return account_visits(start, down, computing, up, works, conditions, behaviour, until)
+    timeline = account_visits(start, down, computing, up, works, conditions, behaviour, until)
+    return Solution(timeline, (down, up), *((None, None) if beside is None else beside.ended()))
 
 
 def _transfer(
@@ -84,6 +103,7 @@ def _transfer(
     links: Links,
     behaviour: ClientDynamics,
     charge: Doubles | None = None,
+    beside: _Beside | None = None,
 ) -> Transfer:
     """One message of each visit. ``used``: absolute seconds at which its client's last message ended."""
     bits = wire_bits(nbytes.astype(np.float64)) * conditions.noise[:, direction]
@@ -91,24 +111,75 @@ def _transfer(
     charge = (conditions.charge if charge is None else charge) - joules_per_bit * bits
     promotion, handshake, slowly, threshold = _opening(direction, begin, used, conditions, links, behaviour)
     cut = np.minimum(cut, _flat(begin, charge, watts, conditions, behaviour, promotion))
-    sites = links.access_capacity(direction)
-    times = transfer_batch(
-        begin + (promotion + handshake),
-        bits,
-        conditions.rate(direction),
-        links.capacity(direction),
-        cut,
-        rtt=np.where(slowly, conditions.rtt, 0.0),
-        paths=_paths(direction, conditions, slowly, threshold, behaviour),
-        access_link=conditions.access_link if sites else None,
-        access_capacity=sites,
-        varying=behaviour.varying(conditions, direction),
-        outage=behaviour.outages(conditions, direction),
-    )
+    flows = _Flows(conditions, begin + (promotion + handshake), bits, cut, slowly, threshold)
+    times = flows.sent(direction, links, behaviour) if beside is None else beside.sent(direction, flows)
     end = np.where(nbytes > 0, times.finish + conditions.rtt / 2, begin)
     return Transfer(
         begin, cut, _by(cut, end), bits, times.sent, times.contention_seconds, times.paused, times.threshold, promotion
     )
+
+
+@dataclass(frozen=True)
+class _Flows:
+    """The messages of a batch in one direction; arrays of shape (flows,)."""
+
+    conditions: Conditions
+    begin: Doubles
+    bits: Doubles
+    cut: Doubles
+    slowly: NDArray[np.bool_]
+    threshold: Doubles
+
+    def sent(self, direction: int, links: Links, behaviour: ClientDynamics) -> TransferTimes:
+        conditions, sites = self.conditions, links.access_capacity(direction)
+        return transfer_batch(
+            self.begin,
+            self.bits,
+            conditions.rate(direction),
+            links.capacity(direction),
+            self.cut,
+            rtt=np.where(self.slowly, conditions.rtt, 0.0),
+            paths=_paths(direction, conditions, self.slowly, self.threshold, behaviour),
+            access_link=conditions.access_link if sites else None,
+            access_capacity=sites,
+            varying=behaviour.varying(conditions, direction),
+            outage=behaviour.outages(conditions, direction),
+        )
+
+
+class _Beside:
+    """Leftovers that flow beside the messages of a batch."""
+
+    def __init__(self, leftovers: Leftovers, links: Links, behaviour: ClientDynamics, until: float) -> None:
+        self._leftovers, self._links, self._behaviour, self._until = leftovers, links, behaviour, until
+        lost = behaviour.losses(leftovers.conditions, leftovers.begin)
+        self._cut = np.minimum(np.minimum(lost, until), leftovers.told)
+        self._times = TransferTimes(*(np.full(len(leftovers), value) for value in (math.inf, 0.0, 0.0, 0.0, math.inf)))
+
+    def sent(self, direction: int, flows: _Flows) -> TransferTimes:
+        """The times of ``flows``; those of the leftovers are kept."""
+        which = self._leftovers.direction == direction
+        ours = self._leftovers.only(which)
+        watts, joules_per_bit = ours.conditions.radio(direction)
+        charge = ours.conditions.charge - joules_per_bit * ours.left
+        flat = _flat(ours.begin, charge, watts, ours.conditions, self._behaviour)
+        self._cut[which] = np.minimum(self._cut[which], flat)
+        everyone = _Flows(
+            flows.conditions.followed_by(ours.conditions),
+            np.concatenate((flows.begin, ours.begin)),
+            np.concatenate((flows.bits, ours.left)),
+            np.concatenate((flows.cut, self._cut[which])),
+            np.concatenate((flows.slowly, np.zeros(len(ours), bool))),
+            np.concatenate((flows.threshold, np.full(len(ours), math.inf))),
+        )
+        times = everyone.sent(direction, self._links, self._behaviour)
+        for name, column in vars(times).items():
+            getattr(self._times, name)[which] = column[flows.bits.size :]
+        return TransferTimes(*(column[: flows.bits.size] for column in vars(times).values()))
+
+    def ended(self) -> tuple[Timeline, Doubles]:
+        """(the costs of the leftovers, their bits that are left)."""
+        return self._leftovers.ended(self._cut, self._times, self._until), self._leftovers.left - self._times.sent
 
 
 def _opening(

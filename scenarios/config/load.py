@@ -176,6 +176,7 @@ def _check_together(
     valid("eval.split", lambda: validation.check_split(method, scenario))
     valid("eval.adapt", lambda: validation.check_adapt(method, scenario))
     valid("eval.charged", lambda: validation.check_charged(method, scenario))
+    valid("rounds.on_late", lambda: validation.check_late_on_air(scenario))
     valid("train.nesterov", lambda: validation.check_nesterov(scenario))
     valid("aggregate.sum", lambda: validation.check_sum(method, options, scenario))
     valid("rounds.participants", lambda: validation.check_participants(scenario))
@@ -196,6 +197,7 @@ def _with_row_options(rounds: RoundPolicy, valid: Callable[..., Any]) -> RoundPo
         filled[f"{key}_options"] = options.model_dump()
     filled_in = replace(rounds, **filled)
     valid("rounds.policy", lambda: validation.check_policy(filled_in))
+    valid("rounds.on_late", lambda: validation.check_late(filled_in))
     return filled_in
 
 

@@ -66,6 +66,25 @@ def check_policy(rounds: RoundPolicy) -> None:
             raise ValueError(f"rounds.policy = {rounds.policy!r}: {name} is {number!r}")
 
 
+def check_late(rounds: RoundPolicy) -> None:
+    """Check that visits may be late, if their messages are to go on."""
+    if rounds.on_late == "finish" and (rounds.is_asynchronous or not rounds.synchronous.leaves_late):
+        raise ValueError(
+            f"rounds.on_late = finish: rounds.policy = {rounds.policy} leaves no visit late; choose over_select or "
+            "deadline, or on_late = stop"
+        )
+
+
+def check_late_on_air(scenario: Scenario) -> None:
+    """Check that messages of late visits do not share air with those of the other direction."""
+    gateways = scenario.fleet.gateways
+    if scenario.rounds.on_late == "finish" and gateways.count and gateways.kind == "airtime":
+        raise ValueError(
+            "rounds.on_late = finish: messages of late visits go on over links, but fleet.gateways.kind = airtime; "
+            "choose rate, or on_late = stop"
+        )
+
+
 def check_selection(rounds: RoundPolicy) -> None:
     """Check that the selector's options fit the number of clients that are selected together."""
     together = 1 if rounds.is_asynchronous else rounds.cohort
@@ -165,6 +184,11 @@ def check_charged(method: Method, scenario: Scenario) -> None:
         raise ValueError(
             f"eval.charged = true: needs rounds that end, but rounds.policy = {rounds.policy} is asynchronous; choose "
             "sync, over_select or deadline"
+        )
+    if rounds.on_late == "finish":
+        raise ValueError(
+            "eval.charged = true: its visits would share links with the messages of late visits, which is not "
+            "modelled; choose rounds.on_late = stop"
         )
     if evaluated(method, scenario) == "global":
         raise ValueError(

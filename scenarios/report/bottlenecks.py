@@ -13,9 +13,10 @@ from coordinator.records.schema import (
     BOTTLENECKS,
     COMPUTE,
     COUNTED,
-    EVALUATION,
     FAILED,
     FAULTY,
+    LEFTOVER,
+    NO_TRAINING,
     NOT_SCORED,
     OWN_LINK,
     SERVER_LINK,
@@ -24,7 +25,7 @@ from coordinator.records.schema import (
 )
 
 Query = Callable[[str], list[sqlite3.Row]]
-KINDS = (*COUNTED, "late", "lost", "cut", UPDATE_REJECTED, FAILED, NOT_SCORED)
+KINDS = (*COUNTED, "late", "lost", "cut", UPDATE_REJECTED, FAILED, NOT_SCORED, LEFTOVER)
 """Kinds of visit: those that counted, then those that were wasted."""
 SHORT = {OWN_LINK: "link", SERVER_LINK: "server", COMPUTE: "compute", WAITING: "wait"}
 """Bottleneck -> its name in narrow tables."""
@@ -48,7 +49,7 @@ class CriticalClient:
     device: str
     network: str
     visited: int
-    """Rounds in which it had a visit, evaluations aside."""
+    """Rounds in which it had a visit, evaluations and messages of earlier visits aside."""
     rounds: int = 0
     """Rounds that waited for it last."""
     seconds: float = 0.0
@@ -65,9 +66,9 @@ def bottlenecks(query: Query) -> dict[str, BottleneckCount]:
 
 
 def visits(query: Query) -> dict[str, int]:
-    """Each of `KINDS` -> number of visits; kinds of evaluation visits only if there are any."""
+    """Each of `KINDS` -> number of visits; kinds without training only if there are any."""
     counts = {row["kind"]: row["n"] for row in query("SELECT kind, COUNT(*) n FROM visits GROUP BY kind")}
-    return {kind: counts.get(kind, 0) for kind in KINDS if kind not in EVALUATION or kind in counts}
+    return {kind: counts.get(kind, 0) for kind in KINDS if kind not in NO_TRAINING or kind in counts}
 
 
 def faulty(query: Query, most: int) -> list[sqlite3.Row]:
@@ -87,12 +88,12 @@ def staleness(query: Query) -> dict[int, int]:
 
 def critical_clients(query: Query, most: int) -> list[CriticalClient]:
     """The clients that most rounds waited for last, at most ``most`` of them; ties by client number."""
-    evaluations = ", ".join(f"'{kind}'" for kind in EVALUATION)
+    no_training = ", ".join(f"'{kind}'" for kind in NO_TRAINING)
     clients = {
         row["client"]: CriticalClient(row["client"], row["device"], row["network"], row["visited"])
         for row in query(
             "SELECT client, device, network, COUNT(DISTINCT round) visited FROM visits "
-            f"WHERE kind NOT IN ({evaluations}) GROUP BY client"
+            f"WHERE kind NOT IN ({no_training}) GROUP BY client"
         )
     }
     for row in query(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator.records.schema import EVALUATION, FAULTY
+from coordinator.records.schema import FAULTY, NO_TRAINING
 from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
 from edge.protocol.files import write_text
 from scenarios.report import bottlenecks, client_values, drawn_times, time_basis
@@ -166,7 +166,7 @@ def _drawn_cells(run: RecordedRun, times: drawn_times.DrawnTimes) -> list[str]:
 def _kinds(runs: Sequence[RecordedRun]) -> list[str]:
     """Kinds of visit to show; those of invalid updates and of evaluations only if there are any."""
     used = {kind for run in runs for kind, count in bottlenecks.visits(run.query).items() if count}
-    return [kind for kind in bottlenecks.KINDS if kind not in (*FAULTY, *EVALUATION) or kind in used]
+    return [kind for kind in bottlenecks.KINDS if kind not in (*FAULTY, *NO_TRAINING) or kind in used]
 
 
 def percent(share: float) -> str:

@@ -274,7 +274,8 @@ def estimate(loaded: Loaded, description: ModelProfile) -> dict[str, Any]:
     a typical round, whose clients all have the median number of examples and are all available; without the data set
     they are None. Seconds and joules are also None, with the reason in ``untimed``, if their computation takes longer
     than `PATIENCE_SECONDS`. ``flops_expected``: the method's compute plan is an expectation. Evaluations that are
-    charged are included, with all clients that have examples, and ``evaluation_visits`` has their part.
+    charged are included, with all clients that have examples, and ``evaluation_visits`` has their part. Messages of
+    late visits that go on (``rounds.on_late``) are not included.
     """
     scenario = loaded.scenario
     clients, rounds = _visits(loaded), scenario.rounds.max

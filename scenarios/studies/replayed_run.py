@@ -20,6 +20,7 @@ from coordinator.records.schema import (
     COUNTED,
     DOWNLOAD_ONLY,
     FAULTY,
+    LEFTOVER,
     TRAIN,
     TRAINED,
     EvaluationRow,
@@ -50,7 +51,7 @@ class RecordedRounds:
 
     rounds: Sequence[RoundRow]
     visits: Mapping[int, Mapping[int, VisitRow]]
-    """Round -> client -> its visit."""
+    """Round -> client -> its visit, without the messages of late visits that went on."""
     method_rows: Mapping[tuple[int, int], Any]
     """(round, client) -> row of the method's own table: the server's choices, and what it learned."""
     stopped_by: str | None
@@ -68,7 +69,8 @@ class RecordedRounds:
 
         visits: defaultdict[int, dict[int, VisitRow]] = defaultdict(dict)
         for visit in rows("visits", VisitRow, "visit"):
-            visits[visit.round][visit.client] = visit
+            if visit.kind != LEFTOVER:
+                visits[visit.round][visit.client] = visit
         learned = [] if method_table is None else rows(method_table.name, method_table.row, "rowid")
         by_visit = {(row.round, row.client): row for row in learned}
         values: defaultdict[int, list[EvaluationRow]] = defaultdict(list)

@@ -552,8 +552,8 @@ def test_a_round_that_would_begin_after_the_end_of_time_or_that_nobody_can_pay_f
 
 
 def test_a_round_is_solved_once_for_its_price_and_its_course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    solved, solve = [], Clock.solve
-    monkeypatch.setattr(Clock, "solve", lambda clock, *how: solved.append(clock.now) or solve(clock, *how))  # type: ignore[func-returns-value]
+    solved, solve = [], Clock.solve_beside
+    monkeypatch.setattr(Clock, "solve_beside", lambda clock, *how: solved.append(clock.now) or solve(clock, *how))  # type: ignore[func-returns-value]
     run = play(tmp_path, rounds=3)
     assert solved == [start for (start,) in run.rows("SELECT start_s FROM rounds")]
 

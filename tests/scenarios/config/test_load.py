@@ -291,13 +291,28 @@ def test_a_method_scored_client_by_client_needs_local_test_examples_and_no_part_
             'eval.charged = true: charges evaluation on clients, but eval.on = "global"; choose "clients" or "both"',
         ),
         (
+            "rounds.on_late=finish rounds.policy=fedbuff",
+            "rounds.on_late = finish: rounds.policy = fedbuff leaves no visit late; choose over_select or deadline, "
+            "or on_late = stop",
+        ),
+        (
+            "eval.charged=true eval.on=both rounds.policy=deadline rounds.on_late=finish",
+            "eval.charged = true: its visits would share links with the messages of late visits, which is not "
+            "modelled; choose rounds.on_late = stop",
+        ),
+        (
+            "rounds.on_late=finish rounds.policy=deadline fleet.gateways.count=2 fleet.gateways.kind=airtime",
+            "rounds.on_late = finish: messages of late visits go on over links, but fleet.gateways.kind = airtime; "
+            "choose rate, or on_late = stop",
+        ),
+        (
             "eval.charged=true eval.on=both rounds.policy=fedbuff",
             "eval.charged = true: needs rounds that end, but rounds.policy = fedbuff is asynchronous; choose sync, "
             "over_select or deadline",
         ),
     ],
 )
-def test_evaluations_that_cannot_be(overrides: str, message: str) -> None:
+def test_evaluations_and_late_messages_that_cannot_be(overrides: str, message: str) -> None:
     assert refusal(*overrides.split()) == f"command line: {message}"
 
 

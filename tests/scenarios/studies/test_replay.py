@@ -93,6 +93,7 @@ def refusal(folder: Path, *overrides: str) -> str:
         ("method=fedbr", "method_options.broadcast=everyone", "method_options.drop=visits"),
         ("method=fedbr", "method_options.drop=exact", "rounds.policy=over_select", "rounds.participants=3"),
         ("rounds.policy=deadline", "rounds.deadline=0.3", "rounds.min_fraction=0.7"),
+        ("rounds.policy=over_select", "rounds.participants=3", "rounds.on_late=finish"),
         ("method=fedbr", *DROPOUTS),
         ("fleet.battery=6 J", "budget.client.bytes=900 kB"),
         ("budget.virtual_seconds=1", "eval.every=5"),
@@ -196,7 +197,7 @@ def test_what_would_change_the_training_unknown_keys_and_policies_without_rounds
 ) -> None:
     assert refusal(plain, "train.lr=0.3") == (
         "command line: train.lr: would change the training; a replay takes fleet, budget, stop and rounds.policy, "
-        "rounds.over_select, rounds.deadline, rounds.min_fraction"
+        "rounds.over_select, rounds.deadline, rounds.min_fraction, rounds.on_late"
     )
     assert refusal(plain, "seed=1").startswith("command line: seed: would change the training")
     assert refusal(plain, "rounds.participants=3").startswith("command line: rounds.participants: would change")

@@ -1,0 +1,145 @@
+"""What is left of a late visit's message when its round closes: who it slows down, when it stops, and who pays for it.
+
+Clients are those of `tests.toy.clockwork`: 2 W while they receive, 8 W while they train, 4 W while they send.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator.records.resume import resume_checkpoint
+from coordinator.rounds.budget import BYTES_UP, ROUNDS, RunLimits
+from coordinator.rounds.policy import RoundPolicy
+from coordinator.rounds.run import FederatedRun
+from coordinator.rounds.synchronous import run_synchronous
+from costmodel.clock import LEFTOVERS
+from costmodel.network.links import Links
+from costmodel.network.tcp import wire_bits
+from edge.protocol.config import PartitionConfig, TrainConfig
+from tests.ledgers import virtual_rows
+from tests.toy import Run, federation, play, store, unsteady_world
+
+DOWN_NBYTES, UP_NBYTES = 5344, 5398
+# The first of two counts. Client 1 ends after 5 s; by then client 2 has sent a quarter of its update, for 1 s.
+FIRST = RoundPolicy("over_select", over_select=2.0)
+THREE = [(1.0, 1.0, 1.0), (1.0, 2.0, 2.0), (2.0, 2.0, 4.0)]
+
+
+def ran(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cohorts: Sequence[Sequence[int]],
+    seconds: Sequence[tuple[float, float, float]] = THREE,
+    on_late: Any = "finish",
+    **how: Any,
+) -> Run:
+    """A run with these cohorts, round by round."""
+    monkeypatch.setattr(FederatedRun, "select", lambda run, eligible: list(cohorts[run.rounds]))
+    brief = TrainConfig(lr=0.1, batch=32, local_steps=2)
+    how = {"train": brief, "partition": PartitionConfig("iid"), "participants": 1, **how}
+    rules = replace(FIRST, on_late=on_late)
+    return play(folder, "fedavg", clients=3, seconds=seconds, rules=rules, rounds=len(cohorts), **how)
+
+
+LATE = "SELECT round, kind, start_s, up_end_s, bytes_down, bytes_up, joules FROM visits WHERE client = 2"
+
+
+def test_what_is_left_shares_the_link_of_the_next_round_and_is_charged_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Client 2 sends a quarter of an update a second, the server's link takes three. Client 0 sends from 7 s on: two
+    # quarters beside the leftover until 8 s, then the others in 2/3 s.
+    links = Links(up=0.75 * float(wire_bits(float(UP_NBYTES))))
+    run = ran(tmp_path / "finish", monkeypatch, [[1, 2], [0]], links=links)
+    assert run.rows("SELECT end_s FROM rounds") == [(5,), (pytest.approx(8 + 2 / 3),)]
+    assert run.rows(LATE) == [
+        (0, "late", 0, 5, DOWN_NBYTES, 1349, 4 + 16 + 4),
+        (1, "leftover", 5, 8, 0, UP_NBYTES - 1349, 12),
+    ]
+    query = "SELECT participants, busy_s, wasted_s, wasted_bytes, wasted_joules FROM rounds WHERE round = 1"
+    assert run.rows(query) == [(1, pytest.approx(3 + 3 + 2 / 3), 3, UP_NBYTES - 1349, 12)]
+    clock = run.federation.clock
+    assert (clock.state()["last_up"][2], clock.state()["spent_joules"][2], clock.leftovers) == (8, 36, {})
+    # Told at once, client 2 leaves the link to client 0: 4/3 s.
+    run = ran(tmp_path / "stop", monkeypatch, [[1, 2], [0]], on_late="stop", links=links)
+    assert run.rows("SELECT end_s FROM rounds") == [(5,), (pytest.approx(7 + 4 / 3),)]
+    assert run.rows(LATE) == [(0, "late", 0, 5, DOWN_NBYTES, 1349, 24)]
+
+
+def test_it_goes_on_from_round_to_round_until_its_client_is_selected_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = [*THREE[:2], (2.0, 2.0, 32.0)]
+    run = ran(tmp_path, monkeypatch, [[1, 2], [0], [1], [2]], seconds=slow)
+    # 1, 4 and 9 of 32 parts by the ends of the rounds; at 13 s client 2 is told, and begins anew.
+    sent = [math.floor(UP_NBYTES * part / 32) for part in (1, 4, 9)]
+    assert run.rows(LATE) == [
+        (0, "late", 0, 5, DOWN_NBYTES, sent[0], 24),
+        (1, "leftover", 5, 8, 0, sent[1] - sent[0], 12),
+        (2, "leftover", 8, 13, 0, sent[2] - sent[1], 20),
+        (3, "train", 13, 49, DOWN_NBYTES, UP_NBYTES, 4 + 16 + 128),
+    ]
+    assert run.federation.clock.leftovers == {}
+
+
+def test_a_download_goes_on_too_but_its_client_computes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = ran(tmp_path, monkeypatch, [[1, 2], [0]], seconds=[*THREE[:2], (8.0, 1.0, 1.0)])
+    first = DOWN_NBYTES * 5 // 8
+    assert run.rows(LATE) == [
+        (0, "late", 0, 5, first, 0, 10),
+        (1, "leftover", 5, 8, DOWN_NBYTES - first, 0, 6),
+    ]
+    assert run.rows("SELECT MAX(flops) FROM visits WHERE client = 2") == [(0,)]
+    assert run.federation.clock.state()["last_down"][2] == 8
+
+
+def test_its_bytes_stay_reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # 1.25 updates have been sent. The leftover needs 0.75 and client 0 a whole one: 3, or 2.25 if client 2 is told.
+    limits = RunLimits(bytes_up=5 * UP_NBYTES // 2)
+    stops = {
+        on_late: ran(tmp_path / on_late, monkeypatch, [[1, 2], [0]], on_late=on_late, limits=limits)
+        for on_late in ("stop", "finish")
+    }
+    assert {on_late: run.stopped_by for on_late, run in stops.items()} == {"stop": ROUNDS, "finish": BYTES_UP}
+    assert stops["finish"].rows("SELECT SUM(bytes_up) FROM visits") == [(UP_NBYTES + 1349,)]
+
+
+@pytest.mark.parametrize("policy", ["deadline", "over_select"])
+def test_a_run_that_is_resumed_while_messages_go_on_is_the_same(policy: Any, tmp_path: Path) -> None:
+    how: dict[str, Any] = unsteady_world(policy)
+    leaving = {"kind": "renewal", "on": 3.0, "off": 0.3, "on_loss": "pause"}
+    how["fleet"] = how["fleet"] | {"crashes_per_hour": 600, "server": {"up": 1e5}, "availability": leaving}
+    how["rules"] = replace(how["rules"], on_late="finish", over_select=2.0, deadline=0.7)
+    how |= {"participants": 2, "rounds": 8}
+    straight = play(tmp_path / "straight", "fedavg", **how)
+    # What was sent of each message, in the round of its visit and in later ones: some went on to the end.
+    sent: dict[int, list[int]] = {}
+    for client, kind, nbytes in straight.rows("SELECT client, kind, bytes_up FROM visits ORDER BY round, visit"):
+        before = sent.setdefault(client, [0])
+        if kind == "leftover":
+            before[-1] += nbytes
+        else:
+            before.append(nbytes)
+    whole = [total for totals in sent.values() for total in totals]
+    assert max(whole) == UP_NBYTES
+    trained = straight.rows("SELECT COUNT(*) FROM visits WHERE bytes_up = (SELECT MAX(bytes_up) FROM visits)")[0][0]
+    assert whole.count(UP_NBYTES) >= trained + 2
+    first = play(tmp_path / "first", "fedavg", **(how | {"rounds": 4})).federation
+    assert LEFTOVERS in first.clock.state()
+    shutil.copytree(store(first).folder, tmp_path / "second")
+    second = federation(tmp_path / "second", "fedavg", again=True, **how)
+    assert resume_checkpoint(second, store(second)) is None
+    assert np.array_equal(second.clock.state()[LEFTOVERS], first.clock.state()[LEFTOVERS])
+    run_synchronous(second)
+    store(second).ledger.close()
+    assert virtual_rows(tmp_path / "second") == virtual_rows(tmp_path / "straight")
