@@ -140,8 +140,8 @@ class CubicWindow:
         """``segments``: the window after slow start; ``threshold``: as of `Path`; ``rate``: the link's, bit/s."""
         self._rtt, self.threshold = rtt, threshold
         self._widest = self._least = self.segments = self._seconds = self._turn = 0.0
-        self._limit = FULL_PIPE * rate * rtt / FRAME_BITS
         assert rate > 0, rate
+        self.follow(rate)
         begin = min(segments, threshold, self._limit)
         self._begin(max(begin, min(threshold / CUBIC_BETA, self._limit)), begin)
 
@@ -154,6 +154,10 @@ class CubicWindow:
     def kept(self) -> float:
         """`Path.threshold` of the connection's next message."""
         return self.threshold if self.threshold == math.inf else self.segments
+
+    def follow(self, rate: float) -> None:
+        """The pipe is that of a link of ``rate`` bit/s from now on; a window that is wider by now stays so."""
+        self._limit = FULL_PIPE * rate * self._rtt / FRAME_BITS
 
     def pass_round_trips(self, number: float) -> None:
         """Grow for so many round trips."""
@@ -182,7 +186,7 @@ class Sender:
     """
 
     __slots__ = (
-        "_began",
+        "_acknowledged",
         "_left",
         "_part",
         "_path",
@@ -190,6 +194,7 @@ class Sender:
         "_try_at",
         "_window",
         "contention_seconds",
+        "is_fresh",
         "paused",
         "sent",
     )
@@ -197,14 +202,11 @@ class Sender:
     def __init__(self, bits: float, path: Path) -> None:
         self._left, self._part, self._path = bits, 0.0, path
         self._window = INITIAL_WINDOW_BITS if path.starts_slowly and path.rtt > 0 else math.inf
-        self._began = -math.inf
+        self._acknowledged = -math.inf
         self._stalled_since = self._try_at = math.inf
         self.sent = self.contention_seconds = self.paused = 0.0
-
-    @property
-    def is_fresh(self) -> bool:
-        """Whether no part of it has begun."""
-        return self._began == -math.inf
+        # Whether no part of it has begun, and no outage either.
+        self.is_fresh = True
 
     @property
     def threshold(self) -> float:
@@ -229,7 +231,7 @@ class Sender:
         Returns the absolute time at which the next part may begin, or None if all has been sent.
         """
         self._left -= self._part
-        acknowledged = self._began + self._path.rtt
+        acknowledged = self._acknowledged
         if self._left <= 0.0:
             self._book(served, served.contention_seconds)
             return None
@@ -261,7 +263,8 @@ class Sender:
             self._left -= served.sent
             self._book(served, served.contention_seconds)
         if not self.is_stalled:
-            self._stalled_since = self._began = now
+            self._stalled_since = now
+        self.is_fresh = False
         self._try_at = math.inf
 
     def try_at(self, now: float) -> float | None:
@@ -280,7 +283,8 @@ class Sender:
             self.paused += now - self._stalled_since
             self._stalled_since = self._try_at = math.inf
             self._restart()
-        self._began = now
+        self.is_fresh = False
+        self._acknowledged = now + self._path.rtt
 
     def _restart(self) -> None:
         """After its timer has ended, a sender begins with a new window."""
@@ -294,7 +298,11 @@ class Sender:
 
 
 class LossySender(Sender):
-    """A `Sender` that loses segments at random: each part ends where one is lost."""
+    """A `Sender` that loses segments at random.
+
+    A part ends where a segment is lost, or where the window has become as wide as the pipe. From there the sender
+    follows its link's rate, however that changes; a narrower window keeps the mean rate that it has over the part.
+    """
 
     __slots__ = ("_cubic", "_losses", "_rate", "_threshold", "_until_loss", "_wait")
 
@@ -313,15 +321,16 @@ class LossySender(Sender):
     def next_part(self, now: float, rate: float) -> tuple[float, float]:
         self._begin(now)
         self._wait, self._rate = 0.0, math.inf
-        if rate == 0:  # a paused client's: nothing is known of its losses
-            self._part = min(self._window, self._left)
+        if rate == 0:  # the window of a paused client will be old; nothing is known of the losses in its first one
+            self._part = min(INITIAL_WINDOW_BITS, self._window, self._left)
             return self._part, rate
         segments = self._window / FRAME_BITS
         if self._cubic is None and (segments >= self._threshold or self._window >= rate * self._path.rtt):
             self._cubic = CubicWindow(segments, self._threshold, self._path.rtt, rate)
         if self._cubic is not None:
+            self._cubic.follow(rate)
             self._part, self._rate = self._steady_part(self._cubic, rate)
-            self._began = -math.inf  # no acknowledgement is waited for
+            self._acknowledged = -math.inf  # the next part does not wait for it
         else:
             self._part = min(self._window, self._left)
             acknowledged, self._until_loss = self._until_loss, self._until_loss - self._part / FRAME_BITS
@@ -340,20 +349,33 @@ class LossySender(Sender):
         return None if resume is None else resume + self._wait
 
     def _steady_part(self, cubic: CubicWindow, rate: float) -> tuple[float, float]:
-        """(bits until a segment is lost or all is sent, their mean rate), round trip by round trip."""
+        """(bits of the part that begins with this window, bit/s at most; inf: as the link can carry)."""
         left = self._left / FRAME_BITS
-        segments, seconds, until = 0.0, 0.0, min(left, self._until_loss)
-        while segments < until:
+        until = min(left, self._until_loss)
+        if cubic.is_full:
+            segments, at_most = until, math.inf
+            cubic.pass_round_trips(until / cubic.segments)
+        else:
+            segments, at_most = self._growing(cubic, rate, until, left)
+        self._until_loss -= segments
+        return (self._left if segments == left else segments * FRAME_BITS), at_most
+
+    def _growing(self, cubic: CubicWindow, rate: float, until: float, left: float) -> tuple[float, float]:
+        """(segments until the window fills the pipe, or ``until``; their mean rate), round trip by round trip.
+
+        ``left``: segments of the message that are unsent.
+        """
+        segments = seconds = 0.0
+        while segments < until and not cubic.is_full:
             window, rest = cubic.segments, until - segments
-            # A window as wide as the pipe stays so.
-            sent = rest if rest <= window or cubic.is_full else window
+            sent = min(window, rest)
+            end = until if sent == rest else segments + sent
             # No acknowledgement is waited for at the end of the message.
-            trip = 0.0 if segments + sent == left else self._path.rtt * sent / window
+            trip = 0.0 if end == left else self._path.rtt * sent / window
             seconds += max(trip, sent * FRAME_BITS / rate)
-            segments += sent
+            segments = end
             cubic.pass_round_trips(sent / window)
-        self._until_loss -= until
-        return (self._left if until == left else until * FRAME_BITS), min(until * FRAME_BITS / seconds, rate)
+        return segments, segments * FRAME_BITS / seconds
 
     def _restart(self) -> None:
         super()._restart()

@@ -203,11 +203,12 @@ def _alone(flow: int, flows: _Batch, message: Sender, times: TransferTimes) -> N
     now: float | None = float(flows.start[flow])
     cap, until = float(flows.cap[flow]), float(flows.until[flow])
     while now is not None:
+        if now >= until:
+            break
         bits, rate = message.next_part(now, cap)
         end = now + bits / rate
         if end > until:
-            sent = min(rate * max(until - now, 0.0), bits)
-            message.broken_off(until, Served(until, sent, 0.0, 0.0))
+            message.broken_off(until, Served(until, min(rate * (until - now), bits), 0.0, 0.0))
             break
         now = message.part_sent(Served(end, bits, 0.0, 0.0))
     else:

@@ -109,7 +109,10 @@ def _transfer(
     bits = wire_bits(nbytes.astype(np.float64)) * conditions.noise[:, direction]
     watts, joules_per_bit = conditions.radio(direction)
     charge = (conditions.charge if charge is None else charge) - joules_per_bit * bits
-    promotion, handshake, slowly, threshold = _opening(direction, begin, used, conditions, links, behaviour)
+    promotion, handshake, slowly, is_new = _opening(direction, begin, used, conditions, links, behaviour)
+    # A message that never begins leaves the connection as it is.
+    is_reset = is_new & (nbytes > 0) & np.isfinite(begin)
+    threshold = np.where(is_reset, math.inf, conditions.threshold[:, direction])
     cut = np.minimum(cut, _flat(begin, charge, watts, conditions, behaviour, promotion))
     flows = _Flows(conditions, begin + (promotion + handshake), bits, cut, slowly, threshold)
     times = flows.sent(direction, links, behaviour) if beside is None else beside.sent(direction, flows)
@@ -184,9 +187,9 @@ class _Beside:
 
 def _opening(
     direction: int, begin: Doubles, used: Doubles, conditions: Conditions, links: Links, behaviour: ClientDynamics
-) -> tuple[Doubles, Doubles, NDArray[np.bool_], Doubles]:
-    """(seconds of the radio's promotion, seconds of the handshake, whether the message starts slowly, the threshold of
-    its window); (visits,) each."""
+) -> tuple[Doubles, Doubles, NDArray[np.bool_], NDArray[np.bool_]]:
+    """(seconds of the radio's promotion, seconds of the handshake, whether the message starts slowly, whether its
+    connection is new); (visits,) each."""
     rtt, transport = conditions.rtt, links.transport
     closed = _is_closed(begin, used, links)
     is_new = (conditions.last_down <= behaviour.since(conditions, begin)) | closed
@@ -196,7 +199,7 @@ def _opening(
     promotion = np.zeros_like(rtt)
     if transport.promotion:
         promotion = np.where(_disuse(begin, used) > conditions.awake_seconds, conditions.promotion_seconds, 0.0)
-    return promotion, handshake, slowly, np.where(is_new, math.inf, conditions.threshold[:, direction])
+    return promotion, handshake, slowly, is_new
 
 
 def _is_closed(begin: Doubles, used: Doubles, links: Links) -> NDArray[np.bool_]:

@@ -74,6 +74,32 @@ def test_without_round_trips_or_with_bbr_losses_do_not_narrow_anything() -> None
     assert type(sender(1.0, Path(rtt=0.0, loss=0.1))) is type(sender(1.0, Path(rtt=1.0))) is Sender
 
 
+def steps(first: float, later: float) -> dict[str, object]:
+    """A link of ``first`` bit/s for a second, then of ``later``."""
+    return {"varying": lambda flow, now: (first, 1.0) if now < 1.0 else (later, INF)}
+
+
+def test_a_window_as_wide_as_the_pipe_follows_a_link_that_becomes_faster() -> None:
+    # 1 Mbit in the first second, 159 Mbit at 10 Mbit/s; with a loss in 10^9 segments as with none.
+    lossless, lossy = (
+        transfer_batch([0.0], [160 * MBIT], None, INF, paths=[Path(0.05, loss=loss)], **steps(MBIT, 10 * MBIT))  # type: ignore[arg-type]
+        for loss in (0.0, 1e-9)
+    )
+    assert lossy.finish[0] == lossless.finish[0] == pytest.approx(1.0 + 15.9)
+    # The window after a loss may be as wide as the faster link's pipe, too: 1.22 / sqrt(10^-4) segments are 29 Mbit/s.
+    some = transfer_batch([0.0], [160 * MBIT], None, INF, paths=[Path(0.05, loss=1e-4)], **steps(MBIT, 10 * MBIT))  # type: ignore[arg-type]
+    assert 16.9 <= some.finish[0] < 1.2 * 16.9
+
+
+def test_a_message_that_begins_in_a_pause_loses_segments_afterwards() -> None:
+    path = Path(0.05, starts_slowly=False, loss=0.01, threshold=30.0)
+    plain = transfer_batch([0.0], [160 * MBIT], [20 * MBIT], INF, paths=[path]).finish[0]
+    paused = transfer_batch([0.0], [160 * MBIT], None, INF, paths=[path], **steps(0.0, 20 * MBIT)).finish[0]  # type: ignore[arg-type]
+    # Without losses it would take 8 s.
+    assert plain > 40.0
+    assert paused == pytest.approx(1.0 + plain, rel=0.02)
+
+
 # Outages.
 
 

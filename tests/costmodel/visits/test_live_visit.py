@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from costmodel.clock import Clock, VisitEnded
+from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.fair_link import Served
 from costmodel.network.links import Links
@@ -77,13 +79,31 @@ def test_a_flight_under_way_tells_what_it_has_spent_so_far() -> None:
     assert (so_far.joules_spent[0], so_far.flops[0], so_far.lost[0]) == pytest.approx((19.6, 3.0, INF))
 
 
+def _alone(clock: Clock, seed: int) -> list[Conditions]:
+    """The conditions of a visit to each client, some of which were visited before and have lost segments."""
+    rng, alone = np.random.default_rng(seed), []
+    for client in range(len(clock.fleet)):
+        used = np.array([rng.choice([-INF, -0.05, -1.0])])
+        threshold = np.where(rng.random((1, 2)) < 0.5, INF, rng.uniform(2, 200, (1, 2)))
+        drawn = clock.conditions([client], 0, visit=client)
+        alone.append(
+            replace(
+                drawn,
+                last_down=used,
+                last_up=used,
+                threshold=threshold if clock.fleet.loses_segments else drawn.threshold,
+            )
+        )
+    return alone
+
+
 def _play(clock: Clock, seed: int, airtime: str | None = None) -> tuple[dict[int, VisitEnded], list[str]]:
     """(each visit played one by one, what differs from the same visits solved as a batch).
 
     Visits begin at three instants; those of one instant are put in in random order.
     """
     world = random_world(seed, airtime)
-    alone = [clock.conditions([client], 0, visit=client) for client in range(len(world.fleet))]
+    alone = _alone(clock, seed)
     batch = clock.solve(world.starts, world.works, joined(alone))
     order = np.random.default_rng(seed).permutation(len(world.fleet)).tolist()
     for client in order:
@@ -138,11 +158,12 @@ def test_visits_one_by_one_are_the_batch_to_the_bit_where_sites_share_air(airtim
 
 
 @pytest.mark.parametrize("until", [0.4, 0.8, 1.5, 2.5])
-@pytest.mark.parametrize("seed", [32, 224])
-def test_a_batch_on_shared_air_is_cut_as_visits_are_cut_one_by_one(seed: int, until: float) -> None:
-    world = random_world(seed, "time")
-    alone = [Clock(world.fleet).conditions([client], 0, visit=client) for client in range(len(world.fleet))]
+@pytest.mark.parametrize(("seed", "airtime"), [(32, "time"), (224, "time"), (67, None), (108, None)])
+def test_a_batch_is_cut_as_visits_are_cut_one_by_one(seed: int, airtime: str | None, until: float) -> None:
+    """Where sites share air, and where segments are lost."""
+    world = random_world(seed, airtime)
     clock = Clock(world.fleet)
+    alone = _alone(clock, seed)
     batch = clock.solve([0.0] * len(alone), world.works, joined(alone), until)
     for client, visit in enumerate(alone):
         clock.begin(world.works[client], visit, client)
@@ -166,3 +187,13 @@ def test_a_visit_ends_when_it_ends_or_when_it_is_lost(seed: int) -> None:
         ended = clock.next()
         assert ended.timeline.end[0] == clock.now
         assert (ended.timeline.up_end[0] < INF) != (ended.timeline.lost[0] < INF)
+
+
+def test_a_message_asks_once_for_each_change_of_its_link_however_many_segments_it_loses() -> None:
+    clock = Clock(random_world(68).fleet)
+    lossy = replace(clock.conditions([0], 0), loss=np.array([0.03]))
+    # 6908 segments and about 200 losses, each with up to three parts, on a link that changes once a second.
+    clock.begin(Work(10_000_000, 0, 1.0), lossy, 0)
+    ended = clock.next()
+    assert ended.timeline.down_end[0] > 20
+    assert clock.events < 10 * 207 + ended.timeline.down_end[0]
