@@ -41,9 +41,10 @@ class InThisProcess(toy.Direct):
 
 @pytest.fixture(scope="module", autouse=True)
 def pool_in_this_process() -> Iterator[None]:
-    """Runs of a module that imports this have such a pool."""
+    """Runs of a module that imports this have such a pool, and fork servers that import nothing for workers."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "Pool", InThisProcess)
+        patch.setattr(WorkerLauncher.__init__, "__defaults__", ((),))
         yield
 
 
