@@ -1,9 +1,9 @@
 """``fedbr replay RUN .. --draws N``: intervals of a run's times, and the probability that one run is faster.
 
-The figures of devices and networks are uncertain, each as its basis says, and so are the jitter and the noise of single
-visits. A draw takes one factor for each figure of each row, and replays the whole run on that fleet. Draws of one seed
-have the same factors in all runs, so that runs are compared in pairs. The server's link and links that clients share
-are exact, and nothing is trained.
+The figures of devices and networks are uncertain, each as its basis says, and so are the jitter, the noise and the lost
+segments of single visits. A draw takes one factor for each figure of each row, and replays the whole run on that fleet.
+Draws of one seed have the same factors in all runs, so that runs are compared in pairs. The server's link and links
+that clients share are exact, and nothing is trained.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def _check_share(ends: Sequence[float | None], draws: int, folder: Path, reason:
 
 
 def uncertain(ready: PreparedReplay, draws: Draws, draw: int) -> Fleet:
-    """The fleet of one draw: figures times their factors, and other jitter and noise of all visits.
+    """The fleet of one draw: figures times their factors, and other jitter, noise and losses of all visits.
 
     A fleet without noise has that of real transfers. Crashes, power modes, redrawn rates and availability stay.
     """
