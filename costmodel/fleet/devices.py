@@ -116,7 +116,7 @@ class Network:
     derived: tuple[str, ...] = ()
     """Keys of the figures computed from measurements of another network or setting; ``source`` says how."""
     loss: float = 0.0
-    """Probability that TCP sees a packet lost, after all retransmission by the link layer."""
+    """Probability that TCP sees a packet lost, after all retransmission by the link layer; at most 0.1."""
     outages_per_hour: float = 0.0
     """Outages of the whole link, both directions, per hour of wall-clock time; 0 if there are none."""
     outage_seconds: float = 0.0
@@ -137,7 +137,9 @@ BASES = ("inference", "derived", "assumed")
 """The lists by which a row says that a figure was not measured as its field means it; a figure is in one at most."""
 NO_FIGURES = {"name", "goodput", "source", "year", *BASES}
 """Keys that are no figures: meaning and source of a row."""
-AT_MOST_1 = {"loss"}
+MOST = {"loss": 0.1, "outages_per_hour": 3600.0, "outage_seconds": 1e6}
+"""Largest values. Up to the loss of 0.1 the clock's TCP stays near the formula of Padhye et al. (1998); with more, the
+sender mostly waits for its timer, and what it takes is several times longer than computed."""
 MUST_BE_POSITIVE = {
     "flops_per_second",
     "operations_per_second",
@@ -272,8 +274,8 @@ def _value(where: str, key: str, value: Any, expected: str) -> Any:
     if expected == "tuple[float, ...]":
         return _factors(where, key, value)
     scalar = _scalar(f"{where}, key {key!r}", value, expected, positive=key in MUST_BE_POSITIVE)
-    if key in AT_MOST_1 and scalar > 1:
-        raise ValueError(f"{where}, key {key!r}: {scalar!r} is out of range, it is a probability")
+    if key in MOST and scalar > MOST[key]:
+        raise ValueError(f"{where}, key {key!r}: {scalar!r} is out of range, the most is {MOST[key]:g}")
     return scalar
 
 

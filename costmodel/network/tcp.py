@@ -103,10 +103,12 @@ def is_idle(now: Number, last_used: Number, rtt: Number) -> bool | NDArray[np.bo
 def next_try(begin: float, now: float, rtt: float) -> float:
     """The first time, not before ``now``, at which a sender tries again that got no answer from ``begin`` on."""
     timer, time = rtt + IDLE_FLOOR_SECONDS, begin
-    while time < now:
+    while time < now and timer != LONGEST_TIMER_SECONDS:
         time += timer
         timer = min(2.0 * timer, LONGEST_TIMER_SECONDS)
-    return time
+    if time < now:
+        time += math.ceil((now - time) / LONGEST_TIMER_SECONDS) * LONGEST_TIMER_SECONDS
+    return max(time, now)
 
 
 @dataclass(frozen=True, slots=True)

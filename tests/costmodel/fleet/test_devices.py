@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -315,8 +316,17 @@ def test_a_network_may_leave_out_loss_outages_and_promotion_and_then_assumes_non
         "measured",
         "assumed",
     ]
-    path.write_text(LINE + "loss = 1.5\n")
-    with pytest.raises(ValueError, match=r"row 'string', key 'loss': 1\.5 is out of range, it is a probability"):
+
+
+@pytest.mark.parametrize(
+    ("figure", "most"), [("loss = 0.5", "0.1"), ("outages_per_hour = 1e300", "3600"), ("outage_seconds = 1e7", "1e+06")]
+)
+def test_a_network_that_would_never_deliver_a_message_is_refused(tmp_path: Path, figure: str, most: str) -> None:
+    path = tmp_path / "rows.toml"
+    path.write_text(LINE + figure)
+    with pytest.raises(
+        ValueError, match=rf"row 'string', key '{figure.split()[0]}': .* the most is {re.escape(most)}$"
+    ):
         own_networks(path)
 
 
