@@ -6,6 +6,7 @@ client follows which recording.
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,7 +133,7 @@ def rows_by_client(table: CsvTable, seconds: Doubles) -> dict[str, list[int]]:
 
 def is_packet_series(raw: bytes) -> bool:
     """Whether a file is in Mahimahi's format: its first line is a whole number."""
-    return raw.lstrip()[: MOST_DIGITS + 1].split(b"\n")[0].strip().isdigit()
+    return raw.removeprefix(BOM_UTF8).lstrip()[: MOST_DIGITS + 1].split(b"\n")[0].strip().isdigit()
 
 
 def packet_series(path: Path, raw: bytes) -> RateSeries:
@@ -164,7 +165,7 @@ def _milliseconds(path: Path, raw: bytes) -> list[int]:
     if raw.count(b"\n") > MOST_CELLS:
         raise ValueError(f"{path}: more than {MOST_CELLS:,} lines")
     times: list[int] = []
-    for line, text in enumerate(raw.split(b"\n"), 1):
+    for line, text in enumerate(raw.removeprefix(BOM_UTF8).split(b"\n"), 1):
         cell = text.strip()
         if not cell:
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pydantic_core import ErrorDetails
 
@@ -40,6 +40,16 @@ MESSAGES = {
     "too_long": "too many values",
 }
 """Pydantic's type of error -> the message in the terms of TOML."""
+
+
+def foremost(errors: Sequence[ErrorDetails]) -> ErrorDetails:
+    """The error to report: the first; for a text at a key that takes a number or few words, all of these choices."""
+    first = errors[0]
+    if first["type"] == "float_parsing":
+        for error in errors:
+            if error["type"] == "literal_error" and error["loc"][:-1] == first["loc"][:-1]:
+                return {**error, "ctx": {"expected": f"a number, {error['ctx']['expected']}"}}
+    return first
 
 
 def error_message(error: ErrorDetails, key: str, keys: Mapping[str, str]) -> str:

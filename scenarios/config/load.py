@@ -30,7 +30,7 @@ from edge.protocol.lr_schedules import lr_schedule
 from edge.protocol.plugins import PluginOptions
 from scenarios import plugin_errors
 from scenarios.config import validation
-from scenarios.config.error_messages import error_message, is_branch, known_keys
+from scenarios.config.error_messages import error_message, foremost, is_branch, known_keys
 from scenarios.config.schema import Scenario
 from scenarios.config.toml_source import COMMAND_LINE, ValueOrigin, find, leaves, parse, read, renamed, set_key
 from scenarios.errors import ScenarioError as ScenarioError
@@ -97,7 +97,7 @@ def _resolve(name: str, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
     try:
         scenario = Scenario.model_validate(raw)
     except ValidationError as error:
-        first = error.errors()[0]
+        first = foremost(error.errors())
         key = ".".join(str(part) for part in first["loc"] if not is_branch(part))
         raise origin.error(key, error_message(first, key, known_keys(Scenario))) from None
 
@@ -147,7 +147,7 @@ def _valid(origin: ValueOrigin, key: str, make: Any, *arguments: Any) -> Any:
     try:
         return make(*arguments)
     except ValidationError as error:
-        first = error.errors()[0]
+        first = foremost(error.errors())
         inner = ".".join([key, *(str(part) for part in first["loc"] if not is_branch(part))])
         fields = {f"{key}.{field}": f"{key}.{field}" for field in arguments[-1].model_fields}
         raise origin.error(inner, error_message(first, inner, fields)) from None

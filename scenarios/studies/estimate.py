@@ -17,6 +17,7 @@ from coordinator.rounds.evaluation import evaluated_examples
 from coordinator.rounds.visit import VisitPrice, VisitPricing
 from coordinator.workers.launcher import WorkerLauncher
 from costmodel.clock import Clock
+from costmodel.fleet.availability import Always
 from costmodel.fleet.fleet import Fleet
 from costmodel.units import format_bytes
 from costmodel.visits.work import Work
@@ -403,7 +404,9 @@ def _payload_nbytes(sizes: Shapes) -> int:
 def _timed(
     loaded: Loaded, drawn: Fleet, price: VisitPrice, downloads: DownloadOnlyVisits, evaluation: EvaluationVisits
 ) -> dict[str, Any]:
-    clock, cohort = Clock(drawn), _cohort(loaded)
+    # A round selects available clients: one that is away at t = 0 says nothing of it.
+    clock = Clock(replace(drawn, behaviour=replace(drawn.behaviour, availability=Always())))
+    cohort = _cohort(loaded)
     clients = [*cohort, *downloads.clients]
     works = [price.work] * len(cohort) + [downloads.price.work] * len(downloads.clients)
     seconds, joules = _together(clock, clients, works)

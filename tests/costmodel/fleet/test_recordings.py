@@ -56,6 +56,7 @@ def test_a_packet_series_may_begin_with_a_silence_and_repeats_after_its_last_lin
     assert series == StepSeries((0.0, 0.1), (0.0, 2 * PACKET / 0.05), 0.15)
     assert series.at(0.15)[0] == series.at(0.0)[0] == 0.0
     assert series.at(0.27) == (2 * PACKET / 0.05, 0.3)
+    assert packets(tmp_path, "\ufeff150\r\n150\r\n") == series
 
 
 @pytest.mark.parametrize(

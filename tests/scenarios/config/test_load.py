@@ -115,7 +115,7 @@ def test_what_a_file_extends_is_overlaid_key_by_key_but_tables_of_names_are_repl
         ("fleet.rates=[1,2,3]", "fleet.rates = [1, 2, 3]: too many values"),
         (
             "fleet.up_sigma=x",
-            "fleet.up_sigma = 'x': input should be a valid number, unable to parse string as a number",
+            "fleet.up_sigma = 'x': must be one of a number, network",
         ),
         ('fleet.networks=["lte"]', "fleet.networks names 1 clients, but data.clients = 10"),
         ("travels.down=last:2", "travels.down = 'last:2': fedbr chooses the download of each visit"),
@@ -269,6 +269,10 @@ def test_a_method_scored_client_by_client_needs_local_test_examples_and_no_part_
             "eval.on=clients eval.subset=100",
             "eval.subset = 100: eval.on = clients evaluates models on each client's own test examples, not on the test "
             "set",
+        ),
+        (
+            "fleet.transport.noise=measure",
+            "fleet.transport.noise = 'measure': must be one of a number, measured; did you mean 'measured'?",
         ),
         ("eval.on=client", "eval.on = 'client': must be one of global, clients, both; did you mean 'clients'?"),
         ('eval.metrics=["acuracy"]', "eval.metrics: no metric 'acuracy'; did you mean 'accuracy'?"),

@@ -184,14 +184,23 @@ def no_collection() -> Iterator[None]:
 @pytest.mark.usefixtures("no_collection")
 def test_a_round_that_takes_too_long_to_reckon_is_left_out_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "PATIENCE_SECONDS", 0.2)
-    intervals = [f"fleet.availability.{said}" for said in ("kind=renewal", "on_loss=pause", "on=0.001", "off=0.001")]
-    endless = load("digits", ["method=fedavg", "method_options={}", "train.local_epochs=1000000000000", *intervals])
+    changes = [f"fleet.speed.{said}" for said in ("kind=load", "on=0.001", "off=0.001")]
+    endless = load("digits", ["method=fedavg", "method_options={}", "train.local_epochs=1000000000000", *changes])
     estimate = check.estimate(endless, described(samples=32))
 
     assert (estimate["virtual_seconds"], estimate["joules"]) == (None, None)
     assert estimate["flops"] == 40 * 5 * 10**12 * 32 * 2600
     assert estimate["untimed"] == "not computed within 0.2 s: a round has too many events"
     assert ("virtual time", f"{terminal.UNKNOWN} {estimate['untimed']}") in list(terminal.estimate_rows(estimate))
+
+
+def test_the_clients_of_a_typical_round_are_available() -> None:
+    always = ["method=fedavg", "method_options={}"]
+    away = [f"fleet.availability.{said}" for said in ("kind=renewal", "on=0.001", "off=1e9")]
+    estimates = [check.estimate(load("digits", [*always, *more]), described(samples=32)) for more in ([], away)]
+
+    assert estimates[0]["virtual_seconds"] > 0
+    assert estimates[0] == estimates[1]
 
 
 class Control(ServerExtension):
