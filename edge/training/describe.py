@@ -190,8 +190,9 @@ def cached_counts(
     """`flops_per_example`, `activations_per_example` and `operations_of` a model on a data set, cached.
 
     The key is the model's configuration, the source of its module and of those of its package that it imports from,
-    the examples' shape, the classes, torch's version and kinds of operations; beyond shipped models of images, what else the counts depend
-    on; and with a ``wrapper`` (``module:function``, options) of the model's blocks also its name, options and sources.
+    the examples' shape, the classes, torch's version and the kinds of operations; beyond shipped models of images, what
+    else the counts depend on; and with a ``wrapper`` (``module:function``, options) of the model's blocks also its
+    name, options and sources.
     """
     row = model(config.name)
     facts = [
