@@ -341,10 +341,12 @@ class Fleet:
 
     def _promotion(self, network: ProfileColumns, idle: Doubles) -> dict[str, Doubles]:
         """The columns of `Conditions` for an idle radio that connects, (visits,) each."""
-        is_counted = self.links.transport.promotion
+        if not self.links.transport.promotion:
+            nothing = np.broadcast_to(np.float64(0.0), idle.shape)  # takes no memory, however many visits there are
+            return dict.fromkeys(("awake_seconds", "promotion_seconds", "promotion_watts"), nothing)
         return {
             "awake_seconds": network["tail_seconds"],
-            "promotion_seconds": network["promotion_seconds"] if is_counted else np.zeros_like(idle),
+            "promotion_seconds": network["promotion_seconds"],
             "promotion_watts": idle + network["promotion_watts"],
         }
 

@@ -89,6 +89,11 @@ class Transport:
         """Round trips of a new connection before its first message."""
         return CONNECT_ROUND_TRIPS[self.security]
 
+    @property
+    def depends_on_disuse(self) -> bool:
+        """Whether a message may take longer for the time since the one before it, beside slow start."""
+        return self.promotion or self.reconnect < math.inf
+
 
 def wire_bits(nbytes: Number) -> Number:
     """Bits on the wire of a message of ``nbytes`` bytes."""

@@ -193,6 +193,8 @@ def radio_joules(direction: int, transfer: Transfer, conditions: Conditions) -> 
 
 def _radio_joules(direction: int, transfer: Transfer, interval: Doubles, conditions: Conditions) -> Doubles:
     watts, joules_per_bit = conditions.radio(direction)
+    if not transfer.promotion.any():
+        return watts * np.maximum(interval - transfer.paused, 0.0) + joules_per_bit * transfer.sent
     promoted = np.minimum(transfer.promotion, interval)
     at_work = np.maximum(interval - transfer.paused - promoted, 0.0)
     return watts * at_work + joules_per_bit * transfer.sent + conditions.promotion_watts * promoted

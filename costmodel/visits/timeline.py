@@ -70,7 +70,7 @@ def solve_beside(
         assert beside is None, "leftovers where messages share air"
         return Solution(solve_by_events(start, works, conditions, links, behaviour, until))
     lost = behaviour.losses(conditions, start)
-    used = conditions.last_message
+    used = conditions.last_message if links.transport.depends_on_disuse else conditions.last_down
     if links.transport.reconnect < math.inf:
         conditions = conditions.disconnected(_is_closed(start, used, links))
     down = _transfer(
@@ -82,7 +82,8 @@ def solve_beside(
     compute_end, computed = behaviour.computing(conditions, down.end, seconds)
     computing = ComputePhase(down.end, cut, _by(cut, compute_end), seconds, computed)
     charge = charge - conditions.train_watts * computed
-    used = np.where(works.bytes_down > 0, down.end, used)
+    if links.transport.depends_on_disuse:
+        used = np.where(works.bytes_down > 0, down.end, used)
     up = _transfer(
         UP, computing.end, used, works.bytes_up, np.minimum(lost, until), conditions, links, behaviour, charge, beside
     )
@@ -196,7 +197,7 @@ def _opening(
     connects = is_new if direction == DOWN else closed
     handshake = np.where(connects, transport.connect_round_trips * rtt, 0.0)
     slowly = (is_new | is_idle(begin, conditions.last_used(direction), rtt)) & transport.slow_start
-    promotion = np.zeros_like(rtt)
+    promotion: Doubles = conditions.promotion_seconds  # zeros, if it is not counted
     if transport.promotion:
         promotion = np.where(_disuse(begin, used) > conditions.awake_seconds, conditions.promotion_seconds, 0.0)
     return promotion, handshake, slowly, is_new
