@@ -44,6 +44,7 @@ from scenarios.recorded_clients import (
     TraceAssignment,
     bandwidth_link,
     check_days,
+    check_links,
     check_series,
     days_presence,
     days_speed,
@@ -255,6 +256,8 @@ def _of_links(section: schema.FleetSection, trace: Any) -> Any:
         raise ScenarioError(f"fleet.trace_case = {section.trace_case}: {section.trace} has the cases {cases}")
     if isinstance(trace, RecordedDays):
         _valid("fleet.trace", lambda: check_days(trace))
+    if isinstance(trace, traces.Machines):
+        _valid("fleet.trace", lambda: check_links(trace))
     return trace
 
 

@@ -23,6 +23,8 @@ from costmodel.step_series import StepSeries
 
 LEAST_SECONDS, FACTORS = 1e-3, 1e6
 """Limits of recorded series: the least distance of two samples, and the largest factor and inverse factor."""
+MOST_SECONDS = 1e9
+"""Length of a recording, 30 years; float64 has digits for the microseconds of a time within it."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,7 @@ def check_series(series: Series | RateSeries) -> None:
             _check_rates(client, rates)
         return
     for client, seconds, factor in zip(series.client, series.seconds, series.factor, strict=True):
+        _check_length(client, float(seconds[-1]))
         some = factor[factor > 0]
         if (np.diff(seconds) < LEAST_SECONDS).any() or some.max() > FACTORS or some.min() < 1 / FACTORS:
             raise ValueError(
@@ -157,7 +160,9 @@ def check_series(series: Series | RateSeries) -> None:
 
 
 def check_days(days: RecordedDays) -> None:
-    """Check that samples are not too close, and that each client that comes has a link at some time."""
+    """Check that samples are not too close, that a client comes, and that each that comes has a link at some time."""
+    if not any(days.windows(row) for row in range(len(days.client))):
+        raise ValueError("available is 0 in all rows: no client ever comes")
     for row, client in enumerate(days.client):
         for direction, series in ((DOWN, days.down[row]), (UP, days.up[row])):
             if not days.windows(row):
@@ -173,6 +178,14 @@ def check_days(days: RecordedDays) -> None:
             raise ValueError(f"client {client}: computes at {min(speed.values):g} FLOP/s; the least is 1")
 
 
+def check_links(machines: Machines) -> None:
+    """Check the series of rates beside a table of clients as `check_series` does."""
+    for rates in machines.series or ():
+        for client, series in zip(machines.client, rates, strict=True):
+            if series is not None:
+                _check_rates(client, series)
+
+
 def _check_rates(client: str, series: StepSeries) -> None:
     _check_steps(client, series)
     rates = np.array(series.values)
@@ -183,8 +196,16 @@ def _check_rates(client: str, series: StepSeries) -> None:
 
 
 def _check_steps(client: str, series: StepSeries | None) -> None:
-    if series is not None and (np.diff(series.seconds) < LEAST_SECONDS).any():
+    if series is None:
+        return
+    _check_length(client, series.seconds[-1])
+    if (np.diff(series.seconds) < LEAST_SECONDS).any():
         raise ValueError(f"client {client}: seconds must be {LEAST_SECONDS:g} or more apart")
+
+
+def _check_length(client: str, seconds: float) -> None:
+    if seconds > MOST_SECONDS:
+        raise ValueError(f"client {client}: its samples span {seconds:g} s, the most is {MOST_SECONDS:g} (30 years)")
 
 
 def note(key: str, rows: int, clients: int, names: tuple[str, str] = ("row", "rows")) -> str:

@@ -15,7 +15,8 @@ further. A sender whose window is too narrow to tell it of a loss waits for its 
 BBR's model of the path ignores losses of this order.
 
 **Outages.** What is sent into an outage is lost. The sender tries again when its timer ends, each time after twice as
-long (RFC 6298), and goes on, with a new window, at the first try after the outage.
+long (RFC 6298), and goes on, with a new window, at the first try after the outage; after a quarter of an
+hour the connection is given up, and a new one is made when the outage ends.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ INITIAL_WINDOW_BITS = 10 * FRAME_BITS
 IDLE_FLOOR_SECONDS = 0.2
 # RFC 6298 lets a timer end at this, which Linux does: no try is later than this after the one before it.
 LONGEST_TIMER_SECONDS = 120.0
+# Linux gives a connection up after 15 tries in vain (tcp_retries2), and the program connects as soon as it can. Without
+# this, tries at 120 s would miss every up time of a link whose outages repeat at a period that divides 120 s.
+GIVE_UP_SECONDS = 924.6
 # connect() to the first message: TCP, then the greeting of ZeroMQ without and with CURVE, measured at 30, 60, 100 ms.
 # TLS 1.3 takes one round trip more between TCP and the greeting: its full handshake ends with a message of the client,
 # and what the client sends next goes with it (RFC 8446, section 2). Its 22 bytes per record of 16 kB are not counted.
@@ -107,13 +111,13 @@ def is_idle(now: Number, last_used: Number, rtt: Number) -> bool | NDArray[np.bo
 
 def next_try(begin: float, now: float, rtt: float) -> float:
     """The first time, not before ``now``, at which a sender tries again that got no answer from ``begin`` on."""
+    if now - begin > GIVE_UP_SECONDS:
+        return now
     timer, time = rtt + IDLE_FLOOR_SECONDS, begin
-    while time < now and timer != LONGEST_TIMER_SECONDS:
+    while time < now:
         time += timer
         timer = min(2.0 * timer, LONGEST_TIMER_SECONDS)
-    if time < now:
-        time += math.ceil((now - time) / LONGEST_TIMER_SECONDS) * LONGEST_TIMER_SECONDS
-    return max(time, now)
+    return time
 
 
 @dataclass(frozen=True, slots=True)

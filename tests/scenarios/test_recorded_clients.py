@@ -145,6 +145,9 @@ def test_rows_that_some_clients_share_are_counted() -> None:
         (DAYS.replace("y,10,0", "y,10,0.5"), [], "fleet.trace: client y: has a rate of 0.5 bit/s; the least is 1, or 0 "
          "for an outage"),
         (DAYS.replace("y,20,", "y,10.0001,"), [], "fleet.trace: client y: seconds must be 0.001 or more apart"),
+        (DAYS.replace("y,20,", "y,2e9,"), [], "fleet.trace: client y: its samples span 2e+09 s, the most is 1e+09 (30 "
+         "years)"),
+        (DAYS.replace(",1\n", ",0\n"), [], "fleet.trace: available is 0 in all rows: no client ever comes"),
     ],
 )  # fmt: skip
 def test_recordings_that_contradict_other_keys_or_stop_for_good_are_refused(
@@ -152,3 +155,11 @@ def test_recordings_that_contradict_other_keys_or_stop_for_good_are_refused(
 ) -> None:
     (folder / "days.csv").write_text(text)
     assert refusal("fleet.trace=days.csv", *TWO, *overrides) == said
+
+
+def test_series_beside_a_table_have_the_limits_of_other_series(folder: Path) -> None:
+    (folder / "link.csv").write_text("seconds,bits_per_second\n0,1e6\n1e-17,2e6\n")
+    (folder / "table.csv").write_text(
+        "client,flops_per_second,down_bits_per_second,up_bits_per_second,down_series\nx,1e9,1e6,1e6,link.csv\n"
+    )
+    assert refusal("fleet.trace=table.csv", *TWO) == "fleet.trace: client x: seconds must be 0.001 or more apart"
