@@ -22,8 +22,8 @@ FLOP_KINDS = (
     CHANNELWISE,
     LINEAR,
 )
-"""Kinds that are counted in FLOPs: convolutions and 1x1 convolutions by width class, depthwise convolutions, and all
-other matrix products."""
+"""Kinds that are counted in FLOPs: convolutions and 1x1 convolutions by width class, with output channels that fill
+whole vectors of a processor, depthwise convolutions, and all other matrix products."""
 KINDS = (*FLOP_KINDS, NORMALISED, ELEMENTWISE, PARAMETERS, CONVOLUTIONS, CALLS)
 """All kinds, in the order of a `ModelProfile`'s ``operations``. Beside FLOPs: numbers read and written by
 normalisation and by all other layers, trained numbers, and calls: of convolutions with their gradients, and

@@ -28,6 +28,10 @@ VIEWS = {
     *("reshape", "alias", "select", "split", "empty_like"),
 }
 """Operators that move no numbers."""
+VECTOR = 16
+"""Output channels that a processor works on at a time: numbers of 32 bits in 512. A convolution with fewer in its last
+vector takes as long as one that fills it; convolutions in groups are computed otherwise."""
+ALL_CONVOLUTIONS = "FLOPs of all convolutions"
 MATRIX_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot"}
 """Operators whose FLOPs are `operations.LINEAR`, which are counted with those of the model."""
 
@@ -62,10 +66,13 @@ class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         of the weights and of the input have as many FLOPs each as the convolution itself."""
         flops = 2.0 * gradients * images.shape[0] * math.prod(images.shape[2:]) * weight.numel()
         wide, narrow = weight.shape[0] // groups, weight.shape[1]
+        self.counts[ALL_CONVOLUTIONS] += flops
         if groups > 1 and narrow == 1:
             self.counts[operations.CHANNELWISE] += flops
             return
         kind = operations.POINTWISE if math.prod(weight.shape[2:]) == 1 else operations.CONVOLUTION
+        if groups == 1:
+            flops *= math.ceil(wide / VECTOR) * VECTOR / wide
         for name, fraction in operations.classes(kind, wide, narrow):
             self.counts[name] += flops * fraction
 
@@ -89,13 +96,12 @@ def operations_of(
     per_example = (many - few) / (BATCHES[1] - BATCHES[0])
     found = np.stack([per_example, few - BATCHES[0] * per_example], axis=1)
     places = {name: index for index, name in enumerate(operations.KINDS)}
-    convolutions = sum(found[places[name], 0] for name in operations.FLOP_KINDS)
-    found[places[operations.LINEAR], 0] = max(flops - convolutions, 0.0)
-    return np.maximum(found, 0.0)
+    found[places[operations.LINEAR], 0] = max(flops - found[-1, 0], 0.0)
+    return np.maximum(found[:-1], 0.0)
 
 
 def _step(make: Callable[[], list[Block]], shape: Sequence[int], kind: ExampleKind, batch: int) -> NDArray[np.float64]:
-    """(kinds,): operations of a step of all blocks on a batch."""
+    """(kinds + 1,): operations of a step of all blocks on a batch, and `ALL_CONVOLUTIONS`."""
     with torch.device("meta"):
         modules = [module for _, module in make()]
         x = torch.empty((batch, *shape), dtype=torch.int64 if kind == "tokens" else torch.float32)
@@ -105,4 +111,4 @@ def _step(make: Callable[[], list[Block]], shape: Sequence[int], kind: ExampleKi
         torch.autograd.backward(x, torch.empty_like(x))
     parameters = sum(parameter.numel() for module in modules for parameter in module.parameters())
     counter.counts[operations.PARAMETERS] = parameters
-    return np.array([counter.counts[name] for name in operations.KINDS], np.float64)
+    return np.array([counter.counts[name] for name in (*operations.KINDS, ALL_CONVOLUTIONS)], np.float64)

@@ -31,7 +31,7 @@ def cells(measurement: Mapping[str, Any]) -> tuple[str, ...]:
     """One measurement under `COLUMNS`."""
     fitted, width, batch = measurement["fitted"], measurement["width"], measurement["batch"]
     return (
-        measurement["model"] + ("" if fitted else f"{'' if width is None else f', width {width}'} (not fitted)"),
+        measurement["model"] + ("" if fitted or width is None else f", width {width}"),
         str(batch),
         format_flops(measurement["flops"] * batch),
         format_seconds(measurement["seconds"]),

@@ -28,17 +28,19 @@ def test_a_first_convolution_has_a_pass_forward_and_one_for_its_weights() -> Non
 
 
 def test_depthwise_and_1x1_convolutions_are_kinds_of_their_own() -> None:
-    # 8 channels at 4 * 4 places. Depthwise: 8 * 9 * 16 = 1152 MACs, two passes. 1x1: 8 * 8 * 16 = 1024, three passes.
+    # 8 channels at 4 * 4 places. Depthwise: 8 * 9 * 16 = 1152 MACs, two passes. 1x1: 8 * 8 * 16 = 1024, three,
+    # which take as long as with the 16 output channels of a whole vector.
     found = counted(nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.Conv2d(8, 8, 1), shape=(8, 4, 4))
     assert found["channelwise"] == [4 * 1152, 0]
-    assert found["pointwise.w8"] == [6 * 1024, 0]
+    assert found["pointwise.w8"] == [2 * 6 * 1024, 0]
     assert "linear" not in found
 
 
 def test_flops_of_no_convolution_are_linear_and_a_transposed_one_has_places_of_its_input() -> None:
-    # 4 * 4 * 4 weights at the 9 places of the input: 576 MACs, two passes; of 10,000 FLOPs, 7,696 are left.
+    # 4 * 4 * 4 weights at the 9 places of the input: 576 MACs, two passes; of 10,000 FLOPs, 7,696 are left. A quarter
+    # of a vector takes as long as a whole one.
     found = counted(nn.ConvTranspose2d(4, 4, 2, stride=2), shape=(4, 3, 3), flops=10_000)
-    assert found["conv.w4"] == [4 * 576, 0]
+    assert found["conv.w4"] == [4 * 4 * 576, 0]
     assert found["linear"] == [7696, 0]
 
 

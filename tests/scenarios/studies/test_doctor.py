@@ -91,7 +91,8 @@ def test_this_machine_becomes_a_device_that_reads_back(cache: Path) -> None:
     assert device.step_seconds == made["step_seconds"] < 1
     assert device.flops_per_second == made["flops_per_second"]
     assert device.operations_per_second == made["operations_per_second"]
-    assert "conv.w8" in device.operations_per_second
+    # Which classes come out as the limit of a short trial varies.
+    assert any(kind.startswith("conv.w") for kind in device.operations_per_second)
     assert set(device.flops_per_second) == {*devices()["laptop-cpu"].flops_per_second}
     assert device.memory_bytes == psutil.virtual_memory().total
     known = {"step_seconds", "memory_bytes", "flops_per_second.conv"}
@@ -147,9 +148,9 @@ def test_people_see_the_table_the_file_and_how_to_name_it(cache: Path, capsys: p
         "minutes\n",
     )
     assert [line.rstrip() for line in stream.getvalue().splitlines()] == [
-        "model                            batch        work  CPU time  predicted  error",
-        "resnet18, width 16 (not fitted)     16  12.8 GFLOP    320 ms     330 ms  +3.1%",
-        "cnn (not fitted)                    32  25.6 GFLOP    600 ms     650 ms  +8.3%",
+        "model               batch        work  CPU time  predicted  error",
+        "resnet18, width 16     16  12.8 GFLOP    320 ms     330 ms  +3.1%",
+        "cnn                    32  25.6 GFLOP    600 ms     650 ms  +8.3%",
         "",
         "not fitted: 2 of 2 within 10%; median error 5.7%, at most 8%; the measurements differ by 5% from pass to pass",
         "reference networks: median error 0.0%, at most 0%",
@@ -157,10 +158,10 @@ def test_people_see_the_table_the_file_and_how_to_name_it(cache: Path, capsys: p
         "a scenario names it so: fleet.devices = { desk = 1.0 }",
     ]
     assert file.read_text().splitlines()[3:9] == [
-        "# model                            batch  work        CPU time  predicted  error",
-        "# plain-6x2@32                     32     25.6 GFLOP  650 ms    650 ms     +0.0%",
-        "# resnet18, width 16 (not fitted)  16     12.8 GFLOP  320 ms    330 ms     +3.1%",
-        "# cnn (not fitted)                 32     25.6 GFLOP  600 ms    650 ms     +8.3%",
+        "# model               batch  work        CPU time  predicted  error",
+        "# plain-6x2@32        32     25.6 GFLOP  650 ms    650 ms     +0.0%",
+        "# resnet18, width 16  16     12.8 GFLOP  320 ms    330 ms     +3.1%",
+        "# cnn                 32     25.6 GFLOP  600 ms    650 ms     +8.3%",
         "",
         "[desk]",
     ]
