@@ -47,7 +47,8 @@ from scenarios.studies import doctor  # noqa: E402
 from scenarios.studies.stress import stress  # noqa: E402
 from tests.costmodel.oracle import random_case, replanned  # noqa: E402
 
-OF_THIS_MACHINE = {"wall_seconds", "cpu_seconds", "flows_per_second", "events_per_second", "visits_per_second"}
+MEMORY = {"fleet_peak_bytes", "round_peak_bytes", "peak_bytes_per_client"}
+OF_THIS_MACHINE = {"wall_seconds", "cpu_seconds", "flows_per_second", "events_per_second", "visits_per_second", *MEMORY}
 CORES = len(os.sched_getaffinity(0))
 PROCESS_SECONDS = 600
 """No process that is started here lives longer."""
