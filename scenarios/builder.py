@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from coordinator.aggregation.optimizers import server_optimizer
 from coordinator.aggregation.server import ServerContext, ServerStrategy
+from coordinator.methods import fedbr
 from coordinator.methods.compute import ComputeContext
 from coordinator.methods.spec import CorrectionSpec
 from coordinator.records.chain import initial_hash
@@ -48,7 +49,12 @@ from scenarios.config.validation import evaluated, named_blocks
 RUN_ID_BYTES = 8
 ADDED: Mapping[str, Mapping[str, Any]] = {
     "rounds": {"selection": "uniform", "selection_options": {}, "policy_options": {}, "on_late": "stop"},
-    "train": {"lr_schedule": "exponential", "lr_schedule_options": {}, "lr_rounds": None},
+    "train": {
+        "lr_schedule": "exponential",
+        "lr_schedule_options": {},
+        "lr_rounds": None,
+        "frozen_statistics": "running",
+    },
     "data": {"validation": 0.0},
     "data.partition": {"options": {}},
     "fleet": {"trace_assign": "shuffled", "speed": asdict(SpeedSection())},
@@ -95,6 +101,10 @@ def identity(loaded: Loaded) -> dict[str, Any]:
         for key, default in keys.items():
             if section[key] == default:
                 del section[key]
+    if scenario["model"]["norm"] == loaded.model.norm:
+        del scenario["model"]["norm"]
+    if loaded.method.objective.name == fedbr.SPEC.name:
+        scenario["method_options"].pop("preset", None)  # the options that it stands for are written out
     data = {key: value for key, value in scenario["data"].items() if key not in ("root", "download")}
     file = data["partition"]["file"]
     if file is not None and Path(file).is_file():

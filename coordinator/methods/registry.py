@@ -16,6 +16,7 @@ from pydantic import create_model
 from coordinator.aggregation.block_exchange import EVERYTHING, exchanged_keys
 from coordinator.aggregation.server import ServerExtension, ServerStrategy
 from coordinator.methods import (
+    calibrated,
     fedavg,
     fedavg_fitnet,
     fedavg_kd,
@@ -45,7 +46,9 @@ OBJECTIVES: dict[str, ObjectiveSpec] = {
         fednova.SPEC,
     )
 }
-CORRECTIONS: dict[str, CorrectionSpec] = {spec.name: spec for spec in (fedprox.SPEC, scaffold.SPEC, feddyn.SPEC)}
+CORRECTIONS: dict[str, CorrectionSpec] = {
+    spec.name: spec for spec in (fedprox.SPEC, scaffold.SPEC, feddyn.SPEC, calibrated.SPEC)
+}
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 from torch import nn
 
-GROUPS = 2
-"""Normalisation groups of every `GroupNorm`, as in FedMLB's published code."""
+from edge.models.registry import GROUPS
+
+
+def normalised(norm: str, channels: int) -> list[nn.Module]:
+    """The normalisation of ``model.norm`` for images of so many channels, or no layer."""
+    if norm == "none":
+        return []
+    return [nn.BatchNorm2d(channels) if norm == "batch" else nn.GroupNorm(GROUPS, channels)]
 
 
 def conv_norm(
-    inputs: int, outputs: int, kernel: int, stride: int = 1, *, groups: int = 1, padding: int | None = None
+    norm: str,
+    inputs: int,
+    outputs: int,
+    kernel: int,
+    stride: int = 1,
+    *,
+    groups: int = 1,
+    padding: int | None = None,
 ) -> list[nn.Module]:
-    """A convolution with biases and its GroupNorm: (batch, inputs, h, w) -> (batch, outputs, h/stride, w/stride).
+    """A convolution with biases and its normalisation: (batch, inputs, h, w) -> (batch, outputs, h/stride, w/stride).
 
     ``padding``: by default, height and width stay the same at stride 1.
     """
     padding = kernel // 2 if padding is None else padding
     convolution = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=padding, groups=groups)
-    return [convolution, nn.GroupNorm(GROUPS, outputs)]
+    return [convolution, *normalised(norm, outputs)]

@@ -1,4 +1,4 @@
-"""MobileNetV2 with GroupNorm, one of FedMLB's backbones.
+"""MobileNetV2, by default with GroupNorm, one of FedMLB's backbones.
 
 Sandler et al., MobileNetV2: Inverted Residuals and Linear Bottlenecks, CVPR 2018, https://arxiv.org/abs/1801.04381; the
 strides, the normalisation and the split into blocks are those of the published code of FedACG, by FedMLB's authors.
@@ -23,13 +23,13 @@ HEAD_UNIT, HEAD_CHANNELS = 320, 1280
 class InvertedResidual(nn.Module):
     """An inverted residual unit: 1x1 expansion, 3x3 depthwise convolution, 1x1 projection without an activation."""
 
-    def __init__(self, inputs: int, outputs: int, expansion: int, stride: int) -> None:
+    def __init__(self, norm: str, inputs: int, outputs: int, expansion: int, stride: int) -> None:
         super().__init__()
         hidden = expansion * inputs
         self.body = nn.Sequential(
-            *(*conv_norm(inputs, hidden, 1), nn.ReLU6()),
-            *(*conv_norm(hidden, hidden, 3, stride, groups=hidden), nn.ReLU6()),
-            *conv_norm(hidden, outputs, 1),
+            *(*conv_norm(norm, inputs, hidden, 1), nn.ReLU6()),
+            *(*conv_norm(norm, hidden, hidden, 3, stride, groups=hidden), nn.ReLU6()),
+            *conv_norm(norm, hidden, outputs, 1),
         )
         self.adds = stride == 1 and inputs == outputs
 
@@ -39,24 +39,24 @@ class InvertedResidual(nn.Module):
         return x + y if self.adds else y
 
 
-def stages(classes: int, channels: int, width: int | None) -> list[tuple[str, list[nn.Module]]]:
+def stages(classes: int, channels: int, width: int | None, norm: str) -> list[tuple[str, list[nn.Module]]]:
     """Eight stages: (batch, channels, h, w) -> (batch, classes)."""
     assert width is not None
     built: list[tuple[str, list[nn.Module]]] = [
-        ("stem", [nn.Sequential(*conv_norm(channels, width, 1, padding=1), nn.ReLU6())])
+        ("stem", [nn.Sequential(*conv_norm(norm, channels, width, 1, padding=1), nn.ReLU6())])
     ]
     inputs = width
     for number, (expansion, own_channels, count, stride) in enumerate(STAGES, start=1):
         units: list[nn.Module] = []
         outputs = own_channels * width // OWN_WIDTH
         for place in range(count):
-            units.append(InvertedResidual(inputs, outputs, expansion, stride if place == 0 else 1))
+            units.append(InvertedResidual(norm, inputs, outputs, expansion, stride if place == 0 else 1))
             inputs = outputs
         built.append((f"stage{number}", units))
     unit, wide = (number * width // OWN_WIDTH for number in (HEAD_UNIT, HEAD_CHANNELS))
     head: list[nn.Module] = [
-        InvertedResidual(inputs, unit, 6, 1),
-        nn.Sequential(*conv_norm(unit, wide, 1), nn.ReLU6(), nn.AdaptiveAvgPool2d(1)),
+        InvertedResidual(norm, inputs, unit, 6, 1),
+        nn.Sequential(*conv_norm(norm, unit, wide, 1), nn.ReLU6(), nn.AdaptiveAvgPool2d(1)),
         nn.Sequential(nn.Conv2d(wide, classes, 1), nn.Flatten()),
     ]
     return [*built, ("head", head)]

@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from edge.data.registry import ExampleKind
-from edge.protocol.config import CPU
+from edge.protocol.config import CPU, Norm
 from edge.protocol.plugins import find, is_own
 
 INPUTS = {"image": "channels", "features": "features", "tokens": "vocabulary"}
 """Kind of examples -> the name of the number that a model's first layer depends on (`DataSet.inputs`)."""
+GROUPS = 2
+"""Normalisation groups of every GroupNorm, as in FedMLB's published code."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ class ModelRow:
     """The dominant kind of arithmetic; a device's throughput depends on it."""
     stages: str
     """``module:function`` of (classes, inputs, width) -> list of (stage name, list of torch modules), with inputs as of
-    `INPUTS`; or, with ``children``, the ``module:Class`` or ``module:function`` that makes a torch module."""
+    `INPUTS`, and of ``norm`` where the row has one; or, with ``children``, the ``module:Class`` or ``module:function``
+    that makes a torch module."""
     shape: tuple[int, ...]
     """The examples it is made for: (height, width) of images, (features,) or (length,); empty for any."""
     width: int | None
@@ -78,6 +81,8 @@ class ModelRow:
     """The examples that it takes."""
     children: tuple[tuple[str, ...], ...] = ()
     """The children of a torch module in each block, one after another; see `module_row`."""
+    norm: Norm | None = None
+    """The model's own normalisation, ``batch``, ``group`` or ``none``, if ``model.norm`` can replace it; else None."""
 
     def on(self, device_type: str, width: int | None = None, precision: str | None = None) -> Defaults:
         """The defaults on a type of device (``cpu``, ``cuda``) for a width and precision, by default the model's."""
@@ -97,6 +102,16 @@ class ModelRow:
             step = self.width_multiple
             near = max(1, round(width / step)) * step
             raise ValueError(f"model.width = {width}: {self.name} needs a multiple of {step}; the nearest is {near}")
+
+    def check_norm(self, norm: Norm | None, width: int | None) -> None:
+        """ValueError for a ``model.norm`` that the model cannot have, naming the key."""
+        if norm is None:
+            return
+        if self.norm is None:
+            raise ValueError(f"model.norm = {norm!r}: the layers of {self.name} are its own; leave the key out")
+        channels = self.width if width is None else width
+        if norm == "group" and channels is not None and channels % GROUPS:
+            raise ValueError(f"model.norm = 'group': its {GROUPS} groups need an even model.width, not {channels}")
 
     def block_count(self, cut: str) -> int:
         """M under ``model.blocks = cut``. ValueError naming the key for a cut that it does not allow."""
@@ -168,6 +183,7 @@ def _row(
     **more: Any,
 ) -> ModelRow:
     """A model in the module of its name, for square images; ``blocks``: its stages, separated by spaces."""
+    more = {"norm": "group", **more}
     return ModelRow(
         name, title, family, _own(name), (side, side), width, flexible, tuple(blocks.split()), units, **more
     )
@@ -185,13 +201,13 @@ def _flat(name: str, title: str, kind: ExampleKind, width: int, blocks: str, uni
 
 
 _ROWS = (
-    _row("cnn", "LeNet-like CNN of pFedMB", 32, None, 5, _LENET, flexible=False),
-    _row("digits-cnn", "CNN for 8x8", 8, 16, 4, _DIGITS, flexible=False),
-    _row("resnet18", "ResNet-18, GroupNorm", 32, 64, 10, _RESNET, width_multiple=2, defaults=_TO_64),
-    _row("vgg9", "VGG-9, GroupNorm", 32, 32, 9, _VGG, width_multiple=2),
-    _row("mobilenetv2", "MobileNetV2, GroupNorm", 32, 32, 20, _MOBILENET, "depthwise", width_multiple=8),
-    _row("shufflenet", "ShuffleNet V1, g = 3, GroupNorm", 32, 24, 18, _SHUFFLENET, "depthwise", width_multiple=12),
-    _row("squeezenet", "SqueezeNet, GroupNorm", 32, 96, 10, _SQUEEZENET, width_multiple=12),
+    _row("cnn", "LeNet-like CNN of pFedMB", 32, None, 5, _LENET, flexible=False, norm="none"),
+    _row("digits-cnn", "CNN for 8x8", 8, 16, 4, _DIGITS, flexible=False, norm="none"),
+    _row("resnet18", "ResNet-18", 32, 64, 10, _RESNET, width_multiple=2, defaults=_TO_64),
+    _row("vgg9", "VGG-9", 32, 32, 9, _VGG, width_multiple=2),
+    _row("mobilenetv2", "MobileNetV2", 32, 32, 20, _MOBILENET, "depthwise", width_multiple=8),
+    _row("shufflenet", "ShuffleNet V1, g = 3", 32, 24, 18, _SHUFFLENET, "depthwise", width_multiple=12),
+    _row("squeezenet", "SqueezeNet", 32, 96, 10, _SQUEEZENET, width_multiple=12),
     _flat("mlp", "Perceptron with two hidden layers", "features", 64, "fc1 fc2 head", 3),
     _flat("text-cnn", "Embedding and two convolutions", "tokens", 16, "embedding conv1 conv2 head", 4),
 )

@@ -1,4 +1,4 @@
-"""ShuffleNet V1 with three groups and GroupNorm, one of FedMLB's backbones.
+"""ShuffleNet V1 with three groups, by default with GroupNorm, one of FedMLB's backbones.
 
 Zhang et al., ShuffleNet: An Extremely Efficient Convolutional Neural Network for Mobile Devices, CVPR 2018,
 https://arxiv.org/abs/1707.01083; the stem for small images, the normalisation and the split into blocks are those of
@@ -27,14 +27,14 @@ class ShuffleUnit(nn.Module):
     The first unit of a stage halves height and width and joins its result to the average-pooled input; the others add.
     """
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    def __init__(self, norm: str, inputs: int, outputs: int) -> None:
         super().__init__()
         self.joins = inputs != outputs
         inner = outputs // 4
-        self.squeeze = nn.Sequential(*conv_norm(inputs, inner, 1, groups=CONV_GROUPS), nn.ReLU())
+        self.squeeze = nn.Sequential(*conv_norm(norm, inputs, inner, 1, groups=CONV_GROUPS), nn.ReLU())
         self.body = nn.Sequential(
-            *conv_norm(inner, inner, 3, 2 if self.joins else 1, groups=inner),
-            *conv_norm(inner, outputs - inputs if self.joins else outputs, 1, groups=CONV_GROUPS),
+            *conv_norm(norm, inner, inner, 3, 2 if self.joins else 1, groups=inner),
+            *conv_norm(norm, inner, outputs - inputs if self.joins else outputs, 1, groups=CONV_GROUPS),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -45,14 +45,18 @@ class ShuffleUnit(nn.Module):
         return torch.relu(x + y)
 
 
-def stages(classes: int, channels: int, width: int | None) -> list[tuple[str, list[nn.Module]]]:
+def stages(classes: int, channels: int, width: int | None, norm: str) -> list[tuple[str, list[nn.Module]]]:
     """Five stages: (batch, channels, h, w) -> (batch, classes)."""
     assert width is not None
-    built: list[tuple[str, list[nn.Module]]] = [("stem", [nn.Sequential(*conv_norm(channels, width, 3), nn.ReLU())])]
+    built: list[tuple[str, list[nn.Module]]] = [
+        ("stem", [nn.Sequential(*conv_norm(norm, channels, width, 3), nn.ReLU())])
+    ]
     inputs = width
     for number, (widths, count) in enumerate(STAGES, start=1):
         outputs = widths * width
-        built.append((f"stage{number}", [ShuffleUnit(inputs if n == 0 else outputs, outputs) for n in range(count)]))
+        built.append(
+            (f"stage{number}", [ShuffleUnit(norm, inputs if n == 0 else outputs, outputs) for n in range(count)])
+        )
         inputs = outputs
     last = built[-1][1]
     last[-1] = nn.Sequential(last[-1], nn.AdaptiveAvgPool2d(1), nn.Flatten())

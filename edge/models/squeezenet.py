@@ -1,4 +1,4 @@
-"""SqueezeNet with GroupNorm, one of FedMLB's backbones.
+"""SqueezeNet, by default with GroupNorm, one of FedMLB's backbones.
 
 Iandola et al., SqueezeNet: AlexNet-Level Accuracy with 50x Fewer Parameters and <0.5MB Model Size, 2016,
 https://arxiv.org/abs/1602.07360; the stem for small images, the normalisation and the split into blocks are those of
@@ -24,11 +24,11 @@ BYPASSED, POOLED = (3, 5, 7), (4, 8)
 class Fire(nn.Module):
     """A fire module: 1x1 convolution to s channels, then 1x1 and 3x3 convolutions to 4s channels each."""
 
-    def __init__(self, inputs: int, squeezed: int, bypassed: bool) -> None:
+    def __init__(self, norm: str, inputs: int, squeezed: int, bypassed: bool) -> None:
         super().__init__()
-        self.squeeze = nn.Sequential(*conv_norm(inputs, squeezed, 1), nn.ReLU())
-        self.expand1 = nn.Sequential(*conv_norm(squeezed, 4 * squeezed, 1))
-        self.expand3 = nn.Sequential(*conv_norm(squeezed, 4 * squeezed, 3))
+        self.squeeze = nn.Sequential(*conv_norm(norm, inputs, squeezed, 1), nn.ReLU())
+        self.expand1 = nn.Sequential(*conv_norm(norm, squeezed, 4 * squeezed, 1))
+        self.expand3 = nn.Sequential(*conv_norm(norm, squeezed, 4 * squeezed, 3))
         self.bypassed = bypassed
 
     def forward(self, x: Tensor) -> Tensor:
@@ -38,17 +38,17 @@ class Fire(nn.Module):
         return x + y if self.bypassed else y
 
 
-def stages(classes: int, channels: int, width: int | None) -> list[tuple[str, list[nn.Module]]]:
+def stages(classes: int, channels: int, width: int | None, norm: str) -> list[tuple[str, list[nn.Module]]]:
     """Nine stages: (batch, channels, h, w) -> (batch, classes)."""
     assert width is not None
     # The max-pool comes before the ReLU, for the reason that `edge.models.cnn` gives.
     built: list[tuple[str, list[nn.Module]]] = [
-        ("stem", [nn.Sequential(*conv_norm(channels, width, 3), nn.MaxPool2d(2), nn.ReLU())])
+        ("stem", [nn.Sequential(*conv_norm(norm, channels, width, 3), nn.MaxPool2d(2), nn.ReLU())])
     ]
     inputs = width
     for number, own_squeezed in FIRES.items():
         squeezed = own_squeezed * width // OWN_WIDTH
-        fire = Fire(inputs, squeezed, number in BYPASSED)
+        fire = Fire(norm, inputs, squeezed, number in BYPASSED)
         built.append((f"fire{number}", [nn.Sequential(fire, nn.MaxPool2d(2)) if number in POOLED else fire]))
         inputs = 8 * squeezed
     classifier = nn.Sequential(nn.Conv2d(inputs, classes, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())

@@ -1,4 +1,4 @@
-"""VGG-9 with GroupNorm, one of FedMLB's backbones: six convolutions, three linear layers.
+"""VGG-9, by default with GroupNorm, one of FedMLB's backbones: six convolutions, three linear layers.
 
 Simonyan and Zisserman, Very Deep Convolutional Networks for Large-Scale Image Recognition, ICLR 2015,
 https://arxiv.org/abs/1409.1556; the nine layers, the normalisation and the split into blocks are those of the published
@@ -36,14 +36,14 @@ class PoolToSide(nn.Module):
         return F.avg_pool2d(x, (height // SIDE, width // SIDE))
 
 
-def stages(classes: int, channels: int, width: int | None) -> list[tuple[str, list[nn.Module]]]:
+def stages(classes: int, channels: int, width: int | None, norm: str) -> list[tuple[str, list[nn.Module]]]:
     """Seven stages: (batch, channels, h, w) -> (batch, classes)."""
     assert width is not None
     built: list[tuple[str, list[nn.Module]]] = []
     inputs = channels
     for number, (widths, pools) in enumerate(CONVOLUTIONS, start=1):
         outputs = widths * width
-        layers = [*conv_norm(inputs, outputs, 3), *([nn.MaxPool2d(2)] if pools else []), nn.ReLU()]
+        layers = [*conv_norm(norm, inputs, outputs, 3), *([nn.MaxPool2d(2)] if pools else []), nn.ReLU()]
         built.append((f"conv{number}", [nn.Sequential(*layers)]))
         inputs = outputs
     last = built[-1][1]

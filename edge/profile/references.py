@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,8 @@ from edge.training.block_model import Block
 
 IMAGE_SIDE = 32
 CLASSES = 10
+
+conv_group_norm = partial(conv_norm, "group")
 
 
 class ReferenceResidual(nn.Module):
@@ -36,9 +39,9 @@ class ReferenceJoin(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.narrow = nn.Sequential(*conv_norm(width, width // 4, 1), nn.ReLU())
-        self.point = nn.Sequential(*conv_norm(width // 4, width // 2, 1), nn.ReLU())
-        self.wide = nn.Sequential(*conv_norm(width // 4, width // 2, 3), nn.ReLU())
+        self.narrow = nn.Sequential(*conv_group_norm(width, width // 4, 1), nn.ReLU())
+        self.point = nn.Sequential(*conv_group_norm(width // 4, width // 2, 1), nn.ReLU())
+        self.wide = nn.Sequential(*conv_group_norm(width // 4, width // 2, 3), nn.ReLU())
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, channels, height, width) -> the same."""
@@ -48,7 +51,7 @@ class ReferenceJoin(nn.Module):
 
 def plain(width: int) -> nn.Module:
     """A 3x3 convolution."""
-    return nn.Sequential(*conv_norm(width, width, 3), nn.ReLU())
+    return nn.Sequential(*conv_group_norm(width, width, 3), nn.ReLU())
 
 
 def bare(width: int) -> nn.Module:
@@ -63,27 +66,29 @@ def large(width: int) -> nn.Module:
 
 def point(width: int) -> nn.Module:
     """A 1x1 convolution."""
-    return nn.Sequential(*conv_norm(width, width, 1), nn.ReLU())
+    return nn.Sequential(*conv_group_norm(width, width, 1), nn.ReLU())
 
 
 def residual(width: int) -> nn.Module:
     """Two 3x3 convolutions, added to their input."""
-    return ReferenceResidual(*conv_norm(width, width, 3), nn.ReLU(), *conv_norm(width, width, 3))
+    return ReferenceResidual(*conv_group_norm(width, width, 3), nn.ReLU(), *conv_group_norm(width, width, 3))
 
 
 def inverted(width: int) -> nn.Module:
     """A depthwise convolution between 1x1 convolutions that widen and narrow, added to its input."""
     wide = 4 * width
-    depthwise = conv_norm(wide, wide, 3, groups=wide)
-    return ReferenceResidual(*conv_norm(width, wide, 1), nn.ReLU(), *depthwise, nn.ReLU(), *conv_norm(wide, width, 1))
+    depthwise = conv_group_norm(wide, wide, 3, groups=wide)
+    return ReferenceResidual(
+        *conv_group_norm(width, wide, 1), nn.ReLU(), *depthwise, nn.ReLU(), *conv_group_norm(wide, width, 1)
+    )
 
 
 def grouped(width: int) -> nn.Module:
     """A depthwise convolution between 1x1 convolutions in groups, which are shuffled, added to its input."""
     half = width // 2
-    squeeze = (*conv_norm(width, half, 1, groups=3), nn.ReLU(), nn.ChannelShuffle(3))
-    depthwise = (*conv_norm(half, half, 3, groups=half), nn.ReLU())
-    return ReferenceResidual(*squeeze, *depthwise, *conv_norm(half, width, 1, groups=3))
+    squeeze = (*conv_group_norm(width, half, 1, groups=3), nn.ReLU(), nn.ChannelShuffle(3))
+    depthwise = (*conv_group_norm(half, half, 3, groups=half), nn.ReLU())
+    return ReferenceResidual(*squeeze, *depthwise, *conv_group_norm(half, width, 1, groups=3))
 
 
 def joined(width: int) -> nn.Module:
@@ -125,7 +130,7 @@ class Reference:
             outputs = self.width << place
             if place == 0 and smaller < 16:  # else the stem would take most of the step
                 layers, side = [nn.AvgPool2d(side // smaller)], smaller
-            stem = conv_norm(channels, outputs, 1 if place else 3)
+            stem = conv_group_norm(channels, outputs, 1 if place else 3)
             layers += [*(stem[:1] if self.unit in (bare, large) else stem), nn.ReLU()]
             if smaller < side:
                 layers.append(nn.MaxPool2d(side // smaller))

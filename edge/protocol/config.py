@@ -22,6 +22,8 @@ from edge.protocol.plugins import PluginOptions
 T = TypeVar("T")
 
 CPU = "cpu"
+Norm = Literal["batch", "group", "none"]
+"""Normalisation after the convolutions of a model."""
 EvalSplit = Literal["train", "validation", "test"]
 """Which of a client's examples its model is evaluated on."""
 SPLITS: tuple[EvalSplit, ...] = ("train", "validation", "test")
@@ -49,6 +51,9 @@ class ModelConfig(Section):
     """Channels of the first stage; by default the model's own."""
     blocks: str = "stages"
     """``stages``: the model's own; ``balanced:M``: M blocks of as equal bytes as the order of its units allows."""
+    norm: Annotated[Norm | None, Also("normalization", "norm_layer")] = None
+    """Normalisation after each convolution: BatchNorm, whose running statistics travel with their block; GroupNorm with
+    two groups; or none. By default the model's own (``fedbr list models``)."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +140,10 @@ class TrainConfig(Section):
     pathways: Literal["each", "sweep"] | None = None
     """How the hybrid pathways of FedMLB and FedBR are run: each, one after the other; sweep, all that stand before a
     block together as one larger batch. It changes the order of sums."""
+    frozen_statistics: Literal["running", "batch"] = "running"
+    """With model.norm = "batch", what the frozen models of a method (hybrid pathways, teachers) normalise with: the
+    received running statistics, or those of each batch. Where no update has changed the running ones yet, those of each
+    batch."""
     graphs: bool = False
     """CUDA devices only: capture a step in a graph and replay it, which spares launches. Not yet run on any GPU."""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1

@@ -32,7 +32,7 @@ from edge.protocol.messages import (
 )
 from edge.protocol.payload import VERSION_NBYTES, Layout
 
-PROTOCOL = 4
+PROTOCOL = 5
 MAX_COMPLAINT = 500
 """Characters of what is wrong with a record."""
 

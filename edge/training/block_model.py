@@ -15,7 +15,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -63,7 +63,8 @@ def build(config: ModelConfig, classes: int, inputs: int) -> list[Block]:
     if row.children:
         stages = stages_of(row, make_module(row, classes, inputs, width))
     else:
-        stages = load_dotted(row.stages)(classes, inputs, width)
+        norm = () if row.norm is None else (config.norm or row.norm,)
+        stages = load_dotted(row.stages)(classes, inputs, width, *norm)
     if config.blocks == "stages":
         return [(name, units[0] if len(units) == 1 else nn.Sequential(*units)) for name, units in stages]
     units = [unit for _, stage in stages for unit in stage]
@@ -125,6 +126,7 @@ class BlockModel:
         self._make = make
         self.memory_format, self.by_layer = memory_format, by_layer
         self._frozen: dict[str, BlockModel] = {}
+        self._of: BlockModel | None = None  # the model that this one is a frozen copy of
         self.device = device
         blocks = make()
         self.modules = [module.to(device) for _, module in blocks]
@@ -141,6 +143,10 @@ class BlockModel:
         self._trains = True
         self.executed: NDArray[np.int64] = np.zeros((len(self.modules), PASS_TYPES), dtype=np.int64)
         self.further_flops = 0.0
+        self.frozen_statistics: Literal["running", "batch"] = "running"
+        """`TrainConfig.frozen_statistics`, of frozen copies"""
+        self.logit_shifts: tuple[Tensor, ...] = ()
+        """Vectors (classes,) that are added to logits, also of frozen copies; set within training losses alone"""
 
     def _flatten(self) -> None:
         start = buffers_start = 0
@@ -176,6 +182,8 @@ class BlockModel:
             _copy(self._view(key, into), vector.data)
             for place, weight in self._permuted.get(key, ()):
                 _copy(_same_place(weight, into), vector.data[place].reshape(weight.shape))
+        if into is None:
+            self._settle_statistics()
 
     def views(self, keys: Iterable[str], of: Tensor | None = None) -> dict[str, Vector]:
         """The numbers of these keys, as views: valid until the model is next loaded or trained.
@@ -211,16 +219,28 @@ class BlockModel:
             self._scratch[name] = torch.zeros_like(self.flat)
         return self._scratch[name]
 
+    def logit_scratch(self, name: str, numbers: NDArray[np.float64]) -> Tensor:
+        """A vector on the device with these numbers, one per class, at an address that is fixed for this name."""
+        if name not in self._scratch:
+            self._scratch[name] = torch.zeros(len(numbers), device=self.device)
+        return self._scratch[name].copy_(torch.from_numpy(numbers))
+
     def run(self, x: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
         """Through blocks ``start`` (counted from 0) up to, not including, ``stop``.
 
-        Logits are float32, in whatever precision the blocks compute.
+        Logits are float32, in whatever precision the blocks compute, with `logit_shifts` added.
         """
         stop = len(self) if stop is None else stop
         for index in range(start, stop):
             self._count(index, x)
             x = self.modules[index](x)
-        return x.float() if stop == len(self) else x
+        return self._logits(x) if stop == len(self) else x
+
+    def _logits(self, x: Tensor) -> Tensor:
+        x = x.float()
+        for shift in (self if self._of is None else self._of).logit_shifts:
+            x = x + shift
+        return x
 
     def features(self, x: Tensor) -> list[Tensor]:
         """The outputs of all blocks, first to last; the last are the logits."""
@@ -245,8 +265,42 @@ class BlockModel:
 
     def uses_batch_stats(self, index: int) -> bool:
         """Whether a block's output for one example depends on the others of its batch (batch statistics)."""
-        norms = [module for module in self.modules[index].modules() if isinstance(module, _BatchNorm)]
-        return any(norm.training or not norm.track_running_stats for norm in norms)
+        return any(norm.training or not norm.track_running_stats for norm in _batch_norms(self.modules[index]))
+
+    def _settle_statistics(self) -> None:
+        """Let the blocks of a frozen copy normalise with the statistics that they have.
+
+        Those of each batch where ``frozen_statistics`` says so or no update has changed the running ones, which stay
+        as they are; else the running ones.
+        """
+        if self._of is None or not len(self.buffers):
+            return
+        for index, module in enumerate(self.modules):
+            by_batch = self._of.frozen_statistics == "batch" or self._is_unvisited(index)
+            for norm in _with_running(module):
+                norm.train(by_batch)
+                norm.track_running_stats = not by_batch
+
+    @property
+    def statistics_in_use(self) -> tuple[tuple[bool, ...], ...]:
+        """Whether each block of each frozen copy normalises with the statistics of its batches."""
+        return tuple(
+            tuple(frozen.uses_batch_stats(index) for index in range(len(frozen))) for frozen in self._frozen.values()
+        )
+
+    def _is_unvisited(self, index: int) -> bool:
+        """Whether a block has running statistics, all of which are still as initialised: means 0, variances 1."""
+        norms = _with_running(self.modules[index])
+        return bool(norms) and not any(norm.running_mean.any() or (norm.running_var != 1).any() for norm in norms)
+
+    def check_statistics(self) -> None:
+        """ValueError for a block whose running statistics no update has changed, while others' have been."""
+        unvisited = [self.layout.names[index] for index in range(len(self)) if self._is_unvisited(index)]
+        if 0 < len(unvisited) < sum(bool(_with_running(module)) for module in self.modules):
+            raise ValueError(
+                f"model.norm: the running statistics of {', '.join(unvisited)} were never updated, so the model cannot "
+                "be evaluated; each block must be uploaded (travels.up), or have a norm of another kind"
+            )
 
     def train_mode(self, training: bool) -> None:
         """Set the mode of all blocks, which matters to batch statistics and dropout."""
@@ -269,13 +323,15 @@ class BlockModel:
 
         There is one per name (the received model, the previous local one, a teacher ...), each with parameters,
         gradients and buffers of its own. It is made at its first use, counts into this model's ``executed``, runs in
-        evaluation mode (FedMLB's G), and has the numbers of its last use: a visit loads it before it runs it.
+        evaluation mode (FedMLB's G) but for batch statistics (``frozen_statistics``), and has the numbers of its last
+        use: a visit loads it before it runs it.
         """
         if name not in self._frozen:
             frozen = BlockModel(self._make, self.device, self.memory_format, self.by_layer)
             frozen.train_only(())
             frozen.train_mode(False)
             frozen.executed = self.executed
+            frozen._of = self
             self._frozen[name] = frozen
         return self._frozen[name]
 
@@ -284,7 +340,16 @@ class BlockModel:
         frozen = self.frozen_copy(name)
         frozen.flat.copy_(self.flat)
         frozen.buffers.copy_(self.buffers)
+        frozen._settle_statistics()
         return frozen
+
+
+def _batch_norms(module: nn.Module) -> list[Any]:
+    return [layer for layer in module.modules() if isinstance(layer, _BatchNorm)]
+
+
+def _with_running(module: nn.Module) -> list[Any]:
+    return [norm for norm in _batch_norms(module) if norm.running_mean is not None]
 
 
 def _shape(name: str, module: nn.Module, by_layer: bool) -> BlockShape:

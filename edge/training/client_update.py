@@ -14,7 +14,8 @@ Subclasses of `ClientUpdate` can customise by overriding
 * ``adapt``: how that model is adapted to the client's examples before it is evaluated;
 * ``capturable``: whether its steps may be replayed from a CUDA graph (conditions in `edge.training.cuda_graphs`).
 
-A `GradientCorrection` joins any objective; it changes gradients, and may send and store vectors in its own slots.
+A `GradientCorrection` joins any objective; it changes gradients or shifts the logits of training losses, and may send
+and store vectors in its own slots.
 """
 
 from __future__ import annotations
@@ -92,6 +93,8 @@ class VisitContext:
     """The configuration of local steps."""
     validation: Batches = no_batches
     """All local validation examples once, in order, prepared as test examples; none unless some are held out."""
+    class_counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """(classes,): the client's training examples of each class."""
     variants: Mapping[tuple[float, int], NDArray[np.float64]] = field(default_factory=dict)
     """Variants that the spec declares -> (blocks, 4): FLOPs per example, for `BlockModel.add_flops`."""
 
@@ -182,6 +185,10 @@ class GradientCorrection:
 
     capturable: ClassVar[bool] = False
     """As of `ClientUpdate`, for ``correct`` and ``correct_unclipped``."""
+
+    logit_shift: Tensor | None = None
+    """Set by ``begin``: a vector (classes,) that is added to the logits of every path in training losses, and of no
+    evaluation. For a ``capturable`` correction, its address must be fixed (`BlockModel.logit_scratch`)."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.options = options

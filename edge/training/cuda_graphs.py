@@ -7,11 +7,11 @@ A small model's step is a hundred kernels of some microseconds each, and most of
 launched as a whole. It replays the same kernels on the same addresses: so batches are copied into fixed buffers, the
 step size is a tensor, and the recorded losses are copied out. The last, short batch of an epoch runs uncaptured.
 
-One capture serves all visits of a worker with the same shape of the batch, choice of the visit, loss and trained
-blocks. Everything else in a step is fixed for the run (model, options, precision, corrections) or has a fixed address:
-parameters, gradients and buffers of a `BlockModel` and of its frozen copies, and every `BlockModel.scratch`, are
-allocated once, and a visit writes to them in place. The losses and ``correct`` of a ``capturable`` client side, and
-``correct`` and ``correct_unclipped`` of a ``capturable`` correction,
+One capture serves all visits of a worker with the same shape of the batch, choice of the visit, statistics in use, loss
+and trained blocks. Everything else in a step is fixed for the run (model, options, precision, corrections) or has a
+fixed address: parameters, gradients and buffers of a `BlockModel` and of its frozen copies, every `BlockModel.scratch`
+and `BlockModel.logit_scratch` are allocated once, and a visit writes to them in place. The losses and ``correct`` of a
+``capturable`` client side, and ``correct`` and ``correct_unclipped`` of a ``capturable`` correction,
 
 * read no tensors but these, the batch, and those that they make themselves;
 * depend on options, on the visit's ``choice``, and on nothing else of a visit or a round;
@@ -19,7 +19,8 @@ allocated once, and a visit writes to them in place. The losses and ``correct`` 
 * draw no random numbers;
 * leave nothing on the host but the losses of `ClientUpdate.record_loss`.
 
-FedAvg, FedNova, FedProx, FedMLB, FedBR, SCAFFOLD, FedDyn and the objectives with a frozen teacher are capturable.
+FedAvg, FedNova, FedProx, FedMLB, FedBR, SCAFFOLD, FedDyn, `calibrated` and the objectives with a frozen teacher are
+capturable.
 """
 
 from __future__ import annotations
@@ -100,12 +101,13 @@ class StepFactory:
         correct = [] if type(objective).correct is ClientUpdate.correct else [objective.correct]
         correct += [correction.correct for correction in corrections]
         unclipped = [correction.correct_unclipped for correction in corrections]
+        shifts = [correction.logit_shift for correction in corrections if correction.logit_shift is not None]
         if self._graphs is None:
-            return Sgd(self._net, self._config, visit.lr, correct, unclipped)
-        step = Sgd(self._net, self._config, self._lr.fill_(visit.lr), correct, unclipped)
+            return Sgd(self._net, self._config, visit.lr, correct, unclipped, shifts)
+        step = Sgd(self._net, self._config, self._lr.fill_(visit.lr), correct, unclipped, shifts)
         if not all(_is_capturable(type(client_side)) for client_side in (objective, *corrections)):
             return step
-        choice = tuple(sorted(visit.choice.items()))
+        choice = (tuple(sorted(visit.choice.items())), self._net.statistics_in_use)
         return GraphStep(step, objective.losses, choice, self._captured, self._graphs)
 
 

@@ -32,8 +32,9 @@ class Sgd:
     """SGD with weight decay, momentum and clipping, over all of a net or some of its blocks.
 
     ``corrections`` are called between backward and clipping, to change ``net.grad`` in place; ``unclipped`` between
-    clipping and weight decay. ``lr`` may be a tensor of one number on the net's device, for steps that are
-    captured and replayed at other rates (`edge.training.cuda_graphs`).
+    clipping and weight decay. ``shifts`` are vectors (classes,) that are added to all logits of a loss. ``lr`` may be a
+    tensor of one number on the net's device, for steps that are captured and replayed at other rates
+    (`edge.training.cuda_graphs`).
     """
 
     def __init__(
@@ -43,12 +44,14 @@ class Sgd:
         lr: float | Tensor,
         corrections: Sequence[Callable[[BlockModel], None]] = (),
         unclipped: Sequence[Callable[[BlockModel], None]] = (),
+        shifts: Sequence[Tensor] = (),
     ) -> None:
         self.net = net
         self.config = config
         self.lr = lr
         self.corrections = corrections
         self.unclipped = unclipped
+        self.shifts = tuple(shifts)
         self.steps = 0
         self.has_gradient = False
         """Whether ``net.grad`` has gradients that have not been applied."""
@@ -71,8 +74,12 @@ class Sgd:
         """Add the gradient of a loss on a batch to those since the last application."""
         if not self.has_gradient:
             self.zero()
-        with autocast(self.config.precision, self.net.device):
-            value = loss(self.net, x, y)
+        self.net.logit_shifts = self.shifts
+        try:
+            with autocast(self.config.precision, self.net.device):
+                value = loss(self.net, x, y)
+        finally:
+            self.net.logit_shifts = ()
         torch.autograd.backward(value)
 
     def apply(self, only: Sequence[str] | None = None) -> None:

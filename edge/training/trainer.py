@@ -107,6 +107,7 @@ class LocalTrainer:
                 f"{MOST_PARAMETERS:,}"
             )
         net = BlockModel(seeded(self.job.seed, self._blocks), self.device, self.memory_format, self.job.by_layer)
+        net.frozen_statistics = self.job.train.frozen_statistics
         # A client without state has its private blocks as they were initialised.
         self.unvisited: Payload = {MODEL: net.dump(self.job.kept_blocks)}
         return net
@@ -248,6 +249,7 @@ class LocalTrainer:
             device=self.device,
             pathways=job.train.pathways or "each",
             train=job.train,
+            class_counts=self._counts(indices),
             variants=self.variant_flops,
             validation=lambda: self.train_set.in_order(self.validation_indices[task.client], job.eval_batch),
         )
@@ -268,6 +270,7 @@ class LocalTrainer:
             net.load(task.payload[MODEL])
         else:
             self._load_client_model(task, state_in)
+        net.check_statistics()
         loader, indices = self._evaluated(task.client, task.split)
         chosen = loader.in_order(indices[task.start : task.stop], self.job.eval_batch)
         return Score(task.start, task.client, self.metrics.on_examples(net, chosen) | self._on_model(task))

@@ -135,7 +135,11 @@ def _resolve(name: str, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
     update: dict[str, Any] = {
         "method": method.name,
         **all_options,
-        "model": replace(scenario.model, width=scenario.model.width or architecture.width),
+        "model": replace(
+            scenario.model,
+            width=scenario.model.width or architecture.width,
+            norm=scenario.model.norm or architecture.norm,
+        ),
         "aggregate": replace(scenario.aggregate, weights=scenario.aggregate.weights or method.objective.weights),
     }
     resolved = scenario.model_copy(update=update)
@@ -182,6 +186,7 @@ def _check_together(
     valid("rounds.participants", lambda: validation.check_participants(scenario))
     valid("model.name", lambda: validation.check_shapes(architecture, data))
     valid("model.width", architecture.check_width, scenario.model.width)
+    valid("model.norm", architecture.check_norm, scenario.model.norm, scenario.model.width)
     valid("fleet", lambda: validation.check_fleet(scenario))
     valid("travels", lambda: validation.check_travels(method, options, architecture, scenario))
     valid("method", lambda: validation.check_whole(method, options, architecture, scenario))

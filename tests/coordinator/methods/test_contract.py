@@ -144,6 +144,9 @@ CASES = [
     # All make as many steps here, which is what makes it neutral.
     Case("fednova", {}, {"effective_steps": "steps"}),
     Case("fednova+fedprox", {"mu": 0}, {"mu": 0.1}),
+    Case("calibrated", {"tau": 0}),
+    Case("fedmlb+calibrated", {**NO_TERMS, "tau": 0}, {"form": "margin"}),
+    Case("fedbr+calibrated", {**AS_FEDAVG, "tau": 0}, weights="uniform"),
     Case("fedmlb+fedprox", {**NO_TERMS, "mu": 0}, {"mu": 0.01}),
     Case("fedavg-kd+fedprox", {"weight": 0, "mu": 0}, {"mu": 0.01}),
     Case("fedbr+fedprox", {**AS_FEDAVG, "mu": 0}, {"mu": 0.01}, weights="uniform"),
@@ -167,7 +170,7 @@ CASES = [
 ]
 SENT = "SELECT round, client, direction, slot, key, nbytes FROM transfers"
 CHEAP_IF_NEUTRAL = ("fedprox", "fedavg-kd", "fedavg-fitnet", "fedntd", "fedgkd")
-PLAIN_MESSAGES = ("fedprox", "feddyn", "fedmlb", "fedavg-kd", "fedavg-fitnet", "fedntd")
+PLAIN_MESSAGES = ("fedprox", "calibrated", "feddyn", "fedmlb", "fedavg-kd", "fedavg-fitnet", "fedntd")
 """Methods whose messages are FedAvg's."""
 KEEPING = ("fedbr", "scaffold", "feddyn")
 """Parts of methods whose clients keep something."""

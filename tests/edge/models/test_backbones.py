@@ -184,7 +184,7 @@ def test_a_width_that_gives_no_whole_groups_is_refused(name: str, width: int, mu
 def test_a_row_says_what_its_file_builds(name: str) -> None:
     row = model(name)
     with torch.device("meta"):
-        built = load_dotted(row.stages)(10, 3, row.width)
+        built = load_dotted(row.stages)(10, 3, row.width, *([row.norm] if row.norm else []))
     assert tuple(stage for stage, _ in built) == row.blocks
     assert sum(len(units) for _, units in built) == row.units
     assert row.blocks[-1] == "head"
@@ -225,7 +225,7 @@ def moved(module: nn.Module) -> nn.Module:
 
 @pytest.mark.parametrize(("outputs", "stride"), [(8, 1), (8, 2), (12, 1)])
 def test_an_inverted_residual_unit_adds_only_what_has_its_shape(outputs: int, stride: int) -> None:
-    unit, x = moved(mobilenetv2.InvertedResidual(8, outputs, 6, stride)), feature(8)
+    unit, x = moved(mobilenetv2.InvertedResidual("group", 8, outputs, 6, stride)), feature(8)
     plain = Plain(unit)
     y = plain.conv_norm(x).clamp(0, 6)
     y = plain.conv_norm(y, stride=stride, groups=48).clamp(0, 6)
@@ -238,7 +238,7 @@ def test_an_inverted_residual_unit_adds_only_what_has_its_shape(outputs: int, st
 def test_a_shuffle_unit_mixes_the_groups_and_the_first_of_a_stage_joins_its_pooled_input(
     inputs: int, outputs: int
 ) -> None:
-    unit, x, is_first = moved(shufflenet.ShuffleUnit(inputs, outputs)), feature(inputs), inputs < outputs
+    unit, x, is_first = moved(shufflenet.ShuffleUnit("group", inputs, outputs)), feature(inputs), inputs < outputs
     plain = Plain(unit)
     y = plain.conv_norm(x, groups=3).relu()
     # Groups (0, 1), (2, 3), (4, 5), or of four each: the first of each, then the second.
@@ -253,7 +253,7 @@ def test_a_shuffle_unit_mixes_the_groups_and_the_first_of_a_stage_joins_its_pool
 
 @pytest.mark.parametrize("bypassed", [False, True])
 def test_a_fire_module_widens_in_two_ways_and_may_be_bypassed(bypassed: bool) -> None:
-    fire, x = moved(squeezenet.Fire(32, 4, bypassed)), feature(32)
+    fire, x = moved(squeezenet.Fire("group", 32, 4, bypassed)), feature(32)
     plain = Plain(fire)
     s = plain.conv_norm(x).relu()
     y = torch.cat([plain.conv_norm(s).relu(), plain.conv_norm(s).relu()], dim=1)

@@ -114,7 +114,7 @@ def test_taking_the_places_before_a_strided_convolution_changes_no_bit(memory_fo
     weight = torch.randn(8, 4, 1, 1, generator=rng)
     factors = torch.randn(20, 8, 16, 16, generator=rng).contiguous(memory_format=memory_format)
     for layers in (
-        nn.Sequential(*resnet18.BasicBlock(4, 8, 2).shortcut.children())[:-1],
+        nn.Sequential(*resnet18.BasicBlock("group", 4, 8, 2).shortcut.children())[:-1],
         nn.Conv2d(4, 8, 1, 2, bias=False),
     ):
         images = x.clone().requires_grad_()

@@ -255,8 +255,9 @@ def test_pathways_stay_apart_where_a_block_mixes_examples() -> None:
     assert np.allclose(sweep, each, rtol=1e-5, atol=1e-7)
     assert sweep_statistics == pytest.approx(each_statistics, rel=1e-6)
     assert calls == [(2, 8)] * 3  # the main path, and two pathways
-    # The frozen model mixes no examples, so its pathways sweep.
+    # The frozen model mixes no examples once it has running statistics, so its pathways sweep.
     net = with_statistics()
+    net.buffers[:4] = 0.5
     half = fedmlb(net, "sweep")
     calls = heard(half.frozen)
     half.loss(net, x, y)
