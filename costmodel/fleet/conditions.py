@@ -41,7 +41,7 @@ class Conditions:
     loss_seed: NDArray[np.int64]
     """(visits, 2) Seeds of the losses of the download and of the upload"""
     threshold: Doubles
-    """(visits, 2) `costmodel.network.tcp.Path.threshold` of the client's connection down and up"""
+    """(visits, 2) `costmodel.network.senders.Path.threshold` of the client's connection down and up"""
     crash_after: Doubles
     """Seconds of work after which the client crashes; inf: it does not"""
     charge: Doubles

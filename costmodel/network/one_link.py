@@ -20,7 +20,7 @@ import numpy as np
 
 from costmodel.arrays import Doubles
 from costmodel.garbage import without_garbage_collection
-from costmodel.network.tcp import INITIAL_WINDOW_BITS
+from costmodel.network.senders import INITIAL_WINDOW_BITS
 from costmodel.network.water_filling import ROUNDING, SLACK
 
 _WAITING, _AT_CAP, _THROTTLED, _GONE = range(4)

@@ -1,28 +1,15 @@
-"""The costs of a message beyond max-min fair sharing: headers, round trips, connection set-up, TCP's window.
+"""The costs of a message beyond its bytes: headers, round trips, and the set-up of its connection.
 
-TCP sends a window and waits for a round trip before it sends the next, twice as wide, until a window takes as long as
-the round trip: then the link is full and the rest flows. On a shared link the time of a window depends on the other
-flows, so it is known only when the window has been sent (`Sender`); `costmodel.network.fair_link` gives the rates.
+`costmodel.network.senders` has the windows in which a message is sent, `costmodel.network.fair_link` the rates at which
+links serve them.
 
 Measured over ZeroMQ behind a shaped link of 20 Mbit/s and 30 ms with 5 MB: bytes / rate alone is 7.2 % short, with
 headers and half a round trip 2.2 %, with slow start 0.0 % (``make test-network`` repeats it).
-
-**Random loss.** A lost segment makes cubic's window 0.7 of what it was, after which it grows slowly: with the loss
-probability p it is 1.22 / sqrt(p) segments on average (Mathis, Semke, Mahdavi, Ott, 1997), whatever the link could
-carry. Losses are drawn, and the window follows them (RFC 9438), so that messages differ as they do on real links. The
-window of a connection that has lost a segment stays with it: the next message doubles its own up to there, and no
-further. A sender whose window is too narrow to tell it of a loss waits for its timer (Padhye et al., 1998).
-BBR's model of the path ignores losses of this order.
-
-**Outages.** What is sent into an outage is lost. The sender tries again when its timer ends, each time after twice as
-long (RFC 6298), and goes on, with a new window, at the first try after the outage; after a quarter of an
-hour the connection is given up, and a new one is made when the outage ends.
 """
 
 from __future__ import annotations
 
 import math
-import random
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -30,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.arrays import Doubles
-from costmodel.network.fair_link import Served
 
 Number = TypeVar("Number", float, Doubles)
 
@@ -38,29 +24,13 @@ Number = TypeVar("Number", float, Doubles)
 FRAME_NBYTES = 1514
 FRAME_BITS = 8.0 * FRAME_NBYTES
 WIRE_FACTOR = FRAME_NBYTES / 1448
-# RFC 6928: ten segments before the first acknowledgement.
-INITIAL_WINDOW_BITS = 10 * FRAME_BITS
 # Linux takes a connection for idle after the smoothed round trip and at least 200 ms more.
 IDLE_FLOOR_SECONDS = 0.2
-# RFC 6298 lets a timer end at this, which Linux does: no try is later than this after the one before it.
-LONGEST_TIMER_SECONDS = 120.0
-# Linux gives a connection up after 15 tries in vain (tcp_retries2), and the program connects as soon as it can. Without
-# this, tries at 120 s would miss every up time of a link whose outages repeat at a period that divides 120 s.
-GIVE_UP_SECONDS = 924.6
 # connect() to the first message: TCP, then the greeting of ZeroMQ without and with CURVE, measured at 30, 60, 100 ms.
 # TLS 1.3 takes one round trip more between TCP and the greeting: its full handshake ends with a message of the client,
 # and what the client sends next goes with it (RFC 8446, section 2). Its 22 bytes per record of 16 kB are not counted.
 CONNECT_ROUND_TRIPS = {"none": 3.5, "tls": 4.5, "curve": 5.5}
 CONGESTION = ("cubic", "bbr")
-
-# RFC 9438: C in segments per second cubed, beta, and the segments per round trip by which the window grows at least.
-CUBIC_SCALE, CUBIC_BETA = 0.4, 0.7
-RENO_GROWTH = 3 * (1 - CUBIC_BETA) / (1 + CUBIC_BETA)
-# Linux leaves slow start when round trips have become longer by an eighth (HyStart).
-FULL_PIPE = 1.125
-# Padhye et al.: the probability that a loss in a window of w segments ends with the timer is about min(1, 3 / w). With
-# selective acknowledgements it is less: this much of it fits what was measured at 20, 60 and 100 ms.
-TIMER_SHARE = 0.7
 
 
 @dataclass(frozen=True)
@@ -107,298 +77,3 @@ def wire_bits(nbytes: Number) -> Number:
 def is_idle(now: Number, last_used: Number, rtt: Number) -> bool | NDArray[np.bool_]:
     """Whether a sender that last sent at ``last_used`` has lost its window by ``now``."""
     return now - last_used > rtt + IDLE_FLOOR_SECONDS
-
-
-def next_try(begin: float, now: float, rtt: float) -> float:
-    """The first time, not before ``now``, at which a sender tries again that got no answer from ``begin`` on."""
-    if now - begin > GIVE_UP_SECONDS:
-        return now
-    timer, time = rtt + IDLE_FLOOR_SECONDS, begin
-    while time < now:
-        time += timer
-        timer = min(2.0 * timer, LONGEST_TIMER_SECONDS)
-    return time
-
-
-@dataclass(frozen=True, slots=True)
-class Path:
-    """The path of one message."""
-
-    rtt: float = 0.0
-    """Seconds; 0: windows are as wide as the link can carry, and the timer is that of no round trip"""
-    starts_slowly: bool = True
-    """Whether the connection is new or has been idle"""
-    loss: float = 0.0
-    """Probability that a segment is lost, for senders whose window it narrows"""
-    threshold: float = math.inf
-    """Segments of the connection's window at the end of the message before, up to which it doubles; inf: it never lost
-    a segment"""
-    seed: int = 0
-    """Of the losses"""
-
-    @property
-    def is_lossy(self) -> bool:
-        """Whether losses may narrow the window."""
-        return self.loss > 0 and self.rtt > 0
-
-
-class CubicWindow:
-    """Segments in flight after slow start (RFC 9438), from one loss to the next."""
-
-    __slots__ = ("_least", "_limit", "_rtt", "_seconds", "_turn", "_widest", "segments", "threshold")
-
-    def __init__(self, segments: float, threshold: float, rtt: float, rate: float) -> None:
-        """``segments``: the window after slow start; ``threshold``: as of `Path`; ``rate``: the link's, bit/s."""
-        self._rtt, self.threshold = rtt, threshold
-        self._widest = self._least = self.segments = self._seconds = self._turn = 0.0
-        assert rate > 0, rate
-        self.follow(rate)
-        begin = min(segments, threshold, self._limit)
-        self._begin(max(begin, min(threshold / CUBIC_BETA, self._limit)), begin)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the window is as wide as the pipe."""
-        return self.segments >= self._limit
-
-    @property
-    def kept(self) -> float:
-        """`Path.threshold` of the connection's next message."""
-        return self.threshold if self.threshold == math.inf else self.segments
-
-    def follow(self, rate: float) -> None:
-        """The pipe is that of a link of ``rate`` bit/s from now on; a window that is wider by now stays so."""
-        self._limit = FULL_PIPE * rate * self._rtt / FRAME_BITS
-
-    def pass_round_trips(self, number: float) -> None:
-        """Grow for so many round trips."""
-        self._seconds += number * self._rtt
-        cubic = self._widest + CUBIC_SCALE * (self._seconds - self._turn) ** 3
-        least = self._least + RENO_GROWTH * self._seconds / self._rtt
-        self.segments = max(self.segments, min(cubic, self._limit), min(least, self._limit))
-
-    def lose(self) -> float:
-        """A segment is lost; returns the seconds for which the sender waits for its timer, in the mean."""
-        waits = TIMER_SHARE * min(1.0, 3.0 / self.segments) * (self._rtt + IDLE_FLOOR_SECONDS)
-        self.threshold = max(CUBIC_BETA * self.segments, 2.0)
-        self._begin(self.segments, self.threshold)
-        return waits
-
-    def _begin(self, widest: float, segments: float) -> None:
-        self._widest, self._least, self.segments = widest, segments, segments
-        self._seconds = 0.0
-        self._turn = math.cbrt((widest - segments) / CUBIC_SCALE)
-
-
-class Sender:
-    """The sender of one message: its unsent rest, its window, and its timer in an outage.
-
-    A message is sent in parts: `next_part`, then `part_sent`, or `broken_off`, or `stalls` where an outage begins.
-    """
-
-    __slots__ = (
-        "_acknowledged",
-        "_left",
-        "_part",
-        "_path",
-        "_stalled_since",
-        "_try_at",
-        "_window",
-        "contention_seconds",
-        "is_fresh",
-        "paused",
-        "sent",
-    )
-
-    def __init__(self, bits: float, path: Path) -> None:
-        self._left, self._part, self._path = bits, 0.0, path
-        self._window = INITIAL_WINDOW_BITS if path.starts_slowly and path.rtt > 0 else math.inf
-        self._acknowledged = -math.inf
-        self._stalled_since = self._try_at = math.inf
-        self.sent = self.contention_seconds = self.paused = 0.0
-        # Whether no part of it has begun, and no outage either.
-        self.is_fresh = True
-
-    @property
-    def threshold(self) -> float:
-        """`Path.threshold` of the connection's next message."""
-        return self._path.threshold
-
-    def next_part(self, now: float, rate: float) -> tuple[float, float]:
-        """(bits that may be sent from ``now`` on, bit/s at most), over the sender's own link of ``rate`` bit/s."""
-        self._begin(now)
-        if 0 < rate * self._path.rtt <= self._window:
-            self._window = math.inf
-        self._part = min(self._window, self._left)
-        return self._part, rate
-
-    def cap(self, rate: float) -> float:
-        """Bit/s at most of the part under way, over a link that has ``rate`` bit/s by now."""
-        return rate
-
-    def part_sent(self, served: Served) -> float | None:
-        """Account a part that has been sent.
-
-        Returns the absolute time at which the next part may begin, or None if all has been sent.
-        """
-        self._left -= self._part
-        acknowledged = self._acknowledged
-        if self._left <= 0.0:
-            self._book(served, served.contention_seconds)
-            return None
-        # Only contention after the acknowledgement delays the message.
-        self._book(served, min(served.contention_seconds, max(served.finish - acknowledged, 0.0)))
-        if served.finish < acknowledged:
-            self._window *= 2.0
-            return acknowledged
-        self._window = math.inf
-        return served.finish
-
-    def broken_off(self, now: float, served: Served | None) -> None:
-        """The message is cut: account the part under way, if there is one."""
-        if served is not None:
-            self._book(served, served.contention_seconds)
-        elif self.is_stalled:
-            self.paused += now - self._stalled_since
-
-    # --- outages --------------------------------------------------------------------------------------------------
-
-    @property
-    def is_stalled(self) -> bool:
-        """Whether it waits for its timer after an outage began."""
-        return self._stalled_since < math.inf
-
-    def stalls(self, now: float, served: Served | None = None) -> None:
-        """An outage interrupts the part under way, ``served`` so far, or lasts when the next part should begin."""
-        if served is not None:
-            self._left -= served.sent
-            self._book(served, served.contention_seconds)
-        if not self.is_stalled:
-            self._stalled_since = now
-        self.is_fresh = False
-        self._try_at = math.inf
-
-    def try_at(self, now: float) -> float | None:
-        """The time of the next try of a stalled sender whose link is up again; None if it has been asked for."""
-        if self._try_at < math.inf:
-            return None
-        self._try_at = next_try(self._stalled_since, now, self._path.rtt)
-        return self._try_at
-
-    def may_begin(self, now: float) -> bool:
-        """Whether a part may begin: always, but for a stalled sender at its tries alone."""
-        return not self.is_stalled or now == self._try_at
-
-    def _begin(self, now: float) -> None:
-        if self.is_stalled:
-            self.paused += now - self._stalled_since
-            self._stalled_since = self._try_at = math.inf
-            self._restart()
-        self.is_fresh = False
-        self._acknowledged = now + self._path.rtt
-
-    def _restart(self) -> None:
-        """After its timer has ended, a sender begins with a new window."""
-        if self._path.rtt > 0:
-            self._window = INITIAL_WINDOW_BITS
-
-    def _book(self, served: Served, contention_seconds: float) -> None:
-        self.sent += served.sent
-        self.contention_seconds += contention_seconds
-        self.paused += served.paused
-
-
-class LossySender(Sender):
-    """A `Sender` that loses segments at random.
-
-    A part ends where a segment is lost, or where the window has become as wide as the pipe. From there the sender
-    follows its link's rate, however that changes; a narrower window keeps the mean rate that it has over the part.
-    """
-
-    __slots__ = ("_cubic", "_losses", "_rate", "_threshold", "_until_loss", "_wait")
-
-    def __init__(self, bits: float, path: Path) -> None:
-        super().__init__(bits, path)
-        self._cubic: CubicWindow | None = None
-        self._threshold = path.threshold
-        self._rate, self._wait = math.inf, 0.0
-        self._losses = random.Random(path.seed)
-        self._until_loss = self._next_loss()
-
-    @property
-    def threshold(self) -> float:
-        return self._threshold if self._cubic is None else self._cubic.kept
-
-    def next_part(self, now: float, rate: float) -> tuple[float, float]:
-        self._begin(now)
-        self._wait, self._rate = 0.0, math.inf
-        if rate == 0:  # the window of a paused client will be old; nothing is known of the losses in its first one
-            self._part = min(INITIAL_WINDOW_BITS, self._window, self._left)
-            return self._part, rate
-        segments = self._window / FRAME_BITS
-        if self._cubic is None and (segments >= self._threshold or self._window >= rate * self._path.rtt):
-            self._cubic = CubicWindow(segments, self._threshold, self._path.rtt, rate)
-        if self._cubic is not None:
-            self._cubic.follow(rate)
-            self._part, self._rate = self._steady_part(self._cubic, rate)
-            self._acknowledged = -math.inf  # the next part does not wait for it
-        else:
-            self._part = min(self._window, self._left)
-            acknowledged, self._until_loss = self._until_loss, self._until_loss - self._part / FRAME_BITS
-            segments += acknowledged  # by the time at which the sender learns of a loss
-        if self._until_loss <= 0:
-            self._cubic = self._cubic or CubicWindow(segments, math.inf, self._path.rtt, rate)
-            self._wait = self._cubic.lose()
-            self._until_loss = self._next_loss()
-        return self._part, min(self._rate, rate)
-
-    def cap(self, rate: float) -> float:
-        return min(rate, self._rate)
-
-    def part_sent(self, served: Served) -> float | None:
-        resume = super().part_sent(served)
-        return None if resume is None else resume + self._wait
-
-    def _steady_part(self, cubic: CubicWindow, rate: float) -> tuple[float, float]:
-        """(bits of the part that begins with this window, bit/s at most; inf: as the link can carry)."""
-        left = self._left / FRAME_BITS
-        until = min(left, self._until_loss)
-        if cubic.is_full:
-            segments, at_most = until, math.inf
-            cubic.pass_round_trips(until / cubic.segments)
-        else:
-            segments, at_most = self._growing(cubic, rate, until, left)
-        self._until_loss -= segments
-        return (self._left if segments == left else segments * FRAME_BITS), at_most
-
-    def _growing(self, cubic: CubicWindow, rate: float, until: float, left: float) -> tuple[float, float]:
-        """(segments until the window fills the pipe, or ``until``; their mean rate), round trip by round trip.
-
-        ``left``: segments of the message that are unsent.
-        """
-        segments = seconds = 0.0
-        while segments < until and not cubic.is_full:
-            window, rest = cubic.segments, until - segments
-            sent = min(window, rest)
-            end = until if sent == rest else segments + sent
-            # No acknowledgement is waited for at the end of the message.
-            trip = 0.0 if end == left else self._path.rtt * sent / window
-            seconds += max(trip, sent * FRAME_BITS / rate)
-            segments = end
-            cubic.pass_round_trips(sent / window)
-        return segments, segments * FRAME_BITS / seconds
-
-    def _restart(self) -> None:
-        super()._restart()
-        if self._cubic is not None:
-            self._cubic.lose()
-            self._threshold, self._cubic = self._cubic.threshold, None
-
-    def _next_loss(self) -> float:
-        """Segments until the next loss: exponential, as the loss of each is independent of the others."""
-        return -math.log1p(-self._losses.random()) / self._path.loss
-
-
-def sender(bits: float, path: Path) -> Sender:
-    """The sender of a message of ``bits`` bits on the wire."""
-    return LossySender(bits, path) if path.is_lossy else Sender(bits, path)

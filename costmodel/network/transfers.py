@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from costmodel.arrays import Doubles
 from costmodel.network.fair_link import FairLink, Served
 from costmodel.network.one_link import OneLink
-from costmodel.network.tcp import INITIAL_WINDOW_BITS, Path, Sender, sender
+from costmodel.network.senders import INITIAL_WINDOW_BITS, Path, Sender, sender
 from costmodel.network.water_filling import SLACK
 
 Varying = Callable[[int, float], tuple[float, float]]
@@ -43,7 +43,7 @@ class TransferTimes:
     """Seconds with a cap of 0 by then, or of waiting for the timer after an outage; inf for a flow that is paused for
     ever and not cut."""
     threshold: Doubles
-    """`costmodel.network.tcp.Path.threshold` of each sender's next message."""
+    """`costmodel.network.senders.Path.threshold` of each sender's next message."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ def transfer_batch(
     ``start`` and ``until`` in absolute seconds (inf: never), ``bits`` >= 0 and ``cap`` >= 0 in bit/s (0: paused) have
     shape (flows,), and so has ``access_link``, indices into ``access_capacity`` (bit/s); ``until`` may be one for all.
     A flow of zero bits ends when it starts. With ``varying`` caps, ``cap`` is ignored. Flows with an ``rtt`` > 0
-    (seconds) start slowly (`costmodel.network.tcp`); ``paths``, one each, are needed for those that lose segments or
-    whose caps of 0 may be an ``outage``.
+    (seconds) start slowly (`costmodel.network.senders`); ``paths``, one each, are needed for those that lose segments
+    or whose caps of 0 may be an ``outage``.
     """
     assert cap is not None or varying, "neither cap nor varying"
     if paths:

@@ -48,7 +48,7 @@ class Timeline:
     computed: Doubles
     """Seconds of computing."""
     threshold_down: Doubles
-    """`costmodel.network.tcp.Path.threshold` of the client's next download."""
+    """`costmodel.network.senders.Path.threshold` of the client's next download."""
     threshold_up: Doubles
     """The same of its next upload."""
 
@@ -90,7 +90,7 @@ class Transfer:
     contention_seconds: Doubles
     paused: Doubles
     threshold: Doubles
-    """`costmodel.network.tcp.Path.threshold` of the connection's next message"""
+    """`costmodel.network.senders.Path.threshold` of the connection's next message"""
     promotion: Doubles
     """Seconds that the radio takes to connect before it"""
 

@@ -14,7 +14,8 @@ from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.fair_link import Served
 from costmodel.network.links import Links
-from costmodel.network.tcp import Path, Sender, is_idle, sender, wire_bits
+from costmodel.network.senders import Path, Sender, sender
+from costmodel.network.tcp import is_idle, wire_bits
 from costmodel.visits.accounting import ComputePhase, Timeline, Transfer, account_visits
 from costmodel.visits.work import Work, Works
 

@@ -5,11 +5,12 @@ only within a visit. Where access points share air, downloads compete with uploa
 solves the batch. `costmodel.clock` simulates the same visits one by one and agrees to the bit. Nothing here reads the
 host's clock.
 
-A message begins to flow after the handshake of its connection, at once or with slow start (`costmodel.network.tcp`),
-flows over the shared links (`costmodel.network.transfers`), and takes half a round-trip time more. A message of no
-bytes takes no time. The download opens the connection: a visit without one uploads over a connection taken as open. A
-connection that has not been used for `Transport.reconnect` is closed, and set up again by the next message, also by an
-upload after as much computing. An idle radio that connects first (`Transport.promotion`) delays the handshake.
+A message begins to flow after the handshake of its connection (`costmodel.network.tcp`), at once or with slow start
+(`costmodel.network.senders`), flows over the shared links (`costmodel.network.transfers`), and takes half a round-trip
+time more. A message of no bytes takes no time. The download opens the connection: a visit without one uploads over a
+connection taken as open. A connection that has not been used for `Transport.reconnect` is closed, and set up again by
+the next message, also by an upload after as much computing. An idle radio that connects first (`Transport.promotion`)
+delays the handshake.
 
 A battery limits computing and both messages, but not the radio's tails, nor what a device draws while it waits or is
 away: these are charged after the visit. The joules per bit of a message are reserved before it begins: a message that
@@ -29,7 +30,8 @@ from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.bandwidth import DOWN, UP
 from costmodel.network.links import Links
-from costmodel.network.tcp import Path, is_idle, wire_bits
+from costmodel.network.senders import Path
+from costmodel.network.tcp import is_idle, wire_bits
 from costmodel.network.transfers import TransferTimes, transfer_batch
 from costmodel.visits.accounting import ComputePhase, Timeline, Transfer, account_visits, radio_joules
 from costmodel.visits.event_batch import solve_by_events

@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.network.tcp import INITIAL_WINDOW_BITS
+from costmodel.network.senders import INITIAL_WINDOW_BITS
 from costmodel.network.transfers import TransferTimes, transfer_batch
 
 Doubles = NDArray[np.float64]

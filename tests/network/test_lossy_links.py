@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from costmodel.network.tcp import Path, wire_bits
+from costmodel.network.senders import Path
+from costmodel.network.tcp import wire_bits
 from costmodel.network.transfers import transfer_batch
 from tests.network.lab import Lab
 from tests.network.measure import error_percent, upload

@@ -17,7 +17,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from costmodel.network.tcp import Path, wire_bits
+from costmodel.network.senders import Path
+from costmodel.network.tcp import wire_bits
 from costmodel.network.transfers import transfer_batch
 from tests.network.lab import Lab
 from tests.network.measure import error_percent, upload

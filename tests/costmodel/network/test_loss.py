@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from costmodel.network.fair_link import Served
-from costmodel.network.tcp import FRAME_BITS, CubicWindow, Path, Sender, next_try, sender
+from costmodel.network.senders import CubicWindow, Path, Sender, next_try, sender
+from costmodel.network.tcp import FRAME_BITS
 from costmodel.network.transfers import TransferTimes, transfer_batch
 
 INF = math.inf

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.network.fair_link import Served
-from costmodel.network.tcp import INITIAL_WINDOW_BITS, Path, Sender
+from costmodel.network.senders import INITIAL_WINDOW_BITS, Path, Sender
 from costmodel.network.transfers import transfer_batch
 from tests.costmodel.oracle import slow_start_seconds
 

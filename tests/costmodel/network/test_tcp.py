@@ -5,12 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodel.network.tcp import (
-    INITIAL_WINDOW_BITS,
-    Transport,
-    is_idle,
-    wire_bits,
-)
+from costmodel.network.senders import INITIAL_WINDOW_BITS
+from costmodel.network.tcp import Transport, is_idle, wire_bits
 from tests.costmodel.oracle import slow_start_seconds
 
 
