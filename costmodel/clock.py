@@ -71,7 +71,7 @@ class Clock:
     def _links(self) -> dict[int, MessageLinks]:
         """The links by direction; those that are never full need no sharing."""
         links, environment = self.fleet.links, self._environment
-        found: dict[int, MessageLinks] = {**shared_links(environment, links)}
+        found = shared_links(environment, links)
         if not self.fleet.behaviour.varies:
             found |= {direction: OpenLinks(environment) for direction in (DOWN, UP) if links.is_open(direction)}
         return found

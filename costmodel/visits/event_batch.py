@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
@@ -21,7 +21,7 @@ from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.dynamics import ClientDynamics
 from costmodel.network.links import Links
 from costmodel.visits.accounting import Timeline
-from costmodel.visits.event_driver import BREAKS, DUE, SharedLinks, VisitDriver, shared_links
+from costmodel.visits.event_driver import BREAKS, DUE, MessageLinks, VisitDriver, shared_links
 from costmodel.visits.live_visit import LiveVisit
 from costmodel.visits.work import Work, Works
 
@@ -75,7 +75,7 @@ def _end(live_visits: dict[int, LiveVisit], driver: VisitDriver) -> None:
     del live_visits[driver.order]
 
 
-def _cut(order: int, visit: LiveVisit, until: float, shared: dict[int, SharedLinks]) -> None:
+def _cut(order: int, visit: LiveVisit, until: float, shared: Mapping[int, MessageLinks]) -> None:
     visit.message.broken_off(until, shared[visit.direction].leave(order))
 
 

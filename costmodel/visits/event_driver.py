@@ -7,8 +7,9 @@ here knows of SimPy.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from costmodel.network.airtime import AirLink
 from costmodel.network.bandwidth import DOWN, UP
@@ -16,6 +17,7 @@ from costmodel.network.fair_link import FairLink, Served
 from costmodel.network.links import Links
 from costmodel.visits.live_visit import LiveVisit
 
+Link = TypeVar("Link", bound=FairLink | AirLink)
 FLOW_ENDS, PASSES, BREAKS, CHANGES, DUE, FLOW_BEGINS, SETTLES = range(2, 9)
 """Kinds of event in their order at one instant; SimPy's own URGENT and NORMAL come before."""
 
@@ -122,10 +124,16 @@ class VisitDriver:
         self._schedule((self.visit.broken(self._queue.now), math.inf))
 
 
-class SharedLinks:
-    """One direction of the shared links, event by event; or both, where access points share air."""
+class SharedLinks(ABC, Generic[Link]):
+    """One direction of the shared links, event by event; or both, where access points share air.
 
-    def __init__(self, queue: EventQueue, link: FairLink | AirLink) -> None:
+    Subclasses say, for their kind of link,
+
+    - `_join`: how a part of a message becomes a flow,
+    - `_limit`: how the flow follows the rate of the client's own link.
+    """
+
+    def __init__(self, queue: EventQueue, link: Link) -> None:
         self._queue = queue
         self._link = link
         self._settling = False
@@ -142,12 +150,16 @@ class SharedLinks:
             visit.message.stalls(now)
         elif visit.message.may_begin(now):
             self._drivers[driver.order] = driver
-            part = visit.message.next_part(now, cap)
-            if isinstance(self._link, AirLink):
-                self._link.join(now, driver.order, *part, visit.access_link, visit.direction, cap)
-            else:
-                self._link.join(now, driver.order, *part, visit.access_link)
+            self._join(now, driver.order, visit, cap)
             self._settle()
+
+    @abstractmethod
+    def _join(self, now: float, order: int, visit: LiveVisit, rate: float) -> None:
+        """Let the next part of the message join the link; ``rate``: of the client's own link, bit/s."""
+
+    @abstractmethod
+    def _limit(self, now: float, order: int, visit: LiveVisit, rate: float) -> None:
+        """Limit the part under way to a new ``rate`` of the client's own link, bit/s."""
 
     def leave(self, order: int) -> Served | None:
         """Cut a flow; None if the visit has none at this moment."""
@@ -175,10 +187,7 @@ class SharedLinks:
             elif message.is_stalled:
                 driver.try_again(message.try_at(now))
             elif is_sending:
-                if isinstance(self._link, AirLink):
-                    self._link.change(now, driver.order, message.cap(cap), cap)
-                else:
-                    self._link.change(now, driver.order, message.cap(cap))
+                self._limit(now, driver.order, driver.visit, cap)
                 self._settle()
 
     def _settle(self) -> None:
@@ -204,12 +213,34 @@ class SharedLinks:
         self._settle()
 
 
-def shared_links(queue: EventQueue, links: Links) -> dict[int, SharedLinks]:
+class FairLinks(SharedLinks[FairLink]):
+    """One direction of links whose flows have max-min fair rates."""
+
+    def _join(self, now: float, order: int, visit: LiveVisit, rate: float) -> None:
+        bits, cap = visit.message.next_part(now, rate)
+        self._link.join(now, order, bits, cap, visit.access_link)
+
+    def _limit(self, now: float, order: int, visit: LiveVisit, rate: float) -> None:
+        self._link.change(now, order, visit.message.cap(rate))
+
+
+class AirLinks(SharedLinks[AirLink]):
+    """Both directions of access points that share air: a slow link of a client takes more of it."""
+
+    def _join(self, now: float, order: int, visit: LiveVisit, rate: float) -> None:
+        bits, cap = visit.message.next_part(now, rate)
+        self._link.join(now, order, bits, cap, visit.access_link, visit.direction, rate)
+
+    def _limit(self, now: float, order: int, visit: LiveVisit, rate: float) -> None:
+        self._link.change(now, order, visit.message.cap(rate), rate)
+
+
+def shared_links(queue: EventQueue, links: Links) -> dict[int, MessageLinks]:
     """The shared links by direction; access points that share air are one for both."""
     if links.airtime is not None:
         air = AirLink((links.down, links.up), len(links.site_down), links.airtime)
-        return dict.fromkeys((DOWN, UP), SharedLinks(queue, air))
+        return dict.fromkeys((DOWN, UP), AirLinks(queue, air))
     return {
-        direction: SharedLinks(queue, FairLink(links.capacity(direction), links.access_capacity(direction)))
+        direction: FairLinks(queue, FairLink(links.capacity(direction), links.access_capacity(direction)))
         for direction in (DOWN, UP)
     }
