@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.arrays import Doubles, Streams
+from costmodel.fleet import powers
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.devices import Device, Network
 from costmodel.fleet.devices import devices as device_table
@@ -287,7 +288,7 @@ class Fleet:
             threshold=np.full((chosen.size, 2), math.inf) if threshold is None else threshold,
             crash_after=draws.exponential / hazard if hazard > 0 else np.full(chosen.size, math.inf),
             charge=np.full(chosen.size, self.battery_joules) if charge is None else charge,
-            train_watts=self._train_watts(device, mode),
+            train_watts=powers.train_watts(self.compute_energy, device, mode),
             idle_watts=device["idle_watts"],
             **radio,
         )
@@ -302,53 +303,13 @@ class Fleet:
         device = ProfileColumns(self._device_columns, device_of)
         network = ProfileColumns(self._network_columns, network_of)
         idle = device["idle_watts"]
-        return device, network, self._radio(network, idle) | self._promotion(network, idle)
+        radio = powers.radio(self.radio_energy, network, idle)
+        return device, network, radio | powers.promotion(self.links.transport.promotion, network, idle)
 
     @cached_property
     def _profiles_of_one(self) -> Callable[[int, int], _Profiles]:
         """Clients with the same rows share the columns: visits that begin one by one are many, and rows are few."""
         return lru_cache(lambda device, network: self._profiles_of(np.array([device]), np.array([network])))
-
-    def _train_watts(self, device: ProfileColumns, mode: Doubles) -> Doubles:
-        """Power of the whole device; with kappa, what it draws above its baseline grows with the cube of the clock."""
-        if self.compute_energy != "kappa":
-            return device["train_watts"]
-        idle = device["idle_watts"]
-        return idle + (device["train_watts"] - idle) * mode**3
-
-    def _radio(self, network: ProfileColumns, idle: Doubles) -> dict[str, Doubles]:
-        """The radio's columns of `Conditions`, (visits,) each; ``idle``: the device's baseline, drawn beside it."""
-        if self.radio_energy == "rate":
-            # Figures by bit are those of goodput where the row's rates are, and messages are counted on the wire.
-            to_wire = np.where(network["goodput"] > 0, WIRE_FACTOR, 1.0)
-            return {
-                "transmit_watts": idle + network["base_watts"],
-                "transmit_joules_per_bit": network["transmit_joules_per_bit"] / to_wire,
-                "receive_watts": idle + network["base_watts"],
-                "receive_joules_per_bit": network["receive_joules_per_bit"] / to_wire,
-                "tail_watts": network["tail_watts"],
-                "tail_seconds": network["tail_seconds"],
-            }
-        nothing = np.zeros_like(idle)
-        return {
-            "transmit_watts": idle + network["transmit_watts"],
-            "transmit_joules_per_bit": nothing,
-            "receive_watts": idle + network["receive_watts"],
-            "receive_joules_per_bit": nothing,
-            "tail_watts": nothing,
-            "tail_seconds": nothing,
-        }
-
-    def _promotion(self, network: ProfileColumns, idle: Doubles) -> dict[str, Doubles]:
-        """The columns of `Conditions` for an idle radio that connects, (visits,) each."""
-        if not self.links.transport.promotion:
-            nothing = np.broadcast_to(np.float64(0.0), idle.shape)  # takes no memory, however many visits there are
-            return dict.fromkeys(("awake_seconds", "promotion_seconds", "promotion_watts"), nothing)
-        return {
-            "awake_seconds": network["tail_seconds"],
-            "promotion_seconds": network["promotion_seconds"],
-            "promotion_watts": idle + network["promotion_watts"],
-        }
 
     def _draws(self, chosen: NDArray[np.intp], round: int, visit: int | None, is_second: bool) -> VisitVariation:
         change = self.change
