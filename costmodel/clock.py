@@ -64,7 +64,7 @@ class Clock:
         self._message_links = self._links()
         self._live_visits: dict[int, LiveVisit] = {}
         self._last = {direction: np.full(len(fleet), -math.inf) for direction in (DOWN, UP)}
-        self._threshold = np.full((len(fleet), 2), math.inf)
+        self._threshold = np.full((len(fleet), 2), math.inf) if fleet.loses_segments else None
         self._spent = np.zeros(len(fleet))
         self._leftovers: dict[int, Leftover] = {}
 
@@ -108,7 +108,7 @@ class Clock:
             is_second=is_second,
             last_down=self._last[DOWN][chosen],
             last_up=self._last[UP][chosen],
-            threshold=self._threshold[chosen],
+            threshold=None if self._threshold is None else self._threshold[chosen],
             charge=self.fleet.battery_joules - self._spent[chosen],
         )
 
@@ -139,7 +139,8 @@ class Clock:
             used = np.where(np.isfinite(end), end, self._last[direction][clients])
             # A client that was lost has to connect again.
             self._last[direction][clients] = np.where(lost, -math.inf, used)
-        self._threshold[clients] = np.stack((timeline.threshold_down, timeline.threshold_up), axis=1)
+        if self._threshold is not None:
+            self._threshold[clients] = np.stack((timeline.threshold_down, timeline.threshold_up), axis=1)
         self._spent[clients] += timeline.joules_spent + waiting
         if math.isfinite(self.fleet.battery_joules):
             # An empty battery stays empty, though rounding or an unpaid message may leave a rest.
@@ -153,7 +154,7 @@ class Clock:
             "last_up": self._last[UP],
             "spent_joules": self._spent,
         }
-        state |= {"threshold": self._threshold} if self.fleet.loses_segments else {}
+        state |= {} if self._threshold is None else {"threshold": self._threshold}
         return state | ({LEFTOVERS: packed(self._leftovers)} if self._leftovers else {})
 
     def restore(self, now: float, state: Mapping[str, Doubles]) -> None:
@@ -161,7 +162,7 @@ class Clock:
         self.advance(now)
         self._last[DOWN][:], self._last[UP][:] = state["last_down"], state["last_up"]
         self._spent[:] = state["spent_joules"]
-        if self.fleet.loses_segments:
+        if self._threshold is not None:
             self._threshold[:] = state["threshold"]
         self._leftovers = unpacked(state[LEFTOVERS]) if LEFTOVERS in state else {}
 

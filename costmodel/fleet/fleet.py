@@ -17,7 +17,7 @@ from functools import cached_property, lru_cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.arrays import Doubles, Streams
+from costmodel.arrays import Doubles, Streams, everywhere
 from costmodel.fleet import powers
 from costmodel.fleet.conditions import Conditions
 from costmodel.fleet.devices import Device, Network
@@ -214,7 +214,7 @@ class Fleet:
 
     @cached_property
     def _drawn(self) -> Callable[[str, int, int], VisitVariation]:
-        return lru_cache(maxsize=2)(partial(visit_variation, self.streams, self.normal_streams))
+        return lru_cache(maxsize=2)(partial(visit_variation, self.streams, self.normal_streams, self.loses_segments))
 
     @cached_property
     def _uniforms(self) -> Callable[[int, int], Doubles]:
@@ -283,9 +283,9 @@ class Fleet:
             rtt=self.rtt[chosen],
             last_down=np.full(chosen.size, -math.inf) if last_down is None else last_down,
             last_up=np.full(chosen.size, -math.inf) if last_up is None else last_up,
-            loss=network["loss"] if self.loses_segments else np.zeros(chosen.size),
-            loss_seed=draws.seed,
-            threshold=np.full((chosen.size, 2), math.inf) if threshold is None else threshold,
+            loss=network["loss"] if self.loses_segments else everywhere(np.float64(0.0), chosen.size),
+            loss_seed=everywhere(np.int64(0), chosen.size, 2) if draws.seed is None else draws.seed,
+            threshold=everywhere(np.float64(math.inf), chosen.size, 2) if threshold is None else threshold,
             crash_after=draws.exponential / hazard if hazard > 0 else np.full(chosen.size, math.inf),
             charge=np.full(chosen.size, self.battery_joules) if charge is None else charge,
             train_watts=powers.train_watts(self.compute_energy, device, mode),

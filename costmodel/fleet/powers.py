@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from costmodel.arrays import Doubles
+from costmodel.arrays import Doubles, everywhere
 from costmodel.fleet.variation import ProfileColumns
 from costmodel.network.tcp import WIRE_FACTOR
 
@@ -56,7 +56,7 @@ def _radio_by_power(network: ProfileColumns, idle: Doubles) -> dict[str, Doubles
 def promotion(is_counted: bool, network: ProfileColumns, idle: Doubles) -> dict[str, Doubles]:
     """The columns of an idle radio that connects, (visits,) each; ``is_counted``: `Transport.promotion`."""
     if not is_counted:
-        nothing = np.broadcast_to(np.float64(0.0), idle.shape)  # takes no memory, however many visits there are
+        nothing = everywhere(np.float64(0.0), idle.size)
         return dict.fromkeys(("awake_seconds", "promotion_seconds", "promotion_watts"), nothing)
     return {
         "awake_seconds": network["tail_seconds"],

@@ -29,21 +29,22 @@ class VisitVariation:
     """(visits, 2) in 0 .. 1"""
     exponential: Doubles
     """(visits,) exponential, of mean 1"""
-    seed: NDArray[np.int64]
-    """(visits, 2) any numbers of at least 0"""
+    seed: NDArray[np.int64] | None = None
+    """(visits, 2) any numbers of at least 0; None: not drawn"""
 
     @classmethod
     def none(cls, visits: int) -> VisitVariation:
         """The middle of each law, for fleets without variation."""
-        return cls(np.zeros((visits, 3)), np.full((visits, 2), 0.5), np.ones(visits), np.zeros((visits, 2), np.int64))
+        return cls(np.zeros((visits, 3)), np.full((visits, 2), 0.5), np.ones(visits))
 
     def of(self, visits: NDArray[np.intp] | slice) -> VisitVariation:
         """The numbers of some of the visits."""
-        return VisitVariation(self.normal[visits], self.uniform[visits], self.exponential[visits], self.seed[visits])
+        seed = None if self.seed is None else self.seed[visits]
+        return VisitVariation(self.normal[visits], self.uniform[visits], self.exponential[visits], seed)
 
 
 def visit_variation(
-    streams: Streams, normal_streams: Streams | None, purpose: str, index: int, visits: int
+    streams: Streams, normal_streams: Streams | None, has_seeds: bool, purpose: str, index: int, visits: int
 ) -> VisitVariation:
     """The numbers of the block ``index`` of ``visits`` visits; ``normal_streams``: those of normal ones and seeds."""
     rng = streams(purpose, index, 0)
@@ -52,7 +53,9 @@ def visit_variation(
     if normal_streams is not None:
         rng = normal_streams(purpose, index, 0)
         normal = rng.standard_normal((visits, 3))
-    return VisitVariation(normal, uniform, exponential, rng.integers(1 << 62, size=(visits, 2)))
+    # The last draws, so that the others are the same without them.
+    seed = rng.integers(1 << 62, size=(visits, 2)) if has_seeds else None
+    return VisitVariation(normal, uniform, exponential, seed)
 
 
 MEASURED: Literal["measured"] = "measured"

@@ -352,6 +352,15 @@ def test_what_varies_in_one_way_does_not_change_another() -> None:
     assert plain.conditions(range(20), 2).slowdown.tolist() == more.conditions(range(20), 2).slowdown.tolist()
 
 
+def test_losses_have_seeds_where_segments_are_lost_and_change_no_other_draw() -> None:
+    jitter = RoundVariation(jitter=0.1)
+    lossless, lossy = _build(20, change=jitter), _build(20, change=jitter, networks={"lte-2012": 1})
+    without, seeded = lossless.conditions(range(20), 2), lossy.conditions(range(20), 2)
+    assert np.unique(seeded.loss_seed).size == 40
+    assert not without.loss_seed.any()
+    assert without.slowdown.tolist() == seeded.slowdown.tolist()
+
+
 # Traces.
 
 
