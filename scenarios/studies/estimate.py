@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from coordinator.aggregation.server import ServerStrategy
-from coordinator.rounds.evaluation import evaluated_examples
-from coordinator.rounds.visit import VisitPrice, VisitPricing
+from coordinator.rounds.visit import VisitPrice
 from coordinator.workers.launcher import WorkerLauncher
 from costmodel.clock import Clock
 from costmodel.fleet.availability import Always
@@ -24,86 +21,17 @@ from costmodel.visits.work import Work
 from edge.data.locate import find_data, search_paths
 from edge.protocol import codec
 from edge.protocol.config import ModelProfile
-from edge.protocol.payload import (
-    FORWARD,
-    INNER_GRADIENT,
-    INPUT_GRADIENT,
-    ITEM_NBYTES,
-    MODEL,
-    WEIGHT_GRADIENT,
-    Shapes,
-    Vector,
-    initial_slot,
-    shapes,
-)
-from edge.protocol.rng import keyed_generator
+from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, MODEL, WEIGHT_GRADIENT
 from edge.protocol.scratch import scratch
 from scenarios import builder, plugin_errors, runner
 from scenarios.cache import cache_folder
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.host import StopFlag, choose_device, logging_to, time_limit
+from scenarios.studies.typical_visits import DEVICE, EvaluationVisits, PricedVisit, TypicalVisits, payload_nbytes
 
 PATIENCE_SECONDS = 5.0
 """Limit of the computation of one round's virtual time, which takes hours for fleets that are large enough, or whose
 clients leave and return often enough."""
-DEVICE = "cpu"
-"""Blocks and FLOPs are the same on every device."""
-ANY = 0
-"""Any client, where all are alike."""
-
-
-@dataclass(frozen=True)
-class PricedVisit:
-    """The price of one visit, and the bytes of its payloads."""
-
-    price: VisitPrice
-    payload_down: int
-    payload_up: int
-
-
-@dataclass(frozen=True)
-class EvaluationVisits:
-    """The visits of one evaluation that is charged, of all clients with examples."""
-
-    clients: list[int]
-    work: Work
-    """Of the visit of a typical client"""
-    evaluations: int
-    """In a run of ``rounds.max`` rounds"""
-
-    @property
-    def nbytes(self) -> int:
-        """Of the whole run, down and up together."""
-        return (self.work.bytes_down + self.work.bytes_up) * len(self.clients) * self.evaluations
-
-    @property
-    def flops(self) -> float:
-        """Of the whole run."""
-        return self.work.flops * len(self.clients) * self.evaluations
-
-    @property
-    def report(self) -> dict[str, Any]:
-        """For the estimate."""
-        return {
-            "evaluations": self.evaluations,
-            "clients": len(self.clients),
-            "message_down_nbytes": self.work.bytes_down,
-            "message_up_nbytes": self.work.bytes_up,
-            "bytes": self.nbytes,
-        }
-
-
-NO_EVALUATION_VISITS = EvaluationVisits([], Work(0, 0, 0.0), 0)
-"""Where evaluations are not charged."""
-
-
-@dataclass(frozen=True)
-class DownloadOnlyVisits:
-    """The download-only visits of a round in which all clients that may only download do so."""
-
-    clients: list[int]
-    price: VisitPrice
-    """The price of one such visit."""
 
 
 def run_check(loaded: Loaded, out: Path) -> dict[str, Any]:
@@ -174,10 +102,10 @@ def is_there(place: Path) -> bool:
 
 def check_disk(loaded: Loaded, description: ModelProfile, out: Path) -> None:
     """ScenarioError if client states, and the server's vectors per client, need more disk than ``out`` has."""
-    stored, free = vectors_nbytes(loaded, description), free_nbytes(out)
+    visits, free = TypicalVisits(loaded, description), free_nbytes(out)
     needs = (
-        ("client states need", state_copies(loaded, description), state_nbytes(loaded, description)),
-        ("the server's vectors per client need", vectors_copies(loaded), stored),
+        ("client states need", state_copies(visits), state_nbytes(visits)),
+        ("the server's vectors per client need", vectors_copies(visits), vectors_nbytes(visits)),
     )
     for need, copies, nbytes in needs:
         if copies * nbytes > free:
@@ -189,33 +117,32 @@ def check_disk(loaded: Loaded, description: ModelProfile, out: Path) -> None:
         free -= copies * nbytes
 
 
-def state_copies(loaded: Loaded, description: ModelProfile) -> int:
+def state_copies(visits: TypicalVisits) -> int:
     """The number of client states on disk: one per client, and a second one per client of a round until its commit.
 
     If client states hold only blocks of the model, all download-only visits of a round share one file.
     """
-    download_only_clients = len(download_only(loaded, description).clients)
-    is_shared = not any(part.has_client_state for part in loaded.method.parts)
+    download_only_clients, scenario = len(visits.download_only.clients), visits.loaded.scenario
+    is_shared = not any(part.has_client_state for part in visits.loaded.method.parts)
     uncommitted = min(download_only_clients, 1) if is_shared else download_only_clients
-    return loaded.scenario.data.clients + loaded.scenario.rounds.participants + uncommitted
+    return scenario.data.clients + scenario.rounds.participants + uncommitted
 
 
-def vectors_nbytes(loaded: Loaded, description: ModelProfile) -> int:
+def vectors_nbytes(visits: TypicalVisits) -> int:
     """The bytes of the vectors that the server stores of one client."""
-    return _payload_nbytes(server(loaded, description).store_shapes())
+    return payload_nbytes(visits.server.store_shapes())
 
 
-def vectors_copies(loaded: Loaded) -> int:
+def vectors_copies(visits: TypicalVisits) -> int:
     """The number of files with such vectors: one per client, those that a round replaces, and those that the round
     before has replaced, which the older of two checkpoints needs."""
-    return loaded.scenario.data.clients + 2 * _visits(loaded)
+    return visits.loaded.scenario.data.clients + 2 * visits.per_round
 
 
-def state_nbytes(loaded: Loaded, description: ModelProfile) -> int:
+def state_nbytes(visits: TypicalVisits) -> int:
     """The bytes of one client state; the vectors of a client side are assumed to be as large as the model."""
-    sides = sum(part.has_client_state for part in loaded.method.parts)
-    kept_blocks = builder.job(loaded, description, DEVICE, Path()).kept_blocks
-    return description.layout.nbytes(kept_blocks) + sides * description.layout.nbytes()
+    sides, layout = sum(part.has_client_state for part in visits.loaded.method.parts), visits.description.layout
+    return layout.nbytes(visits.job.kept_blocks) + sides * layout.nbytes()
 
 
 def blocks(description: ModelProfile) -> list[dict[str, Any]]:
@@ -244,7 +171,7 @@ def alphas(loaded: Loaded, description: ModelProfile) -> list[dict[str, Any]]:
     """
     layout, flops = description.layout, description.flops
     plain = flops.sum() - flops[0, INPUT_GRADIENT]
-    run_id = builder.job(loaded, description, DEVICE, Path()).run_id
+    run_id = TypicalVisits(loaded, description).job.run_id
     choice = loaded.method.objective.choices or ("alpha", "full")
     rows = []
     for alpha in range(1, len(layout)):
@@ -278,11 +205,10 @@ def estimate(loaded: Loaded, description: ModelProfile) -> dict[str, Any]:
     charged are included, with all clients that have examples, and ``evaluation_visits`` has their part. Messages of
     late visits that go on (``rounds.on_late``) are not included.
     """
-    scenario = loaded.scenario
-    clients, rounds = _visits(loaded), scenario.rounds.max
-    visits = _priced(loaded, description, server(loaded, description))
-    downloads, evaluation = download_only(loaded, description), evaluation_visits(loaded, description)
-    cheapest, dearest = min(visits, key=_costs), max(visits, key=_costs)
+    visits = TypicalVisits(loaded, description)
+    clients, rounds = visits.per_round, loaded.scenario.rounds.max
+    priced, downloads, evaluation = visits.training(), visits.download_only, visits.evaluation()
+    cheapest, dearest = min(priced, key=_costs), max(priced, key=_costs)
     low, high, download = cheapest.price, dearest.price, downloads.price
     least, most = ((price.work.bytes_down + price.work.bytes_up) * clients for price in (low, high))
     result: dict[str, Any] = {
@@ -295,8 +221,8 @@ def estimate(loaded: Loaded, description: ModelProfile) -> dict[str, Any]:
             (most + download.work.bytes_down * len(downloads.clients)) * rounds + evaluation.nbytes,
         ],
         "nominal_bytes": (high.nominal_bytes * clients + download.nominal_bytes * len(downloads.clients)) * rounds,
-        "state_disk_nbytes": state_nbytes(loaded, description) * state_copies(loaded, description),
-        "vectors_disk_nbytes": vectors_nbytes(loaded, description) * vectors_copies(loaded),
+        "state_disk_nbytes": state_nbytes(visits) * state_copies(visits),
+        "vectors_disk_nbytes": vectors_nbytes(visits) * vectors_copies(visits),
         "flops": None,
         "flops_expected": not high.exact,
         "virtual_seconds": None,
@@ -312,105 +238,24 @@ def estimate(loaded: Loaded, description: ModelProfile) -> dict[str, Any]:
         result["flops"] = high.work.flops * clients * rounds + evaluation.flops
         try:
             with time_limit(PATIENCE_SECONDS):
-                result |= _timed(loaded, drawn, high, downloads, evaluation)
+                result |= _timed(visits, drawn, high, evaluation)
         except TimeoutError:
             result["untimed"] = f"not computed within {PATIENCE_SECONDS:g} s: a round has too many events"
     return result
-
-
-def server(loaded: Loaded, description: ModelProfile) -> ServerStrategy:
-    """The server side with a model of zeros; without the data set, each client has one example."""
-    if not len(description.samples):
-        clients = loaded.scenario.data.clients
-        description = replace(
-            description,
-            samples=np.ones(clients, np.int64),
-            histogram=np.zeros((clients, description.classes), np.int64),
-        )
-    zeros = {key: Vector(np.zeros(size, np.float32)) for key, size in description.layout.sizes.items()}
-    models = loaded.method.objective.initial_models(loaded.options)
-    return builder.server(loaded, description, {initial_slot(index): zeros for index in range(models)})
-
-
-def _visits(loaded: Loaded) -> int:
-    """The number of training visits of a round."""
-    rules = loaded.scenario.rounds
-    if rules.is_asynchronous:
-        return rules.visits_per_round
-    return min(rules.cohort, loaded.scenario.data.clients)
-
-
-def _cohort(loaded: Loaded) -> list[int]:
-    """The clients whose visits are under way together in a typical round."""
-    scenario = loaded.scenario
-    rng = keyed_generator(scenario.seed, "cohort", 0)
-    count = min(scenario.rounds.cohort, scenario.data.clients)
-    return sorted(rng.choice(scenario.data.clients, size=count, replace=False).tolist())
-
-
-def download_only(loaded: Loaded, description: ModelProfile) -> DownloadOnlyVisits:
-    """The download-only visits of a round that sends the whole model to all: of round 0, for methods that do so."""
-    server_side = server(loaded, description)
-    clients = list(server_side.download_only_clients(0, _cohort(loaded)))
-    return DownloadOnlyVisits(clients, _pricing(loaded, description, server_side).download_only())
-
-
-def evaluation_visits(loaded: Loaded, description: ModelProfile) -> EvaluationVisits:
-    """The visits of an evaluation that is charged; none if evaluations are not.
-
-    A typical client has the medians of examples and of training examples; without the data set all clients have some.
-    """
-    config, clients = loaded.scenario.eval, list(range(loaded.scenario.data.clients))
-    if not config.charged:
-        return NO_EVALUATION_VISITS
-    server_side, median, samples = server(loaded, description), 0, 0
-    if len(description.samples):
-        builder.evaluation_scope(loaded, description)  # refuses a split without examples
-        examples = evaluated_examples(description, config.split)
-        clients = np.flatnonzero(examples).tolist()
-        median, samples = (int(np.median(counts[clients])) for counts in (examples, description.samples))
-    price = _pricing(loaded, description, server_side).evaluation(server_side.evaluation_shapes(ANY), median, samples)
-    return EvaluationVisits(clients, price.work, math.ceil(loaded.scenario.rounds.max / config.every))
 
 
 def _costs(visit: PricedVisit) -> tuple[int, float]:
     return visit.price.work.bytes_down, visit.price.work.flops
 
 
-def _pricing(loaded: Loaded, description: ModelProfile, server_side: ServerStrategy) -> VisitPricing:
-    job = builder.job(loaded, description, DEVICE, Path())
-    return VisitPricing(job, loaded.method, loaded.options, description, server_side.up_shapes())
-
-
-def _priced(loaded: Loaded, description: ModelProfile, server_side: ServerStrategy) -> list[PricedVisit]:
-    """All visits that are possible for a client with the median number of examples."""
-    pricing, samples = _pricing(loaded, description, server_side), description.samples
-    median_samples = int(np.median(samples[samples > 0])) if len(samples) else 0
-    last = loaded.scenario.rounds.max - 1  # a round after every warm-up
-    choices = server_side.possible_choices() or [server_side.download(ANY, last).choice]
-    up = _payload_nbytes(server_side.up_shapes())
-    visits = []
-    for choice in choices:
-        down = shapes(server_side.payload(ANY, choice))
-        price = pricing.train(choice, down, median_samples, ANY, last)
-        visits.append(PricedVisit(price, _payload_nbytes(down), up))
-    return visits
-
-
-def _payload_nbytes(sizes: Shapes) -> int:
-    return ITEM_NBYTES * sum(size for by_key in sizes.values() for size in by_key.values())
-
-
-def _timed(
-    loaded: Loaded, drawn: Fleet, price: VisitPrice, downloads: DownloadOnlyVisits, evaluation: EvaluationVisits
-) -> dict[str, Any]:
+def _timed(visits: TypicalVisits, drawn: Fleet, price: VisitPrice, evaluation: EvaluationVisits) -> dict[str, Any]:
     # A round selects available clients: one that is away at t = 0 says nothing of it.
     clock = Clock(replace(drawn, behaviour=replace(drawn.behaviour, availability=Always())))
-    cohort = _cohort(loaded)
+    cohort, downloads = visits.cohort, visits.download_only
     clients = [*cohort, *downloads.clients]
     works = [price.work] * len(cohort) + [downloads.price.work] * len(downloads.clients)
     seconds, joules = _together(clock, clients, works)
-    rounds, rounds_of_cohort = loaded.scenario.rounds.max, _visits(loaded) / len(cohort)
+    rounds, rounds_of_cohort = visits.loaded.scenario.rounds.max, visits.per_round / len(cohort)
     totals = {
         "virtual_seconds": seconds * rounds * rounds_of_cohort,
         "joules": joules * rounds * rounds_of_cohort,

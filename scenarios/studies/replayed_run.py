@@ -42,7 +42,7 @@ from edge.protocol.messages import Totals, Update
 from scenarios import builder
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.report.run_reader import RecordedRun
-from scenarios.studies.estimate import server as server_of_zeros
+from scenarios.studies.typical_visits import server_of_zeros
 
 
 @dataclass(frozen=True)
