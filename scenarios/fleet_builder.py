@@ -1,7 +1,6 @@
 """Builds the `costmodel.fleet.fleet.Fleet` of a scenario from its section and the files that it names.
 
-Files are searched under their names, then below the data roots (``data.root``, ``$FEDBR_DATA``, the user cache).
-ScenarioError names the key of an unusable value.
+`scenarios.fleet_dynamics` has what varies over time. ScenarioError names the key of an unusable value.
 """
 
 from __future__ import annotations
@@ -11,27 +10,20 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.arrays import Streams
 from costmodel.fleet import memory, traces
-from costmodel.fleet.availability import Always, Availability, Diurnal, Renewal
-from costmodel.fleet.devices import Device, Network, devices, networks, own_devices, own_networks
-from costmodel.fleet.dynamics import ClientDynamics
+from costmodel.fleet.devices import Device, Network, devices, own_devices, own_networks
 from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
 from costmodel.fleet.model_speed import Operations
 from costmodel.fleet.recordings import RateSeries, RecordedDays
-from costmodel.fleet.speed import PURPOSE as FOREGROUND_LOAD
-from costmodel.fleet.speed import ComputeSpeed, ForegroundLoad, SpeedFactor
-from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Variation, sigma_of_cv
 from costmodel.network.links import Links
-from costmodel.network.outages import WithOutages
 from costmodel.network.tcp import Transport
 from costmodel.units import HOUR_SECONDS
-from edge.data.locate import is_file, search_paths
+from edge.data.locate import is_file
 from edge.protocol.config import ModelProfile
 from edge.protocol.operations import KINDS
 from edge.protocol.payload import INPUT_GRADIENT
@@ -39,21 +31,10 @@ from edge.protocol.rng import keyed_generator
 from scenarios.cache import cache_folder
 from scenarios.config import schema
 from scenarios.errors import ScenarioError
-from scenarios.recorded_clients import (
-    LinkRecording,
-    TraceAssignment,
-    bandwidth_link,
-    check_days,
-    check_links,
-    check_series,
-    days_presence,
-    days_speed,
-    note,
-    presence,
-    trace_link,
-)
+from scenarios.fleet_dynamics import client_dynamics, link_series, recorded_link
+from scenarios.fleet_files import find, needed, read, valid
+from scenarios.recorded_clients import TraceAssignment, check_days, check_links, note
 
-T = TypeVar("T")
 CALIBRATED = "devices"
 """Folder of the user cache for the profiles of ``fedbr doctor --calibrate``."""
 
@@ -65,7 +46,7 @@ def fleet(scenario: schema.Scenario, families: tuple[str, ...]) -> Fleet:
     """
     section, streams = scenario.fleet, _streams(scenario.seed)
     user_devices, user_networks = own_rows(scenario)
-    trace = _of_links(section, _read(scenario, "fleet.trace", section.trace, traces.read))
+    trace = _of_links(section, read(scenario, "fleet.trace", section.trace, traces.read))
     assignment = _assignment(scenario)
     try:
         drawn = Fleet.build(
@@ -89,31 +70,11 @@ def fleet(scenario: schema.Scenario, families: tuple[str, ...]) -> Fleet:
     except ValueError as error:
         raise ScenarioError(f"fleet: {error}") from None
     _check_drawn("fleet" if section.trace is None else "fleet.trace", drawn)
-    link = _link(scenario, trace, assignment)
+    link = recorded_link(scenario, trace, assignment)
     if link is not None:
         drawn = link.applied(drawn)
         _check_drawn("fleet.bandwidth.file", drawn)
-    variation = link.variation if link is not None else _variation(section.bandwidth, drawn.bandwidth_cv, streams)
-    if section.bandwidth.outages:
-        variation = _with_outages(variation, drawn, streams)
-    behaviour = ClientDynamics(
-        _presence(scenario, trace, assignment),
-        section.availability.on_loss,
-        variation,
-        _speed(section.speed, trace, assignment),
-    )
-    return replace(drawn, behaviour=behaviour)
-
-
-def _with_outages(variation: Variation, drawn: Fleet, streams: Streams) -> Variation:
-    per_hour, seconds = (drawn.network_figure(name) for name in ("outages_per_hour", "outage_seconds"))
-    if not (per_hour * seconds).any():
-        rows = ", ".join(sorted(row.name for row in networks().values() if row.outages_per_hour))
-        raise ScenarioError(
-            "fleet.bandwidth.outages = true: no network of the fleet has outages_per_hour and outage_seconds; of those "
-            f"that ship, {rows} has"
-        )
-    return WithOutages(variation, per_hour, seconds, streams)
+    return replace(drawn, behaviour=client_dynamics(scenario, trace, assignment, drawn, link))
 
 
 def _assignment(scenario: schema.Scenario) -> TraceAssignment:
@@ -176,15 +137,15 @@ def _round_variation(section: schema.FleetSection) -> RoundVariation:
 def own_rows(scenario: schema.Scenario) -> tuple[dict[str, Device], dict[str, Network]]:
     """The user's devices and networks: those of files that the scenario names, and calibrated devices."""
     section = scenario.fleet
-    user_devices = _read(scenario, "fleet.device_file", section.device_file, own_devices) or {}
-    user_networks = _read(scenario, "fleet.network_file", section.network_file, own_networks) or {}
+    user_devices = read(scenario, "fleet.device_file", section.device_file, own_devices) or {}
+    user_networks = read(scenario, "fleet.network_file", section.network_file, own_networks) or {}
     for name in dict.fromkeys(section.devices):  # a million names can stand for few devices
         if name in devices() or name in user_devices:
             continue
         path = calibrated(name)
         if path is None:
             break  # an unknown device: the check of names stops here, too
-        user_devices |= _read(scenario, "fleet.devices", str(path), own_devices) or {}
+        user_devices |= read(scenario, "fleet.devices", str(path), own_devices) or {}
     return user_devices, user_networks
 
 
@@ -211,37 +172,7 @@ def named_files(scenario: schema.Scenario) -> dict[str, Path]:
 
 
 def _files_beside(key: str, file: Path) -> dict[str, Path]:
-    return {f"{key}, {path.name}": path for path in _valid(key, lambda: traces.files_beside(file))}
-
-
-def find(scenario: schema.Scenario, key: str, name: str) -> Path:
-    """The path of a file that the scenario names; ScenarioError naming the key if there is none."""
-    try:
-        as_named = Path(name).expanduser()
-    except RuntimeError as error:
-        raise ScenarioError(f"{key} = {name!r}: {error}") from None
-    if is_file(as_named):
-        return as_named
-    below = dict.fromkeys(place.folder / name for place in search_paths(scenario.data.root, cache_folder()))
-    for path in below:
-        if is_file(path):
-            return path
-    raise ScenarioError(f"{key} = {name!r}: no such file; searched {', '.join(map(str, {as_named: '', **below}))}")
-
-
-def _read(scenario: schema.Scenario, key: str, name: str | None, read: Callable[[Path], T]) -> T | None:
-    if name is None:
-        return None
-    path = find(scenario, key, name)
-    return _valid(key, lambda: read(path))
-
-
-def _valid(key: str, result: Callable[[], T]) -> T:
-    """The result; ScenarioError that names the key for a ValueError."""
-    try:
-        return result()
-    except ValueError as error:
-        raise ScenarioError(f"{key}: {error}") from None
+    return {f"{key}, {path.name}": path for path in valid(key, lambda: traces.files_beside(file))}
 
 
 def _of_links(section: schema.FleetSection, trace: Any) -> Any:
@@ -255,9 +186,9 @@ def _of_links(section: schema.FleetSection, trace: Any) -> Any:
         cases = ", ".join(map(str, trace.cases))
         raise ScenarioError(f"fleet.trace_case = {section.trace_case}: {section.trace} has the cases {cases}")
     if isinstance(trace, RecordedDays):
-        _valid("fleet.trace", lambda: check_days(trace))
+        valid("fleet.trace", lambda: check_days(trace))
     if isinstance(trace, traces.Machines):
-        _valid("fleet.trace", lambda: check_links(trace))
+        valid("fleet.trace", lambda: check_links(trace))
     return trace
 
 
@@ -273,98 +204,17 @@ def _check_drawn(key: str, drawn: Fleet) -> None:
             raise ScenarioError(f"{key}: client {client} {text.format(values[client])}")
 
 
-def _presence(scenario: schema.Scenario, trace: Any, assignment: TraceAssignment) -> Availability:
-    """When clients are available: as their recorded days say, or as the section does."""
-    recorded = days_presence(trace, assignment) if isinstance(trace, RecordedDays) else None
-    if recorded is None:
-        return _availability(scenario, assignment)
-    if (kind := scenario.fleet.availability.kind) != "always":
-        raise ScenarioError(f'fleet.availability.kind = {kind}: fleet.trace says who is available; choose "always"')
-    return recorded
-
-
-def _availability(scenario: schema.Scenario, assignment: TraceAssignment) -> Availability:
-    section, streams = scenario.fleet.availability, assignment.streams
-    if section.kind == "renewal":
-        return Renewal(section.on, section.off, section.sigma, streams)
-    if section.kind == "diurnal":
-        return Diurnal(
-            section.hour,
-            section.hours,
-            streams,
-            spread_hours=section.spread_hours,
-            jitter_hours=section.jitter_hours,
-            length_sigma=section.sigma,
-            start_hour=section.start_hour,
-        )
-    if section.kind == "always":
-        return Always()
-    trace = _read(scenario, "fleet.availability.file", _needed("fleet.availability", section.file), traces.read)
-    if not isinstance(trace, traces.WindowTrace):
-        raise ScenarioError(f"fleet.availability.file = {section.file!r}: has no windows of availability")
-    return presence(trace, assignment)
-
-
-def _link(scenario: schema.Scenario, trace: Any, assignment: TraceAssignment) -> LinkRecording | None:
-    """Recorded links: of ``fleet.trace`` or of ``fleet.bandwidth``; None if there are none."""
-    section = scenario.fleet
-    link, key = trace_link(trace, assignment), "fleet.trace"
-    if link is not None and section.bandwidth.kind != "constant":
-        raise ScenarioError(
-            f'fleet.bandwidth.kind = {section.bandwidth.kind}: fleet.trace has rates over time; choose "constant"'
-        )
-    if section.bandwidth.kind == "trace":
-        link, key = _bandwidth_link(scenario, assignment), "fleet.bandwidth.file"
-    has_rates = link is not None and (key == "fleet.trace" or any(rates is not None for rates in link.rates))
-    if has_rates and section.rates is not None:
-        raise ScenarioError(f"fleet.rates = {list(section.rates)}: {key} has rates; leave one of them out")
-    return link
-
-
-def _bandwidth_link(scenario: schema.Scenario, assignment: TraceAssignment) -> LinkRecording:
-    section = scenario.fleet.bandwidth
-    down = _link_series(scenario, "file", _needed("fleet.bandwidth", section.file))
-    up = None if section.up_file is None else _link_series(scenario, "up_file", section.up_file)
-    return _valid(f"fleet.bandwidth.up_file = {section.up_file!r}", lambda: bandwidth_link(down, up, assignment))
-
-
-def _link_series(scenario: schema.Scenario, name: str, file: str) -> traces.Series | RateSeries:
-    key = f"fleet.bandwidth.{name}"
-    series = _read(scenario, key, file, traces.read)
-    if not isinstance(series, traces.Series | RateSeries):
-        raise ScenarioError(f"{key} = {file!r}: has no columns seconds and factor or bits_per_second")
-    _valid(f"{key} = {file!r}", lambda: check_series(series))
-    return series
-
-
-def _variation(section: schema.BandwidthSection, cv: NDArray[np.float64] | None, streams: Any) -> Variation:
-    if section.kind == "constant":
-        return Constant()
-    sigma = np.vectorize(sigma_of_cv)(np.float64(section.cv) if cv is None else cv)
-    return OrnsteinUhlenbeck(sigma, section.tau, section.step, streams)
-
-
-def _speed(section: schema.SpeedSection, trace: Any, assignment: TraceAssignment) -> ComputeSpeed:
-    recorded = days_speed(trace, assignment) if isinstance(trace, RecordedDays) else None
-    factors: list[SpeedFactor] = [] if recorded is None else [recorded]
-    if section.kind == "load":
-        use = Renewal(section.on, section.off, section.sigma, assignment.streams, FOREGROUND_LOAD)
-        factors.append(ForegroundLoad(use, section.load_factor))
-    after = math.inf if section.throttle_after is None else section.throttle_after
-    return ComputeSpeed(tuple(factors), after, section.throttle_to)
-
-
 def trace_notes(scenario: schema.Scenario) -> list[str]:
     """How rows of recordings meet clients, where there are not as many of both."""
     section, clients, notes = scenario.fleet, scenario.data.clients, []
-    trace = _of_links(section, _read(scenario, "fleet.trace", section.trace, traces.read))
+    trace = _of_links(section, read(scenario, "fleet.trace", section.trace, traces.read))
     if trace is not None:
         notes.append(note("fleet.trace", traces.row_count(trace, section.trace_case), clients))
     if section.bandwidth.kind == "trace":
-        series = _link_series(scenario, "file", _needed("fleet.bandwidth", section.bandwidth.file))
+        series = link_series(scenario, "file", needed("fleet.bandwidth", section.bandwidth.file))
         notes.append(_series_note(len(series.client), clients, section.trace_assign))
     if section.availability.kind == "trace" and section.availability.file is not None:
-        windows = _read(scenario, "fleet.availability.file", section.availability.file, traces.read)
+        windows = read(scenario, "fleet.availability.file", section.availability.file, traces.read)
         if isinstance(windows, traces.WindowTrace):
             notes.append(note("fleet.availability.file", len(windows.devices), clients))
     return [text for text in notes if text]
@@ -374,12 +224,6 @@ def _series_note(series: int, clients: int, assign: str) -> str:
     if assign == "by_client" or series == 1:
         return note("fleet.bandwidth.file", series, clients, ("series", "series"))
     return f"fleet.bandwidth.file: {series} series for {clients} clients: each client draws one of them"
-
-
-def _needed(table: str, file: str | None) -> str:
-    if file is None:
-        raise ScenarioError(f'{table}.kind = "trace" needs {table}.file')
-    return file
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from costmodel.fleet.fleet import ClientVariation, Fleet, RoundVariation
 from costmodel.network.bandwidth import Constant, OrnsteinUhlenbeck, Samples, sigma_of_cv
 from edge.protocol.config import ModelProfile
 from edge.protocol.payload import BlockShape, Layout
-from scenarios import builder, fleet_builder
+from scenarios import builder, fleet_builder, fleet_files
 from scenarios.cache import cache_folder
 from scenarios.config.load import ScenarioError, load
 
@@ -65,16 +65,16 @@ def test_a_file_is_found_as_it_is_named_then_below_the_data_root_then_in_the_cac
 ) -> None:
     scenario = load("digits").scenario
     in_cache = write(cache_folder() / "t.csv", "")
-    assert fleet_builder.find(scenario, "fleet.trace", "t.csv") == in_cache
+    assert fleet_files.find(scenario, "fleet.trace", "t.csv") == in_cache
     monkeypatch.setenv("FEDBR_DATA", str(home / "data"))
     below = write(home / "data" / "t.csv", "")
-    assert fleet_builder.find(scenario, "fleet.trace", "t.csv") == below
+    assert fleet_files.find(scenario, "fleet.trace", "t.csv") == below
     write(home / "t.csv", "")
-    assert fleet_builder.find(scenario, "fleet.trace", "t.csv") == Path("t.csv")
+    assert fleet_files.find(scenario, "fleet.trace", "t.csv") == Path("t.csv")
     (home / "t.csv").unlink()
     alone = load("mnist-cnn", [f"data.root={home / 'root'}"]).scenario  # a root that is named is the only one
     with pytest.raises(ScenarioError) as caught:
-        fleet_builder.find(alone, "fleet.trace", "t.csv")
+        fleet_files.find(alone, "fleet.trace", "t.csv")
     assert str(caught.value) == f"fleet.trace = 't.csv': no such file; searched t.csv, {home / 'root' / 't.csv'}"
 
 
