@@ -95,8 +95,8 @@ class Site:
 
 
 def job(seed: int = 0) -> Job:
-    model, half = ModelConfig("toy"), ComponentConfig("nowhere:Nothing")
-    return Job("run-1", seed, "cpu", "", model, DataConfig("digits"), TrainConfig(), half)
+    model, objective = ModelConfig("toy"), ComponentConfig("nowhere:Nothing")
+    return Job("run-1", seed, "cpu", "", model, DataConfig("digits"), TrainConfig(), objective)
 
 
 def model(value: float = 0.0) -> Payload:

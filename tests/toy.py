@@ -93,8 +93,8 @@ def described(
     model: ModelConfig, data: DataConfig, seed: int, by_layer: bool = False, initial_models: int = 1
 ) -> tuple[ModelProfile, Payload]:
     """What a worker says before round 0, asked once for all runs that share these."""
-    half = ComponentConfig("edge.training.client_update:ClientUpdate")
-    job = Job("", seed, "cpu", cache_folder(), model, data, TRAIN, half)
+    objective = ComponentConfig("edge.training.client_update:ClientUpdate")
+    job = Job("", seed, "cpu", cache_folder(), model, data, TRAIN, objective)
     return LocalTrainer(replace(job, by_layer=by_layer, initial_models=initial_models)).describe(True)
 
 
@@ -524,10 +524,10 @@ def shifted(net: BlockModel, by: float = 0.05, seed: int = 2) -> None:
     net.flat.add_(by * torch.randn(net.flat.shape, generator=rng))
 
 
-def gradient(half: ClientUpdate, net: BlockModel, x: Tensor, y: Tensor) -> NDArray[np.float32]:
+def gradient(client_side: ClientUpdate, net: BlockModel, x: Tensor, y: Tensor) -> NDArray[np.float32]:
     """The gradient of a client side's objective on one batch, as one flat vector."""
     net.grad.zero_()
-    torch.autograd.backward(half.loss(net, x, y))
+    torch.autograd.backward(client_side.loss(net, x, y))
     return np.array(net.grad.numpy())
 
 

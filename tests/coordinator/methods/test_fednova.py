@@ -49,11 +49,11 @@ def reply(client: int, normaliser: float, w: tuple[float, float], statistic: flo
     return Update(client, 0, numbers, {MODEL: {"w": vector(*w), "w.buffers": vector(statistic)}})
 
 
-def stepped(half: Any, *replies: Update) -> list[float]:
+def stepped(server_side: Any, *replies: Update) -> list[float]:
     for one in replies:
-        half.accumulate(one)
-    half.step()
-    return [float(number) for key in ("w", "w.buffers") for number in half.model[key].data]
+        server_side.accumulate(one)
+    server_side.step()
+    return [float(number) for key in ("w", "w.buffers") for number in server_side.model[key].data]
 
 
 def test_one_step_pulls_as_much_as_ten_in_the_same_direction() -> None:
@@ -65,15 +65,15 @@ def test_one_step_pulls_as_much_as_ten_in_the_same_direction() -> None:
 def test_a_step_is_the_formula_of_the_paper() -> None:
     rng = np.random.default_rng(0)
     samples, normalisers = [3, 5, 11], [2.0, 6.5, 31.0]
-    half, start = server(samples), np.array([0.25, -1.0])
-    half.model["w"] = vector(*start)
+    server_side, start = server(samples), np.array([0.25, -1.0])
+    server_side.model["w"] = vector(*start)
     ends = rng.standard_normal((3, 2)).astype(np.float32)
     p, a = np.array(samples) / 19, np.array(normalisers)
     directions = (start - ends) / a[:, None]
-    found = stepped(half, *(reply(k, a[k], (float(ends[k, 0]), float(ends[k, 1]))) for k in range(3)))
+    found = stepped(server_side, *(reply(k, a[k], (float(ends[k, 0]), float(ends[k, 1]))) for k in range(3)))
     assert np.allclose(found[:2], start - (p @ a) * (p @ directions), rtol=1e-6)
     # The next step counts its own clients alone.
-    assert stepped(half, reply(0, 4, (7, 7)), reply(1, 4, (9, 9))) == [8.25, 8.25, 0]  # by 3 and 5 examples
+    assert stepped(server_side, reply(0, 4, (7, 7)), reply(1, 4, (9, 9))) == [8.25, 8.25, 0]  # by 3 and 5 examples
 
 
 def test_clients_may_weigh_the_same() -> None:
@@ -127,11 +127,11 @@ class Halfway(ServerOptimizer):
 
 
 def test_the_server_optimiser_takes_the_step_from_there() -> None:
-    half = server([4, 4], optimiser=Halfway())
-    assert stepped(half, reply(0, 1, (1, 0), 8), reply(1, 10, (0, 10), 8)) == [1.375, 1.375, 8]
-    assert half.state()["optimiser/steps"] == 1
+    server_side = server([4, 4], optimiser=Halfway())
+    assert stepped(server_side, reply(0, 1, (1, 0), 8), reply(1, 10, (0, 10), 8)) == [1.375, 1.375, 8]
+    assert server_side.state()["optimiser/steps"] == 1
     fresh = server([4, 4], optimiser=Halfway())
-    fresh.restore(half.models, half.state())
+    fresh.restore(server_side.models, server_side.state())
     assert fresh.setup.optimiser.steps == 1
 
 

@@ -38,17 +38,17 @@ def convolutions(memory_format: torch.memory_format) -> BlockModel:
 
 
 def trained(
-    net: BlockModel, half: GradientCorrection | None, steps: int, down: Payload, state: Payload
+    net: BlockModel, correction: GradientCorrection | None, steps: int, down: Payload, state: Payload
 ) -> tuple[Payload, Payload]:
     """A visit from where the net stands; what goes up and what is kept beside the model."""
     about = replace(visit(net), step_sum=TRAIN.step_sum(steps))
-    corrections = [] if half is None else [half]
+    corrections = [] if correction is None else [correction]
     for one in corrections:
         one.begin(net, down, state, about)
     step = Sgd(net, TRAIN, 0.1, [one.correct for one in corrections], [one.correct_unclipped for one in corrections])
     for seed in range(steps):
         step(cross_entropy, *batch(seed=seed))
-    return ({}, {}) if half is None else half.end(net, about)[:2]
+    return ({}, {}) if correction is None else correction.end(net, about)[:2]
 
 
 def zeros(net: BlockModel) -> Payload:
@@ -56,31 +56,31 @@ def zeros(net: BlockModel) -> Payload:
     return {CONTROL: net.views(net.layout.names, of=net.scratch("zero"))}
 
 
-HALVES: list[tuple[type[GradientCorrection], dict[str, Any]]] = [
+CORRECTIONS: list[tuple[type[GradientCorrection], dict[str, Any]]] = [
     (ScaffoldCorrection, {"lean": False}),
     (FedDynCorrection, {"coefficient": 0.1, "clipped": "everything"}),
 ]
 
 
-@pytest.mark.parametrize(("half", "options"), HALVES)
+@pytest.mark.parametrize(("correction", "options"), CORRECTIONS)
 def test_the_first_step_of_a_new_client_is_plain_to_the_bit(
-    half: type[GradientCorrection], options: dict[str, Any]
+    correction: type[GradientCorrection], options: dict[str, Any]
 ) -> None:
     plain, corrected = tower(), tower()
     # SCAFFOLD adds nothing without controls, however many steps it makes.
-    steps = 4 if half is ScaffoldCorrection else 1
+    steps = 4 if correction is ScaffoldCorrection else 1
     trained(plain, None, steps, {}, {})
-    trained(corrected, half(options), steps, zeros(corrected), {})
+    trained(corrected, correction(options), steps, zeros(corrected), {})
     assert torch.equal(plain.flat, corrected.flat) and torch.equal(plain.grad, corrected.grad)
 
 
 def test_scaffold_adds_the_difference_of_controls() -> None:
     net = tower()
     common, own = whole(net)[MODEL], {key: vector for key, vector in whole(tower(seed=1))[MODEL].items() if key != "b2"}
-    half = ScaffoldCorrection({"lean": False})
-    half.begin(net, {CONTROL: common}, {CONTROL: own}, visit(net))
+    correction = ScaffoldCorrection({"lean": False})
+    correction.begin(net, {CONTROL: common}, {CONTROL: own}, visit(net))
     net.grad.fill_(1.0)
-    half.correct(net)
+    correction.correct(net)
     other = tower(seed=1)
     other.flat[other.slices["b2"]] = 0.0  # b2 had no control yet
     assert torch.allclose(net.grad, 1 + net.flat - other.flat, atol=1e-6)
@@ -100,13 +100,13 @@ def test_scaffold_sends_what_it_keeps_less_what_it_had() -> None:
 
 def test_feddyn_adds_a_pull_back_less_what_it_keeps() -> None:
     net = tower()
-    half = FedDynCorrection({"coefficient": 0.5, "clipped": "everything"})
-    half.begin(net, {}, {KEPT: whole(net)[MODEL]}, visit(net))
+    correction = FedDynCorrection({"coefficient": 0.5, "clipped": "everything"})
+    correction.begin(net, {}, {KEPT: whole(net)[MODEL]}, visit(net))
     start = net.flat.clone()
     net.flat.add_(2.0)
     net.grad.fill_(1.0)
-    half.correct(net)
-    half.correct_unclipped(net)
+    correction.correct(net)
+    correction.correct_unclipped(net)
     assert torch.allclose(net.grad, 1 - start + 1.0, atol=1e-6)  # 0.5 · 2 = 1
 
 
@@ -114,12 +114,12 @@ def test_feddyns_two_forms_add_the_same() -> None:
     grads = []
     for clipped in ("everything", "ce+linear"):
         net = tower()
-        half = FedDynCorrection({"coefficient": 0.5, "clipped": clipped})
-        half.begin(net, {}, {KEPT: whole(tower(seed=1))[MODEL]}, visit(net))
+        correction = FedDynCorrection({"coefficient": 0.5, "clipped": clipped})
+        correction.begin(net, {}, {KEPT: whole(tower(seed=1))[MODEL]}, visit(net))
         shifted(net)
         net.grad.fill_(1.0)
-        half.correct(net)
-        half.correct_unclipped(net)
+        correction.correct(net)
+        correction.correct_unclipped(net)
         grads.append(net.grad.clone())
     assert torch.allclose(grads[0], grads[1], atol=1e-6)
 
@@ -150,13 +150,13 @@ def test_what_is_read_of_a_vector_outlives_what_is_read_of_the_model() -> None:
 
 
 @pytest.mark.parametrize("memory_format", FORMATS)
-@pytest.mark.parametrize(("half", "options"), HALVES)
+@pytest.mark.parametrize(("correction", "options"), CORRECTIONS)
 def test_corrections_leave_buffers_alone(
-    half: type[GradientCorrection], options: dict[str, Any], memory_format: torch.memory_format
+    correction: type[GradientCorrection], options: dict[str, Any], memory_format: torch.memory_format
 ) -> None:
     net = convolutions(memory_format)
     about = replace(visit(net), step_sum=1.0)
-    one = half(options)
+    one = correction(options)
     one.begin(net, zeros(net), {}, about)
     before = net.buffers.clone()
     shifted(net)

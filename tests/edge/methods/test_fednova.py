@@ -20,24 +20,26 @@ from tests.toy import batch, gradient, tower, visit, whole
 
 def nova(net: BlockModel, steps: int, lr: float, train: TrainConfig, **others: Any) -> FedNovaUpdate:
     """FedNova's client side at the start of a visit of so many steps, with options of corrections beside its own."""
-    half = FedNovaUpdate({"effective_steps": "auto", **others})
-    half.begin(net, whole(net), {}, replace(visit(net), plan=TrainingPlan(steps, steps * 8, steps), lr=lr, train=train))
-    return half
+    client_side = FedNovaUpdate({"effective_steps": "auto", **others})
+    client_side.begin(
+        net, whole(net), {}, replace(visit(net), plan=TrainingPlan(steps, steps * 8, steps), lr=lr, train=train)
+    )
+    return client_side
 
 
 @pytest.mark.parametrize("momentum", [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}])
 @pytest.mark.parametrize("prox", [{}, {"mu": 0.5, "half": True}, {"mu": 0.5, "half": False}])
 def test_the_normaliser_is_how_far_steps_on_an_even_slope_lead(momentum: dict[str, Any], prox: dict[str, Any]) -> None:
     net, train, lr = tower(), TrainConfig(**momentum), 0.25
-    half, start = nova(net, 7, lr, train, **prox), net.flat.clone()
+    client_side, start = nova(net, 7, lr, train, **prox), net.flat.clone()
     corrections = [FedProxCorrection(prox)] if prox else []
     for one in corrections:
         one.begin(net, whole(net), {}, visit(net))
     step = Sgd(net, train, lr, [one.correct for one in corrections])
     for _ in range(7):  # every gradient is 1
         step(lambda net, x, y: torch.stack([p.sum() for m in net.modules for p in m.parameters()]).sum(), *batch())
-    assert torch.allclose((start - net.flat) / lr, torch.tensor(half.normaliser), rtol=1e-5)
-    assert half.end(net, visit(net))[2]["normaliser"] == half.normaliser
+    assert torch.allclose((start - net.flat) / lr, torch.tensor(client_side.normaliser), rtol=1e-5)
+    assert client_side.end(net, visit(net))[2]["normaliser"] == client_side.normaliser
 
 
 def test_the_normaliser_in_closed_form() -> None:
@@ -60,5 +62,5 @@ def test_a_pull_that_takes_back_the_whole_way_is_refused() -> None:
 
 def test_local_training_is_fedavgs() -> None:
     net = tower()
-    half = nova(net, 1, 0.1, TrainConfig())
-    assert np.array_equal(gradient(half, net, *batch()), gradient(ClientUpdate({}), net, *batch()))
+    client_side = nova(net, 1, 0.1, TrainConfig())
+    assert np.array_equal(gradient(client_side, net, *batch()), gradient(ClientUpdate({}), net, *batch()))

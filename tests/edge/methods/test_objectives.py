@@ -31,9 +31,9 @@ each_name = pytest.mark.parametrize("name", NAMES)
 def started(name: str, net: BlockModel, **options: Any) -> Any:
     """The client side of a method at the start of a visit."""
     method = resolve(name)
-    half = load_dotted(method.objective.client)(method.options.model_validate(options).model_dump())
-    half.begin(net, whole(net), {}, visit(net))
-    return half
+    client_side = load_dotted(method.objective.client)(method.options.model_validate(options).model_dump())
+    client_side.begin(net, whole(net), {}, visit(net))
+    return client_side
 
 
 # --- loss and gradient where student and teacher differ ---------------------------------------------------------------
@@ -131,12 +131,12 @@ CASES: list[tuple[str, dict[str, Any], Plain]] = [
 @pytest.mark.parametrize(("name", "options", "plain"), CASES)
 def test_the_loss_and_its_gradient_are_the_papers(name: str, options: dict[str, Any], plain: Plain) -> None:
     net = tower()
-    half = started(name, net, **options)
+    client_side = started(name, net, **options)
     shifted(net, by=0.3)
     value, theirs = slow(net, net.frozen_copy(), plain)
-    ours = gradient(half, net, *batch())
+    ours = gradient(client_side, net, *batch())
     assert np.abs(ours - theirs).max() < 2e-6 * max(1.0, np.abs(theirs).max())
-    assert float(half.loss(net, *batch()).detach()) == pytest.approx(value, rel=1e-6)
+    assert float(client_side.loss(net, *batch()).detach()) == pytest.approx(value, rel=1e-6)
 
 
 def test_the_cases_above_tell_their_terms_apart() -> None:
@@ -167,20 +167,20 @@ def test_the_cases_above_tell_their_terms_apart() -> None:
 )
 def test_at_the_first_step_only_the_cross_entropy_pulls(name: str, options: dict[str, Any], share: float) -> None:
     net = tower()
-    half, plain = started(name, net, **options), ClientUpdate({})
+    client_side, plain = started(name, net, **options), ClientUpdate({})
     x, y = batch()
-    loss = half.loss(net, x, y)
-    assert float(loss.detach()) == pytest.approx(share * float(half.losses[-1]), rel=1e-6)
-    assert np.allclose(gradient(half, net, x, y), share * gradient(plain, net, x, y), rtol=0, atol=1e-7)
+    loss = client_side.loss(net, x, y)
+    assert float(loss.detach()) == pytest.approx(share * float(client_side.losses[-1]), rel=1e-6)
+    assert np.allclose(gradient(client_side, net, x, y), share * gradient(plain, net, x, y), rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 def test_at_the_first_step_no_feature_differs_in_any_bit(memory_format: torch.memory_format) -> None:
     config = ModelConfig("resnet18", width=4)
     net = BlockModel(lambda: build(config, 10, 3), CPU, memory_format)
-    half = started("fedavg-fitnet", net)
+    client_side = started("fedavg-fitnet", net)
     x = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0)).contiguous(memory_format=memory_format)
-    _, distance = half.compared(net, x, torch.tensor([0, 1]))
+    _, distance = client_side.compared(net, x, torch.tensor([0, 1]))
     assert float(distance.detach()) == 0.0
     (grad,) = torch.autograd.grad(distance, [next(net.modules[0].parameters())])
     assert torch.count_nonzero(grad) == 0
@@ -189,31 +189,31 @@ def test_at_the_first_step_no_feature_differs_in_any_bit(memory_format: torch.me
 def test_feature_matching_does_not_ask_which_model_is_ahead() -> None:
     for sign in (1.0, -1.0):
         net = BlockModel(lambda: [("body", nn.Linear(5, 7)), ("head", nn.Linear(7, 3))], CPU)
-        half = started("fedavg-fitnet", net)
+        client_side = started("fedavg-fitnet", net)
         net.modules[0].get_parameter("bias").data.add_(sign * 0.5)
-        assert float(half.compared(net, *batch())[1].detach()) == pytest.approx(0.25, rel=1e-5)
+        assert float(client_side.compared(net, *batch())[1].detach()) == pytest.approx(0.25, rel=1e-5)
 
 
 @each_name
 def test_the_teacher_is_the_same_bytes_after_local_training(name: str) -> None:
     net = tower()
-    half = started(name, net)
-    received = half.teacher.flat.clone()
+    client_side = started(name, net)
+    received = client_side.teacher.flat.clone()
     step = Sgd(net, TrainConfig(clip=10.0, weight_decay=1e-3, momentum=0.5), lr=0.1)
-    half.train(net, lambda: iter([batch(seed=seed) for seed in range(4)]), step)
-    assert torch.equal(half.teacher.flat, received)
-    assert torch.count_nonzero(half.teacher.grad) == 0
+    client_side.train(net, lambda: iter([batch(seed=seed) for seed in range(4)]), step)
+    assert torch.equal(client_side.teacher.flat, received)
+    assert torch.count_nonzero(client_side.teacher.grad) == 0
     assert not torch.equal(net.flat, received)
 
 
 @each_name
 def test_what_is_reported_is_the_cross_entropy_alone(name: str) -> None:
     net = tower()
-    half, plain = started(name, net), ClientUpdate({})
+    client_side, plain = started(name, net), ClientUpdate({})
     shifted(net, by=0.3)
-    half.loss(net, *batch())
+    client_side.loss(net, *batch())
     plain.loss(net, *batch())
-    assert [float(loss) for loss in half.losses] == [float(loss) for loss in plain.losses]
+    assert [float(loss) for loss in client_side.losses] == [float(loss) for loss in plain.losses]
 
 
 @each_name
@@ -221,27 +221,27 @@ def test_parts_that_never_travel_are_taught_as_the_client_holds_them(name: str) 
     net = tower()
     private = net.dump(["b4"])
     arrived = {key: vector for key, vector in whole(tower(seed=5))[MODEL].items() if key != "b4"}
-    half = started(name, net)
-    half.begin(net, {MODEL: arrived}, {MODEL: private}, visit(net))
-    assert torch.equal(half.teacher.flat, net.flat)
-    assert half.teacher.dump(["b4"])["b4"].version == private["b4"].version
+    client_side = started(name, net)
+    client_side.begin(net, {MODEL: arrived}, {MODEL: private}, visit(net))
+    assert torch.equal(client_side.teacher.flat, net.flat)
+    assert client_side.teacher.dump(["b4"])["b4"].version == private["b4"].version
 
 
 def test_a_teacher_that_comes_down_is_the_one_that_teaches() -> None:
     net, other = tower(), tower(seed=5)
-    half = started("fedgkd", net)
-    half.begin(net, {**whole(net), TEACHER: whole(other)[MODEL]}, {}, visit(net, distil=1))
-    assert torch.equal(half.teacher.flat, other.flat)
+    client_side = started("fedgkd", net)
+    client_side.begin(net, {**whole(net), TEACHER: whole(other)[MODEL]}, {}, visit(net, distil=1))
+    assert torch.equal(client_side.teacher.flat, other.flat)
     _, theirs = slow(net, other, lambda z, t, y: cross_entropy(z[-1], y) + 0.1 * kl(t[-1], z[-1]))
-    assert np.abs(gradient(half, net, *batch()) - theirs).max() < 2e-6
+    assert np.abs(gradient(client_side, net, *batch()) - theirs).max() < 2e-6
     assert np.abs(gradient(ClientUpdate({}), net, *batch()) - theirs).max() > 1e-3
 
 
 def test_a_visit_that_is_told_not_to_distil_is_fedavgs() -> None:
     net = tower()
-    half = started("fedgkd", tower(), weight=5.0)
-    half.begin(net, {**whole(net), TEACHER: whole(tower(seed=5))[MODEL]}, {}, visit(net, distil=0))
-    assert np.array_equal(gradient(half, net, *batch()), gradient(ClientUpdate({}), net, *batch()))
+    client_side = started("fedgkd", tower(), weight=5.0)
+    client_side.begin(net, {**whole(net), TEACHER: whole(tower(seed=5))[MODEL]}, {}, visit(net, distil=0))
+    assert np.array_equal(gradient(client_side, net, *batch()), gradient(ClientUpdate({}), net, *batch()))
     assert net._frozen == {}
 
 
@@ -273,17 +273,17 @@ def test_extreme_logits_give_finite_losses_and_gradients() -> None:
 
 
 def not_true(local: Tensor, teacher: Tensor, y: Tensor) -> Tensor:
-    half = load_dotted("edge.methods.fedntd:FedNTDUpdate")(
+    client_side = load_dotted("edge.methods.fedntd:FedNTDUpdate")(
         {"weight": 1.0, "ce_weight": 1.0, "temperature": 1.0, "kl_t2": True}
     )
-    distance: Tensor = half.divergence(half.seen(teacher, y), half.seen(local, y))
+    distance: Tensor = client_side.divergence(client_side.seen(teacher, y), client_side.seen(local, y))
     return distance
 
 
 def test_the_true_class_is_left_out_and_the_others_keep_their_order() -> None:
-    half = load_dotted("edge.methods.fedntd:FedNTDUpdate")(resolve("fedntd").options().model_dump())
+    client_side = load_dotted("edge.methods.fedntd:FedNTDUpdate")(resolve("fedntd").options().model_dump())
     logits = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]])
-    assert half.seen(logits, torch.tensor([0, 1, 2])).tolist() == [[2, 3], [4, 6], [7, 8]]
+    assert client_side.seen(logits, torch.tensor([0, 1, 2])).tolist() == [[2, 3], [4, 6], [7, 8]]
 
 
 def test_the_logit_of_the_true_class_does_not_matter_on_either_side() -> None:

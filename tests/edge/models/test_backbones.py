@@ -299,9 +299,9 @@ def images() -> tuple[Tensor, Tensor]:
 
 
 def fedmlb(net: BlockModel, form: PathwayForm = "each", **options: Any) -> FedMLBUpdate:
-    half = FedMLBUpdate(FedMLBOptions(**options).model_dump())
-    half.begin(net, whole(net), {}, replace(visit(net), pathways=form))
-    return half
+    client_side = FedMLBUpdate(FedMLBOptions(**options).model_dump())
+    client_side.begin(net, whole(net), {}, replace(visit(net), pathways=form))
+    return client_side
 
 
 def slow(net: BlockModel, frozen: BlockModel, pathways: range, local_first: bool) -> np.ndarray[Any, Any]:
@@ -329,21 +329,21 @@ def assert_near(ours: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any]) -> Non
 @pytest.mark.parametrize("order", ["LG", "GL"])
 def test_fedmlbs_pathways_run_through_a_backbone(name: str, order: str, form: PathwayForm) -> None:
     net = small(name)
-    half = fedmlb(net, form, order=order)
+    client_side = fedmlb(net, form, order=order)
     shifted(net, 0.01)
-    theirs = slow(net, half.frozen, range(1, len(net)), order == "LG")
-    assert_near(gradient(half, net, *images()), theirs)
+    theirs = slow(net, client_side.frozen, range(1, len(net)), order == "LG")
+    assert_near(gradient(client_side, net, *images()), theirs)
 
 
 @each_backbone
 @pytest.mark.parametrize("form", FORMS)
 def test_fedbrs_pathways_run_through_a_backbone(name: str, form: PathwayForm) -> None:
     net = small(name)
-    half = FedBRUpdate(FedBROptions().model_dump())
-    half.begin(net, whole(net), {}, replace(visit(net, alpha=2, full=1), pathways=form))
+    client_side = FedBRUpdate(FedBROptions().model_dump())
+    client_side.begin(net, whole(net), {}, replace(visit(net, alpha=2, full=1), pathways=form))
     shifted(net, 0.01)
-    theirs = slow(net, half.frozen, range(len(net) - 2, len(net)), True)
-    assert_near(gradient(half, net, *images()), theirs)
+    theirs = slow(net, client_side.frozen, range(len(net) - 2, len(net)), True)
+    assert_near(gradient(client_side, net, *images()), theirs)
 
 
 @each_backbone

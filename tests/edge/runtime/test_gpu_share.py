@@ -21,9 +21,9 @@ GIB = 1024 * MIB
 
 
 def job(device: str = "cuda", slot: int = 0, workers: int = 1) -> Job:
-    model, half = ModelConfig("cnn"), ComponentConfig("edge.training.client_update:ClientUpdate")
+    model, objective = ModelConfig("cnn"), ComponentConfig("edge.training.client_update:ClientUpdate")
     return Job(
-        "run", 0, device, "", model, DataConfig("digits"), TrainConfig(), half, worker_slot=slot, workers=workers
+        "run", 0, device, "", model, DataConfig("digits"), TrainConfig(), objective, worker_slot=slot, workers=workers
     )
 
 

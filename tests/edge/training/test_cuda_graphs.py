@@ -88,13 +88,13 @@ def test_a_run_of_replayed_steps_ends_in_the_same_bits(
 def test_a_short_batch_runs_as_it_is_and_a_step_on_some_blocks_is_another_kind_of_step() -> None:
     nets, graphs, losses = (tower(), tower()), Graphs(), list[list[float]]()
     for net, made in zip(nets, (graphs, None), strict=True):
-        half = ClientUpdate({})
-        half.begin(net, whole(net), {}, visit(net))
-        step = StepFactory(net, TrainConfig(batch=8), made).begin(visit(net), half, [])
+        client_side = ClientUpdate({})
+        client_side.begin(net, whole(net), {}, visit(net))
+        step = StepFactory(net, TrainConfig(batch=8), made).begin(visit(net), client_side, [])
         for only in (["b1"], None, ["b4"]):
             for size in (8, 8, 8, 8, 3, 8):
-                step(half.loss, *batch(size, len(half.losses)), only=only)
-        losses.append([loss.item() for loss in half.losses])
+                step(client_side.loss, *batch(size, len(client_side.losses)), only=only)
+        losses.append([loss.item() for loss in client_side.losses])
     assert (graphs.made, graphs.replays) == (3, 3 * (5 - WARM_UP_STEPS))
     assert losses[0] == losses[1]
     assert torch.equal(nets[0].flat, nets[1].flat)
@@ -104,17 +104,17 @@ def test_a_short_batch_runs_as_it_is_and_a_step_on_some_blocks_is_another_kind_o
 def test_halves_of_a_step_are_not_captured_and_may_be_mixed_with_whole_steps() -> None:
     nets, graphs = (tower(), tower()), Graphs()
     for net, made in zip(nets, (graphs, None), strict=True):
-        half = ClientUpdate({})
-        half.begin(net, whole(net), {}, visit(net))
-        step = StepFactory(net, TrainConfig(batch=8, momentum=0.5), made).begin(visit(net), half, [])
+        client_side = ClientUpdate({})
+        client_side.begin(net, whole(net), {}, visit(net))
+        step = StepFactory(net, TrainConfig(batch=8, momentum=0.5), made).begin(visit(net), client_side, [])
         for seed in range(2 + WARM_UP_STEPS):
-            step(half.loss, *batch(8, seed))
-            step.backward(half.loss, *batch(8, seed + 10))
-            step.backward(half.loss, *batch(8, seed + 20))
+            step(client_side.loss, *batch(8, seed))
+            step.backward(client_side.loss, *batch(8, seed + 10))
+            step.backward(client_side.loss, *batch(8, seed + 20))
             step.apply()
-        step.backward(half.loss, *batch(8, 1))
-        step(half.loss, *batch(8, 2))  # discards it
-        step.backward(half.loss, *batch(8, 3))
+        step.backward(client_side.loss, *batch(8, 1))
+        step(client_side.loss, *batch(8, 2))  # discards it
+        step.backward(client_side.loss, *batch(8, 3))
         step.zero()
         step.apply(only=["b1"])
     assert (graphs.made, graphs.replays) == (1, 3)
@@ -132,11 +132,11 @@ class Counting(ClientUpdate):
 
 
 def test_added_flops_are_counted_in_every_replay() -> None:
-    net, half = tower(), Counting({})
-    half.begin(net, whole(net), {}, visit(net))
-    step = StepFactory(net, TrainConfig(batch=8), Graphs()).begin(visit(net), half, [])
+    net, client_side = tower(), Counting({})
+    client_side.begin(net, whole(net), {}, visit(net))
+    step = StepFactory(net, TrainConfig(batch=8), Graphs()).begin(visit(net), client_side, [])
     for seed in range(WARM_UP_STEPS + 4):
-        step(half.loss, *batch(8, seed))
+        step(client_side.loss, *batch(8, seed))
     assert net.further_flops == 16.0 * (WARM_UP_STEPS + 4)
 
 
@@ -151,14 +151,14 @@ class Shrinking(ClientUpdate):
 
 @pytest.mark.parametrize("graphs", [None, Graphs()])
 def test_an_objective_corrects_gradients_before_its_corrections(graphs: Graphs | None) -> None:
-    net, half, push = tower(), Shrinking({}), FedProxCorrection({"mu": 1.0, "half": True})
-    half.begin(net, whole(net), {}, visit(net))
+    net, client_side, push = tower(), Shrinking({}), FedProxCorrection({"mu": 1.0, "half": True})
+    client_side.begin(net, whole(net), {}, visit(net))
     push.begin(net, {}, {}, visit(net))
     start = net.flat.clone()
-    torch.autograd.backward(half.loss(net, *batch()))
+    torch.autograd.backward(client_side.loss(net, *batch()))
     slope = net.grad.clone()
-    step = StepFactory(net, TrainConfig(batch=8), graphs).begin(visit(net), half, [push])
-    step(half.loss, *batch())
+    step = StepFactory(net, TrainConfig(batch=8), graphs).begin(visit(net), client_side, [push])
+    step(client_side.loss, *batch())
     assert torch.allclose(net.flat, start - 0.1 * 0.5 * slope)
     net.flat.copy_(start + 1.0)
     step.zero()
@@ -175,7 +175,7 @@ class Push(GradientCorrection):
 
 
 @pytest.mark.parametrize(
-    ("half", "corrections", "kind"),
+    ("client_side", "corrections", "kind"),
     [
         (ClientUpdate({}), [], GraphStep),
         (ClientUpdate({}), [FedProxCorrection({"mu": 0.1, "half": True})], GraphStep),
@@ -184,9 +184,9 @@ class Push(GradientCorrection):
     ],
 )
 def test_only_client_sides_that_promise_it_are_captured(
-    half: ClientUpdate, corrections: list[GradientCorrection], kind: type
+    client_side: ClientUpdate, corrections: list[GradientCorrection], kind: type
 ) -> None:
     net = tower()
-    assert type(StepFactory(net, TrainConfig(), Graphs()).begin(visit(net), half, corrections)) is kind
-    plain = StepFactory(net, TrainConfig()).begin(visit(net), half, corrections)
+    assert type(StepFactory(net, TrainConfig(), Graphs()).begin(visit(net), client_side, corrections)) is kind
+    plain = StepFactory(net, TrainConfig()).begin(visit(net), client_side, corrections)
     assert isinstance(plain, Sgd) and plain.lr == 0.1 and isinstance(plain.lr, float)

@@ -36,16 +36,16 @@ FORMS: tuple[PathwayForm, ...] = ("each", "sweep")
 
 def fedmlb(net: BlockModel, form: PathwayForm = "each", **options: Any) -> FedMLBUpdate:
     """FedMLB's client side at the start of a visit."""
-    half = FedMLBUpdate(FedMLBOptions(**options).model_dump())
-    half.begin(net, whole(net), {}, replace(visit(net), pathways=form))
-    return half
+    client_side = FedMLBUpdate(FedMLBOptions(**options).model_dump())
+    client_side.begin(net, whole(net), {}, replace(visit(net), pathways=form))
+    return client_side
 
 
 def fedbr(net: BlockModel, alpha: int, form: PathwayForm = "each", **options: Any) -> FedBRUpdate:
     """FedBR's client side at the start of a visit with a full download."""
-    half = FedBRUpdate(FedBROptions(**options).model_dump())
-    half.begin(net, whole(net), {}, replace(visit(net, alpha=alpha, full=1), pathways=form))
-    return half
+    client_side = FedBRUpdate(FedBROptions(**options).model_dump())
+    client_side.begin(net, whole(net), {}, replace(visit(net, alpha=alpha, full=1), pathways=form))
+    return client_side
 
 
 # --- the divergence ---------------------------------------------------------------------------------------------------
@@ -134,12 +134,12 @@ def slow(
     return float(total.detach()), torch.cat([grad.reshape(-1) for grad in grads]).numpy()
 
 
-def assert_same(half: FedMLBUpdate | FedBRUpdate, net: BlockModel, pathways: Sequence[int], **how: Any) -> None:
+def assert_same(client_side: FedMLBUpdate | FedBRUpdate, net: BlockModel, pathways: Sequence[int], **how: Any) -> None:
     shifted(net)
-    value, theirs = slow(net, half.frozen, pathways, **how)
-    ours = gradient(half, net, *batch())
+    value, theirs = slow(net, client_side.frozen, pathways, **how)
+    ours = gradient(client_side, net, *batch())
     assert np.abs(ours - theirs).max() < 2e-6 * max(1.0, np.abs(theirs).max())
-    assert float(half.loss(net, *batch()).detach()) == pytest.approx(value, rel=1e-6)
+    assert float(client_side.loss(net, *batch()).detach()) == pytest.approx(value, rel=1e-6)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -149,8 +149,8 @@ def test_fedmlbs_gradient_with_any_pathways_in_both_orders(
     order: str, pathways: tuple[int, ...] | None, form: PathwayForm
 ) -> None:
     net = tower()
-    half = fedmlb(net, form, order=order, pathways=pathways)
-    assert_same(half, net, pathways or (1, 2, 3), local_first=order == "LG")
+    client_side = fedmlb(net, form, order=order, pathways=pathways)
+    assert_same(client_side, net, pathways or (1, 2, 3), local_first=order == "LG")
 
 
 def test_fedmlbs_options_change_the_loss_as_they_say_and_its_divergence_moves_pathways_unless_detached() -> None:
@@ -160,9 +160,9 @@ def test_fedmlbs_options_change_the_loss_as_they_say_and_its_divergence_moves_pa
     net = tower()
     assert_same(fedmlb(net, pathways=(2,), norm="all"), net, (2,), divisor=3.0)
     net = tower()
-    half = fedmlb(net, detach_hybrid_target=True)
-    assert_same(half, net, (1, 2, 3), detach=True)
-    assert np.abs(gradient(half, net, *batch()) - slow(net, half.frozen, (1, 2, 3))[1]).max() > 1e-4
+    client_side = fedmlb(net, detach_hybrid_target=True)
+    assert_same(client_side, net, (1, 2, 3), detach=True)
+    assert np.abs(gradient(client_side, net, *batch()) - slow(net, client_side.frozen, (1, 2, 3))[1]).max() > 1e-4
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -200,18 +200,18 @@ def heard(net: BlockModel) -> list[tuple[int, int]]:
 
 def test_a_sweep_takes_all_pathways_at_one_level_through_one_call_unless_a_prefix_learns_nothing() -> None:
     net = tower()
-    half = fedmlb(net, "sweep")
-    calls = heard(half.frozen)
-    half.loss(net, *batch(8))
+    client_side = fedmlb(net, "sweep")
+    calls = heard(client_side.frozen)
+    client_side.loss(net, *batch(8))
     assert calls == [(1, 8), (2, 16), (3, 24)]
-    half = fedmlb(net, "each")
+    client_side = fedmlb(net, "each")
     calls.clear()
-    half.loss(net, *batch(8))
+    client_side.loss(net, *batch(8))
     assert calls == [(1, 8), (2, 8), (3, 8), (2, 8), (3, 8), (3, 8)]
     net = tower()
-    half = fedmlb(net, "sweep", order="GL")
+    client_side = fedmlb(net, "sweep", order="GL")
     calls = heard(net)
-    half.loss(net, *batch(8))
+    client_side.loss(net, *batch(8))
     # The main path, then: what enters a block has a fixed input, and runs apart from what came through local blocks.
     assert calls == [(0, 8), (1, 8), (2, 8), (3, 8), (1, 8), (2, 8), (2, 8), (3, 16), (3, 8)]
 
@@ -221,9 +221,9 @@ def test_both_forms_execute_the_same_passes(order: str) -> None:
     counts = []
     for form in FORMS:
         net = tower()
-        half = fedmlb(net, form, order=order)
+        client_side = fedmlb(net, form, order=order)
         net.executed[:] = 0
-        half.loss(net, *batch(8))
+        client_side.loss(net, *batch(8))
         counts.append(net.executed.tolist())
     assert counts[0] == counts[1]
     through = {"LG": [8, 16, 24, 32], "GL": [8 + 8, 16 + 8, 24 + 8, 32]}[order]
@@ -246,10 +246,10 @@ def test_pathways_stay_apart_where_a_block_mixes_examples() -> None:
     results = []
     for form in FORMS:
         net = with_statistics()
-        half = fedmlb(net, form, order="GL")
+        client_side = fedmlb(net, form, order="GL")
         shifted(net)
         calls = heard(net)
-        found = gradient(half, net, x, y)
+        found = gradient(client_side, net, x, y)
         results.append((found, net.buffers.tolist(), [call for call in calls if call[0] == 2]))
     (each, each_statistics, _), (sweep, sweep_statistics, calls) = results
     assert np.allclose(sweep, each, rtol=1e-5, atol=1e-7)
@@ -258,20 +258,20 @@ def test_pathways_stay_apart_where_a_block_mixes_examples() -> None:
     # The frozen model mixes no examples once it has running statistics, so its pathways sweep.
     net = with_statistics()
     net.buffers[:4] = 0.5
-    half = fedmlb(net, "sweep")
-    calls = heard(half.frozen)
-    half.loss(net, x, y)
+    client_side = fedmlb(net, "sweep")
+    calls = heard(client_side.frozen)
+    client_side.loss(net, x, y)
     assert calls == [(1, 8), (2, 16), (3, 24)]
 
 
 # --- a round's first step ---------------------------------------------------------------------------------------------
 
 
-def factors(half: ClientUpdate, net: BlockModel) -> list[float]:
+def factors(client_side: ClientUpdate, net: BlockModel) -> list[float]:
     """By how much each block's gradient is larger than FedAvg's."""
     plain = ClientUpdate({})
     plain.begin(net, whole(net), {}, visit(net))
-    mine, theirs = gradient(half, net, *batch()), gradient(plain, net, *batch())
+    mine, theirs = gradient(client_side, net, *batch()), gradient(plain, net, *batch())
     found = []
     for part in net.slices.values():
         factor = float(mine[part] @ theirs[part] / (theirs[part] @ theirs[part]))
@@ -282,10 +282,10 @@ def factors(half: ClientUpdate, net: BlockModel) -> list[float]:
 
 def test_at_the_first_step_no_pathway_diverges_and_each_block_is_scaled_by_the_pathways_behind_it() -> None:
     net = tower()
-    half = fedmlb(net, lambda1=0.0, lambda2=1.0)
-    loss = half.loss(net, *batch())
-    assert abs(float(loss.detach() - half.losses[-1])) < 1e-6
-    assert factors(half, net) == [1.0, 1.0, 1.0, 1.0]
+    client_side = fedmlb(net, lambda1=0.0, lambda2=1.0)
+    loss = client_side.loss(net, *batch())
+    assert abs(float(loss.detach() - client_side.losses[-1])) < 1e-6
+    assert factors(client_side, net) == [1.0, 1.0, 1.0, 1.0]
     # 1 + λ1 (M − j)/(M − 1), M = 4 and 6; half of that with λ1 = ½.
     assert factors(fedmlb(net, lambda1=0.5), net) == [1.5, 1.33333, 1.16667, 1.0]
     net = tower((5, 6, 6, 6, 6, 6, 3))
@@ -297,11 +297,11 @@ def test_at_the_first_step_no_pathway_diverges_and_each_block_is_scaled_by_the_p
 def test_the_global_model_is_the_same_bytes_after_local_training() -> None:
     for make in (fedmlb, lambda net: fedbr(net, 3)):
         net = tower()
-        half = make(net)
-        received = half.frozen.flat.clone()
+        client_side = make(net)
+        received = client_side.frozen.flat.clone()
         step = Sgd(net, TrainConfig(clip=10.0, weight_decay=1e-3, momentum=0.5), lr=0.1)
-        half.train(net, lambda: iter([batch(seed=seed) for seed in range(4)]), step)
-        assert torch.equal(half.frozen.flat, received)
+        client_side.train(net, lambda: iter([batch(seed=seed) for seed in range(4)]), step)
+        assert torch.equal(client_side.frozen.flat, received)
         assert not torch.equal(net.flat, received)
 
 
@@ -309,10 +309,10 @@ def test_the_frozen_model_has_the_parts_that_never_travel_as_the_client_holds_th
     net = tower()
     private = net.dump(["b4"])
     arrived = {key: vector for key, vector in whole(tower(seed=5))["model"].items() if key != "b4"}
-    half = FedMLBUpdate(FedMLBOptions().model_dump())
-    half.begin(net, {"model": arrived}, {"model": private}, visit(net))
-    assert torch.equal(half.frozen.flat, net.flat)
-    assert np.array_equal(half.frozen.dump(["b4"])["b4"].data, private["b4"].data)
+    client_side = FedMLBUpdate(FedMLBOptions().model_dump())
+    client_side.begin(net, {"model": arrived}, {"model": private}, visit(net))
+    assert torch.equal(client_side.frozen.flat, net.flat)
+    assert np.array_equal(client_side.frozen.dump(["b4"])["b4"].data, private["b4"].data)
 
 
 # --- FedBR's starting point and report --------------------------------------------------------------------------------
@@ -321,12 +321,12 @@ def test_the_frozen_model_has_the_parts_that_never_travel_as_the_client_holds_th
 def test_fedbr_starts_from_its_own_first_blocks_and_the_global_last_ones() -> None:
     net, kept, sent = tower(), whole(tower(seed=3))["model"], whole(tower(seed=4))["model"]
     down = {"model": {key: sent[key] for key in ("b3", "b4")}}
-    half = FedBRUpdate(FedBROptions().model_dump())
-    half.begin(net, down, {"model": {key: kept[key] for key in ("b1", "b2", "b3")}}, visit(net, alpha=2, full=0))
+    client_side = FedBRUpdate(FedBROptions().model_dump())
+    client_side.begin(net, down, {"model": {key: kept[key] for key in ("b1", "b2", "b3")}}, visit(net, alpha=2, full=0))
     combined = net.dump(net.layout.names)
     assert [combined[key].version for key in ("b1", "b2")] == [kept[key].version for key in ("b1", "b2")]
     assert [combined[key].version for key in ("b3", "b4")] == [sent[key].version for key in ("b3", "b4")]
-    frozen = half.frozen.dump(["b3", "b4"])
+    frozen = client_side.frozen.dump(["b3", "b4"])
     assert [frozen[key].version for key in ("b3", "b4")] == [sent[key].version for key in ("b3", "b4")]
 
 
@@ -347,14 +347,14 @@ def test_the_drop_is_the_first_epochs_loss_less_the_last_ones() -> None:
     ]
     for losses, options, drop in cases:
         net = tower()
-        half = fedbr(net, 1, **options)
-        half.losses = [torch.tensor(loss) for loss in losses]
-        assert half.end(net, visit(net))[2]["drop"] == drop
+        client_side = fedbr(net, 1, **options)
+        client_side.losses = [torch.tensor(loss) for loss in losses]
+        assert client_side.end(net, visit(net))[2]["drop"] == drop
 
 
 def test_the_exact_drop_scores_all_local_data_before_and_after() -> None:
     net = tower()
-    half = fedbr(net, 1, drop="exact")
+    client_side = fedbr(net, 1, drop="exact")
     x, y = batch()
 
     def loss() -> float:
@@ -362,7 +362,7 @@ def test_the_exact_drop_scores_all_local_data_before_and_after() -> None:
             return float(nn.functional.cross_entropy(net.run(x), y))
 
     before = loss()
-    half.train(net, lambda: iter([(x, y)] * 3), Sgd(net, TrainConfig(), lr=0.1))
+    client_side.train(net, lambda: iter([(x, y)] * 3), Sgd(net, TrainConfig(), lr=0.1))
     drop = before - loss()
     assert drop > 0.01
-    assert half.end(net, visit(net))[2]["drop"] == pytest.approx(drop, abs=1e-6)
+    assert client_side.end(net, visit(net))[2]["drop"] == pytest.approx(drop, abs=1e-6)

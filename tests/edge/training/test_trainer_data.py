@@ -14,8 +14,8 @@ DATA = DataConfig("digits", clients=4, partition=PartitionConfig("iid"))
 
 
 def trainer(data: DataConfig) -> LocalTrainer:
-    half = ComponentConfig("edge.training.client_update:ClientUpdate")
-    return LocalTrainer(Job("", 0, "cpu", cache_folder(), DIGITS_CNN, data, TRAIN, half))
+    objective = ComponentConfig("edge.training.client_update:ClientUpdate")
+    return LocalTrainer(Job("", 0, "cpu", cache_folder(), DIGITS_CNN, data, TRAIN, objective))
 
 
 def test_held_out_examples_are_counted_apart_and_never_trained_on() -> None:

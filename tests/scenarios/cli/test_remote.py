@@ -328,8 +328,8 @@ def test_the_command_keys_makes_a_pair_once(tmp_path: Path, capsys: pytest.Captu
 
 
 def job(**other: object) -> Job:
-    half = ComponentConfig("edge.training.client_update:ClientUpdate")
-    plain: dict[str, object] = {"objective": half, "data_sha256": "", "device": "cpu"}
+    objective = ComponentConfig("edge.training.client_update:ClientUpdate")
+    plain: dict[str, object] = {"objective": objective, "data_sha256": "", "device": "cpu"}
     fields = plain | other
     data = DataConfig("digits", root="/nowhere", download=False)
     return Job("run-1", 0, cache="/nowhere", model=ModelConfig("digits-cnn"), data=data, train=TrainConfig(), **fields)  # type: ignore[arg-type]
