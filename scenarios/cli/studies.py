@@ -6,6 +6,7 @@ Like all commands, these import slow modules only when they run.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -107,6 +108,38 @@ def study_budget(
     budgets = study.budgets(nbytes, seconds)
     planned = study.plan(scenario, overrides or [], methods, budgets, seeds, seed, run_id)
     _run_study(study.study(planned, budgets), out, workers, device, as_json, quiet)
+
+
+@several.command("trial")
+def study_trial(
+    scenario: ScenarioName,
+    overrides: Overrides = None,
+    part: Annotated[str, typer.Option("--part", help="details, calibrated, skew, bandit or map")] = "details",
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="number of seeds, counted up from the scenario's")] = 3,
+    target: Annotated[
+        float | None, typer.Option("--target", help="accuracy that figures show; by default the scenario's target")
+    ] = None,
+    targets: Annotated[str, typer.Option("--targets", help="accuracies of the tables")] = "0.25,0.3,0.35,0.4",
+    only: Annotated[str | None, typer.Option("--only", help="variants and skews: fedavg,fedbr-alpha-2,eps7")] = None,
+    out: Out = Path("runs"),
+    run_id: Annotated[str, typer.Option("--run-id", help="name of the folder, which all parts share")] = "trial",
+    workers: Workers = None,
+    seed: Seed = None,
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Put FedBR on trial: its open details, calibration, skews of the data, its bandit, and a map of when it pays.
+
+    A part that needs runs of another finds them; finished runs are kept and interrupted runs are resumed.
+    """
+    from scenarios.studies.trial import pace, plan
+    from scenarios.studies.trial import study as trial
+
+    choice = plan.TrialChoice(scenario, overrides or [], part, seeds, seed, target, targets, only, run_id)
+    planned = plan.plan(choice)
+    watch = None if quiet or as_json else pace.announced
+    _run_study(trial.study(planned), out, workers, device, as_json, quiet, watch)
 
 
 def reproduce(
@@ -240,8 +273,19 @@ def stress(
     emit(result, as_json, lambda: study.show(result))
 
 
-def _run_study(study: Study, out: Path, workers: int | None, device: str, as_json: bool, quiet: bool) -> NoReturn:
-    """Run or resume the runs of a study that are not finished, write its files, and exit with its code."""
+def _run_study(
+    study: Study,
+    out: Path,
+    workers: int | None,
+    device: str,
+    as_json: bool,
+    quiet: bool,
+    watch: Callable[[Host, int, int], Host] | None = None,
+) -> NoReturn:
+    """Run or resume the runs of a study that are not finished, write its files, and exit with its code.
+
+    ``watch``: (host, planned runs, runs to be made) -> the host, with what is to be said while they work.
+    """
     from scenarios.host import choose_device
     from scenarios.studies import sweep
 
@@ -250,7 +294,8 @@ def _run_study(study: Study, out: Path, workers: int | None, device: str, as_jso
     loaded = [run.loaded for run in missing or planned.runs[:1]]
 
     def work(host: Host, launcher: Any, interrupt: StopFlag) -> dict[str, Any]:
-        return sweep.run_all(planned, host, launcher, interrupt)
+        watched = host if watch is None else watch(host, len(planned.runs), len(missing))
+        return sweep.run_all(planned, watched, launcher, interrupt)
 
     result = study.read_off(with_workers(loaded, out, None, workers, device, quiet or as_json, work))
     stopped = sweep.is_interrupted(result, planned)

@@ -70,6 +70,12 @@ def svg(figure: Figure, name: str) -> str:
     return re.sub(r' (?:xmlns(?::\w+)?="[^"]*"|id="[A-Za-z0-9.]+_\d+")', "", text)
 
 
+def standalone(inline: str) -> str:
+    """The file of a figure that `svg` made: the same element, with the namespaces that a file needs."""
+    spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    return re.sub(r'<svg role="img" aria-labelledby="[^"]*"', f'<svg role="img" {spaces}', inline, count=1)
+
+
 def panels(
     count: int, columns: int, height_pixels: float, sharex: bool = False, sharey: bool = False
 ) -> tuple[Figure, list[Axes]]:

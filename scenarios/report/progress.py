@@ -32,6 +32,8 @@ class ProgressPoint:
     """None where the round was not evaluated."""
     best: float
     """Best accuracy so far; 0 before the first evaluation."""
+    joules: float = 0.0
+    """Of the clients."""
 
 
 Trail = tuple[ProgressPoint, ...]
@@ -83,6 +85,7 @@ def after(last: ProgressPoint | None, row: RoundRow) -> ProgressPoint:
         nominal + row.nominal_bytes,
         row.accuracy,
         max(best, row.accuracy or 0.0),
+        (last.joules if last else 0.0) + row.joules,
     )
 
 

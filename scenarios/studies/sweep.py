@@ -73,12 +73,16 @@ class Study:
     """Prints the result; the path is the report's, or the folder's where there is no report."""
     write_tables: Callable[[Mapping[str, Any], Path], None] = lambda result, folder: None
     """(result, folder): writes the CSV files."""
+    result_file: str | None = None
+    """The file of the result, where several studies share a folder; by default the sweep's mark."""
 
 
 def write(study: Study, result: Mapping[str, Any], with_report: bool) -> Path:
     """Write the files of a study beside its run folders; returns the report, or the folder without one."""
     folder = folder_of(result)
-    write_text(folder / study.sweep.mark, json.dumps({"study": study.sweep.kind, **result}, indent=1))
+    write_text(
+        folder / (study.result_file or study.sweep.mark), json.dumps({"study": study.sweep.kind, **result}, indent=1)
+    )
     study.write_tables(result, folder)
     return study.draw(result, folder) if with_report else folder
 

@@ -1,0 +1,94 @@
+"""``fedbr study trial``: one part of it as a `Study`, with result, tables, figures and report named after the part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from edge.protocol.files import write_text
+from scenarios.report import bands, plot_style, terminal
+from scenarios.report.pages import write_study
+from scenarios.studies.sweep import Study
+from scenarios.studies.trial import results, tables
+from scenarios.studies.trial.plan import TrialPlan
+
+Figures = Sequence[tuple[str, str, str]]
+"""(name, inline SVG, caption)"""
+CURVES = ("fedavg", "fedprox", "fedmlb", "fedbr", "fedbr-preset-tuned")
+"""Variants whose curves are drawn; with their calibrated forms."""
+
+
+def study(plan: TrialPlan) -> Study:
+    """The study of a part's runs."""
+    return Study(
+        plan.sweep,
+        partial(results.read_off, plan),
+        partial(_draw, plan),
+        _show,
+        tables.write_tables,
+        result_file=f"{plan.name}.json",
+    )
+
+
+def _show(result: Mapping[str, Any], page: Path) -> None:
+    for table in [*tables.accuracies(result), *tables.to_targets(result, [result["target"]])]:
+        terminal.print_table(table)
+    terminal.print_location(page)
+
+
+def _draw(plan: TrialPlan, result: Mapping[str, Any], folder: Path) -> Path:
+    """Write the part's report, and its figures as files of their own in ``figures``."""
+    figures = list(_common_figures(plan, result))
+    for name, drawn, _ in figures:
+        write_text(_made(folder / "figures") / f"{name}.svg", plot_style.standalone(drawn))
+    return write_study(
+        folder / f"{plan.name}.html",
+        f"{plan.sweep.name}: {plan.part.title}",
+        f"{plan.part.question} Each variant ran once per seed, to the scenario's last round. Bytes are counted on the "
+        "messages, down and up, of all clients; time and energy are the simulated fleet's.",
+        {"scenario": plan.sweep.name, "part": plan.name, "seeds": ", ".join(map(str, result["seeds"]))},
+        figures,
+        [*tables.accuracies(result), *tables.to_targets(result, result["targets"])],
+    )
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def _common_figures(plan: TrialPlan, result: Mapping[str, Any]) -> Figures:
+    from scenarios.studies.trial import figures
+
+    drawn = [
+        (
+            f"{plan.name}-accuracy",
+            figures.accuracies(result, f"{plan.name}-accuracy"),
+            "Final test accuracy and its difference from FedAvg, paired over seeds. Dots are means, bars 95 % "
+            "intervals (Student's t over seeds), ticks single seeds.",
+        )
+    ]
+    spent = figures.to_target(result, f"{plan.name}-to-target")
+    if spent is not None:
+        caption = "Spent until the target was reached, mean over seeds; a variant without a bar missed it in some seed."
+        drawn.append((f"{plan.name}-to-target", spent, caption))
+    return [*drawn, *_curves(plan, result)]
+
+
+def _curves(plan: TrialPlan, result: Mapping[str, Any]) -> Figures:
+    """Accuracy against bytes and time of the plain methods, a figure per skew."""
+    trails, drawn = results.trails(plan, result["runs"]), []
+    for skew in dict.fromkeys(cell.skew for cell in plan.cells):
+        shown = {
+            cell.variant.name: list(trails[cell.name].values())
+            for cell in plan.cells
+            if cell.skew == skew and cell.variant.name.replace("+calibrated", "") in CURVES and trails[cell.name]
+        }
+        if shown:
+            curves = [bands.band(name, kind, runs) for kind in ("bytes", "time") for name, runs in shown.items()]
+            name = f"{plan.name}-curves-{skew.replace('.', '-')}"
+            caption = f"{skew}: test accuracy when last evaluated, mean over seeds; bands are one sample deviation."
+            drawn.append((name, bands.draw(curves, {}, name), caption))
+    return drawn

@@ -1,0 +1,125 @@
+"""What each part of a trial compares: methods, FedBR's open details one at a time, and skews of the data.
+
+Plain data. A variant that a scenario does not allow is no error here: `scenarios.studies.trial.plan` leaves it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from edge.protocol.config import PartitionConfig
+from scenarios.config.load import Loaded
+from scenarios.papers.spec import PaperVariant as Variant
+
+CALIBRATED = "+calibrated"
+OPTION = "method_options."
+NORMS = ("model.norm=batch", "model.norm=group")
+FIXED_ALPHA = 2
+"""The fixed alpha of the map, whose runs can be re-timed."""
+
+
+@dataclass(frozen=True)
+class TrialPart:
+    """One part: every variant on every skew, once per seed."""
+
+    title: str
+    question: str
+    variants: Callable[[Loaded], tuple[Variant, ...]]
+    """From the scenario with the user's overrides."""
+    skews: tuple[tuple[str, ...], ...] = ((),)
+    """Overrides of the partition; none: the scenario's own."""
+
+
+def of(method: str, *options: str) -> Variant:
+    """A method with options of its own, or with other keys, which have a dot."""
+    return Variant(method, tuple(each if "." in each.partition("=")[0] else f"{OPTION}{each}" for each in options))
+
+
+def alphas(blocks: int) -> tuple[Variant, ...]:
+    """FedBR with each fixed alpha of a model with so many blocks."""
+    return tuple(of("fedbr", f"alpha={alpha}") for alpha in range(1, blocks))
+
+
+def details(base: Loaded) -> tuple[Variant, ...]:
+    """FedBR's open details one at a time, beside the methods that it is compared with."""
+    return (
+        of("fedavg"),
+        *(of("fedavg", norm) for norm in NORMS),
+        of("fedprox"),
+        of("fedmlb"),
+        of("fedbr"),
+        of("fedbr", "hybrid_ce=false"),
+        of("fedbr", "detach=true"),
+        of("fedbr", "hybrid_ce=false", "detach=true"),
+        of("fedbr", "lambda1=0", "lambda2=0"),
+        *(of("fedbr", norm) for norm in NORMS),
+        of("fedbr", "alpha=random"),
+        *alphas(base.blocks),
+        of("fedbr", "stale_after=2"),
+        of("fedbr", "broadcast=everyone"),
+        of("fedbr", f"model.blocks=balanced:{max(2, min(3, base.model.units))}"),
+        of("fedbr", "period=1"),
+        of("fedbr", "period=7"),
+        of("fedbr", "preset=tuned"),
+    )
+
+
+def calibrated(base: Loaded) -> tuple[Variant, ...]:
+    """The same list with calibrated logits."""
+    return tuple(Variant(f"{variant.method}{CALIBRATED}", variant.overrides) for variant in details(base))
+
+
+def skewed(base: Loaded) -> tuple[Variant, ...]:
+    """Few variants, for several skews, each with and without calibration."""
+    plain = (of("fedavg"), of("fedmlb"), of("fedbr"), of("fedbr", "preset=tuned"))
+    return tuple(
+        Variant(f"{variant.method}{ending}", variant.overrides) for variant in plain for ending in ("", CALIBRATED)
+    )
+
+
+def bandit(base: Loaded) -> tuple[Variant, ...]:
+    """GMBS, and what it has to beat."""
+    return (of("fedbr"), of("fedbr", "alpha=random"), *alphas(base.blocks))
+
+
+SKEWS = (
+    *(("data.partition.kind=epsilon", f"data.partition.epsilon={epsilon}") for epsilon in (0, 3, 5, 7)),
+    ("data.partition.kind=dirichlet", "data.partition.alpha=0.3"),
+)
+PARTS = {
+    "details": TrialPart(
+        "FedBR's open details, one at a time",
+        "Which of the details that its paper leaves open decide whether FedBR learns?",
+        details,
+    ),
+    "calibrated": TrialPart(
+        "FedBR's open details with calibrated logits",
+        "Does calibration by the clients' class shares let frozen blocks help?",
+        calibrated,
+    ),
+    "skew": TrialPart(
+        "Methods at several skews of the data",
+        "At which skew does a method learn, and what does it cost to reach a target?",
+        skewed,
+        SKEWS,
+    ),
+    "bandit": TrialPart(
+        "GMBS against fixed and random alpha",
+        "Is the bandit worth it, at equal bytes and at equal virtual time?",
+        bandit,
+    ),
+}
+
+
+def reference_of(variant: Variant) -> Variant:
+    """The FedAvg that a variant is compared with: of the same norm, and with calibration where the variant has it."""
+    method = f"fedavg{CALIBRATED}" if variant.method.endswith(CALIBRATED) else "fedavg"
+    return Variant(method, tuple(override for override in variant.overrides if override in NORMS))
+
+
+def skew_name(partition: PartitionConfig) -> str:
+    """For names of folders: ``eps7``, ``dir0.3``, ``iid``."""
+    if partition.kind == "epsilon":
+        return f"eps{partition.epsilon}"
+    return f"dir{partition.alpha:g}" if partition.kind == "dirichlet" else partition.kind.replace(":", ".")
