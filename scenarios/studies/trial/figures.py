@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 
 from costmodel.units import BYTES, SECONDS
@@ -89,8 +90,6 @@ def _is_whole(found: Row) -> bool:
 
 
 def _bars(axes: Axes, rows: Sequence[Row], found: Mapping[str, Row], key: str, units: Mapping[str, Any]) -> None:
-    import numpy as np
-
     amounts = [found[row["name"]][key] for row in rows]
     scale, unit = plot_style.unit([np.array([each for each in amounts if each is not None], float)], units)
     for place, (row, amount) in enumerate(zip(rows, amounts, strict=True)):
@@ -105,3 +104,26 @@ def _bars(axes: Axes, rows: Sequence[Row], found: Mapping[str, Row], key: str, u
     plot_style.bars(axes)
     axes.set_xlabel(unit)
     axes.set_xlim(0, 1.15 * axes.dataLim.x1 if any(amounts) else 1)
+
+
+def regret(found: Row, name: str) -> str:
+    """Two panels over rounds: the regret in reward, and in accuracy."""
+    with matplotlib.rc_context(plot_style.STYLE):
+        figure, panels = plot_style.panels(2, 2, 330)
+        titles = (("reward", "Regret of Eq. 5's reward, summed", 1), ("accuracy", "Accuracy behind", 100))
+        for axes, (key, title, scale) in zip(panels, titles, strict=True):
+            _band(axes, found[key], scale)
+            axes.axhline(0, color=MUTED, linestyle=(0, (4, 3)), linewidth=1)
+            axes.set(title=title, xlabel="round", ylabel="percentage points" if scale == 100 else "reward")
+            axes.xaxis.set_major_locator(plot_style.whole())
+        return plot_style.svg(figure, name)
+
+
+def _band(axes: Axes, found: Row, scale: float) -> None:
+    rounds, mean = found["rounds"], scale * np.array(found["mean"], float)
+    for values in scale * np.array(found["values"], float).reshape(len(rounds), -1).T:
+        axes.plot(rounds, values, color=PALETTE[0], linewidth=0.8, alpha=0.4)
+    if None not in found["half_width"]:
+        half = scale * np.array(found["half_width"], float)
+        axes.fill_between(rounds, mean - half, mean + half, color=PALETTE[0], alpha=0.15, linewidth=0)
+    axes.plot(rounds, mean, color=PALETTE[0])

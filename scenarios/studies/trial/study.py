@@ -9,13 +9,19 @@ from typing import Any
 
 from edge.protocol.files import write_text
 from scenarios.report import bands, plot_style, terminal
-from scenarios.report.pages import write_study
+from scenarios.report.pages import PageTable, write_study
 from scenarios.studies.sweep import Study
-from scenarios.studies.trial import results, tables
+from scenarios.studies.trial import bandit, calibration, results, tables
+from scenarios.studies.trial.addition import Figures, TrialAddition
 from scenarios.studies.trial.plan import TrialPlan
+from scenarios.studies.trial.variants import CALIBRATED
 
-Figures = Sequence[tuple[str, str, str]]
-"""(name, inline SVG, caption)"""
+ADDITIONS: Mapping[str, TrialAddition] = {
+    "calibrated": calibration.ADDITION,
+    "skew": calibration.ADDITION,
+    "bandit": bandit.ADDITION,
+}
+"""Part -> what it has beside the others."""
 CURVES = ("fedavg", "fedprox", "fedmlb", "fedbr", "fedbr-preset-tuned")
 """Variants whose curves are drawn; with their calibrated forms."""
 
@@ -24,23 +30,47 @@ def study(plan: TrialPlan) -> Study:
     """The study of a part's runs."""
     return Study(
         plan.sweep,
-        partial(results.read_off, plan),
+        partial(_read_off, plan),
         partial(_draw, plan),
         _show,
-        tables.write_tables,
+        _write_tables,
         result_file=f"{plan.name}.json",
     )
 
 
+def _additions(part: str) -> list[TrialAddition]:
+    return [ADDITIONS[part]] if part in ADDITIONS else []
+
+
+def _read_off(plan: TrialPlan, done: Mapping[str, Any]) -> dict[str, Any]:
+    result = results.read_off(plan, done)
+    for addition in _additions(plan.name):
+        result |= addition.read_off(plan, result)
+    return result
+
+
+def _write_tables(result: Mapping[str, Any], folder: Path) -> None:
+    tables.write_tables(result, folder)
+    for addition in _additions(result["part"]):
+        addition.write_tables(result, folder)
+
+
+def _tables(result: Mapping[str, Any], targets: Sequence[float]) -> list[PageTable]:
+    """The tables of the addition, which answer the part's question, first."""
+    own = [table for addition in _additions(result["part"]) for table in addition.tables(result)]
+    return [*own, *tables.accuracies(result), *tables.to_targets(result, targets)]
+
+
 def _show(result: Mapping[str, Any], page: Path) -> None:
-    for table in [*tables.accuracies(result), *tables.to_targets(result, [result["target"]])]:
+    for table in _tables(result, [result["target"]]):
         terminal.print_table(table)
     terminal.print_location(page)
 
 
 def _draw(plan: TrialPlan, result: Mapping[str, Any], folder: Path) -> Path:
     """Write the part's report, and its figures as files of their own in ``figures``."""
-    figures = list(_common_figures(plan, result))
+    own = [drawn for addition in _additions(plan.name) for drawn in addition.figures(result)]
+    figures = [*own, *_common_figures(plan, result)]
     for name, drawn, _ in figures:
         write_text(_made(folder / "figures") / f"{name}.svg", plot_style.standalone(drawn))
     return write_study(
@@ -50,7 +80,7 @@ def _draw(plan: TrialPlan, result: Mapping[str, Any], folder: Path) -> Path:
         "messages, down and up, of all clients; time and energy are the simulated fleet's.",
         {"scenario": plan.sweep.name, "part": plan.name, "seeds": ", ".join(map(str, result["seeds"]))},
         figures,
-        [*tables.accuracies(result), *tables.to_targets(result, result["targets"])],
+        _tables(result, result["targets"]),
     )
 
 
@@ -84,7 +114,7 @@ def _curves(plan: TrialPlan, result: Mapping[str, Any]) -> Figures:
         shown = {
             cell.variant.name: list(trails[cell.name].values())
             for cell in plan.cells
-            if cell.skew == skew and cell.variant.name.replace("+calibrated", "") in CURVES and trails[cell.name]
+            if cell.skew == skew and cell.variant.name.replace(CALIBRATED, "") in CURVES and trails[cell.name]
         }
         if shown:
             curves = [bands.band(name, kind, runs) for kind in ("bytes", "time") for name, runs in shown.items()]

@@ -1,0 +1,60 @@
+"""What calibration changes: each calibrated run against its twin without calibration, of the same seed and folder.
+
+A twin may come from another part. It counts if its scenario differs in nothing but the calibration, and it is as long.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from coordinator.records.store import has_rounds
+from scenarios.report.pages import PageTable
+from scenarios.report.progress import Trail, trail
+from scenarios.report.run_reader import flat
+from scenarios.studies.trial.addition import TrialAddition
+from scenarios.studies.trial.plan import TrialPlan
+from scenarios.studies.trial.results import difference
+from scenarios.studies.trial.tables import READ_AS, percent, points
+from scenarios.studies.trial.variants import CALIBRATED
+
+
+def read_off(plan: TrialPlan, result: Mapping[str, Any]) -> dict[str, Any]:
+    """``calibration``: for each calibrated variant its accuracy minus its twin's; none where no twin is there."""
+    folders = {run["name"]: Path(run["run_dir"]) for run in result["runs"]}
+    found = [_paired(row, folders) for row in result["variants"] if CALIBRATED in row["variant"]]
+    return {"calibration": [row for row in found if row["difference"] is not None]}
+
+
+def _paired(row: Mapping[str, Any], folders: Mapping[str, Path]) -> dict[str, Any]:
+    own: dict[int, Trail] = {}
+    twins: dict[int, Trail] = {}
+    for seed in row["seeds"]:
+        folder = folders[f"{row['name']}-seed{seed}"]
+        twin = folder.parent / folder.name.replace(CALIBRATED, "", 1)
+        if is_twin(folder, twin):
+            own[seed], twins[seed] = trail(folder), trail(twin)
+    keys = ("name", "skew", "variant", "accuracy")
+    return {**{key: row[key] for key in keys}, "difference": difference(own, twins)}
+
+
+def is_twin(calibrated: Path, plain: Path) -> bool:
+    """Whether a run is there that differs in the calibration alone, and has as many rounds."""
+    if not has_rounds(plain / "ledger.sqlite"):
+        return False
+    own, other = (flat(tomllib.loads((run / "scenario.toml").read_text("utf-8"))) for run in (calibrated, plain))
+    differing = {key for key in own.keys() | other.keys() if own.get(key) != other.get(key)}
+    added = {key for key in own.keys() - other.keys() if key.startswith("method_options.")}
+    return differing <= {"method", *added} and len(trail(calibrated)) == len(trail(plain))
+
+
+def tables(result: Mapping[str, Any]) -> list[PageTable]:
+    """One table, if there are twins."""
+    rows = [[row["name"], percent(row["accuracy"]), points(row["difference"])] for row in result["calibration"]]
+    title = "calibrated logits: difference from the same variant without"
+    return [PageTable(title, ["", "accuracy", "difference"], rows, [READ_AS])] if rows else []
+
+
+ADDITION = TrialAddition(read_off, tables)
