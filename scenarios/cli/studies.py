@@ -138,8 +138,9 @@ def study_trial(
 
     choice = plan.TrialChoice(scenario, overrides or [], part, seeds, seed, target, targets, only, run_id)
     planned = plan.plan(choice)
-    watch = None if quiet or as_json else pace.announced
-    _run_study(trial.study(planned), out, workers, device, as_json, quiet, watch)
+    if quiet or as_json:
+        _run_study(trial.study(planned), out, workers, device, as_json, quiet)
+    _run_study(trial.study(planned, pace.say), out, workers, device, as_json, quiet, pace.announced)
 
 
 def reproduce(

@@ -71,9 +71,11 @@ def svg(figure: Figure, name: str) -> str:
 
 
 def standalone(inline: str) -> str:
-    """The file of a figure that `svg` made: the same element, with the namespaces that a file needs."""
+    """The file of a figure that `svg` made: the same element with the namespaces that a file needs, in pixels."""
     spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    return re.sub(r'<svg role="img" aria-labelledby="[^"]*"', f'<svg role="img" {spaces}', inline, count=1)
+    head, end, rest = inline.partition(">")
+    head = re.sub(r' aria-labelledby="[^"]*"', f" {spaces}", head)
+    return re.sub(r'(width|height)="([0-9.]+)pt"', r'\1="\2"', head) + end + rest
 
 
 def panels(

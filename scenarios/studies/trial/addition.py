@@ -10,16 +10,21 @@ from typing import Any
 from scenarios.report.pages import PageTable
 from scenarios.studies.trial.plan import TrialPlan
 
-Figures = Sequence[tuple[str, str, str]]
+Figure = tuple[str, str, str]
 """(name, inline SVG, caption)"""
+Figures = Sequence[Figure]
+Say = Callable[[str], None]
+"""Shows a line of progress."""
 
 
 @dataclass(frozen=True)
 class TrialAddition:
     """Functions of the result; those of a part without the runs that they need return nothing."""
 
-    read_off: Callable[[TrialPlan, Mapping[str, Any]], dict[str, Any]]
-    """(plan, the result so far) -> further keys."""
+    read_off: Callable[[TrialPlan, Mapping[str, Any], Say], dict[str, Any]]
+    """(plan, the result so far, progress) -> further keys."""
     tables: Callable[[Mapping[str, Any]], list[PageTable]]
     figures: Callable[[Mapping[str, Any]], Figures] = lambda result: ()
     write_tables: Callable[[Mapping[str, Any], Path], None] = lambda result, folder: None
+    is_alone: bool = False
+    """Whether the figures that all parts have are left out."""

@@ -14,7 +14,7 @@ import numpy as np
 from coordinator.records.store import read
 from scenarios.report.pages import PageTable
 from scenarios.report.progress import AMOUNTS, Trail, at_budget
-from scenarios.studies.trial.addition import Figures, TrialAddition
+from scenarios.studies.trial.addition import Figures, Say, TrialAddition
 from scenarios.studies.trial.plan import TrialPlan
 from scenarios.studies.trial.results import Trails, trails
 from scenarios.studies.trial.statistics import paired, with_interval
@@ -27,7 +27,7 @@ SHARED = {"bytes": "equal bytes", "time": "equal virtual time"}
 HINDSIGHT = "the best fixed alpha is that of the best mean accuracy at equal bytes, which is known only in hindsight"
 
 
-def read_off(plan: TrialPlan, result: Mapping[str, Any]) -> dict[str, Any]:
+def read_off(plan: TrialPlan, result: Mapping[str, Any], say: Say) -> dict[str, Any]:
     """``bandit``: accuracies at equal bytes and time, the best fixed alpha, and GMBS's regret against it."""
     progress = trails(plan, result["runs"])
     curves = {cell.variant.name: progress[cell.name] for cell in plan.cells if progress[cell.name]}
@@ -134,18 +134,25 @@ def tables(result: Mapping[str, Any]) -> list[PageTable]:
 
 
 def figures(result: Mapping[str, Any]) -> Figures:
-    """The regret over rounds, if there are runs of GMBS and of a fixed alpha."""
-    found = result["bandit"]
-    if "regret" not in found:
-        return ()
-    from scenarios.studies.trial.figures import regret
+    """The accuracies, and the regret over rounds if there are runs of GMBS and of a fixed alpha."""
+    from scenarios.studies.trial.figures import equal_amounts, regret
 
+    found = result["bandit"]
+    panels = {label: found["at_common"][kind]["variants"] for kind, label in SHARED.items()}
     caption = (
-        f"GMBS against {found['best_fixed']}. Left: the sum over rounds of the mean reward of a visit (Eq. 5), best "
-        "fixed alpha minus GMBS. Right: accuracy after equal rounds, best fixed alpha minus GMBS. Lines are means over "
-        f"seeds, bands 95 % intervals, thin lines single seeds; above 0 GMBS is worse. Note that {HINDSIGHT}."
+        "Accuracy when last evaluated within the smallest total of each seed's runs (fedbr: GMBS). Dots are means, "
+        "bars 95 % intervals, ticks single seeds."
     )
-    return (("bandit-regret", regret(found["regret"], "bandit-regret"), caption),)
+    drawn = [("bandit-equal", equal_amounts(panels, "bandit-equal"), caption)]
+    if "regret" in found:
+        caption = (
+            f"GMBS against {found['best_fixed']}. Left: the sum over rounds of the mean reward of a visit (Eq. 5), "
+            "best fixed alpha minus GMBS. Right: accuracy after equal rounds, best fixed alpha minus GMBS. Lines are "
+            "means over seeds, bands 95 % intervals, thin lines single seeds; above 0 GMBS is worse. Note that "
+            f"{HINDSIGHT}."
+        )
+        drawn.append(("bandit-regret", regret(found["regret"], "bandit-regret"), caption))
+    return drawn
 
 
 ADDITION = TrialAddition(read_off, tables, figures)

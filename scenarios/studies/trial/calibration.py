@@ -14,14 +14,14 @@ from coordinator.records.store import has_rounds
 from scenarios.report.pages import PageTable
 from scenarios.report.progress import Trail, trail
 from scenarios.report.run_reader import flat
-from scenarios.studies.trial.addition import TrialAddition
+from scenarios.studies.trial.addition import Say, TrialAddition
 from scenarios.studies.trial.plan import TrialPlan
 from scenarios.studies.trial.results import difference
 from scenarios.studies.trial.tables import READ_AS, percent, points
 from scenarios.studies.trial.variants import CALIBRATED
 
 
-def read_off(plan: TrialPlan, result: Mapping[str, Any]) -> dict[str, Any]:
+def read_off(plan: TrialPlan, result: Mapping[str, Any], say: Say) -> dict[str, Any]:
     """``calibration``: for each calibrated variant its accuracy minus its twin's; none where no twin is there."""
     folders = {run["name"]: Path(run["run_dir"]) for run in result["runs"]}
     found = [_paired(row, folders) for row in result["variants"] if CALIBRATED in row["variant"]]

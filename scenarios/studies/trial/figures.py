@@ -106,6 +106,19 @@ def _bars(axes: Axes, rows: Sequence[Row], found: Mapping[str, Row], key: str, u
     axes.set_xlim(0, 1.15 * axes.dataLim.x1 if any(amounts) else 1)
 
 
+def equal_amounts(panels: Mapping[str, Mapping[str, Row]], name: str) -> str:
+    """Accuracies with intervals, a panel per kind of amount that all runs have spent."""
+    with matplotlib.rc_context(plot_style.STYLE):
+        most = max(map(len, panels.values()))
+        figure, drawn = plot_style.panels(len(panels), 2, FRAME_PIXELS + ROW_PIXELS * most, sharex=True)
+        for axes, (label, variants) in zip(drawn, panels.items(), strict=True):
+            rows = [{"variant": key, "method": "fedbr", "accuracy": found} for key, found in variants.items()]
+            _dots(axes, rows, "accuracy")
+            axes.set(title=f"Accuracy at {label}", xlabel="test accuracy (%)")
+        drawn[-1].tick_params(labelleft=False)
+        return plot_style.svg(figure, name)
+
+
 def regret(found: Row, name: str) -> str:
     """Two panels over rounds: the regret in reward, and in accuracy."""
     with matplotlib.rc_context(plot_style.STYLE):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +12,13 @@ from scenarios.config.load import Loaded
 from scenarios.host import Host
 
 
-def announced(host: Host, total: int, missing: int, say: Callable[[str], None] | None = None) -> Host:
+def say(text: str) -> None:
+    """Show a line of progress."""
+    print(text, file=sys.stderr)
+
+
+def announced(host: Host, total: int, missing: int) -> Host:
     """The host, whose runs are announced: their number at once, and at the start of each but the first the rest."""
-    say = say or (lambda text: print(text, file=sys.stderr))
     say(f"{missing} of {total} runs are to be made; finished runs are kept")
     begun: list[float] = []
 

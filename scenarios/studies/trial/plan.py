@@ -81,6 +81,7 @@ def plan(choice: TrialChoice) -> TrialPlan:
     if choice.part not in PARTS:
         raise ScenarioError(f"--part {choice.part!r}: {nearest(choice.part, PARTS)}")
     part, base = PARTS[choice.part], check_settings(choice.scenario, choice.overrides)
+    part.check(base)
     targets, target = _targets(choice, base)
     first = base.scenario.seed if choice.first_seed is None else choice.first_seed
     seeds = range(first, first + choice.seeds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,8 @@ from edge.protocol.files import write_text
 from scenarios.report import bands, plot_style, terminal
 from scenarios.report.pages import PageTable, write_study
 from scenarios.studies.sweep import Study
-from scenarios.studies.trial import bandit, calibration, results, tables
-from scenarios.studies.trial.addition import Figures, TrialAddition
+from scenarios.studies.trial import bandit, calibration, results, speed_map, tables
+from scenarios.studies.trial.addition import Figure, Say, TrialAddition
 from scenarios.studies.trial.plan import TrialPlan
 from scenarios.studies.trial.variants import CALIBRATED
 
@@ -20,17 +20,16 @@ ADDITIONS: Mapping[str, TrialAddition] = {
     "calibrated": calibration.ADDITION,
     "skew": calibration.ADDITION,
     "bandit": bandit.ADDITION,
+    "map": speed_map.ADDITION,
 }
 """Part -> what it has beside the others."""
-CURVES = ("fedavg", "fedprox", "fedmlb", "fedbr", "fedbr-preset-tuned")
-"""Variants whose curves are drawn; with their calibrated forms."""
 
 
-def study(plan: TrialPlan) -> Study:
-    """The study of a part's runs."""
+def study(plan: TrialPlan, say: Say = lambda text: None) -> Study:
+    """The study of a part's runs; ``say`` shows the progress of what follows them."""
     return Study(
         plan.sweep,
-        partial(_read_off, plan),
+        partial(_read_off, plan, say),
         partial(_draw, plan),
         _show,
         _write_tables,
@@ -42,10 +41,10 @@ def _additions(part: str) -> list[TrialAddition]:
     return [ADDITIONS[part]] if part in ADDITIONS else []
 
 
-def _read_off(plan: TrialPlan, done: Mapping[str, Any]) -> dict[str, Any]:
+def _read_off(plan: TrialPlan, say: Say, done: Mapping[str, Any]) -> dict[str, Any]:
     result = results.read_off(plan, done)
     for addition in _additions(plan.name):
-        result |= addition.read_off(plan, result)
+        result |= addition.read_off(plan, result, say)
     return result
 
 
@@ -63,14 +62,13 @@ def _tables(result: Mapping[str, Any], targets: Sequence[float]) -> list[PageTab
 
 def _show(result: Mapping[str, Any], page: Path) -> None:
     for table in _tables(result, [result["target"]]):
-        terminal.print_table(table)
+        terminal.print_table(table, columns=4)  # names of variants are long
     terminal.print_location(page)
 
 
 def _draw(plan: TrialPlan, result: Mapping[str, Any], folder: Path) -> Path:
     """Write the part's report, and its figures as files of their own in ``figures``."""
-    own = [drawn for addition in _additions(plan.name) for drawn in addition.figures(result)]
-    figures = [*own, *_common_figures(plan, result)]
+    figures = list(_figures(plan, result))
     for name, drawn, _ in figures:
         write_text(_made(folder / "figures") / f"{name}.svg", plot_style.standalone(drawn))
     return write_study(
@@ -89,36 +87,43 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def _common_figures(plan: TrialPlan, result: Mapping[str, Any]) -> Figures:
+def _figures(plan: TrialPlan, result: Mapping[str, Any]) -> Iterator[Figure]:
+    """The figures of the addition, which answer the part's question, first."""
+    additions = _additions(plan.name)
+    for addition in additions:
+        yield from addition.figures(result)
+    if not any(addition.is_alone for addition in additions):
+        yield from _common_figures(plan, result)
+
+
+def _common_figures(plan: TrialPlan, result: Mapping[str, Any]) -> Iterator[Figure]:
     from scenarios.studies.trial import figures
 
-    drawn = [
-        (
-            f"{plan.name}-accuracy",
-            figures.accuracies(result, f"{plan.name}-accuracy"),
+    if any(row["difference"] for row in result["variants"]):
+        name = f"{plan.name}-accuracy"
+        caption = (
             "Final test accuracy and its difference from FedAvg, paired over seeds. Dots are means, bars 95 % "
-            "intervals (Student's t over seeds), ticks single seeds.",
+            "intervals (Student's t over seeds), ticks single seeds."
         )
-    ]
-    spent = figures.to_target(result, f"{plan.name}-to-target")
+        yield name, figures.accuracies(result, name), caption
+    name = f"{plan.name}-to-target"
+    spent = figures.to_target(result, name)
     if spent is not None:
-        caption = "Spent until the target was reached, mean over seeds; a variant without a bar missed it in some seed."
-        drawn.append((f"{plan.name}-to-target", spent, caption))
-    return [*drawn, *_curves(plan, result)]
+        yield name, spent, "Spent until the target, mean over seeds; a variant without a bar missed it in some seed."
+    yield from _curves(plan, result)
 
 
-def _curves(plan: TrialPlan, result: Mapping[str, Any]) -> Figures:
-    """Accuracy against bytes and time of the plain methods, a figure per skew."""
-    trails, drawn = results.trails(plan, result["runs"]), []
+def _curves(plan: TrialPlan, result: Mapping[str, Any]) -> Iterator[Figure]:
+    """Accuracy against bytes and time, a figure per skew."""
+    trails, chosen = results.trails(plan, result["runs"]), plan.part.curves
     for skew in dict.fromkeys(cell.skew for cell in plan.cells):
         shown = {
             cell.variant.name: list(trails[cell.name].values())
             for cell in plan.cells
-            if cell.skew == skew and cell.variant.name.replace(CALIBRATED, "") in CURVES and trails[cell.name]
+            if cell.skew == skew and (chosen is None or cell.variant.name.replace(CALIBRATED, "") in chosen)
         }
-        if shown:
-            curves = [bands.band(name, kind, runs) for kind in ("bytes", "time") for name, runs in shown.items()]
+        curves = [bands.band(name, kind, runs) for kind in ("bytes", "time") for name, runs in shown.items() if runs]
+        if curves:
             name = f"{plan.name}-curves-{skew.replace('.', '-')}"
             caption = f"{skew}: test accuracy when last evaluated, mean over seeds; bands are one sample deviation."
-            drawn.append((name, bands.draw(curves, {}, name), caption))
-    return drawn
+            yield name, bands.draw(curves, {}, name), caption

@@ -21,6 +21,7 @@ SHOWN = {
 }
 """Key of a result -> (heading, text)."""
 READ_AS = "mean ± half the 95 % interval (Student's t over seeds); differences are paired over seeds, in points"
+COMPARED = "from FedAvg: of the same norm, and calibrated where the variant is"
 
 
 def accuracies(result: Row) -> list[PageTable]:
@@ -37,14 +38,10 @@ def by_skew(result: Row) -> dict[str, list[Row]]:
 
 
 def _accuracy_table(result: Row, skew: str, rows: Sequence[Row]) -> PageTable:
-    cells = [[row["variant"], percent(row["accuracy"]), points(row["difference"]), _reference(row)] for row in rows]
-    notes = [READ_AS, *_left_out(result), *missing_note(result)]
+    cells = [[row["variant"], percent(row["accuracy"]), points(row["difference"])] for row in rows]
+    notes = [READ_AS, COMPARED, *_left_out(result), *missing_note(result)]
     seeds = ", ".join(map(str, result["seeds"]))
-    return PageTable(f"{skew}: final accuracy, seeds {seeds}", ["", "accuracy", "difference", "from"], cells, notes)
-
-
-def _reference(row: Row) -> str:
-    return "" if row["difference"] is None else str(row["reference"]).removeprefix(f"{row['skew']}-")
+    return PageTable(f"{skew}: final accuracy, seeds {seeds}", ["", "accuracy", "from FedAvg"], cells, notes)
 
 
 def _left_out(result: Row) -> list[str]:
@@ -57,6 +54,11 @@ def percent(found: Row) -> str:
         return "-"
     interval = "" if found["half_width"] is None else f" ± {100 * found['half_width']:.1f}"
     return f"{100 * found['mean']:.1f}{interval} %"
+
+
+def percent_of(share: float) -> str:
+    """``30 %``."""
+    return f"{100 * share:g} %"
 
 
 def points(found: Row | None) -> str:

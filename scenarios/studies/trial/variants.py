@@ -10,13 +10,17 @@ from dataclasses import dataclass
 
 from edge.protocol.config import PartitionConfig
 from scenarios.config.load import Loaded
+from scenarios.config.schema import ServerLinkSection
 from scenarios.papers.spec import PaperVariant as Variant
+from scenarios.studies.trial.scaling import check_scalable
 
 CALIBRATED = "+calibrated"
 OPTION = "method_options."
 NORMS = ("model.norm=batch", "model.norm=group")
 FIXED_ALPHA = 2
 """The fixed alpha of the map, whose runs can be re-timed."""
+SERVER_FACTORS = (1 / 16, 1 / 4, 4.0)
+"""On the server's bandwidth, for runs of GMBS that are trained anew."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,10 @@ class TrialPart:
     """From the scenario with the user's overrides."""
     skews: tuple[tuple[str, ...], ...] = ((),)
     """Overrides of the partition; none: the scenario's own."""
+    curves: tuple[str, ...] | None = ("fedavg", "fedprox", "fedmlb", "fedbr", "fedbr-preset-tuned")
+    """Variants whose curves are drawn, with their calibrated forms; None: all."""
+    check: Callable[[Loaded], None] = lambda base: None
+    """ScenarioError for a scenario that the part has no answer for."""
 
 
 def of(method: str, *options: str) -> Variant:
@@ -83,6 +91,19 @@ def bandit(base: Loaded) -> tuple[Variant, ...]:
     return (of("fedbr"), of("fedbr", "alpha=random"), *alphas(base.blocks))
 
 
+def mapped(base: Loaded) -> tuple[Variant, ...]:
+    """FedAvg and FedBR with a fixed alpha, which are re-timed; and GMBS at several bandwidths of the server."""
+    server = base.scenario.fleet.server
+    trained = (of("fedbr", *server_link_of(server, factor)) for factor in SERVER_FACTORS)
+    return (of("fedavg"), of("fedbr", f"alpha={FIXED_ALPHA}"), of("fedbr", "preset=tuned"), of("fedbr"), *trained)
+
+
+def server_link_of(server: ServerLinkSection, factor: float) -> tuple[str, str]:
+    """Overrides: the server's link with both rates times a factor."""
+    down, up = (f"{factor * rate / 1e6:g} Mbit/s" for rate in (server.down, server.up))
+    return f"fleet.server.down={down}", f"fleet.server.up={up}"
+
+
 SKEWS = (
     *(("data.partition.kind=epsilon", f"data.partition.epsilon={epsilon}") for epsilon in (0, 3, 5, 7)),
     ("data.partition.kind=dirichlet", "data.partition.alpha=0.3"),
@@ -108,6 +129,13 @@ PARTS = {
         "GMBS against fixed and random alpha",
         "Is the bandit worth it, at equal bytes and at equal virtual time?",
         bandit,
+        curves=None,
+    ),
+    "map": TrialPart(
+        "When FedBR pays",
+        "At which speeds of links and devices does FedBR reach a target before FedAvg?",
+        mapped,
+        check=check_scalable,
     ),
 }
 

@@ -1,18 +1,14 @@
-"""``fedbr study trial``: what its parts plan, what they read off the runs, and that they share one folder."""
+"""``fedbr study trial``: what its parts plan, and means, intervals and differences over seeds."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scenarios.cli import main
 from scenarios.report.progress import ProgressPoint, Trail
 from scenarios.studies.trial import results, statistics
 from scenarios.studies.trial.plan import TrialChoice, TrialPlan, plan
-from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 from tests.scenarios.runs import refused
 
 
@@ -84,8 +80,15 @@ def test_a_detail_that_a_scenario_does_not_allow_or_has_already_is_left_out_with
 
 
 def test_a_variant_is_compared_with_fedavg_of_the_same_norm_and_calibration() -> None:
-    of = {cell.variant.name: cell.reference for cell in planned("details").cells}
-    assert of["fedbr-alpha-2"] == "dir0.3-fedavg"
+    only = "fedbr-alpha-2,fedbr-norm-group,fedmlb"
+    of = {cell.variant.name: cell.reference for cell in planned("details", only=only).cells}
+    assert of == {
+        "fedmlb": "dir0.3-fedavg",
+        "fedbr-norm-group": "dir0.3-fedavg-norm-group",
+        "fedbr-alpha-2": "dir0.3-fedavg",
+    }
+    (calibrated,) = planned("calibrated", only="fedbr+calibrated-norm-group").cells
+    assert calibrated.reference == "dir0.3-fedavg+calibrated-norm-group"
 
 
 def test_a_mistake_of_the_users_is_an_error_that_names_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,62 +103,3 @@ def test_a_mistake_of_the_users_is_an_error_that_names_it(capsys: pytest.Capture
         == "--targets '30': write accuracies above 0, at most 1, such as 0.25,0.3,0.35,0.4"
     )
     assert "method_options.lr: none of fedavg" in refused(capsys, *words, "method_options.lr=1", "--only", "fedavg")
-
-
-# --- a small trial ----------------------------------------------------------------------------------------------------
-
-WORDS = [
-    "digits",
-    "train.local_steps=2",
-    "rounds.max=2",
-    "--seeds",
-    "2",
-    "--targets",
-    "0.05",
-    "--workers",
-    "1",
-    "--json",
-]
-
-
-def trial(out: Path, *more: str) -> int:
-    return main.run_command(["study", "trial", *WORDS, "--out", str(out), *more])
-
-
-def stamps(folder: Path) -> dict[str, int]:
-    return {path.parent.name: path.stat().st_mtime_ns for path in sorted(folder.glob("*/ledger.sqlite"))}
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a trial of which a part has been made."""
-    out = tmp_path_factory.mktemp("runs")
-    assert trial(out, "--only", "fedavg,fedbr-alpha-2") == 0
-    return out / "digits" / "trial"
-
-
-def result_of(folder: Path, part: str) -> dict[str, Any]:
-    return dict(json.loads((folder / f"{part}.json").read_text()))
-
-
-def test_a_part_has_a_result_tables_figures_and_a_report_of_its_name(made: Path) -> None:
-    result = result_of(made, "details")
-    fedavg, fedbr = result["variants"]
-    assert (fedavg["name"], fedavg["difference"]) == ("dir0.3-fedavg", None)
-    assert fedbr["reference"] == "dir0.3-fedavg"
-    pairs = zip(fedbr["accuracy"]["values"], fedavg["accuracy"]["values"], strict=True)
-    assert fedbr["difference"]["values"] == [own - other for own, other in pairs]
-    assert fedbr["to_target"][0]["joules"] > 0
-    assert {path.name for path in made.iterdir() if not path.is_dir()} == {
-        "study.json", "details.json", "details.csv", "details-targets.csv", "details.html",
-    }  # fmt: skip
-    figure = (made / "figures" / "details-accuracy.svg").read_text()
-    assert figure.startswith('<svg role="img" xmlns="http://www.w3.org/2000/svg"')
-
-
-def test_another_part_finds_the_runs_that_are_there_and_keeps_them(made: Path) -> None:
-    before = stamps(made)
-    assert trial(made.parent.parent, "--part", "bandit", "--only", "fedbr,fedbr-alpha-2") == 0
-    after = stamps(made)
-    assert {name: after[name] for name in before} == before
-    assert after.keys() - before.keys() == {"dir0.3-fedbr-seed0", "dir0.3-fedbr-seed1"}
