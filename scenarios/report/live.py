@@ -22,6 +22,8 @@ from scenarios.report.bottlenecks import SHORT
 from scenarios.report.html import percent
 
 SHOWN_ROUNDS = 10
+SHOWN_RUNS = 12
+"""Of a sweep with more runs, those around the current one are shown: a live table that is too high is cut below."""
 REFRESHES_PER_SECOND = 4
 COLUMNS = ("round", "accuracy", "virtual", "down", "up", "clients", "bottleneck", "wall")
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -113,7 +115,7 @@ class LiveTable:
 
     def render(self) -> RenderableType:
         """All runs, and the last rounds of the current run."""
-        parts: list[RenderableType] = [_overview(self._runs)]
+        parts: list[RenderableType] = [_overview(self._runs, self._current)]
         if self._current >= 0:
             parts += ["", _rounds(self._runs[self._current])]
         return Group(*parts)
@@ -134,11 +136,15 @@ def _number(progress: RoundFinished) -> str:
     return f"{progress.row.round + 1} cut" if progress.row.busy_s else "end"
 
 
-def _overview(runs: Sequence[_RunProgress]) -> Table:
+def _overview(runs: Sequence[_RunProgress], current: int) -> Table:
+    first = max(0, min(current - SHOWN_RUNS // 2, len(runs) - SHOWN_RUNS))
+    last = min(len(runs), first + SHOWN_RUNS)
     table = Table.grid(padding=(0, 2))
     for number in range(6):
         table.add_column(no_wrap=True, justify="left" if number in (0, 5) else "right")
-    for run in runs:
+    if first:
+        table.add_row(f"{first} earlier runs", style="dim")
+    for run in runs[first:last]:
         if run.started is None:
             table.add_row(run.name, "queued", style="dim")
             continue
@@ -152,6 +158,8 @@ def _overview(runs: Sequence[_RunProgress]) -> Table:
             spark(run.accuracies),
             style="bold" if run.ended is None else "",
         )
+    if last < len(runs):
+        table.add_row(f"{len(runs) - last} more runs", style="dim")
     return table
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,16 +19,20 @@ def say(text: str) -> None:
 
 
 def announced(host: Host, total: int, missing: int) -> Host:
-    """The host, whose runs are announced: their number at once, and at the start of each but the first the rest."""
+    """The host, whose runs are announced: their number at once, then each by name with the time that the rest takes."""
     say(f"{missing} of {total} runs are to be made; finished runs are kept")
     begun: list[float] = []
 
     def on_start(folder: Path, loaded: Loaded) -> None:
         begun.append(time.monotonic())
         ended = len(begun) - 1
-        if ended:
-            seconds = (begun[-1] - begun[0]) / ended * (missing - ended)
-            say(f"{ended} of {missing} runs have ended; the others take about {format_seconds(seconds)} at their pace")
+        rest = f"; this and the later ones take about {_rest(begun, missing)} at the pace so far" if ended else ""
+        say(f"run {len(begun)} of {missing}: {folder.name}{rest}")
         host.on_start(folder, loaded)
 
     return replace(host, on_start=on_start)
+
+
+def _rest(begun: Sequence[float], missing: int) -> str:
+    ended = len(begun) - 1
+    return format_seconds(round((begun[-1] - begun[0]) / ended * (missing - ended)))

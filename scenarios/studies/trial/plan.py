@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from edge.protocol.spelling import nearest
 from scenarios.config.load import Loaded, ScenarioError, load
-from scenarios.config.toml_source import COMMAND_LINE
+from scenarios.config.toml_source import COMMAND_LINE, parse
 from scenarios.papers.spec import PaperVariant as Variant
 from scenarios.studies.compare import check_options, check_settings
 from scenarios.studies.sweep import PlannedRun, Sweep
@@ -80,6 +80,8 @@ def plan(choice: TrialChoice) -> TrialPlan:
     """The runs of a part, seed by seed; ScenarioError for a user's mistake, and if no variant is left."""
     if choice.part not in PARTS:
         raise ScenarioError(f"--part {choice.part!r}: {nearest(choice.part, PARTS)}")
+    if any(parse(override)[0] == "method" for override in choice.overrides):
+        raise ScenarioError(f"{COMMAND_LINE}: method: those of a trial are named by its part; --only chooses from them")
     part, base = PARTS[choice.part], check_settings(choice.scenario, choice.overrides)
     part.check(base)
     targets, target = _targets(choice, base)

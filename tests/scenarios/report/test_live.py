@@ -46,6 +46,17 @@ def begun(rounds: int = 3, label: str = "fedbr", method: str = "fedbr") -> tuple
     return show, stream
 
 
+def test_of_many_runs_those_around_the_current_one_are_shown() -> None:
+    show = LiveTable([f"run{number}" for number in range(40)], stream=io.StringIO(), quiet=True)
+    for _ in range(21):
+        show.on_start(FOLDER, load("digits", ["rounds.max=1"], method="fedavg"))
+        show.on_round(progress(1, 0.5))
+    lines = [line.split()[0:3] for line in shown(show)[:14]]
+    assert lines[0] == ["14", "earlier", "runs"]
+    assert [line[0] for line in lines[1:13]] == [f"run{number}" for number in range(14, 26)]
+    assert lines[13] == ["14", "more", "runs"]
+
+
 def test_the_table_shows_every_method_and_the_last_rounds_of_the_one_at_work() -> None:
     show = LiveTable(["fedavg", "fedmlb+fedprox"], stream=io.StringIO(), quiet=True)
     show.on_start(FOLDER, load("digits", ["rounds.max=40"], method="fedbr"))

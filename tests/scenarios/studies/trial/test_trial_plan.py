@@ -93,6 +93,7 @@ def test_a_variant_is_compared_with_fedavg_of_the_same_norm_and_calibration() ->
 
 def test_a_mistake_of_the_users_is_an_error_that_names_it(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("study", "trial", "digits")
+    assert "those of a trial are named by its part" in refused(capsys, *words, "method=fedavg")
     assert refused(capsys, *words, "--part", "detail") == "--part 'detail': did you mean 'details'?"
     assert (
         refused(capsys, *words, "--only", "fedbr-alpha-9")
