@@ -40,8 +40,8 @@ from edge.protocol.messages import Update
 from edge.protocol.payload import MODEL, Layout, Payload, Vector
 from edge.protocol.rng import keyed_generator
 
-TUNED: Mapping[str, Any] = {"alpha": 2, "hybrid_ce": False, "detach": True}
-"""Options of `FedBROptions.preset` = "tuned"."""
+TUNED: Mapping[str, Any] = {"alpha": 2, "period": 1, "lambda2": 0.0}
+"""Options of `FedBROptions.preset` = "tuned", for calibrated logits and BatchNorm (docs/fedbr-on-trial.md)."""
 
 
 class FedBROptions(Options):

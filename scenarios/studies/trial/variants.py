@@ -16,7 +16,7 @@ from scenarios.studies.trial.scaling import check_scalable
 
 CALIBRATED = "+calibrated"
 OPTION = "method_options."
-NORMS = ("model.norm=batch", "model.norm=group")
+NORMS = ("model.norm=none", "model.norm=batch", "model.norm=group")
 FIXED_ALPHA = 2
 """The fixed alpha of the map, whose runs can be re-timed."""
 SERVER_FACTORS = (1 / 16, 1 / 4, 4.0)
