@@ -53,6 +53,9 @@ def _dots(axes: Axes, rows: Sequence[Row], key: str) -> None:
         axes.errorbar(100 * found["mean"], place, xerr=half, fmt="o", color=colour(row), capsize=3, markersize=5)
         for value in found["values"]:
             axes.plot(100 * value, place, "|", color=colour(row), alpha=0.5, markersize=8)
+    if key == "accuracy":  # an interval of few seeds may go beyond what an accuracy can be
+        low, high = axes.get_xlim()
+        axes.set_xlim(max(0.0, low), min(100.0, high))
     _names(axes, rows)
 
 
@@ -70,13 +73,13 @@ def to_target(result: Row, name: str) -> str | None:
         return None
     skews = by_skew(result)
     most = max(map(len, skews.values()))
-    kinds = (("virtual_seconds", "Virtual time", SECONDS), ("bytes", "Bytes down and up, real", BYTES))
+    kinds = (("virtual_seconds", "virtual time", SECONDS), ("bytes", "bytes down and up, real", BYTES))
     with matplotlib.rc_context(plot_style.STYLE):
         figure, panels = plot_style.panels(2 * len(skews), 2, FRAME_PIXELS + ROW_PIXELS * most)
         for index, (skew, rows) in enumerate(skews.items()):
             for axes, (key, label, units) in zip(panels[2 * index : 2 * index + 2], kinds, strict=True):
-                _bars(axes, rows, found, key, units)
-                axes.set_title(f"{skew}: {label.lower()} to {100 * target:g} %")
+                unit = _bars(axes, rows, found, key, units)
+                axes.set(title=f"{skew}: to {100 * target:g} %", xlabel=f"{label} ({unit})")
             panels[2 * index + 1].tick_params(labelleft=False)
         return plot_style.svg(figure, name)
 
@@ -89,7 +92,8 @@ def _is_whole(found: Row) -> bool:
     return found["bytes"] is not None
 
 
-def _bars(axes: Axes, rows: Sequence[Row], found: Mapping[str, Row], key: str, units: Mapping[str, Any]) -> None:
+def _bars(axes: Axes, rows: Sequence[Row], found: Mapping[str, Row], key: str, units: Mapping[str, Any]) -> str:
+    """Draws the amounts, and returns their unit."""
     amounts = [found[row["name"]][key] for row in rows]
     scale, unit = plot_style.unit([np.array([each for each in amounts if each is not None], float)], units)
     for place, (row, amount) in enumerate(zip(rows, amounts, strict=True)):
@@ -102,8 +106,8 @@ def _bars(axes: Axes, rows: Sequence[Row], found: Mapping[str, Row], key: str, u
             plot_style.note(axes, amount / scale, place, f"{amount / scale:.3g}")
     _names(axes, rows)
     plot_style.bars(axes)
-    axes.set_xlabel(unit)
     axes.set_xlim(0, 1.15 * axes.dataLim.x1 if any(amounts) else 1)
+    return unit
 
 
 def equal_amounts(panels: Mapping[str, Mapping[str, Row]], name: str) -> str:
