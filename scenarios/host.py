@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import re
 import secrets
@@ -11,6 +12,7 @@ import signal
 import sqlite3
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +22,7 @@ from types import FrameType
 from coordinator.records.store import read
 from coordinator.rounds.run import RoundFinished
 from coordinator.workers.sockets import RemoteAccess
+from costmodel import units
 from edge.protocol.files import folder_lock, write_bytes, write_folder, write_text
 from scenarios import run_folder
 from scenarios.config.load import Loaded, ScenarioError
@@ -90,6 +93,46 @@ class StopFlag:
         if self.is_set:
             sys.exit(KILLED)
         self.is_set = True
+
+
+class Piece:
+    """The stop flag of a piece of a run or study: set by the user, or at the first round's end after ``seconds``.
+
+    No round is lost at the end of a piece, and each piece has at least one. None: no end but the user's.
+    """
+
+    def __init__(
+        self, seconds: float | None, stopped: Callable[[], bool], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stopped, self._clock = stopped, clock
+        self._ends_at = math.inf if seconds is None else clock() + seconds
+        self._is_over = False
+
+    def __call__(self) -> bool:
+        """Whether the user has asked to stop, or the piece is over."""
+        return self._is_over or self._stopped()
+
+    def after(self, on_round: Callable[[RoundFinished], None]) -> Callable[[RoundFinished], None]:
+        """``on_round``, and the end of the piece if a round is committed so late."""
+
+        def committed(progress: RoundFinished) -> None:
+            on_round(progress)
+            self._is_over = self._clock() >= self._ends_at
+
+        return committed
+
+
+def piece_seconds(text: str | None) -> float | None:
+    """The duration that ``--for`` names; ScenarioError for anything else."""
+    if text is None:
+        return None
+    try:
+        seconds = units.seconds(text)
+    except ValueError as error:
+        raise ScenarioError(f"--for: {error}") from None
+    if not 0 < seconds < math.inf:
+        raise ScenarioError(f"--for {text!r}: must be above 0 and finite")
+    return seconds
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from scenarios.cli.options import (
     STOPPED,
     USAGE,
     Device,
+    For,
     Json,
     Out,
     Overrides,
@@ -39,7 +40,7 @@ from scenarios.cli.remote import Allow, AnyMachine, Keys, Listen, OwnWorkers, re
 
 if TYPE_CHECKING:
     from scenarios.config.load import Loaded
-    from scenarios.host import Host, StopFlag
+    from scenarios.host import Host, Piece
 
 app = typer.Typer(
     add_completion=False,
@@ -124,6 +125,7 @@ def run(
     keys: Keys = None,
     allow: Allow = None,
     any_machine: AnyMachine = False,
+    piece: For = None,
 ) -> None:
     """Run a scenario; write its run folder and report."""
     from scenarios import runner
@@ -133,12 +135,11 @@ def run(
     loaded = load(scenario, _with_seed(overrides, seed))
     print_notes(loaded)
 
-    def work(host: Host, launcher: Any, interrupt: StopFlag) -> dict[str, Any]:
-        return runner.run(loaded, host, launcher, interrupt, stop_at_target=True)
+    def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
+        return runner.run(loaded, host, launcher, stopped, stop_at_target=True)
 
-    _finish(
-        loaded, with_workers([loaded], out, run_id, workers, device, quiet or as_json, work, remote_access), as_json
-    )
+    quiet = quiet or as_json
+    _finish(loaded, with_workers([loaded], out, run_id, workers, device, quiet, work, remote_access, piece), as_json)
 
 
 def _finish(loaded: Loaded, result: dict[str, Any], as_json: bool) -> NoReturn:
@@ -173,6 +174,7 @@ def resume(
     keys: Keys = None,
     allow: Allow = None,
     any_machine: AnyMachine = False,
+    piece: For = None,
 ) -> None:
     """Resume a killed or stopped run; the result is bit-identical.
 
@@ -189,10 +191,11 @@ def resume(
         _finish(loaded, result, as_json)
     check_room(folder)
 
-    def work(host: Host, launcher: Any, interrupt: StopFlag) -> dict[str, Any]:
-        return runner.resume(loaded, host, folder, launcher, interrupt)
+    def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
+        return runner.resume(loaded, host, folder, launcher, stopped)
 
-    _finish(loaded, with_workers([loaded], None, None, workers, device, quiet or as_json, work, remote_access), as_json)
+    quiet = quiet or as_json
+    _finish(loaded, with_workers([loaded], None, None, workers, device, quiet, work, remote_access, piece), as_json)
 
 
 app.command()(studies.compare)

@@ -28,9 +28,13 @@ Workers = Annotated[int | None, typer.Option("--workers", min=1, help="worker pr
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="the same as seed=N")]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda (all GPUs), cuda:N or auto")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object on stdout and nothing else; implies --quiet")]
+For = Annotated[
+    str | None,
+    typer.Option("--for", help='stop at a round\'s end after so long, to go on later: "2 h"; exit code 4'),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="no progress")]
 Work = Callable[[Any, Any, Any], dict[str, Any]]
-"""(host, launcher, interrupt) -> result"""
+"""(host, launcher, stopped) -> result"""
 
 
 def with_workers(
@@ -42,22 +46,26 @@ def with_workers(
     quiet: bool,
     work: Work,
     remote_access: RemoteAccess | None = None,
+    piece: str | None = None,
 ) -> dict[str, Any]:
-    """Call ``work`` with a worker launcher and the user's stop flag, and show a live table of ``runs`` meanwhile.
+    """Call ``work`` with a worker launcher and a stop flag, and show a live table of ``runs`` meanwhile.
 
-    ``out``: the folder of its run folders; None if it creates none there. ScenarioError if that cannot be written.
+    ``out``: the folder of its run folders; None if it creates none there. ``piece``: the duration of ``--for``.
+    ScenarioError if the folder cannot be written, and for a text that is no duration.
     """
     from coordinator.workers.launcher import WorkerLauncher
-    from scenarios.host import Host, StopFlag, check_folder, choose_device, default_workers
+    from scenarios.host import Host, Piece, StopFlag, check_folder, choose_device, default_workers, piece_seconds
     from scenarios.report.live import LiveTable
 
     show, interrupt = LiveTable([loaded.scenario.method for loaded in runs], quiet=quiet), StopFlag()
     here = default_workers() if workers is None else workers
-    host = Host(out or Path(), here, choose_device(device), run_id, show.on_start, show.on_round, remote_access)
+    stopped = Piece(piece_seconds(piece), interrupt)
+    on_round = stopped.after(show.on_round)
+    host = Host(out or Path(), here, choose_device(device), run_id, show.on_start, on_round, remote_access)
     if out is not None:
         check_folder(runs[0].name, host)
     with interrupt.watching(), WorkerLauncher() as launcher, show.showing():
-        return work(host, launcher, interrupt)
+        return work(host, launcher, stopped)
 
 
 def report_or_warning(draw: Callable[[], Path]) -> Path | None:

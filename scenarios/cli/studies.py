@@ -17,6 +17,7 @@ from scenarios.cli.options import (
     FINISHED,
     STOPPED,
     Device,
+    For,
     Json,
     Out,
     Overrides,
@@ -32,7 +33,7 @@ from scenarios.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from scenarios.host import Host, StopFlag
+    from scenarios.host import Host, Piece
     from scenarios.studies.sweep import Study
 
 _METHODS = "methods, separated by commas"
@@ -53,8 +54,8 @@ def check_plugin(
     key = study.key_of(name)
     base = load(study.BASE, [*study.SHORT, *(overrides or [])] if key == "method" else list(study.SHORT))
 
-    def work(host: Host, launcher: Any, interrupt: StopFlag) -> dict[str, Any]:
-        return study.check_plugin(name, overrides or [], host, launcher, interrupt)
+    def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
+        return study.check_plugin(name, overrides or [], host, launcher, stopped)
 
     result = with_workers([base], None, None, None, device, True, work)
     emit(result, as_json, lambda: study.show(result))
@@ -245,8 +246,8 @@ def verify(
 
     loaded, device = runner.open_existing(folder, device)
 
-    def work(host: Host, launcher: Any, interrupt: StopFlag) -> dict[str, Any]:
-        return study.verify(loaded, folder, host, launcher, interrupt)
+    def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
+        return study.verify(loaded, folder, host, launcher, stopped)
 
     result = with_workers([loaded], None, None, workers, device, quiet or as_json, work)
     emit(result, as_json, lambda: study.show(result))
@@ -294,9 +295,9 @@ def _run_study(
     missing = sweep.pending(planned, out, choose_device(device))
     loaded = [run.loaded for run in missing or planned.runs[:1]]
 
-    def work(host: Host, launcher: Any, interrupt: StopFlag) -> dict[str, Any]:
+    def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
         watched = host if watch is None else watch(host, len(planned.runs), len(missing))
-        return sweep.run_all(planned, watched, launcher, interrupt)
+        return sweep.run_all(planned, watched, launcher, stopped)
 
     result = study.read_off(with_workers(loaded, out, None, workers, device, quiet or as_json, work))
     stopped = sweep.is_interrupted(result, planned)

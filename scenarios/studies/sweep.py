@@ -95,7 +95,7 @@ def folder_of(result: Mapping[str, Any]) -> Path:
 def pending(sweep: Sweep, out: Path, device: str) -> list[PlannedRun]:
     """The runs that are not finished; ScenarioError if the folder belongs to another sweep or holds other runs."""
     check_folder(sweep.name, Host(out, 1, device, sweep.run_id), may_exist=True)
-    folder = _known(sweep, out)
+    folder = known_folder(sweep, out)
     if folder is None:
         return list(sweep.runs)
     for path in (folder / run.name for run in sweep.runs):
@@ -114,7 +114,7 @@ def run_all(sweep: Sweep, host: Host, launcher: WorkerLauncher, stopped: Callabl
     """
     host = replace(host, run_id=sweep.run_id)
     pending(sweep, host.out, host.device)  # or refuse before anything is made
-    folder = _known(sweep, host.out) or _new(sweep, host)
+    folder = known_folder(sweep, host.out) or _new(sweep, host)
     with run_lock(folder):
         return _run_missing(sweep, folder, host, launcher, stopped)
 
@@ -166,7 +166,7 @@ def is_interrupted(result: Mapping[str, Any], sweep: Sweep) -> bool:
     return len(runs) + len(failed) < len(sweep.runs) or any(run["stopped_by"] == USER for run in runs)
 
 
-def _known(sweep: Sweep, out: Path) -> Path | None:
+def known_folder(sweep: Sweep, out: Path) -> Path | None:
     """The folder to resume; None if it is to be created. ScenarioError for one that is not marked by this kind."""
     folder = out / sweep.name / (sweep.run_id or "")
     if sweep.run_id is None or not folder.exists():
