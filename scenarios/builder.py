@@ -33,6 +33,7 @@ from coordinator.rounds.selectors.registry import selector
 from coordinator.workers.task import Workers
 from costmodel.clock import Clock
 from costmodel.files import read_bytes
+from costmodel.fleet import memory
 from costmodel.fleet.csv_table import LARGEST_NBYTES
 from costmodel.fleet.devices import Device, Network
 from costmodel.fleet.fleet import Fleet
@@ -219,6 +220,13 @@ def refused(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> dict[int
         return fleet_builder.refused(loaded.scenario, drawn, description, _stored_forwards(loaded, description))
     except ScenarioError as error:
         raise ScenarioError(f"{loaded.name}: {error}") from None
+
+
+def training_nbytes(loaded: Loaded, description: ModelProfile) -> int:
+    """Bytes that a training visit takes by the count of `costmodel.fleet.memory`, with the largest choice."""
+    parameters = sum(block.params for block in description.layout.blocks)
+    activations = float((description.activations * _stored_forwards(loaded, description)).sum())
+    return memory.training_nbytes(parameters, activations, loaded.scenario.train.batch)
 
 
 def _stored_forwards(loaded: Loaded, description: ModelProfile) -> NDArray[np.float64]:

@@ -11,16 +11,12 @@ torch's documentation, and never been run.
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Collection
 
 import torch
 
 from edge.protocol.config import Job
-
-DRIVER_SECONDS = 20.0
-"""Longest wait for ``nvidia-smi``, which takes seconds if many processes call it at once."""
-MIB = 1 << 20
+from edge.runtime.gpu_memory import MIB, driver_table
 
 
 def assign_gpu(device: str, worker: int, gpus: int) -> str:
@@ -54,14 +50,6 @@ def process_nbytes(table: str, pid: int) -> int:
     return sum(int(row[1]) * MIB for row in rows if len(row) == 2 and row[0] == str(pid) and row[1].isdecimal())
 
 
-def _driver_table() -> str:
-    query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
-    try:
-        return subprocess.run(query, capture_output=True, text=True, check=True, timeout=DRIVER_SECONDS).stdout
-    except (OSError, subprocess.SubprocessError):
-        return ""
-
-
 class GpuShare:
     """The GPU of a worker, and the fraction of its memory."""
 
@@ -89,7 +77,7 @@ class GpuShare:
         if self._is_measured:
             return ""
         self._is_measured = True
-        total = process_nbytes(_driver_table(), os.getpid())
+        total = process_nbytes(driver_table("--query-compute-apps=pid,used_memory"), os.getpid())
         self._context_nbytes = max(0, total - torch.cuda.memory_reserved(self.name))
         self._limit()
         reserved = torch.cuda.max_memory_reserved(self.name) // MIB

@@ -9,6 +9,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +25,9 @@ ScenarioName = Annotated[str, typer.Argument(help="a shipped scenario (fedbr lis
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="for example train.lr=0.05")]
 Out = Annotated[Path, typer.Option("--out", help="folder for run folders")]
 RunId = Annotated[str | None, typer.Option("--run-id", help="name of the run folder")]
-Workers = Annotated[int | None, typer.Option("--workers", min=1, help="worker processes; one per core by default")]
+Workers = Annotated[
+    int | None, typer.Option("--workers", min=1, help="worker processes; by default one per core, on GPUs by memory")
+]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="the same as seed=N")]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda (all GPUs), cuda:N or auto")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object on stdout and nothing else; implies --quiet")]
@@ -54,18 +57,19 @@ def with_workers(
     ScenarioError if the folder cannot be written, and for a text that is no duration.
     """
     from coordinator.workers.launcher import WorkerLauncher
-    from scenarios.host import Host, Piece, StopFlag, check_folder, choose_device, default_workers, piece_seconds
+    from scenarios.host import Host, Piece, StopFlag, check_folder, choose_device, piece_seconds
     from scenarios.report.live import LiveTable
+    from scenarios.worker_count import choose_workers
 
     show, interrupt = LiveTable([loaded.scenario.method for loaded in runs], quiet=quiet), StopFlag()
-    here = default_workers() if workers is None else workers
     stopped = Piece(piece_seconds(piece), interrupt)
     on_round = stopped.after(show.on_round)
-    host = Host(out or Path(), here, choose_device(device), run_id, show.on_start, on_round, remote_access)
+    host = Host(out or Path(), 1, choose_device(device), run_id, show.on_start, on_round, remote_access)
     if out is not None:
         check_folder(runs[0].name, host)
     with interrupt.watching(), WorkerLauncher() as launcher, show.showing():
-        return work(host, launcher, stopped)
+        here = choose_workers(runs, host.device, launcher, interrupt) if workers is None else workers
+        return work(replace(host, workers=here), launcher, stopped)
 
 
 def report_or_warning(draw: Callable[[], Path]) -> Path | None:

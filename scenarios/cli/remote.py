@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 OwnWorkers = Annotated[
     int | None,
-    typer.Option("--workers", min=0, help="worker processes; one per core by default, 0 only with --listen"),
+    typer.Option(
+        "--workers", min=0, help="worker processes; by default one per core, on GPUs by memory; 0 with --listen"
+    ),
 ]
 Listen = Annotated[
     str | None, typer.Option("--listen", metavar="tcp://HOST:PORT", help="endpoint at which remote workers join")

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -34,7 +35,7 @@ from scenarios.cli.options import (
 
 if TYPE_CHECKING:
     from scenarios.host import Host, Piece
-    from scenarios.studies.sweep import Study
+    from scenarios.studies.sweep import Study, Sweep
 
 _METHODS = "methods, separated by commas"
 several = typer.Typer(no_args_is_help=True, help="Studies over several seeds.")
@@ -73,6 +74,7 @@ def compare(
     device: Device = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
+    piece: For = None,
 ) -> None:
     """Compare methods on the same data, fleet and seed.
 
@@ -81,7 +83,7 @@ def compare(
     from scenarios.studies import compare as study
 
     planned = study.plan(scenario, overrides or [], methods, seed, run_id)
-    _run_study(study.study(planned), out, workers, device, as_json, quiet)
+    _run_study(study.study(planned), out, workers, device, as_json, quiet, piece)
 
 
 @several.command("budget")
@@ -99,6 +101,7 @@ def study_budget(
     device: Device = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
+    piece: For = None,
 ) -> None:
     """Measure accuracy against budgets of bytes and time, with one run per method and seed.
 
@@ -108,7 +111,7 @@ def study_budget(
 
     budgets = study.budgets(nbytes, seconds)
     planned = study.plan(scenario, overrides or [], methods, budgets, seeds, seed, run_id)
-    _run_study(study.study(planned, budgets), out, workers, device, as_json, quiet)
+    _run_study(study.study(planned, budgets), out, workers, device, as_json, quiet, piece)
 
 
 @several.command("trial")
@@ -161,14 +164,20 @@ def reproduce(
     device: Device = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
+    piece: For = None,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="print the expected duration on this machine, and run nothing of it")
+    ] = False,
 ) -> None:
     """Reproduce a published figure or table, with its printed values.
 
-    With the --run-id of an earlier reproduction, finished runs are kept and interrupted runs are resumed.
+    With the --run-id of an earlier reproduction, finished runs are kept and interrupted runs are resumed. At scale
+    paper, the expected duration is measured and printed before the first run.
     """
     from scenarios.config.load import ScenarioError
     from scenarios.papers import reproduce as study
     from scenarios.papers import tables
+    from scenarios.papers.spec import PAPER
 
     if listed:
         rows = study.catalogue(name)
@@ -177,7 +186,12 @@ def reproduce(
     if name is None:
         raise ScenarioError(f"name a published figure: {', '.join(study.FIGURES)}; --list describes them")
     planned = study.plan(name, scale, cells, overrides or [], seeds, seed, run_id, ema)
-    _run_study(tables.study(planned), out, workers, device, as_json, quiet)
+    if estimate:
+        result = _estimate(planned.sweep, out, workers, device, quiet or as_json)
+        emit(result, as_json, lambda: _show_estimate(result, sys.stdout))
+        return
+    is_long = scale == PAPER
+    _run_study(tables.study(planned), out, workers, device, as_json, quiet, piece, estimated=is_long)
 
 
 def replay(
@@ -282,27 +296,64 @@ def _run_study(
     device: str,
     as_json: bool,
     quiet: bool,
+    piece: str | None = None,
+    estimated: bool = False,
     watch: Callable[[Host, int, int], Host] | None = None,
 ) -> NoReturn:
     """Run or resume the runs of a study that are not finished, write its files, and exit with its code.
 
+    ``piece``: the duration of ``--for``; ``estimated``: the expected duration is measured and printed before that;
     ``watch``: (host, planned runs, runs to be made) -> the host, with what is to be said while they work.
     """
     from scenarios.host import choose_device
-    from scenarios.studies import sweep
+    from scenarios.studies import sweep, wall_time
 
-    planned = study.sweep
-    missing = sweep.pending(planned, out, choose_device(device))
+    planned, on = study.sweep, choose_device(device)
+    missing = sweep.pending(planned, out, on)
     loaded = [run.loaded for run in missing or planned.runs[:1]]
+    expected: dict[str, Any] = {}
+    if estimated and missing:
+        expected = _estimate(planned, out, workers, device, quiet or as_json)
+        if not (quiet or as_json):
+            _show_estimate(expected, sys.stderr)
 
     def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
         watched = host if watch is None else watch(host, len(planned.runs), len(missing))
         return sweep.run_all(planned, watched, launcher, stopped)
 
-    result = study.read_off(with_workers(loaded, out, None, workers, device, quiet or as_json, work))
+    result = study.read_off(with_workers(loaded, out, None, workers, device, quiet or as_json, work, piece=piece))
+    result |= {key: expected[key] for key in ("estimate", "estimated_seconds") if key in expected}
     stopped = sweep.is_interrupted(result, planned)
+    if stopped:
+        begun = replace(planned, run_id=sweep.folder_of(result).name)
+        result["left"] = wall_time.left(begun, out, on, wall_time.durations(expected))
     page = report_or_warning(lambda: sweep.write(study, result, with_report=not stopped)) or sweep.folder_of(result)
     emit(result, as_json, lambda: study.show(result, page))
+    if stopped and not (quiet or as_json):
+        text = wall_time.left_text(result["left"])
+        print(f"fedbr: {text}; to go on: the same command with --run-id {begun.run_id}", file=sys.stderr)
     if result.get("failed"):
         raise typer.Exit(exit_with_error(sweep.failures(result["failed"]), FAILED))
     raise typer.Exit(STOPPED if stopped else FINISHED)
+
+
+def _estimate(planned: Sweep, out: Path, workers: int | None, device: str, quiet: bool) -> dict[str, Any]:
+    """The expected duration of a study on this machine (`duration.result`), measured in short runs."""
+    from scenarios.studies import duration
+
+    def tell(text: str) -> None:
+        if not quiet:
+            print(f"fedbr: {text}", file=sys.stderr, flush=True)
+
+    def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
+        host = replace(host, out=out)
+        return duration.result(planned, host, duration.foreseen(planned, host, launcher, stopped, tell))
+
+    return with_workers([run.loaded for run in planned.runs], None, None, workers, device, True, work)
+
+
+def _show_estimate(found: dict[str, Any], stream: IO[str]) -> None:
+    from scenarios.report import terminal
+    from scenarios.studies import duration
+
+    terminal.print_table(duration.table(found), stream=stream)

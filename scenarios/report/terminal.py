@@ -78,9 +78,10 @@ def print_facts(rows: Iterable[tuple[str, str]], stream: IO[str] | None = None, 
     console.print(table, width=console.width if width is None else min(console.width, width))
 
 
-def print_table(table: PageTable, columns: int = 5) -> None:
-    """Print a table to stdout, the first column and ``columns`` - 1 others at a time, to fit a terminal of 80."""
-    console = _console(None)
+def print_table(table: PageTable, columns: int = 5, stream: IO[str] | None = None) -> None:
+    """Print a table to stdout, or to ``stream``: the first column and ``columns`` - 1 others at a time, to fit a
+    terminal of 80."""
+    console = _console(stream)
     for first in range(1, len(table.header), columns - 1):
         chosen = [0, *range(first, min(first + columns - 1, len(table.header)))]
         rows = ([row[index] for index in chosen] for row in table.rows)

@@ -1,19 +1,21 @@
 """The expected duration of a study on this machine, from a few rounds of each kind of run that it has.
 
-A kind is measured in a short run of its own in a scratch folder, with as many workers as the study and the whole engine,
-so that checkpoints, messages and the cores that workers share are in it. Where a whole round takes long, its visits
-are cut to a few steps and their number to one per worker, and seconds are carried over by FLOPs. Nothing of the study
-itself is run or changed.
+A kind is measured in a short run of its own in a scratch folder, with the whole engine and as many workers as the
+study, so that checkpoints, messages and the cores that workers share are in it. Where a whole round takes long, its
+visits are cut to a few steps and their number to one per worker, and seconds are carried over by FLOPs. Nothing of the
+study itself is run or changed.
 """
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
@@ -29,19 +31,24 @@ from edge.protocol.config import CPU, Job, ModelProfile
 from edge.protocol.payload import FORWARD, shapes
 from edge.protocol.rng import keyed_generator
 from edge.protocol.scratch import scratch
+from edge.runtime.numerics import fingerprint
 from scenarios import builder, runner
 from scenarios.cache import cache_folder
 from scenarios.config.load import Loaded
 from scenarios.host import Host, logging_to
+from scenarios.report.pages import PageTable
 from scenarios.report.progress import TARGET
 from scenarios.studies import estimate
-from scenarios.studies.sweep import PlannedRun
+from scenarios.studies.sweep import PlannedRun, Sweep, known_folder
 from scenarios.studies.wall_time import (
     MeasuredRound,
     Pace,
     RoundWork,
     RunDuration,
+    about,
     busiest,
+    durations,
+    left,
     pace,
     round_seconds,
     rounds_needed,
@@ -116,6 +123,56 @@ class Durations:
             reason = summary["stopped_by"]
             raise RunFailed(f"{short.name}: its duration cannot be measured: {reason} ends it within its first rounds")
         return pace(rounds, self.host.workers, evaluation_flops(short, profile))
+
+
+def foreseen(
+    sweep: Sweep, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool], tell: Callable[[str], None]
+) -> list[RunDuration]:
+    """The expected duration of each run of a sweep: as its folder records it for this machine, or as measured now."""
+    known = _recorded(sweep, host)
+    return Durations(host, launcher, stopped, tell).of(sweep.runs) if known is None else known
+
+
+def _recorded(sweep: Sweep, host: Host) -> list[RunDuration] | None:
+    folder = known_folder(sweep, host.out)
+    found = {} if folder is None else json.loads((folder / sweep.mark).read_text(encoding="utf-8"))
+    here = _conditions(host)
+    if "estimate" not in found or {key: found["estimate"][key] for key in here} != here:
+        return None
+    runs = {one.name: one for one in durations(found)}
+    return [runs[run.name] for run in sweep.runs] if {run.name for run in sweep.runs} <= runs.keys() else None
+
+
+def _conditions(host: Host) -> dict[str, Any]:
+    return {"workers": host.workers, "device": host.device, "machine": fingerprint(host.device)}
+
+
+def result(sweep: Sweep, host: Host, expected: Sequence[RunDuration]) -> dict[str, Any]:
+    """What ``--estimate --json`` prints: each whole run, and the seconds of the rounds that are left."""
+    rest = left(sweep, host.out, host.device, expected)
+    runs = [{**asdict(one), "seconds": one.seconds} for one in expected]
+    return {
+        "name": sweep.name,
+        "estimate": {**_conditions(host), "runs": runs},
+        "left": rest,
+        "estimated_seconds": rest["seconds_left"],
+    }
+
+
+def table(found: Mapping[str, Any]) -> PageTable:
+    """`result` for people."""
+    estimate = found["estimate"]
+    rows = [
+        [run["name"], f"{run['rounds']:,}", about(run["seconds_per_round"]), about(run["seconds"])]
+        for run in estimate["runs"]
+    ]
+    workers = f"{estimate['workers']} worker{'s' if estimate['workers'] > 1 else ''} ({estimate['device']})"
+    return PageTable(
+        f"about {about(found['estimated_seconds'])} left on {workers}",
+        ["run", "rounds", "a round", "in all"],
+        rows,
+        ["Measured in a few rounds of each kind. A run that has to reach an accuracy counts with all its rounds."],
+    )
 
 
 class _Watch:
@@ -193,7 +250,11 @@ def needed(run: PlannedRun, profile: ModelProfile) -> int:
     if not run.needs or TARGET in run.needs or set(run.needs) == {"rounds"}:
         return rounds_needed(run.needs, most, {"rounds": 1.0})
     costs = estimate.estimate(run.loaded, profile)
-    totals = {"bytes": fmean(costs["bytes"]), "nominal": costs["nominal_bytes"], "time": costs["virtual_seconds"] or 0.0}
+    totals = {
+        "bytes": fmean(costs["bytes"]),
+        "nominal": costs["nominal_bytes"],
+        "time": costs["virtual_seconds"] or 0.0,
+    }
     return rounds_needed(run.needs, most, {"rounds": 1.0, **{kind: total / most for kind, total in totals.items()}})
 
 
@@ -211,11 +272,9 @@ def _flops_by_samples(loaded: Loaded, profile: ModelProfile) -> Callable[[int], 
     choices = server.possible_choices() or [server.download(estimate.ANY, last).choice]
     downloads = [(choice, shapes(server.payload(estimate.ANY, choice))) for choice in choices]
 
-    @lru_cache(maxsize=None)
+    @cache
     def flops(samples: int) -> float:
-        return fmean(
-            pricing.train(choice, down, samples, estimate.ANY, last).work.flops for choice, down in downloads
-        )
+        return fmean(pricing.train(choice, down, samples, estimate.ANY, last).work.flops for choice, down in downloads)
 
     return flops
 

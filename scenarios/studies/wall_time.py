@@ -99,13 +99,19 @@ def rounds_needed(needs: Mapping[str, float], most: int, spent: Mapping[str, flo
     return min(most, max(math.ceil(need / spent[kind]) for kind, need in needs.items()))
 
 
+def durations(found: Mapping[str, Any]) -> list[RunDuration]:
+    """Those that the result of a study keeps under ``estimate``; none if they were not measured."""
+    rows = found.get("estimate", {}).get("runs", [])
+    return [RunDuration(row["name"], row["rounds"], row["seconds_per_round"]) for row in rows]
+
+
 def left(sweep: Sweep, out: Path, device: str, foreseen: Sequence[RunDuration] = ()) -> dict[str, Any]:
     """How far a sweep is, and the wall seconds that the rest takes, None if no round has been made or foreseen.
 
     A run goes on at its own pace so far; one that has not begun at the foreseen pace, or at the mean pace of others.
     """
     known, folder = {one.name: one for one in foreseen}, known_folder(sweep, out)
-    unfinished = {run.name for run in pending(sweep, out, device)}
+    unfinished = {run.name for run in (sweep.runs if folder is None else pending(sweep, out, device))}
     states = [_state(run, known.get(run.name), folder, run.name not in unfinished) for run in sweep.runs]
     paces = [state.seconds_per_round for state in states if state.seconds_per_round is not None]
     rounds = [state.rounds_left for state in states]
@@ -133,7 +139,8 @@ def left_text(left: Mapping[str, Any]) -> str:
 
 def about(seconds: float) -> str:
     """A duration with two digits: ``41 d``, ``3.2 h``."""
-    return format_seconds(float(f"{seconds:.2g}") if seconds else 0.0)
+    number, unit = format_seconds(seconds).split()
+    return f"{float(number):.0f} {unit}" if float(number) >= 10 else f"{float(number):.2g} {unit}"
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from edge.protocol import codec, messages
 from edge.protocol.config import ComponentConfig, DataConfig, Job, ModelConfig, ModelProfile, TrainConfig
 from edge.protocol.payload import Payload
 from edge.runtime import gpu_share
-from edge.runtime.gpu_share import MIB, GpuShare, assign_gpu, process_nbytes, workers_on_same_gpu
+from edge.runtime.gpu_memory import MIB
+from edge.runtime.gpu_share import GpuShare, assign_gpu, process_nbytes, workers_on_same_gpu
 from edge.runtime.task_runner import TaskRunner
 
 GIB = 1024 * MIB
@@ -110,7 +111,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     monkeypatch.setattr(
         torch.cuda, "set_per_process_memory_fraction", lambda share, name: driver.fractions.append((name, share))
     )
-    monkeypatch.setattr(gpu_share, "_driver_table", lambda: driver.table)
+    monkeypatch.setattr(gpu_share, "driver_table", lambda query: driver.table)
     return driver
 
 
