@@ -15,6 +15,7 @@ from scenarios.cli import main
 from scenarios.config.load import ScenarioError
 from scenarios.host import Host, Piece, piece_seconds
 from scenarios.papers import reproduce
+from scenarios.report import html
 from scenarios.studies import duration
 from scenarios.studies.wall_time import (
     MeasuredRound,
@@ -45,10 +46,10 @@ def test_rounds_with_and_without_an_evaluation_give_the_pace_of_both() -> None:
     visits = [10.0, 10.0, 10.0]
     measured = pace([MeasuredRound(3.0, visits, False), MeasuredRound(5.0, visits, True)], 2, 4.0)
 
-    assert measured == Pace(training=pytest.approx(0.15), evaluation=pytest.approx(0.5))
+    assert (measured.training, measured.evaluation) == (pytest.approx(0.15), pytest.approx(0.5))
     # Typical rounds of 40 and 20 FLOPs: 4.5 s; every second one is evaluated, with 8 FLOPs: 4 s / 2.
     work = RoundWork([[10.0] * 7, [20.0]], 8.0, 2)
-    assert round_seconds(work, measured, 2) == pytest.approx(4.5 + 2.0)
+    assert round_seconds(work, Pace(0.15, 0.5), 2) == pytest.approx(4.5 + 2.0)
 
 
 def test_a_run_needs_as_many_rounds_as_its_last_budget_and_all_of_them_for_an_accuracy() -> None:
@@ -103,6 +104,7 @@ def test_an_estimate_names_each_run_and_runs_nothing_of_the_study(
     quick: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["reproduce", "fedbr:fig3", "--cells", "a,FedAvg,FedBR", "--out", str(tmp_path), "--workers", "2"]
+    words += ["train.local_steps=2", "eval.subset=50"]
 
     assert main.run_command([*words, "--estimate", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -118,7 +120,7 @@ def test_an_estimate_names_each_run_and_runs_nothing_of_the_study(
 
 
 def test_a_piece_is_over_at_the_end_of_the_first_round_after_its_time() -> None:
-    now, reported = [100.0], []
+    now, reported = [100.0], list[Any]()
     piece = Piece(7200.0, never, lambda: now[0])
     on_round = piece.after(reported.append)
     progress: Any = object()
@@ -151,8 +153,9 @@ def chains(folder: Path) -> list[str]:
 
 
 def test_a_comparison_in_pieces_ends_as_one_that_was_made_at_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(html, "build", lambda runs, page, *_: page)  # reports take seconds
     words = ["compare", "digits", "--methods", "fedavg,fedprox", "--json", "--workers", "1", "--out", str(tmp_path)]
     words += ["rounds.max=2", "train.local_steps=2"]
     assert main.run_command([*words, "--run-id", "whole"]) == 0
