@@ -46,7 +46,7 @@ def test_rounds_with_and_without_an_evaluation_give_the_pace_of_both() -> None:
     visits = [10.0, 10.0, 10.0]
     measured = pace([MeasuredRound(3.0, visits, False), MeasuredRound(5.0, visits, True)], 2, 4.0)
 
-    assert (measured.training, measured.evaluation) == (pytest.approx(0.15), pytest.approx(0.5))
+    assert [measured.training, measured.evaluation] == pytest.approx([0.15, 0.5])
     # Typical rounds of 40 and 20 FLOPs: 4.5 s; every second one is evaluated, with 8 FLOPs: 4 s / 2.
     work = RoundWork([[10.0] * 7, [20.0]], 8.0, 2)
     assert round_seconds(work, Pace(0.15, 0.5), 2) == pytest.approx(4.5 + 2.0)
@@ -78,14 +78,13 @@ def test_what_is_left_of_a_study_that_has_not_begun_is_what_was_foreseen(tmp_pat
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
-def test_long_rounds_are_cut_to_a_few_steps_and_one_visit_per_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (run,) = reproduce.plan("fedbr:fig3", "tiny", "a,FedAvg", ["train.batch=8"], 1).sweep.runs
+def test_a_short_run_has_whole_rounds_unless_they_are_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run,) = reproduce.plan("fedbr:fig3", "tiny", "a,FedAvg", [], 1).sweep.runs
     host = Host(tmp_path, 2, "cpu")
     profile = duration.Durations(host, WorkerLauncher(), never)._profile(run.loaded)
     work = duration.round_work(run.loaded, profile)
 
+    assert duration.needed(run, profile) == 4  # rounds of 1.02 virtual seconds, until 4 s are over
     whole = duration.shortened(run.loaded, profile, work, host).scenario
     assert (whole.train, whole.rounds.participants, whole.eval.subset) == (run.loaded.scenario.train, 5, None)
     monkeypatch.setitem(duration.LONG_FLOPS, "cpu", 1.0)
@@ -104,13 +103,13 @@ def test_an_estimate_names_each_run_and_runs_nothing_of_the_study(
     quick: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["reproduce", "fedbr:fig3", "--cells", "a,FedAvg,FedBR", "--out", str(tmp_path), "--workers", "2"]
-    words += ["train.local_steps=2", "eval.subset=50"]
+    words += ["train.local_steps=2", "eval.subset=50", "rounds.max=6"]
 
     assert main.run_command([*words, "--estimate", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     runs = found["estimate"]["runs"]
     assert [run["name"] for run in runs] == ["cifar10-fedavg-seed0", "cifar10-fedbr-seed0"]
-    assert runs[0]["rounds"] == 4  # of 1.02 virtual seconds each, within 4 s
+    assert [run["rounds"] for run in runs] == [6, 6]
     assert all(run["seconds_per_round"] > 0 for run in runs)
     assert found["estimated_seconds"] == pytest.approx(sum(run["rounds"] * run["seconds_per_round"] for run in runs))
     assert list(tmp_path.iterdir()) == []
