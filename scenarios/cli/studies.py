@@ -132,6 +132,7 @@ def study_trial(
     device: Device = "auto",
     as_json: Json = False,
     quiet: Quiet = False,
+    piece: For = None,
 ) -> None:
     """Put FedBR on trial: its open details, calibration, skews of the data, its bandit, and a map of when it pays.
 
@@ -143,8 +144,8 @@ def study_trial(
     choice = plan.TrialChoice(scenario, overrides or [], part, seeds, seed, target, targets, only, run_id)
     planned = plan.plan(choice)
     if quiet or as_json:
-        _run_study(trial.study(planned), out, workers, device, as_json, quiet)
-    _run_study(trial.study(planned, pace.say), out, workers, device, as_json, quiet, pace.announced)
+        _run_study(trial.study(planned), out, workers, device, as_json, quiet, piece)
+    _run_study(trial.study(planned, pace.say), out, workers, device, as_json, quiet, piece, watch=pace.announced)
 
 
 def reproduce(
