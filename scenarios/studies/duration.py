@@ -38,7 +38,7 @@ from scenarios.config.load import Loaded
 from scenarios.host import Host, logging_to
 from scenarios.report.pages import PageTable
 from scenarios.report.progress import TARGET
-from scenarios.studies import estimate
+from scenarios.studies import estimate, typical_visits
 from scenarios.studies.sweep import PlannedRun, Sweep, known_folder
 from scenarios.studies.wall_time import (
     MeasuredRound,
@@ -266,15 +266,17 @@ def round_work(loaded: Loaded, profile: ModelProfile) -> RoundWork:
 
 
 def _flops_by_samples(loaded: Loaded, profile: ModelProfile) -> Callable[[int], float]:
-    server, last = estimate.server(loaded, profile), loaded.scenario.rounds.max - 1
+    server, last = typical_visits.server_of_zeros(loaded, profile), loaded.scenario.rounds.max - 1
     job: Job = builder.job(loaded, profile, CPU, Path())
     pricing = VisitPricing(job, loaded.method, loaded.options, profile, server.up_shapes())
-    choices = server.possible_choices() or [server.download(estimate.ANY, last).choice]
-    downloads = [(choice, shapes(server.payload(estimate.ANY, choice))) for choice in choices]
+    choices = server.possible_choices() or [server.download(typical_visits.ANY, last).choice]
+    downloads = [(choice, shapes(server.payload(typical_visits.ANY, choice))) for choice in choices]
 
     @cache
     def flops(samples: int) -> float:
-        return fmean(pricing.train(choice, down, samples, estimate.ANY, last).work.flops for choice, down in downloads)
+        return fmean(
+            pricing.train(choice, down, samples, typical_visits.ANY, last).work.flops for choice, down in downloads
+        )
 
     return flops
 

@@ -22,8 +22,7 @@ from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import PoolError, Stopped
 from edge.protocol.files import write_text
 from scenarios import builder, run_folder, runner
-from scenarios.config.load import Loaded, ScenarioError
-from scenarios.config.toml_source import renamed
+from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.toml_writer import toml_text
 from scenarios.host import Host, check_folder, make_folder, run_lock
 from scenarios.report.progress import ProgressPoint, after, reached, trail
@@ -265,8 +264,9 @@ def _summary(path: Path) -> dict[str, Any]:
 
 def _refuse_other(file: Path, text: str) -> None:
     try:
-        before = flat(renamed(tomllib.loads(file.read_text(encoding="utf-8")), set()))
-    except (OSError, ValueError) as error:
+        # Loaded, so that it has the keys that were added since, with their defaults.
+        before = flat(tomllib.loads(toml_text(load(str(file)).scenario.model_dump())))
+    except (OSError, ValueError, ScenarioError) as error:
         raise ScenarioError(f"{file} cannot be read: {error}; choose another --run-id") from None
     now = flat(tomllib.loads(text))
     for key in sorted({*before, *now}):
