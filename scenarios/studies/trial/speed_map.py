@@ -111,9 +111,12 @@ def read_off(plan: TrialPlan, result: Mapping[str, Any], say: Say) -> dict[str, 
 
     maps: list[dict[str, Any]] = []
     unmapped: dict[str, str] = {}
-    fedavg = cells[FEDAVG]
     for name, cell in cells.items():
-        if name == FEDAVG or is_gmbs(name):
+        fedavg = next((other for other in cells.values() if other.name == cell.reference), None)
+        if cell is fedavg or is_gmbs(name):
+            continue
+        if fedavg is None:
+            unmapped[name] = f"the runs of {cell.reference} are missing"
             continue
         seeds = sorted(curves[cell.name].keys() & curves[fedavg.name].keys())
         targets = shown_targets(plan, curves, [cell, fedavg], seeds)
@@ -121,7 +124,9 @@ def read_off(plan: TrialPlan, result: Mapping[str, Any], say: Say) -> dict[str, 
             unmapped[name] = "there is no target that it and FedAvg reach with every seed"
         pairs = [(times(cell, seed), times(fedavg, seed)) for seed in seeds] if targets else []
         for axes, target in itertools.product(AXES, targets):
-            say(f"re-timing {name} and fedavg to {percent_of(target)}: {axes.title.lower()}, {len(seeds)} seeds")
+            say(
+                f"re-timing {name} and {fedavg.variant.name} to {percent_of(target)}: {axes.title.lower()}, {len(seeds)} seeds"
+            )
             maps.append({"variant": name, "target": target, "seeds": seeds, **grid(axes, target, pairs)})
         reasons = [run.refused for pair in pairs for run in pair if run.refused]
         if reasons:
@@ -242,7 +247,7 @@ def figures(result: Mapping[str, Any]) -> Figures:
             continue
         name = f"map-{variant}-{100 * target:g}".replace(".", "-")
         caption = (
-            f"Virtual time of {variant} until {percent_of(target)} over FedAvg's, geometric mean over seeds "
+            f"Virtual time of {variant} until {percent_of(target)} over that of FedAvg, calibrated if it is, geometric mean over seeds "
             f"{', '.join(map(str, chosen[0]['seeds']))}; below 1 (blue) FedBR is faster. The line is at 1; bold "
             "numbers have a 95 % interval without 1; crosses mark fleets on which other visits would have been "
             "trained. All runs are re-timed from one training each."

@@ -92,10 +92,12 @@ def bandit(base: Loaded) -> tuple[Variant, ...]:
 
 
 def mapped(base: Loaded) -> tuple[Variant, ...]:
-    """FedAvg and FedBR with a fixed alpha, which are re-timed; and GMBS at several bandwidths of the server."""
+    """FedAvg and FedBR with a fixed alpha, also calibrated, which are re-timed; and GMBS at several bandwidths of the server."""
     server = base.scenario.fleet.server
     trained = (of("fedbr", *server_link_of(server, factor)) for factor in SERVER_FACTORS)
-    return (of("fedavg"), of("fedbr", f"alpha={FIXED_ALPHA}"), of("fedbr", "preset=tuned"), of("fedbr"), *trained)
+    retimed = (of("fedavg"), of("fedbr", f"alpha={FIXED_ALPHA}"), of("fedbr", "preset=tuned"))
+    calibrated = (Variant(f"{each.method}{CALIBRATED}", each.overrides) for each in retimed)
+    return (*retimed, *calibrated, of("fedbr"), *trained)
 
 
 def server_link_of(server: ServerLinkSection, factor: float) -> tuple[str, str]:
