@@ -124,9 +124,8 @@ def read_off(plan: TrialPlan, result: Mapping[str, Any], say: Say) -> dict[str, 
             unmapped[name] = "there is no target that it and FedAvg reach with every seed"
         pairs = [(times(cell, seed), times(fedavg, seed)) for seed in seeds] if targets else []
         for axes, target in itertools.product(AXES, targets):
-            say(
-                f"re-timing {name} and {fedavg.variant.name} to {percent_of(target)}: {axes.title.lower()}, {len(seeds)} seeds"
-            )
+            what = f"{name} and {fedavg.variant.name} to {percent_of(target)}"
+            say(f"re-timing {what}: {axes.title.lower()}, {len(seeds)} seeds")
             maps.append({"variant": name, "target": target, "seeds": seeds, **grid(axes, target, pairs)})
         reasons = [run.refused for pair in pairs for run in pair if run.refused]
         if reasons:
@@ -247,10 +246,10 @@ def figures(result: Mapping[str, Any]) -> Figures:
             continue
         name = f"map-{variant}-{100 * target:g}".replace(".", "-")
         caption = (
-            f"Virtual time of {variant} until {percent_of(target)} over that of FedAvg, calibrated if it is, geometric mean over seeds "
-            f"{', '.join(map(str, chosen[0]['seeds']))}; below 1 (blue) FedBR is faster. The line is at 1; bold "
-            "numbers have a 95 % interval without 1; crosses mark fleets on which other visits would have been "
-            "trained. All runs are re-timed from one training each."
+            f"Virtual time of {variant} until {percent_of(target)} over that of FedAvg, calibrated if it is; geometric "
+            f"mean over seeds {', '.join(map(str, chosen[0]['seeds']))}. Below 1 (blue) FedBR is faster; the line is "
+            "at 1. Bold numbers have a 95 % interval without 1; crosses mark fleets on which other visits would have "
+            "been trained. All runs are re-timed from one training each."
         )
         drawn.append((name, ratios(chosen, name), caption))
     return drawn

@@ -92,7 +92,7 @@ def bandit(base: Loaded) -> tuple[Variant, ...]:
 
 
 def mapped(base: Loaded) -> tuple[Variant, ...]:
-    """FedAvg and FedBR with a fixed alpha, also calibrated, which are re-timed; and GMBS at several bandwidths of the server."""
+    """FedAvg and FedBR with a fixed alpha, also calibrated, all re-timed; and GMBS at several server bandwidths."""
     server = base.scenario.fleet.server
     trained = (of("fedbr", *server_link_of(server, factor)) for factor in SERVER_FACTORS)
     retimed = (of("fedavg"), of("fedbr", f"alpha={FIXED_ALPHA}"), of("fedbr", "preset=tuned"))
