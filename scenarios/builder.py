@@ -40,7 +40,7 @@ from costmodel.fleet.fleet import Fleet
 from edge.data.json_partition import MOST_NBYTES
 from edge.protocol import codec
 from edge.protocol.config import ComponentConfig, Job, ModelProfile
-from edge.protocol.payload import Layout, Payload
+from edge.protocol.payload import BUFFERS, Layout, Payload
 from edge.training.metrics.registry import metric_rows
 from scenarios import fleet_builder
 from scenarios.config.load import Loaded, ScenarioError
@@ -186,11 +186,26 @@ def travels(loaded: Loaded, layout: Layout) -> tuple[tuple[str, ...], tuple[str,
             f"{loaded.name}: method = {loaded.method.name!r}: its model has the blocks {', '.join(layout.names)}, but "
             f"wrapped_blocks of its spec foresees {', '.join(foreseen)}"
         )
+    exchange = loaded.scenario.travels
     try:
-        exchange = loaded.scenario.travels
-        return loaded.method.travels(loaded.options, layout, exchange.down, exchange.up)
+        down, up = loaded.method.travels(loaded.options, layout, exchange.down, exchange.up)
+        _check_statistics(loaded, layout, up)
     except ValueError as error:
         raise ScenarioError(f"{loaded.name}: {error}") from None
+    return down, up
+
+
+def _check_statistics(loaded: Loaded, layout: Layout, up: tuple[str, ...]) -> None:
+    """Check that running statistics are uploaded, where the global model is evaluated with them."""
+    scenario = loaded.scenario
+    if scenario.model.norm != "batch" or evaluated(loaded.method, scenario) == "clients":
+        return
+    kept = [key.removesuffix(BUFFERS) for key in layout.sizes if key.endswith(BUFFERS) and key not in up]
+    if kept:
+        raise ValueError(
+            f"model.norm = 'batch': the running statistics of {', '.join(kept)} are never uploaded, so that the global "
+            "model cannot be evaluated; choose another travels.up, eval.on = clients, or model.norm = group"
+        )
 
 
 def fleet(loaded: Loaded) -> Fleet:

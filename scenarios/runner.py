@@ -196,7 +196,16 @@ def _in_words(error: Exception, folder: Path) -> str:
         return f"{folder / 'ledger.sqlite'}: {error}"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
+    if isinstance(error, PoolError) and _users_error(first := str(error).partition("\n")[0]):
+        return first  # the worker's log has no more to say
     return str(error)
+
+
+def _users_error(text: str) -> str:
+    """An error of data, or one that begins with a key of the scenario, out of a worker's report; '' for any other."""
+    error = re.search(r"(?:^|: )(\w+Error): (\S*)(.*)", text, re.DOTALL)
+    is_users = error is not None and (error[1] in USERS_ERRORS or error[2].rstrip(":") in known_keys(Scenario))
+    return f"{error[2]}{error[3]}" if error is not None and is_users else ""
 
 
 def user_error_hook(loaded: Loaded) -> Callable[[HostEvent], None]:
@@ -204,14 +213,10 @@ def user_error_hook(loaded: Loaded) -> Callable[[HostEvent], None]:
 
     Such an error is one of data, or begins with a key of the scenario; it would recur in every worker.
     """
-    keys = known_keys(Scenario)
 
     def on_event(event: HostEvent) -> None:
-        if event.kind not in ("task_failed", "worker_died"):
-            return
-        error = re.search(r"(?:^|: )(\w+Error): (\S*)(.*)", event.detail, re.DOTALL)
-        if error and (error[1] in USERS_ERRORS or error[2].rstrip(":") in keys):
-            raise ScenarioError(f"{loaded.name}: {error[2]}{error[3]}")
+        if event.kind in ("task_failed", "worker_died") and (error := _users_error(event.detail)):
+            raise ScenarioError(f"{loaded.name}: {error}")
 
     return on_event
 

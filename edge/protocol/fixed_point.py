@@ -120,5 +120,5 @@ def not_summable(numbers: Floats, limit: float = LIMIT) -> str | None:
     if not math.isfinite(largest):
         return "is not finite (training diverged?)"
     if largest >= limit:
-        return f"is too large for fixed_point ({largest:.6g}; numbers must be below {limit:.0f})"
+        return f"is too large for aggregate.sum = fixed_point ({largest:.6g}; numbers must be below {limit:.0f})"
     return None

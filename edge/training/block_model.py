@@ -298,8 +298,8 @@ class BlockModel:
         unvisited = [self.layout.names[index] for index in range(len(self)) if self._is_unvisited(index)]
         if 0 < len(unvisited) < sum(bool(_with_running(module)) for module in self.modules):
             raise ValueError(
-                f"model.norm: the running statistics of {', '.join(unvisited)} were never updated, so the model cannot "
-                "be evaluated; each block must be uploaded (travels.up), or have a norm of another kind"
+                f"model.norm: the running statistics of {', '.join(unvisited)} were never updated, so that the model "
+                "cannot be evaluated; upload these blocks (travels.up), or choose group or none"
             )
 
     def train_mode(self, training: bool) -> None:

@@ -12,7 +12,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,7 +26,7 @@ from edge.data.atomic_cache import text_once
 from edge.data.registry import DataSet, ExampleKind
 from edge.models.registry import model
 from edge.models.user_module import check_chain, make_module
-from edge.protocol.config import ModelConfig
+from edge.protocol.config import Job, ModelConfig
 from edge.protocol.operations import KINDS
 from edge.protocol.payload import (
     FORWARD,
@@ -88,6 +88,39 @@ def check_module(config: ModelConfig, dataset: DataSet) -> None:
         width = row.width if config.width is None else config.width
         module = make_module(row, dataset.classes, dataset.inputs, width)
         check_chain(row, module, torch.from_numpy(drawn), dataset.classes)
+
+
+def check_single_examples(
+    make: Callable[[], list[Block]], dataset: DataSet, job: Job, samples: NDArray[np.int64]
+) -> None:
+    """ValueError if a client trains on batches of one example, of which the model cannot have batch statistics.
+
+    ``samples``: (clients,), the training examples of each.
+    """
+    train = job.train
+    epoch = replace(train, local_epochs=1, local_steps=None)
+    for client, held in enumerate(samples.tolist()):
+        plans = [train.plan(held), *([epoch.plan(held)] if job.adapt_epochs else [])]
+        has_short = held % train.batch == 1 and not train.drop_last
+        is_reached = any(0 < plan.epoch_steps <= plan.steps for plan in plans)
+        if (has_short and is_reached) or train.batch == 1:
+            _check_single_example(make, dataset, f"client {client} has {held} examples", train.batch)
+            return
+
+
+def _check_single_example(make: Callable[[], list[Block]], dataset: DataSet, reason: str, batch: int) -> None:
+    try:
+        with torch.device("meta"):
+            x = _examples(dataset.shape, dataset.kind)[:1]
+            for _, module in make():
+                x = module(x)
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise ValueError(
+            f"train.batch = {batch}: {reason}, one of them in a batch of its own, and batch statistics need two "
+            "numbers per channel; choose another batch, train.drop_last = true, or model.norm = group"
+        ) from None
 
 
 def flops_per_example(make: Callable[[], list[Block]], shape: Shape, kind: ExampleKind = "image") -> Flops:

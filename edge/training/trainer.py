@@ -30,7 +30,7 @@ from edge.training.batches import Indices, Loader, LocalBatches
 from edge.training.block_model import Block, BlockModel, build, load_dotted, wrapped
 from edge.training.client_update import Batches, ClientUpdate, GradientCorrection, VisitContext
 from edge.training.cuda_graphs import StepFactory, cuda_graphs
-from edge.training.describe import Flops, cached_counts, check_module, initial, seeded
+from edge.training.describe import Flops, cached_counts, check_module, check_single_examples, initial, seeded
 from edge.training.metrics.job_metrics import JobMetrics, Values
 from edge.training.sgd import Sgd
 
@@ -181,7 +181,10 @@ class LocalTrainer:
             operations=operations,
         )
         vectors = initial(net, self.job.seed, self._blocks, self.job.initial_models)
-        return self._with_data(description) if data else description, vectors
+        if data:
+            description = self._with_data(description)
+            check_single_examples(self._blocks, self.dataset, self.job, description.samples)
+        return description, vectors
 
     def _with_data(self, description: ModelProfile) -> ModelProfile:
         return replace(
@@ -268,9 +271,9 @@ class LocalTrainer:
         net.train_mode(False)
         if task.client == GLOBAL:
             net.load(task.payload[MODEL])
+            net.check_statistics()
         else:
             self._load_client_model(task, state_in)
-        net.check_statistics()
         loader, indices = self._evaluated(task.client, task.split)
         chosen = loader.in_order(indices[task.start : task.stop], self.job.eval_batch)
         return Score(task.start, task.client, self.metrics.on_examples(net, chosen) | self._on_model(task))

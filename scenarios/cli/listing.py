@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
-from typing import IO, Any
+from typing import IO, Any, get_args
 
 from pydantic import BaseModel
 from rich.console import Console
@@ -27,6 +27,7 @@ from edge.data.locate import find_data
 from edge.data.partition_registry import PARTITIONS
 from edge.data.registry import DATASETS
 from edge.models.registry import MODELS
+from edge.protocol.config import Norm
 from edge.protocol.lr_schedules import LR_SCHEDULES
 from edge.protocol.spelling import nearest
 from edge.training.metrics.registry import METRICS
@@ -187,7 +188,13 @@ def _model_details(row: Row) -> list[str]:
     return [
         f"{size}{width}; family {row['family']}",
         f"blocks: {', '.join(row['blocks'])}, or balanced:2 .. balanced:{row['units']}",
+        *([f"norm: {_norms(row['norm'])}"] if row["norm"] else []),
     ]
+
+
+def _norms(own: str) -> str:
+    """The model's own normalisation, and those that can replace it."""
+    return f"{own}, or {' or '.join(norm for norm in get_args(Norm) if norm != own)}"
 
 
 def _datasets() -> list[Row]:

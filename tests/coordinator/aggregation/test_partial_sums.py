@@ -316,7 +316,7 @@ def test_a_number_that_is_not_finite_is_named_with_its_client(tmp_path: Path) ->
 def test_a_number_at_the_limit_is_refused_and_the_largest_below_it_is_not(tmp_path: Path) -> None:
     words = failure(spoilt(tmp_path / "at", with_number(2, -32768.0)))
     assert words == (
-        "update rejected: client 2, round 0: model/head is too large for fixed_point "
+        "update rejected: client 2, round 0: model/head is too large for aggregate.sum = fixed_point "
         "(32768; numbers must be below 32768)"
     )
     run = spoilt(tmp_path / "below", with_number(2, 32767.998), weights="uniform")

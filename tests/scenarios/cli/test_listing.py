@@ -27,7 +27,7 @@ def test_methods_server_optimisers_and_partitions_are_listed_with_their_options(
     assert named("methods", "fedprox")["joins"] == "any objective, as in fedmlb+fedprox"
     assert named("methods", "feddyn")["joins"] == "any objective that sends the whole model, as in fedmlb+feddyn"
     assert row["weights"] == "uniform"
-    assert row["options"][1] == {
+    assert row["options"][2] == {
         "name": "period",
         "symbol": "τ",
         "default": 3,
