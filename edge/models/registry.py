@@ -111,9 +111,7 @@ class ModelRow:
             raise ValueError(f"model.norm = {norm!r}: the layers of {self.name} are its own; leave the key out")
         channels = self.width if width is None else width
         if norm == "group" and channels is not None and channels % GROUPS:
-            raise ValueError(
-                f"model.norm = 'group': its {GROUPS} groups need an even model.width, not {channels}; take {channels + 1}"
-            )
+            raise ValueError(f"model.norm = 'group': needs an even model.width, not {channels}; take {channels + 1}")
 
     def block_count(self, cut: str) -> int:
         """M under ``model.blocks = cut``. ValueError naming the key for a cut that it does not allow."""

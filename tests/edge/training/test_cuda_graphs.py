@@ -17,7 +17,7 @@ from torch import Tensor
 
 from coordinator.rounds.synchronous import run_rounds
 from edge.methods.fedprox import FedProxCorrection
-from edge.protocol.config import TrainConfig
+from edge.protocol.config import ModelConfig, TrainConfig
 from edge.training.block_model import BlockModel
 from edge.training.client_update import ClientUpdate, GradientCorrection
 from edge.training.cuda_graphs import WARM_UP_STEPS, GraphStep, StepFactory
@@ -25,6 +25,8 @@ from edge.training.sgd import Sgd
 from tests.toy import Run, batch, direct, federation, play, store, tower, visit, whole
 
 TRAIN = TrainConfig(lr=0.1, lr_decay=0.5, batch=32, local_epochs=2, momentum=0.9, weight_decay=1e-3, clip=1.0)
+
+NORMALISED = ModelConfig("digits-cnn", width=4, norm="batch")
 
 
 class Graphs:
@@ -67,6 +69,11 @@ class Calls:
         ("fedntd", {}, 1),
         ("fedgkd", {}, 2),  # silent in the first round
         ("fednova", {}, 1),
+        # In the first round no running statistics have been updated, and the frozen model uses those of batches.
+        ("fedbr", {"alpha": 2, "period": 0, "model": NORMALISED}, 2),
+        # Each client has its own shift, at one address.
+        ("calibrated", {}, 1),
+        ("fedmlb+calibrated", {"form": "margin"}, 1),
     ],
 )
 def test_a_run_of_replayed_steps_ends_in_the_same_bits(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ from edge.training.block_model import Block, BlockModel
 from edge.training.client_update import ClientUpdate
 from edge.training.pathways import PathwayForm, PathwayLoss
 from edge.training.sgd import Sgd
-from tests.toy import CPU, batch, gradient, shifted, tower, tower_blocks, visit, whole
+from tests.toy import CPU, batch, gradient, shifted, tower, tower_blocks, vector, visit, whole
 
 BLOCKS = 4
 
@@ -294,15 +294,86 @@ def test_at_the_first_step_no_pathway_diverges_and_each_block_is_scaled_by_the_p
     assert factors(fedbr(net, 3), net) == [2.0, 2.0, 2.0, 1.66667, 1.33333, 1.0]
 
 
+def trained_beside(client_side: FedMLBUpdate | FedBRUpdate, net: BlockModel) -> None:
+    """Four steps, which change the local model and no bit of the frozen one."""
+    received, statistics = client_side.frozen.flat.clone(), client_side.frozen.buffers.clone()
+    step = Sgd(net, TrainConfig(clip=10.0, weight_decay=1e-3, momentum=0.5), lr=0.1)
+    client_side.train(net, lambda: iter([batch(seed=seed) for seed in range(4)]), step)
+    assert torch.equal(client_side.frozen.flat, received)
+    assert torch.equal(client_side.frozen.buffers, statistics)
+    assert not torch.equal(net.flat, received)
+
+
 def test_the_global_model_is_the_same_bytes_after_local_training() -> None:
     for make in (fedmlb, lambda net: fedbr(net, 3)):
         net = tower()
-        client_side = make(net)
-        received = client_side.frozen.flat.clone()
-        step = Sgd(net, TrainConfig(clip=10.0, weight_decay=1e-3, momentum=0.5), lr=0.1)
-        client_side.train(net, lambda: iter([batch(seed=seed) for seed in range(4)]), step)
-        assert torch.equal(client_side.frozen.flat, received)
-        assert not torch.equal(net.flat, received)
+        trained_beside(make(net), net)
+
+
+# --- a frozen model with running statistics ---------------------------------------------------------------------------
+
+
+def normalised(seed: int = 0) -> BlockModel:
+    """Four blocks with running statistics, but for the last; a ``seed`` other than 0 has changed them."""
+
+    def make() -> list[Block]:
+        torch.manual_seed(seed)
+        inner = [nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5), nn.Tanh()) for _ in range(BLOCKS - 1)]
+        return [(f"b{m}", block) for m, block in enumerate([*inner, nn.Linear(5, 3)], 1)]
+
+    net = BlockModel(make, CPU)
+    net.buffers.add_(0.5 * seed)
+    return net
+
+
+@pytest.mark.parametrize(
+    ("reading", "seed", "by_batch"), [("running", 1, False), ("running", 0, True), ("batch", 1, True)]
+)
+def test_a_frozen_models_running_statistics_are_the_same_bytes_after_local_training(
+    reading: Literal["running", "batch"], seed: int, by_batch: bool
+) -> None:
+    for make in (fedmlb, lambda net: fedbr(net, 3)):
+        net = normalised(seed)
+        net.frozen_statistics = reading
+        client_side, before = make(net), net.buffers.clone()
+        assert [client_side.frozen.uses_batch_stats(index) for index in (1, 2, 3)] == [by_batch, by_batch, False]
+        trained_beside(client_side, net)
+        assert bool((net.buffers != before).all())
+
+
+def test_each_block_of_a_frozen_model_has_running_statistics_from_their_first_update_on() -> None:
+    net = normalised()
+    net.load({"b2.buffers": vector(1, 0, 0, 0, 0, 1, 1, 1, 1, 1)})
+    client_side = fedmlb(net)
+    assert net.statistics_in_use == ((True, False, True, False),)
+    # The next visit's model decides anew.
+    net.load({"b2.buffers": vector(0, 0, 0, 0, 0, 1, 1, 1, 1, 1), "b3.buffers": vector(0, 0, 0, 0, 0, 1, 1, 1, 1, 2)})
+    client_side.begin(net, whole(net), {}, visit(net))
+    assert net.statistics_in_use == ((True, True, False, False),)
+
+
+@pytest.mark.parametrize(("reading", "seed"), [("running", 0), ("batch", 1)])
+def test_with_the_statistics_of_batches_a_first_step_is_as_without_statistics(
+    reading: Literal["running", "batch"], seed: int
+) -> None:
+    net = normalised(seed)
+    net.frozen_statistics = reading
+    half = fedmlb(net, lambda1=0.0)
+    assert abs(float(half.loss(net, *batch()).detach() - half.losses[-1])) < 1e-6
+    # 1 + λ1 (M - j)/(M - 1), M = 4; FedBR's 1 + λ1 min(α, M - j)/α with α = 2.
+    for make, expected in ((fedmlb, [2.0, 1.66667, 1.33333, 1.0]), (lambda net: fedbr(net, 2), [2.0, 2.0, 1.5, 1.0])):
+        net = normalised(seed)
+        net.frozen_statistics = reading
+        assert factors(make(net), net) == expected
+
+
+def test_a_block_that_was_never_updated_beside_others_is_named() -> None:
+    net = normalised()
+    net.check_statistics()  # the initial model
+    net.load({"b2.buffers": vector(1, 0, 0, 0, 0, 1, 1, 1, 1, 1)})
+    with pytest.raises(ValueError, match=r"^model.norm: the running statistics of b1, b3 were never updated, .*up"):
+        net.check_statistics()
+    normalised(1).check_statistics()
 
 
 def test_the_frozen_model_has_the_parts_that_never_travel_as_the_client_holds_them() -> None:
@@ -319,15 +390,16 @@ def test_the_frozen_model_has_the_parts_that_never_travel_as_the_client_holds_th
 
 
 def test_fedbr_starts_from_its_own_first_blocks_and_the_global_last_ones() -> None:
-    net, kept, sent = tower(), whole(tower(seed=3))["model"], whole(tower(seed=4))["model"]
-    down = {"model": {key: sent[key] for key in ("b3", "b4")}}
-    client_side = FedBRUpdate(FedBROptions().model_dump())
-    client_side.begin(net, down, {"model": {key: kept[key] for key in ("b1", "b2", "b3")}}, visit(net, alpha=2, full=0))
-    combined = net.dump(net.layout.names)
-    assert [combined[key].version for key in ("b1", "b2")] == [kept[key].version for key in ("b1", "b2")]
-    assert [combined[key].version for key in ("b3", "b4")] == [sent[key].version for key in ("b3", "b4")]
-    frozen = client_side.frozen.dump(["b3", "b4"])
-    assert [frozen[key].version for key in ("b3", "b4")] == [sent[key].version for key in ("b3", "b4")]
+    for make in (tower, normalised):
+        net, kept, sent = make(), whole(make(seed=3))["model"], whole(make(seed=4))["model"]
+        first, last = net.layout.keys(("b1", "b2")), net.layout.last(2)
+        half = FedBRUpdate(FedBROptions().model_dump())
+        state = {key: kept[key] for key in net.layout.keys(("b1", "b2", "b3"))}
+        client_side.begin(net, {"model": {key: sent[key] for key in last}}, {"model": state}, visit(net, alpha=2, full=0))
+        combined, frozen = net.dump(net.layout.sizes), client_side.frozen.dump(last)
+        assert [combined[key].version for key in first] == [kept[key].version for key in first]
+        assert [combined[key].version for key in last] == [sent[key].version for key in last]
+        assert [frozen[key].version for key in last] == [sent[key].version for key in last]
 
 
 def test_a_client_that_lacks_a_block_says_so() -> None:
