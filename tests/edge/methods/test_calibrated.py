@@ -64,8 +64,9 @@ def test_uniform_shares_change_no_gradient() -> None:
         net, half = tower(), ClientUpdate({})
         StepFactory(net, TrainConfig()).begin(visit(net), half, [calibrated(net, counts)]).backward(half.loss, *batch())
         grads.append(net.grad.clone())
-    assert torch.allclose(*grads, rtol=0, atol=1e-6)
-    assert not torch.equal(*grads)
+    shifted, plain = grads
+    assert torch.allclose(shifted, plain, rtol=0, atol=1e-6)
+    assert not torch.equal(shifted, plain)
 
 
 METHODS: list[tuple[str, dict[str, Any], int]] = [
@@ -90,6 +91,7 @@ def test_every_path_of_a_training_loss_is_shifted_and_no_evaluation(
 
     def spy(self: BlockModel, x: torch.Tensor) -> torch.Tensor:
         shifted = whole_logits(self, x)
+        assert correction.logit_shift is not None
         is_shifted = torch.equal(shifted, x + correction.logit_shift)
         (added if is_shifted else plain).append(len(x))
         assert is_shifted != torch.equal(shifted, x)

@@ -27,6 +27,8 @@ def test_methods_server_optimisers_and_partitions_are_listed_with_their_options(
     assert named("methods", "fedprox")["joins"] == "any objective, as in fedmlb+fedprox"
     assert named("methods", "feddyn")["joins"] == "any objective that sends the whole model, as in fedmlb+feddyn"
     assert row["weights"] == "uniform"
+    assert row["options"][0]["name"] == "preset"
+    assert {option["name"] for option in named("methods", "calibrated")["options"]} == {"tau", "form"}
     assert row["options"][2] == {
         "name": "period",
         "symbol": "τ",
@@ -138,9 +140,10 @@ SHOWN = {
     "models shufflenet": (
         "images 32x32 and others, width 24 or another multiple of 12; family depthwise",
         "blocks: stem, stage1, stage2, stage3, head, or balanced:2 .. balanced:18",
+        "norm: group, or batch or none",
     ),
-    "models cnn": ("images 32x32; family conv", "blocks: "),
-    "models digits-cnn": ("images 8x8, width 16; family conv", "blocks: "),
+    "models cnn": ("images 32x32; family conv", "blocks: ", "norm: none, or batch or group"),
+    "models digits-cnn": ("images 8x8, width 16; family conv", "blocks: ", "norm: "),
     "metrics loss": ("a mean over examples; lower is better",),
     "networks lte-2012": (
         "13 Mbit/s down (sigma 0.7*), 6 Mbit/s up (sigma 0.7*), goodput; RTT 60 ms*",

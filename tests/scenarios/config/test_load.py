@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coordinator.methods import fedbr
 from coordinator.methods.fedavg import SPEC as FEDAVG
+from coordinator.methods.fedbr import FedBROptions
 from scenarios.builder import identity
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.toml_source import shipped
@@ -389,3 +391,35 @@ def without_none(table: dict[str, Any]) -> dict[str, Any]:
 @given(tables)
 def test_toml_text_is_read_back_as_it_was(table: dict[str, Any]) -> None:
     assert tomllib.loads(toml_text(table)) == without_none(table)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "others"),
+    [
+        ([], ["model.norm=none", "train.frozen_statistics=running", "method_options.preset=paper"]),
+        (["model.name=resnet18"], ["model.name=resnet18", "model.norm=group"]),
+        (
+            ["method_options.preset=tuned"],
+            [f"method_options.{key}={str(value).lower()}" for key, value in fedbr.TUNED.items()],
+        ),
+        (
+            ["method=fedbr+calibrated", "method_options.preset=tuned", "method_options.alpha=1"],
+            [
+                "method=fedbr+calibrated",
+                *(f"method_options.{key}" for key in ("alpha=1", "hybrid_ce=false", "detach=true")),
+            ],
+        ),
+    ],
+)
+def test_a_default_or_preset_that_is_written_out_changes_no_chain(overrides: list[str], others: list[str]) -> None:
+    one, other = identity(load("digits", overrides)), identity(load("digits", others))
+    assert one == other
+    assert "norm" not in one["model"] and "frozen_statistics" not in one["train"]
+    assert "preset" not in one["method_options"]
+    assert one != identity(load("digits", [*overrides, "model.norm=batch"]))
+
+
+def test_a_preset_is_written_out_and_what_is_given_counts() -> None:
+    options = load("digits", ["method_options.preset=tuned", "method_options.detach=false"]).options
+    assert options.model_dump() == FedBROptions().model_dump() | fedbr.TUNED | {"preset": "tuned", "detach": False}
+    assert FedBROptions(preset="paper") == FedBROptions()

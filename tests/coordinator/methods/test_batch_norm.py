@@ -1,0 +1,173 @@
+"""Whole runs with ``model.norm``: methods that are another one to the bit, running statistics that travel, resumption.
+
+Running statistics are numbers of the model here: `Run.model` has them beside the parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from coordinator.records.resume import resume_checkpoint
+from coordinator.rounds.run import FederatedRun, RoundFinished
+from coordinator.rounds.synchronous import run_rounds
+from coordinator.workers.task import PoolTask, ReplyHandler, TaskGroup, Workers
+from edge.protocol.config import ModelConfig, Norm, PartitionConfig, TrainConfig
+from edge.protocol.messages import Update
+from edge.protocol.payload import MODEL
+from scenarios import builder
+from scenarios.config.load import ScenarioError
+from tests.ledgers import virtual_rows
+from tests.toy import Run, build_now, described, direct, federation, loaded, model_sha256, play, set_workers, store
+
+BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2, momentum=0.5, clip=1.0)
+NO_TERMS = {"lambda1": 0, "lambda2": 0}
+Played = Callable[..., Run]
+
+
+def model(norm: Norm) -> ModelConfig:
+    return ModelConfig("digits-cnn", width=2, norm=norm)
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """`play` with three clients, each setting once for all tests here."""
+    runs: dict[str, Run] = {}
+
+    def run(norm: Norm, method: str, **how: Any) -> Run:
+        key = repr((norm, method, sorted(how.items())))
+        if key not in runs:
+            folder = tmp_path_factory.mktemp("run")
+            runs[key] = play(folder, method, model=model(norm), clients=3, train=BRIEF, **how)
+        return runs[key]
+
+    return run
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+def test_methods_that_are_another_one_are_so_with_any_norm(norm: Norm, once: Played) -> None:
+    uniform = once(norm, "fedavg", weights="uniform").model
+    assert np.array_equal(once(norm, "fedmlb", weights="uniform", **NO_TERMS).model, uniform)
+    assert np.array_equal(once(norm, "fedbr", period=0, **NO_TERMS).model, uniform)
+    fedmlb = once(norm, "fedmlb", weights="uniform").model
+    assert np.array_equal(once(norm, "fedbr", period=0, alpha=3).model, fedmlb)
+    assert not np.array_equal(fedmlb, uniform)
+
+
+def test_what_frozen_models_normalise_with_is_the_scenarios_choice(once: Played, tmp_path: Path) -> None:
+    # In the first round there are no running statistics yet, so that both are the same.
+    train, models = replace(BRIEF, frozen_statistics="batch"), list[Any]()
+    how: dict[str, Any] = {"model": model("batch"), "clients": 3, "weights": "uniform"}
+    run = federation(tmp_path, "fedmlb", train=train, **how, on_round=lambda _: models.append(numbers(run)))
+    run_rounds(run)
+    store(run).ledger.close()
+    assert np.array_equal(models[0], once("batch", "fedmlb", weights="uniform", rounds=1).model)
+    assert not np.array_equal(models[1], once("batch", "fedmlb", weights="uniform").model)
+
+
+def numbers(run: FederatedRun) -> NDArray[np.float32]:
+    """All numbers of the present global model."""
+    return Run(run, "").model
+
+
+class Listening:
+    """Workers that keep every update."""
+
+    size = 1
+    build = staticmethod(build_now)
+
+    def __init__(self, workers: Workers, updates: list[Update]) -> None:
+        self.workers, self.updates = workers, updates
+
+    def submit(self, tasks: Sequence[PoolTask], heard: ReplyHandler) -> TaskGroup:
+        def listen(task: Any, reply: Any) -> None:
+            self.updates.extend([reply] if isinstance(reply, Update) else [])
+            heard(task, reply)
+
+        return self.workers.submit(tasks, listen)
+
+
+# --- running statistics travel ----------------------------------------------------------------------------------------
+
+
+def test_running_statistics_are_charged_and_averaged_with_the_weights_of_the_model(tmp_path: Path) -> None:
+    replies: list[Update] = []
+    uneven = PartitionConfig("dirichlet-unbalanced", alpha=1.0)
+    run = federation(tmp_path, model=model("batch"), clients=2, rounds=1, train=BRIEF, partition=uneven)
+    set_workers(run, Listening(direct(run), replies))
+    run_rounds(run)
+    store(run).ledger.close()
+    # 2, 4 and 4 channels with a mean and a variance each, beside (20 + 4) + (76 + 8) + (148 + 8) + 170 parameters.
+    layout = run.description.layout
+    assert {key: size for key, size in layout.sizes.items() if "." in key} == {
+        "conv1.buffers": 4, "conv2.buffers": 8, "conv3.buffers": 8
+    }  # fmt: skip
+    assert layout.nbytes() == 4 * (434 + 20)
+    rows = Run(run, "").rows("SELECT direction, SUM(nbytes) FROM transfers WHERE slot = 'model' GROUP BY direction")
+    assert rows == [("down", 2 * layout.nbytes()), ("up", 2 * layout.nbytes())]
+    n = run.description.samples.astype(np.float64)
+    assert n[0] != n[1]
+    for key in layout.sizes:
+        first, second = (reply.payload[MODEL][key].data.astype(np.float64) for reply in replies)
+        mean = (n[0] * first + n[1] * second) / n.sum()
+        assert np.allclose(run.server.model[key].data, mean, rtol=1e-6, atol=1e-7), key
+
+
+def test_running_statistics_that_are_never_uploaded_are_refused_unless_clients_models_are_evaluated() -> None:
+    layout = described(model("batch"), loaded().scenario.data, 0)[0].layout
+    how: dict[str, Any] = {"model": model("batch"), "travels": (None, "last:2")}
+    with pytest.raises(ScenarioError, match=r"model.norm = 'batch': the running statistics of conv1, conv2 are never"):
+        builder.travels(loaded(**how), layout)
+    _, up = builder.travels(loaded(**how, evaluation={"on": "clients"}), layout)
+    assert up == ("conv3", "conv3.buffers", "head")
+
+
+def test_an_untouched_model_can_be_evaluated(tmp_path: Path) -> None:
+    none = TrainConfig(batch=4096, drop_last=True)
+    run = play(tmp_path, model=model("batch"), clients=2, rounds=1, train=none)
+    assert np.array_equal(run.model, run.start)
+    assert run.rows("SELECT steps FROM visits") == [(0,), (0,)]
+
+
+# --- any workers, and a run that is broken off ------------------------------------------------------------------------
+
+KEEPING: dict[str, Any] = {
+    "model": model("batch"),
+    "rounds": 4,
+    "clients": 4,
+    "participants": 3,
+    "train": BRIEF,
+    "period": 2,
+}
+
+
+def test_any_workers_give_the_same_model_and_so_does_a_run_that_was_broken_off(tmp_path: Path) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill(progress: RoundFinished) -> None:
+        if progress.rounds == 2:
+            raise Killed
+
+    whole = play(tmp_path / "whole", "fedbr+calibrated", **KEEPING)
+    others = play(tmp_path / "others", "fedbr+calibrated", **KEEPING, shuffle=2, sites=3)
+    assert others.workers.trained != whole.workers.trained
+    assert store(others.federation).ledger.chain == store(whole.federation).ledger.chain
+    cut = federation(tmp_path / "cut", "fedbr+calibrated", **KEEPING, on_round=kill)
+    with pytest.raises(Killed):
+        run_rounds(cut)
+    store(cut).ledger.close()
+    again = federation(tmp_path / "cut", "fedbr+calibrated", **KEEPING, again=True)
+    assert resume_checkpoint(again, store(again)) is None
+    run_rounds(again)
+    store(again).remove_orphans()
+    store(again).ledger.close()
+    hashes = {model_sha256(run) for run in (whole.federation, others.federation, again)}
+    assert len(hashes) == 1
+    assert virtual_rows(tmp_path / "cut") == virtual_rows(tmp_path / "whole")
