@@ -421,5 +421,8 @@ def test_a_default_or_preset_that_is_written_out_changes_no_chain(overrides: lis
 
 def test_a_preset_is_written_out_and_what_is_given_counts() -> None:
     options = load("digits", ["method_options.preset=tuned", "method_options.detach=false"]).options
-    assert options.model_dump() == FedBROptions().model_dump() | fedbr.TUNED | {"preset": "tuned", "detach": False}
+    assert options.model_dump() == FedBROptions().model_dump() | dict(fedbr.TUNED) | {
+        "preset": "tuned",
+        "detach": False,
+    }
     assert FedBROptions(preset="paper") == FedBROptions()
