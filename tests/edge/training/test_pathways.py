@@ -358,8 +358,8 @@ def test_with_the_statistics_of_batches_a_first_step_is_as_without_statistics(
 ) -> None:
     net = normalised(seed)
     net.frozen_statistics = reading
-    half = fedmlb(net, lambda1=0.0)
-    assert abs(float(half.loss(net, *batch()).detach() - half.losses[-1])) < 1e-6
+    client_side = fedmlb(net, lambda1=0.0)
+    assert abs(float(client_side.loss(net, *batch()).detach() - client_side.losses[-1])) < 1e-6
     # 1 + λ1 (M - j)/(M - 1), M = 4; FedBR's 1 + λ1 min(α, M - j)/α with α = 2.
     for make, expected in ((fedmlb, [2.0, 1.66667, 1.33333, 1.0]), (lambda net: fedbr(net, 2), [2.0, 2.0, 1.5, 1.0])):
         net = normalised(seed)
@@ -393,9 +393,11 @@ def test_fedbr_starts_from_its_own_first_blocks_and_the_global_last_ones() -> No
     for make in (tower, normalised):
         net, kept, sent = make(), whole(make(seed=3))["model"], whole(make(seed=4))["model"]
         first, last = net.layout.keys(("b1", "b2")), net.layout.last(2)
-        half = FedBRUpdate(FedBROptions().model_dump())
+        client_side = FedBRUpdate(FedBROptions().model_dump())
         state = {key: kept[key] for key in net.layout.keys(("b1", "b2", "b3"))}
-        client_side.begin(net, {"model": {key: sent[key] for key in last}}, {"model": state}, visit(net, alpha=2, full=0))
+        client_side.begin(
+            net, {"model": {key: sent[key] for key in last}}, {"model": state}, visit(net, alpha=2, full=0)
+        )
         combined, frozen = net.dump(net.layout.sizes), client_side.frozen.dump(last)
         assert [combined[key].version for key in first] == [kept[key].version for key in first]
         assert [combined[key].version for key in last] == [sent[key].version for key in last]
