@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from edge.models.registry import INPUTS, ModelRow
@@ -92,11 +93,15 @@ def _child(row: ModelRow, module: nn.Module, name: str) -> nn.Module:
 def check_chain(row: ModelRow, module: nn.Module, x: Tensor, classes: int) -> None:
     """ValueError unless the module maps ``x`` to (batch, classes), as its children do one after another.
 
-    Both are compared in evaluation and in training mode, with the same random numbers. ``module`` is changed where it
-    has batch statistics.
+    ValueError also for running statistics that need a count of batches, an integer, which does not travel. Both are
+    compared in evaluation and in training mode, with the same random numbers. ``module`` is changed where it has batch
+    statistics.
     """
     chain = nn.Sequential(*(child for _, children in stages_of(row, module) for child in children))
     order = ", ".join(child for block in row.children for child in block)
+    for name, layer in module.named_modules():
+        if isinstance(layer, _BatchNorm) and layer.track_running_stats and layer.momentum is None:
+            raise _error(row, f"{name} has momentum = None, and its count of batches does not travel; give it 0.1")
     for training in (False, True):
         module.train(training)
         whole = _output(module, x)

@@ -50,6 +50,14 @@ class DropsInTraining(ConvNet):
         return F.dropout(super().forward(x), 0.5, self.training)
 
 
+class Cumulative(ConvNet):
+    """Its running statistics are means over all batches."""
+
+    def __init__(self, classes: int, channels: int = 1, width: int = 4) -> None:
+        super().__init__(classes, channels, width)
+        self.norm.momentum = None
+
+
 class Lazy(ConvNet):
     """Its last layer learns its size from the first examples."""
 
