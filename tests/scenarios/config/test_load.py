@@ -406,7 +406,7 @@ def test_toml_text_is_read_back_as_it_was(table: dict[str, Any]) -> None:
             ["method=fedbr+calibrated", "method_options.preset=tuned", "method_options.alpha=1"],
             [
                 "method=fedbr+calibrated",
-                *(f"method_options.{key}" for key in ("alpha=1", "hybrid_ce=false", "detach=true")),
+                *(f"method_options.{key}" for key in ("alpha=1", "period=1", "lambda2=0")),
             ],
         ),
     ],
@@ -420,9 +420,9 @@ def test_a_default_or_preset_that_is_written_out_changes_no_chain(overrides: lis
 
 
 def test_a_preset_is_written_out_and_what_is_given_counts() -> None:
-    options = load("digits", ["method_options.preset=tuned", "method_options.detach=false"]).options
+    options = load("digits", ["method_options.preset=tuned", "method_options.period=7"]).options
     assert options.model_dump() == FedBROptions().model_dump() | dict(fedbr.TUNED) | {
         "preset": "tuned",
-        "detach": False,
+        "period": 7,
     }
     assert FedBROptions(preset="paper") == FedBROptions()
