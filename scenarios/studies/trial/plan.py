@@ -83,7 +83,7 @@ def plan(choice: TrialChoice) -> TrialPlan:
     if any(parse(override)[0] == "method" for override in choice.overrides):
         raise ScenarioError(f"{COMMAND_LINE}: method: those of a trial are named by its part; --only chooses from them")
     part, base = PARTS[choice.part], check_settings(choice.scenario, choice.overrides)
-    part.check(base)
+    part.check(load(choice.scenario, choice.overrides, "fedbr"))  # refuses values of options that FedBR does not take
     targets, target = _targets(choice, base)
     first = base.scenario.seed if choice.first_seed is None else choice.first_seed
     seeds = range(first, first + choice.seeds)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from edge.protocol.config import PartitionConfig
 from scenarios.config.load import Loaded
 from scenarios.config.schema import ServerLinkSection
+from scenarios.errors import ScenarioError
 from scenarios.papers.spec import PaperVariant as Variant
 from scenarios.studies.trial.scaling import check_scalable
 
@@ -36,7 +37,7 @@ class TrialPart:
     curves: tuple[str, ...] | None = ("fedavg", "fedprox", "fedmlb", "fedbr", "fedbr-preset-tuned")
     """Variants whose curves are drawn, with their calibrated forms; None: all."""
     check: Callable[[Loaded], None] = lambda base: None
-    """ScenarioError for a scenario that the part has no answer for."""
+    """ScenarioError for a scenario, with the method fedbr, that the part has no answer for."""
 
 
 def of(method: str, *options: str) -> Variant:
@@ -106,6 +107,19 @@ def server_link_of(server: ServerLinkSection, factor: float) -> tuple[str, str]:
     return f"fleet.server.down={down}", f"fleet.server.up={up}"
 
 
+def check_bandit(loaded: Loaded) -> None:
+    """ScenarioError for a scenario in which ``fedbr`` is not GMBS."""
+    alpha = loaded.scenario.method_options["alpha"]
+    if alpha != "gmbs":
+        raise ScenarioError(f"method_options.alpha = {alpha!r}: the part chooses alpha for its variants; leave it out")
+
+
+def check_map(loaded: Loaded) -> None:
+    """ScenarioError for a scenario in which ``fedbr`` is not GMBS, or whose runs cannot be re-timed."""
+    check_bandit(loaded)
+    check_scalable(loaded)
+
+
 SKEWS = (
     *(("data.partition.kind=epsilon", f"data.partition.epsilon={epsilon}") for epsilon in (0, 3, 5, 7)),
     ("data.partition.kind=dirichlet", "data.partition.alpha=0.3"),
@@ -132,12 +146,13 @@ PARTS = {
         "Is the bandit worth it, at equal bytes and at equal virtual time?",
         bandit,
         curves=None,
+        check=check_bandit,
     ),
     "map": TrialPart(
         "When FedBR pays",
         "At which speeds of links and devices does FedBR reach a target before FedAvg?",
         mapped,
-        check=check_scalable,
+        check=check_map,
     ),
 }
 

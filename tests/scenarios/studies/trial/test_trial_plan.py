@@ -104,3 +104,7 @@ def test_a_mistake_of_the_users_is_an_error_that_names_it(capsys: pytest.Capture
         == "--targets '30': write accuracies above 0, at most 1, such as 0.25,0.3,0.35,0.4"
     )
     assert "method_options.lr: none of fedavg" in refused(capsys, *words, "method_options.lr=1", "--only", "fedavg")
+    assert "method_options.alpha = 99: must be in 1..3" in refused(capsys, *words, "method_options.alpha=99")
+    for part in ("bandit", "map"):
+        chosen = refused(capsys, *words, "--part", part, "method_options.alpha=2")
+        assert chosen == "method_options.alpha = 2: the part chooses alpha for its variants; leave it out"
