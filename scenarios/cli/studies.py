@@ -145,6 +145,7 @@ def study_trial(
     planned = plan.plan(choice)
     if quiet or as_json:
         _run_study(trial.study(planned), out, workers, device, as_json, quiet, piece)
+    pace.say_left_out(planned.left_out)
     _run_study(trial.study(planned, pace.say), out, workers, device, as_json, quiet, piece, watch=pace.announced)
 
 

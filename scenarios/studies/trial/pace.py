@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +16,12 @@ from scenarios.host import Host
 def say(text: str) -> None:
     """Show a line of progress."""
     print(text, file=sys.stderr)
+
+
+def say_left_out(left_out: Mapping[str, str]) -> None:
+    """Show the variants that a part does without, before hours are spent on the others."""
+    for name, reason in left_out.items():
+        say(f"left out: {name}: {reason}")
 
 
 def announced(host: Host, total: int, missing: int) -> Host:
