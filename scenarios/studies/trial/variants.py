@@ -5,6 +5,7 @@ Plain data. A variant that a scenario does not allow is no error here: `scenario
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -103,7 +104,9 @@ def mapped(base: Loaded) -> tuple[Variant, ...]:
 
 def server_link_of(server: ServerLinkSection, factor: float) -> tuple[str, str]:
     """Overrides: the server's link with both rates times a factor."""
-    down, up = (f"{factor * rate / 1e6:g} Mbit/s" for rate in (server.down, server.up))
+    down, up = (
+        f"{factor * rate / 1e6:g} Mbit/s" if math.isfinite(rate) else "inf" for rate in (server.down, server.up)
+    )
     return f"fleet.server.down={down}", f"fleet.server.up={up}"
 
 
