@@ -20,6 +20,7 @@ from scenarios.report.pages import PageTable
 from scenarios.report.progress import to_target
 from scenarios.studies.replay import PreparedReplay, prepared, time_to
 from scenarios.studies.replayed_run import OtherVisits
+from scenarios.studies.sweep import is_interrupted
 from scenarios.studies.trial.addition import Figures, Say, TrialAddition
 from scenarios.studies.trial.plan import TrialCell, TrialPlan
 from scenarios.studies.trial.results import Trails, trails
@@ -98,6 +99,8 @@ class RetimedTimes:
 
 def read_off(plan: TrialPlan, result: Mapping[str, Any], say: Say) -> dict[str, Any]:
     """``maps``: ratios per variant, target and pair of axes; ``server_axis``: those of GMBS; ``unmapped``: reasons."""
+    if is_interrupted(result, plan.sweep):
+        return {"maps": [], "server_axis": [], "unmapped": {"all": "the runs are re-timed when all of them have ended"}}
     curves = {name: runs for name, runs in trails(plan, result["runs"]).items() if runs}
     folders = {run["name"]: Path(run["run_dir"]) for run in result["runs"]}
     cells = {cell.variant.name: cell for cell in plan.cells if cell.name in curves}
