@@ -42,7 +42,7 @@ def _paired(row: Mapping[str, Any], folders: Mapping[str, Path]) -> dict[str, An
 
 def is_twin(calibrated: Path, plain: Path) -> bool:
     """Whether a run is there that differs in the calibration alone, and has as many rounds."""
-    if not has_rounds(plain / "ledger.sqlite"):
+    if not (has_rounds(plain / "ledger.sqlite") and (plain / "scenario.toml").is_file()):
         return False
     own, other = (flat(tomllib.loads((run / "scenario.toml").read_text("utf-8"))) for run in (calibrated, plain))
     differing = {key for key in own.keys() | other.keys() if own.get(key) != other.get(key)}
