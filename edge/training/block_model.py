@@ -12,7 +12,7 @@ that went through forward, weight gradient and input gradient; FLOPs beside them
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
 from typing import Any, Literal
@@ -293,10 +293,14 @@ class BlockModel:
         norms = _with_running(self.modules[index])
         return bool(norms) and not any(norm.running_mean.any() or (norm.running_var != 1).any() for norm in norms)
 
-    def check_statistics(self) -> None:
-        """ValueError for a block whose running statistics no update has changed, while others' have been."""
+    def check_statistics(self, up: Container[str]) -> None:
+        """ValueError for a block whose running statistics no update has changed, while others' have been.
+
+        Also for one whose running statistics no update can change: its keys of buffers are not among ``up``.
+        """
         unvisited = [self.layout.names[index] for index in range(len(self)) if self._is_unvisited(index)]
-        if 0 < len(unvisited) < sum(bool(_with_running(module)) for module in self.modules):
+        are_kept = any(key.endswith(BUFFERS) and key not in up for key in self.layout.keys(unvisited))
+        if are_kept or 0 < len(unvisited) < sum(bool(_with_running(module)) for module in self.modules):
             raise ValueError(
                 f"model.norm: the running statistics of {', '.join(unvisited)} were never updated, so that the model "
                 "cannot be evaluated; upload these blocks (travels.up), or choose group or none"

@@ -271,7 +271,7 @@ class LocalTrainer:
         net.train_mode(False)
         if task.client == GLOBAL:
             net.load(task.payload[MODEL])
-            net.check_statistics()
+            net.check_statistics(self.job.up)
         else:
             self._load_client_model(task, state_in)
         loader, indices = self._evaluated(task.client, task.split)
