@@ -307,10 +307,11 @@ def _run_study(
     ``piece``: the duration of ``--for``; ``estimated``: the expected duration is measured and printed before that;
     ``watch``: (host, planned runs, runs to be made) -> the host, with what is to be said while they work.
     """
-    from scenarios.host import choose_device
+    from scenarios.host import choose_device, piece_seconds
     from scenarios.studies import sweep, wall_time
 
     planned, on = study.sweep, choose_device(device)
+    piece_seconds(piece)  # refused before minutes are spent on an estimate
     missing = sweep.pending(planned, out, on)
     loaded = [run.loaded for run in missing or planned.runs[:1]]
     expected: dict[str, Any] = {}
