@@ -48,8 +48,8 @@ class FedBROptions(Options):
     """FedBR's hyperparameters and the details its paper leaves open."""
 
     preset: Literal["paper", "tuned"] = "paper"
-    """Defaults of the other options: as the paper has them; or as found to save bytes and time on skewed data (see
-    `TUNED`). An option that is given counts."""
+    """Defaults of the other options: as the paper has them; or as found to save bytes and time on skewed data
+    (docs/fedbr-on-trial.md). An option that is given counts."""
     alpha: Literal["gmbs", "random"] | int = Field(default="gmbs", title="α")
     """Number of downloaded global blocks: chosen by GMBS, drawn at random, or fixed in 1..M-1."""
     period: int = Field(default=3, ge=0, title="τ")
