@@ -103,7 +103,7 @@ def check_single_examples(
         plans = [train.plan(held), *([epoch.plan(held)] if job.adapt_epochs else [])]
         has_short = held % train.batch == 1 and not train.drop_last
         is_reached = any(0 < plan.epoch_steps <= plan.steps for plan in plans)
-        if (has_short and is_reached) or train.batch == 1:
+        if (has_short and is_reached) or (train.batch == 1 and held):
             _check_single_example(make, dataset, f"client {client} has {held} examples", train.batch)
             return
 
