@@ -146,10 +146,10 @@ def figures(result: Mapping[str, Any]) -> Figures:
     drawn = [("bandit-equal", equal_amounts(panels, "bandit-equal"), caption)]
     if "regret" in found:
         caption = (
-            f"GMBS against {found['best_fixed']}. Left: the sum over rounds of the mean reward of a visit (Eq. 5), "
-            "best fixed alpha minus GMBS. Right: accuracy after equal rounds, best fixed alpha minus GMBS. Lines are "
-            "means over seeds, bands 95 % intervals, thin lines single seeds; above 0 GMBS is worse. Note that "
-            f"{HINDSIGHT}."
+            f"GMBS against {found['best_fixed']}. Left: the sum over rounds of the mean reward of a visit (Eq. 5, with "
+            "times relative to the longest of their round), best fixed alpha minus GMBS. Right: accuracy after equal "
+            "rounds, best fixed alpha minus GMBS. Lines are means over seeds, bands 95 % intervals, thin lines single "
+            f"seeds; above 0 GMBS is worse. Note that {HINDSIGHT}."
         )
         drawn.append(("bandit-regret", regret(found["regret"], "bandit-regret"), caption))
     return drawn
