@@ -51,18 +51,20 @@ def test_the_shift_is_the_logarithm_of_the_class_shares() -> None:
 def test_the_loss_of_two_classes_is_as_by_hand(form: str, counts: list[int], expected: list[float]) -> None:
     net = BlockModel(lambda: [("head", nn.Linear(5, 2))], CPU)
     net.flat.zero_()
-    half, correction = ClientUpdate({}), calibrated(net, counts, form=form)
-    step = StepFactory(net, TrainConfig(batch=8)).begin(visit(net), half, [correction])
+    client_side, correction = ClientUpdate({}), calibrated(net, counts, form=form)
+    step = StepFactory(net, TrainConfig(batch=8)).begin(visit(net), client_side, [correction])
     for label in (0, 1):
-        step.backward(half.loss, torch.zeros(1, 5), torch.tensor([label]))
-    assert [float(loss) for loss in half.losses] == pytest.approx(expected, rel=1e-6)
+        step.backward(client_side.loss, torch.zeros(1, 5), torch.tensor([label]))
+    assert [float(loss) for loss in client_side.losses] == pytest.approx(expected, rel=1e-6)
 
 
 def test_uniform_shares_change_no_gradient() -> None:
     grads = []
     for counts in ([4, 4, 4], [0, 0, 0]):
-        net, half = tower(), ClientUpdate({})
-        StepFactory(net, TrainConfig()).begin(visit(net), half, [calibrated(net, counts)]).backward(half.loss, *batch())
+        net, client_side = tower(), ClientUpdate({})
+        StepFactory(net, TrainConfig()).begin(visit(net), client_side, [calibrated(net, counts)]).backward(
+            client_side.loss, *batch()
+        )
         grads.append(net.grad.clone())
     shifted, plain = grads
     assert torch.allclose(shifted, plain, rtol=0, atol=1e-6)
@@ -99,16 +101,18 @@ def test_every_path_of_a_training_loss_is_shifted_and_no_evaluation(
 
     monkeypatch.setattr(BlockModel, "_logits", spy)
     net, method = tower(), resolve(name)
-    half = load_dotted(method.objective.client)(method.options(**options).model_dump())
+    client_side = load_dotted(method.objective.client)(method.options(**options).model_dump())
     about = replace(visit(net, alpha=3, full=1), pathways=form)
     correction = calibrated(net, SHARES)
-    half.begin(net, whole(net), {}, about)
-    step = StepFactory(net, TrainConfig(batch=8)).begin(about, half, [correction])
+    client_side.begin(net, whole(net), {}, about)
+    step = StepFactory(net, TrainConfig(batch=8)).begin(about, client_side, [correction])
     before = len(plain)
-    half.train(net, lambda: iter([batch()]), step)
+    client_side.train(net, lambda: iter([batch()]), step)
     assert (sum(added), len(plain)) == (8 * paths, before), "the examples of all paths"
-    half.end(net, about)
-    half.adapt(net, lambda: iter([batch()]), StepFactory(net, TrainConfig(batch=8)).begin(about, half, []))
+    client_side.end(net, about)
+    client_side.adapt(
+        net, lambda: iter([batch()]), StepFactory(net, TrainConfig(batch=8)).begin(about, client_side, [])
+    )
     net.run(batch()[0])
     assert sum(added) == 8 * paths
     # `drop` = "exact" scores the model before and after.
@@ -116,9 +120,9 @@ def test_every_path_of_a_training_loss_is_shifted_and_no_evaluation(
 
 
 def test_a_step_that_fails_leaves_no_shift_behind() -> None:
-    net, half = tower(), ClientUpdate({})
-    step = StepFactory(net, TrainConfig()).begin(visit(net), half, [calibrated(net, SHARES)])
+    net, client_side = tower(), ClientUpdate({})
+    step = StepFactory(net, TrainConfig()).begin(visit(net), client_side, [calibrated(net, SHARES)])
     with pytest.raises(RuntimeError):
-        step.backward(half.loss, torch.zeros(1, 4), torch.tensor([0]))
+        step.backward(client_side.loss, torch.zeros(1, 4), torch.tensor([0]))
     x, y = batch()
     assert torch.equal(F.cross_entropy(net.run(x), y), F.cross_entropy(nn.Sequential(*net.modules)(x), y))
