@@ -22,10 +22,10 @@ from scenarios.papers.spec import (
     PaperPanel,
     PaperRow,
     PaperSetting,
-    PaperVariant,
 )
 from scenarios.report.progress import AMOUNTS, Trail, at_budget, spread, to_target, trail
 from scenarios.studies.sweep import Sweep
+from scenarios.studies.variant import Variant
 
 MARKS = {
     "scaled": ("†", "not at the paper's scale"),
@@ -66,7 +66,7 @@ class ReproductionPlan:
         folders = [self.folders(runs, group, variant) for variant in self.figure.rows[row].variants()]
         return [[self._trail(folder) for folder in of_seeds] for of_seeds in folders]
 
-    def folders(self, runs: Sequence[Mapping[str, Any]], group: str, variant: PaperVariant) -> list[Path]:
+    def folders(self, runs: Sequence[Mapping[str, Any]], group: str, variant: Variant) -> list[Path]:
         """The run folders of one variant in one setting, in the order of the seeds."""
         return [Path(run["run_dir"]) for run in runs if run["name"] == run_name(group, variant, run["seed"])]
 
@@ -75,7 +75,7 @@ class ReproductionPlan:
         return points if self.smoothing is None else smoothed(points, self.smoothing)
 
 
-def run_name(group: str, variant: PaperVariant, seed: int) -> str:
+def run_name(group: str, variant: Variant, seed: int) -> str:
     """The name of a run's folder."""
     return f"{group}-{variant.name}-seed{seed}"
 

@@ -5,11 +5,11 @@ Amounts are in SI: accuracies in [0, 1], seconds, bytes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from scenarios.papers.moving_average import Smoothing
+from scenarios.studies.variant import Variant
 
 PAPER, SMALL, TINY = "paper", "small", "tiny"
 SCALES = (TINY, SMALL, PAPER)
@@ -29,21 +29,6 @@ class PaperLimit:
 
 
 @dataclass(frozen=True)
-class PaperVariant:
-    """One run of a row: a method and its overrides of the scenario."""
-
-    method: str
-    overrides: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """For names of folders: ``fedmlb``, ``fedavg-server-fedadam-lr-0.01``."""
-        pairs = (override.partition("=") for override in self.overrides)
-        words = [f"{key.rpartition('.')[2]} {value}".lower() for key, _, value in pairs]
-        return "-".join([self.method, *(re.sub(r"[^a-z0-9.]+", "-", word).strip("-") for word in words)])
-
-
-@dataclass(frozen=True)
 class PaperRow:
     """One row of a figure, for every setting and scale."""
 
@@ -56,11 +41,11 @@ class PaperRow:
     note: str = ""
     """Unprinted or inferred settings, in words; the reason where the method is empty."""
 
-    def variants(self) -> tuple[PaperVariant, ...]:
+    def variants(self) -> tuple[Variant, ...]:
         """The runs of the row, each once per seed; none if the paper's method is unknown."""
         if not self.method:
             return ()
-        return tuple(PaperVariant(self.method, (*self.overrides, *further)) for further in self.each)
+        return tuple(Variant(self.method, (*self.overrides, *further)) for further in self.each)
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from edge.protocol.spelling import nearest
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.toml_source import COMMAND_LINE, parse
-from scenarios.papers.spec import PaperVariant as Variant
 from scenarios.studies.compare import check_options, check_settings
 from scenarios.studies.sweep import PlannedRun, Sweep
 from scenarios.studies.trial.variants import PARTS, TrialPart, reference_of, skew_name
+from scenarios.studies.variant import Variant
 
 KIND = "trial"
 TARGETS = "0.25,0.3,0.35,0.4"

@@ -13,8 +13,8 @@ from edge.protocol.config import PartitionConfig
 from scenarios.config.load import Loaded
 from scenarios.config.schema import ServerLinkSection
 from scenarios.errors import ScenarioError
-from scenarios.papers.spec import PaperVariant as Variant
 from scenarios.studies.trial.scaling import check_scalable
+from scenarios.studies.variant import Variant
 
 CALIBRATED = "+calibrated"
 OPTION = "method_options."
