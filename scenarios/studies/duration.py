@@ -122,6 +122,8 @@ class Durations:
         if len(rounds) < FEWEST_ROUNDS - 2:
             reason = summary["stopped_by"]
             raise RunFailed(f"{short.name}: its duration cannot be measured: {reason} ends it within its first rounds")
+        if {one.is_evaluated for one in rounds if any(one.flops)} != {False, True}:
+            raise RunFailed(f"{short.name}: its duration cannot be measured: in its first rounds no visit is trained")
         return pace(rounds, self.host.workers, evaluation_flops(short, profile))
 
 
