@@ -144,6 +144,15 @@ def test_a_piece_has_a_length() -> None:
     assert refusal("0 s") == "--for '0 s': must be above 0 and finite"
 
 
+def test_a_piece_without_a_unit_is_refused_before_the_duration_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(duration, "foreseen")
+    words = ["reproduce", "fedmlb:2", "--scale", "paper", "--cells", "FedAvg,cifar100-dir0.3-100"]
+    assert main.run_command([*words, "--for", "2", "--out", str(tmp_path)]) == 2
+    assert "--for: '2' is a duration without a unit" in capsys.readouterr().err
+
+
 def chains(folder: Path) -> list[str]:
     return [
         read(path, "SELECT chain FROM rounds ORDER BY round DESC LIMIT 1")[0]["chain"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scenarios.report.progress import ProgressPoint, Trail
-from scenarios.studies.trial import results, statistics
+from scenarios.studies.trial import results, speed_map, statistics
 from scenarios.studies.trial.plan import TrialChoice, TrialPlan, plan
 from tests.scenarios.runs import refused
 
@@ -77,6 +77,16 @@ def test_a_detail_that_a_scenario_does_not_allow_or_has_already_is_left_out_with
     found = planned("details", "method_options.period=7", "model.width=16")
     assert found.left_out["fedbr-period-7"] == "the same runs as fedbr"
     assert "dir0.3-fedbr-period-7-seed0" not in names(found)
+
+
+def test_a_server_link_without_limit_has_no_slower_or_faster_one() -> None:
+    found = planned("map", "fleet.server.down=inf", "fleet.server.up=inf")
+    assert found.left_out == {"fedbr-down-inf-up-inf": "the same runs as fedbr"}
+
+
+def test_a_map_waits_for_all_of_its_runs() -> None:
+    found = speed_map.read_off(planned("map"), {"runs": []}, print)
+    assert (found["maps"], found["unmapped"]) == ([], {"all": "the runs are re-timed when all of them have ended"})
 
 
 def test_a_variant_is_compared_with_fedavg_of_the_same_norm_and_calibration() -> None:
