@@ -49,7 +49,7 @@ class FedBROptions(Options):
 
     preset: Literal["paper", "tuned"] = "paper"
     """Defaults of the other options: as the paper has them; or as found to save bytes and time on skewed data
-    (docs/fedbr-on-trial.md). An option that is given counts."""
+    (docs/fedbr-on-trial.md), which must not be given with other values."""
     alpha: Literal["gmbs", "random"] | int = Field(default="gmbs", title="α")
     """Number of downloaded global blocks: chosen by GMBS, drawn at random, or fixed in 1..M-1."""
     period: int = Field(default=3, ge=0, title="τ")
@@ -96,8 +96,15 @@ class FedBROptions(Options):
     @model_validator(mode="before")
     @classmethod
     def _of_preset(cls, given: Any) -> Any:
-        """Write out the options of the preset that are not given."""
-        return {**TUNED, **given} if isinstance(given, Mapping) and given.get("preset") == "tuned" else given
+        """Write out the options of the preset; ValueError for one that is given with another value."""
+        if not isinstance(given, Mapping) or given.get("preset") != "tuned":
+            return given
+        other = next((key for key in TUNED if given.get(key, TUNED[key]) != TUNED[key]), None)
+        if other is not None:
+            raise ValueError(
+                f'preset = "tuned" has {other} = {TUNED[other]!r}, and {given[other]!r} is given; leave one of them out'
+            )
+        return {**TUNED, **given}
 
     def check(self, blocks: int) -> None:
         """A fixed alpha must lie in 1..M-1."""

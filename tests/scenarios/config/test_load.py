@@ -402,13 +402,6 @@ def test_toml_text_is_read_back_as_it_was(table: dict[str, Any]) -> None:
             ["method_options.preset=tuned"],
             [f"method_options.{key}={str(value).lower()}" for key, value in fedbr.TUNED.items()],
         ),
-        (
-            ["method=fedbr+calibrated", "method_options.preset=tuned", "method_options.alpha=1"],
-            [
-                "method=fedbr+calibrated",
-                *(f"method_options.{key}" for key in ("alpha=1", "period=1", "lambda2=0")),
-            ],
-        ),
     ],
 )
 def test_a_default_or_preset_that_is_written_out_changes_no_chain(overrides: list[str], others: list[str]) -> None:
@@ -419,10 +412,13 @@ def test_a_default_or_preset_that_is_written_out_changes_no_chain(overrides: lis
     assert one != identity(load("digits", [*overrides, "model.norm=batch"]))
 
 
-def test_a_preset_is_written_out_and_what_is_given_counts() -> None:
-    options = load("digits", ["method_options.preset=tuned", "method_options.period=7"]).options
+def test_a_preset_is_written_out_and_goes_with_no_other_values() -> None:
+    tuned = "method_options.preset=tuned"
+    options = load("digits", [tuned, "method_options.alpha=2", "method_options.detach=true"]).options
     assert options.model_dump() == FedBROptions().model_dump() | dict(fedbr.TUNED) | {
         "preset": "tuned",
-        "period": 7,
+        "detach": True,
     }
+    with pytest.raises(ScenarioError, match=r'preset = "tuned" has period = 1, and 7 is given; leave one of them out'):
+        load("digits", [tuned, "method_options.period=7"])
     assert FedBROptions(preset="paper") == FedBROptions()
