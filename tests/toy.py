@@ -59,7 +59,8 @@ from edge.protocol.config import (
 from edge.protocol.fixed_point import FixedPointSums
 from edge.protocol.payload import MODEL, BlockShape, Layout, Payload, Vector, sha256
 from edge.protocol.rng import keyed_generator
-from edge.training.block_model import Block, BlockModel
+from edge.training.block_model import BlockModel
+from edge.training.blocks import Block
 from edge.training.client_update import ClientUpdate, VisitContext
 from edge.training.trainer import LocalTrainer
 from scenarios import builder

@@ -1,7 +1,7 @@
 """The models, one row each. Adding one = one file that returns its stages + one row here. No torch in this table.
 
 A model is a sequence of *stages*, each a list of *units* (the finest places where it can be cut).
-`edge.training.block_model` turns them into M named blocks. The last stage is called ``head`` in every shipped model.
+`edge.training.blocks` turns them into M named blocks. The last stage is called ``head`` in every shipped model.
 
 Any other module of torch becomes a model by a row of `module_row`, in a user's file without torch, that names the
 module's class and those of its children that make up each block.

@@ -33,7 +33,8 @@ from edge.protocol.operations import KINDS
 from edge.protocol.payload import INPUT_GRADIENT
 from edge.protocol.rng import keyed_generator
 from edge.training.batches import Loader, LocalBatches
-from edge.training.block_model import Block, BlockModel, build
+from edge.training.block_model import BlockModel
+from edge.training.blocks import Block, build
 from edge.training.client_update import ClientUpdate
 from edge.training.count_operations import operations_of
 from edge.training.describe import flops_per_example, seeded

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from edge.models.layers import conv_norm
-from edge.training.block_model import Block
+from edge.training.blocks import Block
 
 IMAGE_SIDE = 32
 CLASSES = 10

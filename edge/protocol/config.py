@@ -219,7 +219,7 @@ class Job(Section):
     train: TrainConfig
     objective: ComponentConfig
     wrap_model: str | None = None
-    """``module:function`` that makes the method's blocks of the model's (`edge.training.block_model.wrapped`)."""
+    """``module:function`` that makes the method's blocks of the model's (`edge.training.blocks.wrapped`)."""
     variants: tuple[tuple[float, int], ...] = ()
     """(factor on the width, height of the images) of the models whose FLOPs are counted beside the model's."""
     corrections: tuple[ComponentConfig, ...] = ()

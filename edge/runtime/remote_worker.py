@@ -161,7 +161,7 @@ def open_runner(job: Job, local: Job) -> TaskRunner:
     if change:
         raise JoinError(f"not bit-identical to the run's machine: {change}; fedbr run --any-machine allows it")
     # imports torch, which takes seconds and is not needed for the refusal above
-    from edge.training.block_model import load_dotted
+    from edge.training.blocks import load_dotted
 
     executor, gpu = load_executor(local, EXECUTOR)
     for client_side in (job.objective, *job.corrections):

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from edge.data.registry import ExampleKind
 from edge.protocol import operations
-from edge.training.block_model import Block
+from edge.training.blocks import Block
 
 BATCHES = (2, 4)
 """Batch sizes of the two counted steps, whose difference tells operations per example from those per step."""

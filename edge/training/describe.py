@@ -40,7 +40,8 @@ from edge.protocol.payload import (
     initial_slot,
 )
 from edge.protocol.rng import keyed_generator
-from edge.training.block_model import Block, BlockModel
+from edge.training.block_model import BlockModel
+from edge.training.blocks import Block
 from edge.training.count_operations import operations_of
 
 Flops = NDArray[np.float64]

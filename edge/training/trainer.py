@@ -27,7 +27,8 @@ from edge.protocol.messages import GLOBAL, Evaluate, Score, Train, Update
 from edge.protocol.payload import MODEL, PASS_TYPES, Payload
 from edge.protocol.rng import keyed_generator
 from edge.training.batches import Indices, Loader, LocalBatches
-from edge.training.block_model import Block, BlockModel, build, load_dotted, wrapped
+from edge.training.block_model import BlockModel
+from edge.training.blocks import Block, build, load_dotted, wrapped
 from edge.training.client_update import Batches, ClientUpdate, GradientCorrection, VisitContext
 from edge.training.cuda_graphs import StepFactory, cuda_graphs
 from edge.training.describe import Flops, cached_counts, check_module, check_single_examples, initial, seeded

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edge.protocol.payload import Payload
-from edge.training.block_model import Block, BlockModel
+from edge.training.block_model import BlockModel
+from edge.training.blocks import Block
 from edge.training.client_update import ClientUpdate, VisitContext
 
 PREVIOUS = "previous"

@@ -23,7 +23,8 @@ from edge.protocol import client_state
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import Update
 from edge.protocol.payload import CONTROL, MODEL, Layout, Payload
-from edge.training.block_model import BlockModel, load_dotted
+from edge.training.block_model import BlockModel
+from edge.training.blocks import load_dotted
 from edge.training.sgd import Sgd
 from tests.toy import CPU, batch, play, state_file, vector, visit
 

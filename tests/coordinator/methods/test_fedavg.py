@@ -17,7 +17,7 @@ from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import Update
 from edge.protocol.payload import MODEL, BlockShape, Floats, Layout
 from edge.training.batches import LocalBatches
-from edge.training.block_model import build
+from edge.training.blocks import build
 from tests.toy import Run, play, vector
 
 IID = PartitionConfig("iid")

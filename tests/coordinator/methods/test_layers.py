@@ -12,7 +12,8 @@ from coordinator.aggregation.server import ServerStrategy
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import Update
 from edge.protocol.payload import BlockShape, LayerShape, Layout
-from edge.training.block_model import Block, BlockModel
+from edge.training.block_model import BlockModel
+from edge.training.blocks import Block
 from tests.toy import objective, play
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)

@@ -18,7 +18,7 @@ from edge.data.python_topics import passages
 from edge.data.registry import DATASETS, DataError, DataSet, Decoded, Split
 from edge.protocol.config import DataConfig, ModelConfig, PartitionConfig, TrainConfig
 from edge.training.batches import Loader, LocalBatches
-from edge.training.block_model import build
+from edge.training.blocks import build
 from edge.training.describe import activations_per_example, flops_per_example
 from scenarios.config.load import ScenarioError, load
 from tests.toy import cache_folder, play

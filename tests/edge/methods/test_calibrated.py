@@ -14,7 +14,8 @@ from torch.nn import functional as F
 from coordinator.methods.registry import resolve
 from edge.methods.calibrated import CalibratedCorrection, class_shift
 from edge.protocol.config import TrainConfig
-from edge.training.block_model import BlockModel, load_dotted
+from edge.training.block_model import BlockModel
+from edge.training.blocks import load_dotted
 from edge.training.client_update import ClientUpdate
 from edge.training.cuda_graphs import StepFactory
 from tests.toy import CPU, batch, tower, visit, whole

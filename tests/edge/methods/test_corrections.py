@@ -15,7 +15,8 @@ from edge.methods.feddyn import KEPT, FedDynCorrection
 from edge.methods.scaffold import ScaffoldCorrection
 from edge.protocol.config import TrainConfig
 from edge.protocol.payload import CONTROL, MODEL, Payload, Vector
-from edge.training.block_model import Block, BlockModel
+from edge.training.block_model import BlockModel
+from edge.training.blocks import Block
 from edge.training.client_update import GradientCorrection
 from edge.training.sgd import Sgd
 from tests.toy import CPU, batch, shifted, tower, visit, whole

@@ -19,7 +19,8 @@ from coordinator.methods.registry import resolve
 from edge.methods.distillation import DistillationUpdate
 from edge.protocol.config import ModelConfig, TrainConfig
 from edge.protocol.payload import MODEL, TEACHER
-from edge.training.block_model import BlockModel, build, load_dotted
+from edge.training.block_model import BlockModel
+from edge.training.blocks import build, load_dotted
 from edge.training.client_update import ClientUpdate
 from edge.training.sgd import Sgd
 from tests.toy import CPU, batch, gradient, shifted, tower, visit, whole

@@ -23,7 +23,8 @@ from edge.models import mobilenetv2, shufflenet, squeezenet, vgg9
 from edge.models.registry import MODELS, model
 from edge.protocol.config import ModelConfig, TrainConfig
 from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, WEIGHT_GRADIENT
-from edge.training.block_model import Block, BlockModel, build, load_dotted
+from edge.training.block_model import BlockModel
+from edge.training.blocks import Block, build, load_dotted
 from edge.training.describe import Flops, flops_per_example
 from edge.training.pathways import PathwayForm
 from tests.toy import CPU, gradient, one_example, play, shifted, visit, whole

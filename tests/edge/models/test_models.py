@@ -13,7 +13,8 @@ from edge.models import resnet18
 from edge.models.registry import MODELS, Defaults, model
 from edge.protocol.config import ModelConfig
 from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, WEIGHT_GRADIENT
-from edge.training.block_model import Block, BlockModel, balanced_cuts, build
+from edge.training.block_model import BlockModel
+from edge.training.blocks import Block, balanced_cuts, build
 from edge.training.describe import flops_per_example
 from tests.toy import CPU
 

@@ -14,7 +14,8 @@ from torch.nn import functional as F
 from edge.data.registry import DATASETS
 from edge.models.registry import MODELS, model
 from edge.protocol.config import DataConfig, Job, ModelConfig, Norm, TrainConfig
-from edge.training.block_model import BlockModel, build
+from edge.training.block_model import BlockModel
+from edge.training.blocks import build
 from edge.training.describe import check_single_examples
 from tests.toy import CPU
 

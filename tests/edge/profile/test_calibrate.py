@@ -14,7 +14,8 @@ from edge.profile.fit import Measurement, fit
 from edge.profile.references import CLASSES, REFERENCES
 from edge.protocol.config import CPU, ModelConfig, TrainConfig
 from edge.protocol.operations import FLOP_KINDS, KINDS
-from edge.training.block_model import BlockModel, build
+from edge.training.block_model import BlockModel
+from edge.training.blocks import build
 from edge.training.count_operations import operations_of
 
 

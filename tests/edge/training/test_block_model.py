@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from edge.protocol.payload import Vector
-from edge.training.block_model import Block, BlockModel
+from edge.training.block_model import BlockModel
+from edge.training.blocks import Block
 from tests.toy import CPU, batch, tower, vector
 
 

@@ -20,7 +20,8 @@ from coordinator.methods.registry import resolve
 from edge.data.registry import dataset
 from edge.protocol.config import DataConfig, ModelConfig, TrainingPlan
 from edge.protocol.payload import PASS_TYPES
-from edge.training.block_model import Block, BlockModel, build, load_dotted
+from edge.training.block_model import BlockModel
+from edge.training.blocks import Block, build, load_dotted
 from edge.training.client_update import first_last
 from edge.training.describe import activations_per_example, cached_counts, flops_per_example
 from tests.toy import CPU, DIGITS_CNN, described, one_example, shifted, tower, tower_blocks, visit, whole

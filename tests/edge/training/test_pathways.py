@@ -22,7 +22,8 @@ from coordinator.methods.fedmlb import FedMLBOptions
 from edge.methods.fedbr import FedBRUpdate
 from edge.methods.fedmlb import FedMLBUpdate
 from edge.protocol.config import TrainConfig
-from edge.training.block_model import Block, BlockModel
+from edge.training.block_model import BlockModel
+from edge.training.blocks import Block
 from edge.training.client_update import ClientUpdate
 from edge.training.pathways import PathwayForm, PathwayLoss
 from edge.training.sgd import Sgd

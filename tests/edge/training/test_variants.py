@@ -10,7 +10,7 @@ import pytest
 from coordinator.methods.spec import Options
 from coordinator.workers.launcher import WorkerLauncher
 from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
-from edge.training.block_model import build
+from edge.training.blocks import build
 from edge.training.describe import flops_per_example
 from scenarios.errors import ScenarioError
 from scenarios.studies.replay import replay

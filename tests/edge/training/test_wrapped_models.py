@@ -13,7 +13,7 @@ from coordinator.workers.launcher import WorkerLauncher
 from edge.data.registry import dataset
 from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
 from edge.protocol.payload import FORWARD, MODEL
-from edge.training.block_model import Block, build, wrapped
+from edge.training.blocks import Block, build, wrapped
 from edge.training.describe import cached_counts
 from scenarios.config.load import load
 from scenarios.errors import ScenarioError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edge.protocol.config import ModelConfig
-from edge.training.block_model import build
+from edge.training.blocks import build
 from edge.training.describe import flops_per_example
 from scenarios.studies.method_costs import CLASSES, LAYOUT, MACS, method_costs
 

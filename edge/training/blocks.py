@@ -1,0 +1,89 @@
+"""The blocks of a model: made by its row, cut, and perhaps wrapped by a method.
+
+`edge.training.block_model` puts their numbers into flat vectors.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import accumulate
+from typing import Any
+
+from torch import nn
+
+from edge.models.registry import model
+from edge.models.user_module import make_module, stages_of
+from edge.protocol.config import ModelConfig
+
+Block = tuple[str, nn.Module]
+"""(name, module)"""
+
+
+def load_dotted(name: str) -> Any:
+    """The object that ``module:attribute`` names."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def build(config: ModelConfig, classes: int, inputs: int) -> list[Block]:
+    """The blocks of a model, initialised by torch's defaults from its current random state.
+
+    ``inputs``: channels, features, or the size of the vocabulary. ValueError if the model cannot be cut into these
+    blocks, or cannot have the width.
+    """
+    row = model(config.name)
+    row.check_width(config.width)
+    width = row.width if config.width is None else config.width
+    stages: list[tuple[str, list[nn.Module]]]
+    if row.children:
+        stages = stages_of(row, make_module(row, classes, inputs, width))
+    else:
+        norm = () if row.norm is None else (config.norm or row.norm,)
+        stages = load_dotted(row.stages)(classes, inputs, width, *norm)
+    if config.blocks == "stages":
+        return [(name, units[0] if len(units) == 1 else nn.Sequential(*units)) for name, units in stages]
+    units = [unit for _, stage in stages for unit in stage]
+    sizes = [sum(p.numel() for p in unit.parameters()) for unit in units]
+    count = row.block_count(config.blocks)
+    cuts = [0, *balanced_cuts(sizes, count), len(units)]
+    return [(f"b{i + 1}", nn.Sequential(*units[cuts[i] : cuts[i + 1]])) for i in range(count)]
+
+
+def wrapped(
+    blocks: list[Block], wrapper: str, options: Mapping[str, Any], classes: int, width: int | None
+) -> list[Block]:
+    """The blocks that a method's ``wrap_model`` (``module:function``) makes of a model's.
+
+    ValueError if it names a block twice, or leaves none.
+    """
+    try:
+        made: list[Block] = load_dotted(wrapper)(blocks, options, classes, width)
+        names = [name for name, _ in made]
+    except Exception as error:  # a user's function may raise anything
+        raise ValueError(f"method: wrap_model {wrapper!r}: {type(error).__name__}: {error}") from error
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"{wrapper} must make blocks of distinct names; it makes {', '.join(names) or 'none'}")
+    return made
+
+
+def balanced_cuts(sizes: Sequence[int], count: int) -> tuple[int, ...]:
+    """Positions that cut a row of units into ``count`` consecutive parts of the most equal sizes.
+
+    Minimises the sum of squared part sizes over all cuts; ties go to the earlier cut.
+    """
+    ends = [0, *accumulate(sizes)]
+
+    @cache
+    def best(start: int, parts: int) -> tuple[int, tuple[int, ...]]:
+        """Cost and cuts of the units from ``start`` on."""
+        if parts == 1:
+            return (ends[-1] - ends[start]) ** 2, ()
+        candidates = []
+        for cut in range(start + 1, len(sizes) - parts + 2):
+            cost, later = best(cut, parts - 1)
+            candidates.append(((ends[cut] - ends[start]) ** 2 + cost, (cut, *later)))
+        return min(candidates)
+
+    return best(0, count)[1]
