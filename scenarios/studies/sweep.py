@@ -31,6 +31,8 @@ from scenarios.report.run_reader import flat
 BUDGETS = "budgets"
 """`stopped_by` of a run that met all its needs."""
 MARK = "study.json"
+MOST_NAMED = 6
+"""Missing runs that a note names"""
 
 
 @dataclass(frozen=True)
@@ -122,17 +124,16 @@ def _run_missing(
     sweep: Sweep, folder: Path, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
 ) -> dict[str, Any]:
     missing = {run.name for run in pending(sweep, host.out, host.device)}
-    summaries: list[dict[str, Any]] = []
+    there = [run for run in sweep.runs if run.name not in missing]
+    ended = {run.name: _ended(run, folder / run.name, _summary(folder / run.name)) for run in there}
     failed: dict[str, str] = {}
     for run in sweep.runs:
-        path = folder / run.name
-        if run.name not in missing:
-            summaries.append(_ended(run, path, _summary(path)))
+        if run.name in ended:
             continue
         try:
-            summaries.append(_run_or_resume(run, path, host, launcher, stopped))
+            ended[run.name] = _run_or_resume(run, folder / run.name, host, launcher, stopped)
         except (ScenarioError, Stopped) as error:
-            if not (summaries or failed):
+            if not (ended or failed):
                 _discard(folder, sweep.mark)
                 raise
             if isinstance(error, Stopped):
@@ -142,16 +143,19 @@ def _run_missing(
             failed[run.name] = str(error)
         if stopped():
             break
-    if not summaries:
+    if not ended:
         raise RunFailed(failures(failed))
-    ended = {summary["name"] for summary in summaries}
+    runs = [ended[run.name] for run in sweep.runs if run.name in ended]
     notes = {"failed": failed, "missing": [run.name for run in sweep.runs if run.name not in ended]}
-    return {"folder": str(folder), "runs": summaries, **{key: value for key, value in notes.items() if value}}
+    return {"folder": str(folder), "runs": runs, **{key: value for key, value in notes.items() if value}}
 
 
 def missing_note(result: Mapping[str, Any]) -> list[str]:
     """A note for tables of means over runs of which some are missing."""
-    return [f"without the runs that are missing: {', '.join(result['missing'])}"] if "missing" in result else []
+    missing = result.get("missing", [])
+    if len(missing) > MOST_NAMED:
+        return [f"without {len(missing)} runs that are missing: {missing[0]} .. {missing[-1]}"]
+    return [f"without the runs that are missing: {', '.join(missing)}"] if missing else []
 
 
 def failures(failed: Mapping[str, str]) -> str:
