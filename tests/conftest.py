@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -11,6 +12,13 @@ import pytest
 
 from coordinator.workers.launcher import WorkerLauncher
 from tests.pools import Host, Opener, Pools
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> None:
+    """A suite that a shell started in the background ignores SIGINT, and so would the commands that it starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module")

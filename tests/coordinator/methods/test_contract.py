@@ -207,7 +207,7 @@ def test_a_real_setting_is_not(case: Case, once: Played) -> None:
     assert np.abs(case.play_real(once).model - case.play_fedavg(once).model).max() > 1e-5
 
 
-@each_method
+@pytest.mark.parametrize("case", [case for case in CASES if "+" not in case.name], ids=str)
 def test_it_learns_to_read_digits(case: Case, once: Played) -> None:
     run = case.play_real(once, train=THOROUGH, partition=IID, clients=3, rounds=7)
     assert max(accuracy for (accuracy,) in run.rows("SELECT accuracy FROM rounds")) >= 0.9

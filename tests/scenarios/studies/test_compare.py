@@ -148,8 +148,8 @@ def test_a_run_that_the_user_stopped_goes_on_to_its_limit(tmp_path: Path) -> Non
     assert [(run["rounds"], run["stopped_by"]) for run in again["runs"]] == [(3, "rounds")]
 
 
-def test_a_study_that_is_stopped_before_its_first_missing_run_still_has_those_that_ended(tmp_path: Path) -> None:
-    planned = plan("digits", ["rounds.max=1"], "fedavg,fedprox", run_id="a")
+def test_a_study_that_is_stopped_in_its_first_missing_run_still_has_the_later_ones_that_ended(tmp_path: Path) -> None:
+    planned = plan("digits", ["rounds.max=2"], "fedavg,fedprox", run_id="a")
     host = Host(tmp_path, 1, "cpu")
     with WorkerLauncher() as launcher:
         run_all(planned, host, launcher, lambda: False)
@@ -157,7 +157,7 @@ def test_a_study_that_is_stopped_before_its_first_missing_run_still_has_those_th
         again = run_all(planned, host, launcher, lambda: True)
 
     assert is_interrupted(again, planned)
-    assert ([run["name"] for run in again["runs"]], again["missing"]) == (["fedprox"], ["fedavg"])
+    assert [(run["name"], run["stopped_by"]) for run in again["runs"]] == [("fedavg", "user"), ("fedprox", "rounds")]
 
 
 def test_a_folder_that_no_comparison_made_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
