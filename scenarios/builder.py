@@ -24,7 +24,7 @@ from coordinator.records.client_states import ClientStates
 from coordinator.records.client_vectors import ClientVectors
 from coordinator.records.store import Ledger
 from coordinator.rounds.budget import Budget
-from coordinator.rounds.evaluation import EvaluationScope, PoolEvaluator, evaluated_examples, measured_examples
+from coordinator.rounds.evaluation import PoolEvaluator
 from coordinator.rounds.pool_trainer import PoolTrainer
 from coordinator.rounds.run import FederatedRun, RoundFinished
 from coordinator.rounds.selection import ClientSelection
@@ -40,11 +40,11 @@ from edge.data.json_partition import MOST_NBYTES
 from edge.protocol import codec
 from edge.protocol.config import ComponentConfig, Job, ModelProfile
 from edge.protocol.payload import BUFFERS, Layout, Payload
-from edge.training.metrics.registry import metric_rows
 from scenarios import fleet_builder
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.config.schema import EVALUATION_KEYS, EvalSection, Scenario, SpeedSection
 from scenarios.config.validation import evaluated, named_blocks
+from scenarios.evaluated_clients import evaluation_scope, examples_of_clients
 
 RUN_ID_BYTES = 8
 ADDED: Mapping[str, Mapping[str, Any]] = {
@@ -355,62 +355,6 @@ def client_selection(loaded: Loaded, description: ModelProfile) -> ClientSelecti
     rules = loaded.scenario.rounds
     chosen = selector(rules.selection, rules.selection_options)
     return ClientSelection(rules.selection, chosen, loaded.scenario.seed, description.samples)
-
-
-def examples_of_clients(loaded: Loaded, description: ModelProfile) -> NDArray[np.int64]:
-    """(clients,) examples that pass through each client's model in an evaluation on clients, an adaptation aside."""
-    config = loaded.scenario.eval
-    return measured_examples(description, config.split, config.select, config.adapt.before)
-
-
-def evaluation_scope(loaded: Loaded, description: ModelProfile) -> EvaluationScope:
-    """What is evaluated. ScenarioError, naming the key, if that is the clients' models and no client has examples."""
-    config, on = loaded.scenario.eval, evaluated(loaded.method, loaded.scenario)
-    if on != "global" and not evaluated_examples(description, config.split).any():
-        raise ScenarioError(f'{loaded.name}: eval.on = "{on}": no client has {config.split} examples')
-    if config.select is not None and not evaluated_examples(description, config.select).any():
-        raise ScenarioError(f"{loaded.name}: eval.select = {config.select}: no client has {config.select} examples")
-    return EvaluationScope(
-        on=on,
-        round=loaded.method.objective.evaluated if on == "both" else on,
-        split=config.split,
-        metrics=frozenset(row.name for row in metric_rows(config.metrics)),
-        keeps_values=config.keeps_values,
-    )
-
-
-def check_validation(loaded: Loaded, description: ModelProfile) -> None:
-    """ScenarioError, naming the key, if validation is used and a client that trains has no validation examples."""
-    if not _uses_validation(loaded):
-        return
-    samples = description.samples
-    without = np.flatnonzero((samples > 0) & (description.validation_samples == 0))
-    if len(without):
-        others = f", and of {len(without) - 1} other clients" if len(without) > 1 else ""
-        raise ScenarioError(
-            f"{loaded.name}: data.validation = {loaded.scenario.data.validation:g} holds out no example of client "
-            f"{without[0]}, which has {samples[without[0]]}{others}; raise it, or lower data.clients"
-        )
-
-
-def _uses_validation(loaded: Loaded) -> bool:
-    of_eval = loaded.scenario.eval
-    on_clients = evaluated(loaded.method, loaded.scenario) != "global"
-    return loaded.method.objective.validation > 0 or (on_clients and "validation" in (of_eval.split, of_eval.select))
-
-
-def left_out(loaded: Loaded, description: ModelProfile) -> int:
-    """The clients that are left out of means over clients, since they have no examples of ``eval.split``."""
-    if evaluated(loaded.method, loaded.scenario) == "global":
-        return 0
-    return int((evaluated_examples(description, loaded.scenario.eval.split) == 0).sum())
-
-
-def left_out_notes(loaded: Loaded, description: ModelProfile) -> list[str]:
-    """How many clients are left out of means over clients, if any are."""
-    count, split = left_out(loaded, description), loaded.scenario.eval.split
-    of, verb = len(description.samples), "has" if count == 1 else "have"
-    return [f"{count} of {of} clients {verb} no {split} examples, left out of means over clients"] if count else []
 
 
 def largest_message(loaded: Loaded, job: Job, description: ModelProfile, server_side: ServerStrategy) -> int:

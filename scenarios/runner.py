@@ -28,7 +28,7 @@ from costmodel.fleet.fleet import Fleet
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.files import write_text
 from edge.runtime.numerics import fingerprint
-from scenarios import builder, plugin_errors, plugin_sources, run_folder
+from scenarios import builder, evaluated_clients, plugin_errors, plugin_sources, run_folder
 from scenarios.cache import cache_folder
 from scenarios.config.error_messages import known_keys
 from scenarios.config.load import Loaded, ScenarioError, load
@@ -237,8 +237,8 @@ def _run(
         profile, initial = probe.describe(True)
     fleet = builder.with_operations(loaded, fleet, profile)
     refused = builder.refused(loaded, fleet, profile)
-    builder.check_validation(loaded, profile)
-    for note in builder.left_out_notes(loaded, profile):
+    evaluated_clients.check_validation(loaded, profile)
+    for note in evaluated_clients.left_out_notes(loaded, profile):
         host.on_note(note)
     chain = initial_hash(builder.identity(loaded), profile.data_sha256)
     if not resumed:

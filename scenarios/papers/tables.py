@@ -300,8 +300,7 @@ def _text(cell: Mapping[str, Any], key: str) -> str:
     mean, deviation = values["mean"], values["deviation"]
     star = "" if all(cell["complete"]) or key != "ours" else "*"
     if measure in ACCURACY_AT:
-        spread_text = "" if deviation is None else f" ± {100 * deviation:.1f}"
-        return f"-{star}" if mean is None else f"{100 * mean:.1f}{spread_text} %{star}"
+        return terminal.mean_text(mean, deviation) + star
     if mean is None:
         return f"{sum(cell['complete'])} of {len(cell['complete'])} runs"
     shown = SHOW[TO_ACCURACY[measure]]

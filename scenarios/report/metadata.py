@@ -24,7 +24,7 @@ from edge.protocol.config import ModelProfile
 from edge.protocol.operations import KINDS
 from edge.protocol.payload import INPUT_GRADIENT
 from edge.runtime.numerics import difference, fingerprint
-from scenarios import builder
+from scenarios import builder, evaluated_clients
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.host import PACKAGES, Host, default_workers
 from scenarios.plugin_sources import SourceFile, change
@@ -184,7 +184,7 @@ def summary(folder: Path, loaded: Loaded, run: FederatedRun, stopped_by: str, wa
         "accuracy": progress.final(trail),
         "best_accuracy": progress.best(trail),
         "evaluation": client_values.summary(values),
-        "clients_left_out": builder.left_out(loaded, run.description),
+        "clients_left_out": evaluated_clients.left_out(loaded, run.description),
         "best_round": None if best is None else asdict(best),
         "virtual_seconds": run.committed.virtual_seconds,
         **{name: sum(getattr(row, name) for row in rows) for name in SUMMED},

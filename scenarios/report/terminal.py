@@ -103,6 +103,14 @@ def aligned(columns: Sequence[str], rows: Iterable[Sequence[str]], **style: Any)
     return table
 
 
+def mean_text(mean: float | None, half: float | None, digits: int = 1) -> str:
+    """A share with what is on either side of it: ``93.1 ± 0.4 %``; a dash without a mean."""
+    if mean is None:
+        return "-"
+    beside = "" if half is None else f" ± {100 * half:.{digits}f}"
+    return f"{100 * mean:.{digits}f}{beside} %"
+
+
 def print_location(page: Path, stream: IO[str] | None = None) -> None:
     """Print where a study's report is, or its folder where there is no report."""
     _print_path(_console(stream), "report" if page.suffix == ".html" else "folder", page)

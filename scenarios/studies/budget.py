@@ -196,7 +196,5 @@ def _seeds(result: Mapping[str, Any]) -> str:
 
 def cell_text(cell: Mapping[str, Any]) -> str:
     """``93.1 ± 0.4 %``, with a star where a run ended before the budget; a dash before the first evaluation."""
-    if cell["mean"] is None:
-        return "-"
-    deviation = "" if cell["deviation"] is None else f" ± {100 * cell['deviation']:.1f}"
-    return f"{100 * cell['mean']:.1f}{deviation} %{'' if all(cell['used_up']) else ' *'}"
+    is_short = cell["mean"] is not None and not all(cell["used_up"])
+    return terminal.mean_text(cell["mean"], cell["deviation"]) + (" *" if is_short else "")

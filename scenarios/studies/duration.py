@@ -32,7 +32,7 @@ from edge.protocol.payload import FORWARD, shapes
 from edge.protocol.rng import keyed_generator
 from edge.protocol.scratch import scratch
 from edge.runtime.numerics import fingerprint
-from scenarios import builder, runner
+from scenarios import builder, evaluated_clients, runner
 from scenarios.cache import cache_folder
 from scenarios.config.load import Loaded
 from scenarios.host import Host, logging_to
@@ -302,7 +302,7 @@ def _scored(loaded: Loaded, profile: ModelProfile) -> int:
 
 def evaluated_on(loaded: Loaded, profile: ModelProfile) -> str:
     """``global``, ``clients`` or ``both``."""
-    return builder.evaluation_scope(loaded, profile).on
+    return evaluated_clients.evaluation_scope(loaded, profile).on
 
 
 def evaluation_flops(loaded: Loaded, profile: ModelProfile) -> float:
@@ -311,5 +311,5 @@ def evaluation_flops(loaded: Loaded, profile: ModelProfile) -> float:
     examples = float(_scored(loaded, profile)) if on != "clients" else 0.0
     if on != "global":
         adapted = TRAINING_PASSES * config.adapt.epochs * profile.samples
-        examples += float((builder.examples_of_clients(loaded, profile) + adapted).sum())
+        examples += float((evaluated_clients.examples_of_clients(loaded, profile) + adapted).sum())
     return examples * float(profile.flops[:, FORWARD].sum())

@@ -23,7 +23,7 @@ from edge.protocol import codec
 from edge.protocol.config import ModelProfile
 from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, ITEM_NBYTES, MODEL, WEIGHT_GRADIENT
 from edge.protocol.scratch import scratch
-from scenarios import builder, plugin_errors, runner
+from scenarios import builder, evaluated_clients, plugin_errors, runner
 from scenarios.cache import cache_folder
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.host import StopFlag, choose_device, logging_to, time_limit
@@ -54,7 +54,7 @@ def run_check(loaded: Loaded, out: Path) -> dict[str, Any]:
         check_disk(loaded, description, out)
         if source is not None:
             description, _ = pool.describe(data=True)
-            builder.check_validation(loaded, description)
+            evaluated_clients.check_validation(loaded, description)
     with plugin_errors.named(loaded.scenario.model_dump(), ScenarioError, loaded.name):
         return check(loaded, description, source)
 
@@ -68,7 +68,7 @@ def check(loaded: Loaded, description: ModelProfile, source: str | None) -> dict
         "scenario": builder.on_device(loaded, choose_device("auto")).scenario.model_dump(),
         "blocks": blocks(description),
         "alphas": alphas(loaded, description),
-        "notes": [*loaded.notes, *builder.trace_notes(loaded), *builder.left_out_notes(loaded, description)],
+        "notes": [*loaded.notes, *builder.trace_notes(loaded), *evaluated_clients.left_out_notes(loaded, description)],
         "estimate": estimate(loaded, description) | {"data": data(loaded, description, source)},
     }
 

@@ -21,7 +21,7 @@ from scenarios.config.toml_source import parse
 from scenarios.report import terminal
 from scenarios.report.csv_files import write_csv
 from scenarios.report.pages import PageTable, write_study
-from scenarios.report.progress import spread, to_target, trail
+from scenarios.report.progress import spread
 from scenarios.studies.compare import OPTIONS, check_options, check_settings, variants
 from scenarios.studies.sweep import PlannedRun, Study, Sweep, missing_note
 from scenarios.studies.variant import Variant
@@ -44,10 +44,6 @@ class TunePlan:
     grid: Mapping[str, Sequence[str]]
     """Key -> values, as they were written"""
     sweep: Sweep
-
-    def settings(self, method: str) -> list[Variant]:
-        """Those of one method, in the order of the grid."""
-        return [variant for variant in self.variants if variant.method == method]
 
 
 def grid(texts: Sequence[str]) -> dict[str, list[str]]:
@@ -83,14 +79,15 @@ def plan(
     ScenarioError for what `compare.variants` and `load` refuse, for a scenario that holds out no validation examples,
     and for an option in the grid that no method has.
     """
-    for override in (*overrides, *(f"{key}={found[0]}" for key, found in values.items())):
+    asked = [f"{key}={found[0]}" for key, found in values.items()]
+    for override in (*overrides, *asked):
         _refuse_test(override)
     given, overrides = overrides, [*overrides, 'eval.on="clients"']  # which an adaptation needs, whatever the method
     if not check_settings(scenario, overrides).scenario.data.validation:
         raise ScenarioError("data.validation = 0: settings are chosen on validation examples; set data.validation=0.2")
     first = variants(scenario, overrides, methods, first_seed)
     names = [loaded.scenario.method for loaded in first]
-    check_options([f"{key}={found[0]}" for key, found in values.items()], names)
+    check_options(asked, names)
     chosen = [variant for name in names for variant in _settings(name, values)]
     start = first[0].scenario.seed
     runs = [
@@ -153,16 +150,14 @@ def read_off(planned: TunePlan, done: Mapping[str, Any]) -> dict[str, Any]:
 
 def _row(variant: Variant, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """One setting over its seeds; None if none of its runs has ended."""
-    trails = [trail(Path(run["run_dir"])) for run in runs if run["name"] == f"{variant.name}-seed{run['seed']}"]
-    if not trails:
+    best = [run["best_round"] or {} for run in runs if run["name"] == f"{variant.name}-seed{run['seed']}"]
+    if not best:
         return None
-    values = [points[-1].best if points else None for points in trails]
-    rounds = [to_target(points, best) for points, best in zip(trails, values, strict=True)]
     return {
         "method": variant.method,
         "settings": dict(override.split("=", 1) for override in variant.overrides),
-        "validation": spread(values),
-        "rounds": [point.rounds if point else None for point in rounds],
+        "validation": spread([each.get("accuracy") for each in best]),
+        "rounds": [each.get("rounds") for each in best],
     }
 
 
@@ -237,7 +232,6 @@ def _text(settings: Mapping[str, str]) -> str:
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
-    mean, deviation = row["validation"]["mean"], row["validation"]["deviation"]
-    spread_text = "" if deviation is None else f" ± {100 * deviation:.1f}"
-    accuracy = "-" if mean is None else f"{100 * mean:.1f}{spread_text} %"
-    return [accuracy, ", ".join("-" if round is None else str(round) for round in row["rounds"])]
+    accuracy = row["validation"]
+    shown = terminal.mean_text(accuracy["mean"], accuracy["deviation"])
+    return [shown, ", ".join("-" if round is None else str(round) for round in row["rounds"])]

@@ -20,7 +20,7 @@ from costmodel.visits.work import Work
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.payload import ITEM_NBYTES, Shapes, Vector, initial_slot
 from edge.protocol.rng import keyed_generator
-from scenarios import builder
+from scenarios import builder, evaluated_clients
 from scenarios.config.load import Loaded
 
 DEVICE = "cpu"
@@ -174,8 +174,8 @@ class TypicalVisits:
             return NO_EVALUATION_VISITS
         median, samples = 0, 0
         if len(description.samples):
-            builder.evaluation_scope(loaded, description)  # refuses a split without examples
-            examples = builder.examples_of_clients(loaded, description)
+            evaluated_clients.evaluation_scope(loaded, description)  # refuses a split without examples
+            examples = evaluated_clients.examples_of_clients(loaded, description)
             clients = np.flatnonzero(examples).tolist()
             median, samples = (int(np.median(counts[clients])) for counts in (examples, description.samples))
         shapes = self.server.evaluation_shapes(ANY)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.units import format_bytes, format_joules, format_seconds
+from scenarios.report import terminal
 from scenarios.report.csv_files import write_csv
 from scenarios.report.pages import PageTable
 from scenarios.studies.sweep import missing_note
@@ -50,10 +51,7 @@ def _left_out(result: Row) -> list[str]:
 
 def percent(found: Row) -> str:
     """``41.9 ± 1.2 %``; a dash without a mean."""
-    if found["mean"] is None:
-        return "-"
-    interval = "" if found["half_width"] is None else f" ± {100 * found['half_width']:.1f}"
-    return f"{100 * found['mean']:.1f}{interval} %"
+    return terminal.mean_text(found["mean"], found["half_width"])
 
 
 def percent_of(share: float) -> str:

@@ -17,7 +17,7 @@ from coordinator.rounds.evaluation import EvaluationScope, result
 from edge.protocol.config import PartitionConfig, TrainConfig
 from edge.protocol.messages import GLOBAL, Score
 from edge.protocol.payload import MODEL
-from scenarios import builder
+from scenarios import builder, evaluated_clients
 from scenarios.config.load import ScenarioError
 from tests.ledgers import virtual_rows
 from tests.toy import Run, loaded, play, state_file
@@ -137,8 +137,10 @@ def test_clients_without_examples_of_the_split_are_refused_by_key(tmp_path: Path
     none = replace(description, test_samples=np.zeros_like(description.test_samples))
     asked = loaded("fedavg", evaluation={"on": "both"})
     with pytest.raises(ScenarioError, match=r'toy: eval\.on = "both": no client has test examples'):
-        builder.evaluation_scope(asked, none)
-    assert builder.evaluation_scope(loaded("fedavg"), none) == EvaluationScope(metrics=frozenset({"accuracy", "loss"}))
+        evaluated_clients.evaluation_scope(asked, none)
+    assert evaluated_clients.evaluation_scope(loaded("fedavg"), none) == EvaluationScope(
+        metrics=frozenset({"accuracy", "loss"})
+    )
 
 
 # --- adaptation -------------------------------------------------------------------------------------------------------
