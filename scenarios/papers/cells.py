@@ -250,9 +250,11 @@ def differences(folder: Path) -> list[str]:
     if known is None:
         return []
     words = []
-    assigned = sum(map(sum, environment["partition"]["histogram"]))
+    partition = environment["partition"]
+    # Validation examples are taken from clients' training examples, by the papers as here.
+    assigned = sum(map(sum, partition["histogram"])) + sum(partition.get("validation", ()))
     # Equal shares leave out less than one example per client.
-    if assigned <= known.train - environment["partition"]["clients"]:
+    if assigned <= known.train - partition["clients"]:
         words.append(f"{assigned:,} of {known.train:,} training images")
     if data["test_examples"] != known.test:
         words.append(f"{data['test_examples']:,} of {known.test:,} test images")

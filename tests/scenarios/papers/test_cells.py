@@ -90,25 +90,31 @@ LOSSLESS, JPEGS = "Parquet (lossless images) in /data/cifar100", "Parquet (JPEG 
 
 
 @pytest.mark.parametrize(
-    ("name", "source", "shares", "test", "said"),
+    ("name", "source", "shares", "held_out", "test", "said"),
     [
-        ("cifar100", LOSSLESS, [500] * 100, 10_000, []),
-        ("cifar100", LOSSLESS, [166] * 300, 10_000, []),  # equal shares for 300 clients leave 200 images to nobody
-        ("tinyimagenet", JPEGS, [1000] * 100, 10_000, []),  # as its authors published them
-        ("digits", "scikit-learn", [70] * 20, 360, []),
-        ("cifar100", JPEGS, [500] * 100, 10_000, ["data: images compressed again as JPEG"]),
+        ("cifar100", LOSSLESS, [500] * 100, 0, 10_000, []),
+        ("cifar100", LOSSLESS, [400] * 100, 100, 10_000, []),  # 40,000 to train on, and 10,000 to validate
+        ("cifar100", LOSSLESS, [300] * 100, 100, 10_000, ["data: 40,000 of 50,000 training images"]),
+        ("cifar100", LOSSLESS, [166] * 300, 0, 10_000, []),  # equal shares for 300 clients leave 200 images to nobody
+        ("tinyimagenet", JPEGS, [1000] * 100, 0, 10_000, []),  # as its authors published them
+        ("digits", "scikit-learn", [70] * 20, 0, 360, []),
+        ("cifar100", JPEGS, [500] * 100, 0, 10_000, ["data: images compressed again as JPEG"]),
         (
-            *("tinyimagenet", JPEGS, [100] * 100, 2_400),
+            *("tinyimagenet", JPEGS, [100] * 100, 0, 2_400),
             ["data: 10,000 of 100,000 training images, 2,400 of 10,000 test images"],
         ),
     ],
 )
 def test_other_copies_and_parts_of_a_set_than_the_papers_say_what_they_are(
-    tmp_path: Path, name: str, source: str, shares: list[int], test: int, said: list[str]
+    tmp_path: Path, name: str, source: str, shares: list[int], held_out: int, test: int, said: list[str]
 ) -> None:
     known = {
         "data": {"name": name, "source": source, "test_examples": test},
-        "partition": {"clients": len(shares), "histogram": [[share, 0] for share in shares]},
+        "partition": {
+            "clients": len(shares),
+            "histogram": [[share, 0] for share in shares],
+            "validation": [held_out] * len(shares),
+        },
     }
     (tmp_path / "environment.json").write_text(json.dumps(known))
     assert cells.differences(tmp_path) == said
