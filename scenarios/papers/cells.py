@@ -67,7 +67,7 @@ class ReproductionPlan:
 
     def trails(self, runs: Sequence[Mapping[str, Any]], group: str, row: str, measure: str = "") -> list[list[Trail]]:
         """The progress curves of a row's runs in one setting, (variants, seeds), as a measure reads them."""
-        folders = [self.folders(runs, group, variant) for variant in self.figure.rows[row].variants()]
+        folders = [self.folders(runs, group, variant) for variant in self.figure.rows[row].variants(self.scale)]
         read = partial(until_best, measure=measure) if measure in BEST_MEASURES else self._trail
         return [[read(folder) for folder in of_seeds] for of_seeds in folders]
 
@@ -113,9 +113,9 @@ def read_off(plan: ReproductionPlan, done: Mapping[str, Any]) -> dict[str, Any]:
 
 def _cell(plan: ReproductionPlan, panel: PaperPanel, name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     row, limit, group = plan.figure.rows[name], plan.limit(panel), plan.groups[panel.setting]
-    folders = [folder for variant in row.variants() for folder in plan.folders(runs, group, variant)]
+    folders = [folder for variant in row.variants(plan.scale) for folder in plan.folders(runs, group, variant)]
     data = list(dict.fromkeys(word for folder in folders for word in differences(folder)))
-    words = [*changed(plan.setting(panel), panel), *data, *([row.note] if row.note else [])]
+    words = [*changed(plan.setting(panel), panel), *data, *([note] if (note := row.words(plan.scale)) else [])]
     words += [f"override {override}" for override in plan.overrides]
     if group != panel.setting:
         words.append(f"the same runs as for {group}")
@@ -127,7 +127,7 @@ def _cell(plan: ReproductionPlan, panel: PaperPanel, name: str, runs: Sequence[M
     }
     return {
         "panel": panel.name,
-        **described(panel, name, row),
+        **described(panel, name, row, plan.scale),
         "limit": limit,
         "scaled": plan.scale != PAPER,
         "marks": [mark for mark, holds in marks.items() if holds],
@@ -136,14 +136,14 @@ def _cell(plan: ReproductionPlan, panel: PaperPanel, name: str, runs: Sequence[M
     }
 
 
-def described(panel: PaperPanel, name: str, row: PaperRow) -> dict[str, Any]:
-    """The part of a cell that is known before any run, and the printed value."""
+def described(panel: PaperPanel, name: str, row: PaperRow, scale: str = PAPER) -> dict[str, Any]:
+    """The part of a cell that is known before any run, and the printed value; by default as at the paper's scale."""
     return {
         "row": name,
         "method": row.method or None,
-        "overrides": list(row.overrides),
-        "variants": len(row.variants()),
-        "note": row.note,
+        "overrides": list(row.at(scale).overrides),
+        "variants": len(row.variants(scale)),
+        "note": row.words(scale),
         "measure": panel.measure,
         "published_limit": panel.limit,
         "published": panel.published.get(name),

@@ -14,7 +14,7 @@ from scenarios.config.load import ScenarioError, load
 from scenarios.papers import fedbr, fedmlb, pfedmb
 from scenarios.papers.cells import ReproductionPlan, changed, described, run_name
 from scenarios.papers.moving_average import STARTS, Smoothing
-from scenarios.papers.spec import ACCURACY_AT, BEST_MEASURES, SCALES, PaperFigure, PaperPanel
+from scenarios.papers.spec import ACCURACY_AT, BEST_MEASURES, SCALES, PaperFigure, PaperPanel, TablePart
 from scenarios.report.progress import TARGET
 from scenarios.studies.compare import check_options, check_settings
 from scenarios.studies.sweep import PlannedRun, Sweep
@@ -85,9 +85,10 @@ def _chosen(figure: PaperFigure, cells: str | None) -> tuple[list[PaperPanel], l
 
 
 def _runs(draft: ReproductionPlan, seeds: int, first_seed: int | None) -> list[PlannedRun]:
-    chosen = list(dict.fromkeys(variant for row in draft.rows for variant in draft.figure.rows[row].variants()))
+    rows = [draft.figure.rows[row] for row in draft.rows]
+    chosen = list(dict.fromkeys(variant for row in rows for variant in row.variants(draft.scale)))
     if not chosen:
-        raise ScenarioError(f"--cells: {draft.rows[0]}: {draft.figure.rows[draft.rows[0]].note}")
+        raise ScenarioError(f"--cells: {draft.rows[0]}: {rows[0].note}")
     runs = []
     for group in dict.fromkeys(draft.groups.values()):
         setting = draft.figure.settings[group][draft.scale]
@@ -134,11 +135,12 @@ def catalogue(name: str | None = None) -> list[dict[str, Any]]:
             "scales": {
                 scale: {
                     "scenario": setting.scenario,
-                    "overrides": list(setting.overrides),
+                    "overrides": [*setting.overrides, *part.overrides],
                     "limit": setting.limit(panel),
-                    "changed": "; ".join(changed(setting, panel)),
+                    "changed": "; ".join([*changed(setting, panel), *([part.changed] if part.changed else [])]),
                 }
                 for scale, setting in figure.settings[panel.setting].items()
+                for part in [row.scaled.get(scale, TablePart())]
             },
         }
         for key, figure in wanted.items()

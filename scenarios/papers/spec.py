@@ -6,7 +6,7 @@ Amounts are in SI: accuracies in [0, 1], seconds, bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from scenarios.papers.moving_average import Smoothing
 from scenarios.studies.variant import Variant
@@ -38,23 +38,43 @@ class PaperLimit:
 
 
 @dataclass(frozen=True)
+class TablePart:
+    """The overrides for one word of a setting, or for one row, at one scale."""
+
+    overrides: tuple[str, ...] = ()
+    changed: str = ""
+    inferred: str = ""
+
+
+@dataclass(frozen=True)
 class PaperRow:
     """One row of a figure, for every setting and scale."""
 
     method: str
     """Empty if the paper's method is unknown."""
     overrides: tuple[str, ...] = ()
-    """KEY=VALUE; they take precedence over the setting's."""
+    """KEY=VALUE, at every scale; they take precedence over the setting's."""
     each: tuple[tuple[str, ...], ...] = ((),)
     """Further overrides, one tuple per run, for a row that is the mean over several runs."""
     note: str = ""
     """Unprinted or inferred settings, in words; the reason where the method is empty."""
+    scaled: Mapping[str, TablePart] = field(default_factory=dict)
+    """Scale -> further overrides of this row alone, and the differences from the paper, in words."""
 
-    def variants(self) -> tuple[Variant, ...]:
+    def at(self, scale: str) -> TablePart:
+        """The row's part at a scale, with all overrides but those of `each`."""
+        part = self.scaled.get(scale, TablePart())
+        return replace(part, overrides=(*self.overrides, *part.overrides))
+
+    def words(self, scale: str) -> str:
+        """The row's note at a scale: its settings that the paper does not print, and its differences from the paper."""
+        return "; ".join(text for text in (self.note, self.at(scale).changed) if text)
+
+    def variants(self, scale: str) -> tuple[Variant, ...]:
         """The runs of the row, each once per seed; none if the paper's method is unknown."""
         if not self.method:
             return ()
-        return tuple(Variant(self.method, (*self.overrides, *further)) for further in self.each)
+        return tuple(Variant(self.method, (*self.at(scale).overrides, *further)) for further in self.each)
 
 
 @dataclass(frozen=True)
@@ -82,15 +102,6 @@ class PaperSetting:
 
     def _limit_of(self, panel: PaperPanel) -> PaperLimit | None:
         return self.limits.get(panel.name, self.limits.get(panel.measure))
-
-
-@dataclass(frozen=True)
-class TablePart:
-    """The overrides for one word of a setting at one scale."""
-
-    overrides: tuple[str, ...] = ()
-    changed: str = ""
-    inferred: str = ""
 
 
 def setting_of(scenario: str, parts: Sequence[TablePart], limits: Mapping[str, PaperLimit]) -> PaperSetting:

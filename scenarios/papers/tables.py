@@ -124,6 +124,8 @@ def row_notes(figure: PaperFigure) -> Iterator[str]:
         runs = ", ".join(" ".join(overrides) for overrides in row.each)
         each = f"the mean over {len(row.each)} of them: {runs}"
         yield f"{name}: {'; '.join(text for text in (run, each if len(row.each) > 1 else '', row.note) if text)}"
+        for scale, part in row.scaled.items():
+            yield f"{name}, {scale}: {'; '.join([' '.join(part.overrides), part.changed])}"
 
 
 def by_setting(panels: Sequence[PaperPanel]) -> list[list[PaperPanel]]:
@@ -260,7 +262,11 @@ def _chosen(plan: ReproductionPlan, runs: Sequence[Mapping[str, Any]], group: st
     from scenarios.report import figures, method_figures
 
     for number, row in enumerate(plan.rows):
-        folders = [path for variant in plan.figure.rows[row].variants() for path in plan.folders(runs, group, variant)]
+        folders = [
+            path
+            for variant in plan.figure.rows[row].variants(plan.scale)
+            for path in plan.folders(runs, group, variant)
+        ]
         opened = open_runs(folders[:1])
         captions = method_figures.figures_of(opened)
         for table, drawn in figures.of_methods(opened, f"{group}-{number}-").items():

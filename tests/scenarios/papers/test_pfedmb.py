@@ -73,6 +73,29 @@ def test_the_papers_scale_is_the_papers_protocol() -> None:
     assert found.changed == ""
 
 
+def test_pfedmbs_rows_alone_have_a_larger_rate_at_smaller_scales_and_say_so() -> None:
+    rates = {}
+    for scale in SCALES:
+        runs = reproduce.plan("pfedmb:I", scale, None, [], 1).sweep.runs
+        rates[scale] = [
+            (run.loaded.scenario.train.lr, run.loaded.scenario.method_options.get("branch_init")) for run in runs
+        ]
+    plain, literal, faster = (0.05, None), (0.05, "literal"), "variance_preserving"
+    assert rates == {
+        "tiny": [plain, plain, (0.3, faster), (0.3, faster)],
+        "small": [plain, plain, (0.1, faster), (0.1, faster)],
+        "paper": [plain, plain, literal, literal],
+    }
+    cells = {cell["row"]: cell["scales"] for cell in reproduce.catalogue("pfedmb:I")}
+    assert "rate 0.3 in place of 0.05" in cells["pFedMB"]["tiny"]["changed"]
+    assert cells["pFedMB"]["tiny"]["overrides"][-2:] == [
+        "train.lr=0.3",
+        "method_options.branch_init=variance_preserving",
+    ]
+    for row, scale in (("pFedMB", "paper"), ("FedAvg", "tiny")):
+        assert "in place of 0.05" not in cells[row][scale]["changed"]
+
+
 @pytest.mark.usefixtures("pool_in_this_process")
 def test_a_cell_is_the_test_accuracy_in_the_best_validation_round(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -85,6 +108,7 @@ def test_a_cell_is_the_test_accuracy_in_the_best_validation_round(
     assert best["selected_by"] == "validation"
     assert (cell["ours"]["mean"], cell["rounds"]) == (best["accuracy"], best["round"] + 1)
     assert set(cell["marks"]) == {"scaled", "asked", "inferred"}
+    assert "rate 0.3 in place of 0.05" in cell["changed"]
     page = (tmp_path / "pfedmb-fig3-tiny" / "r" / "report.html").read_text()
     assert "branch" in page
     assert "pFedMB: " in page  # the caption of its map of branch weights
