@@ -51,7 +51,9 @@ def check_validation(loaded: Loaded, description: ModelProfile) -> None:
 def _uses_validation(loaded: Loaded) -> bool:
     of_eval = loaded.scenario.eval
     on_clients = evaluated(loaded.method, loaded.scenario) != "global"
-    return loaded.method.objective.validation > 0 or (on_clients and "validation" in (of_eval.split, of_eval.select))
+    objective = loaded.method.objective
+    by_method = objective.validation > 0 and objective.uses_validation(loaded.options)
+    return by_method or (on_clients and "validation" in (of_eval.split, of_eval.select))
 
 
 def left_out(loaded: Loaded, description: ModelProfile) -> int:

@@ -212,6 +212,7 @@ SPEC = ObjectiveSpec(
     has_client_state=True,
     state_numbers=state_numbers,
     validation=0.2,
+    uses_validation=lambda options: options.peers > 0,
     choices=(FIRST, PEERS),
     table=MethodTable("fedfomo", PeerRow),
     figure=FIGURE,

@@ -140,6 +140,8 @@ class ObjectiveSpec:
     validation: float = 0.0
     """Fraction of clients' training examples that are held out where the scenario does not say (``data.validation``);
     above 0, the method needs validation examples, and a scenario without any is refused"""
+    uses_validation: Callable[[Any], bool] = lambda options: True
+    """options -> whether it does need them, if ``validation`` is above 0; else a scenario may have none"""
     initial_models: Callable[[Any], int] = lambda options: 1
     """options -> independent initialisations of the model that the server side begins with"""
     by_layer: Callable[[Any], bool] = lambda options: False

@@ -182,7 +182,7 @@ def _check_together(
         if scenario.rounds.updates_per_step == 1:
             valid("rounds.policy", lambda: method.check_single_updates(options))
     valid("data.partition", lambda: check_partition(scenario.data, data))
-    valid("data.validation", lambda: validation.check_validation(method, scenario))
+    valid("data.validation", lambda: validation.check_validation(method, options, scenario))
     valid("data.partition.kind", lambda: validation.check_own_examples(method, scenario))
     valid("eval.on", lambda: validation.check_global_model(method, scenario))
     valid("eval.subset", lambda: validation.check_subset(method, scenario))

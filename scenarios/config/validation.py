@@ -141,10 +141,10 @@ def check_global_model(method: Method, scenario: Scenario) -> None:
         raise ValueError(f'eval.on = "{scenario.eval.on}": {method.name} has no global model; choose "clients"')
 
 
-def check_validation(method: Method, scenario: Scenario) -> None:
+def check_validation(method: Method, options: Options, scenario: Scenario) -> None:
     """Check that there are validation examples, if the method needs them."""
     wanted = method.objective.validation
-    if wanted and not scenario.data.validation:
+    if wanted and method.objective.uses_validation(options) and not scenario.data.validation:
         raise ValueError(
             f"data.validation = 0: {method.name} needs validation examples of each client; choose such as {wanted:g}, "
             "which is its default"

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
 import pytest
 
-from scenarios.config.load import load
+from scenarios.config.load import ScenarioError, load
+from scenarios.evaluated_clients import check_validation
 from tests.scenarios.runs import refused
 
 CLUSTERS = "method=tests.plugins.clusters:SPEC"
@@ -39,6 +44,16 @@ def test_validation_examples_are_held_out_by_default_where_the_method_needs_them
 def test_a_method_is_refused_without_the_validation_examples_that_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
     message = refused(capsys, "check", "digits", "method=fedfomo", "data.validation=0")
     assert "data.validation = 0: fedfomo needs validation examples of each client; choose such as 0.2" in message
+
+
+def test_fedfomo_needs_validation_examples_only_if_it_has_peers() -> None:
+    alone = ["method=fedfomo", "method_options.peers=0"]
+    assert load("digits", alone).scenario.data.validation == 0.2, "the same training examples as with peers"
+    assert load("digits", [*alone, "data.validation=0"]).scenario.data.validation == 0
+    three_and_none: Any = SimpleNamespace(samples=np.array([3]), validation_samples=np.array([0]))
+    check_validation(load("digits", alone), three_and_none)
+    with pytest.raises(ScenarioError, match="holds out no example of client 0, which has 3; raise it"):
+        check_validation(load("digits", ["method=fedfomo"]), three_and_none)
 
 
 def test_a_client_that_would_have_no_validation_examples_is_named(capsys: pytest.CaptureFixture[str]) -> None:
