@@ -6,6 +6,8 @@ https://arxiv.org/abs/2006.08848, Algorithm 1. The client side is `edge.methods.
 Symbols: θ personal model, w global model and its local version, K inner steps per minibatch, λ pull of θ towards w, η_p
 rate of the inner steps, η that of w, β server mix, S cohort. Per minibatch, K steps of
 θ ← θ − η_p(∇f(θ) + λ(θ − w)), then w ← w − ηλ(w − θ). The server sets w to (1 − β)w + β·(mean of the cohort's w).
+Running statistics of BatchNorm, of which the paper says nothing, are part of w: with λ = 0 or β = 0 they stay too. They
+are moved at most to those of θ and to the mean, since a variance beyond could be negative.
 
 ``train.lr``, with its schedule, is η_p: the rate of SGD on minibatches, as of every method. Clipping, weight decay and
 momentum of ``train`` act on inner steps, where the pull is part of the gradient. The authors' code has η_p = 0.09, and
@@ -23,10 +25,18 @@ import numpy as np
 from pydantic import Field
 
 from coordinator.aggregation.optimizers import ScaledOptimizer
-from coordinator.aggregation.server import Download, Models, ServerContext, ServerExtension, ServerStrategy, State
+from coordinator.aggregation.server import (
+    GLOBAL,
+    Download,
+    Models,
+    ServerContext,
+    ServerExtension,
+    ServerStrategy,
+    State,
+)
 from coordinator.methods.compute import Compute, ComputeContext, fedavg_passes, trained
 from coordinator.methods.spec import ObjectiveSpec, Options
-from edge.protocol.payload import Payload
+from edge.protocol.payload import BUFFERS, Payload, Vector
 
 
 class PFedMeOptions(Options):
@@ -49,13 +59,25 @@ class PFedMeServer(ServerStrategy):
 
     def __init__(self, setup: ServerContext, extensions: Sequence[ServerExtension] = ()) -> None:
         super().__init__(setup, extensions)
-        self.optimiser = ScaledOptimizer(setup.optimiser, factor=float(str(setup.options["beta"])))
+        beta = float(str(setup.options["beta"]))
+        self.optimiser = ScaledOptimizer(setup.optimiser, factor=beta)
+        self.statistics_part = min(beta, 1.0)
+        """The part of the way to the mean that running statistics move"""
         self.is_personal = np.zeros(len(setup.samples), bool)
         """(clients,)"""
 
     def received(self, round: int, dispatches: Sequence[Download]) -> None:
         """These clients have a personal model now."""
         self.is_personal[[dispatch.client for dispatch in dispatches]] = True
+
+    def step(self) -> None:
+        """Move parameters by β, and running statistics by at most 1."""
+        before = self.model
+        super().step()
+        if self.statistics_part < 1:
+            statistics = [key for key in self.model if key.endswith(BUFFERS)]
+            moved = {key: _between(before[key], self.model[key], self.statistics_part) for key in statistics}
+            self.models = {GLOBAL: self.model | moved}
 
     def evaluation_model(self, client: int) -> Payload:
         """Nothing for a client that has a personal model."""
@@ -69,6 +91,12 @@ class PFedMeServer(ServerStrategy):
         """Also the clients that have a personal model."""
         super().restore(models, state)
         self.is_personal = np.asarray(state["is_personal"], bool).copy()
+
+
+def _between(start: Vector, end: Vector, part: float) -> Vector:
+    """start + part·(end − start)"""
+    way = end.data.astype(np.float64) - start.data
+    return Vector((start.data + part * way).astype(np.float32))
 
 
 def compute(context: ComputeContext) -> Compute:

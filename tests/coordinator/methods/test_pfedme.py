@@ -11,15 +11,21 @@ from coordinator.methods.pfedme import PFedMeOptions, PFedMeServer, compute
 from coordinator.rounds.policy import RoundPolicy
 from edge.methods.pfedme import PERSONAL
 from edge.protocol import client_state
-from edge.protocol.config import TrainConfig
+from edge.protocol.config import ModelConfig, Norm, TrainConfig
+from edge.protocol.payload import BUFFERS
 from tests.toy import one_example, play, state_file
 
 BRIEF = TrainConfig(lr=0.05, batch=32, local_steps=2)
 
 
+@pytest.mark.parametrize("norm", [None, "batch"])
 @pytest.mark.parametrize("still", [{"lam": 0}, {"beta": 0}], ids=str)
-def test_the_global_model_never_moves_without_pull_or_mix(still: dict[str, float], tmp_path: Path) -> None:
-    run = play(tmp_path, "pfedme", train=BRIEF, rounds=1, **still)
+def test_the_global_model_never_moves_without_pull_or_mix(
+    still: dict[str, float], norm: Norm | None, tmp_path: Path
+) -> None:
+    """Neither its parameters nor its running statistics."""
+    model = ModelConfig("digits-cnn", width=2, norm=norm)
+    run = play(tmp_path, "pfedme", train=BRIEF, rounds=1, model=model, **still)
     assert np.array_equal(run.model, run.start)
     state = client_state.read(state_file(run.federation, 0))
     assert list(state) == [PERSONAL]
@@ -34,6 +40,23 @@ def test_beta_is_the_part_of_the_way_to_the_mean(tmp_path: Path) -> None:
     way = whole.model.astype(np.float64) - whole.start
     assert np.abs(way).max() > 1e-3
     assert np.abs(double.model - (double.start + 2 * way)).max() < 1e-7
+
+
+def test_running_statistics_are_mixed_by_beta_but_never_beyond_the_mean(tmp_path: Path) -> None:
+    model = ModelConfig("digits-cnn", width=2, norm="batch")
+    whole, half, beyond = (
+        play(tmp_path / str(beta), "pfedme", train=BRIEF, rounds=1, model=model, beta=beta) for beta in (1.0, 0.5, 2.0)
+    )
+    start, mean, between, most = (
+        np.concatenate([vector.data for key, vector in named.items() if key.endswith(BUFFERS)]).astype(np.float64)
+        for named in (
+            whole.federation.server.setup.initial_models[0],
+            *(run.federation.server.model for run in (whole, half, beyond)),
+        )
+    )
+    assert np.abs(mean - start).max() > 1e-3
+    assert np.abs(between - (start + mean) / 2).max() < 1e-7
+    assert np.array_equal(most, mean)
 
 
 def test_k_steps_per_minibatch_are_charged_and_stored_one_by_one() -> None:
