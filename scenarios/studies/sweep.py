@@ -266,12 +266,19 @@ def _summary(path: Path) -> dict[str, Any]:
     return dict(json.loads(rows[0]["value"]))
 
 
-def _refuse_other(file: Path, text: str) -> None:
+def recorded_keys(file: Path) -> dict[str, Any]:
+    """Key -> value of a run's ``scenario.toml``, with the defaults of keys that were added since it was made.
+
+    ScenarioError for a file that cannot be read.
+    """
     try:
-        # Loaded, so that it has the keys that were added since, with their defaults.
-        before = flat(tomllib.loads(toml_text(load(str(file)).scenario.model_dump())))
+        return flat(tomllib.loads(toml_text(load(str(file)).scenario.model_dump())))
     except (OSError, ValueError, ScenarioError) as error:
         raise ScenarioError(f"{file} cannot be read: {error}; choose another --run-id") from None
+
+
+def _refuse_other(file: Path, text: str) -> None:
+    before = recorded_keys(file)
     now = flat(tomllib.loads(text))
     for key in sorted({*before, *now}):
         if before.get(key) != now.get(key):

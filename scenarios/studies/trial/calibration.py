@@ -5,7 +5,6 @@ A twin may come from another part. It counts if its scenario differs in nothing 
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from coordinator.records.store import has_rounds
 from scenarios.report.pages import PageTable
 from scenarios.report.progress import Trail, trail
-from scenarios.report.run_reader import flat
+from scenarios.studies.sweep import recorded_keys
 from scenarios.studies.trial.addition import Say, TrialAddition
 from scenarios.studies.trial.plan import TrialPlan
 from scenarios.studies.trial.results import difference
@@ -44,7 +43,7 @@ def is_twin(calibrated: Path, plain: Path) -> bool:
     """Whether a run is there that differs in the calibration alone, and has as many rounds."""
     if not (has_rounds(plain / "ledger.sqlite") and (plain / "scenario.toml").is_file()):
         return False
-    own, other = (flat(tomllib.loads((run / "scenario.toml").read_text("utf-8"))) for run in (calibrated, plain))
+    own, other = (recorded_keys(run / "scenario.toml") for run in (calibrated, plain))
     differing = {key for key in own.keys() | other.keys() if own.get(key) != other.get(key)}
     added = {key for key in own.keys() - other.keys() if key.startswith("method_options.")}
     return differing <= {"method", *added} and len(trail(calibrated)) == len(trail(plain))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,13 @@ from scenarios.config.load import ScenarioError
 from scenarios.report.progress import ProgressPoint, Trail, trail
 from scenarios.studies.replay import prepared
 from scenarios.studies.trial import bandit, speed_map
+from scenarios.studies.trial.calibration import is_twin
 from scenarios.studies.trial.plan import TrialChoice, plan
 from scenarios.studies.trial.scaling import SpeedFactors, rescaled
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
+
+TWINS = ("fedbr+calibrated-alpha-2", "fedbr-alpha-2")
+"""A calibrated run, and the same without."""
 
 
 def run_of(*accuracies: float, nbytes: int, seconds: float) -> Trail:
@@ -100,10 +105,21 @@ def test_a_part_has_a_result_tables_figures_and_a_report_of_its_name(out: Path) 
 def test_a_calibrated_run_is_compared_with_its_twin_from_another_part(out: Path) -> None:
     result = trial(out, "calibrated", "fedbr+calibrated-alpha-2")
     (found,) = result["calibration"]
-    own, twin = (trail(folder(out, name))[-1].accuracy for name in ("fedbr+calibrated-alpha-2", "fedbr-alpha-2"))
+    own, twin = (trail(folder(out, name))[-1].accuracy for name in TWINS)
     assert own is not None
     assert twin is not None
     assert found["difference"]["values"] == [own - twin]
+
+
+def test_a_twin_of_an_earlier_version_may_lack_keys_that_were_added_since(out: Path, tmp_path: Path) -> None:
+    calibrated, plain = (shutil.copytree(folder(out, name), tmp_path / name) for name in TWINS)
+    text = (plain / "scenario.toml").read_text()
+    before = text.replace('on_late = "stop"\n', "")
+    assert before != text
+    (plain / "scenario.toml").write_text(before)
+    assert is_twin(calibrated, plain)
+    (plain / "scenario.toml").write_text(text.replace("seed = 0\n", "seed = 1\n"))
+    assert not is_twin(calibrated, plain)
 
 
 def test_another_part_keeps_the_runs_that_are_there_and_reads_rewards_off_their_ledgers(out: Path) -> None:
