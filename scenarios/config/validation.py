@@ -179,7 +179,9 @@ def check_split(method: Method, scenario: Scenario) -> None:
     """Check that clients' models are evaluated, if a split of their examples is chosen, and that there is one."""
     split = scenario.eval.split
     if split != "test" and evaluated(method, scenario) == "global":
-        raise ValueError(f'eval.split = {split}: is of clients\' own examples, but eval.on = "global"')
+        raise ValueError(
+            f'eval.split = {split}: is of clients\' own examples, but eval.on = "global"; choose "clients" or "both"'
+        )
     if split == "validation" and not scenario.data.validation:
         raise ValueError("eval.split = validation: data.validation = 0 holds out no examples; choose train or test")
 

@@ -282,7 +282,10 @@ def test_a_method_scored_client_by_client_needs_local_test_examples_and_no_part_
             'eval.metrics=["tests.plugins.gradient_norm:NAMESAKE"]',
             "eval.metrics: 'tests.plugins.gradient_norm:NAMESAKE' has the name of another metric, 'accuracy'",
         ),
-        ("eval.split=train", 'eval.split = train: is of clients\' own examples, but eval.on = "global"'),
+        (
+            "eval.split=train",
+            'eval.split = train: is of clients\' own examples, but eval.on = "global"; choose "clients" or "both"',
+        ),
         (
             "eval.on=both eval.split=validation",
             "eval.split = validation: data.validation = 0 holds out no examples; choose train or test",
