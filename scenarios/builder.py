@@ -260,6 +260,7 @@ def _stored_forwards(loaded: Loaded, description: ModelProfile) -> NDArray[np.fl
         flops=description.flops,
         seed=loaded.scenario.seed,
         variants=dict(zip(spec.variants(loaded.options), description.variant_flops, strict=True)),
+        outputs=description.outputs,
     )
     compute = spec.compute(context)
     try:

@@ -21,8 +21,8 @@ from edge.protocol.rng import keyed_generator
 PassCounts = NDArray[np.float64]
 """(blocks, 4): runs of each type of pass per block (`edge.protocol.payload`)"""
 ChosenBlocks = Mapping[str, int]
-Variant = tuple[float, int]
-"""A model of other size: (factor on its width, height of the images)"""
+Variant = tuple[float, float]
+"""A model of other size: (factor on its width, factor on the images' height)"""
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,9 @@ class ComputeContext:
     """Local validation examples"""
     variants: Mapping[Variant, NDArray[np.float64]] = field(default_factory=dict)
     """Variants that the spec declares -> (blocks, 4), as ``flops``"""
+    outputs: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 3)))
+    """(blocks, 3): channels, height and width of each block's output, where the spec declares variants
+    (`edge.protocol.config.ModelProfile`)"""
 
     @property
     def blocks(self) -> int:
@@ -61,8 +64,8 @@ class ComputeContext:
         epoch = [batch] * (self.samples // batch) + ([rest] if rest and not self.train.drop_last else [])
         return [epoch[step % len(epoch)] for step in range(self.plan.steps)]
 
-    def flops_at(self, width: float, height: int) -> NDArray[np.float64]:
-        """(blocks, 4): FLOPs per example of the model at ``width`` times its width, on images of this height.
+    def flops_at(self, width: float, height: float) -> NDArray[np.float64]:
+        """(blocks, 4): FLOPs per example of the model at these factors on its width and on the images' height.
 
         ValueError unless the spec declares the variant.
         """

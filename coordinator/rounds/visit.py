@@ -126,6 +126,7 @@ class VisitPricing:
             flops=self._description.flops,
             seed=self._job.seed,
             variants=self._variants,
+            outputs=self._description.outputs,
         )
 
     @cached_property

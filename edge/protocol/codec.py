@@ -291,6 +291,7 @@ def _description(values: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Mod
         "validation_samples": (clients,),
         "variants": (len(arrays["variants"]) // max(blocks, 1) * blocks, PASS_TYPES),
         "operations": (len(KINDS) if arrays["operations"].size else 0, 2),
+        "outputs": (blocks if arrays["outputs"].size else 0, 3),
     }
     for name, array in arrays.items():
         # a model described without its data has no clients, and its histogram no columns to count

@@ -227,8 +227,8 @@ class Job(Section):
     objective: ComponentConfig
     wrap_model: str | None = None
     """``module:function`` that makes the method's blocks of the model's (`edge.training.blocks.wrapped`)."""
-    variants: tuple[tuple[float, int], ...] = ()
-    """(factor on the width, height of the images) of the models whose FLOPs are counted beside the model's."""
+    variants: tuple[tuple[float, float], ...] = ()
+    """(factor on the width, factor on the images' height) of the models whose FLOPs are counted beside the model's."""
     corrections: tuple[ComponentConfig, ...] = ()
     up: tuple[str, ...] = ()
     """Keys of slot ``model`` that a client sends."""
@@ -276,7 +276,8 @@ class ModelProfile:
     ``flops`` has shape (blocks, 4): FLOPs per example of each kind of pass (`edge.protocol.payload`); 1 MAC = 2 FLOPs.
     ``activations`` (blocks,) are floats per example that training keeps for the backward pass, each counted once, with
     the last block that keeps it. ``variants`` (variants * blocks, 4) are
-    ``flops`` of `Job.variants`, one after the other.
+    ``flops`` of `Job.variants`, one after the other; where there are any, ``outputs`` (blocks, 3) are the channels,
+    height and width of each block's output, 1 x 1 for features without places, and 0 for outputs of other shapes.
     ``samples`` (clients,) and ``histogram`` (clients, classes) count training examples; ``test_samples`` (clients,)
     the local test examples, for methods that are evaluated client by client; ``validation_samples`` (clients,) the
     examples that ``data.validation`` holds out of training, by default none. ``operations`` (kinds, 2) are those of a
@@ -299,6 +300,7 @@ class ModelProfile:
     validation_samples: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     variants: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
     operations: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 2)))
+    outputs: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 3)))
 
     def __post_init__(self) -> None:
         if len(self.validation_samples) == 0:

@@ -156,6 +156,7 @@ ARRAYS = {
     "validation_samples": "<i8",
     "variants": "<f8",
     "operations": "<f8",
+    "outputs": "<f8",
 }
 """The arrays of a `ModelProfile`, which travel as frames of slot `DESCRIPTION`, and their types."""
 DESCRIPTION = "(description)"

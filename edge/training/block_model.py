@@ -150,14 +150,16 @@ class BlockModel:
             self._scratch[name] = torch.zeros(len(numbers), device=self.device)
         return self._scratch[name].copy_(torch.from_numpy(numbers))
 
-    def run(self, x: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
+    def run(self, x: Tensor, start: int = 0, stop: int | None = None, counted: bool = True) -> Tensor:
         """Through blocks ``start`` (counted from 0) up to, not including, ``stop``.
 
-        Logits are float32, in whatever precision the blocks compute, with `logit_shifts` added.
+        Logits are float32, in whatever precision the blocks compute, with `logit_shifts` added. Passes that are not
+        ``counted`` are for `add_flops`, such as those of narrower sub-networks.
         """
         stop = len(self) if stop is None else stop
         for index in range(start, stop):
-            self._count(index, x)
+            if counted:
+                self._count(index, x)
             x = self.modules[index](x)
         return self._logits(x) if stop == len(self) else x
 

@@ -102,8 +102,10 @@ class VisitContext:
     """(purpose, epochs) -> batches of a further phase of training, whose orders and augmentation are drawn from random
     streams of this purpose, so that other phases draw as they would without it; epochs None: as in the visit, or in the
     adaptation before an evaluation."""
-    variants: Mapping[tuple[float, int], NDArray[np.float64]] = field(default_factory=dict)
+    variants: Mapping[tuple[float, float], NDArray[np.float64]] = field(default_factory=dict)
     """Variants that the spec declares -> (blocks, 4): FLOPs per example, for `BlockModel.add_flops`."""
+    flexible: bool = True
+    """Whether images of other sizes run through the model (`edge.models.registry.ModelRow.flexible`)."""
 
     def rng(self, purpose: str) -> np.random.Generator:
         """The method's private random stream for this visit."""

@@ -235,12 +235,34 @@ def cached_counts(
     cache: Path,
     wrapper: tuple[str, Mapping[str, Any]] | None = None,
 ) -> tuple[Flops, Activations, NDArray[np.float64]]:
-    """`flops_per_example`, `activations_per_example` and `operations_of` a model on a data set, cached.
+    """`flops_per_example`, `activations_per_example` and `operations_of` a model on a data set, in `cached_path`."""
+    path = cached_path(config, dataset, cache, wrapper)
 
-    The key is the model's configuration, the source of its module and of those of its package that it imports from,
+    def counted() -> str:
+        example = (make, dataset.shape, dataset.kind)
+        flops = flops_per_example(*example)
+        plain = float(flops.sum() - flops[0, INPUT_GRADIENT])
+        stored = activations_per_example(*example, is_wrapped=wrapper is not None)
+        counts = (flops, stored, operations_of(*example, plain))
+        return json.dumps([count.tolist() for count in counts])
+
+    flops, activations, operations = json.loads(text_once(path, counted))
+    return np.array(flops), np.array(activations), np.array(operations)
+
+
+def cached_path(
+    config: ModelConfig,
+    dataset: DataSet,
+    cache: Path,
+    wrapper: tuple[str, Mapping[str, Any]] | None = None,
+    more: Sequence[Any] = (),
+) -> Path:
+    """The file of counts of a model on a data set.
+
+    Its name is the model's configuration, the source of its module and of those of its package that it imports from,
     the examples' shape, the classes, torch's version and the kinds of operations; beyond shipped models of images, what
-    else the counts depend on; and with a ``wrapper`` (``module:function``, options) of the model's blocks also its
-    name, options and sources.
+    else the counts depend on; with a ``wrapper`` (``module:function``, options) of the model's blocks also its name,
+    options and sources; and ``more`` facts.
     """
     row = model(config.name)
     facts = [
@@ -256,19 +278,8 @@ def cached_counts(
     if wrapper is not None:
         module = wrapper[0].partition(":")[0]
         facts += [wrapper[0], dict(wrapper[1]), _sources(importlib.import_module(module))]
-    name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
-    path = cache / "flops" / "v5" / f"{name}.json"
-
-    def counted() -> str:
-        example = (make, dataset.shape, dataset.kind)
-        flops = flops_per_example(*example)
-        plain = float(flops.sum() - flops[0, INPUT_GRADIENT])
-        stored = activations_per_example(*example, is_wrapped=wrapper is not None)
-        counts = (flops, stored, operations_of(*example, plain))
-        return json.dumps([count.tolist() for count in counts])
-
-    flops, activations, operations = json.loads(text_once(path, counted))
-    return np.array(flops), np.array(activations), np.array(operations)
+    name = hashlib.sha256(json.dumps([*facts, *more]).encode()).hexdigest()[:32]
+    return cache / "flops" / "v5" / f"{name}.json"
 
 
 def _sources(module: ModuleType) -> list[str]:

@@ -6,6 +6,7 @@ is a file per visit, named by the coordinator.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from edge.data.atomic_cache import text_once
 from edge.data.augment import fitted, profile_for
 from edge.data.decoded_cache import open_data
 from edge.data.partitioning import ClientIndices, cached_partition
@@ -31,9 +33,18 @@ from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build, load_dotted, wrapped
 from edge.training.client_update import Batch, Batches, ClientUpdate, GradientCorrection, VisitContext
 from edge.training.cuda_graphs import StepFactory, cuda_graphs
-from edge.training.describe import Flops, cached_counts, check_module, check_single_examples, initial, seeded
+from edge.training.describe import (
+    Flops,
+    cached_counts,
+    cached_path,
+    check_module,
+    check_single_examples,
+    initial,
+    seeded,
+)
 from edge.training.metrics.job_metrics import JobMetrics, Values
 from edge.training.sgd import Sgd
+from edge.training.slimmable import is_slimmable, output_shapes, resized, subnetwork_flops
 
 MOST_PARAMETERS = 300_000_000
 """Largest model: 1.2 GB, of which a worker holds several copies."""
@@ -119,16 +130,37 @@ class LocalTrainer:
         return StepFactory(self.net, self.job.train, cuda_graphs() if self.job.train.graphs else None)
 
     @cached_property
-    def variant_flops(self) -> dict[tuple[float, int], Flops]:
-        """FLOPs per example of the variants of the model that the method declares."""
-        return {variant: self._flops_at(*variant) for variant in self.job.variants}
+    def variant_flops(self) -> dict[tuple[float, float], Flops]:
+        """FLOPs per example of the variants of the model that the method declares.
 
-    def _flops_at(self, factor: float, height: int) -> Flops:
-        """ValueError for a variant that the model or the data set does not have."""
+        Those of a model with slimmable layers are its sub-networks'; else those of a model of that width.
+        """
+        variants = self.job.variants
+        if variants and is_slimmable(self.net.modules):
+            return dict(zip(variants, self._slim_flops(), strict=True))
+        return {variant: self._flops_at(*variant) for variant in variants}
+
+    def _slim_flops(self) -> Flops:
+        config, row, variants = self.job.model, model(self.job.model.name), self.job.variants
+        path = cached_path(config, self.dataset, Path(self.job.cache), self._wrapper, [variants, row.flexible])
+        try:
+            counted = text_once(
+                path,
+                lambda: json.dumps(subnetwork_flops(self._blocks, self.dataset, row.flexible, variants).tolist()),
+            )
+            return np.array(json.loads(counted))
+        except ValueError as error:
+            raise ValueError(f"model.name = {row.name!r}: {error}") from None
+
+    def _flops_at(self, factor: float, share: float) -> Flops:
+        """``share``: of the images' height. ValueError for a variant that the model or the data set does not have."""
         row = model(self.job.model.name)
         if self.dataset.kind != "image":
-            raise ValueError(f"data.name = {self.dataset.name!r}: the method needs images of height {height}")
+            raise ValueError(
+                f"data.name = {self.dataset.name!r}: the method needs images, at {share:g} of their height"
+            )
         channels, rows, columns = self.dataset.shape
+        height, across = resized((rows, columns), share)
         width = row.width if self.job.model.width is None else self.job.model.width
         if height != rows and not row.flexible:
             raise ValueError(f"model.name = {row.name!r}: the method needs one that takes images of height {height}")
@@ -137,7 +169,7 @@ class LocalTrainer:
         if width is not None:
             width = max(1, round(width * factor / row.width_multiple)) * row.width_multiple
         config = replace(self.job.model, width=width)
-        images = replace(self.dataset, shape=(channels, height, round(columns * height / rows)))
+        images = replace(self.dataset, shape=(channels, height, across))
         return cached_counts(config, lambda: self._blocks(config), images, Path(self.job.cache), self._wrapper)[0]
 
     def _blocks(self, config: ModelConfig | None = None) -> list[Block]:
@@ -147,7 +179,12 @@ class LocalTrainer:
         if job.wrap_model is None:
             return blocks
         width = model(config.name).width if config.width is None else config.width
-        return wrapped(blocks, job.wrap_model, job.objective.options, classes, width)
+        try:
+            return wrapped(blocks, job.wrap_model, job.objective.options, classes, width)
+        except ValueError as error:
+            if isinstance(error.__cause__, ValueError):  # a model that the wrapper does not take
+                raise ValueError(f"model.name = {config.name!r}: {error.__cause__}") from error
+            raise
 
     @property
     def _wrapper(self) -> tuple[str, Mapping[str, Any]] | None:
@@ -180,6 +217,7 @@ class LocalTrainer:
             test_samples=empty,
             variants=np.array([*self.variant_flops.values()]).reshape(-1, PASS_TYPES),
             operations=operations,
+            outputs=output_shapes(self._blocks, self.dataset) if self.job.variants else np.zeros((0, 3)),
         )
         if not data:
             return description, self._initial(0)
@@ -265,6 +303,7 @@ class LocalTrainer:
             train=job.train,
             class_counts=self._counts(indices),
             variants=self.variant_flops,
+            flexible=model(job.model.name).flexible,
             validation=lambda: self.train_set.in_order(self.validation_indices[task.client], job.eval_batch),
             phase=lambda purpose, epochs: self._batches(task).phase(purpose, epochs),
         )

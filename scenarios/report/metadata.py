@@ -77,6 +77,7 @@ def environment(
         "asynchronous": loaded.scenario.rounds.is_asynchronous,
         **({"files": files} if (files := builder.file_hashes(loaded.scenario)) else {}),
         **({"variants": description.variants.tolist()} if len(description.variants) else {}),
+        **({"outputs": description.outputs.tolist()} if len(description.outputs) else {}),
         **_operations(description),
         **({"sources": {module: asdict(source) for module, source in own.items()}} if own else {}),
     }

@@ -41,8 +41,8 @@ MACS = np.array(
     ]
 )
 """(blocks, 4): per example, a column per type of pass; counted by `edge.training.describe`."""
-HEIGHT = 32
-"""Of its images"""
+OUTPUTS = np.array([[64, 32, 32], [64, 32, 32], [128, 16, 16], [256, 8, 8], [512, 4, 4], [100, 1, 1]])
+"""(blocks, 3): channels, height and width of each block's output"""
 RUN_ID = "0123456789abcdef"
 CLASSES = 100
 CLIENTS = 100
@@ -113,7 +113,7 @@ def _compute(method: Method, options: Options, choice: ChosenBlocks) -> float:
     validation = round(spec.validation * EXAMPLES)
     samples = EXAMPLES - validation
     # As convolutions scale, on average: channels in and out with the width, places with the area.
-    variants = {(width, height): MACS * width**2 * (height / HEIGHT) ** 2 for width, height in spec.variants(options)}
+    variants = {(width, height): MACS * width**2 * height**2 for width, height in spec.variants(options)}
     context = ComputeContext(
         _layout(method),
         options,
@@ -124,6 +124,7 @@ def _compute(method: Method, options: Options, choice: ChosenBlocks) -> float:
         flops=MACS,
         validation=validation,
         variants=variants,
+        outputs=OUTPUTS,
     )
     flops = spec.compute(context).flops(MACS) / samples
     return float((flops + MACS[0, INPUT_GRADIENT]) / (3 * MACS[:, FORWARD].sum()))

@@ -187,6 +187,7 @@ def described(environment: Mapping[str, Any], loaded: Loaded) -> ModelProfile:
         test_samples=np.zeros(len(histogram), np.int64),
         variants=np.array(environment.get("variants", []), np.float64).reshape(-1, PASS_TYPES),
         operations=_recorded_operations(environment.get("operations", {})),
+        outputs=np.array(environment.get("outputs", []), np.float64).reshape(-1, 3),
     )
 
 

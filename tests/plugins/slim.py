@@ -12,7 +12,7 @@ from coordinator.methods.fedavg import FedAvgOptions
 from coordinator.methods.spec import ObjectiveSpec
 from edge.protocol.payload import FORWARD
 
-VARIANTS: tuple[Variant, ...] = ((0.5, 8), (0.25, 4))
+VARIANTS: tuple[Variant, ...] = ((0.5, 1.0), (0.25, 0.5))
 
 
 def compute(context: ComputeContext) -> Compute:
@@ -33,4 +33,4 @@ SPEC = ObjectiveSpec(
     compute=compute,
     variants=lambda options: VARIANTS,
 )
-SMALLER = replace(SPEC, name="smaller", variants=lambda options: ((1.0, 4),))
+SMALLER = replace(SPEC, name="smaller", variants=lambda options: ((1.0, 0.5),))

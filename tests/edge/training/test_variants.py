@@ -45,5 +45,5 @@ def test_a_model_for_images_of_one_size_has_no_variant_of_another(tmp_path: Path
 
 def test_a_plan_may_only_use_variants_that_its_spec_declares() -> None:
     context = one_example(1, np.zeros((1, 4)), Options())
-    with pytest.raises(ValueError, match=r"the variant \(0.5, 32\) is not declared; declared are \[\]"):
-        context.flops_at(0.5, 32)
+    with pytest.raises(ValueError, match=r"the variant \(0.5, 0.875\) is not declared; declared are \[\]"):
+        context.flops_at(0.5, 0.875)
