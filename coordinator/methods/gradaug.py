@@ -47,20 +47,11 @@ def compute(context: ComputeContext) -> Compute:
     if not variants(options):
         return plan
     costs = {each: (flops := context.flops_at(*each)).sum() - flops[0, INPUT_GRADIENT] for each in variants(options)}
-    rng, further = context.rng(SUBNETWORKS), 0.0
+    rng, further, has_least = context.rng(SUBNETWORKS), 0.0, options.widths == "code"
     for examples in context.batches:
-        further += examples * sum(costs[each] for each in draw_subnetworks(rng, **drawn(options)))
+        drawn = draw_subnetworks(rng, options.subnets, options.width, options.resolutions, has_least)
+        further += examples * sum(costs[each] for each in drawn)
     return replace(plan, further_flops=float(further))
-
-
-def drawn(options: GradAugOptions) -> dict[str, object]:
-    """The arguments of `draw_subnetworks`."""
-    return {
-        "count": options.subnets,
-        "least": options.width,
-        "resolutions": options.resolutions,
-        "has_least": options.widths == "code",
-    }
 
 
 def variants(options: GradAugOptions) -> tuple[Variant, ...]:

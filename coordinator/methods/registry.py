@@ -30,6 +30,7 @@ from coordinator.methods import (
     fedntd,
     fedper,
     fedprox,
+    gradaug,
     ifca,
     local,
     pfedmb,
@@ -58,6 +59,7 @@ OBJECTIVES: dict[str, ObjectiveSpec] = {
         fedfomo.SPEC,
         fedamp.SPEC,
         pfedmb.SPEC,
+        gradaug.SPEC,
     )
 }
 CORRECTIONS: dict[str, CorrectionSpec] = {

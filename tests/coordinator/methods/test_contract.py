@@ -164,6 +164,7 @@ CASES = [
     Case("fedfomo", {"peers": 0}, is_fedavg=in_the_first_visit),
     Case("fedamp", {"lam": 0}, is_fedavg=in_the_first_visit),
     Case("pfedmb", {"branches": 1}, {"branches": 2, "branch_init": "variance_preserving"}),
+    Case("gradaug", {"subnets": 0}, {"multiple": 2}, also_neutral=({"subnets": 2, "weight": 0},)),
     Case("calibrated", {"tau": 0}),
     Case("fedmlb+calibrated", {**NO_TERMS, "tau": 0}, {"form": "margin"}),
     Case("fedbr+calibrated", {**AS_FEDAVG, "tau": 0}, weights="uniform"),
@@ -198,8 +199,21 @@ CASES = [
     ),
 ]
 SENT = "SELECT round, client, direction, slot, key, nbytes FROM transfers"
-CHEAP_IF_NEUTRAL = ("fedprox", "fedper+fedprox", "pfedme", "fedavg-kd", "fedavg-fitnet", "fedntd", "fedgkd", "pfedmb")
-PLAIN_MESSAGES = ("fedprox", "calibrated", "feddyn", "fedmlb", "fedavg-kd", "fedavg-fitnet", "fedntd", "pfedme")
+CHEAP_IF_NEUTRAL = (
+    "fedprox",
+    "fedper+fedprox",
+    "pfedme",
+    "fedavg-kd",
+    "fedavg-fitnet",
+    "fedntd",
+    "fedgkd",
+    "pfedmb",
+    "gradaug",
+)
+PLAIN_MESSAGES = (
+    *("fedprox", "calibrated", "feddyn", "fedmlb", "fedavg-kd", "fedavg-fitnet", "fedntd", "pfedme"),
+    *("gradaug",),
+)
 """Methods whose messages are FedAvg's."""
 KEEPING = ("fedbr", "scaffold", "feddyn", "local", "fedper", "pfedme", "fedfomo", "fedamp", "pfedmb")
 """Parts of methods whose clients keep something."""
