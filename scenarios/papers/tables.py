@@ -17,6 +17,7 @@ from scenarios.papers.spec import (
     ACCURACY_AT,
     BEST_MEASURES,
     PAPER,
+    SCALES,
     TO_ACCURACY,
     VALIDATION,
     PaperFigure,
@@ -124,8 +125,11 @@ def row_notes(figure: PaperFigure) -> Iterator[str]:
         runs = ", ".join(" ".join(overrides) for overrides in row.each)
         each = f"the mean over {len(row.each)} of them: {runs}"
         yield f"{name}: {'; '.join(text for text in (run, each if len(row.each) > 1 else '', row.note) if text)}"
-        for scale, part in row.scaled.items():
-            yield f"{name}, {scale}: {'; '.join([' '.join(part.overrides), part.changed])}"
+    for scale in SCALES:
+        parts = {name: row.scaled[scale] for name, row in figure.rows.items() if scale in row.scaled}
+        for part in dict.fromkeys(parts.values()):
+            rows = ", ".join(name for name, other in parts.items() if other == part)
+            yield f"{scale}, {rows}: {'; '.join([' '.join(part.overrides), part.changed])}"
 
 
 def by_setting(panels: Sequence[PaperPanel]) -> list[list[PaperPanel]]:

@@ -9,7 +9,7 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.config.load import load
-from scenarios.papers import reproduce
+from scenarios.papers import reproduce, tables
 from scenarios.papers.spec import SCALES
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
@@ -92,6 +92,9 @@ def test_pfedmbs_rows_alone_have_a_larger_rate_at_smaller_scales_and_say_so() ->
         "train.lr=0.3",
         "method_options.branch_init=variance_preserving",
     ]
+    *_, tiny, small = tables.row_notes(reproduce.FIGURES["pfedmb:I"])
+    assert tiny.startswith("tiny, pFedMB, plain averaging, pFedMB: train.lr=0.3 ")
+    assert small.startswith("small, pFedMB, plain averaging, pFedMB: train.lr=0.1 ")
     for row, scale in (("pFedMB", "paper"), ("FedAvg", "tiny")):
         assert "in place of 0.05" not in cells[row][scale]["changed"]
 
