@@ -33,6 +33,8 @@ from coordinator.methods import (
     gradaug,
     ifca,
     local,
+    mixup,
+    moon,
     pfedmb,
     pfedme,
     scaffold,
@@ -59,6 +61,8 @@ OBJECTIVES: dict[str, ObjectiveSpec] = {
         fedfomo.SPEC,
         fedamp.SPEC,
         pfedmb.SPEC,
+        moon.SPEC,
+        mixup.SPEC,
         gradaug.SPEC,
     )
 }

@@ -189,6 +189,8 @@ class ObjectiveSpec:
     """Name of an incompatible correction -> reason, as a sentence"""
     evaluated: Literal["global", "clients"] = "global"
     """The global model is evaluated, or each client's own model, as a mean over clients"""
+    kinds: tuple[str, ...] = ()
+    """Kinds of examples that it takes (``DataSet.kind``); empty: any"""
     has_global_model: bool = True
     """Whether the server side has a model for the global test set (`ServerStrategy.global_evaluation_model`)"""
 

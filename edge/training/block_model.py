@@ -70,6 +70,8 @@ class BlockModel:
         self.further_flops = 0.0
         self.frozen_statistics: Literal["running", "batch"] = "running"
         """`TrainConfig.frozen_statistics`, of frozen copies"""
+        self.own_statistics: Literal["running", "batch"] | None = None
+        """Of a frozen copy, in place of ``frozen_statistics``; None: as that says"""
         self.logit_shifts: tuple[Tensor, ...] = ()
         """Vectors (classes,) that are added to logits, also of frozen copies; set within training losses alone"""
 
@@ -197,13 +199,14 @@ class BlockModel:
     def _settle_statistics(self) -> None:
         """Let the blocks of a frozen copy normalise with the statistics that they have.
 
-        Those of each batch where ``frozen_statistics`` says so or no update has changed the running ones, which stay
-        as they are; else the running ones.
+        Those of each batch where ``frozen_statistics`` or the copy's own say so, or no update has changed the running
+        ones, which stay as they are; else the running ones.
         """
         if self._of is None or not len(self.buffers):
             return
+        statistics = self.own_statistics or self._of.frozen_statistics
         for index, module in enumerate(self.modules):
-            by_batch = self._of.frozen_statistics == "batch" or self._is_unvisited(index)
+            by_batch = statistics == "batch" or self._is_unvisited(index)
             for norm in _with_running(module):
                 norm.train(by_batch)
                 norm.track_running_stats = not by_batch
@@ -249,13 +252,13 @@ class BlockModel:
                 module.requires_grad_(learns)
                 self._learns[index] = learns
 
-    def frozen_copy(self, name: str = "global") -> BlockModel:
+    def frozen_copy(self, name: str = "global", statistics: Literal["running", "batch"] | None = None) -> BlockModel:
         """Another model of the same shape that never learns; gradients flow through it, never into it.
 
         There is one per name (the received model, the previous local one, a teacher ...), each with parameters,
         gradients and buffers of its own. It is made at its first use, counts into this model's ``executed``, runs in
-        evaluation mode (FedMLB's G) but for batch statistics (``frozen_statistics``), and has the numbers of its last
-        use: a visit loads it before it runs it.
+        evaluation mode (FedMLB's G) but for batch statistics (``statistics``, by default ``frozen_statistics``), and
+        has the numbers of its last use: a visit loads it before it runs it.
         """
         if name not in self._frozen:
             frozen = BlockModel(self._make, self.device, self.memory_format, self.by_layer)
@@ -264,11 +267,12 @@ class BlockModel:
             frozen.executed = self.executed
             frozen._of = self
             self._frozen[name] = frozen
+        self._frozen[name].own_statistics = statistics
         return self._frozen[name]
 
-    def freeze(self, name: str = "global") -> BlockModel:
+    def freeze(self, name: str = "global", statistics: Literal["running", "batch"] | None = None) -> BlockModel:
         """The `frozen_copy` of this name, with the present numbers of this model."""
-        frozen = self.frozen_copy(name)
+        frozen = self.frozen_copy(name, statistics)
         frozen.flat.copy_(self.flat)
         frozen.buffers.copy_(self.buffers)
         frozen._settle_statistics()

@@ -196,6 +196,7 @@ def _check_together(
     valid("aggregate.sum", lambda: validation.check_sum(method, options, scenario))
     valid("rounds.participants", lambda: validation.check_participants(scenario))
     valid("model.name", lambda: validation.check_shapes(architecture, data))
+    valid("data.name", lambda: validation.check_kind(method, data))
     valid("model.width", architecture.check_width, scenario.model.width)
     valid("model.norm", architecture.check_norm, scenario.model.norm, scenario.model.width)
     valid("fleet", lambda: validation.check_fleet(scenario))

@@ -264,6 +264,17 @@ def check_shapes(architecture: ModelRow, data: DataSet) -> None:
         )
 
 
+def check_kind(method: Method, data: DataSet) -> None:
+    """Check that the method takes the data set's kind of examples."""
+    takes = method.objective.kinds
+    if takes and data.kind not in takes:
+        named = " or ".join(KINDS_OF_EXAMPLES[kind] for kind in KINDS_OF_EXAMPLES if kind in takes)
+        raise ValueError(
+            f"data.name = {data.name!r}: its examples are {KINDS_OF_EXAMPLES[data.kind]}; {method.objective.name} "
+            f"takes {named}"
+        )
+
+
 def check_fleet(scenario: Scenario) -> None:
     """Check that devices and networks exist, one per client where they are lists, and that rates are consistent."""
     own_devices, own_networks = fleet_builder.own_rows(scenario)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coordinator.aggregation.server import ServerContext, ServerStrategy
 from coordinator.methods.compute import ChosenBlocks, ComputeContext
@@ -102,6 +103,13 @@ def _layout(method: Method) -> Layout:
     return method.objective.wrapped_layout(LAYOUT, method.options())
 
 
+def _macs(layout: Layout) -> NDArray[np.float64]:
+    """`MACS` of a layout's blocks; a block that the method adds is priced as a linear layer of as many numbers."""
+    rows = dict(zip(LAYOUT.names, MACS.tolist(), strict=True))
+    added = {block.name: [block.params, block.params, 0, block.params] for block in layout.blocks}
+    return np.array([(added | rows)[name] for name in layout.names], np.float64)
+
+
 def _stored_on_client(method: Method, options: Options, setup: ServerContext) -> int:
     kept = method.objective.kept_blocks(setup.layout, setup.down, options)
     return sum(setup.layout.shapes(kept).values()) + method.state_numbers(options, setup.layout)
@@ -109,24 +117,25 @@ def _stored_on_client(method: Method, options: Options, setup: ServerContext) ->
 
 def _compute(method: Method, options: Options, choice: ChosenBlocks) -> float:
     """FLOPs in units of three forward passes; papers also count an input gradient of the images, never computed."""
-    spec = method.objective
+    spec, layout = method.objective, _layout(method)
+    macs = _macs(layout)
     validation = round(spec.validation * EXAMPLES)
     samples = EXAMPLES - validation
     # As convolutions scale, on average: channels in and out with the width, places with the area.
-    variants = {(width, height): MACS * width**2 * height**2 for width, height in spec.variants(options)}
+    variants = {(width, height): macs * width**2 * height**2 for width, height in spec.variants(options)}
     context = ComputeContext(
-        _layout(method),
+        layout,
         options,
         choice,
         STEPS,
         STEPS.plan(samples),
         samples=samples,
-        flops=MACS,
+        flops=macs,
         validation=validation,
         variants=variants,
         outputs=OUTPUTS,
     )
-    flops = spec.compute(context).flops(MACS) / samples
+    flops = spec.compute(context).flops(macs) / samples
     return float((flops + MACS[0, INPUT_GRADIENT]) / (3 * MACS[:, FORWARD].sum()))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
+from coordinator.methods.compute import fedavg_compute
 from coordinator.methods.registry import CORRECTIONS, OBJECTIVES, resolve
 from coordinator.records.checkpoints import file_sha256
 from coordinator.records.resume import resume_checkpoint
@@ -106,6 +107,18 @@ def in_the_mean(case: Case, once: Played) -> None:
     assert np.abs(first.model - stepped).max() < 1e-6
 
 
+def on_the_wrapped_model(case: Case, once: Played) -> None:
+    """It is FedAvg on the model that it makes (MOON), to the FLOP, and its clients keep nothing."""
+    method = resolve(case.name)
+    plain = {"client": "edge.training.client_update:ClientUpdate", "has_client_state": False, "compute": fedavg_compute}
+    fedavg = once(replace(method, objective=replace(method.objective, **plain)), train=BRIEF, **case.neutral)
+    neutral = case.play_neutral(once)
+    assert np.array_equal(neutral.model, fedavg.model)
+    for rows in (SENT, "SELECT flops FROM visits"):
+        assert neutral.rows(rows) == fedavg.rows(rows)
+    assert not client_state.read(state_file(neutral.federation, 0))
+
+
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
@@ -164,6 +177,8 @@ CASES = [
     Case("fedfomo", {"peers": 0}, is_fedavg=in_the_first_visit),
     Case("fedamp", {"lam": 0}, is_fedavg=in_the_first_visit),
     Case("pfedmb", {"branches": 1}, {"branches": 2, "branch_init": "variance_preserving"}),
+    Case("moon", {"weight": 0}, {"weight": 0.1, "projection": 32}, is_fedavg=on_the_wrapped_model),
+    Case("mixup", {"gamma": 0}),
     Case("gradaug", {"subnets": 0}, {"multiple": 2}, also_neutral=({"subnets": 2, "weight": 0},)),
     Case("calibrated", {"tau": 0}),
     Case("fedmlb+calibrated", {**NO_TERMS, "tau": 0}, {"form": "margin"}),
@@ -208,14 +223,23 @@ CHEAP_IF_NEUTRAL = (
     "fedntd",
     "fedgkd",
     "pfedmb",
+    "mixup",
     "gradaug",
 )
 PLAIN_MESSAGES = (
-    *("fedprox", "calibrated", "feddyn", "fedmlb", "fedavg-kd", "fedavg-fitnet", "fedntd", "pfedme"),
-    *("gradaug",),
+    "fedprox",
+    "calibrated",
+    "feddyn",
+    "fedmlb",
+    "fedavg-kd",
+    "fedavg-fitnet",
+    "fedntd",
+    "pfedme",
+    "mixup",
+    "gradaug",
 )
 """Methods whose messages are FedAvg's."""
-KEEPING = ("fedbr", "scaffold", "feddyn", "local", "fedper", "pfedme", "fedfomo", "fedamp", "pfedmb")
+KEEPING = ("fedbr", "scaffold", "feddyn", "local", "fedper", "pfedme", "fedfomo", "fedamp", "pfedmb", "moon")
 """Parts of methods whose clients keep something."""
 each_method = pytest.mark.parametrize("case", CASES, ids=str)
 each_but_fedavg = pytest.mark.parametrize("case", CASES[1:], ids=str)

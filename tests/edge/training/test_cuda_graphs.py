@@ -72,6 +72,7 @@ class Calls:
         ("pfedme", {"inner_steps": 1}, 1),
         # In the first round no running statistics have been updated, and the frozen model uses those of batches.
         ("fedbr", {"alpha": 2, "period": 0, "model": NORMALISED}, 2),
+        ("moon", {}, 1),
         # Each client has its own shift, at one address.
         ("calibrated", {}, 1),
         ("fedmlb+calibrated", {"form": "margin"}, 1),

@@ -55,6 +55,9 @@ CASES: list[tuple[str, dict[str, Any], dict[str, int]]] = [
     ("fedgkd", {"weight": 0}, {}),
     ("fednova", {}, {}),
     ("pfedme", {"inner_steps": 1}, {}),
+    ("moon", {}, {}),
+    ("moon", {"weight": 0}, {}),
+    ("mixup", {}, {}),
 ]
 
 

@@ -38,6 +38,7 @@ def test_the_stated_model_is_the_one_that_ships() -> None:
         ("fedgkd", 4 / 3),
         ("fednova", 1.0),
         ("local", 1.0),
+        ("mixup", 1.0),
         ("fedper", 1.0),
         ("pfedme", 5.0 - 4 * 1_769_472 / (3 * 555_468_800)),  # papers count the images' gradient once
     ],
@@ -75,6 +76,16 @@ def test_choosing_a_model_costs_forward_passes() -> None:
     """IFCA: 2 models. FedFomo: 7 models on a quarter as many examples; none where nothing is downloaded."""
     assert method_costs("ifca").relative_compute == pytest.approx((1 + 2 / 3,) * 2)
     assert method_costs("fedfomo").relative_compute == pytest.approx((1.0, 1 + 7 / 4 / 3))
+
+
+def test_a_projection_is_in_the_bytes_and_its_models_in_the_passes_and_in_what_clients_keep() -> None:
+    """MOON: layers of 512 and 256 on 512 features, a classifier of 256; two models forward to their end."""
+    costs, projection = method_costs("moon"), 512 * 513 + 256 * 513
+    numbers = MODEL_NBYTES // 4 + projection - 256 * 100
+    assert 0 < costs.extra_bytes_up - 4 * (numbers - MODEL_NBYTES // 4) < 100
+    assert costs.stored_on_client == numbers
+    trunk, whole = 555_468_800 - 51_200, 3 * 555_468_800
+    assert costs.relative_compute == pytest.approx((1 + (2 * trunk + 5 * projection) / whole,) * 2, rel=1e-12)
 
 
 def test_stored_numbers_per_client_are_those_of_the_spec_and_of_the_server_s_store() -> None:

@@ -1,0 +1,85 @@
+"""MOON: each client's representation is pulled to the received model's, and away from that of its own previous model.
+
+Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021, https://arxiv.org/abs/2103.16257, with FedAlign's
+projections (Mendieta et al., CVPR 2022, https://arxiv.org/abs/2111.14213). The client side is `edge.methods.moon`, the
+server FedAvg's.
+
+A projection of two layers comes between the pooled features and the classifier; it is sent and averaged like all else.
+MOON's code lets gradients of both other models be computed, which nothing uses; here they only run forward, as far as
+the projection.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from coordinator.methods.compute import Compute, ComputeContext, fedavg_passes, trained
+from coordinator.methods.spec import ObjectiveSpec, Options, numbers_of_model
+from edge.protocol.payload import FORWARD, BlockShape, Layout
+
+PROJECTION = "projection"
+"""Name of the added block"""
+PRICED_CLASSES = 100
+"""Of the model that methods are priced for (`projected_layout`)"""
+
+
+class MoonOptions(Options):
+    """CE + μ·ℓ, with ℓ = −log(e^(s(z, z_g)/τ) / (e^(s(z, z_g)/τ) + e^(s(z, z_p)/τ))) and s the cosine similarity of
+    projections by the local model (z), the received one (z_g) and the client's previous one (z_p)."""
+
+    weight: float = Field(default=1.0, ge=0, title="μ")
+    """Weight of ℓ; 0 is FedAvg on the model with the projection, without client state."""
+    temperature: float = Field(default=0.5, gt=0, title="τ")
+    """Divisor of the similarities."""
+    projection: int = Field(default=256, ge=1)
+    """Length of the projection, at most the number of features: FedAlign's ResNet-56 has 256 -> 256 -> 256, and its
+    ResNet-18 512 -> 512 -> 256."""
+    auxiliary: Literal["train", "eval"] = "train"
+    """BatchNorm in the received and the previous model, in place of ``train.frozen_statistics``: ``train`` normalises
+    with the statistics of each batch, as MOON's code does, and leaves the running ones as they are; ``eval``
+    normalises with these."""
+
+
+def compute(context: ComputeContext) -> Compute:
+    """FedAvg's training, and two more models forward up to the projection."""
+    passes = fedavg_passes(context.blocks)
+    if context.options.weight:
+        passes[:-1, FORWARD] += 2
+    return trained(context, passes)
+
+
+def wrapped_blocks(names: tuple[str, ...], options: MoonOptions) -> tuple[str, ...]:
+    """The projection is before the head."""
+    return (*names[:-1], PROJECTION, names[-1])
+
+
+def projected_layout(layout: Layout, options: MoonOptions) -> Layout:
+    """The layout with the projection, for the prices of methods, of which the model has `PRICED_CLASSES` classes."""
+    *trunk, head = layout.blocks
+    features = head.params // PRICED_CLASSES - 1
+    out = min(options.projection, features)
+    projection = BlockShape(PROJECTION, (features + 1) * (features + out))
+    return Layout((*trunk, projection, BlockShape(head.name, PRICED_CLASSES * (out + 1))))
+
+
+def state_numbers(layout: Layout, options: MoonOptions) -> int:
+    """The client's previous model."""
+    return numbers_of_model(layout, options) if options.weight else 0
+
+
+SPEC = ObjectiveSpec(
+    name="moon",
+    title="contrast with the received and the client's previous model",
+    source="Li, He and Song, CVPR 2021",
+    options=MoonOptions,
+    neutral="weight = 0, against FedAvg on the model with the projection",
+    client="edge.methods.moon:MoonUpdate",
+    has_client_state=True,
+    state_numbers=state_numbers,
+    compute=compute,
+    wrap_model=lambda options: "edge.methods.moon:projected",
+    wrapped_blocks=wrapped_blocks,
+    wrapped_layout=projected_layout,
+)

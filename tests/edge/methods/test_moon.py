@@ -1,0 +1,172 @@
+"""MOON: its contrast by hand, the models that it compares with, and what it makes of a model."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from coordinator.methods.compute import fedavg_passes
+from coordinator.methods.moon import SPEC, MoonOptions
+from edge.methods.moon import PREVIOUS, RECEIVED, MoonUpdate, contrast, projected
+from edge.protocol.config import ModelConfig
+from edge.protocol.payload import FORWARD, PASS_TYPES
+from edge.training.block_model import BlockModel
+from edge.training.blocks import Block, build
+from edge.training.client_update import ClientUpdate
+from tests.toy import CPU, batch, gradient, one_example, shifted, tower, visit, whole
+
+EAST, NORTH = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
+
+
+def test_the_contrast_by_hand() -> None:
+    # Near the received model: similarities 1 and 0 over 0.5, so ln(1 + e^-2); near the previous one: ln(1 + e^2).
+    assert float(contrast(EAST, EAST, NORTH, 0.5)) == pytest.approx(math.log(1 + math.exp(-2)))
+    assert float(contrast(NORTH, EAST, NORTH, 0.5)) == pytest.approx(math.log(1 + math.exp(2)))
+    both = torch.cat([EAST, NORTH])
+    mean = (math.log(1 + math.exp(-2)) + math.log(1 + math.exp(2))) / 2
+    assert float(contrast(both, EAST.expand(2, 2), NORTH.expand(2, 2), 0.5)) == pytest.approx(mean)
+
+
+def test_lengths_of_projections_do_not_matter() -> None:
+    z, received, previous = torch.randn(3, 4, 8, generator=torch.Generator().manual_seed(0))
+    value = contrast(z, received, previous, 0.5)
+    assert torch.allclose(contrast(z, 1024 * received, previous / 8, 0.5), value, rtol=1e-6)
+
+
+def test_projections_in_half_precision_are_compared_in_float32() -> None:
+    z, received, previous = torch.randn(3, 4, 8, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    assert torch.equal(contrast(z, received, previous, 0.5), contrast(z.float(), received.float(), previous, 0.5))
+    assert contrast(z, received, previous, 0.5).dtype == torch.float32
+
+
+def started(net: BlockModel, state: Any = None, **options: Any) -> MoonUpdate:
+    """At the start of a visit to a client with this state."""
+    client_side = MoonUpdate(MoonOptions(**options).model_dump())
+    client_side.begin(net, whole(net), state or {}, visit(net))
+    return client_side
+
+
+def test_a_first_visit_pays_ln_2_and_moves_as_fedavg() -> None:
+    net, (x, y) = tower(), batch()
+    moon, fedavg = started(net, weight=3.0), ClientUpdate({})
+    shifted(net)  # as local steps do
+    extra = moon.loss(net, x, y) - fedavg.loss(net, x, y)
+    assert float(extra.detach()) == pytest.approx(3 * math.log(2), rel=1e-6)
+    assert np.array_equal(gradient(moon, net, x, y), gradient(fedavg, net, x, y))
+
+
+def test_the_client_keeps_its_model_and_compares_the_next_one_with_it() -> None:
+    net, (x, y) = tower(), batch()
+    first = started(net)
+    shifted(net)
+    kept = {key: vector.data.copy() for key, vector in first.end(net, visit(net))[1][PREVIOUS].items()}
+    assert np.array_equal(np.concatenate(list(kept.values())), net.flat)
+    state = {PREVIOUS: net.dump(net.layout.sizes)}
+    shifted(net, seed=3)
+    received = net.flat.clone()
+    second = started(net, state)
+    frozen = [net.frozen_copy(name).flat for name in (RECEIVED, PREVIOUS)]
+    before = [flat.clone() for flat in frozen]
+    assert torch.equal(before[0], received)
+    assert np.array_equal(before[1], np.concatenate(list(kept.values())))
+    moved = gradient(second, net, x, y)
+    assert np.abs(moved - gradient(ClientUpdate({}), net, x, y)).max() > 1e-4
+    assert all(torch.equal(flat, old) for flat, old in zip(frozen, before, strict=True))
+
+
+def test_without_weight_no_other_model_runs_and_nothing_is_kept() -> None:
+    net, (x, y) = tower(), batch()
+    client_side = started(net, weight=0)
+    net.executed[:] = 0
+    fedavg = gradient(ClientUpdate({}), net, x, y)
+    alone = net.executed.copy()
+    assert np.array_equal(gradient(client_side, net, x, y), fedavg)
+    assert np.array_equal(net.executed, 2 * alone)
+    assert client_side.end(net, visit(net))[1] == {}
+
+
+# --- the other models' BatchNorm --------------------------------------------------------------------------------------
+
+
+def normalised() -> list[Block]:
+    """Two blocks, of which the first has BatchNorm."""
+    torch.manual_seed(0)
+    return [("b1", nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4))), ("b2", nn.Linear(4, 3))]
+
+
+@pytest.mark.parametrize(
+    ("auxiliary", "elsewhere"), [("train", "running"), ("eval", "running"), ("train", "batch"), ("eval", "batch")]
+)
+def test_auxiliary_says_what_the_others_normalise_with_whatever_other_frozen_models_do(
+    auxiliary: str, elsewhere: Any
+) -> None:
+    net, (x, y) = BlockModel(normalised, CPU), batch()
+    net.buffers.fill_(2.0)  # as updates have left them
+    net.frozen_statistics = elsewhere
+    client_side = started(net, auxiliary=auxiliary)
+    assert net.statistics_in_use == 2 * ((auxiliary == "train", False),)
+    running = [net.frozen_copy(name, client_side.statistics).buffers.clone() for name in (RECEIVED, PREVIOUS)]
+    gradient(client_side, net, x, y)
+    for name, before in zip((RECEIVED, PREVIOUS), running, strict=True):
+        assert torch.equal(net.frozen_copy(name, client_side.statistics).buffers, before)
+
+
+# --- the model with a projection --------------------------------------------------------------------------------------
+
+
+def made(name: str, length: int = 256, **config: Any) -> list[Block]:
+    return projected(build(ModelConfig(name, **config), 100, 3), {"projection": length}, 100, None)
+
+
+def numbers(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def test_the_projection_of_a_resnet18_is_512_512_256() -> None:
+    with torch.device("meta"):
+        blocks = made("resnet18")
+    assert [name for name, _ in blocks] == ["stem", "stage1", "stage2", "stage3", "stage4", "projection", "head"]
+    sizes = {name: numbers(module) for name, module in blocks}
+    assert (sizes["projection"], sizes["head"]) == (512 * 512 + 512 + 512 * 256 + 256, 256 * 100 + 100)
+    layout = SPEC.wrapped_layout(_layout_of("resnet18"), MoonOptions())
+    assert {block.name: block.params for block in layout.blocks} == sizes
+
+
+def _layout_of(name: str) -> Any:
+    blocks = build(ModelConfig(name), 100, 3)
+    return BlockModel(lambda: blocks, CPU).layout
+
+
+def test_it_is_not_longer_than_the_features() -> None:
+    # 16 features: two layers of 16, and the classifier as it was.
+    blocks = dict(made("resnet18", width=2))
+    assert (numbers(blocks["projection"]), numbers(blocks["head"])) == (2 * (16 * 16 + 16), 16 * 100 + 100)
+
+
+def test_it_takes_features_and_gives_the_classifier_its_input() -> None:
+    blocks = made("vgg9", length=8, width=2)  # whose head has three linear layers
+    x: Tensor = torch.zeros(2, 3, 32, 32)
+    for block, module in blocks:
+        if block == "projection":
+            assert x.dim() == 2
+        x = module(x)
+        if block == "projection":
+            assert x.shape == (2, 8)
+    assert x.shape == (2, 100)
+
+
+def test_a_model_without_a_linear_head_is_refused() -> None:
+    with pytest.raises(ValueError, match="must begin with a linear layer"):
+        projected(build(ModelConfig("digits-cnn", blocks="balanced:2"), 10, 1), {"projection": 8}, 10, None)
+
+
+def test_two_more_models_run_forward_to_the_projection() -> None:
+    passes = SPEC.compute(one_example(4, np.zeros((4, PASS_TYPES)), MoonOptions())).passes
+    assert passes[:, FORWARD].tolist() == [3, 3, 3, 1]
+    passes[:-1, FORWARD] -= 2
+    assert np.array_equal(passes, fedavg_passes(4))
