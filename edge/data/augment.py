@@ -5,6 +5,9 @@ example, and a batch is gathered once, still as uint8. An empty place has the ba
 in the usual transforms: images get a frame of one background pixel, the source of all pixels from outside. Crop and
 flip act on rows and columns apart, so the table has one number per row and one per column until a rotation needs one
 per pixel.
+
+A resized crop takes a box of each image at the model's size, by bilinear interpolation, and jitter changes its colours;
+from there on images are float32.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from edge.data import resized_crops
 from edge.data.registry import DataError, DataSet, ExampleKind, Split
 from edge.protocol.spelling import nearest
 
@@ -42,12 +46,19 @@ class Profile:
     """Random crop of the image's own size after this many pixels of padding on each side; 0 is off."""
     flip: bool = False
     """Mirror left to right with probability 1/2."""
+    resized_crop: float = 0.0
+    """Least part of an image's area in a random box that is resized to the model's size, in place of rotation and crop
+    (`resized_crops`); 0 is off."""
+    jitter: float = 0.0
+    """Brightness, contrast and saturation are each multiplied by 1 ± up to this; 0 is off. For colour images alone."""
     pixel_max: int = 255
     """Pixel value of 1.0."""
     background: int = 0
     """Pixel value of an empty place."""
     pad: int = 0
     """Pixels added on each side, last, to reach the model's size."""
+    side: int = 0
+    """Side of the square that models take of larger stored images: without a resized crop, the centre; 0: as stored."""
     kind: ExampleKind | None = "image"
     """The examples that it is for; None: any."""
     standardise: bool = False
@@ -56,7 +67,7 @@ class Profile:
     @property
     def varies(self) -> bool:
         """Whether training examples are augmented at random."""
-        return bool(self.rotation_degrees or self.crop_pad or self.flip)
+        return bool(self.rotation_degrees or self.crop_pad or self.flip or self.resized_crop or self.jitter)
 
 
 _CIFAR10 = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
@@ -71,6 +82,14 @@ _ROWS = (
     Profile("fedmlb-tinyimagenet", *_TINY, rotation_degrees=10.0, crop_pad=4, flip=True),
     Profile("fedalign-cifar10", *_ALIGN10, crop_pad=4, flip=True),
     Profile("fedalign-cifar100", *_ALIGN100, crop_pad=4, flip=True),
+    Profile(
+        "fedalign-imagenet200",
+        (0.485, 0.456, 0.406),
+        (0.229, 0.224, 0.225),
+        flip=True,
+        resized_crop=0.08,
+        jitter=0.4,
+    ),
     Profile("digits"),
     Profile("mnist", (0.1307,), (0.3081,)),
     # Statistics of the 14,708 training examples of LEAF's 5 % sample by writer, before padding.
@@ -97,8 +116,9 @@ def profile_for(row: DataSet, augment: str = "default") -> Profile:
     if profile.mean is not None and len(profile.mean) != row.stored[0]:
         raise DataError(f"data.augment = {name} is for {len(profile.mean)} channels; {row.name} has {row.stored[0]}")
     if augment == "none":
-        profile = replace(profile, rotation_degrees=0.0, crop_pad=0, flip=False)
-    return replace(profile, pixel_max=row.pixel_max, background=row.background, pad=row.pad, kind=row.kind)
+        profile = replace(profile, rotation_degrees=0.0, crop_pad=0, flip=False, resized_crop=0.0, jitter=0.0)
+    of_set = {"pixel_max": row.pixel_max, "background": row.background, "pad": row.pad, "side": row.side}
+    return replace(profile, **of_set, kind=row.kind)
 
 
 def fitted(profile: Profile, train: Split) -> Profile:
@@ -119,15 +139,19 @@ class AugmentationDraws:
     """(batch, 2) top and left of the crop in the padded image."""
     flips: NDArray[np.bool_] | None = None
     """(batch,)"""
+    views: resized_crops.Views | None = None
+    jitters: resized_crops.Jitters | None = None
 
 
 def draw(profile: Profile, batch: int, rng: np.random.Generator) -> AugmentationDraws:
-    """The draws of ``batch`` examples, always in the order rotation, crop, flip."""
+    """The draws of ``batch`` examples, always in the order rotation, crop, flip, resized crop, jitter."""
     limit = profile.rotation_degrees
     degrees = rng.uniform(-limit, limit, batch) if limit else None
     corners = rng.integers(0, 2 * profile.crop_pad + 1, (batch, 2)) if profile.crop_pad else None
     flips = rng.random(batch) < 0.5 if profile.flip else None
-    return AugmentationDraws(degrees, corners, flips)
+    views = resized_crops.draw_views(batch, profile.resized_crop, rng) if profile.resized_crop else None
+    jitters = resized_crops.draw_jitters(batch, profile.jitter, rng) if profile.jitter else None
+    return AugmentationDraws(degrees, corners, flips, views, jitters)
 
 
 def prepare(x: Tensor, profile: Profile, rng: np.random.Generator | None = None) -> Tensor:
@@ -142,12 +166,30 @@ def prepare(x: Tensor, profile: Profile, rng: np.random.Generator | None = None)
     if profile.kind == "features":
         return _standardised(x, profile)
     assert x.dtype == torch.uint8, x.dtype
-    if rng is not None and profile.varies:
-        x = move(x, draw(profile, len(x), rng), profile.crop_pad, profile.background)
+    x = _augmented(x, profile, draw(profile, len(x), rng)) if rng is not None and profile.varies else x
+    x = _centre(x, profile.side)
     if profile.pad:
         x = F.pad(x, (profile.pad,) * 4, value=profile.background)
     gain, bias = _scaling(profile, x.device)
     return x.to(torch.float32).mul_(gain).add_(bias)
+
+
+def _augmented(x: Tensor, profile: Profile, draws: AugmentationDraws) -> Tensor:
+    """uint8 as stored, or float32 of the model's size after a resized crop; pixels in 0..pixel_max."""
+    if draws.views is not None:
+        size = (profile.side, profile.side) if profile.side else (x.shape[2], x.shape[3])
+        x = resized_crops.resized(x, draws.views, size, draws.flips)
+    else:
+        x = move(x, draws, profile.crop_pad, profile.background)
+    return x if draws.jitters is None else resized_crops.jittered(x, draws.jitters, profile.pixel_max)
+
+
+def _centre(x: Tensor, side: int) -> Tensor:
+    """The centre square of larger images."""
+    if not side or x.shape[2] == side:
+        return x
+    top, left = ((length - side) // 2 for length in x.shape[2:])
+    return x[:, :, top : top + side, left : left + side]
 
 
 def _standardised(x: Tensor, profile: Profile) -> Tensor:

@@ -14,7 +14,7 @@ import hashlib
 import importlib
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge.data.atomic_cache import build_once, text_once
-from edge.data.locate import OURS, DatasetFiles, described, locate, missing, reading, search_paths
+from edge.data.locate import OURS, DatasetFiles, counted, described, locate, missing, reading, search_paths
 from edge.data.registry import Data, DataError, DataSet, Decoded, Split, dataset
 from edge.protocol.config import DataConfig
 
@@ -43,8 +43,15 @@ def open_data(config: DataConfig, cache: Path) -> Data:
         if refusal is not None:
             raise missing(row, searched, refusal)
         dataset_files = _downloaded(row, cache)
+    row = counted(row, dataset_files)
     folder = _decoded_folder(row, dataset_files, cache / "data" / VERSION)
     return _map(row, dataset_files, folder)
+
+
+def found_row(config: DataConfig, cache: Path) -> DataSet:
+    """The row of a set, with as many classes as there are where this depends on its files."""
+    row = dataset(config.name)
+    return row if row.class_folders is None else counted(row, locate(row, search_paths(config.root, cache)))
 
 
 def content_sha256(arrays: Mapping[str, NDArray[Any]]) -> str:
@@ -80,7 +87,9 @@ def _decoded_folder(row: DataSet, dataset_files: DatasetFiles, base: Path) -> Pa
     key = index.read_text(errors="replace") if index.is_file() else None
     if key and key.startswith(f"{row.name}-") and (base / key).is_dir():
         return base / key
-    folder = build_once(base / _key(row, dataset_files), lambda folder: _write(_read(row, dataset_files), folder))
+    folder = build_once(
+        base / _key(row, dataset_files), lambda folder: _write(_read(row, dataset_files, folder), folder)
+    )
     if key not in (None, folder.name):  # damaged, by a loss of power for instance
         with suppress(OSError):
             index.unlink()
@@ -89,7 +98,10 @@ def _decoded_folder(row: DataSet, dataset_files: DatasetFiles, base: Path) -> Pa
 
 
 def _stamp(row: DataSet, dataset_files: DatasetFiles) -> str:
-    """A hash that changes whenever a source file is replaced, without reading the files."""
+    """A hash that changes whenever a source file is replaced, without reading the files.
+
+    Of class folders, whenever an image comes, goes or gets another name.
+    """
     digest = hashlib.sha256(_decoding(row).encode())
     for file in dataset_files.files:
         try:
@@ -102,13 +114,23 @@ def _stamp(row: DataSet, dataset_files: DatasetFiles) -> str:
 
 def _key(row: DataSet, dataset_files: DatasetFiles) -> str:
     digest = hashlib.sha256(f"{dataset_files.kind}|{_decoding(row)}".encode())
-    for file in dataset_files.files:
+    for file in _sources(row, dataset_files):
         try:
             with file.open("rb") as handle:
-                digest.update(f"{file.name}|{hashlib.file_digest(handle, 'sha256').hexdigest()};".encode())
+                name = file.name if dataset_files.kind != "folders" else str(file.relative_to(dataset_files.folder))
+                digest.update(f"{name}|{hashlib.file_digest(handle, 'sha256').hexdigest()};".encode())
         except OSError as error:
             raise DataError(f"{file}: cannot be read: {error}") from error
     return f"{row.name}-{digest.hexdigest()[:32]}"
+
+
+def _sources(row: DataSet, dataset_files: DatasetFiles) -> Iterable[Path]:
+    """All files with examples."""
+    if dataset_files.kind != "folders":
+        return dataset_files.files
+    from edge.data import class_folders
+
+    return (file for folder in class_folders.listed(row, dataset_files) for file in folder)
 
 
 def _decoding(row: DataSet) -> str:
@@ -118,12 +140,17 @@ def _decoding(row: DataSet) -> str:
     return f"{row.decoding}|{inspect.getsource(importlib.import_module(row.reader))}"
 
 
-def _read(row: DataSet, dataset_files: DatasetFiles) -> Decoded:
+def _read(row: DataSet, dataset_files: DatasetFiles, folder: Path) -> Decoded:
+    """``folder``: where large examples are written at once, in the place of their arrays (`_array`)."""
     # Each reader imports a heavy library, which a filled cache does not need.
     if dataset_files.kind == "official":
         from edge.data import torchvision_files
 
         return torchvision_files.read(row, dataset_files.folder)
+    if dataset_files.kind == "folders":
+        from edge.data import class_folders
+
+        return class_folders.read(row, dataset_files, lambda name: _array(folder, name))
     reader = "edge.data.parquet_images" if dataset_files.kind == "parquet" else row.reader
     assert reader is not None, dataset_files
     with reading(row, reader):
@@ -158,9 +185,14 @@ def _write(decoded: Decoded, folder: Path) -> None:
         if ids is not None:
             arrays[f"{name}_ids"] = ids[name]
     for name, array in arrays.items():
-        np.save(folder / f"{name}.npy", array, allow_pickle=False)
+        if not _array(folder, name).exists():
+            np.save(_array(folder, name), array, allow_pickle=False)
     meta = {"sha256": content_sha256(arrays), "form": decoded.form, "arrays": list(arrays)}
     (folder / "meta.json").write_text(json.dumps(meta))
+
+
+def _array(folder: Path, name: str) -> Path:
+    return folder / f"{name}.npy"
 
 
 def _numbered(decoded: Decoded) -> dict[str, NDArray[np.int64]] | None:

@@ -1,8 +1,9 @@
 """The search for a data set's files. Reads file names only: never decodes, never downloads, never imports torch.
 
 Order: ``data.root`` if it is set (and then nothing else), ``$FEDBR_DATA``, the user cache. In each of these folders a
-set may be torchvision's files or its authors' archive, in the folder or in a subfolder of the set's name, or
-``NAME/train.parquet`` with ``NAME/test.parquet`` or ``NAME/val.parquet``. A download is the caller's last resort.
+set may be torchvision's files or its authors' archive, in the folder or in a subfolder of the set's name, class folders
+(``train/CLASS/`` and ``val/CLASS/`` or ``test/CLASS/``) likewise, or ``NAME/train.parquet`` with ``NAME/test.parquet``
+or ``NAME/val.parquet``. A download is the caller's last resort.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import importlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+
+import numpy as np
 
 from edge.data.registry import DataError, DataSet, dataset
 
@@ -35,10 +38,13 @@ class SearchPath:
 class DatasetFiles:
     """The files of a set, and the kind of their reader."""
 
-    kind: Literal["official", "archive", "parquet", "reader"]
+    kind: Literal["official", "archive", "folders", "parquet", "reader"]
     files: tuple[Path, ...]
+    """Of class folders, these: those of training, then those of the test"""
     folder: Path
     """The root for torchvision's class, or the folder of the files."""
+    train_folders: int = 0
+    """Class folders of training; one for each class"""
 
 
 def search_paths(root: str | None, cache: Path | None) -> list[SearchPath]:
@@ -92,10 +98,22 @@ def locate(row: DataSet, searched: Sequence[SearchPath]) -> DatasetFiles | None:
         return DatasetFiles("reader", files, files[0].parent) if files else None
     for folder in folders:
         # The authors' files first, whose images are as published.
-        dataset_files = _official(row, folder) or _archive(row, folder) or _parquet(row, folder / row.name)
+        dataset_files = (
+            _official(row, folder)
+            or _archive(row, folder)
+            or _class_folders(row, folder)
+            or _parquet(row, folder / row.name)
+        )
         if dataset_files is not None:
             return dataset_files
     return None
+
+
+def counted(row: DataSet, dataset_files: DatasetFiles | None) -> DataSet:
+    """The row with as many classes as there are class folders; as it is without these."""
+    if dataset_files is None or dataset_files.kind != "folders":
+        return row
+    return replace(row, classes=dataset_files.train_folders)
 
 
 def find_data(name: str, root: str | None = None, cache: Path | None = None) -> str | None:
@@ -110,6 +128,7 @@ def described(row: DataSet, dataset_files: DatasetFiles, form: str = "") -> str:
     kinds = {
         "official": f"torchvision's {row.torchvision} files",
         "archive": str(row.archive),
+        "folders": f"{dataset_files.train_folders} class folders",
         "parquet": "Parquet",
         "reader": row.source,
     }
@@ -124,6 +143,8 @@ def missing(row: DataSet, searched: Sequence[SearchPath], why_no_download: str) 
     layout = f"{row.name}/train.parquet and {row.name}/test.parquet"
     if row.files:
         layout += f", or torchvision's files ({row.files[0].split('/')[0]}/)"
+    if row.class_folders:
+        layout = f"{row.name}/train/CLASS/ and {row.name}/val/CLASS/, folders of images,"
     if row.archive:
         layout += f", or {row.archive} as it is,"
     return DataError(
@@ -154,6 +175,33 @@ def _archive(row: DataSet, root: Path) -> DatasetFiles | None:
         if row.archive is not None and is_file(folder / row.archive):
             return DatasetFiles("archive", (folder / row.archive,), folder)
     return None
+
+
+def _class_folders(row: DataSet, root: Path) -> DatasetFiles | None:
+    """At most as many classes as the row has; those of a larger set are drawn."""
+    if row.class_folders is None:
+        return None
+    for folder in (root / row.name, root):
+        names = _subfolders(folder / "train")
+        if len(names) > row.classes:
+            # As in class-incremental learning on ImageNet: the first of the classes, by name, in a shuffled order.
+            drawn = np.random.RandomState(row.class_folders.seed).permutation(len(names))[: row.classes]
+            names = [names[place] for place in sorted(drawn.tolist())]
+        for test in ("val", "test"):
+            tested = [name for name in names if (folder / test / name).is_dir()]
+            if tested:
+                files = [*(folder / "train" / name for name in names), *(folder / test / name for name in tested)]
+                return DatasetFiles("folders", tuple(files), folder, len(names))
+    return None
+
+
+def _subfolders(folder: Path) -> list[str]:
+    """Names in order; none for a folder that is not there or cannot be read."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    except OSError:
+        return []
 
 
 def _parquet(row: DataSet, folder: Path) -> DatasetFiles | None:

@@ -27,16 +27,32 @@ class PartitionError(DataError):
 
 
 @dataclass(frozen=True)
+class ClassFolders:
+    """A set of images in folders, ``train/CLASS/`` and ``val/CLASS/``, each with the images of one class.
+
+    They may have any size: each is scaled so that its shorter side is as long as `DataSet.stored` says, and its centre
+    square is stored.
+    """
+
+    train_per_class: int | None = None
+    """Training images of each class, the first by name; None: all."""
+    seed: int = 0
+    """Of the draw of classes where there are more than the row's."""
+
+
+@dataclass(frozen=True)
 class DataSet:
     """One row: the properties of a set, without its examples."""
 
     name: str
     title: str
     classes: int
+    """With ``class_folders``, the most: `edge.data.locate.counted` says how many there are"""
     shape: tuple[int, ...]
     """An example as the model's input: (channels, height, width), (features,) or (length,)."""
     stored: tuple[int, ...]
-    """An example as it is stored: of images, smaller than ``shape`` by a frame where the set is padded."""
+    """An example as it is stored: of images, smaller than ``shape`` by a frame where the set is padded, and larger
+    where models take a part of it."""
     profile: str
     """The default normalisation and augmentation, a name of `augment.PROFILES`."""
     source: str
@@ -62,6 +78,8 @@ class DataSet:
     """The name of the authors' one file, which ``reader`` reads; Parquet files are accepted too."""
     counts: tuple[int, int] | None = field(default=None, repr=False)
     """Training and test examples of the whole set, where smaller copies are common."""
+    class_folders: ClassFolders | None = field(default=None, repr=False)
+    """Given if the set is a folder of class folders; its reader is `edge.data.class_folders`."""
 
     def __post_init__(self) -> None:
         if self.kind == "image":
@@ -76,7 +94,12 @@ class DataSet:
     @property
     def pad(self) -> int:
         """Pixels added on each side for the model."""
-        return (self.shape[1] - self.stored[1]) // 2 if self.kind == "image" else 0
+        return max(0, self.shape[1] - self.stored[1]) // 2 if self.kind == "image" else 0
+
+    @property
+    def side(self) -> int:
+        """Side of the square that models take of larger stored images; 0: they take all of an image."""
+        return self.shape[1] if self.kind == "image" and self.shape[1] < self.stored[1] else 0
 
     @property
     def inputs(self) -> int:
@@ -86,6 +109,8 @@ class DataSet:
     @property
     def decoding(self) -> str:
         """All of the row that decoded examples depend on, as text."""
+        if self.class_folders is not None:
+            return f"{self!r}|{self.class_folders!r}"
         return repr(self) if self.kind == "image" else f"{self!r}|{self.kind}|{self.vocabulary}"
 
     def lacking(self, train: int, test: int) -> str:
@@ -215,6 +240,18 @@ _ROWS = (
         reader="edge.data.tinyimagenet",
         archive="tiny-imagenet-200.zip",
         counts=(100_000, 10_000),
+    ),
+    DataSet(
+        "imagenet200",
+        "200 classes of ImageNet",
+        200,
+        shape=(3, 224, 224),
+        stored=(3, 256, 256),
+        profile="fedalign-imagenet200",
+        source="Russakovsky et al., ImageNet Large Scale Visual Recognition Challenge, 2015; classes and number of "
+        "images as in FedAlign; validation images are the test set",
+        counts=(100_000, 10_000),
+        class_folders=ClassFolders(500, seed=1993),
     ),
     DataSet(
         "breast-cancer",

@@ -61,7 +61,7 @@ class Loader:
     def example_nbytes(self) -> int:
         """Bytes of one prepared example."""
         first, *sides = self.split.x.shape[1:]
-        numbers: int = first * math.prod(side + 2 * self.profile.pad for side in sides)
+        numbers: int = first * math.prod((self.profile.side or side) + 2 * self.profile.pad for side in sides)
         return numbers * (TOKEN_NBYTES if self.profile.kind == "tokens" else ITEM_NBYTES)
 
     def in_order(self, indices: Indices, batch: int) -> Iterator[Batch]:

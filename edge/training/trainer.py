@@ -19,9 +19,9 @@ import torch
 
 from edge.data.atomic_cache import text_once
 from edge.data.augment import fitted, profile_for
-from edge.data.decoded_cache import open_data
+from edge.data.decoded_cache import found_row, open_data
 from edge.data.partitioning import ClientIndices, cached_partition
-from edge.data.registry import Data, Split, dataset
+from edge.data.registry import Data, Split
 from edge.models.registry import model
 from edge.protocol import client_state
 from edge.protocol.config import ComponentConfig, EvalSplit, Job, ModelConfig, ModelProfile, TrainConfig
@@ -65,7 +65,7 @@ class LocalTrainer:
             # For all of this process: steps are captured where they run, which cannot be the default stream.
             torch.cuda.set_stream(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
         self.memory_format = MEMORY_FORMATS[job.train.memory_format or "contiguous"]
-        self.dataset = dataset(job.data.name)
+        self.dataset = found_row(job.data, Path(job.cache))
         self.profile = profile_for(self.dataset, job.data.augment)
 
     def _allow_tf32(self, allowed: bool) -> None:

@@ -110,8 +110,9 @@ def in_the_mean(case: Case, once: Played) -> None:
 def on_the_wrapped_model(case: Case, once: Played) -> None:
     """It is FedAvg on the model that it makes (MOON), to the FLOP, and its clients keep nothing."""
     method = resolve(case.name)
-    plain = {"client": "edge.training.client_update:ClientUpdate", "has_client_state": False, "compute": fedavg_compute}
-    fedavg = once(replace(method, objective=replace(method.objective, **plain)), train=BRIEF, **case.neutral)
+    client = "edge.training.client_update:ClientUpdate"
+    plain = replace(method.objective, client=client, has_client_state=False, compute=fedavg_compute)
+    fedavg = once(replace(method, objective=plain), train=BRIEF, **case.neutral)
     neutral = case.play_neutral(once)
     assert np.array_equal(neutral.model, fedavg.model)
     for rows in (SENT, "SELECT flops FROM visits"):

@@ -32,6 +32,7 @@ def test_each_set_has_its_own_statistics_and_augmentation() -> None:
         "cifar10": ("fedmlb-cifar", 10.0, 4, True, 255, 0),
         "cifar100": ("fedmlb-cifar", 10.0, 4, True, 255, 0),
         "tinyimagenet": ("fedmlb-tinyimagenet", 10.0, 4, True, 255, 0),
+        "imagenet200": ("fedalign-imagenet200", 0.0, 0, True, 255, 0),
     }
 
 

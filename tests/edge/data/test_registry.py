@@ -33,10 +33,12 @@ def test_the_table_says_what_a_model_sees_and_only_28_pixel_sets_are_padded() ->
         "cifar10": (10, (3, 32, 32), False),
         "cifar100": (100, (3, 32, 32), False),
         "tinyimagenet": (200, (3, 64, 64), False),
+        "imagenet200": (200, (3, 224, 224), False),
         "breast-cancer": (2, (30,), False),
         "python-topics": (10, (20,), False),
     }
     assert {name: row.pad for name, row in DATASETS.items() if row.pad} == {"mnist": 2, "femnist": 2}
+    assert {name: row.side for name, row in DATASETS.items() if row.side} == {"imagenet200": 224}
 
 
 def test_a_row_may_be_of_ones_own_module_and_an_unknown_name_gets_the_nearest_one(

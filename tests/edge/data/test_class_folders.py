@@ -1,0 +1,119 @@
+"""Any folder of class folders is a data set: which classes and images it has, and how they are stored."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms import functional as TF
+
+from edge.data.augment import prepare, profile_for
+from edge.data.class_folders import square
+from edge.data.decoded_cache import found_row, open_data
+from edge.data.locate import counted, find_data, locate, search_paths
+from edge.data.registry import DATASETS, ClassFolders, DataError, DataSet
+from edge.protocol.config import DataConfig
+
+IMAGENET = DATASETS["imagenet200"]
+SMALL = replace(IMAGENET, stored=(3, 16, 16), shape=(3, 14, 14), class_folders=ClassFolders(2, seed=1993))
+
+
+def paint(file: Path, shade: int, size: tuple[int, int] = (24, 20)) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, (shade, 0, 0)).save(file)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Three classes, of which one has no test images and one has three training images."""
+    below = tmp_path / "sets" / "imagenet200"
+    for shade, name in (
+        (10, "n01/a.JPEG"),
+        (20, "n02/c.png"),
+        (30, "n02/b.JPEG"),
+        (40, "n02/d.JPEG"),
+        (50, "n03/e.jpg"),
+    ):
+        paint(below / "train" / name, shade)
+    paint(below / "val/n03/f.JPEG", 60, (20, 24))
+    paint(below / "val/n01/g.JPEG", 70)
+    (below / "train/n01/notes.txt").write_text("no image")
+    (below / "train/.hidden").mkdir()
+    return below.parent
+
+
+def test_a_folder_has_the_classes_that_it_has_and_is_no_whole_set(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(DATASETS, "imagenet200", SMALL)
+    config, cache = DataConfig("imagenet200", root=str(root)), tmp_path / "cache"
+    assert found_row(config, cache).classes == 3
+    data = open_data(config, cache)
+    assert data.classes == 3
+    # The first two of n02 by name: b and c.
+    assert (data.train.y.tolist(), data.test.y.tolist()) == ([0, 1, 1, 2], [0, 2])
+    assert np.abs(data.train.x[:, 0, 8, 8].astype(int) - [10, 30, 20, 50]).max() <= 2
+    assert np.abs(data.test.x[:, 0, 8, 8].astype(int) - [70, 60]).max() <= 2
+    assert data.train.x.shape == (4, 3, 16, 16)
+    assert data.source == (
+        "3 class folders (scaled to 16x16; a subset: 4 of 100,000 training and 2 of 10,000 test examples) in "
+        f"{root / 'imagenet200'}"
+    )
+    assert prepare(torch.from_numpy(data.test.x.copy()), profile_for(data.row)).shape == (2, 3, 14, 14)
+    # Another image is another set.
+    paint(root / "imagenet200/train/n01/h.png", 80)
+    assert open_data(config, cache).train.y.tolist() == [0, 0, 1, 1, 2]
+
+
+def test_of_more_classes_as_many_as_the_row_has_are_drawn_always_the_same(root: Path) -> None:
+    two = replace(SMALL, classes=2)
+    files = locate(two, search_paths(str(root), None))
+    assert files is not None
+    order = np.random.RandomState(1993).permutation(3)[:2]
+    assert [folder.name for folder in files.files[:2]] == [f"n0{place + 1}" for place in sorted(order.tolist())]
+    assert counted(two, files).classes == 2
+
+
+def test_a_folder_may_be_the_root_itself_and_a_row_of_ones_own(root: Path) -> None:
+    own = DataSet("pets", "Pets", 9, (3, 16, 16), (3, 16, 16), "plain", "a test", class_folders=ClassFolders())
+    files = locate(own, search_paths(str(root / "imagenet200"), None))
+    assert counted(own, files).classes == 3
+    shutil.rmtree(root / "imagenet200/val")
+    assert locate(own, search_paths(str(root / "imagenet200"), None)) is None
+
+
+def test_a_missing_set_says_how_its_folders_are_laid_out(tmp_path: Path) -> None:
+    assert find_data("imagenet200", str(tmp_path)) is None
+    with pytest.raises(DataError, match="put imagenet200/train/CLASS/ and imagenet200/val/CLASS/, folders of images"):
+        open_data(DataConfig("imagenet200", root=str(tmp_path)), tmp_path)
+
+
+def test_an_image_is_stored_as_resizing_and_a_centre_crop_leave_it(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (37, 50, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "wide.png")
+    expected = TF.center_crop(TF.resize(Image.fromarray(pixels), 16), [16, 16])
+    stored = square(SMALL, tmp_path / "wide.png")
+    assert np.array_equal(stored, np.asarray(expected).transpose(2, 0, 1))
+    Image.fromarray(pixels[:, :, 0]).save(tmp_path / "grey.png")
+    grey = square(SMALL, tmp_path / "grey.png")
+    assert np.array_equal(grey[0], grey[2])
+
+
+def test_a_file_that_is_no_image_is_named(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DATASETS, "imagenet200", SMALL)
+    (root / "imagenet200/val/n01/g.JPEG").write_bytes(b"text")
+    with pytest.raises(DataError, match=r"imagenet200/val/n01/g\.JPEG: not a readable image"):
+        open_data(DataConfig("imagenet200", root=str(root)), tmp_path / "cache")
+
+
+def test_a_disk_that_is_too_small_is_refused_before_any_image_is_read(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(DATASETS, "imagenet200", replace(SMALL, stored=(3, 10**6, 10**6)))
+    with pytest.raises(DataError, match=r"6 images take 18000\.0 GB in the cache"):
+        open_data(DataConfig("imagenet200", root=str(root)), tmp_path / "cache")
