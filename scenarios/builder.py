@@ -62,7 +62,7 @@ ADDED: Mapping[str, Mapping[str, Any]] = {
     "fleet.bandwidth": {"up_file": None, "outages": False},
     "fleet.gateways": {"kind": "rate", "fair": "time"},
     "stop": {"patience": None},
-    "eval": {key: asdict(EvalSection())[key] for key in EVALUATION_KEYS},
+    "eval": {key: asdict(EvalSection())[key] for key in (*EVALUATION_KEYS, "drop_last")},
     "eval.adapt": {"before": False},
 }
 """Table -> key -> the default of a key that was added later: with it, runs have the chains of earlier versions."""
@@ -171,6 +171,7 @@ def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) 
         initial_models=method.objective.initial_models(loaded.options),
         eval_batch=scenario.eval.batch,
         eval_subset=scenario.eval.subset,
+        eval_drop_last=scenario.eval.drop_last,
         metrics=scenario.eval.metrics,
         adapt_epochs=scenario.eval.adapt.epochs,
         adapt_lr=scenario.eval.adapt.lr,

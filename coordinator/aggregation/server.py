@@ -78,7 +78,7 @@ class ServerContext:
     """The initial models, each in the slot `initial_slot` of its number"""
     options: Mapping[str, object]
     weights: str
-    """``size`` or ``uniform``"""
+    """``size``, ``trained`` or ``uniform``"""
     down: tuple[str, ...]
     """Keys of the model that are downloaded, unless the method chooses per visit"""
     up: tuple[str, ...]
@@ -297,11 +297,14 @@ class ServerStrategy:
     def aggregation_weights(self, clients: Sequence[int]) -> dict[int, float]:
         """client -> aggregation weight in the mean of these clients; the weights add up to 1."""
         weights = {client: self._weight(client) for client in clients}
-        total = sum(weights.values())
+        total = sum(weights.values()) or 1.0  # where all weights are 0
         return {client: weight / total for client, weight in weights.items()}
 
     def _weight(self, client: int) -> float:
-        return float(self.setup.samples[client]) if self.setup.weights == "size" else 1.0
+        samples = int(self.setup.samples[client])
+        if self.setup.weights == "trained":
+            return float(self.setup.train.usable(samples))
+        return float(samples) if self.setup.weights == "size" else 1.0
 
     def observe(self, reply: Update) -> None:
         """Remember what `feedback` needs of the vectors of an update that counts, before any rebasing."""

@@ -117,8 +117,8 @@ def profile_for(row: DataSet, augment: str = "default") -> Profile:
         raise DataError(f"data.augment = {name} is for {len(profile.mean)} channels; {row.name} has {row.stored[0]}")
     if augment == "none":
         profile = replace(profile, rotation_degrees=0.0, crop_pad=0, flip=False, resized_crop=0.0, jitter=0.0)
-    of_set = {"pixel_max": row.pixel_max, "background": row.background, "pad": row.pad, "side": row.side}
-    return replace(profile, **of_set, kind=row.kind)
+    profile = replace(profile, pixel_max=row.pixel_max, background=row.background)
+    return replace(profile, pad=row.pad, side=row.side, kind=row.kind)
 
 
 def fitted(profile: Profile, train: Split) -> Profile:

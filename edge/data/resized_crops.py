@@ -8,6 +8,7 @@ without antialiasing, within the box alone. Colours are not rounded to whole num
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,7 +49,7 @@ class Jitters:
 def draw_views(batch: int, least_area: float, rng: np.random.Generator) -> Views:
     """The boxes of ``batch`` images, with at least this part of their area."""
     areas = rng.uniform(least_area, 1, (batch, TRIES))
-    aspects = np.exp(rng.uniform(*np.log(ASPECTS), (batch, TRIES)))
+    aspects = np.exp(rng.uniform(math.log(ASPECTS[0]), math.log(ASPECTS[1]), (batch, TRIES)))
     return Views(areas, aspects, rng.random((batch, 2)))
 
 
@@ -91,7 +92,8 @@ def resized(x: Tensor, views: Views, size: tuple[int, int], flips: NDArray[np.bo
     if flips is not None:
         columns = np.where(flips[:, None], columns[:, ::-1], columns)
     across, down = (torch.from_numpy(each.astype(np.float32)).to(x.device) for each in (columns, rows))
-    grid = torch.stack(torch.broadcast_tensors(across[:, None, :], down[:, :, None]), dim=3)  # (batch, *size, 2)
+    shape = (len(x), *size)
+    grid = torch.stack([across[:, None, :].expand(shape), down[:, :, None].expand(shape)], dim=3)  # (batch, *size, 2)
     return F.grid_sample(x.float(), grid, align_corners=False)
 
 

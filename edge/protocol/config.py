@@ -188,12 +188,14 @@ class TrainConfig(Section):
         plain = (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
         return steps + rho * plain if self.nesterov else plain
 
+    def usable(self, samples: int) -> int:
+        """How many of ``samples`` examples one local epoch trains on."""
+        return samples // self.batch * self.batch if self.drop_last else samples
+
     def plan(self, samples: int) -> TrainingPlan:
         """Steps and examples of one visit to a client that holds ``samples`` examples."""
-        if self.drop_last:
-            per_epoch, usable = samples // self.batch, samples // self.batch * self.batch
-        else:
-            per_epoch, usable = math.ceil(samples / self.batch), samples
+        usable = self.usable(samples)
+        per_epoch = math.ceil(usable / self.batch)
         if per_epoch == 0:
             return TrainingPlan(0, 0, 0)
         if self.local_steps is None:
@@ -243,6 +245,8 @@ class Job(Section):
     eval_batch: int = 500
     eval_subset: int | None = None
     """Examples of the global test set that a score uses, drawn once by the seed; None is all."""
+    eval_drop_last: bool = False
+    """Whether of these, or of all, those beyond the last whole batch of training are left out."""
     metrics: tuple[str, ...] = ()
     """Metrics of an evaluation (`edge.training.metrics.registry`), beside accuracy and loss."""
     adapt_epochs: int = 0
@@ -266,7 +270,13 @@ class Job(Section):
 
     def scored(self, test_count: int) -> int:
         """How many of the global test set's examples a score uses."""
-        return test_count if self.eval_subset is None else min(self.eval_subset, test_count)
+        return scored_examples(test_count, self.eval_subset, self.train.batch if self.eval_drop_last else 1)
+
+
+def scored_examples(test_count: int, subset: int | None, batch: int) -> int:
+    """Of a test set, or of a subset of it, as many examples as fill batches; all if they do not fill one."""
+    count = test_count if subset is None else min(subset, test_count)
+    return count // batch * batch or count
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,10 @@ class LocalTrainer:
     def evaluated_indices(self) -> Indices:
         """Indices of the global test examples that an evaluation uses, in ascending order."""
         count = len(self.data.test.y)
-        return np.sort(keyed_generator(self.job.seed, "eval").permutation(count)[: self.job.scored(count)])
+        scored = self.job.scored(count)
+        if self.job.eval_subset is None:
+            return np.arange(scored)
+        return np.sort(keyed_generator(self.job.seed, "eval").permutation(count)[:scored])
 
     def _loader(self, split: Split, resident: bool = False) -> Loader:
         return Loader(split, fitted(self.profile, self.data.train), self.device, self.memory_format, resident)

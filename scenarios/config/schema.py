@@ -46,8 +46,9 @@ class BlockExchangeSection(Section):
 class AggregateSection(Section):
     """How the server sums updates."""
 
-    weights: Literal["size", "uniform"] | None = None
-    """Aggregation weights: by number of examples, or the same for all; by default those of the method's paper."""
+    weights: Literal["size", "trained", "uniform"] | None = None
+    """Aggregation weights: by number of examples; by the number that an epoch trains on, which with ``train.drop_last``
+    fills whole batches, as in FedAlign's code; or the same for all. By default those of the method's paper."""
     sum: Literal["client_order", "fixed_point"] = "client_order"
     """client_order: the coordinator adds updates up in client order. fixed_point: each worker adds up those of its
     clients, in integers, so that far fewer bytes pass between processes; models agree with client_order's within 1e-6.
@@ -271,6 +272,9 @@ class EvalSection(Section):
     """Examples per shard of the test set; part of the result, since losses are summed shard by shard."""
     subset: Annotated[int | None, Field(ge=1)] = None
     """Number of test examples that are evaluated, drawn once with the seed; by default all."""
+    drop_last: bool = False
+    """Whether test examples beyond the last whole batch of ``train.batch`` are left out, as in FedAlign's code: it
+    evaluates the first 9,984 of CIFAR's 10,000. With ``subset``, those of the subset."""
     metrics: tuple[str, ...] = ("accuracy", "loss")
     """Metrics by name (accuracy, loss, class-accuracy) or ``module:NAME``; the first two are always measured. With
     other than default values of this key and those below, the ledger's table ``evaluations`` has all values."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import asdict
 from typing import Literal
@@ -152,11 +153,13 @@ def check_validation(method: Method, options: Options, scenario: Scenario) -> No
 
 
 def check_subset(method: Method, scenario: Scenario) -> None:
-    """Check that the global model is evaluated on the test set, if a subset of that is set."""
-    if evaluated(method, scenario) == "clients" and scenario.eval.subset is not None:
-        raise ValueError(
-            f"eval.subset = {scenario.eval.subset}: {_evaluated_on_clients(method, scenario)}, not on the test set"
-        )
+    """Check that the global model is evaluated on the test set, if a part of that is asked for."""
+    asked = {"subset": scenario.eval.subset, "drop_last": scenario.eval.drop_last or None}
+    for key, value in asked.items():
+        if evaluated(method, scenario) == "clients" and value is not None:
+            raise ValueError(
+                f"eval.{key} = {json.dumps(value)}: {_evaluated_on_clients(method, scenario)}, not on the test set"
+            )
 
 
 def check_own_examples(method: Method, scenario: Scenario) -> None:

@@ -27,7 +27,7 @@ from coordinator.rounds.run import RoundFinished, RunFailed
 from coordinator.rounds.visit import VisitPricing
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import Stopped
-from edge.protocol.config import CPU, Job, ModelProfile
+from edge.protocol.config import CPU, Job, ModelProfile, scored_examples
 from edge.protocol.payload import FORWARD, shapes
 from edge.protocol.rng import keyed_generator
 from edge.protocol.scratch import scratch
@@ -296,8 +296,8 @@ def _typical_samples(profile: ModelProfile) -> int:
 
 
 def _scored(loaded: Loaded, profile: ModelProfile) -> int:
-    subset = loaded.scenario.eval.subset
-    return profile.test_count if subset is None else min(subset, profile.test_count)
+    evaluation, batch = loaded.scenario.eval, loaded.scenario.train.batch
+    return scored_examples(profile.test_count, evaluation.subset, batch if evaluation.drop_last else 1)
 
 
 def evaluated_on(loaded: Loaded, profile: ModelProfile) -> str:

@@ -27,7 +27,7 @@ from scenarios.studies.sweep import PlannedRun, Study, Sweep, missing_note
 from scenarios.studies.variant import Variant
 
 KIND = "tune"
-NOT_CHOSEN = ("eval.split", "eval.on", "eval.select", "eval.subset")
+NOT_CHOSEN = ("eval.split", "eval.on", "eval.select", "eval.subset", "eval.drop_last")
 """Keys of what tuning evaluates"""
 EXAMPLE = "train.lr=0.01,0.03,0.1"
 READ_AS = "best validation accuracy of any round (mean over clients), mean ± deviation over seeds"
@@ -119,7 +119,7 @@ def _loaded(scenario: str, overrides: Sequence[str], variant: Variant, seed: int
     loaded = load(scenario, [*overrides, *variant.overrides, f"seed={seed}"], variant.method)
     asked = loaded.scenario.eval
     adapt = replace(asked.adapt, before=False)
-    own = replace(asked, on="clients", split="validation", select=None, subset=None, adapt=adapt)
+    own = replace(asked, on="clients", split="validation", select=None, subset=None, drop_last=False, adapt=adapt)
     return replace(loaded, name=name, scenario=loaded.scenario.model_copy(update={"eval": own}))
 
 

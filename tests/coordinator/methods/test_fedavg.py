@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -111,13 +112,12 @@ def test_without_any_weight_there_is_no_mean() -> None:
     assert total.mean() is None
 
 
-def stepped(weights: str, samples: list[int]) -> list[float]:
+def stepped(weights: str, samples: list[int], train: TrainConfig | None = None) -> list[float]:
     """A model of two numbers, (0, 0), after replies (1, 0), (2, 0) and (4, 8)."""
     layout = Layout((BlockShape("w", 2),))
     counts = np.array(samples)
-    server = ServerStrategy(
-        ServerContext(layout, {MODEL: {"w": vector(0, 0)}}, {}, weights, ("w",), ("w",), 0, counts, counts[:, None])
-    )
+    setup = ServerContext(layout, {MODEL: {"w": vector(0, 0)}}, {}, weights, ("w",), ("w",), 0, counts, counts[:, None])
+    server = ServerStrategy(replace(setup, train=train or TrainConfig()))
     replies = [vector(1, 0), vector(2, 0), vector(4, 8)]
     for client, reply in enumerate(replies):
         server.accumulate(Update(client, 0, {}, {MODEL: {"w": reply}}))
@@ -128,6 +128,15 @@ def stepped(weights: str, samples: list[int]) -> list[float]:
 def test_replies_weigh_what_their_clients_hold() -> None:
     assert stepped("size", [4, 2, 2]) == [2.0, 2.0]  # (4 + 4 + 8) / 8 and 16 / 8
     assert stepped("size", [1, 0, 0]) == [1.0, 0.0]
+
+
+def test_or_what_fills_whole_batches() -> None:
+    # 2, 1 and 1 batches of 64: (2 + 2 + 4) / 4 and 8 / 4.
+    whole = TrainConfig(batch=64, drop_last=True)
+    assert stepped("trained", [130, 127, 64], whole) == [2.0, 2.0]
+    assert stepped("trained", [130, 63, 0], whole) == [1.0, 0.0]
+    assert stepped("trained", [63, 63, 63], whole) == [0.0, 0.0]
+    assert stepped("trained", [4, 2, 2], TrainConfig(batch=64)) == stepped("size", [4, 2, 2])
 
 
 def test_or_all_weigh_the_same() -> None:

@@ -332,3 +332,10 @@ def test_a_score_may_use_a_part_of_the_test_set_the_same_in_every_round(tmp_path
     (last,) = read(tmp_path / "ledger.sqlite", "SELECT accuracy FROM rounds WHERE round = 1")
     assert last["accuracy"] == correct / 70
     assert replace(run.job, eval_subset=10**6).scored(360) == 360
+
+
+def test_a_score_may_leave_out_what_fills_no_batch(tmp_path: Path) -> None:
+    run = federation(tmp_path, train=replace(BRIEF, batch=64), evaluation={"drop_last": True})
+    assert run.job.scored(10_000) == 9_984
+    assert [replace(run.job, eval_subset=some).scored(360) for some in (200, 70, 10)] == [192, 64, 10]
+    assert np.array_equal(direct(run).site.evaluated_indices, np.arange(320))

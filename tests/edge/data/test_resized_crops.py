@@ -18,8 +18,8 @@ def pictures(batch: int, height: int, width: int) -> torch.Tensor:
 
 def views(areas: list[float], aspects: list[float], places: list[list[float]]) -> Views:
     """With the first try of each image as given, and the others the whole image."""
-    tries = [np.array([[first, *[1.0] * 9] for first in firsts]) for firsts in (areas, aspects)]
-    return Views(*tries, np.array(places))
+    tries = (np.array([[first, *[1.0] * 9] for first in firsts]) for firsts in (areas, aspects))
+    return Views(next(tries), next(tries), np.array(places))
 
 
 def test_boxes_by_hand() -> None:
