@@ -17,6 +17,7 @@ from coordinator.aggregation.block_exchange import EVERYTHING, NOTHING, exchange
 from coordinator.aggregation.server import ServerExtension, ServerStrategy
 from coordinator.methods import (
     calibrated,
+    fedalign,
     fedamp,
     fedavg,
     fedavg_fitnet,
@@ -64,6 +65,7 @@ OBJECTIVES: dict[str, ObjectiveSpec] = {
         moon.SPEC,
         mixup.SPEC,
         gradaug.SPEC,
+        fedalign.SPEC,
     )
 }
 CORRECTIONS: dict[str, CorrectionSpec] = {

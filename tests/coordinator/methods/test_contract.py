@@ -181,6 +181,7 @@ CASES = [
     Case("moon", {"weight": 0}, {"weight": 0.1, "projection": 32}, is_fedavg=on_the_wrapped_model),
     Case("mixup", {"gamma": 0}),
     Case("gradaug", {"subnets": 0}, {"multiple": 2}, also_neutral=({"subnets": 2, "weight": 0},)),
+    Case("fedalign", {"weight": 0, "clip": 0}, {"multiple": 2}),
     Case("calibrated", {"tau": 0}),
     Case("fedmlb+calibrated", {**NO_TERMS, "tau": 0}, {"form": "margin"}),
     Case("fedbr+calibrated", {**AS_FEDAVG, "tau": 0}, weights="uniform"),
@@ -226,6 +227,7 @@ CHEAP_IF_NEUTRAL = (
     "pfedmb",
     "mixup",
     "gradaug",
+    "fedalign",
 )
 PLAIN_MESSAGES = (
     "fedprox",
@@ -238,6 +240,7 @@ PLAIN_MESSAGES = (
     "pfedme",
     "mixup",
     "gradaug",
+    "fedalign",
 )
 """Methods whose messages are FedAvg's."""
 KEEPING = ("fedbr", "scaffold", "feddyn", "local", "fedper", "pfedme", "fedfomo", "fedamp", "pfedmb", "moon")

@@ -1,0 +1,88 @@
+"""FedAlign: the last stage's Lipschitz constant is aligned with that of a narrower stage. The server is FedAvg's.
+
+Mendieta et al., Local Learning Matters: Rethinking Data Heterogeneity in Federated Learning, CVPR 2022,
+https://arxiv.org/abs/2111.14213. The client side is `edge.methods.fedalign`.
+
+Block L is the last one before the head. It and the block before it must be blocks of the model's own stages
+(``model.blocks = "stages"``), of which the second ends in maps or features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from coordinator.methods.compute import Compute, ComputeContext, Variant, fedavg_compute
+from coordinator.methods.spec import ObjectiveSpec, Options
+from edge.protocol.payload import INPUT_GRADIENT
+from edge.protocol.slim import alignment_flops, channels
+
+LEAST_BLOCKS = 3
+"""One before block L, block L, and the head"""
+
+
+class FedAlignOptions(Options):
+    """CE + μ·ℓ, ℓ being the mean of (σ_S − σ_F)² over examples; σ_F and σ_S are the spectral norms of the transmitting
+    matrices of block L and of its narrower form."""
+
+    weight: float = Field(default=0.45, ge=0, title="μ")
+    """Weight of ℓ; 0 leaves clipping alone."""
+    width: float = Field(default=0.25, gt=0, le=1, title="ω_S")
+    """Width of the narrower form."""
+    align_scale: Literal["code", "paper"] = "code"
+    """paper: μ·ℓ is added; code: μ·(CE/ℓ)·ℓ with CE/ℓ as a number, so that the term's value is always μ·CE."""
+    iterations: int = Field(default=10, ge=1, le=1000)
+    """Power iterations of each spectral norm."""
+    clip: float = Field(default=10.0, ge=0)
+    """L2 norm that the gradient of both terms is clipped to where ``train.clip`` is 0, before those of corrections are
+    added; 0: never. A ``train.clip`` above 0 takes its place."""
+    multiple: int = Field(default=8, ge=1)
+    """Channels in use are a multiple of this, as far as there are so many."""
+
+    def check(self, blocks: int) -> None:
+        """There must be a block L, and one before it."""
+        if blocks < LEAST_BLOCKS:
+            raise ValueError(
+                f"method = 'fedalign': aligns the block before the head with the one before that, and the model has "
+                f"{blocks} blocks; the least is {LEAST_BLOCKS}"
+            )
+
+
+def compute(context: ComputeContext) -> Compute:
+    """FedAvg's training, and block L at ``width`` without a gradient for its input, matrices and spectral norms."""
+    options: FedAlignOptions = context.options
+    plan, last = fedavg_compute(context), context.blocks - 2
+    if not options.weight:
+        return plan
+    before, after = (tuple(map(int, context.outputs[index])) for index in (last - 1, last))
+    block = context.flops_at(options.width, 1.0)[last]
+    aligned = alignment_flops(before, after, options.width, options.multiple, options.iterations)
+    stored = plan.stored_forwards + np.eye(1, context.blocks, last)[0] * _share(options, after[0])
+    further = context.plan.samples * (float(block.sum() - block[INPUT_GRADIENT]) + aligned)
+    return replace(plan, stored_forwards=stored, further_flops=further)
+
+
+def _share(options: FedAlignOptions, outputs: int) -> float:
+    """Of block L's activations that its narrower form stores: they are as many as its channels."""
+    return channels(outputs, options.width, options.multiple) / outputs
+
+
+def variants(options: FedAlignOptions) -> tuple[Variant, ...]:
+    """The narrower form."""
+    return ((options.width, 1.0),) if options.weight else ()
+
+
+SPEC = ObjectiveSpec(
+    name="fedalign",
+    title="alignment of Lipschitz constants",
+    source="Mendieta et al., CVPR 2022",
+    options=FedAlignOptions,
+    neutral="weight = clip = 0",
+    client="edge.methods.fedalign:FedAlignUpdate",
+    compute=compute,
+    variants=variants,
+    wrap_model=lambda options: "edge.methods.fedalign:aligned",
+)
