@@ -104,8 +104,8 @@ class FedAlignUpdate(ClientUpdate):
 
     def _count(self, net: BlockModel, before: Tensor, after: Tensor) -> None:
         block = self.visit.variants[self.width, 1.0][self.last]
-        shapes = ((*maps.shape[1:], 1, 1)[:3] for maps in (before, after))
-        matrices = alignment_flops(*shapes, self.width, self.options["multiple"], self.options["iterations"])
+        given, made = ((*maps.shape[1:], 1, 1)[:3] for maps in (before, after))
+        matrices = alignment_flops(given, made, self.width, self.options["multiple"], self.options["iterations"])
         net.add_flops(len(before) * (float(block.sum() - block[INPUT_GRADIENT]) + matrices))
 
     def correct(self, net: BlockModel) -> None:
@@ -118,7 +118,7 @@ def places(maps: Tensor, size: torch.Size | None = None) -> Tensor:
     """Maps (batch, channels, h, w) as (batch, channels, h·w), pooled to ``size`` if that is another; features have one
     place."""
     if maps.dim() == 4 and size is not None and maps.shape[2:] != size:
-        maps = F.adaptive_avg_pool2d(maps, tuple(size) or (1, 1))
+        maps = F.adaptive_avg_pool2d(maps, list(size) or [1, 1])  # type: ignore[arg-type]  # torch has no type for it
     return maps.flatten(2) if maps.dim() == 4 else maps.unsqueeze(2)
 
 

@@ -21,7 +21,7 @@ from edge.protocol.slim import alignment_flops
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build
 from edge.training.sgd import Sgd
-from edge.training.slimmable import subnetwork_flops
+from edge.training.slimmable import slimmed, subnetwork_flops
 from tests.toy import CPU, visit, whole
 
 DIGITS = dataset("digits")
@@ -47,7 +47,7 @@ def test_the_norm_of_a_matrix_of_rank_one_by_hand() -> None:
     """[3, 4]ᵀ·[1, 2, 2] has the norm 5·3; its gradient is u·vᵀ."""
     matrix = (torch.tensor([[3.0], [4.0]]) * torch.tensor([1.0, 2.0, 2.0])).unsqueeze(0).requires_grad_()
     norm = spectral_norm(matrix, 2)
-    norm.sum().backward()
+    torch.autograd.backward(norm.sum())
     assert torch.allclose(norm, torch.tensor([15.0]))
     assert matrix.grad is not None
     assert torch.allclose(matrix.grad[0], torch.outer(torch.tensor([0.6, 0.8]), torch.tensor([1.0, 2.0, 2.0]) / 3))
@@ -56,7 +56,7 @@ def test_the_norm_of_a_matrix_of_rank_one_by_hand() -> None:
 def test_dead_features_have_the_norm_0_and_no_gradient() -> None:
     matrices = torch.cat([torch.zeros(1, 3, 4), random(1, 3, 4)]).requires_grad_()
     norms = spectral_norm(matrices, 10)
-    norms.sum().backward()
+    torch.autograd.backward(norms.sum())
     assert norms[0] == 0 and norms[1] > 0 and matrices.grad is not None
     assert not matrices.grad[0].any() and torch.isfinite(matrices.grad).all() and matrices.grad[1].any()
 
@@ -105,18 +105,15 @@ def test_the_term_is_the_papers_with_singular_values() -> None:
     net, client_side = started(iterations=50)
     found, _ = term(net, client_side)
     x, _ = digits()
-    narrow = nn.Sequential(*(module for _, module in blocks({"multiple": 2}, width=1 * 2)))  # layers of other sizes
-    assert isinstance(narrow, nn.Sequential)
     before = net.run(x, 0, 4)
     after = net.run(before, 4, 5)
-    from edge.training.slimmable import slimmed
-
     with slimmed(net.modules, 0.25):
         slim = net.modules[4](before[:, :4])
-    pooled = F.adaptive_avg_pool2d(before, after.shape[2:])
+    pooled = F.adaptive_avg_pool2d(before, 1)  # stage4 has one place
 
     def norms(a: Tensor, b: Tensor) -> Tensor:
-        return torch.linalg.svdvals(torch.einsum("ncij,ndij->ncd", a, b) / a[0, 0].numel())[:, 0]
+        values: Tensor = torch.linalg.svdvals(torch.einsum("ncij,ndij->ncd", a, b) / a[0, 0].numel())
+        return values[:, 0]
 
     wanted = (norms(pooled[:, :4], slim) - norms(pooled, after)).square().mean()
     assert slim.shape[1] == 8 and torch.allclose(found, wanted, rtol=1e-3)
@@ -134,7 +131,7 @@ def test_its_value_is_that_of_the_cross_entropy_or_its_own(scale: str) -> None:
 def test_its_gradient_reaches_the_first_channels_of_the_last_stage_alone() -> None:
     net, client_side = started()
     difference, cross_entropy = term(net, client_side)
-    client_side.scaled(difference, cross_entropy).backward()
+    torch.autograd.backward(client_side.scaled(difference, cross_entropy))
     stage = net.layout.names[4]
     assert stage == "stage4" and net.grad[net.slices[stage]].any()
     for parameter in net.modules[4].parameters():  # 32 channels, of which 8; 16 inputs, of which 4
@@ -149,7 +146,7 @@ def test_at_the_full_width_nothing_is_aligned() -> None:
     difference, cross_entropy = term(net, client_side)
     assert difference == 0
     scaled = client_side.scaled(difference, cross_entropy)
-    scaled.backward()
+    torch.autograd.backward(scaled)
     assert scaled == 0 and not net.grad.any()
 
 
@@ -176,7 +173,7 @@ def test_flops_are_what_torch_counts() -> None:
         after = net.run(before, 4, 5)
     net.further_flops = 0.0
     with FlopCounterMode(display=False) as counter:
-        client_side.difference(net, before, after).backward()
+        torch.autograd.backward(client_side.difference(net, before, after))
     assert net.further_flops == counter.get_total_flops()
     block = client_side.visit.variants[0.25, 1.0][4]
     matrices = alignment_flops((16, 2, 2), (32, 1, 1), 0.25, 2, 10)

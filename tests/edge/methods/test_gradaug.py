@@ -75,7 +75,7 @@ def test_a_step_is_the_sum_of_the_papers_losses() -> None:
             sub = net.run(small)
         taught = logits.detach().softmax(1)
         loss = loss + 1.75 * (taught * (taught.log() - sub.log_softmax(1))).sum(1).mean()
-    loss.backward()
+    torch.autograd.backward(loss)
     assert drawn[-1][0] == 0.5
     assert torch.allclose(found, net.grad, atol=1e-5)
     assert torch.equal(after, net.buffers)  # running statistics are those of the full width's pass
@@ -88,7 +88,12 @@ def test_weights_are_the_papers_by_the_number_of_sub_networks() -> None:
 
 
 def test_the_variants_are_what_can_be_drawn() -> None:
-    counts = {"default": {}, "one": {"subnets": 1}, "paper": {"subnets": 1, "widths": "paper"}, "off": {"subnets": 0}}
+    counts: dict[str, dict[str, Any]] = {
+        "default": {},
+        "one": {"subnets": 1},
+        "paper": {"subnets": 1, "widths": "paper"},
+        "off": {"subnets": 0},
+    }
     assert {name: len(variants(GradAugOptions(**options))) for name, options in counts.items()} == {
         "default": 84,
         "one": 4,
