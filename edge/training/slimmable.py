@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -231,7 +232,11 @@ def subnetwork_flops(
     _skip_norms(modules)
     by_width = {width: PassTrace(modules).run(_images(dataset, 1.0), width) for width, _ in variants}
     heights = {height if flexible and dataset.kind == "image" else 1.0 for _, height in variants}
-    by_height = {height: _traced(modules, dataset, height) for height in heights}
+    by_height = {height: _traced(modules, dataset, height) for height in heights | {1.0}}
+    for height, uses in by_height.items():
+        if [use.weights for use in uses] != [use.weights for use in by_height[1.0]]:
+            rows, columns = resized(dataset.shape[1:], height)
+            raise ValueError(f"a linear layer depends on the images' size, so that it takes none of {rows}x{columns}")
     counts = np.zeros((len(variants), len(modules), PASS_TYPES))
     for found, (width, height) in zip(counts, variants, strict=True):
         for use, image in zip(by_width[width], by_height.get(height) or by_height[1.0], strict=True):
@@ -244,8 +249,11 @@ def _skip_norms(modules: Iterable[nn.Module]) -> None:
     """Let normalisation pass on what it is given: it has no counted FLOPs, but four fifths of a trace's time."""
     for layer in (layer for module in modules for layer in module.modules()):
         if isinstance(layer, SlimBatchNorm2d | SlimGroupNorm):
-            learns = layer.weight is not None
-            layer.forward = lambda x, learns=learns: x.detach().requires_grad_(learns or x.requires_grad)  # type: ignore[method-assign]
+            layer.forward = partial(_passed_on, layer.weight is not None)  # type: ignore[method-assign]
+
+
+def _passed_on(learns: bool, x: Tensor) -> Tensor:
+    return x.detach().requires_grad_(learns or x.requires_grad)
 
 
 def _traced(modules: Sequence[nn.Module], dataset: DataSet, height: float) -> list[LayerUse]:

@@ -1,4 +1,4 @@
-"""GradAug and FedAlign join corrections, server optimizers and asynchronous policies, and refuse models with a reason."""
+"""GradAug and FedAlign join corrections and server optimizers, and refuse models with a reason."""
 
 from __future__ import annotations
 

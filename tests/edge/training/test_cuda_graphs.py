@@ -69,6 +69,7 @@ class Calls:
         ("fedntd", {}, 1),
         ("fedgkd", {}, 2),  # silent in the first round
         ("fednova", {}, 1),
+        ("fedalign", {"multiple": 2}, 1),
         ("pfedme", {"inner_steps": 1}, 1),
         # In the first round no running statistics have been updated, and the frozen model uses those of batches.
         ("fedbr", {"alpha": 2, "period": 0, "model": NORMALISED}, 2),
