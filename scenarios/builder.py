@@ -173,6 +173,7 @@ def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) 
         eval_subset=scenario.eval.subset,
         eval_drop_last=scenario.eval.drop_last,
         metrics=scenario.eval.metrics,
+        metric_options=scenario.eval.metric_options,
         adapt_epochs=scenario.eval.adapt.epochs,
         adapt_lr=scenario.eval.adapt.lr,
         adapt_before=scenario.eval.adapt.before,

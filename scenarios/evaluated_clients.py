@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.rounds.evaluation import EvaluationScope, evaluated_examples, measured_examples
 from edge.protocol.config import ModelProfile
+from edge.protocol.messages import SUBVALUE
+from edge.protocol.plugins import load
 from edge.training.metrics.registry import metric_rows
 from scenarios.config.load import Loaded, ScenarioError
+from scenarios.config.schema import EvalSection
 from scenarios.config.validation import evaluated
 
 
@@ -21,17 +27,45 @@ def examples_of_clients(loaded: Loaded, description: ModelProfile) -> NDArray[np
 def evaluation_scope(loaded: Loaded, description: ModelProfile) -> EvaluationScope:
     """What is evaluated. ScenarioError, naming the key, if that is the clients' models and no client has examples."""
     config, on = loaded.scenario.eval, evaluated(loaded.method, loaded.scenario)
+    check_vectors(loaded)
     if on != "global" and not evaluated_examples(description, config.split).any():
         raise ScenarioError(f'{loaded.name}: eval.on = "{on}": no client has {config.split} examples')
     if config.select is not None and not evaluated_examples(description, config.select).any():
         raise ScenarioError(f"{loaded.name}: eval.select = {config.select}: no client has {config.select} examples")
+    compares = any(row.over_clients is not None for row in metric_rows(config.metrics))
     return EvaluationScope(
         on=on,
         round=loaded.method.objective.evaluated if on == "both" else on,
         split=config.split,
         metrics=frozenset(row.name for row in metric_rows(config.metrics)),
         keeps_values=config.keeps_values,
+        over_clients=partial(values_over_clients, config) if compares else None,
     )
+
+
+def values_over_clients(config: EvalSection, values: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
+    """The values over clients of the metrics of ``eval`` that have any, from each client's values by name."""
+    found: dict[str, float] = {}
+    for row in metric_rows(config.metrics):
+        if row.over_clients is not None:
+            prefix = f"{row.name}{SUBVALUE}"
+            own = {
+                client: {name.removeprefix(prefix): value for name, value in each.items() if name.startswith(prefix)}
+                for client, each in values.items()
+            }
+            compared = load(row.over_clients)(own, row.chosen(config.metric_options))
+            found |= {f"{prefix}{part}": value for part, value in compared.items()}
+    return found
+
+
+def check_vectors(loaded: Loaded) -> None:
+    """ScenarioError for a metric whose options ask for vectors of clients, which no run collects."""
+    for name, options in loaded.scenario.eval.metric_options.items():
+        if options.get("diag") == "per_parameter":
+            raise ScenarioError(
+                f"{loaded.name}: eval.metric_options.{name}.diag = per_parameter: needs a vector per client, which "
+                "fedbr measure alone collects; choose per_tensor"
+            )
 
 
 def check_validation(loaded: Loaded, description: ModelProfile) -> None:

@@ -44,6 +44,8 @@ class EvaluationScope:
     """Names of all metrics; None: any"""
     keeps_values: bool = False
     """Whether the values beside the round's are kept in the ledger"""
+    over_clients: Callable[[Mapping[int, Mapping[str, float]]], Mapping[str, float]] | None = None
+    """(client -> values by name) -> further values by name, over the evaluated clients; kept with the values"""
 
 
 class Evaluation:
@@ -211,13 +213,24 @@ def _mean(sums: Sums, name: str) -> float:
 
 
 def _values(sums: Mapping[int, Sums], scope: EvaluationScope) -> tuple[MeasuredValue, ...]:
-    """All values but the accuracy and loss that the round has; a name without examples has no value."""
-    return tuple(
+    """All values but the accuracy and loss that the round has; a name without examples has no value.
+
+    Those over clients come last, as values of the global model, whose number of clients they have.
+    """
+    own = tuple(
         (client, name, _finite(total / count), count)
         for client, each in sums.items()
         for name, (total, count) in each.items()
         if count and not (client == GLOBAL and scope.round == "global" and name in (ACCURACY, LOSS))
     )
+    if scope.over_clients is None:
+        return own
+    by_client: dict[int, dict[str, float]] = {client: {} for client in sums if client != GLOBAL}
+    for client, name, value, _ in own:
+        if client != GLOBAL and value is not None:
+            by_client[client][name] = value
+    compared = scope.over_clients(by_client)
+    return (*own, *((GLOBAL, name, _finite(value), len(by_client)) for name, value in compared.items()))
 
 
 def _finite(value: float) -> float | None:

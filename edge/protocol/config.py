@@ -249,6 +249,8 @@ class Job(Section):
     """Whether of these, or of all, those beyond the last whole batch of training are left out."""
     metrics: tuple[str, ...] = ()
     """Metrics of an evaluation (`edge.training.metrics.registry`), beside accuracy and loss."""
+    metric_options: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Options of metrics that have any, by name."""
     adapt_epochs: int = 0
     """Local epochs that adapt a client's model before it is evaluated."""
     adapt_lr: float | None = None

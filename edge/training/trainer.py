@@ -43,6 +43,7 @@ from edge.training.describe import (
     seeded,
 )
 from edge.training.metrics.job_metrics import JobMetrics, Values
+from edge.training.metrics.metric import ModelInputs
 from edge.training.sgd import Sgd
 from edge.training.slimmable import is_slimmable, output_shapes, resized, subnetwork_flops
 
@@ -348,7 +349,7 @@ class LocalTrainer:
     @cached_property
     def metrics(self) -> JobMetrics:
         """The metrics of every evaluation."""
-        return JobMetrics(self.job.metrics)
+        return JobMetrics(self.job.metrics, self.job.metric_options)
 
     def _load_client_model(self, task: Evaluate, state_in: str | None) -> Values:
         """Load the model that a client would use, adapted to its training examples if the job says so.
@@ -390,13 +391,23 @@ class LocalTrainer:
         if task.start > 0:
             return {}
 
-        def batches(split: EvalSplit | None) -> Batches:
-            loader, indices = self._evaluated(task.client, split or task.split)
-            return lambda: loader.in_order(indices, self.job.eval_batch)
+        def batches(split: EvalSplit | None, inputs: ModelInputs) -> Batches:
+            client = GLOBAL if inputs.of_all else task.client
+            loader, indices = self._evaluated(client, split or task.split)
+            chosen = self._subset(indices, inputs.most, client)
+            return lambda: loader.in_order(chosen, inputs.batch or self.job.eval_batch)
 
-        return self.metrics.on_model(
-            self.net, batches, lambda purpose: keyed_generator(self.job.seed, purpose, task.round, task.client)
-        )
+        def rng(purpose: str, is_shared: bool) -> np.random.Generator:
+            return keyed_generator(self.job.seed, purpose, task.round, GLOBAL if is_shared else task.client)
+
+        return self.metrics.on_model(self.net, batches, rng)
+
+    def _subset(self, indices: Indices, most: int | None, client: int) -> Indices:
+        """At most so many of a client's examples, the same in every round, in their order."""
+        if most is None or len(indices) <= most:
+            return indices
+        drawn = keyed_generator(self.job.seed, "metric examples", 0, client).permutation(len(indices))[:most]
+        return indices[np.sort(drawn)]
 
     def _evaluated(self, client: int, split: EvalSplit) -> tuple[Loader, Indices]:
         """Loader and indices of a client's examples, or of all examples in use."""

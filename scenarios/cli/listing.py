@@ -228,13 +228,16 @@ def _partitions() -> list[Row]:
 
 
 def _metrics() -> list[Row]:
-    return [asdict(row) for row in METRICS.values()]
+    return [
+        asdict(row) | {"options": [] if row.options is None else list(row.options.model_fields)}
+        for row in METRICS.values()
+    ]
 
 
 def _metric_details(row: Row) -> list[str]:
     of = "a mean over examples" if row["per_example"] else "measured once per model"
     examples = f", on the {row['split']} examples" if row["split"] else ""
-    return [f"{of}{examples}; {row['better']} is better"]
+    return [f"{of}{examples}; {row['better']} is better", *_options(row)]
 
 
 def _devices() -> list[Row]:

@@ -28,10 +28,11 @@ from edge.models.registry import ModelRow, model
 from edge.protocol.config import TrainConfig
 from edge.protocol.lr_schedules import lr_schedule
 from edge.protocol.plugins import PluginOptions
+from edge.training.metrics.registry import metric_rows
 from scenarios import plugin_errors
 from scenarios.config import validation
 from scenarios.config.error_messages import error_message, foremost, is_branch, known_keys
-from scenarios.config.schema import Scenario
+from scenarios.config.schema import EvalSection, Scenario
 from scenarios.config.toml_source import COMMAND_LINE, ValueOrigin, find, leaves, parse, read, renamed, set_key
 from scenarios.errors import ScenarioError as ScenarioError
 
@@ -113,6 +114,7 @@ def _resolve(name: str, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
         server_optimizer(scenario.server).options,
     )
     scenario = _with_validation(scenario, raw, method)
+    evaluation = _with_metric_options(scenario, valid)
     rounds = _with_row_options(scenario.rounds, valid)
     train = _with_schedule(scenario, valid)
     all_options = {
@@ -120,6 +122,7 @@ def _resolve(name: str, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
         "server_options": server_options.model_dump(),
         "rounds": rounds,
         "train": train,
+        "eval": evaluation,
     }
     filled = scenario.model_copy(update=all_options).model_dump()
     _refuse_numbers(filled, origin)  # again, for numbers that were given as text
@@ -186,7 +189,6 @@ def _check_together(
     valid("data.partition.kind", lambda: validation.check_own_examples(method, scenario))
     valid("eval.on", lambda: validation.check_global_model(method, scenario))
     valid("eval.subset", lambda: validation.check_subset(method, scenario))
-    valid("eval.metrics", lambda: validation.check_metrics(scenario))
     valid("eval.split", lambda: validation.check_split(method, scenario))
     valid("eval.select", lambda: validation.check_select(method, scenario))
     valid("eval.adapt", lambda: validation.check_adapt(method, scenario))
@@ -237,6 +239,24 @@ def _with_schedule(scenario: Scenario, valid: Callable[..., Any]) -> TrainConfig
     options = valid(f"{key}_options", lambda kind: kind.model_validate(train.lr_schedule_options), row.options)
     rounds = train.lr_rounds if train.lr_schedule == "exponential" else train.lr_rounds or scenario.rounds.max
     return replace(train, lr_schedule_options=options.model_dump(), lr_rounds=rounds)
+
+
+def _with_metric_options(scenario: Scenario, valid: Callable[..., Any]) -> EvalSection:
+    """The table ``eval`` with every option of the metrics that it names written out."""
+    config, key = scenario.eval, "eval.metric_options"
+    valid("eval.metrics", lambda: validation.check_metrics(scenario))
+    valid(key, lambda: validation.check_metric_options(config))
+    filled = {
+        row.name: valid(
+            f"{key}.{row.name}",
+            lambda given, kind: kind.model_validate(given),
+            config.metric_options.get(row.name, {}),
+            row.options,
+        ).model_dump()
+        for row in metric_rows(config.metrics)
+        if row.options is not None
+    }
+    return replace(config, metric_options=filled)
 
 
 def _refuse_numbers(raw: Mapping[str, Any], origin: ValueOrigin) -> None:

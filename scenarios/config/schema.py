@@ -276,8 +276,10 @@ class EvalSection(Section):
     """Whether test examples beyond the last whole batch of ``train.batch`` are left out, as in FedAlign's code: it
     evaluates the first 9,984 of CIFAR's 10,000. With ``subset``, those of the subset."""
     metrics: tuple[str, ...] = ("accuracy", "loss")
-    """Metrics by name (accuracy, loss, class-accuracy) or ``module:NAME``; the first two are always measured. With
-    other than default values of this key and those below, the ledger's table ``evaluations`` has all values."""
+    """Metrics by name (accuracy, loss, class-accuracy, hessian) or ``module:NAME``; the first two are always measured.
+    With other than default values of this key and those below, the ledger's table ``evaluations`` has all values."""
+    metric_options: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Name of a metric with options -> its options, as in ``eval.metric_options.hessian.pairs=distinct``."""
     on: Literal["global", "clients", "both"] | None = None
     """Evaluated models: the global one, on the test set; each client's own, on its examples; or both. By default as the
     method's spec says, which for ``both`` also decides whose accuracy is the round's."""
@@ -301,7 +303,7 @@ class EvalSection(Section):
         return any(getattr(self, key) != getattr(default, key) for key in EVALUATION_KEYS)
 
 
-EVALUATION_KEYS = ("metrics", "on", "split", "select", "adapt", "charged")
+EVALUATION_KEYS = ("metrics", "metric_options", "on", "split", "select", "adapt", "charged")
 """Keys of `EvalSection` that decide what is measured."""
 
 

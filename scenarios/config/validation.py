@@ -23,7 +23,7 @@ from edge.protocol.plugins import is_own
 from edge.protocol.spelling import nearest
 from edge.training.metrics.registry import metric_rows
 from scenarios import fleet_builder
-from scenarios.config.schema import AccessLinksSection, Scenario
+from scenarios.config.schema import AccessLinksSection, EvalSection, Scenario
 
 KINDS_OF_EXAMPLES = {"image": "images", "features": "features", "tokens": "tokens"}
 """Kinds of examples, in messages."""
@@ -134,6 +134,15 @@ def check_metrics(scenario: Scenario) -> None:
         metric_rows(scenario.eval.metrics)
     except ValueError as error:
         raise ValueError(f"eval.metrics: {error}") from None
+
+
+def check_metric_options(config: EvalSection) -> None:
+    """Check that options are of named metrics that have any."""
+    rows = {row.name: row for row in metric_rows(config.metrics) if row.options is not None}
+    for name in config.metric_options:
+        if name not in rows:
+            hint = nearest(name, rows) if rows else "none of eval.metrics has any"
+            raise ValueError(f"eval.metric_options.{name}: no metric of eval.metrics with options; {hint}")
 
 
 def check_global_model(method: Method, scenario: Scenario) -> None:

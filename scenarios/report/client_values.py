@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coordinator.records.schema import EvaluationRow
-from edge.protocol.messages import ACCURACY, BEFORE_ACCURACY, GLOBAL, SUBVALUE
+from edge.protocol.messages import ACCURACY, BEFORE_ACCURACY, GLOBAL, LOSS, SUBVALUE
 
 CLASS_ACCURACY = "class-accuracy"
 PART = 10
@@ -90,9 +90,30 @@ def class_accuracy(rows: Sequence[EvaluationRow]) -> dict[int, float]:
     return {label: correct[label] / examples[label] for label in sorted(examples)}
 
 
-def summary(rows: Sequence[EvaluationRow]) -> Mapping[str, float] | None:
-    """Of the last evaluation over clients, for ``run --json``: their accuracy's mean, worst decile and spread."""
-    found = last(rows)
-    if found is None:
-        return None
-    return {"clients_accuracy": found.mean, "worst_decile": found.worst_decile, "spread": found.spread}
+def summary(rows: Sequence[EvaluationRow]) -> Mapping[str, Any] | None:
+    """Of the last evaluation, for ``run --json``: the accuracies of its clients, and values of whole models.
+
+    Mean, worst decile and spread of the accuracies, if clients' models were evaluated; ``values`` if there are any.
+    """
+    found, values = last(rows), whole_values(rows)
+    accuracies = (
+        {}
+        if found is None
+        else {"clients_accuracy": found.mean, "worst_decile": found.worst_decile, "spread": found.spread}
+    )
+    return {**accuracies, **({"values": values} if values else {})} or None
+
+
+def whole_values(rows: Sequence[EvaluationRow]) -> dict[str, float | None]:
+    """Name -> value of the global model, or over clients, at the last evaluation with such values.
+
+    Accuracy, loss, and numbered parts (of classes, of tensors) are left out.
+    """
+    found = [
+        row
+        for row in rows
+        if row.client == GLOBAL
+        and row.metric not in (ACCURACY, LOSS)
+        and not row.metric.rpartition(SUBVALUE)[2].isdigit()
+    ]
+    return {row.metric: row.value for row in found if row.round == found[-1].round}

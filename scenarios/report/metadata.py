@@ -165,9 +165,9 @@ def summary(folder: Path, loaded: Loaded, run: FederatedRun, stopped_by: str, wa
 
     ``evaluation``: of the last evaluation whose values of clients are in the ledger, ``clients_accuracy`` (mean over
     clients), ``worst_decile`` (mean of the worst tenth, at least one client) and ``spread`` (standard deviation over
-    clients); None without such values. ``clients_left_out``: clients without examples of ``eval.split``, which are not
-    in these means. ``best_round``: a `BestRound`, or None before the first evaluation. ``seconds_by_basis``:
-    `time_basis.seconds_by_basis`.
+    clients); and ``values`` of whole models (`client_values.whole_values`); None without such values.
+    ``clients_left_out``: clients without examples of ``eval.split``, which are not in these means. ``best_round``: a
+    `BestRound`, or None before the first evaluation. ``seconds_by_basis``: `time_basis.seconds_by_basis`.
     """
     query = partial(read, folder / "ledger.sqlite")
     rows = [RoundRow._make(row) for row in query(progress.ROUNDS)]

@@ -33,10 +33,16 @@ def print_summary(result: Summary, page: Path | None, stream: IO[str] | None = N
     """Print the summary of one run."""
     console = _console(stream)
     _print_runs(console, [result], {})
+    _print_values(console, (result.get("evaluation") or {}).get("values") or {})
     _print_data(console, result)
     _print_path(console, "run folder", result["run_dir"])
     if page is not None:
         _print_path(console, "report", page)
+
+
+def _print_values(console: Console, values: Mapping[str, float | None]) -> None:
+    for name, value in values.items():
+        console.print(f"{name}: {UNKNOWN if value is None else format(value, '.6g')}", markup=False, highlight=False)
 
 
 def print_comparison(result: Mapping[str, Any], page: Path, stream: IO[str] | None = None) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 
 from edge.protocol.config import EvalSplit
 from edge.protocol.messages import ACCURACY, LOSS, MAX_VALUE_NAME, MAX_VALUES, SUBVALUE
-from edge.protocol.plugins import load
+from edge.protocol.payload import Payload
+from edge.protocol.plugins import PluginOptions, load
 from edge.training.block_model import BlockModel
 from edge.training.client_update import Batch, Batches
-from edge.training.metrics.metric import Metric, Sums
+from edge.training.metrics.metric import Metric, ModelInputs, Sums
 from edge.training.metrics.registry import MetricRow, metric_rows
 
 Values = dict[str, tuple[float, int]]
@@ -21,10 +23,13 @@ Values = dict[str, tuple[float, int]]
 
 
 class JobMetrics:
-    """Accuracy, loss, and the further metrics of a job by name."""
+    """Accuracy, loss, and the further metrics of a job by name.
 
-    def __init__(self, names: Sequence[str]) -> None:
-        made = [(row, _metric(row)) for row in metric_rows(names)]
+    ``options``: by name of the metric, as in ``eval.metric_options``.
+    """
+
+    def __init__(self, names: Sequence[str], options: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        made = [(row, _metric(row, row.chosen(options or {}))) for row in metric_rows(names)]
         self._of_batches = [(row, metric) for row, metric in made if row.per_example]
         self._of_groups = [(row, metric) for row, metric in made if row.name in (ACCURACY, LOSS)]
         self._of_models = [(row, metric) for row, metric in made if not row.per_example]
@@ -41,20 +46,28 @@ class JobMetrics:
     def on_model(
         self,
         net: BlockModel,
-        batches: Callable[[EvalSplit | None], Batches],
-        rng: Callable[[str], np.random.Generator],
+        batches: Callable[[EvalSplit | None, ModelInputs], Batches],
+        rng: Callable[[str, bool], np.random.Generator],
     ) -> Values:
         """The metrics of a whole model.
 
-        ``batches``: the examples of a split, None for the evaluated ones; ``rng``: a generator by purpose.
+        ``batches``: (split, of which None is the evaluated one; the metric's inputs) -> examples. ``rng``: (purpose,
+        whether all models share it) -> generator.
         """
         values: Values = {}
         for row, metric in self._of_models:
             net.train_only()
             net.grad.zero_()
             with _named(row):
-                _add(values, row, metric.measure_model(net, batches(row.split), rng(f"metric {row.name}")))
+                inputs = metric.inputs
+                generator = rng(f"metric {row.name}", inputs.shares_draws)
+                _add(values, row, metric.measure_model(net, batches(row.split, inputs), generator))
         return values
+
+    def vectors(self) -> Payload:
+        """Name of a metric -> its vectors of the model that was measured last, of those with any."""
+        found = {row.name: dict(metric.vectors()) for row, metric in self._of_models}
+        return {name: named for name, named in found.items() if named}
 
 
 def _summed(metrics: Sequence[tuple[MetricRow, Metric]], net: BlockModel, batches: Iterable[Batch]) -> Values:
@@ -68,13 +81,13 @@ def _summed(metrics: Sequence[tuple[MetricRow, Metric]], net: BlockModel, batche
     return values
 
 
-def _metric(row: MetricRow) -> Metric:
+def _metric(row: MetricRow, options: PluginOptions | None) -> Metric:
     try:
         made = load(row.measure)
     except ValueError as error:
         raise ValueError(f"eval.metrics: {error}") from None
     with _named(row):
-        metric = made()
+        metric = made() if options is None else made(options)
     if not isinstance(metric, Metric):
         raise ValueError(f"eval.metrics: {row.measure!r} is not a metric")
     return metric

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from edge.protocol.config import EvalSplit
 from edge.protocol.messages import ACCURACY, BEFORE, LOSS, MAX_VALUE_NAME, SUBVALUE, VALIDATION
-from edge.protocol.plugins import find
+from edge.protocol.plugins import PluginOptions, find
+from edge.training.metrics.hessian_options import HessianOptions
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,10 @@ class MetricRow:
     """Whether it adds up over batches of the evaluated examples; else it is measured once per evaluated model."""
     split: EvalSplit | None = None
     """Examples that a metric measured once per model gets; None: the evaluated ones."""
+    options: type[PluginOptions] | None = None
+    """Of its entry in ``eval.metric_options``, with which its class is made; None: it is made without."""
+    over_clients: str | None = None
+    """``module:function`` of (client -> its values by part, options) -> further values by part, over these clients."""
 
     def __post_init__(self) -> None:
         if not 0 < len(self.name) <= MAX_VALUE_NAME // 2 or not self.name.isprintable() or SUBVALUE in self.name:
@@ -37,6 +42,10 @@ class MetricRow:
         if self.per_example and self.split is not None:
             raise ValueError(f"metric {self.name}: split = {self.split!r} needs per_example = False")
 
+    def chosen(self, options: Mapping[str, Mapping[str, Any]]) -> PluginOptions | None:
+        """Its options in a table ``eval.metric_options``; None without any. pydantic.ValidationError."""
+        return None if self.options is None else self.options.model_validate(options.get(self.name, {}))
+
 
 METRICS: dict[str, MetricRow] = {
     row.name: row
@@ -44,6 +53,16 @@ METRICS: dict[str, MetricRow] = {
         MetricRow(ACCURACY, "accuracy", "edge.training.metrics.accuracy:Accuracy"),
         MetricRow(LOSS, "cross-entropy", "edge.training.metrics.loss:CrossEntropy", "lower"),
         MetricRow("class-accuracy", "accuracy per class", "edge.training.metrics.class_accuracy:ClassAccuracy"),
+        MetricRow(
+            "hessian",
+            "top eigenvalue and trace of the Hessian; H_N and H_D over clients",
+            "edge.training.metrics.hessian:LossHessian",
+            "lower",
+            per_example=False,
+            split="train",
+            options=HessianOptions,
+            over_clients="edge.training.metrics.diagonals:over_clients",
+        ),
     )
 }
 

@@ -17,6 +17,7 @@ from edge.training.metrics.accuracy import Accuracy
 from edge.training.metrics.class_accuracy import ClassAccuracy
 from edge.training.metrics.job_metrics import JobMetrics
 from edge.training.metrics.loss import CrossEntropy
+from edge.training.metrics.metric import ModelInputs
 from edge.training.metrics.registry import METRICS, MetricRow, metric_rows
 from tests.toy import batch, tower
 
@@ -53,19 +54,22 @@ def test_a_metric_of_the_whole_model_has_gradients_examples_of_its_split_and_a_g
     net.train_only(["b1"])  # as some method left it
     net.grad.fill_(7.0)
 
-    def batches(split: str | None) -> Batches:
-        asked.append(split)
+    def batches(split: str | None, inputs: ModelInputs) -> Batches:
+        asked.append((split, inputs))
 
         def once() -> Iterator[Batch]:
             yield x, y
 
         return once
 
-    values = JobMetrics([OWN]).on_model(net, batches, lambda purpose: np.random.default_rng(len(purpose)))
+    def streams(purpose: str, is_shared: bool) -> np.random.Generator:
+        return np.random.default_rng(len(purpose) + 1000 * is_shared)
+
+    values = JobMetrics([OWN]).on_model(net, batches, streams)
     net.grad.zero_()
     torch.autograd.backward(F.cross_entropy(net.run(x), y))
     drawn = np.random.default_rng(len("metric gradient-norm")).random()
-    assert asked == ["train"]
+    assert asked == [("train", ModelInputs())]
     assert values == {
         "gradient-norm": (float(torch.linalg.vector_norm(net.grad)), 1),
         "gradient-norm/examples": (8.0, 1),

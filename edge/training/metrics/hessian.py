@@ -1,0 +1,51 @@
+"""The Hessian of the mean cross-entropy: its largest eigenvalue, its trace, and each tensor's part in the trace.
+
+Mendieta et al., CVPR 2022, https://arxiv.org/abs/2111.14213, Table 1. H_N and H_D over clients follow from these values
+(`edge.training.metrics.diagonals`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from edge.protocol.payload import Vector
+from edge.training.block_model import BlockModel
+from edge.training.client_update import Batches
+from edge.training.hessian import Tensors, cross_entropy_hessian, estimate_trace
+from edge.training.metrics.hessian_options import HessianOptions
+from edge.training.metrics.metric import Metric, ModelInputs, Sums
+
+
+class LossHessian(Metric):
+    """Values ``hessian/eigenvalue``, ``hessian/trace``, and ``hessian/0`` and so on of the tensors of parameters."""
+
+    def __init__(self, options: HessianOptions) -> None:
+        self.options = options
+        self._diagonal: Tensors = []
+
+    @property
+    def inputs(self) -> ModelInputs:
+        """Fixed examples; and draws that clients share, so that identical models have identical values."""
+        options = self.options
+        return ModelInputs(options.data == "global", options.examples, options.batch, shares_draws=True)
+
+    def measure_model(self, net: BlockModel, batches: Batches, rng: np.random.Generator) -> Sums:
+        """Each value once; none without examples."""
+        self._diagonal = []
+        if next(iter(batches()), None) is None:
+            return {}
+        options, hessian = self.options, cross_entropy_hessian(net, batches)
+        eigenvalue = hessian.top_eigenvalue(rng, options.iterations, options.tolerance)
+        by_parameter = options.diag == "per_parameter"
+        found = estimate_trace(hessian, rng, options.probes, None if by_parameter else options.tolerance)
+        self._diagonal = found.diagonal if by_parameter else []
+        tensors = {str(number): (trace, 1) for number, trace in enumerate(found.tensors)}
+        return {"eigenvalue": (eigenvalue, 1), "trace": (found.trace, 1), **tensors}
+
+    def vectors(self) -> dict[str, Vector]:
+        """The diagonal, (parameters,), where it is asked for."""
+        if not self._diagonal:
+            return {}
+        flat = torch.cat([each.reshape(-1) for each in self._diagonal])
+        return {"diagonal": Vector(flat.to("cpu", torch.float32).numpy())}
