@@ -98,6 +98,7 @@ def _settled(loaded: Loaded, device: str) -> Loaded:
 def identity(loaded: Loaded) -> dict[str, Any]:
     """The beginning of the hash chain: the resolved scenario, with hashes of files in place of their paths."""
     scenario = loaded.scenario.model_dump()
+    del scenario["checkpoints"]  # it decides what stays on the disk, not what is computed
     for table, keys in ADDED.items():
         section: dict[str, Any] = reduce(lambda outer, name: outer.get(name, {}), table.split("."), scenario)
         for key, default in keys.items():

@@ -245,7 +245,12 @@ def _run(
         record = environment(loaded, profile, host, refused, stop_at_target, plugin_sources.keep(sources, folder))
         write_text(folder / "environment.json", json.dumps(record, indent=1))
     with contextlib.closing(
-        Ledger(folder / "ledger.sqlite", None if resumed else chain, loaded.method.objective.table)
+        Ledger(
+            folder / "ledger.sqlite",
+            None if resumed else chain,
+            loaded.method.objective.table,
+            loaded.scenario.checkpoints,
+        )
     ) as ledger:
         if ledger.genesis != chain:
             raise _is_another(folder)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from coordinator.records.chain import as_stored, committed_files, next_hash
+from coordinator.records.kept_checkpoints import CheckpointRules
 from coordinator.records.schema import (
     CLIENT_VECTORS,
     EVALUATIONS,
@@ -81,9 +82,18 @@ KEPT_CHECKPOINTS = 2
 class Ledger:
     """The ledger of one run, open for writing by one process."""
 
-    def __init__(self, path: Path, genesis: str | None, method_table: MethodTable | None = None) -> None:
-        """Create the ledger; ``genesis`` is the first hash of its chain. None: open an existing one."""
-        self.path = path
+    def __init__(
+        self,
+        path: Path,
+        genesis: str | None,
+        method_table: MethodTable | None = None,
+        rules: CheckpointRules | None = None,
+    ) -> None:
+        """Create the ledger; ``genesis`` is the first hash of its chain. None: open an existing one.
+
+        ``rules``: which checkpoints stay beside the newest ones.
+        """
+        self.path, self._rules = path, rules or CheckpointRules()
         self._method_table = method_table
         self._db = sqlite3.connect(path, isolation_level=None)
         try:
@@ -269,22 +279,41 @@ class Ledger:
 
     def _drop_checkpoints(self) -> list[str]:
         """Delete rows of old checkpoints and of the client states replaced since; returns their files' names."""
+        stored = [round for round, _, _ in self.checkpoints()]
+        dropped = set(stored[KEPT_CHECKPOINTS:]) - self._rules.kept(stored, self._best_round())
+        old = {name for round, name, _ in self.checkpoints() if round in dropped}
+        self._db.executemany("DELETE FROM checkpoints WHERE round = ?", [(round,) for round in dropped])
         newest = f"SELECT round FROM checkpoints ORDER BY round DESC LIMIT {KEPT_CHECKPOINTS}"
         oldest = f"SELECT MIN(round) FROM ({newest})"
         replaced = self._drop_replaced("states", "later.client = states.client", oldest)
         same = "later.client = client_vectors.client AND later.slot = client_vectors.slot"
         replaced |= self._drop_replaced("client_vectors", same, oldest)
-        old = self._texts(f"SELECT file FROM checkpoints WHERE round NOT IN ({newest})")
-        self._db.execute(f"DELETE FROM checkpoints WHERE round NOT IN ({newest})")
         return sorted(old | replaced - self._texts("SELECT file FROM states"))  # clients may share a file
 
+    def _best_round(self) -> int | None:
+        """The first round with the highest accuracy; None before the first evaluation."""
+        best = "SELECT round FROM rounds WHERE accuracy IS NOT NULL ORDER BY accuracy DESC, round LIMIT 1"
+        row = self._db.execute(best).fetchone()
+        return None if row is None else int(row[0])
+
     def _drop_replaced(self, table: str, same: str, oldest: str) -> set[str]:
-        """Delete rows of files that were replaced until round ``oldest``; returns the files' names."""
+        """Delete rows of files that were replaced until round ``oldest``; returns the files' names.
+
+        Those that a checkpoint before ``oldest`` needs stay.
+        """
         later = (
             f"SELECT 1 FROM {table} AS later WHERE {same} AND later.round > {table}.round AND later.round <= ({oldest})"
         )
-        replaced = self._texts(f"SELECT file FROM {table} WHERE EXISTS ({later})")
-        self._db.execute(f"DELETE FROM {table} WHERE EXISTS ({later})")
+        until = (
+            f"SELECT 1 FROM {table} AS later WHERE {same} AND later.round > {table}.round AND later.round <= kept.round"
+        )
+        needed = (
+            f"SELECT 1 FROM checkpoints AS kept WHERE kept.round < ({oldest}) AND kept.round >= {table}.round "
+            f"AND NOT EXISTS ({until})"
+        )
+        condition = f"EXISTS ({later}) AND NOT EXISTS ({needed})"
+        replaced = self._texts(f"SELECT file FROM {table} WHERE {condition}")
+        self._db.execute(f"DELETE FROM {table} WHERE {condition}")
         return replaced
 
     def _last_chain(self) -> str:

@@ -17,6 +17,7 @@ from pydantic import AllowInfNan, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 from coordinator.aggregation.update_checks import UpdateChecks
+from coordinator.records.kept_checkpoints import CheckpointRules
 from coordinator.rounds.budget import Joules, RunLimits, Seconds
 from coordinator.rounds.policy import RoundPolicy
 from costmodel import units
@@ -332,6 +333,7 @@ class Scenario(BaseModel):
     budget: RunLimits = RunLimits()
     fleet: FleetSection = FleetSection()
     eval: EvalSection = EvalSection()
+    checkpoints: CheckpointRules = CheckpointRules()
 
 
 def fields(table: type[Any]) -> dict[str, FieldInfo]:

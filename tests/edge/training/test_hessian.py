@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -71,9 +72,8 @@ def test_softmax_regression_has_the_hessian_of_the_textbook() -> None:
     assert top <= np.trace(exact), "a convex loss has no negative eigenvalue"
     found, draws, products = estimate_trace(hessian, rng(), 3, None), rng(), []
     for _ in range(3):
-        v = np.concatenate(
-            [2.0 * draws.integers(0, 2, 15).reshape(3, 5) - 1, 2.0 * draws.integers(0, 2, (3, 1)) - 1], 1
-        )
+        weight, bias = (2.0 * draws.integers(0, 2, count).reshape(3, -1) - 1 for count in (15, 3))
+        v = np.concatenate([weight, bias], axis=1)
         products.append(v.reshape(-1) * (exact @ v.reshape(-1)))
     diagonal = np.mean(products, axis=0).reshape(3, 6)
     np.testing.assert_allclose(found.diagonal[0].numpy(), diagonal[:, :5], atol=1e-5)
@@ -91,13 +91,17 @@ def test_the_memory_format_changes_nothing_but_sums() -> None:
     for memory_format in (torch.contiguous_format, torch.channels_last):
         net, images = BlockModel(blocks, CPU, memory_format), x.contiguous(memory_format=memory_format)
         metric = LossHessian(HessianOptions(diag="per_parameter", probes=2, iterations=2))
-        before, values = net.flat.clone(), metric.measure_model(net, lambda images=images: iter([(images, y)]), rng())
+        before, values = net.flat.clone(), metric.measure_model(net, partial(once, images, y), rng())
         assert torch.equal(net.flat, before)
         assert not net.grad.any()
         found.append(([total for total, _ in values.values()], metric.vectors()["diagonal"].data))
     np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-4)
     np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-3, atol=1e-6)
     assert len(found[0][1]) == sum(each.numel() for each in parameters_of(net))
+
+
+def once(x: Tensor, y: Tensor) -> Iterator[Batch]:
+    return iter([(x, y)])
 
 
 def no_batch() -> Iterator[Batch]:

@@ -1,0 +1,57 @@
+"""``checkpoints.keep``: a run that is cut and resumed keeps what an undisturbed one keeps, with the same chain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coordinator.records.store import read
+from coordinator.rounds.run import RoundFinished
+from coordinator.workers.launcher import WorkerLauncher
+from scenarios import runner
+from scenarios.config.load import ScenarioError, load
+from scenarios.host import Host
+from tests.scenarios.in_this_process import SMALL, pool_in_this_process, run
+
+__all__ = ["pool_in_this_process"]
+SHORT = ("method=fedper", "rounds.max=5", "data.clients=3", "rounds.participants=2", "model.width=4")
+KEEP = "checkpoints.keep=every:2"
+
+
+class Cut(Exception):  # noqa: N818 - no error
+    """The process ends here."""
+
+
+def cut(progress: RoundFinished) -> None:
+    if progress.rounds == 3:
+        raise Cut
+
+
+def kept(folder: Path) -> set[str]:
+    return {f"{place}/{path.name}" for place in ("checkpoints", "state") for path in (folder / place).iterdir()}
+
+
+def chain(folder: Path) -> list[str]:
+    return [row["chain"] for row in read(folder / "ledger.sqlite", "SELECT chain FROM rounds ORDER BY round")]
+
+
+def test_kept_checkpoints_survive_an_end_and_a_resume(tmp_path: Path) -> None:
+    whole, plain = run(tmp_path / "whole", *SHORT, KEEP), run(tmp_path / "plain", *SHORT)
+    loaded = load("digits", [*SMALL, *SHORT, KEEP])
+    with pytest.raises(Cut):
+        runner.run(loaded, Host(tmp_path, 1, "cpu", "cut", on_round=cut), WorkerLauncher(), lambda: False, True)
+    folder = tmp_path / "digits" / "cut"
+    found, device = runner.open_existing(folder, "auto")
+    runner.resume(found, Host(tmp_path, 1, device), folder, WorkerLauncher(), lambda: False)
+    assert {name for name in kept(whole) if "round" in name} == {
+        f"checkpoints/round-00000{number}.safetensors" for number in (1, 3, 4)
+    }
+    assert kept(folder) == kept(whole)
+    assert chain(folder) == chain(whole) == chain(plain)
+
+
+@pytest.mark.parametrize("keep", ["every:0", "last", "[0, 3]"])
+def test_rules_that_are_refused(keep: str) -> None:
+    with pytest.raises(ScenarioError, match=r"checkpoints\.keep"):
+        load("digits", [f"checkpoints.keep={keep}"])
