@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from coordinator.rounds.evaluation import EvaluationScope, evaluated_examples, measured_examples
 from edge.protocol.config import ModelProfile
 from edge.protocol.messages import SUBVALUE
+from edge.protocol.payload import Payload
 from edge.protocol.plugins import load
 from edge.training.metrics.registry import metric_rows
 from scenarios.config.load import Loaded, ScenarioError
@@ -43,8 +45,15 @@ def evaluation_scope(loaded: Loaded, description: ModelProfile) -> EvaluationSco
     )
 
 
-def values_over_clients(config: EvalSection, values: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
-    """The values over clients of the metrics of ``eval`` that have any, from each client's values by name."""
+def values_over_clients(
+    config: EvalSection,
+    values: Mapping[int, Mapping[str, float]],
+    vectors: Mapping[int, Payload] = MappingProxyType({}),
+) -> dict[str, float]:
+    """The values over clients of the metrics of ``eval`` that have any, from each client's values by name.
+
+    ``vectors``: client -> name of a metric -> its vectors by name.
+    """
     found: dict[str, float] = {}
     for row in metric_rows(config.metrics):
         if row.over_clients is not None:
@@ -53,7 +62,12 @@ def values_over_clients(config: EvalSection, values: Mapping[int, Mapping[str, f
                 client: {name.removeprefix(prefix): value for name, value in each.items() if name.startswith(prefix)}
                 for client, each in values.items()
             }
-            compared = load(row.over_clients)(own, row.chosen(config.metric_options))
+            given = {
+                client: {name: vector.data for name, vector in payload[row.name].items()}
+                for client, payload in vectors.items()
+                if row.name in payload
+            }
+            compared = load(row.over_clients)(own, row.chosen(config.metric_options), given)
             found |= {f"{prefix}{part}": value for part, value in compared.items()}
     return found
 

@@ -27,9 +27,9 @@ JOURNAL = "ledger.sqlite-journal"
 LEDGER = ("ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm", JOURNAL)
 FILES = ("scenario.toml", "environment.json", *LEDGER)
 """Files that are opened in place; all others are replaced whole."""
-_OURS = (*FILES, "report.html", "uncertainty.json")
+_OURS = (*FILES, "report.html", "uncertainty.json", "measure.json")
 _PASSING = re.compile(
-    r"\.probe-[0-9a-f]{8}(\.part)?|(scenario\.toml|environment\.json|report\.html|uncertainty\.json)\.part|replies-[a-z0-9_]{8}\.part"
+    r"\.probe-[0-9a-f]{8}(\.part)?|(scenario\.toml|environment\.json|report\.html|uncertainty\.json|measure\.json)\.part|replies-[a-z0-9_]{8}\.part"
 )
 _LOG = re.compile(r"(coordinator|worker-[0-9]+)\.log")
 SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")

@@ -46,6 +46,8 @@ class PoolTask:
     """Names of the numbers in the update; None: any."""
     metrics: frozenset[str] | None = None
     """Names of the metrics whose values a score may have; None: any."""
+    takes_vectors: bool = False
+    """Whether a score may have vectors."""
     unfit: Callable[[messages.Update, Payload], str | None] | None = None
     """(update, client state) -> why a remote worker's reply cannot be true or cannot be used, or None."""
     unfit_sums: Callable[[Totals, float], str | None] | None = None
@@ -113,6 +115,8 @@ def check_reply_kind(task: PoolTask, reply: Reply) -> None:
         unknown = {name.partition(messages.SUBVALUE)[0] for name in reply.values} - task.metrics
         if unknown:
             raise messages.WireError(f"{task.name}: values of {sorted(unknown)}, which were not requested")
+    if isinstance(reply, messages.Score) and reply.payload and not task.takes_vectors:
+        raise messages.WireError(f"{task.name}: vectors {shapes(reply.payload)}, which were not requested")
     if isinstance(reply, messages.Update) and task.reports is not None and reply.numbers.keys() != task.reports:
         raise messages.WireError(f"{task.name}: reports {sorted(reply.numbers)} instead of {sorted(task.reports)}")
     if isinstance(reply, messages.Update) and task.up is not None and not task.is_in_partial_sum(reply):

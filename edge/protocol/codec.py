@@ -83,6 +83,7 @@ from edge.protocol.messages import (
     Evaluate,
     Message,
     PartialSum,
+    Score,
     Tensors,
     Totals,
     Train,
@@ -209,7 +210,7 @@ def _frames(message: Message) -> list[Frame]:
         for name, dtype in ARRAYS.items():
             array = np.ascontiguousarray(getattr(message.description, name), dtype=dtype)
             frames.append(Frame(DESCRIPTION, name, UNNAMED, array))
-    if isinstance(message, Described | Update | ClientState):
+    if isinstance(message, Described | Update | Score | ClientState):
         # these are used once: a content hash of it would be computed for nobody
         frames += [Frame(slot, key, UNNAMED, vector.data) for slot, key, vector in vectors(message.payload)]
     return frames
@@ -263,7 +264,7 @@ def _compose(
         return Described(_description(values, described), payload)
     if kind is Tensors:
         return Tensors(tuple(vector for _, _, vector in vectors(payload)))
-    if kind in (Train, Update, Evaluate, ClientState):
+    if kind in (Train, Update, Evaluate, Score, ClientState):
         values["payload"] = payload
     elif entries:
         raise WireError(f"{NAMES[kind]} carries no frames, but {len(entries)} came")

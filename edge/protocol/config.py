@@ -251,6 +251,8 @@ class Job(Section):
     """Metrics of an evaluation (`edge.training.metrics.registry`), beside accuracy and loss."""
     metric_options: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Options of metrics that have any, by name."""
+    collects_vectors: bool = False
+    """Whether scores have the vectors that metrics give."""
     adapt_epochs: int = 0
     """Local epochs that adapt a client's model before it is evaluated."""
     adapt_lr: float | None = None

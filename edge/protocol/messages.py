@@ -34,6 +34,10 @@ BEFORE, VALIDATION = "before", "validation"
 """In place of the name of a metric: accuracy and loss of a client's model before its adaptation (``before/accuracy``),
 and on the client's validation examples (``validation/accuracy``)."""
 BEFORE_ACCURACY, VALIDATION_ACCURACY = f"{BEFORE}{SUBVALUE}{ACCURACY}", f"{VALIDATION}{SUBVALUE}{ACCURACY}"
+LOCAL_MODEL = "local model"
+"""The slot of a whole local model that is measured (`edge.training.measured_visit`)."""
+OWN_COMPONENT = "own component"
+"""The option of that client side which names the method's."""
 MAX_VALUES, MAX_VALUE_NAME = 2000, 100
 """Values of a `Score`, and characters of their names."""
 
@@ -226,6 +230,8 @@ class Score:
     client: int
     values: Mapping[str, tuple[float, int]]
     """Name -> (sum, number of examples or measurements in it), in the order of measurement."""
+    payload: Payload = field(default_factory=dict)
+    """Vectors that metrics give, in slots of their names, if the job collects them."""
 
     def __post_init__(self) -> None:
         expect(self.client >= GLOBAL, "score: client", self.client)

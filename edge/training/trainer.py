@@ -339,7 +339,9 @@ class LocalTrainer:
         else:
             before = self._load_client_model(task, state_in)
         values = self.metrics.on_examples(net, self._chosen(task))
-        return Score(task.start, task.client, values | before | self._on_validation(task) | self._on_model(task))
+        values |= before | self._on_validation(task) | self._on_model(task)
+        takes_vectors = self.job.collects_vectors and task.start == 0
+        return Score(task.start, task.client, values, self.metrics.vectors() if takes_vectors else {})
 
     def _chosen(self, task: Evaluate) -> Iterator[Batch]:
         """The examples of a task."""

@@ -292,6 +292,7 @@ app.add_typer(studies.several, name="study")
 app.command()(studies.reproduce)
 app.command()(studies.replay)
 app.command()(studies.verify)
+app.command()(studies.measure)
 app.command("check-plugin")(studies.check_plugin)
 app.command()(studies.stress)
 

@@ -1,4 +1,4 @@
-"""The commands of ``fedbr`` beside run and resume: compare, study, reproduce, replay, verify, stress, check-plugin.
+"""The commands beside run and resume: compare, study, reproduce, replay, verify, measure, stress, check-plugin.
 
 Like all commands, these import slow modules only when they run.
 """
@@ -273,6 +273,53 @@ def verify(
     if result["difference"] is not None:
         raise typer.Exit(FAILED)
     raise typer.Exit(FINISHED if result["same"] else STOPPED)
+
+
+def measure(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="for example eval.metric_options.hessian.pairs=distinct"),
+    ] = None,
+    metrics: Annotated[str, typer.Option("--metrics", help="names (fedbr list metrics), separated by commas")] = "",
+    round: Annotated[
+        int | None, typer.Option("--round", min=1, help="of a kept checkpoint, from 1; by default the newest")
+    ] = None,
+    clients: Annotated[
+        str | None,
+        typer.Option("--clients", help="local (models after the next visit), evaluated (as evaluations use) or none"),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="the JSON file; by default RUN/measure.json")] = None,
+    workers: Workers = None,
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure metrics of a stored checkpoint's models.
+
+    Of the global model, and of clients' models: by default the local models after the visit that would follow, or,
+    for methods without a global model, those that evaluations use. Nothing is charged, and no ledger is written.
+    """
+    from scenarios import runner
+    from scenarios.config.load import ScenarioError
+    from scenarios.studies import measure as study
+
+    if not metrics:
+        raise ScenarioError("--metrics: name what to measure, for example hessian (fedbr list metrics)")
+    loaded, device = runner.open_existing(folder, device)
+    asked = study.plan(loaded, folder, metrics, overrides or [], round, clients)
+    path = out or folder / study.FILE
+
+    def say(text: str) -> None:
+        if not (quiet or as_json):
+            print(f"fedbr: {text}", file=sys.stderr, flush=True)
+
+    def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
+        return study.measure(asked, folder, host, launcher, stopped, study.progress_lines(say))
+
+    result = with_workers([loaded], None, None, workers, device, True, work)
+    study.write(result, path)
+    emit(result, as_json, lambda: study.show(result, path))
 
 
 def stress(

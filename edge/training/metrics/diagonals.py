@@ -14,6 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from edge.protocol.payload import Floats
+
 Pairs = Literal["all", "distinct"]
 NORMS, DIRECTIONS = "H_N", "H_D"
 """Names of both values"""
@@ -37,11 +39,17 @@ def compared(diagonals: Diagonals, pairs: Pairs = "all") -> dict[str, float]:
     return {NORMS: float(differences[counted].mean()), DIRECTIONS: float(cosines[counted].mean())}
 
 
-def over_clients(values: Mapping[int, Mapping[str, float]], options: Any) -> dict[str, float]:
-    """H_N and H_D from the traces of tensors in clients' values of the metric ``hessian``, parts ``0``, ``1``, ..
+def over_clients(
+    values: Mapping[int, Mapping[str, float]], options: Any, vectors: Mapping[int, Mapping[str, Floats]]
+) -> dict[str, float]:
+    """H_N and H_D of clients' values and vectors of the metric ``hessian``: of their vectors ``diagonal``, or of the
+    traces of tensors, which are the parts ``0``, ``1``, .. of their values.
 
-    Clients without values are left out; none without a pair of clients.
+    Clients without either are left out; none without a pair of clients.
     """
-    traces = [[part for name, part in own.items() if name.isdigit()] for own in values.values()]
-    traces = [own for own in traces if own]
-    return compared(np.array(traces), options.pairs) if traces else {}
+    if options.diag == "per_parameter":
+        diagonals = [own["diagonal"] for own in vectors.values()]
+    else:
+        traces = ([part for name, part in own.items() if name.isdigit()] for own in values.values())
+        diagonals = [np.array(own) for own in traces if own]
+    return compared(np.stack(diagonals), options.pairs) if diagonals else {}

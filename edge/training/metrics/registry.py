@@ -32,7 +32,8 @@ class MetricRow:
     options: type[PluginOptions] | None = None
     """Of its entry in ``eval.metric_options``, with which its class is made; None: it is made without."""
     over_clients: str | None = None
-    """``module:function`` of (client -> its values by part, options) -> further values by part, over these clients."""
+    """``module:function`` of (client -> its values by part, options, client -> its vectors by name), which gives
+    further values by part, over these clients. Only ``fedbr measure`` has vectors."""
 
     def __post_init__(self) -> None:
         if not 0 < len(self.name) <= MAX_VALUE_NAME // 2 or not self.name.isprintable() or SUBVALUE in self.name:

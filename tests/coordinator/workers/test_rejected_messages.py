@@ -153,7 +153,7 @@ def test_wrong_sums_are_refused_and_the_visits_in_them_done_elsewhere(wrong: str
 def test_an_update_that_comes_whole_though_it_could_be_added_is_refused(tmp_path: Path) -> None:
     heard: list[int] = []
     with impostors_pool(Once(lambda update, n: [(answer(1), n)]), tmp_path) as (pool, events):
-        order = pool.submit([visit(1, 1.0)], lambda task, reply: heard.append(len(reply.payload)))  # type: ignore[union-attr]
+        order = pool.submit([visit(1, 1.0)], lambda task, reply: heard.append(len(reply.payload)))
         order.wait()
         assert FixedPointSum(order.collect()["model"]["b"]).vector().tolist() == [2.0]
     assert heard == [0]

@@ -119,6 +119,13 @@ def test_messages_without_vectors_come_back_equal(message: messages.Message) -> 
     assert there_and_back(message) == message
 
 
+def test_a_score_comes_back_with_the_vectors_of_metrics() -> None:
+    back = there_and_back(messages.Score(0, 3, {"accuracy": (3, 4), "loss": (1.5, 4)}, model()))
+    assert isinstance(back, messages.Score)
+    assert (back.client, back.values["loss"]) == (3, (1.5, 4))
+    assert plain(back.payload) == plain(model())
+
+
 def test_train_comes_back_with_its_vectors_and_their_versions() -> None:
     sent = train()
     back = there_and_back(sent)

@@ -72,8 +72,8 @@ def test_softmax_regression_has_the_hessian_of_the_textbook() -> None:
     assert top <= np.trace(exact), "a convex loss has no negative eigenvalue"
     found, draws, products = estimate_trace(hessian, rng(), 3, None), rng(), []
     for _ in range(3):
-        weight, bias = (2.0 * draws.integers(0, 2, count).reshape(3, -1) - 1 for count in (15, 3))
-        v = np.concatenate([weight, bias], axis=1)
+        probe = [2.0 * draws.integers(0, 2, count).reshape(3, -1) - 1 for count in (15, 3)]
+        v = np.concatenate(probe, axis=1)
         products.append(v.reshape(-1) * (exact @ v.reshape(-1)))
     diagonal = np.mean(products, axis=0).reshape(3, 6)
     np.testing.assert_allclose(found.diagonal[0].numpy(), diagonal[:, :5], atol=1e-5)
@@ -128,5 +128,11 @@ def test_differences_over_clients_by_hand() -> None:
 
 def test_the_traces_of_tensors_are_compared_and_nothing_else() -> None:
     values = {0: {"trace": 7.0, "0": 3.0, "1": 4.0}, 4: {"trace": 10.0, "0": 0.0, "1": 10.0}, 5: {}}
-    assert over_clients(values, HessianOptions(pairs="distinct")) == {"H_N": 25.0, "H_D": pytest.approx(0.8)}
-    assert over_clients({5: {}}, HessianOptions()) == {}
+    assert over_clients(values, HessianOptions(pairs="distinct"), {}) == {"H_N": 25.0, "H_D": pytest.approx(0.8)}
+    assert over_clients({5: {}}, HessianOptions(), {}) == {}
+
+
+def test_with_the_diagonal_per_parameter_vectors_are_compared() -> None:
+    options = HessianOptions(pairs="distinct", diag="per_parameter")
+    vectors = {0: {"diagonal": np.array([3, 4], np.float32)}, 4: {"diagonal": np.array([0, 10], np.float32)}}
+    assert over_clients({0: {"0": 1.0}, 4: {"0": 1.0}}, options, vectors) == {"H_N": 25.0, "H_D": pytest.approx(0.8)}
