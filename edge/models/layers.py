@@ -1,10 +1,17 @@
-"""The common layers of the convolutional models: a convolution with its normalisation."""
+"""The common layers of the convolutional models: convolutions with their normalisation, and residual units."""
 
 from __future__ import annotations
 
-from torch import nn
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
 
 from edge.models.registry import GROUPS
+
+FEW = 16
+"""Numbers in a vector register. A strided 1x1 convolution of fewer channels, on images in channels_last of 56x56 and
+more, makes oneDNN (torch 2.15) write past its memory when it computes the weight gradient."""
 
 
 def normalised(norm: str, channels: int) -> list[nn.Module]:
@@ -31,3 +38,76 @@ def conv_norm(
     padding = kernel // 2 if padding is None else padding
     convolution = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=padding, groups=groups)
     return [convolution, *normalised(norm, outputs)]
+
+
+def conv3x3(norm: str, inputs: int, outputs: int, stride: int = 1) -> list[nn.Module]:
+    """A 3x3 convolution of a ResNet and its normalisation, whose biases it has itself where there is none."""
+    convolution = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=norm == "none")
+    return [convolution, *normalised(norm, outputs)]
+
+
+def conv1x1(norm: str, inputs: int, outputs: int, stride: int = 1) -> list[nn.Module]:
+    """As `conv3x3`, with kernels of one pixel."""
+    after, bias = normalised(norm, outputs), norm == "none"
+    if inputs >= FEW or stride == 1:
+        return [nn.Conv2d(inputs, outputs, 1, stride=stride, bias=bias), *after]
+    # The same numbers: first every stride-th pixel, then a convolution without stride.
+    return [nn.AvgPool2d(1, stride), nn.Conv2d(inputs, outputs, 1, bias=bias), *after]
+
+
+class ResidualUnit(nn.Module):
+    """ReLU(body(x) + shortcut(x)), whose body can be left out (stochastic depth, `edge.methods.stochdepth`).
+
+    Subclasses set ``body`` and ``shortcut``, in this order, and can customise by overriding
+
+    * ``residual``: the part that is left out, where it is more than ``body``;
+    * ``activated``: what follows the sum, by default ReLU;
+    * ``adds``: False in a unit that does not add, which has a ``forward`` of its own and is never left out.
+    """
+
+    body: nn.Module
+    shortcut: nn.Module
+    adds = True
+    dropped = False
+    """Whether the body is left out, which is set for single steps"""
+    keep_probability = 1.0
+    """The body's factor in evaluation mode"""
+
+    def residual(self, x: Tensor) -> Tensor:
+        """The body's output."""
+        y: Tensor = self.body(x)
+        return y
+
+    def activated(self, x: Tensor) -> Tensor:
+        """The unit's output of the sum."""
+        return torch.relu(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, inputs, h, w) -> (batch, outputs, h/stride, w/stride)."""
+        if self.dropped:
+            return self.activated(self.shortcut(x))
+        y = self.residual(x)
+        if self.keep_probability != 1 and not self.training:
+            y = self.keep_probability * y
+        return self.activated(y + self.shortcut(x))
+
+
+def residual_units(modules: Iterable[nn.Module]) -> list[ResidualUnit]:
+    """The residual units of modules that run one after another, in the order of their use."""
+    return [unit for module in modules for unit in module.modules() if isinstance(unit, ResidualUnit) and unit.adds]
+
+
+def pooled(unit: nn.Module) -> nn.Sequential:
+    """A model's last residual unit with the mean over places: (batch, inputs, h, w) -> (batch, outputs)."""
+    return nn.Sequential(unit, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def initialise_fan_out(modules: Iterable[nn.Module]) -> None:
+    """Draw the weights of convolutions from Kaiming's normal distribution of the fan out, as He et al. do.
+
+    He et al., Delving Deep into Rectifiers, ICCV 2015, https://arxiv.org/abs/1502.01852.
+    """
+    for module in modules:
+        for layer in module.modules():
+            if isinstance(layer, nn.Conv2d):
+                nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from edge.models.layers import conv_norm
+from edge.models.layers import ResidualUnit, conv_norm
 
 OWN_WIDTH = 32
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 1))
@@ -20,8 +20,11 @@ HEAD_UNIT, HEAD_CHANNELS = 320, 1280
 """Channels of the last unit and of the convolution after it, at the model's own width."""
 
 
-class InvertedResidual(nn.Module):
-    """An inverted residual unit: 1x1 expansion, 3x3 depthwise convolution, 1x1 projection without an activation."""
+class InvertedResidual(ResidualUnit):
+    """An inverted residual unit: 1x1 expansion, 3x3 depthwise convolution, 1x1 projection without an activation.
+
+    A unit that changes the shape of its maps does not add.
+    """
 
     def __init__(self, norm: str, inputs: int, outputs: int, expansion: int, stride: int) -> None:
         super().__init__()
@@ -31,12 +34,16 @@ class InvertedResidual(nn.Module):
             *(*conv_norm(norm, hidden, hidden, 3, stride, groups=hidden), nn.ReLU6()),
             *conv_norm(norm, hidden, outputs, 1),
         )
+        self.shortcut = nn.Identity()
         self.adds = stride == 1 and inputs == outputs
+
+    def activated(self, x: Tensor) -> Tensor:
+        """The sum as it is."""
+        return x
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, inputs, h, w) -> (batch, outputs, h/stride, w/stride)."""
-        y: Tensor = self.body(x)
-        return x + y if self.adds else y
+        return super().forward(x) if self.adds else self.residual(x)
 
 
 def stages(classes: int, channels: int, width: int | None, norm: str) -> list[tuple[str, list[nn.Module]]]:

@@ -164,10 +164,12 @@ def _joined(block: str | Sequence[str]) -> str:
 _LENET = "conv1 conv2 fc1 fc2 head"
 _DIGITS = "conv1 conv2 conv3 head"
 _RESNET = "stem stage1 stage2 stage3 stage4 head"
+_RESNET_56 = "stem stage1 stage2 stage3 head"
 _VGG = "conv1 conv2 conv3 conv4 conv5 conv6 head"
 _MOBILENET = "stem stage1 stage2 stage3 stage4 stage5 stage6 head"
 _SHUFFLENET = "stem stage1 stage2 stage3 head"
 _SQUEEZENET = "stem fire2 fire3 fire4 fire5 fire6 fire7 fire8 head"
+_UNMEASURED: dict[str, Any] = {"width_multiple": 2, "defaults": {}}
 _TO_64 = {CPU: Defaults("channels_last", pathways="sweep", contiguous_from=64)}
 
 
@@ -204,6 +206,8 @@ _ROWS = (
     _row("cnn", "LeNet-like CNN of pFedMB", 32, None, 5, _LENET, flexible=False, norm="none"),
     _row("digits-cnn", "CNN for 8x8", 8, 16, 4, _DIGITS, flexible=False, norm="none"),
     _row("resnet18", "ResNet-18", 32, 64, 10, _RESNET, width_multiple=2, defaults=_TO_64),
+    _row("resnet18-imagenet", "ResNet-18 for 224x224", 224, 64, 10, _RESNET, norm="batch", **_UNMEASURED),
+    _row("resnet56", "ResNet-56 of bottlenecks", 32, 16, 20, _RESNET_56, norm="batch", **_UNMEASURED),
     _row("vgg9", "VGG-9", 32, 32, 9, _VGG, width_multiple=2),
     _row("mobilenetv2", "MobileNetV2", 32, 32, 20, _MOBILENET, "depthwise", width_multiple=8),
     _row("shufflenet", "ShuffleNet V1, g = 3", 32, 24, 18, _SHUFFLENET, "depthwise", width_multiple=12),

@@ -8,55 +8,31 @@ stages of two units, head; pooling belongs to the last residual unit. Width 64 a
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from edge.models.layers import normalised
-
-FEW = 16
-"""Numbers in a vector register. A strided 1x1 convolution of fewer channels, on images in channels_last of 56x56 and
-more, makes oneDNN (torch 2.15) write past its memory when it computes the weight gradient."""
+from edge.models.layers import ResidualUnit, conv1x1, conv3x3, pooled
 
 
-def _conv3x3(norm: str, channels_in: int, channels_out: int, stride: int) -> list[nn.Module]:
-    """Biases stand in for those of a normalisation where there is none."""
-    convolution = nn.Conv2d(channels_in, channels_out, 3, stride=stride, padding=1, bias=norm == "none")
-    return [convolution, *normalised(norm, channels_out)]
-
-
-def _conv1x1(norm: str, channels_in: int, channels_out: int, stride: int) -> list[nn.Module]:
-    after, bias = normalised(norm, channels_out), norm == "none"
-    if channels_in >= FEW:
-        return [nn.Conv2d(channels_in, channels_out, 1, stride=stride, bias=bias), *after]
-    # The same numbers: first every stride-th pixel, then a convolution without stride.
-    return [nn.AvgPool2d(1, stride), nn.Conv2d(channels_in, channels_out, 1, bias=bias), *after]
-
-
-class BasicBlock(nn.Module):
+class BasicBlock(ResidualUnit):
     """A basic residual unit: ReLU(norm(conv(ReLU(norm(conv(x))))) + shortcut(x))."""
 
-    def __init__(self, norm: str, channels_in: int, channels_out: int, stride: int) -> None:
+    def __init__(self, norm: str, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(
-            *_conv3x3(norm, channels_in, channels_out, stride),
-            nn.ReLU(),
-            *_conv3x3(norm, channels_out, channels_out, 1),
-        )
-        self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or channels_in != channels_out:
-            self.shortcut = nn.Sequential(*_conv1x1(norm, channels_in, channels_out, stride))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(batch, channels_in, h, w) -> (batch, channels_out, h/stride, w/stride)."""
-        return torch.relu(self.body(x) + self.shortcut(x))
+        self.body = nn.Sequential(*conv3x3(norm, inputs, outputs, stride), nn.ReLU(), *conv3x3(norm, outputs, outputs))
+        self.shortcut = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(*conv1x1(norm, inputs, outputs, stride))
 
 
 def stages(classes: int, channels: int, width: int | None, norm: str) -> list[tuple[str, list[nn.Module]]]:
     """Six stages: (batch, channels, h, w) -> (batch, classes)."""
     assert width is not None
-    built: list[tuple[str, list[nn.Module]]] = [
-        ("stem", [nn.Sequential(*_conv3x3(norm, channels, width, 1), nn.ReLU())])
-    ]
+    return after_stem(nn.Sequential(*conv3x3(norm, channels, width), nn.ReLU()), classes, width, norm)
+
+
+def after_stem(stem: nn.Module, classes: int, width: int, norm: str) -> list[tuple[str, list[nn.Module]]]:
+    """The six stages with this stem, which makes maps of ``width`` channels."""
+    built: list[tuple[str, list[nn.Module]]] = [("stem", [stem])]
     inputs = width
     for stage in range(4):
         outputs = width * 2**stage
@@ -65,5 +41,5 @@ def stages(classes: int, channels: int, width: int | None, norm: str) -> list[tu
         built.append((f"stage{stage + 1}", units))
         inputs = outputs
     last = built[-1][1]
-    last[-1] = nn.Sequential(last[-1], nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    last[-1] = pooled(last[-1])
     return [*built, ("head", [nn.Linear(inputs, classes)])]

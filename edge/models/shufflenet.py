@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from edge.models.layers import conv_norm
+from edge.models.layers import ResidualUnit, conv_norm, pooled
 
 CONV_GROUPS = 3
 """Groups of the 1x1 convolutions, g in the paper."""
@@ -21,7 +21,7 @@ STAGES = ((10, 4), (20, 8), (40, 4))
 """Channels, in widths, and units."""
 
 
-class ShuffleUnit(nn.Module):
+class ShuffleUnit(ResidualUnit):
     """1x1 convolution in groups, shuffle, 3x3 depthwise convolution, 1x1 convolution in groups.
 
     The first unit of a stage halves height and width and joins its result to the average-pooled input; the others add.
@@ -29,20 +29,25 @@ class ShuffleUnit(nn.Module):
 
     def __init__(self, norm: str, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.joins = inputs != outputs
+        self.adds = inputs == outputs
         inner = outputs // 4
         self.squeeze = nn.Sequential(*conv_norm(norm, inputs, inner, 1, groups=CONV_GROUPS), nn.ReLU())
         self.body = nn.Sequential(
-            *conv_norm(norm, inner, inner, 3, 2 if self.joins else 1, groups=inner),
-            *conv_norm(norm, inner, outputs - inputs if self.joins else outputs, 1, groups=CONV_GROUPS),
+            *conv_norm(norm, inner, inner, 3, 1 if self.adds else 2, groups=inner),
+            *conv_norm(norm, inner, outputs if self.adds else outputs - inputs, 1, groups=CONV_GROUPS),
         )
+        self.shortcut = nn.Identity()
+
+    def residual(self, x: Tensor) -> Tensor:
+        """The three convolutions."""
+        y: Tensor = self.body(torch.channel_shuffle(self.squeeze(x), CONV_GROUPS))
+        return y
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, inputs, h, w) -> (batch, outputs, h/2, w/2) or, where inputs = outputs, (batch, outputs, h, w)."""
-        y = self.body(torch.channel_shuffle(self.squeeze(x), CONV_GROUPS))
-        if self.joins:
-            return torch.relu(torch.cat([F.avg_pool2d(x, 3, stride=2, padding=1), y], dim=1))
-        return torch.relu(x + y)
+        if self.adds:
+            return super().forward(x)
+        return self.activated(torch.cat([F.avg_pool2d(x, 3, stride=2, padding=1), self.residual(x)], dim=1))
 
 
 def stages(classes: int, channels: int, width: int | None, norm: str) -> list[tuple[str, list[nn.Module]]]:
@@ -59,5 +64,5 @@ def stages(classes: int, channels: int, width: int | None, norm: str) -> list[tu
         )
         inputs = outputs
     last = built[-1][1]
-    last[-1] = nn.Sequential(last[-1], nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    last[-1] = pooled(last[-1])
     return [*built, ("head", [nn.Linear(inputs, classes)])]

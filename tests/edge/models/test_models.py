@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from edge.models import resnet18
+from edge.models.layers import residual_units
 from edge.models.registry import MODELS, Defaults, model
 from edge.protocol.config import ModelConfig
 from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, WEIGHT_GRADIENT
@@ -77,6 +78,84 @@ def test_the_first_block_pays_for_the_gradients_between_its_own_layers() -> None
     assert first[WEIGHT_GRADIENT] == first[FORWARD]
     assert first[INNER_GRADIENT] == first[FORWARD] - 1_769_472
     assert first[INPUT_GRADIENT] == 1_769_472
+
+
+def test_resnet56_has_the_parameters_and_computes_what_fedaligns_code_does() -> None:
+    assert parameters("resnet56", 100, 3) == [464, 27_648, 113_152, 447_488, 25_700]
+    assert (sum(parameters("resnet56", 100, 3)), sum(parameters("resnet56", 10, 3))) == (614_452, 591_322)
+    rows = macs("resnet56", 100, (3, 32, 32))
+    assert sum(row[FORWARD] for row in rows) == 87_237_632
+    assert [row[WEIGHT_GRADIENT] for row in rows] == [row[FORWARD] for row in rows]
+
+
+def test_the_counters_of_resnet56s_batch_norm_do_not_travel() -> None:
+    with torch.device("meta"):
+        blocks = build(ModelConfig("resnet56"), 100, 3)
+        layout = BlockModel(lambda: blocks, torch.device("meta")).layout
+    counters = [b for _, block in blocks for b in block.buffers() if not b.is_floating_point()]
+    assert len(counters) == 58
+    weights = [p for _, block in blocks for p in block.parameters() if p.dim() > 1]
+    assert sum(weight.numel() for weight in weights) == 605_460 - 100  # the paper's 0.61 M has the head's biases
+    assert sum(block.buffers for block in layout.blocks) == 8_992
+    assert layout.nbytes() == 4 * (614_452 + 8_992)
+
+
+def test_the_convolutions_of_resnet56_begin_with_kaimings_variance() -> None:
+    torch.manual_seed(0)
+    (name, stem), *_ = build(ModelConfig("resnet56"), 100, 3)
+    weight = next(stem.parameters())
+    assert (name, weight.shape) == ("stem", (16, 3, 3, 3))
+    assert abs(float(weight.detach().std()) - (2 / (16 * 9)) ** 0.5) < 0.01  # torch's own would be 0.11
+
+
+def test_resnet18_for_photographs_has_the_parameters_of_he_et_al() -> None:
+    assert parameters("resnet18-imagenet", 200, 3) == [9_536, 147_968, 525_568, 2_099_712, 8_393_728, 102_600]
+    assert sum(parameters("resnet18-imagenet", 200, 3)) == 11_279_112
+    assert sum(row[FORWARD] for row in macs("resnet18-imagenet", 200, (3, 224, 224))) == 1_813_663_744
+
+
+@pytest.mark.parametrize("name", ["resnet56", "resnet18-imagenet"])
+def test_narrow_forms_take_digits(name: str) -> None:
+    net = BlockModel(lambda: build(ModelConfig(name, width=2), 10, 1), CPU)
+    assert net.run(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+
+
+# --- residual units ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("resnet18", 8), ("resnet56", 18), ("mobilenetv2", 10), ("shufflenet", 13), ("vgg9", 0)]
+)
+def test_units_that_add_are_found_in_the_order_of_their_use(name: str, count: int) -> None:
+    units, used = [], []
+    with torch.device("meta"):
+        modules = [module for _, module in build(ModelConfig(name, blocks="balanced:2"), 10, 3)]
+        for unit in residual_units(modules):
+            unit.register_forward_pre_hook(lambda unit, _: used.append(unit))
+            units.append(unit)
+        nn.Sequential(*modules)(torch.empty(2, 3, 32, 32))
+    assert len(units) == count
+    assert used == units
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet56", "mobilenetv2", "shufflenet"])
+def test_a_unit_drops_its_body_in_training_and_scales_it_in_evaluation(name: str) -> None:
+    torch.manual_seed(0)
+    width = {"mobilenetv2": 8, "shufflenet": 12}.get(name, 2)
+    unit = residual_units(module for _, module in build(ModelConfig(name, width), 10, 3))[1].eval()
+    inputs = next(layer.in_channels for layer in unit.modules() if isinstance(layer, nn.Conv2d))
+    x = torch.rand(2, inputs, 8, 8)
+    shortcut, body = unit.shortcut(x), unit.residual(x)
+    assert torch.equal(unit(x), unit.activated(body + shortcut))
+    unit.keep_probability = 0.25
+    assert torch.equal(unit(x), unit.activated(0.25 * body + shortcut))
+    unit.train().dropped = True
+    before = [buffer.clone() for buffer in unit.buffers()]
+    assert torch.equal(unit(x), unit.activated(shortcut))
+    assert all(torch.equal(buffer, old) for buffer, old in zip(unit.buffers(), before, strict=True))
+
+
+# --- small models -----------------------------------------------------------------------------------------------------
 
 
 def test_the_cnn_has_the_layers_of_pfedmb() -> None:

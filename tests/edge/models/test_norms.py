@@ -19,12 +19,16 @@ from edge.training.blocks import build
 from edge.training.describe import check_single_examples
 from tests.toy import CPU
 
-SMALL = {"cnn": None, "digits-cnn": 4, "resnet18": 2, "vgg9": 2, "mobilenetv2": 8, "shufflenet": 12, "squeezenet": 12}
+RESNETS = {"resnet18": 2, "resnet18-imagenet": 2, "resnet56": 2}
+SMALL = {"cnn": None, "digits-cnn": 4, **RESNETS, "vgg9": 2, "mobilenetv2": 8, "shufflenet": 12, "squeezenet": 12}
 CHANNELS = {  # of all convolutions with a normalisation, by hand: the width times the sum over layers
     "cnn": 6 + 16,
     "digits-cnn": 4 + 8 + 8,
     # the stem, 4 norms per stage, and shortcuts of the last three
     "resnet18": 2 * (1 + 4 * (1 + 2 + 4 + 8) + 2 + 4 + 8),
+    "resnet18-imagenet": 2 * (1 + 4 * (1 + 2 + 4 + 8) + 2 + 4 + 8),
+    # the stem, 6 norms of 1, 1 and 4 times the planes per stage, and a shortcut per stage
+    "resnet56": 2 * (1 + 6 * 6 * (1 + 2 + 4) + 4 * (1 + 2 + 4)),
     "vgg9": 2 * (1 + 2 + 4 + 4 + 8 + 8),
 }
 KINDS: tuple[Norm, ...] = ("batch", "group", "none")
@@ -56,8 +60,8 @@ def test_every_backbone_trains_with_the_norms_that_are_not_its_own(name: str) ->
     # A mean and a variance, and a weight and a bias, per channel.
     if name in CHANNELS:
         assert buffers["batch"] == 2 * CHANNELS[name]
-    # resnet18 has biases in place of those of its norms.
-    assert params["group"] - params["none"] == buffers["batch"] // (2 if name == "resnet18" else 1)
+    # ResNets have biases in place of those of their norms.
+    assert params["group"] - params["none"] == buffers["batch"] // (2 if name in RESNETS else 1)
 
 
 def test_resnet18_of_width_64_is_the_papers_with_either_norm() -> None:

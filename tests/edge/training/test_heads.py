@@ -14,6 +14,7 @@ CUTS = {
     "cnn": (["conv1", "conv2", "fc1", "fc2"], (84,), 84),
     "digits-cnn": (["conv1", "conv2", "conv3"], (32, 2, 2), 128),
     "resnet18": (["stem", "stage1", "stage2", "stage3", "stage4"], (512, 4, 4), 512),
+    "resnet56": (["stem", "stage1", "stage2", "stage3"], (256, 8, 8), 256),
     "vgg9": (["conv1", "conv2", "conv3", "conv4", "conv5", "conv6"], (256, 4, 4), 4096),
 }
 
