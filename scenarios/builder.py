@@ -68,6 +68,8 @@ ADDED: Mapping[str, Mapping[str, Any]] = {
 """Table -> key -> the default of a key that was added later: with it, runs have the chains of earlier versions."""
 HEADERS_NBYTES = 4 * codec.MAX_HEADER_NBYTES
 """Bound of an envelope, a header, and the bytes that encryption adds to each of a few thousand frames."""
+PassFlops = tuple[tuple[float, float, float, float], ...]
+"""FLOPs by type of pass, a row per block or unit"""
 KEPT_MODELS = 4
 """Bound of the client state of one part of a method, in models; its spec does not say how much it keeps."""
 
@@ -148,11 +150,12 @@ def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) 
     down: tuple[str, ...] = ()
     up: tuple[str, ...] = ()
     kept_blocks: tuple[str, ...] = ()
-    flops: tuple[tuple[float, float, float, float], ...] = ()
+    flops: PassFlops = ()
+    unit_flops: PassFlops = ()
     if profile is not None:
         down, up = travels(loaded, profile.layout)
         kept_blocks = method.objective.kept_blocks(profile.layout, down, loaded.options)
-        flops = tuple((float(f), float(w), float(n), float(i)) for f, w, n, i in profile.flops)
+        flops, unit_flops = _rows(profile.flops), _rows(profile.unit_flops)
     return Job(
         run_id=initial_hash(identity(loaded), "")[: 2 * RUN_ID_BYTES],
         seed=scenario.seed,
@@ -180,8 +183,13 @@ def job(loaded: Loaded, profile: ModelProfile | None, device: str, cache: Path) 
         adapt_before=scenario.eval.adapt.before,
         eval_select=scenario.eval.select,
         flops=flops,
+        unit_flops=unit_flops,
         data_sha256=profile.data_sha256 if profile is not None else "",
     )
+
+
+def _rows(flops: NDArray[np.float64]) -> PassFlops:
+    return tuple((float(f), float(w), float(n), float(i)) for f, w, n, i in flops)
 
 
 def travels(loaded: Loaded, layout: Layout) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -230,6 +238,12 @@ def trace_notes(loaded: Loaded) -> list[str]:
         raise ScenarioError(f"{loaded.name}: {error}") from None
 
 
+def method_notes(loaded: Loaded, description: ModelProfile) -> list[str]:
+    """What the method says of the described model, if anything."""
+    note = loaded.method.objective.note(description, loaded.options)
+    return [] if note is None else [f"method = {loaded.method.name!r}: {note}"]
+
+
 def with_operations(loaded: Loaded, drawn: Fleet, description: ModelProfile) -> Fleet:
     """The fleet with the speed of its devices for the described model, for devices calibrated by kind of operation."""
     return fleet_builder.with_operations(drawn, (loaded.model.name, loaded.model.family), description)
@@ -264,10 +278,11 @@ def _stored_forwards(loaded: Loaded, description: ModelProfile) -> NDArray[np.fl
         seed=loaded.scenario.seed,
         variants=dict(zip(spec.variants(loaded.options), description.variant_flops, strict=True)),
         outputs=description.outputs,
+        unit_flops=description.unit_flops,
     )
     compute = spec.compute(context)
     try:
-        compute.check(blocks)
+        compute.check(description.flops)
     except ValueError as error:
         raise ScenarioError(f"method = {loaded.method.name!r}: its spec's compute: {error}") from None
     return compute.stored_forwards

@@ -50,7 +50,7 @@ class Host:
     remote_access: RemoteAccess | None = None
     """The port that remote workers join; None: local workers only."""
     on_note: Callable[[str], None] = lambda note: None
-    """Told once, before training, what the scenario's author should know of its data."""
+    """Told once, before training, what the scenario's author should know of its data and method."""
 
 
 def default_workers() -> int:

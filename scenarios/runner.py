@@ -238,7 +238,7 @@ def _run(
     fleet = builder.with_operations(loaded, fleet, profile)
     refused = builder.refused(loaded, fleet, profile)
     evaluated_clients.check_validation(loaded, profile)
-    for note in evaluated_clients.left_out_notes(loaded, profile):
+    for note in (*evaluated_clients.left_out_notes(loaded, profile), *builder.method_notes(loaded, profile)):
         host.on_note(note)
     chain = initial_hash(builder.identity(loaded), profile.data_sha256)
     if not resumed:

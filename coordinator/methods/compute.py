@@ -51,6 +51,8 @@ class ComputeContext:
     outputs: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 3)))
     """(blocks, 3): channels, height and width of each block's output, where the spec declares variants
     (`edge.protocol.config.ModelProfile`)"""
+    unit_flops: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
+    """(units, 4): share of the bodies of the model's residual units in ``flops`` (`ModelProfile.unit_flops`)"""
 
     @property
     def blocks(self) -> int:
@@ -90,7 +92,8 @@ class Compute:
     """(blocks,): forward passes of one example whose activations are stored at the same time for a backward pass"""
     further_flops: float = 0.0
     """FLOPs beside those of ``passes``, such as passes of variants: `ComputeContext.flops_at`, and on the client side
-    `edge.training.block_model.BlockModel.add_flops`"""
+    `edge.training.block_model.BlockModel.add_flops`. Negative: FLOPs of ``passes`` that are not executed, such as those
+    of residual units without their bodies"""
     exact: bool = True
     """Whether a worker must count the same FLOPs; False: ``passes`` are an expectation, within a factor of 10"""
 
@@ -98,8 +101,9 @@ class Compute:
         """FLOPs of the visit; ``per_example`` is (blocks, 4)."""
         return float((self.passes * per_example).sum()) + self.further_flops
 
-    def check(self, blocks: int) -> None:
-        """Raise ValueError for shapes and numbers that no visit can have."""
+    def check(self, per_example: NDArray[np.float64]) -> None:
+        """Raise ValueError for shapes and numbers that no visit can have; ``per_example`` as of `flops`."""
+        blocks = len(per_example)
         for name, array, shape in (
             ("passes", self.passes, (blocks, PASS_TYPES)),
             ("stored_forwards", self.stored_forwards, (blocks,)),
@@ -108,8 +112,8 @@ class Compute:
                 raise ValueError(f"{name} has shape {array.shape}; the model's is {shape}")
             if not (np.isfinite(array) & (array >= 0)).all():
                 raise ValueError(f"{name} has a number that is negative or not finite")
-        if not 0 <= self.further_flops < math.inf:
-            raise ValueError(f"further_flops = {self.further_flops!r}: must be finite, and at least 0")
+        if not math.isfinite(self.further_flops) or self.flops(per_example) < 0:
+            raise ValueError(f"further_flops = {self.further_flops!r}: must be finite, and the sum of all at least 0")
         if self.steps < 0:
             raise ValueError(f"steps = {self.steps}: must be at least 0")
 

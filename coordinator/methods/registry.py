@@ -39,6 +39,7 @@ from coordinator.methods import (
     pfedmb,
     pfedme,
     scaffold,
+    stochdepth,
 )
 from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec, Options
 from edge.protocol.payload import Layout
@@ -64,6 +65,7 @@ OBJECTIVES: dict[str, ObjectiveSpec] = {
         pfedmb.SPEC,
         moon.SPEC,
         mixup.SPEC,
+        stochdepth.SPEC,
         gradaug.SPEC,
         fedalign.SPEC,
     )

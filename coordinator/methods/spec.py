@@ -17,6 +17,7 @@ from coordinator.aggregation import block_exchange
 from coordinator.aggregation.server import ServerExtension, ServerStrategy
 from coordinator.methods.compute import ChosenBlocks, Compute, ComputeContext, Variant, fedavg_compute
 from coordinator.records.schema import MethodTable
+from edge.protocol.config import ModelProfile
 from edge.protocol.payload import Layout
 
 
@@ -164,6 +165,9 @@ class ObjectiveSpec:
     """The compute plan of an adaptation before an evaluation (``eval.adapt``), with its ``train`` and ``plan``"""
     evaluation_forwards: Callable[[Any], float] = lambda options: 0.0
     """options -> forward passes over a client's training examples that precede an evaluation of its model"""
+    note: Callable[[ModelProfile, Any], str | None] = lambda profile, options: None
+    """(described model, options) -> a sentence that a user should read before the run, such as that the model has not
+    the layers that the method acts on; None: nothing to say"""
     variants: Callable[[Any], tuple[Variant, ...]] = lambda options: ()
     """options -> variants of the model whose FLOPs are counted beforehand, for ``compute`` and for the client side"""
     wrap_model: Callable[[Any], str | None] = lambda options: None

@@ -127,6 +127,7 @@ class VisitPricing:
             seed=self._job.seed,
             variants=self._variants,
             outputs=self._description.outputs,
+            unit_flops=self._description.unit_flops,
         )
 
     @cached_property

@@ -293,6 +293,8 @@ def _description(values: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Mod
         "variants": (len(arrays["variants"]) // max(blocks, 1) * blocks, PASS_TYPES),
         "operations": (len(KINDS) if arrays["operations"].size else 0, 2),
         "outputs": (blocks if arrays["outputs"].size else 0, 3),
+        "unit_blocks": (len(arrays["unit_blocks"]),),
+        "unit_flops": (len(arrays["unit_blocks"]), PASS_TYPES),
     }
     for name, array in arrays.items():
         # a model described without its data has no clients, and its histogram no columns to count
@@ -301,6 +303,8 @@ def _description(values: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Mod
         expect(fits, f"described: {name}", (array.dtype.str, array.shape))
         wrong = array[~((array >= 0) & (array < np.inf))]
         expect(wrong.size == 0, f"described: {name}", wrong[:1].tolist())
+    beyond = arrays["unit_blocks"][arrays["unit_blocks"] >= blocks]
+    expect(beyond.size == 0, "described: unit_blocks", beyond[:1].tolist())
     return ModelProfile(**(values | arrays))
 
 

@@ -263,6 +263,8 @@ class Job(Section):
     """A split on which a client's model is evaluated as well."""
     flops: tuple[tuple[float, float, float, float], ...] = ()
     """`ModelProfile.flops`, so that it is counted once and not by every worker."""
+    unit_flops: tuple[tuple[float, float, float, float], ...] = ()
+    """`ModelProfile.unit_flops`"""
     data_sha256: str = ""
     """`ModelProfile.data_sha256`, by which workers that bring their own data show that it is the run's."""
     fingerprint: dict[str, str] = field(default_factory=dict)
@@ -296,6 +298,9 @@ class ModelProfile:
     the local test examples, for methods that are evaluated client by client; ``validation_samples`` (clients,) the
     examples that ``data.validation`` holds out of training, by default none. ``operations`` (kinds, 2) are those of a
     plain training step, per example and per step (`edge.protocol.operations`), or none, (0, 2).
+    ``unit_blocks`` (units,) are the indices of the blocks of the model's residual units, in the order of their use, and
+    ``unit_flops`` (units, 4) the share of their bodies in the block's ``flops``: a step that leaves a body out in
+    training executes these less.
     """
 
     layout: Layout
@@ -315,6 +320,8 @@ class ModelProfile:
     variants: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
     operations: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 2)))
     outputs: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 3)))
+    unit_blocks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    unit_flops: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
 
     def __post_init__(self) -> None:
         if len(self.validation_samples) == 0:

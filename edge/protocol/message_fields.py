@@ -157,6 +157,8 @@ ARRAYS = {
     "variants": "<f8",
     "operations": "<f8",
     "outputs": "<f8",
+    "unit_blocks": "<i8",
+    "unit_flops": "<f8",
 }
 """The arrays of a `ModelProfile`, which travel as frames of slot `DESCRIPTION`, and their types."""
 DESCRIPTION = "(description)"

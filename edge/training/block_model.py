@@ -189,7 +189,11 @@ class BlockModel:
             row[INPUT_GRADIENT] += examples if passes_on else 0
 
     def add_flops(self, flops: float) -> None:
-        """Count FLOPs that are not passes of whole blocks through `run`, such as those of a narrower model."""
+        """Count FLOPs that are not passes of whole blocks through `run`, such as those of a narrower model.
+
+        Negative: FLOPs of passes through `run` that were not executed, such as those of a residual unit without its
+        body.
+        """
         self.further_flops += flops
 
     def uses_batch_stats(self, index: int) -> bool:

@@ -59,8 +59,9 @@ class Step(Protocol):
         """Add the gradient of a loss on a batch to those since the last `apply`."""
         ...
 
-    def apply(self, only: Sequence[str] | None = None) -> None:
-        """Correct and clip the gradients, and move; ``only``: the blocks that are updated (default: all)."""
+    def apply(self, only: Sequence[str | slice] | None = None) -> None:
+        """Correct and clip the gradients, and move; ``only``: the blocks, or slices of the flat vectors, that are
+        updated (default: all)."""
         ...
 
 
@@ -106,6 +107,8 @@ class VisitContext:
     """Variants that the spec declares -> (blocks, 4): FLOPs per example, for `BlockModel.add_flops`."""
     flexible: bool = True
     """Whether images of other sizes run through the model (`edge.models.registry.ModelRow.flexible`)."""
+    unit_flops: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
+    """(units, 4): FLOPs per example of the bodies of the model's residual units (`ModelProfile.unit_flops`)"""
 
     def rng(self, purpose: str) -> np.random.Generator:
         """The method's private random stream for this visit."""

@@ -157,7 +157,7 @@ class GraphStep:
         """As `Sgd.backward`."""
         self._step.backward(loss, x, y)
 
-    def apply(self, only: Sequence[str] | None = None) -> None:
+    def apply(self, only: Sequence[str | slice] | None = None) -> None:
         """As `Sgd.apply`."""
         self._step.apply(only)
 

@@ -24,6 +24,7 @@ from torch import nn
 
 from edge.data.atomic_cache import text_once
 from edge.data.registry import DataSet, ExampleKind
+from edge.models.layers import residual_units
 from edge.models.registry import model
 from edge.models.user_module import check_chain, make_module
 from edge.protocol.config import Job, ModelConfig
@@ -139,23 +140,55 @@ def flops_per_example(make: Callable[[], list[Block]], shape: Shape, kind: Examp
         x = _examples(shape, kind)
     flops = np.zeros((len(modules), PASS_TYPES))
     for row, module in zip(flops, modules, strict=True):
-        row[FORWARD] = count_flops(lambda m=module, v=x: m(v))  # type: ignore[misc]
-        both = _backward(module, x, weights=True, inputs=True)
-        frozen = _backward(module, x, weights=False, inputs=True)
-        branch = _backward(module, x, weights=True, inputs=False)
-        row[WEIGHT_GRADIENT], row[INPUT_GRADIENT] = both - frozen, both - branch
-        row[INNER_GRADIENT] = frozen + branch - both
+        row[:] = _pass_flops(module, module, x)
         x = module(x).detach()
-    return flops / EXAMPLES
+    return flops
+
+
+def unit_flops_per_example(
+    make: Callable[[], list[Block]], shape: Shape, kind: ExampleKind = "image"
+) -> tuple[NDArray[np.int64], Flops]:
+    """`ModelProfile.unit_blocks` and `ModelProfile.unit_flops`, counted as by `flops_per_example`.
+
+    The gradient for a unit's input is not counted where no layer before the unit learns, and none is computed.
+    """
+    blocks, inputs = dict[nn.Module, int](), dict[nn.Module, torch.Tensor]()
+    with torch.device("meta"):
+        modules = [module for _, module in make()]
+        x = _examples(shape, kind)
+    for index, module in enumerate(modules):
+        for unit in residual_units([module]):
+            blocks[unit] = index
+            unit.register_forward_pre_hook(lambda unit, args: inputs.update({unit: args[0]}))
+        x = module(x)
+    flops = np.zeros((len(blocks), PASS_TYPES))
+    for row, unit in zip(flops, residual_units(modules), strict=True):
+        row[:] = _pass_flops(unit, unit.residual, inputs[unit].detach())
+        row[INPUT_GRADIENT] *= inputs[unit].requires_grad
+    return np.array([*blocks.values()], np.int64), flops
+
+
+def _pass_flops(module: nn.Module, run: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> Flops:
+    """(4,): FLOPs per example of ``run``, which has parameters of ``module``, by type of pass."""
+    both = _backward(module, run, x, weights=True, inputs=True)
+    frozen = _backward(module, run, x, weights=False, inputs=True)
+    branch = _backward(module, run, x, weights=True, inputs=False)
+    row = np.zeros(PASS_TYPES)
+    row[FORWARD] = count_flops(lambda: run(x))
+    row[WEIGHT_GRADIENT], row[INPUT_GRADIENT] = both - frozen, both - branch
+    row[INNER_GRADIENT] = frozen + branch - both
+    return row / EXAMPLES
 
 
 def _examples(shape: Shape, kind: ExampleKind, examples: int = EXAMPLES) -> torch.Tensor:
     return torch.empty((examples, *shape), dtype=torch.int64 if kind == "tokens" else torch.float32)
 
 
-def _backward(module: nn.Module, x: torch.Tensor, weights: bool, inputs: bool) -> int:
+def _backward(
+    module: nn.Module, run: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, weights: bool, inputs: bool
+) -> int:
     module.requires_grad_(weights)
-    y = module(x.detach().requires_grad_(inputs and x.is_floating_point()))
+    y = run(x.detach().requires_grad_(inputs and x.is_floating_point()))
     return count_flops(lambda: torch.autograd.backward(y, torch.empty_like(y))) if y.requires_grad else 0
 
 
@@ -234,8 +267,8 @@ def cached_counts(
     dataset: DataSet,
     cache: Path,
     wrapper: tuple[str, Mapping[str, Any]] | None = None,
-) -> tuple[Flops, Activations, NDArray[np.float64]]:
-    """`flops_per_example`, `activations_per_example` and `operations_of` a model on a data set, in `cached_path`."""
+) -> tuple[Flops, Activations, NDArray[np.float64], NDArray[np.int64], Flops]:
+    """`flops_per_example`, `activations_per_example`, `operations_of`, `unit_flops_per_example`, in `cached_path`."""
     path = cached_path(config, dataset, cache, wrapper)
 
     def counted() -> str:
@@ -243,11 +276,12 @@ def cached_counts(
         flops = flops_per_example(*example)
         plain = float(flops.sum() - flops[0, INPUT_GRADIENT])
         stored = activations_per_example(*example, is_wrapped=wrapper is not None)
-        counts = (flops, stored, operations_of(*example, plain))
+        counts = (flops, stored, operations_of(*example, plain), *unit_flops_per_example(*example))
         return json.dumps([count.tolist() for count in counts])
 
-    flops, activations, operations = json.loads(text_once(path, counted))
-    return np.array(flops), np.array(activations), np.array(operations)
+    flops, activations, operations, blocks, units = json.loads(text_once(path, counted))
+    unit_blocks, unit_flops = np.array(blocks, np.int64), np.array(units, np.float64).reshape(-1, PASS_TYPES)
+    return np.array(flops), np.array(activations), np.array(operations), unit_blocks, unit_flops
 
 
 def cached_path(
@@ -279,7 +313,7 @@ def cached_path(
         module = wrapper[0].partition(":")[0]
         facts += [wrapper[0], dict(wrapper[1]), _sources(importlib.import_module(module))]
     name = hashlib.sha256(json.dumps([*facts, *more]).encode()).hexdigest()[:32]
-    return cache / "flops" / "v5" / f"{name}.json"
+    return cache / "flops" / "v6" / f"{name}.json"
 
 
 def _sources(module: ModuleType) -> list[str]:

@@ -82,14 +82,14 @@ class Sgd:
             self.net.logit_shifts = ()
         torch.autograd.backward(value)
 
-    def apply(self, only: Sequence[str] | None = None) -> None:
-        """Correct and clip the gradients, and move; ``only`` as of a whole step."""
+    def apply(self, only: Sequence[str | slice] | None = None) -> None:
+        """Correct and clip the gradients, and move; ``only`` as of a whole step, or slices of the flat vectors."""
         net = self.net
         if not self.has_gradient:
             self.zero()
         for correct in self.corrections:
             correct(net)
-        parts = [slice(None)] if only is None else [net.slices[name] for name in only]
+        parts = [slice(None)] if only is None else [_part(net, part) for part in only]
         if self.config.clip > 0:
             clip([net.grad[part] for part in parts], self.config.clip)
         for correct in self.unclipped:
@@ -110,6 +110,10 @@ class Sgd:
             flat.addcmul_(step, self.lr, value=-1)
         else:
             flat.add_(step, alpha=-self.lr)
+
+
+def _part(net: BlockModel, part: str | slice) -> slice:
+    return part if isinstance(part, slice) else net.slices[part]
 
 
 def autocast(precision: str | None, device: torch.device) -> AbstractContextManager[object]:

@@ -204,7 +204,7 @@ class LocalTrainer:
         empty = np.zeros(0, dtype=np.int64)
         net = self.net
         check_module(self.job.model, self.dataset)
-        flops, activations, operations = cached_counts(
+        flops, activations, operations, unit_blocks, unit_flops = cached_counts(
             self.job.model, self._blocks, self.dataset, Path(self.job.cache), self._wrapper
         )
         description = ModelProfile(
@@ -222,6 +222,8 @@ class LocalTrainer:
             variants=np.array([*self.variant_flops.values()]).reshape(-1, PASS_TYPES),
             operations=operations,
             outputs=output_shapes(self._blocks, self.dataset) if self.job.variants else np.zeros((0, 3)),
+            unit_blocks=unit_blocks,
+            unit_flops=unit_flops,
         )
         if not data:
             return description, self._initial(0)
@@ -308,6 +310,7 @@ class LocalTrainer:
             class_counts=self._counts(indices),
             variants=self.variant_flops,
             flexible=model(job.model.name).flexible,
+            unit_flops=np.array(job.unit_flops, np.float64).reshape(-1, PASS_TYPES),
             validation=lambda: self.train_set.in_order(self.validation_indices[task.client], job.eval_batch),
             phase=lambda purpose, epochs: self._batches(task).phase(purpose, epochs),
         )

@@ -79,6 +79,7 @@ def environment(
         **({"variants": description.variants.tolist()} if len(description.variants) else {}),
         **({"outputs": description.outputs.tolist()} if len(description.outputs) else {}),
         **_operations(description),
+        **_units(description),
         **({"sources": {module: asdict(source) for module, source in own.items()}} if own else {}),
     }
 
@@ -87,6 +88,13 @@ def _operations(description: ModelProfile) -> dict[str, Any]:
     """Kind -> operations of a plain step, per example and per step."""
     counts = description.operations.tolist()
     return {"operations": dict(zip(KINDS, counts, strict=True))} if counts else {}
+
+
+def _units(description: ModelProfile) -> dict[str, Any]:
+    """The blocks of residual units and the FLOPs of their bodies, if the model has any."""
+    if not len(description.unit_blocks):
+        return {}
+    return {"unit_blocks": description.unit_blocks.tolist(), "unit_flops": description.unit_flops.tolist()}
 
 
 def _blocks(description: ModelProfile) -> list[dict[str, Any]]:
@@ -167,7 +175,8 @@ def summary(folder: Path, loaded: Loaded, run: FederatedRun, stopped_by: str, wa
     clients), ``worst_decile`` (mean of the worst tenth, at least one client) and ``spread`` (standard deviation over
     clients); and ``values`` of whole models (`client_values.whole_values`); None without such values.
     ``clients_left_out``: clients without examples of ``eval.split``, which are not in these means. ``best_round``: a
-    `BestRound`, or None before the first evaluation. ``seconds_by_basis``: `time_basis.seconds_by_basis`.
+    `BestRound`, or None before the first evaluation. ``method_notes``: sentences on the method and this model, of which
+    there may be none. ``seconds_by_basis``: `time_basis.seconds_by_basis`.
     """
     query = partial(read, folder / "ledger.sqlite")
     rows = [RoundRow._make(row) for row in query(progress.ROUNDS)]
@@ -186,6 +195,7 @@ def summary(folder: Path, loaded: Loaded, run: FederatedRun, stopped_by: str, wa
         "best_accuracy": progress.best(trail),
         "evaluation": client_values.summary(values),
         "clients_left_out": evaluated_clients.left_out(loaded, run.description),
+        "method_notes": builder.method_notes(loaded, run.description),
         "best_round": None if best is None else asdict(best),
         "virtual_seconds": run.committed.virtual_seconds,
         **{name: sum(getattr(row, name) for row in rows) for name in SUMMED},

@@ -68,7 +68,12 @@ def check(loaded: Loaded, description: ModelProfile, source: str | None) -> dict
         "scenario": builder.on_device(loaded, choose_device("auto")).scenario.model_dump(),
         "blocks": blocks(description),
         "alphas": alphas(loaded, description),
-        "notes": [*loaded.notes, *builder.trace_notes(loaded), *evaluated_clients.left_out_notes(loaded, description)],
+        "notes": [
+            *loaded.notes,
+            *builder.trace_notes(loaded),
+            *evaluated_clients.left_out_notes(loaded, description),
+            *builder.method_notes(loaded, description),
+        ],
         "estimate": estimate(loaded, description) | {"data": data(loaded, description, source)},
     }
 

@@ -44,6 +44,13 @@ MACS = np.array(
 """(blocks, 4): per example, a column per type of pass; counted by `edge.training.describe`."""
 OUTPUTS = np.array([[64, 32, 32], [64, 32, 32], [128, 16, 16], [256, 8, 8], [512, 4, 4], [100, 1, 1]])
 """(blocks, 3): channels, height and width of each block's output"""
+UNIT_MACS = np.array(
+    [
+        *2 * [[75_497_472, 75_497_472, 37_748_736, 37_748_736]],
+        *3 * [[56_623_104, 56_623_104, 37_748_736, 18_874_368], [75_497_472, 75_497_472, 37_748_736, 37_748_736]],
+    ]
+)
+"""(units, 4): of the bodies of its residual units, of two 3x3 convolutions each."""
 RUN_ID = "0123456789abcdef"
 CLASSES = 100
 CLIENTS = 100
@@ -134,6 +141,7 @@ def _compute(method: Method, options: Options, choice: ChosenBlocks) -> float:
         validation=validation,
         variants=variants,
         outputs=OUTPUTS,
+        unit_flops=UNIT_MACS,
     )
     flops = spec.compute(context).flops(macs) / samples
     return float((flops + MACS[0, INPUT_GRADIENT]) / (3 * MACS[:, FORWARD].sum()))

@@ -188,6 +188,8 @@ def described(environment: Mapping[str, Any], loaded: Loaded) -> ModelProfile:
         variants=np.array(environment.get("variants", []), np.float64).reshape(-1, PASS_TYPES),
         operations=_recorded_operations(environment.get("operations", {})),
         outputs=np.array(environment.get("outputs", []), np.float64).reshape(-1, 3),
+        unit_blocks=np.array(environment.get("unit_blocks", []), np.int64),
+        unit_flops=np.array(environment.get("unit_flops", []), np.float64).reshape(-1, PASS_TYPES),
     )
 
 

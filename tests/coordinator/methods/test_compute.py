@@ -67,12 +67,13 @@ def test_batches_are_those_of_local_training() -> None:
         (Compute(np.ones((3, 4)), 1, np.ones(2)), r"passes has shape \(3, 4\); the model's is \(2, 4\)"),
         (Compute(-np.ones((2, 4)), 1, np.ones(2)), "passes has a number that is negative or not finite"),
         (Compute(np.ones((2, 4)), 1, np.ones(2), further_flops=float("nan")), "further_flops = nan"),
+        (Compute(np.ones((2, 4)), 1, np.ones(2), further_flops=-25.0), "further_flops = -25.0.* at least 0"),
         (Compute(np.ones((2, 4)), -1, np.ones(2)), "steps = -1"),
     ],
 )
 def test_a_plan_that_no_visit_can_have_is_refused(compute: Compute, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        compute.check(2)
+        compute.check(3 * np.ones((2, 4)))
 
 
 def test_a_frozen_suffix_of_fedmlb_stores_activations_and_a_teacher_does_not() -> None:

@@ -22,10 +22,11 @@ from coordinator.rounds.run import RoundFinished, RunFailed
 from coordinator.rounds.synchronous import run_rounds, run_synchronous
 from coordinator.workers.task import PoolTask, ReplyHandler, TaskGroup, Workers
 from edge.protocol import client_state, messages
-from edge.protocol.config import PartitionConfig, TrainConfig
+from edge.protocol.config import ModelConfig, PartitionConfig, TrainConfig
 from edge.protocol.payload import MODEL, Vector, vectors
 from tests.ledgers import virtual_rows
 from tests.toy import (
+    DIGITS_CNN,
     Run,
     build_now,
     committed_states,
@@ -140,6 +141,7 @@ class Case:
     server: str = "plain"
     server_neutral: dict[str, Any] = field(default_factory=dict)
     server_real: dict[str, Any] = field(default_factory=dict)
+    model: ModelConfig = DIGITS_CNN
 
     def __str__(self) -> str:
         return " ".join([self.name, *([] if self.server == "plain" else [self.server]), *self.real])
@@ -147,17 +149,17 @@ class Case:
     @property
     def used(self) -> dict[str, Any]:
         """What a run takes to use it for real, beside its name."""
-        return {"server": self.server, "server_options": self.server_real, **self.real}
+        return {"server": self.server, "server_options": self.server_real, "model": self.model, **self.real}
 
     def play_neutral(self, once: Played, **how: Any) -> Run:
         server = {"server": self.server, "server_options": self.server_neutral}
-        return once(self.name, **{"train": BRIEF, **server, **self.neutral, **how})
+        return once(self.name, **{"train": BRIEF, "model": self.model, **server, **self.neutral, **how})
 
     def play_real(self, once: Played, **how: Any) -> Run:
         return once(self.name, **{"train": BRIEF, **self.used, **how})
 
     def play_fedavg(self, once: Played, **how: Any) -> Run:
-        return once("fedavg", **{"train": BRIEF, "weights": self.weights, **how})
+        return once("fedavg", **{"train": BRIEF, "model": self.model, "weights": self.weights, **how})
 
 
 NO_TERMS = {"lambda1": 0, "lambda2": 0}
@@ -182,6 +184,7 @@ CASES = [
     Case("mixup", {"gamma": 0}),
     Case("gradaug", {"subnets": 0}, {"multiple": 2}, also_neutral=({"subnets": 2, "weight": 0},)),
     Case("fedalign", {"weight": 0, "clip": 0}, {"multiple": 2}),
+    Case("stochdepth", {"keep_last": 1}, {"keep_last": 0.5}, model=ModelConfig("tests.plugins.residual:ROW")),
     Case("calibrated", {"tau": 0}),
     Case("fedmlb+calibrated", {**NO_TERMS, "tau": 0}, {"form": "margin"}),
     Case("fedbr+calibrated", {**AS_FEDAVG, "tau": 0}, weights="uniform"),
@@ -228,6 +231,7 @@ CHEAP_IF_NEUTRAL = (
     "mixup",
     "gradaug",
     "fedalign",
+    "stochdepth",
 )
 PLAIN_MESSAGES = (
     "fedprox",
@@ -241,6 +245,7 @@ PLAIN_MESSAGES = (
     "mixup",
     "gradaug",
     "fedalign",
+    "stochdepth",
 )
 """Methods whose messages are FedAvg's."""
 KEEPING = ("fedbr", "scaffold", "feddyn", "local", "fedper", "pfedme", "fedfomo", "fedamp", "pfedmb", "moon")

@@ -191,6 +191,18 @@ def test_variants_have_the_models_blocks() -> None:
     assert refusal(messages.Described(wrong, model())) == "described: variants: ('<f8', (3, 4)) does not fit"
 
 
+@pytest.mark.parametrize(
+    ("blocks", "flops", "message"),
+    [
+        ([1, 0], np.ones((3, 4)), "described: unit_flops: ('<f8', (3, 4)) does not fit"),
+        ([1, 2], np.ones((2, 4)), "described: unit_blocks: [2] does not fit"),
+    ],
+)
+def test_residual_units_are_in_blocks_of_the_model(blocks: list[int], flops: Any, message: str) -> None:
+    wrong = replace(DESCRIPTION, unit_blocks=np.array(blocks), unit_flops=flops)
+    assert refusal(messages.Described(wrong, model())) == message
+
+
 def test_blocks_are_found_again_by_version() -> None:
     vectors = tuple(model()["model"].values())
     back = there_and_back(messages.Tensors(vectors))

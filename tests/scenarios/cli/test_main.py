@@ -22,7 +22,8 @@ RUN_KEYS = {
     "virtual_seconds",
     "bytes_down", "bytes_up", "nominal_bytes", "flops", "nominal_flops", "joules", "target_accuracy",
     "time_to_target_s", "bytes_to_target", "rounds_to_target", "wasted_bytes", "wasted_seconds", "wasted_joules",
-    "clients_left_out", "bottlenecks", "visits", "seconds_by_basis", "stopped_by", "wall_seconds", "model_sha256",
+    "clients_left_out", "method_notes", "bottlenecks", "visits", "seconds_by_basis", "stopped_by", "wall_seconds",
+    "model_sha256",
 }  # fmt: skip
 
 

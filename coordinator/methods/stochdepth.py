@@ -1,0 +1,65 @@
+"""Stochastic depth: each step leaves out the bodies of drawn residual units. The server is FedAvg's.
+
+Huang, Sun, Liu, Sedra and Weinberger, Deep Networks with Stochastic Depth, ECCV 2016, https://arxiv.org/abs/1603.09382;
+as a regulariser of local training in Mendieta et al., Local Learning Matters: Rethinking Data Heterogeneity in
+Federated Learning, CVPR 2022, https://arxiv.org/abs/2111.14213 (FedAlign). The client side is
+`edge.methods.stochdepth`.
+
+L: residual units; p_ℓ: probability that unit ℓ of 1..L keeps its body in a step. A visit's clock, budgets and joules
+are those of the drawn units: the compute plan repeats the client's draws.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from pydantic import Field
+
+from coordinator.methods.compute import Compute, ComputeContext, fedavg_compute
+from coordinator.methods.spec import ObjectiveSpec, Options
+from edge.protocol.config import ModelProfile
+from edge.protocol.depth import DRAWS, Schedule, keep_probabilities
+
+
+class StochasticDepthOptions(Options):
+    """A training step leaves out the body of residual unit ℓ with probability 1 - p_ℓ; evaluations scale it by p_ℓ."""
+
+    keep_last: float = Field(default=0.9, gt=0, le=1, title="p_L")
+    """Probability that the last unit keeps its body; those before it fall evenly from 1. 1 is FedAvg. FedAlign's paper
+    has 0.9, the flag of its code 0.5."""
+    schedule: Schedule = "code"
+    """p_ℓ = 1 - (ℓ-1)/(L-1)·(1 - p_L) as in FedAlign's code, which always keeps the first unit, or 1 - ℓ/L·(1 - p_L) as
+    in its paper."""
+    dropped: Literal["stay", "decay"] = "stay"
+    """Parameters of a body that is left out stay as they are in that step, as torch's optimizers leave parameters
+    without a gradient; or their gradient is zero, so that weight decay, momentum and corrections still move them."""
+
+
+def compute(context: ComputeContext) -> Compute:
+    """FedAvg's training without the bodies that the client's draws leave out."""
+    keep = keep_probabilities(len(context.unit_flops), context.options.keep_last, context.options.schedule)
+    rng, saved = context.rng(DRAWS), 0.0
+    for examples in context.batches if len(keep) else ():
+        saved += examples * float(context.unit_flops[rng.random(len(keep)) >= keep].sum())
+    return replace(fedavg_compute(context), further_flops=-saved)
+
+
+def note(profile: ModelProfile, options: StochasticDepthOptions) -> str | None:
+    """Of a model without residual units."""
+    if len(profile.unit_blocks) or options.keep_last == 1:
+        return None
+    return "the model has no residual units to leave out, so that it trains as FedAvg; take a ResNet"
+
+
+SPEC = ObjectiveSpec(
+    name="stochdepth",
+    title="stochastic depth",
+    source="Huang et al., ECCV 2016; Mendieta et al., CVPR 2022",
+    options=StochasticDepthOptions,
+    neutral="keep_last = 1",
+    client="edge.methods.stochdepth:StochasticDepthUpdate",
+    wrap_model=lambda options: None if options.keep_last == 1 else "edge.methods.stochdepth:with_keep_probabilities",
+    compute=compute,
+    note=note,
+)

@@ -1,0 +1,100 @@
+"""Stochastic depth, client side: the bodies of drawn residual units are left out of a step.
+
+Huang, Sun, Liu, Sedra and Weinberger, Deep Networks with Stochastic Depth, ECCV 2016, https://arxiv.org/abs/1603.09382,
+as FedAlign's published code has it: one draw per unit and batch; in evaluation mode, a unit computes
+ReLU(p_ℓ·body(x) + shortcut(x)).
+
+The parameters of a unit's body are one range of the flat vectors. With ``dropped = stay`` the step of a batch is
+applied to the other ranges alone: neither weight decay nor momentum nor a correction moves a body that is left out, nor
+does its gradient, which may come from a correction, count in the norm for clipping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from torch import Tensor, nn
+
+from edge.models.layers import ResidualUnit, residual_units
+from edge.protocol.depth import DRAWS, keep_probabilities
+from edge.protocol.payload import Payload
+from edge.training.block_model import BlockModel
+from edge.training.blocks import Block
+from edge.training.client_update import Batches, ClientUpdate, Step, VisitContext
+
+
+def with_keep_probabilities(
+    blocks: list[Block], options: Mapping[str, Any], classes: int, width: int | None
+) -> list[Block]:
+    """The same blocks; in evaluation mode their residual units scale their bodies."""
+    units = residual_units(module for _, module in blocks)
+    for unit, keep in zip(units, _probabilities(units, options), strict=True):
+        unit.keep_probability = float(keep)
+    return blocks
+
+
+def _probabilities(units: Sequence[ResidualUnit], options: Mapping[str, Any]) -> Any:
+    return keep_probabilities(len(units), options["keep_last"], options["schedule"])
+
+
+class StochasticDepthUpdate(ClientUpdate):
+    """One visit with stochastic depth, without client state."""
+
+    def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
+        """Begin the stream of draws."""
+        super().begin(net, down, state, visit)
+        self.rng, self.units = visit.rng(DRAWS), residual_units(net.modules)
+        self.keep = _probabilities(self.units, self.options)
+        self.body_flops = visit.unit_flops.sum(axis=1)  # (units,), of a whole training step
+        self.dropped: list[int] = []
+
+    def train(self, net: BlockModel, batches: Batches, step: Step) -> None:
+        """Draw the units of each step, and leave out their bodies."""
+        for x, y in batches():
+            self.draw()
+            step.zero()
+            step.backward(self.loss, x, y)
+            step.apply(self._moving(net))
+
+    def draw(self) -> None:
+        """Choose the units without bodies for the next step."""
+        kept = self.rng.random(len(self.units)) < self.keep
+        self.dropped = [place for place, keeps in enumerate(kept) if not keeps]
+
+    def loss(self, net: BlockModel, x: Tensor, y: Tensor) -> Tensor:
+        """The cross-entropy, without the bodies of drawn units."""
+        units = [self.units[place] for place in self.dropped]
+        _set_dropped(units, True)
+        try:
+            value = super().loss(net, x, y)
+        finally:
+            _set_dropped(units, False)
+        net.add_flops(-len(x) * float(self.body_flops[self.dropped].sum()))
+        return value
+
+    def _moving(self, net: BlockModel) -> list[str | slice] | None:
+        """The ranges of the flat vectors that the step moves; None: all."""
+        if self.options["dropped"] == "decay" or not self.dropped:
+            return None
+        left_out = [body_range(self.units[place]) for place in self.dropped]  # in the order of the flat vectors
+        ends = [0, *(end for start, stop in left_out for end in (start, stop)), len(net.flat)]
+        return [slice(start, stop) for start, stop in list(pairwise(ends))[::2] if start < stop]
+
+
+def _set_dropped(units: Sequence[ResidualUnit], dropped: bool) -> None:
+    for unit in units:
+        unit.dropped = dropped
+
+
+def body_range(unit: ResidualUnit) -> tuple[int, int]:
+    """(start, stop) of the parameters of a unit's body in the flat vectors: all but those of its shortcut."""
+    shortcut = set(_parameters(unit.shortcut))
+    body = [parameter for parameter in _parameters(unit) if parameter not in shortcut]
+    start = min((int(parameter.storage_offset()) for parameter in body), default=0)
+    return start, start + sum(parameter.numel() for parameter in body)
+
+
+def _parameters(module: nn.Module) -> list[nn.Parameter]:
+    return list(module.parameters())

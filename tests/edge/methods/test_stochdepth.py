@@ -1,0 +1,134 @@
+"""Stochastic depth leaves out the bodies of drawn units, with their FLOPs and their steps, and scales them in tests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from edge.methods.stochdepth import StochasticDepthUpdate, with_keep_probabilities
+from edge.models.layers import ResidualUnit, residual_units
+from edge.protocol.config import ModelConfig, TrainConfig
+from edge.protocol.depth import Schedule, keep_probabilities
+from edge.protocol.payload import FORWARD
+from edge.training.block_model import BlockModel
+from edge.training.blocks import Block, build
+from edge.training.describe import count_flops, flops_per_example, unit_flops_per_example
+from edge.training.sgd import Sgd
+from tests.plugins import residual_net
+from tests.toy import CPU, visit, whole
+
+OPTIONS: dict[str, Any] = {"keep_last": 0.9, "schedule": "code", "dropped": "stay"}
+IMAGES = (1, 8, 8)
+
+
+def blocks() -> list[Block]:
+    """Of a stem, two residual units and a head."""
+    torch.manual_seed(0)
+    return [(name, units[0]) for name, units in residual_net.stages(3, 1, 2)]
+
+
+def batch(seed: int) -> tuple[Tensor, Tensor]:
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randn(4, *IMAGES, generator=rng), torch.randint(3, (4,), generator=rng)
+
+
+def begun(net: BlockModel, **options: Any) -> StochasticDepthUpdate:
+    """A visit to a client, which has begun."""
+    update = StochasticDepthUpdate(OPTIONS | options)
+    _, unit_flops = unit_flops_per_example(blocks, IMAGES)
+    update.begin(net, whole(net), {}, replace(visit(net), unit_flops=unit_flops))
+    return update
+
+
+@pytest.mark.parametrize(
+    ("units", "schedule", "expected"),
+    [
+        (3, "code", [1.0, 0.95, 0.9]),
+        (3, "paper", [1 - 0.1 / 3, 1 - 0.2 / 3, 0.9]),
+        (1, "code", [1.0]),
+        (1, "paper", [0.9]),
+        (0, "code", []),
+    ],
+)
+def test_the_probability_of_a_body_falls_evenly_with_its_depth(
+    units: int, schedule: Schedule, expected: list[float]
+) -> None:
+    assert keep_probabilities(units, 0.9, schedule).tolist() == pytest.approx(expected)
+
+
+def test_resnet56_computes_as_much_as_fedaligns_units_are_expected_to() -> None:
+    units, flops = unit_flops_per_example(lambda: build(ModelConfig("resnet56"), 100, 3), (3, 32, 32))
+    assert units.tolist() == [1] * 6 + [2] * 6 + [3] * 6
+    # 1x1 of 16 to 16 channels, 3x3, and 1x1 to 64 at 32x32; the next unit's has 64 channels in.
+    assert (flops[:2, FORWARD] / 2).tolist() == [3_584 * 1_024, 4_352 * 1_024]
+    pooled = 87_237_632 + 16_384
+    left_out = [(1 - keep_probabilities(18, 0.9, name)) @ flops[:, FORWARD] / 2 for name in ("code", "paper")]
+    assert [round(float(pooled - macs) / 1e6, 2) for macs in left_out] == [83.13, 82.91]
+
+
+def test_the_mean_of_all_draws_of_a_linear_unit_is_its_evaluation() -> None:
+    class Linear(ResidualUnit):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.shortcut = nn.Linear(4, 4), nn.Identity()
+
+        def activated(self, x: Tensor) -> Tensor:
+            return x
+
+    unit, x = Linear(), torch.arange(8.0).reshape(2, 4)
+    with_keep_probabilities([("b1", unit)], OPTIONS | {"schedule": "paper"}, 4, None)
+    kept = unit(x)
+    unit.dropped = True
+    left_out = unit(x)
+    unit.dropped = False
+    assert torch.allclose(0.9 * kept + 0.1 * left_out, unit.eval()(x))
+    assert torch.equal(unit(x), unit(x))
+
+
+def test_bodies_are_kept_as_often_as_their_probability_says() -> None:
+    update = begun(BlockModel(blocks, CPU), keep_last=0.6)
+    counts = np.zeros(2)
+    for _ in range(2000):
+        update.draw()
+        counts[update.dropped] += 1
+    assert counts[0] == 0
+    assert abs(counts[1] / 2000 - 0.4) < 0.04  # 3.6 standard deviations
+
+
+@pytest.mark.parametrize("dropped", [[], [0], [1], [0, 1]])
+def test_a_step_executes_the_flops_that_are_counted(dropped: list[int]) -> None:
+    net = BlockModel(blocks, CPU)
+    update, (x, y) = begun(net), batch(1)
+    update.dropped = dropped
+    executed = count_flops(lambda: torch.autograd.backward(update.loss(net, x, y)))
+    counted = (net.executed * flops_per_example(blocks, IMAGES)).sum() + net.further_flops
+    assert counted == executed
+    assert (net.further_flops < 0) == bool(dropped)
+
+
+@pytest.mark.parametrize("how", ["stay", "decay"])
+def test_a_body_that_is_left_out_is_moved_as_torch_moves_parameters_without_gradients(how: str) -> None:
+    """``stay`` is torch's SGD with gradients that are None, ``decay`` with gradients that are zero."""
+    config = TrainConfig(lr=0.1, batch=4, momentum=0.9, weight_decay=0.1, clip=0.01)
+    net, plain = BlockModel(blocks, CPU), nn.Sequential(*(module for _, module in blocks()))
+    update, units = begun(net, dropped=how), residual_units([plain])
+    torch_sgd = torch.optim.SGD(plain.parameters(), 0.1, momentum=0.9, weight_decay=0.1)
+    drawn = iter([[], [1], [0, 1], [0], []])
+    update.draw = lambda: setattr(update, "dropped", next(drawn))  # type: ignore[method-assign]
+    update.train(net, lambda: map(batch, range(5)), Sgd(net, config, 0.1))
+    for seed, dropped in enumerate([[], [1], [0, 1], [0], []]):
+        torch_sgd.zero_grad(set_to_none=how == "stay")
+        for place, unit in enumerate(units):
+            unit.dropped = place in dropped
+        x, y = batch(seed)
+        torch.autograd.backward(F.cross_entropy(plain(x), y))
+        nn.utils.clip_grad_norm_(plain.parameters(), 0.01)
+        torch_sgd.step()
+    wanted = torch.cat([parameter.detach().flatten() for parameter in plain.parameters()])
+    assert torch.allclose(net.flat, wanted, rtol=1e-5, atol=1e-7)
