@@ -1,4 +1,4 @@
-"""The cells of a published figure, computed from the progress curves of its runs. Nothing is run here.
+"""The cells of a published figure, read in the folders of its runs, or counted. Nothing is run here.
 
 A number that differs from the paper in scale, data or settings has a mark (`MARKS`), and its cell names the difference.
 A target that was not reached gives a lower bound: the amount that the run had spent by its end.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from scenarios.papers.amounts import HESSIANS, TABLE_AMOUNTS
 from scenarios.papers.moving_average import Smoothing, smoothed
 from scenarios.papers.spec import (
     ACCURACY_AT,
@@ -112,10 +113,14 @@ def read_off(plan: ReproductionPlan, done: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cell(plan: ReproductionPlan, panel: PaperPanel, name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    if panel.counts is not None:
+        return _counted_cell(plan, panel, panel.counts, name)
     row, limit, group = plan.figure.rows[name], plan.limit(panel), plan.groups[panel.setting]
     folders = [folder for variant in row.variants(plan.scale) for folder in plan.folders(runs, group, variant)]
     data = list(dict.fromkeys(word for folder in folders for word in differences(folder)))
     words = [*changed(plan.setting(panel), panel), *data, *([note] if (note := row.words(plan.scale)) else [])]
+    if panel.measure in HESSIANS and (options := plan.figure.hessians.get(plan.scale)) and options.changed:
+        words.append(options.changed)
     words += [f"override {override}" for override in plan.overrides]
     if group != panel.setting:
         words.append(f"the same runs as for {group}")
@@ -132,7 +137,39 @@ def _cell(plan: ReproductionPlan, panel: PaperPanel, name: str, runs: Sequence[M
         "scaled": plan.scale != PAPER,
         "marks": [mark for mark, holds in marks.items() if holds],
         "changed": "; ".join(words),
-        **measured_row(plan.trails(runs, group, name, panel.measure), panel.measure, limit),
+        **(
+            _amount(folders, panel.measure)
+            if panel.measure in TABLE_AMOUNTS
+            else measured_row(plan.trails(runs, group, name, panel.measure), panel.measure, limit)
+        ),
+    }
+
+
+def _counted_cell(
+    plan: ReproductionPlan, panel: PaperPanel, counts: Callable[[PaperRow], float], name: str
+) -> dict[str, Any]:
+    """A cell that depends on the paper's method and model alone, at every scale."""
+    row = plan.figure.rows[name]
+    facts = {"limit": panel.limit, "scaled": False, "marks": [], "changed": ""}
+    return {"panel": panel.name, **described(panel, name, row), **facts, **_values([counts(row)])}
+
+
+def _amount(folders: Sequence[Path], measure: str) -> dict[str, Any]:
+    """An amount of `TABLE_AMOUNTS` that is read in each run's folder."""
+    read = TABLE_AMOUNTS[measure].read
+    assert read is not None
+    return _values([read(folder) for folder in folders])
+
+
+def _values(values: Sequence[float | None]) -> dict[str, Any]:
+    """The part of a cell for amounts that are no point on a progress curve."""
+    complete = [value is not None for value in values]
+    return {
+        "ours": spread(values),
+        "at_least": None,
+        "nominal": None,
+        "complete": complete,
+        **dict.fromkeys(SPENT),
     }
 
 
@@ -222,8 +259,9 @@ SPENT = {
     "nominal_bytes": "nominal_nbytes",
     "virtual_seconds": "virtual_seconds",
     "rounds": "rounds",
+    "best_accuracy": "best",
 }
-"""Key of a cell -> the field of `ProgressPoint` whose mean it is."""
+"""Key of a cell -> the field of `ProgressPoint` whose mean it is, at the point that the cell is read at."""
 
 
 @dataclass(frozen=True)
@@ -240,6 +278,7 @@ SETS = {
     "cifar10": PublishedData(50_000, 10_000, True),
     "cifar100": PublishedData(50_000, 10_000, True),
     "tinyimagenet": PublishedData(100_000, 10_000, False),
+    "imagenet200": PublishedData(100_000, 10_000, False),
 }
 
 

@@ -1,8 +1,8 @@
 """Values that papers print in tables, from one CSV file per paper, as panels.
 
 A row of a file: table, dataset, setting, row, metric, value, deviation. Metrics are ``acc@500R``, in percent after so
-many rounds; ``best@500R``, in percent in the best validation round of at most so many; and ``rounds@47%``, rounds to a
-target. ``1000+`` is a lower bound: 1000 rounds did not reach the target.
+many rounds; ``best@500R``, in percent in the best validation round of at most so many; ``rounds@47%``, rounds to a
+target; and `PRINTED_AMOUNTS`, in their units. ``1000+`` is a lower bound: 1000 rounds did not reach the target.
 """
 
 from __future__ import annotations
@@ -14,11 +14,32 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
+from scenarios.papers.amounts import (
+    EIGENVALUE,
+    FORWARD_MACS,
+    HESSIAN_DIRECTION,
+    HESSIAN_NORM,
+    STORED_WEIGHTS,
+    TABLE_AMOUNTS,
+    TRACE,
+    WALL_SECONDS,
+)
 from scenarios.papers.spec import BEST, PaperPanel
 
 FILES = Path(__file__).parent
 MEASURES = {"acc": "accuracy at rounds", "best": BEST, "rounds": "rounds to accuracy"}
 """Metric -> measure"""
+PRINTED_AMOUNTS = {
+    "lambda_max": (EIGENVALUE, 1.0),
+    "H_T": (TRACE, 1.0),
+    "H_N": (HESSIAN_NORM, 1.0),
+    "H_D": (HESSIAN_DIRECTION, 1.0),
+    "MFLOPs": (FORWARD_MACS, 1e6),
+    "GFLOPs": (FORWARD_MACS, 1e9),
+    "params(M)": (STORED_WEIGHTS, 1e6),
+    "seconds": (WALL_SECONDS, 1.0),
+}
+"""Metric -> (measure, unit in which the file has it)"""
 
 
 @dataclass(frozen=True)
@@ -47,7 +68,7 @@ def printed(paper: str, table: str) -> list[Printed]:
 
 
 def _value(row: dict[str, str]) -> Printed:
-    unit = 1 if row["metric"].startswith("rounds@") else 100  # in decimal, so that 32.03 % is 0.3203
+    unit = _unit(row["metric"])
     return Printed(
         row["dataset"],
         row["setting"],
@@ -59,12 +80,37 @@ def _value(row: dict[str, str]) -> Printed:
     )
 
 
-def panels(values: list[Printed]) -> Iterator[PaperPanel]:
-    """One panel per setting and metric, in the order of the values."""
+def _unit(metric: str) -> Decimal:
+    """What values of the file are divided by; in decimal, so that 32.03 % is 0.3203."""
+    if metric in PRINTED_AMOUNTS:
+        return 1 / Decimal(PRINTED_AMOUNTS[metric][1])
+    return Decimal(1 if metric.startswith("rounds@") else 100)
+
+
+def panels(values: list[Printed], rounds: float = 0.0) -> Iterator[PaperPanel]:
+    """One panel per setting and metric, in the order of the values.
+
+    ``rounds``: of the runs that amounts are measured in.
+    """
     for key in dict.fromkeys(value.key for value in values):
         of_setting = [value for value in values if value.key == key]
         for metric in dict.fromkeys(value.metric for value in of_setting):
-            yield _panel(metric, [value for value in of_setting if value.metric == metric])
+            of_metric = [value for value in of_setting if value.metric == metric]
+            yield _amount_panel(metric, of_metric, rounds) if metric in PRINTED_AMOUNTS else _panel(metric, of_metric)
+
+
+def _amount_panel(metric: str, values: list[Printed], rounds: float) -> PaperPanel:
+    """The panel of an amount; ``rounds``: of the runs that it is measured in."""
+    first, (measure, _) = values[0], PRINTED_AMOUNTS[metric]
+    return PaperPanel(
+        name=f"{first.key}@{metric}",
+        title=f"{first.dataset}, {first.setting}",
+        setting=first.key,
+        measure=measure,
+        limit=rounds,
+        published={value.row: value.value for value in values},
+        column=TABLE_AMOUNTS[measure].column,
+    )
 
 
 def _panel(metric: str, values: list[Printed]) -> PaperPanel:

@@ -12,6 +12,7 @@ from typing import Any
 from edge.protocol.spelling import nearest
 from scenarios.config.load import ScenarioError, load
 from scenarios.papers import fedbr, fedmlb, pfedmb
+from scenarios.papers.amounts import TABLE_AMOUNTS
 from scenarios.papers.cells import ReproductionPlan, changed, described, run_name
 from scenarios.papers.moving_average import STARTS, Smoothing
 from scenarios.papers.spec import ACCURACY_AT, BEST_MEASURES, SCALES, PaperFigure, PaperPanel, TablePart
@@ -19,7 +20,11 @@ from scenarios.report.progress import TARGET
 from scenarios.studies.compare import check_options, check_settings
 from scenarios.studies.sweep import PlannedRun, Sweep
 
-FIGURES: dict[str, PaperFigure] = {**fedbr.FIGURES, **fedmlb.FIGURES, **pfedmb.FIGURES}
+FIGURES: dict[str, PaperFigure] = {
+    **fedbr.FIGURES,
+    **fedmlb.FIGURES,
+    **pfedmb.FIGURES,
+}
 
 
 def named(name: str) -> PaperFigure:
@@ -113,7 +118,9 @@ def _needs(draft: ReproductionPlan, group: str, rounds: int) -> dict[str, float]
         if draft.groups[panel.setting] != group or panel.measure in BEST_MEASURES:  # these need whole runs
             continue
         limit, kinds = draft.limit(panel), [TARGET]
-        if panel.measure in ACCURACY_AT:
+        if panel.measure in TABLE_AMOUNTS:  # counted ones need none, but a study has runs
+            limit, kinds = limit if panel.counts is None else 1.0, ["rounds"]
+        elif panel.measure in ACCURACY_AT:
             kind = ACCURACY_AT[panel.measure]
             kinds = [kind, "nominal"] if kind == "bytes" else [kind]
         elif draft.smoothing is not None:  # an accuracy may reach the target long before the average does

@@ -5,7 +5,7 @@ Amounts are in SI: accuracies in [0, 1], seconds, bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from scenarios.papers.moving_average import Smoothing
@@ -121,9 +121,9 @@ class PaperPanel:
     setting: str
     """A key of `PaperFigure.settings`."""
     measure: str
-    """One of `ACCURACY_AT` and `TO_ACCURACY`."""
+    """One of `ACCURACY_AT`, `TO_ACCURACY` and `scenarios.papers.amounts.TABLE_AMOUNTS`."""
     limit: float
-    """The budget, in bytes, virtual seconds or rounds; or the target accuracy."""
+    """The budget, in bytes, virtual seconds or rounds; or the target accuracy; of an amount, the rounds of its runs."""
     published: Mapping[str, float]
     """Row -> printed value; rows that are only drawn are missing."""
     beyond: frozenset[str] = frozenset()
@@ -134,6 +134,8 @@ class PaperPanel:
     """Heading of the panel's column in a table."""
     is_lost: bool = False
     """Whether the paper prints values for its rows that are missing here: its text has lost them."""
+    counts: Callable[[PaperRow], float] | None = None
+    """Row -> the amount, for one that is counted for the paper's method and model, whatever the scale."""
 
 
 @dataclass(frozen=True)
@@ -153,5 +155,7 @@ class PaperFigure:
     """How the paper averages accuracies over rounds before they are read; None if it says nothing."""
     is_table: bool = False
     """Whether a setting's panels are the columns of one table; otherwise each panel has its own."""
+    hessians: Mapping[str, TablePart] = field(default_factory=dict)
+    """Scale -> options of the metric ``hessian``, which is measured of each finished run; empty: of none."""
     draws_methods: bool = False
     """Whether the report has the figures of what the methods chose, of each row's first run."""

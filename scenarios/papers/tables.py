@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.units import format_bytes, format_seconds
+from scenarios.papers.amounts import TABLE_AMOUNTS
 from scenarios.papers.cells import MARKS, ReproductionPlan, changed, read_off
 from scenarios.papers.reproduce import FIGURES
 from scenarios.papers.spec import (
@@ -38,6 +39,8 @@ Places = Mapping[tuple[str, str], Cell]
 """(panel, row) -> cell"""
 NOT_PRINTED, LOST = "not printed", "value lost"
 """What a paper shows in a drawing alone, or never had; and what its text at hand has lost."""
+NOT_MEASURED = "not measured"
+"""An amount that no run folder has"""
 BYTES, TIME, ROUNDS = "bytes", "time", "rounds"
 SHOW: dict[str, Callable[[float], str]] = {"time": format_seconds, "bytes": format_bytes, "rounds": "{:g}".format}
 PRINTED: dict[str, Callable[[float], str]] = {
@@ -64,14 +67,29 @@ def _setting_table(
     plan: ReproductionPlan, panels: Sequence[PaperPanel], cells: Places, notes: Sequence[str]
 ) -> PageTable:
     """A row per row of the paper; for each measure the printed value, and ours with its marks."""
-    header = [""]
-    for panel in panels:
-        header += [f"paper, {panel.column}", f"ours, {limit_text(panel.measure, plan.limit(panel))}"]
-    rows = [
-        [row, *(text(cells[panel.name, row]) for panel in panels for text in (_printed, _ours))] for row in plan.rows
+    columns = [
+        (panel, heading, text)
+        for panel in panels
+        for heading, text in (
+            *([("paper", _printed)] if _has_printed_column(panel) else []),
+            ("ours", _ours),
+        )
     ]
+    header = ["", *(f"{heading}, {_column(plan, panel, heading)}" for panel, heading, _ in columns)]
+    rows = [[row, *(text(cells[panel.name, row]) for panel, _, text in columns)] for row in plan.rows]
     shown = [cells[panel.name, row] for panel in panels for row in plan.rows]
     return PageTable(panels[0].title, header, rows, [*_legend(shown), *_differences(shown), *notes])
+
+
+def _has_printed_column(panel: PaperPanel) -> bool:
+    """Amounts of ours that no paper prints have one column."""
+    return bool(panel.published) or panel.measure not in TABLE_AMOUNTS
+
+
+def _column(plan: ReproductionPlan, panel: PaperPanel, heading: str) -> str:
+    if heading == "paper" or panel.measure in TABLE_AMOUNTS:
+        return panel.column
+    return limit_text(panel.measure, plan.limit(panel))
 
 
 def _panel_table(plan: ReproductionPlan, panel: PaperPanel, cells: Places, notes: Sequence[str]) -> PageTable:
@@ -139,9 +157,11 @@ def by_setting(panels: Sequence[PaperPanel]) -> list[list[PaperPanel]]:
 
 
 def _scale(scale: str, setting: PaperSetting, panels: Sequence[PaperPanel]) -> str:
-    limits = ", ".join(limit_text(panel.measure, setting.limit(panel)) for panel in panels)
+    read = [panel for panel in panels if panel.measure not in TABLE_AMOUNTS]
+    limits = ", ".join(limit_text(panel.measure, setting.limit(panel)) for panel in read)
     words = dict.fromkeys(word for panel in panels for word in changed(setting, panel))
-    return "; ".join([f"{scale}: {' '.join([setting.scenario, *setting.overrides])}", limits, *words])
+    texts = [f"{scale}: {' '.join([setting.scenario, *setting.overrides])}", limits, *words]
+    return "; ".join(text for text in texts if text)
 
 
 def limit_text(measure: str, limit: float) -> str:
@@ -158,6 +178,8 @@ def _printed(cell: Cell) -> str:
     """As the paper writes it: percent without a sign, rounds with a ``+`` for a lower bound."""
     if cell["published"] is None:
         return _missing(cell)
+    if cell["measure"] in TABLE_AMOUNTS:
+        return f"{cell['published'] / TABLE_AMOUNTS[cell['measure']].unit:g}"
     if cell["measure"] not in ACCURACY_AT:
         return f"{cell['published']:g}{'+' if cell['published_is_bound'] else ''}"
     return _percent(cell["published"], cell["published_deviation"])
@@ -168,13 +190,22 @@ def _ours(cell: Cell) -> str:
     if cell["method"] is None:
         return UNKNOWN
     mean, deviation, at_least = cell["ours"]["mean"], cell["ours"]["deviation"], cell["at_least"]
-    if cell["measure"] in ACCURACY_AT:
+    if cell["measure"] in TABLE_AMOUNTS:
+        text = _amount_text(cell["measure"], mean, deviation)
+    elif cell["measure"] in ACCURACY_AT:
         text = "-" if mean is None else _percent(mean, deviation) + ("" if all(cell["complete"]) else CUT)
     elif at_least is not None:
         text = f"{at_least:.4g}+"
     else:
         text = "-" if mean is None else f"{mean:.4g}" + ("" if deviation is None else f" ± {deviation:.3g}")
     return text + "".join(MARKS[mark][0] for mark in cell["marks"])
+
+
+def _amount_text(measure: str, mean: float | None, deviation: float | None) -> str:
+    if mean is None:
+        return NOT_MEASURED
+    unit = TABLE_AMOUNTS[measure].unit
+    return f"{mean / unit:.4g}" + ("" if deviation is None else f" ± {deviation / unit:.2g}")
 
 
 def _percent(mean: float, deviation: float | None) -> str:

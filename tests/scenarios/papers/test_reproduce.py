@@ -11,6 +11,7 @@ import pytest
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError
 from scenarios.papers import reproduce, tables
+from scenarios.papers.amounts import TABLE_AMOUNTS
 from scenarios.papers.cells import measured
 from scenarios.papers.spec import (
     ACCURACY_AT,
@@ -68,7 +69,7 @@ def test_every_figure_can_be_planned_at_every_scale(name: str, scale: str) -> No
     made = reproduce.plan(name, scale, None, [], seeds=1)
 
     assert made.sweep.runs
-    assert {panel.measure for panel in made.panels} <= {*ACCURACY_AT, *TO_ACCURACY}
+    assert {panel.measure for panel in made.panels} <= {*ACCURACY_AT, *TO_ACCURACY, *TABLE_AMOUNTS}
     for panel in made.panels:
         assert made.limit(panel) > 0
         assert set(panel.published) <= set(made.figure.rows)
