@@ -196,7 +196,7 @@ def reproduce(
         result = _estimate(planned.sweep, options)
         emit(result, options.as_json, lambda: _show_estimate(result, sys.stdout))
         return
-    _run_study(tables.study(planned), options, estimated=scale == PAPER)
+    _run_study(tables.study(planned, _telling(options)), options, estimated=scale == PAPER)
 
 
 def replay(
@@ -367,10 +367,23 @@ def _run_study(
 
     def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
         watched = host if watch is None else watch(host, len(planned.runs), len(missing))
-        return sweep.run_all(planned, watched, launcher, stopped)
+        made = sweep.run_all(planned, watched, launcher, stopped)
+        if study.complete is not None and not sweep.is_interrupted(made, planned):
+            study.complete(made, host, launcher, stopped)
+        return made
 
     made = with_workers(loaded, options.out, None, options.workers, options.device, options.silent, work, piece=piece)
     _finish_study(study, study.read_off(made), options, expected)
+
+
+def _telling(options: StudyOptions) -> Callable[[str], None]:
+    """A function that prints lines of progress to stderr, unless the command is to be silent."""
+
+    def tell(text: str) -> None:
+        if not options.silent:
+            print(f"fedbr: {text}", file=sys.stderr, flush=True)
+
+    return tell
 
 
 def _finish_study(study: Study, result: dict[str, Any], options: StudyOptions, expected: dict[str, Any]) -> NoReturn:
@@ -398,9 +411,7 @@ def _estimate(planned: Sweep, options: StudyOptions) -> dict[str, Any]:
     """The expected duration of a study on this machine (`duration.result`), measured in short runs."""
     from scenarios.studies import duration
 
-    def tell(text: str) -> None:
-        if not options.silent:
-            print(f"fedbr: {text}", file=sys.stderr, flush=True)
+    tell = _telling(options)
 
     def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
         host = replace(host, out=options.out)

@@ -11,7 +11,7 @@ from typing import Any
 
 from edge.protocol.spelling import nearest
 from scenarios.config.load import ScenarioError, load
-from scenarios.papers import fedbr, fedmlb, pfedmb
+from scenarios.papers import fedalign, fedbr, fedmlb, pfedmb
 from scenarios.papers.amounts import TABLE_AMOUNTS
 from scenarios.papers.cells import ReproductionPlan, changed, described, run_name
 from scenarios.papers.moving_average import STARTS, Smoothing
@@ -24,6 +24,7 @@ FIGURES: dict[str, PaperFigure] = {
     **fedbr.FIGURES,
     **fedmlb.FIGURES,
     **pfedmb.FIGURES,
+    **fedalign.FIGURES,
 }
 
 

@@ -10,7 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from coordinator.workers.launcher import WorkerLauncher
 from costmodel.units import format_bytes, format_seconds
+from scenarios.host import Host
 from scenarios.papers.amounts import TABLE_AMOUNTS
 from scenarios.papers.cells import MARKS, ReproductionPlan, changed, read_off
 from scenarios.papers.reproduce import FIGURES
@@ -233,9 +235,22 @@ def _differences(cells: Sequence[Cell]) -> Iterator[str]:
         yield f"{', '.join(row for row, text in notes.items() if text == note)}: {note}"
 
 
-def study(plan: ReproductionPlan) -> Study:
-    """The reproduction of a figure's cells."""
-    return Study(plan.sweep, partial(read_off, plan), partial(draw, plan), partial(show, plan), write_tables)
+def study(plan: ReproductionPlan, tell: Callable[[str], None] = lambda text: None) -> Study:
+    """The reproduction of a figure's cells; ``tell`` gets lines of progress beside that of the runs."""
+
+    def complete(done: Mapping[str, Any], host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> None:
+        from scenarios.papers.measured_runs import measure_runs
+
+        measure_runs(plan, done, host, launcher, stopped, tell)
+
+    return Study(
+        plan.sweep,
+        partial(read_off, plan),
+        partial(draw, plan),
+        partial(show, plan),
+        write_tables,
+        complete=complete if plan.figure.hessians else None,
+    )
 
 
 def write_tables(result: Mapping[str, Any], folder: Path) -> None:

@@ -74,6 +74,8 @@ class Study:
     """Prints the result; the path is the report's, or the folder's where there is no report."""
     write_tables: Callable[[Mapping[str, Any], Path], None] = lambda result, folder: None
     """(result, folder): writes the CSV files."""
+    complete: Callable[[Mapping[str, Any], Host, WorkerLauncher, Callable[[], bool]], None] | None = None
+    """(what `run_all` returns, host, launcher, stopped): further work on the runs before the result is read."""
     result_file: str | None = None
     """The file of the result, where several studies share a folder; by default the sweep's mark."""
 

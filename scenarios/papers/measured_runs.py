@@ -1,0 +1,75 @@
+"""Measures the Hessians of a reproduction's finished runs, for the tables that print them.
+
+Each run folder gets the file that ``fedbr measure RUN --metrics hessian`` writes. One that has it is not measured
+again, so that an interrupted reproduction goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from coordinator.rounds.run import RunFailed
+from coordinator.workers.launcher import WorkerLauncher
+from coordinator.workers.task import PoolError, Stopped
+from scenarios import runner
+from scenarios.host import Host
+from scenarios.papers.amounts import HESSIANS
+from scenarios.papers.cells import ReproductionPlan
+from scenarios.studies import measure
+
+METRIC = "hessian"
+
+
+def measure_runs(
+    plan: ReproductionPlan,
+    done: Mapping[str, Any],
+    host: Host,
+    launcher: WorkerLauncher,
+    stopped: Callable[[], bool],
+    tell: Callable[[str], None],
+) -> None:
+    """Measure the runs of a figure that has values of Hessians; ``done`` is what `run_all` returns.
+
+    A run that cannot be measured is told, and its cells say that they are not measured.
+    """
+    options = plan.figure.hessians.get(plan.scale)
+    if options is None or not any(panel.measure in HESSIANS for panel in plan.panels):
+        return
+    for run in done["runs"]:
+        if stopped():
+            return
+        try:
+            _measure(Path(run["run_dir"]), options.overrides, host, launcher, stopped, tell)
+        except Stopped:
+            return
+        except (RunFailed, PoolError) as error:
+            tell(f"{run['name']} is not measured: {error}")
+
+
+def _measure(
+    folder: Path,
+    overrides: tuple[str, ...],
+    host: Host,
+    launcher: WorkerLauncher,
+    stopped: Callable[[], bool],
+    tell: Callable[[str], None],
+) -> None:
+    loaded, _ = runner.open_existing(folder, host.device)
+    asked = measure.plan(loaded, folder, METRIC, overrides, None, None)
+    if _is_measured(asked, folder / measure.FILE):
+        return
+    tell(f"{folder.name}: Hessians of its models")
+    found = measure.measure(asked, folder, host, launcher, stopped, measure.progress_lines(tell))
+    measure.write(found, folder / measure.FILE)
+
+
+def _is_measured(asked: measure.MeasureRequest, file: Path) -> bool:
+    """Whether a file has this measurement of this checkpoint."""
+    if not file.is_file():
+        return False
+    found = json.loads(file.read_text(encoding="utf-8"))
+    wanted = json.loads(json.dumps(asked.evaluation.metric_options))
+    return bool((found["round"], found["metric_options"]) == (asked.round + 1, wanted))
