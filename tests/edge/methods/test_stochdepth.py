@@ -132,3 +132,18 @@ def test_a_body_that_is_left_out_is_moved_as_torch_moves_parameters_without_grad
         torch_sgd.step()
     wanted = torch.cat([parameter.detach().flatten() for parameter in plain.parameters()])
     assert torch.allclose(net.flat, wanted, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("keep_last", [0.5, 1.0])
+def test_running_statistics_of_a_body_that_was_never_drawn_may_be_as_they_began(keep_last: float) -> None:
+    torch.manual_seed(0)
+    net = BlockModel(lambda: build(ModelConfig("resnet18", 2, "balanced:10", norm="batch"), 3, 1), CPU)
+    for unit in residual_units(net.modules):
+        unit.keep_probability, unit.dropped = keep_last, True
+    net.run(torch.rand(2, *IMAGES))
+    # Stage 1 has units without a convolution in their shortcuts.
+    if keep_last < 1:
+        net.check_statistics(net.layout.keys())
+        return
+    with pytest.raises(ValueError, match=r"the running statistics of b2, b3, .* were never updated"):
+        net.check_statistics(net.layout.keys())
