@@ -1,4 +1,4 @@
-"""The figures of evaluations on clients, of adaptations before them, and of the accuracy per class."""
+"""The figures of evaluations on clients, of adaptations before them, and of metrics beside accuracy and loss."""
 
 from __future__ import annotations
 
@@ -136,3 +136,25 @@ def classes(runs: Sequence[RecordedRun], lines: Lines) -> Figure | None:
     axes.grid(False, axis="x")
     plot_style.legend(figure, axes)
     return figure
+
+
+def metrics(runs: Sequence[RecordedRun], lines: Lines) -> Figure | None:
+    """Values of the global model, or over clients, by round: a panel for each of the first `MOST_VALUES` of them."""
+    found = [(run, client_values.whole_by_round(run.evaluations)) for run in runs]
+    names = list(dict.fromkeys(name for _, values in found for name in values))[:MOST_VALUES]
+    if not names:
+        return None
+    figure, panels = plot_style.panels(len(names), min(len(names), 2), 280)
+    for name, axes in zip(names, panels, strict=True):
+        for run, values in found:
+            rounds = [min(round + 1, run.completed) for round in values.get(name, {})]
+            marker = "o" if len(rounds) < 3 else ""
+            axes.plot(rounds, list(values.get(name, {}).values()), label=run.label, marker=marker, **lines[run.label])
+        axes.set(title=name, xlabel="rounds")
+        axes.set_xlim(0, None)
+        axes.xaxis.set_major_locator(plot_style.whole())
+    plot_style.legend(figure, panels[0])
+    return figure
+
+
+MOST_VALUES = 8

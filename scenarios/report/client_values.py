@@ -109,11 +109,19 @@ def whole_values(rows: Sequence[EvaluationRow]) -> dict[str, float | None]:
 
     Accuracy, loss, and numbered parts (of classes, of tensors) are left out.
     """
-    found = [
-        row
-        for row in rows
-        if row.client == GLOBAL
-        and row.metric not in (ACCURACY, LOSS)
-        and not row.metric.rpartition(SUBVALUE)[2].isdigit()
-    ]
+    found = [row for row in rows if _is_whole(row)]
     return {row.metric: row.value for row in found if row.round == found[-1].round}
+
+
+def whole_by_round(rows: Sequence[EvaluationRow]) -> dict[str, dict[int, float]]:
+    """Name -> round -> value of the global model, or over clients, of the metrics of `whole_values`."""
+    values: defaultdict[str, dict[int, float]] = defaultdict(dict)
+    for row in rows:
+        if _is_whole(row) and row.value is not None:
+            values[row.metric][row.round] = row.value
+    return values
+
+
+def _is_whole(row: EvaluationRow) -> bool:
+    is_part = row.metric.rpartition(SUBVALUE)[2].isdigit()
+    return row.client == GLOBAL and row.metric not in (ACCURACY, LOSS) and not is_part

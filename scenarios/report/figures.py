@@ -45,6 +45,7 @@ def draw(runs: Sequence[RecordedRun], target: float | None) -> dict[str, str]:
         "adaptation": lambda: client_figures.adaptation(started, _lines(runs)),
         "client_bytes": lambda: client_figures.traffic(started, _lines(runs)),
         "class_accuracy": lambda: client_figures.classes(started, _lines(runs)),
+        "metrics": lambda: client_figures.metrics(started, _lines(runs)),
         "to_target": lambda: to_target(started, target),
         "uncertainty": lambda: draw_figures.intervals(started, colours(runs)),
         "bottlenecks": lambda: bottlenecks(started),

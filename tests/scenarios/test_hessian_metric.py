@@ -11,6 +11,7 @@ import pytest
 from coordinator.records.store import evaluations, read
 from scenarios.builder import identity
 from scenarios.config.load import ScenarioError, load
+from scenarios.report.html import from_folder
 from tests.scenarios.in_this_process import pool_in_this_process, run
 
 __all__ = ["pool_in_this_process"]
@@ -35,6 +36,9 @@ def test_values_of_the_global_model_and_over_clients(tmp_path: Path) -> None:
     assert summary["evaluation"]["values"] == {
         f"hessian/{part}": values[f"hessian/{part}"][-1] for part in ("eigenvalue", "trace", "H_N", "H_D")
     }
+    report = from_folder(folder, tmp_path / "report.html").read_text()
+    drawn = report[report.index('id="metrics"') :]
+    assert [part for part in ("eigenvalue", "trace", "H_N", "H_D") if f">hessian/{part}<" not in drawn] == []
 
 
 def test_options_are_written_out_for_metrics_that_have_any() -> None:
