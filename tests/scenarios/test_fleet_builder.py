@@ -435,7 +435,7 @@ def test_a_device_that_is_too_small_is_refused_with_the_sum_and_the_others_take_
 def test_a_pathway_keeps_its_activations_and_a_teacher_does_not(home: Path, method: str, count: int) -> None:
     write(home / "d.toml", DEVICE.format(name="board"))
     layout = Layout((BlockShape("body", 50), BlockShape("head", 5)))
-    two = replace(described(55, 5.0), layout=layout, activations=np.array([0.0, 5.0]))
+    two = replace(described(55, 5.0), layout=layout, activations=np.array([0.0, 5.0]), flops=np.ones((2, 4)))
     loaded = load("digits", [*HALF_SMALL, f"method={method}"])
     assert len(builder.refused(loaded, builder.fleet(loaded), two)) == count
 
