@@ -17,6 +17,7 @@ from tests.toy import play
 
 BRIEF = TrainConfig(lr=0.1, batch=32, local_steps=2)
 METHODS = ("gradaug", "fedalign")
+FEW: dict[str, dict[str, Any]] = {"gradaug": {"subnets": 1, "resolutions": (1.0, 0.5)}, "fedalign": {}}
 each_method = pytest.mark.parametrize("name", METHODS)
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedprox": ("+fedprox", {"mu": 0.5}),
@@ -29,9 +30,10 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @each_method
 def test_it_joins_every_correction_and_server_optimizer(name: str, tmp_path: Path) -> None:
-    plain = play(tmp_path / "plain", name, rounds=2, train=BRIEF, multiple=2)
+    few = {"rounds": 2, "train": BRIEF, "multiple": 2, **FEW[name]}
+    plain = play(tmp_path / "plain", name, **few)
     for way, (ending, options) in WAYS.items():
-        run = play(tmp_path / way, f"{name}{ending}", rounds=2, train=BRIEF, multiple=2, **options)
+        run = play(tmp_path / way, f"{name}{ending}", **few, **options)
         assert np.isfinite(run.model).all() and np.abs(run.model - plain.model).max() > 1e-5, way
 
 
@@ -44,9 +46,6 @@ def test_its_flops_are_foreseen_with_batch_norm_and_bf16(name: str, tmp_path: Pa
     fedavg = play(tmp_path / "fedavg", rounds=1, train=train, model=model)
     own, plain = (each.rows("SELECT SUM(flops) FROM visits")[0][0] for each in (run, fedavg))
     assert own > plain
-
-
-FEW: dict[str, dict[str, Any]] = {"gradaug": {"subnets": 1, "resolutions": (1.0, 0.5)}, "fedalign": {}}
 
 
 @pytest.mark.parametrize(
