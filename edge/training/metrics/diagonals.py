@@ -45,11 +45,12 @@ def over_clients(
     """H_N and H_D of clients' values and vectors of the metric ``hessian``: of their vectors ``diagonal``, or of the
     traces of tensors, which are the parts ``0``, ``1``, .. of their values.
 
-    Clients without either are left out; none without a pair of clients.
+    Clients without either, or whose numbers are not all finite, are left out; none without a pair of clients.
     """
     if options.diag == "per_parameter":
-        diagonals = [own["diagonal"] for own in vectors.values()]
+        diagonals = [own["diagonal"] for own in vectors.values() if np.isfinite(own["diagonal"]).all()]
     else:
-        traces = ([part for name, part in own.items() if name.isdigit()] for own in values.values())
-        diagonals = [np.array(own) for own in traces if own]
+        traces = [{name: part for name, part in own.items() if name.isdigit()} for own in values.values()]
+        names = set().union(*traces)  # values that are not finite are missing
+        diagonals = [np.array([*own.values()]) for own in traces if own and own.keys() == names]
     return compared(np.stack(diagonals), options.pairs) if diagonals else {}

@@ -130,9 +130,14 @@ def test_the_traces_of_tensors_are_compared_and_nothing_else() -> None:
     values = {0: {"trace": 7.0, "0": 3.0, "1": 4.0}, 4: {"trace": 10.0, "0": 0.0, "1": 10.0}, 5: {}}
     assert over_clients(values, HessianOptions(pairs="distinct"), {}) == {"H_N": 25.0, "H_D": pytest.approx(0.8)}
     assert over_clients({5: {}}, HessianOptions(), {}) == {}
+    overflowed = values | {6: {"trace": 1.0, "0": 1.0}}  # its other part is not finite, and has no value
+    assert over_clients(overflowed, HessianOptions(pairs="distinct"), {}) == {"H_N": 25.0, "H_D": pytest.approx(0.8)}
 
 
 def test_with_the_diagonal_per_parameter_vectors_are_compared() -> None:
     options = HessianOptions(pairs="distinct", diag="per_parameter")
     vectors = {0: {"diagonal": np.array([3, 4], np.float32)}, 4: {"diagonal": np.array([0, 10], np.float32)}}
-    assert over_clients({0: {"0": 1.0}, 4: {"0": 1.0}}, options, vectors) == {"H_N": 25.0, "H_D": pytest.approx(0.8)}
+    expected = {"H_N": 25.0, "H_D": pytest.approx(0.8)}
+    assert over_clients({0: {"0": 1.0}, 4: {"0": 1.0}}, options, vectors) == expected
+    overflowed = vectors | {5: {"diagonal": np.array([np.nan, 1], np.float32)}}
+    assert over_clients({}, options, overflowed) == expected
