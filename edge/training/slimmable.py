@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edge.data.registry import DataSet
+from edge.models.layers import FEW
 from edge.models.squeezenet import Fire
 from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, PASS_TYPES, WEIGHT_GRADIENT
 from edge.protocol.slim import channels
@@ -63,6 +64,9 @@ class SlimConv2d(Slimmable, nn.Conv2d):
         if self.width.factor is None:
             return super().forward(x)
         weight, bias = _first(self, self.used(self.out_channels), x.shape[1])
+        if x.shape[1] < FEW and self.kernel_size == (1, 1) and self.padding == (0, 0):
+            down, across = self.stride  # `FEW` says why such a convolution must not be strided
+            return F.conv2d(x[:, :, ::down, ::across], weight, bias)
         y: Tensor = self._conv_forward(x, weight, bias)
         return y
 
@@ -225,12 +229,12 @@ def subnetwork_flops(
     ``variants``: (width, factor on the images' height). Convolutions and matrix products are counted. The weights in
     use depend on the width alone and the places on the images alone, so each width and each height is traced once. A
     model that is not ``flexible``, or takes no images, is charged at its full size. ValueError for images that are too
-    small.
+    small, and for a model that does not run with fewer channels.
     """
     with torch.device("meta"):
         modules = [module for _, module in make()]
     _skip_norms(modules)
-    by_width = {width: PassTrace(modules).run(_images(dataset, 1.0), width) for width, _ in variants}
+    by_width = {width: _narrowed(modules, dataset, width) for width, _ in variants}
     heights = {height if flexible and dataset.kind == "image" else 1.0 for _, height in variants}
     by_height = {height: _traced(modules, dataset, height) for height in heights | {1.0}}
     for height, uses in by_height.items():
@@ -254,6 +258,13 @@ def _skip_norms(modules: Iterable[nn.Module]) -> None:
 
 def _passed_on(learns: bool, x: Tensor) -> Tensor:
     return x.detach().requires_grad_(learns or x.requires_grad)
+
+
+def _narrowed(modules: Sequence[nn.Module], dataset: DataSet, width: float) -> list[LayerUse]:
+    try:
+        return PassTrace(modules).run(_images(dataset, 1.0), width)
+    except RuntimeError as error:
+        raise ValueError(f"it does not run at {width:g} of its width: {error}") from None
 
 
 def _traced(modules: Sequence[nn.Module], dataset: DataSet, height: float) -> list[LayerUse]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from edge.data.registry import dataset
 from edge.protocol.config import ModelConfig
@@ -123,6 +124,31 @@ def test_models_of_such_layers_are_refused(name: str) -> None:
         made(name, None)
 
 
+def test_a_strided_convolution_of_few_channels_takes_every_stride_th_pixel() -> None:
+    """oneDNN writes past its memory in the weight gradient of the strided one (`edge.models.layers.FEW`)."""
+    plain = nn.Conv2d(16, 4, 1, stride=2)
+    ((_, slim),) = slimmable([("only", plain)], MULTIPLE, 10, None)
+    x = torch.randn(2, 16, 5, 5, generator=torch.Generator().manual_seed(0))
+    strides: list[object] = []
+    with slimmed([slim], 0.5), ConvolutionStrides(strides):
+        found = slim(x[:, :8])
+    assert torch.allclose(found, nn.functional.conv2d(x[:, :8], plain.weight[:, :8], plain.bias, 2), atol=1e-6)
+    assert strides == [[1, 1]]
+
+
+class ConvolutionStrides(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
+    """Appends the stride of each convolution."""
+
+    def __init__(self, strides: list[object]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.strides = strides
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket is torch.ops.aten.convolution:
+            self.strides.append(args[3])
+        return func(*args, **(kwargs or {}))
+
+
 # --- FLOPs ------------------------------------------------------------------------------------------------------------
 
 
@@ -146,6 +172,24 @@ def test_a_model_of_one_size_is_charged_for_that_size() -> None:
     # One to 4 channels of 8x8, 4 to 8 of 8x8, 8 to 8 of 4x4, and 8x2x2 numbers to 10 classes.
     macs = [9 * 4 * 64, 9 * 4 * 8 * 64, 9 * 8 * 8 * 16, 32 * 10]
     assert found[0, :, FORWARD].tolist() == [2 * count for count in macs]
+
+
+class Flattening(nn.Module):
+    """A user's layer, for maps of so many channels alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.reshape(len(x), 8 * 64)
+
+
+def test_a_model_that_does_not_run_at_a_width_is_refused() -> None:
+    def make() -> list[Block]:
+        convolution, flattening = nn.Conv2d(1, 8, 3, padding=1), Flattening()
+        return slimmable(
+            [("body", convolution), ("head", nn.Sequential(flattening, nn.Linear(512, 10)))], MULTIPLE, 10, 8
+        )
+
+    with pytest.raises(ValueError, match=r"does not run at 0\.5 of its width: .*512"):
+        subnetwork_flops(make, DIGITS, False, [(1.0, 1.0), (0.5, 1.0)])
 
 
 def test_shapes_of_outputs() -> None:
