@@ -59,17 +59,18 @@ def _measure(
 ) -> None:
     loaded, _ = runner.open_existing(folder, host.device)
     asked = measure.plan(loaded, folder, METRIC, overrides, None, None)
-    if _is_measured(asked, folder / measure.FILE):
+    if is_measured(asked, folder / measure.FILE):
         return
     tell(f"{folder.name}: Hessians of its models")
     found = measure.measure(asked, folder, host, launcher, stopped, measure.progress_lines(tell))
     measure.write(found, folder / measure.FILE)
 
 
-def _is_measured(asked: measure.MeasureRequest, file: Path) -> bool:
-    """Whether a file has this measurement of this checkpoint."""
+def is_measured(asked: measure.MeasureRequest, file: Path) -> bool:
+    """Whether a file has this measurement of this checkpoint, of the same models of clients."""
     if not file.is_file():
         return False
     found = json.loads(file.read_text(encoding="utf-8"))
     wanted = json.loads(json.dumps(asked.evaluation.metric_options))
-    return bool((found["round"], found["metric_options"]) == (asked.round + 1, wanted))
+    same = (asked.round + 1, wanted, asked.clients)
+    return bool((found["round"], found["metric_options"], found["clients"]) == same)

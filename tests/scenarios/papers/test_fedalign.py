@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from scenarios.config.load import load
 from scenarios.papers import amounts, cells, fedalign, reproduce, tables
 from scenarios.papers.accounting import MethodAccount, account, of_row
 from scenarios.papers.fedalign import TEN
+from scenarios.papers.measured_runs import is_measured
 from scenarios.papers.spec import SCALES
+from scenarios.studies.measure import MeasureRequest
 
 USUAL = "cifar100-dir0.5-c=16-e=20"
 
@@ -140,6 +143,14 @@ def test_hessians_are_read_where_measure_left_them(tmp_path: Path) -> None:
         "over_clients": {"hessian/H_N": 2.0},
     }
     assert [each and each(folder_with(tmp_path, found)) for each in read] == [3.0, 7.5, 2.0, None]
+
+
+def test_a_measurement_of_other_models_is_made_again(tmp_path: Path) -> None:
+    loaded = load("digits")
+    asked = MeasureRequest(loaded, replace(loaded.scenario.eval, metric_options={"hessian": {}}), 4, "local")
+    found = {"round": 5, "metric_options": {"hessian": {}}, "clients": "local"}
+    for changes, same in (({}, True), ({"clients": "none"}, False), ({"round": 4}, False)):
+        assert is_measured(asked, folder_with(tmp_path, found | changes) / amounts.HESSIAN_FILE) == same
 
 
 def test_hessians_that_are_not_measured_are_said_to_be_so() -> None:
