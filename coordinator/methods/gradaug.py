@@ -35,6 +35,7 @@ class GradAugOptions(Options):
         default=(1.0, 0.875, 0.75, 0.625), min_length=1
     )
     """Factors on the images' height and width, of which each sub-network draws one: of 32x32 images 32, 28, 24, 20.
+    FedAlign's code has 224, 192, 160, 128 of 224x224 images, which are 1 and 6/7, 5/7, 4/7 (0.8571, 0.7143, 0.5714).
     A model that takes images of one size gets them reduced and enlarged again."""
     multiple: int = Field(default=8, ge=1)
     """Channels in use are a multiple of this, as far as there are so many."""
