@@ -27,7 +27,9 @@ JOURNAL = "ledger.sqlite-journal"
 LEDGER = ("ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm", JOURNAL)
 FILES = ("scenario.toml", "environment.json", *LEDGER)
 """Files that are opened in place; all others are replaced whole."""
-_OURS = (*FILES, "report.html", "uncertainty.json", "measure.json")
+MEASURED = "measure.json"
+"""What ``fedbr measure`` writes"""
+_OURS = (*FILES, "report.html", "uncertainty.json", MEASURED)
 _PASSING = re.compile(
     r"\.probe-[0-9a-f]{8}(\.part)?|(scenario\.toml|environment\.json|report\.html|uncertainty\.json|measure\.json)\.part|replies-[a-z0-9_]{8}\.part"
 )

@@ -7,6 +7,8 @@ ReLU(p_ℓ·body(x) + shortcut(x)).
 The parameters of a unit's body are one range of the flat vectors. With ``dropped = stay`` the step of a batch is
 applied to the other ranges alone: neither weight decay nor momentum nor a correction moves a body that is left out, nor
 does its gradient, which may come from a correction, count in the norm for clipping.
+
+An adaptation before an evaluation trains what is evaluated: the whole depth, with scaled bodies.
 """
 
 from __future__ import annotations
@@ -81,6 +83,16 @@ class StochasticDepthUpdate(ClientUpdate):
         left_out = [body_range(self.units[place]) for place in self.dropped]  # in the order of the flat vectors
         ends = [0, *(end for start, stop in left_out for end in (start, stop)), len(net.flat)]
         return [slice(start, stop) for start, stop in list(pairwise(ends))[::2] if start < stop]
+
+    def adapt(self, net: BlockModel, batches: Batches, step: Step) -> None:
+        """Adapt all bodies, scaled as in evaluation mode."""
+        for unit in self.units:
+            unit.always_scaled = True
+        try:
+            super().adapt(net, batches, step)
+        finally:
+            for unit in self.units:
+                unit.always_scaled = False
 
 
 def _set_dropped(units: Sequence[ResidualUnit], dropped: bool) -> None:

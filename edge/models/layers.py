@@ -72,6 +72,8 @@ class ResidualUnit(nn.Module):
     """Whether the body is left out, which is set for single steps"""
     keep_probability = 1.0
     """The body's factor in evaluation mode"""
+    always_scaled = False
+    """Whether it is the body's factor in training mode too"""
 
     def residual(self, x: Tensor) -> Tensor:
         """The body's output."""
@@ -87,7 +89,7 @@ class ResidualUnit(nn.Module):
         if self.dropped:
             return self.activated(self.shortcut(x))
         y = self.residual(x)
-        if self.keep_probability != 1 and not self.training:
+        if self.keep_probability != 1 and (self.always_scaled or not self.training):
             y = self.keep_probability * y
         return self.activated(y + self.shortcut(x))
 

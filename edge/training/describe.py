@@ -298,10 +298,10 @@ def cached_path(
     else the counts depend on; with a ``wrapper`` (``module:function``, options) of the model's blocks also its name,
     options and sources; and ``more`` facts.
     """
-    row = model(config.name)
+    row, built_by = model(config.name), _imported_module(config)
     facts = [
         asdict(config),
-        _sources(sys.modules[_imported_module(config)]),
+        _sources(built_by, built_by.__package__),
         dataset.shape,
         dataset.classes,
         torch.__version__,
@@ -310,21 +310,20 @@ def cached_path(
     if row.children or dataset.kind != "image":
         facts += [dataset.kind, dataset.vocabulary, row.width, row.blocks, row.children]
     if wrapper is not None:
-        module = wrapper[0].partition(":")[0]
-        facts += [wrapper[0], dict(wrapper[1]), _sources(importlib.import_module(module))]
+        function, options = wrapper
+        module = importlib.import_module(function.partition(":")[0])
+        facts += [function, dict(options), _sources(module, module.__name__.partition(".")[0])]
     name = hashlib.sha256(json.dumps([*facts, *more]).encode()).hexdigest()[:32]
     return cache / "flops" / "v6" / f"{name}.json"
 
 
-def _sources(module: ModuleType) -> list[str]:
-    """The source of a module, and of those in its package that it imports functions or classes from."""
+def _sources(module: ModuleType, package: str | None) -> list[str]:
+    """The source of a module, and of those below a package that it imports functions or classes from."""
     imported = {str(getattr(value, "__module__", "")) for value in vars(module).values()}
-    beside = {name for name in imported if module.__package__ and name.rpartition(".")[0] == module.__package__}
+    beside = {name for name in imported if package and name.startswith(f"{package}.")}
     return [inspect.getsource(sys.modules[name]) for name in sorted(beside | {module.__name__})]
 
 
-def _imported_module(config: ModelConfig) -> str:
-    """Name of the module that builds a model, imported."""
-    name = model(config.name).stages.partition(":")[0]
-    importlib.import_module(name)
-    return name
+def _imported_module(config: ModelConfig) -> ModuleType:
+    """The module that builds a model."""
+    return importlib.import_module(model(config.name).stages.partition(":")[0])

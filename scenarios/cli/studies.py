@@ -300,7 +300,7 @@ def measure(
     Of the global model, and of clients' models: by default the local models after the visit that would follow, or,
     for methods without a global model, those that evaluations use. Nothing is charged, and no ledger is written.
     """
-    from scenarios import runner
+    from scenarios import run_folder, runner
     from scenarios.config.load import ScenarioError
     from scenarios.studies import measure as study
 
@@ -308,7 +308,7 @@ def measure(
         raise ScenarioError("--metrics: name what to measure, for example hessian (fedbr list metrics)")
     loaded, device = runner.open_existing(folder, device)
     asked = study.plan(loaded, folder, metrics, overrides or [], round, clients)
-    path = out or folder / study.FILE
+    path = out or folder / run_folder.MEASURED
 
     def say(text: str) -> None:
         if not (quiet or as_json):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from coordinator.records.store import read
 from scenarios.report.progress import trail
+from scenarios.run_folder import MEASURED
 
 FORWARD_MACS, TRAINING_MACS = "forward MACs per example", "MACs of a training step per example"
 STORED_WEIGHTS, STORED_PARAMETERS = "stored weights", "stored parameters"
@@ -21,8 +22,6 @@ WALL_SECONDS, VIRTUAL_SECONDS = "wall-clock seconds per round", "virtual seconds
 EIGENVALUE, TRACE = "top Hessian eigenvalue", "Hessian trace"
 HESSIAN_NORM, HESSIAN_DIRECTION = "difference of clients' Hessian norms", "cosine of clients' Hessians"
 HESSIANS = (EIGENVALUE, TRACE, HESSIAN_NORM, HESSIAN_DIRECTION)
-HESSIAN_FILE = "measure.json"
-"""What ``fedbr measure`` writes into a run folder"""
 
 
 def _summary(folder: Path, key: str) -> float | None:
@@ -48,7 +47,7 @@ def hessian(name: str, folder: Path) -> float | None:
 
     None if it has not been measured.
     """
-    file = folder / HESSIAN_FILE
+    file = folder / MEASURED
     if not file.is_file():
         return None
     found = json.loads(file.read_text(encoding="utf-8"))

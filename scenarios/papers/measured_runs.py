@@ -18,6 +18,7 @@ from scenarios import runner
 from scenarios.host import Host
 from scenarios.papers.amounts import HESSIANS
 from scenarios.papers.cells import ReproductionPlan
+from scenarios.run_folder import MEASURED
 from scenarios.studies import measure
 
 METRIC = "hessian"
@@ -59,11 +60,11 @@ def _measure(
 ) -> None:
     loaded, _ = runner.open_existing(folder, host.device)
     asked = measure.plan(loaded, folder, METRIC, overrides, None, None)
-    if is_measured(asked, folder / measure.FILE):
+    if is_measured(asked, folder / MEASURED):
         return
     tell(f"{folder.name}: Hessians of its models")
     found = measure.measure(asked, folder, host, launcher, stopped, measure.progress_lines(tell))
-    measure.write(found, folder / measure.FILE)
+    measure.write(found, folder / MEASURED)
 
 
 def is_measured(asked: measure.MeasureRequest, file: Path) -> bool:

@@ -53,7 +53,6 @@ from scenarios.config.toml_source import parse
 from scenarios.host import Host, run_lock
 from scenarios.report.metadata import source_change
 
-FILE = "measure.json"
 OPTIONS = "eval.metric_options."
 LOCAL_VISIT = "edge.training.measured_visit:MeasuredVisit"
 VISITS_PER_WORKER = 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from edge.protocol.payload import FORWARD
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block, build
 from edge.training.describe import count_flops, flops_per_example, unit_flops_per_example
-from edge.training.sgd import Sgd
+from edge.training.sgd import Loss, Sgd
 from tests.plugins import residual_net
 from tests.toy import CPU, visit, whole
 
@@ -147,3 +148,21 @@ def test_running_statistics_of_a_body_that_was_never_drawn_may_be_as_they_began(
         return
     with pytest.raises(ValueError, match=r"the running statistics of b2, b3, .* were never updated"):
         net.check_statistics(net.layout.keys())
+
+
+def test_an_adaptation_trains_the_model_that_is_evaluated() -> None:
+    make = partial(with_keep_probabilities, blocks(), OPTIONS | {"keep_last": 0.5}, 3, 2)
+    net = BlockModel(make, CPU)
+    update = begun(net, keep_last=0.5)
+    x, y = batch(1)
+    net.train_mode(False)
+    evaluated = net.run(x).detach()
+    net.train_mode(True)
+    seen: list[Tensor] = []
+
+    def step(loss: Loss, x: Tensor, y: Tensor, only: Any = None) -> None:
+        seen.append(net.run(x).detach())
+
+    update.adapt(net, lambda: iter([(x, y)]), step)  # type: ignore[arg-type]
+    assert torch.equal(seen[0], evaluated)
+    assert not torch.equal(net.run(x), evaluated), "and only then"

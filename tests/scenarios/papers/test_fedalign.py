@@ -20,6 +20,7 @@ from scenarios.papers.accounting import MethodAccount, account, of_row
 from scenarios.papers.fedalign import TEN
 from scenarios.papers.measured_runs import is_measured
 from scenarios.papers.spec import SCALES
+from scenarios.run_folder import MEASURED
 from scenarios.studies.measure import MeasureRequest
 
 USUAL = "cifar100-dir0.5-c=16-e=20"
@@ -131,7 +132,7 @@ def test_counts_are_not_scaled_and_need_no_run() -> None:
 
 
 def folder_with(path: Path, measured: dict[str, Any]) -> Path:
-    (path / amounts.HESSIAN_FILE).write_text(json.dumps(measured))
+    (path / MEASURED).write_text(json.dumps(measured))
     return path
 
 
@@ -150,7 +151,7 @@ def test_a_measurement_of_other_models_is_made_again(tmp_path: Path) -> None:
     asked = MeasureRequest(loaded, replace(loaded.scenario.eval, metric_options={"hessian": {}}), 4, "local")
     found = {"round": 5, "metric_options": {"hessian": {}}, "clients": "local"}
     for changes, same in (({}, True), ({"clients": "none"}, False), ({"round": 4}, False)):
-        assert is_measured(asked, folder_with(tmp_path, found | changes) / amounts.HESSIAN_FILE) == same
+        assert is_measured(asked, folder_with(tmp_path, found | changes) / MEASURED) == same
 
 
 def test_hessians_that_are_not_measured_are_said_to_be_so() -> None:
