@@ -38,8 +38,8 @@ from edge.training.blocks import Block, build
 from edge.training.client_update import ClientUpdate
 from edge.training.count_operations import operations_of
 from edge.training.describe import flops_per_example, seeded
+from edge.training.job_model import MEMORY_FORMATS
 from edge.training.sgd import Sgd
-from edge.training.trainer import MEMORY_FORMATS
 
 BATCHES = (16, 32)
 """Below 16 images, torch takes other kernels for 1x1 convolutions."""

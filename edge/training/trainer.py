@@ -6,9 +6,8 @@ is a file per visit, named by the coordinator.
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,39 +16,25 @@ from typing import Any
 import numpy as np
 import torch
 
-from edge.data.atomic_cache import text_once
 from edge.data.augment import fitted, profile_for
 from edge.data.decoded_cache import found_row, open_data
 from edge.data.partitioning import ClientIndices, cached_partition
 from edge.data.registry import Data, Split
-from edge.models.registry import model
 from edge.protocol import client_state
-from edge.protocol.config import ComponentConfig, EvalSplit, Job, ModelConfig, ModelProfile, TrainConfig
+from edge.protocol.config import ComponentConfig, EvalSplit, Job, ModelProfile, TrainConfig
 from edge.protocol.messages import BEFORE, GLOBAL, Evaluate, Score, Train, Update
 from edge.protocol.payload import MODEL, PASS_TYPES, Payload
 from edge.protocol.rng import keyed_generator
 from edge.training.batches import Indices, Loader, LocalBatches
 from edge.training.block_model import BlockModel
-from edge.training.blocks import Block, build, load_dotted, wrapped
+from edge.training.blocks import load_dotted
 from edge.training.client_update import Batch, Batches, ClientUpdate, GradientCorrection, VisitContext
 from edge.training.cuda_graphs import StepFactory, cuda_graphs
-from edge.training.describe import (
-    Flops,
-    cached_counts,
-    cached_path,
-    check_module,
-    check_single_examples,
-    initial,
-    seeded,
-)
+from edge.training.describe import check_module, check_single_examples
+from edge.training.job_model import JobModel
 from edge.training.metrics.job_metrics import JobMetrics, Values
 from edge.training.metrics.metric import ModelInputs
 from edge.training.sgd import Sgd
-from edge.training.slimmable import is_slimmable, output_shapes, resized, subnetwork_flops
-
-MOST_PARAMETERS = 300_000_000
-"""Largest model: 1.2 GB, of which a worker holds several copies."""
-MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
 class LocalTrainer:
@@ -65,8 +50,8 @@ class LocalTrainer:
         if job.train.graphs:
             # For all of this process: steps are captured where they run, which cannot be the default stream.
             torch.cuda.set_stream(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
-        self.memory_format = MEMORY_FORMATS[job.train.memory_format or "contiguous"]
         self.dataset = found_row(job.data, Path(job.cache))
+        self.model = JobModel(job, self.dataset)
         self.profile = profile_for(self.dataset, job.data.augment)
 
     def _allow_tf32(self, allowed: bool) -> None:
@@ -109,21 +94,12 @@ class LocalTrainer:
         return np.sort(keyed_generator(self.job.seed, "eval").permutation(count)[:scored])
 
     def _loader(self, split: Split, resident: bool = False) -> Loader:
-        return Loader(split, fitted(self.profile, self.data.train), self.device, self.memory_format, resident)
+        return Loader(split, fitted(self.profile, self.data.train), self.device, self.model.memory_format, resident)
 
     @cached_property
     def net(self) -> BlockModel:
         """The one model of this worker; ValueError for one that is too large for any."""
-        with torch.device("meta"):  # takes no memory
-            parameters = sum(tensor.numel() for _, module in self._blocks() for tensor in module.parameters())
-        if parameters > MOST_PARAMETERS:
-            config = self.job.model
-            raise ValueError(
-                f"model.name = {config.name!r}: of width {config.width} it has {parameters:,} parameters; the most is "
-                f"{MOST_PARAMETERS:,}"
-            )
-        net = BlockModel(seeded(self.job.seed, self._blocks), self.device, self.memory_format, self.job.by_layer)
-        net.frozen_statistics = self.job.train.frozen_statistics
+        net = self.model.made(self.device)
         # A client without state has its private blocks as they were initialised.
         self.unvisited: Payload = {MODEL: net.dump(self.job.kept_blocks)}
         return net
@@ -133,107 +109,21 @@ class LocalTrainer:
         """Makes the training steps of visits."""
         return StepFactory(self.net, self.job.train, cuda_graphs() if self.job.train.graphs else None)
 
-    @cached_property
-    def variant_flops(self) -> dict[tuple[float, float], Flops]:
-        """FLOPs per example of the variants of the model that the method declares.
-
-        Those of a model with slimmable layers are its sub-networks'; else those of a model of that width.
-        """
-        variants = self.job.variants
-        if variants and is_slimmable(self.net.modules):
-            return dict(zip(variants, self._slim_flops(), strict=True))
-        return {variant: self._flops_at(*variant) for variant in variants}
-
-    def _slim_flops(self) -> Flops:
-        config, row, variants = self.job.model, model(self.job.model.name), self.job.variants
-        path = cached_path(config, self.dataset, Path(self.job.cache), self._wrapper, [variants, row.flexible])
-        try:
-            counted = text_once(
-                path,
-                lambda: json.dumps(subnetwork_flops(self._blocks, self.dataset, row.flexible, variants).tolist()),
-            )
-            return np.array(json.loads(counted))
-        except ValueError as error:
-            raise ValueError(f"model.name = {row.name!r}: {error}") from None
-
-    def _flops_at(self, factor: float, share: float) -> Flops:
-        """``share``: of the images' height. ValueError for a variant that the model or the data set does not have."""
-        row = model(self.job.model.name)
-        if self.dataset.kind != "image":
-            raise ValueError(
-                f"data.name = {self.dataset.name!r}: the method needs images, at {share:g} of their height"
-            )
-        channels, rows, columns = self.dataset.shape
-        height, across = resized((rows, columns), share)
-        width = row.width if self.job.model.width is None else self.job.model.width
-        if height != rows and not row.flexible:
-            raise ValueError(f"model.name = {row.name!r}: the method needs one that takes images of height {height}")
-        if factor != 1 and width is None:
-            raise ValueError(f"model.name = {row.name!r}: the method needs one that has a width")
-        if width is not None:
-            width = max(1, round(width * factor / row.width_multiple)) * row.width_multiple
-        config = replace(self.job.model, width=width)
-        images = replace(self.dataset, shape=(channels, height, across))
-        return cached_counts(config, lambda: self._blocks(config), images, Path(self.job.cache), self._wrapper)[0]
-
-    def _blocks(self, config: ModelConfig | None = None) -> list[Block]:
-        """``config``: of a variant of the model."""
-        job, classes, config = self.job, self.dataset.classes, config or self.job.model
-        blocks = build(config, classes, self.dataset.inputs)
-        if job.wrap_model is None:
-            return blocks
-        width = model(config.name).width if config.width is None else config.width
-        try:
-            return wrapped(blocks, job.wrap_model, job.objective.options, classes, width)
-        except ValueError as error:
-            if isinstance(error.__cause__, ValueError):  # a model that the wrapper does not take
-                raise ValueError(f"model.name = {config.name!r}: {error.__cause__}") from error
-            raise
-
-    @property
-    def _wrapper(self) -> tuple[str, Mapping[str, Any]] | None:
-        """The method's ``wrap_model`` and its options."""
-        return None if self.job.wrap_model is None else (self.job.wrap_model, self.job.objective.options)
-
     def describe(self, data: bool) -> tuple[ModelProfile, Payload]:
         """Blocks, FLOPs, activations and initial vectors; with ``data``, also the examples of each client."""
         _ = self.metrics  # so that a user's own that cannot be loaded is refused before the first round
         _checked_client_side(self.job.objective, ClientUpdate)
         for correction in self.job.corrections:
             _checked_client_side(correction, GradientCorrection)
-        empty = np.zeros(0, dtype=np.int64)
         net = self.net
         check_module(self.job.model, self.dataset)
-        flops, activations, operations, unit_blocks, unit_flops = cached_counts(
-            self.job.model, self._blocks, self.dataset, Path(self.job.cache), self._wrapper
-        )
-        description = ModelProfile(
-            layout=net.layout,
-            family=model(self.job.model.name).family,
-            flops=flops,
-            activations=activations,
-            data_sha256="",
-            data_source="",
-            classes=self.dataset.classes,
-            test_count=0,
-            samples=empty,
-            histogram=np.zeros((0, self.dataset.classes), dtype=np.int64),
-            test_samples=empty,
-            variants=np.array([*self.variant_flops.values()]).reshape(-1, PASS_TYPES),
-            operations=operations,
-            outputs=output_shapes(self._blocks, self.dataset) if self.job.variants else np.zeros((0, 3)),
-            unit_blocks=unit_blocks,
-            unit_flops=unit_flops,
-        )
+        description, draws = self.model.profile(net.layout), partial(self.model.initial, net)
         if not data:
-            return description, self._initial(0)
+            return description, draws(0)
         description = self._with_data(description)
-        check_single_examples(self._blocks, self.dataset, self.job, description.samples)
+        check_single_examples(self.model.blocks, self.dataset, self.job, description.samples)
         objective: ClientUpdate = _client_side(self.job.objective)
-        return description, objective.choose_initial(net, self._initial, self._local_examples)
-
-    def _initial(self, draw: int) -> Payload:
-        return initial(self.net, self.job.seed, self._blocks, self.job.initial_models, draw)
+        return description, objective.choose_initial(net, draws, self._local_examples)
 
     def _local_examples(self) -> Iterator[Batches]:
         """The training examples of each client that has any."""
@@ -308,8 +198,8 @@ class LocalTrainer:
             pathways=job.train.pathways or "each",
             train=job.train,
             class_counts=self._counts(indices),
-            variants=self.variant_flops,
-            flexible=model(job.model.name).flexible,
+            variants=self.model.variant_flops,
+            flexible=self.model.row.flexible,
             unit_flops=np.array(job.unit_flops, np.float64).reshape(-1, PASS_TYPES),
             validation=lambda: self.train_set.in_order(self.validation_indices[task.client], job.eval_batch),
             phase=lambda purpose, epochs: self._batches(task).phase(purpose, epochs),
