@@ -94,4 +94,4 @@ def test_cached_counts_are_of_the_wrapped_model_with_its_options(tmp_path: Path)
     bare, small, large = counted(None), counted(2), counted(4)
     assert [len(bare), len(small), len(large)] == [4, 5, 5]
     assert [small[-1], large[-1]] == [2 * 2 * 10, 2 * 4 * 10]
-    assert len(list((tmp_path / "flops" / "v5").iterdir())) == 3
+    assert len(list((tmp_path / "flops" / "v6").iterdir())) == 3
