@@ -60,14 +60,31 @@ class HessianOfLoss:
 
         It ends when the estimate changes by less than ``tolerance`` of itself.
         """
-        vector, estimate = _normalised(self._drawn(rng.standard_normal)), 0.0
+        return self.top_eigenvectors(rng, 1, iterations, tolerance)[0][0]
+
+    def top_eigenvectors(
+        self, rng: np.random.Generator, count: int, iterations: int = 100, tolerance: float = 1e-3
+    ) -> list[tuple[float, Tensors]]:
+        """The eigenvalues of largest magnitude, each with its eigenvector of length 1.
+
+        Each is iterated at right angles to those before it, as `top_eigenvalue` says.
+        """
+        found: list[tuple[float, Tensors]] = []
+        for _ in range(count):
+            found.append(self._iterated(rng, [vector for _, vector in found], iterations, tolerance))
+        return found
+
+    def _iterated(
+        self, rng: np.random.Generator, before: Sequence[Tensors], iterations: int, tolerance: float
+    ) -> tuple[float, Tensors]:
+        vector, estimate = _normalised(_at_right_angles(self._drawn(rng.standard_normal), before)), 0.0
         for number in range(iterations):
-            product = self.product(vector)
-            before, estimate = estimate, _dot(vector, product)
-            if (number and _settled(before, estimate, tolerance)) or not any(bool(each.any()) for each in product):
+            product = _at_right_angles(self.product(vector), before)
+            previous, estimate = estimate, _dot(vector, product)
+            if (number and _settled(previous, estimate, tolerance)) or not any(bool(each.any()) for each in product):
                 break
             vector = _normalised(product)
-        return estimate
+        return estimate, vector
 
     def diagonals(self, rng: np.random.Generator, probes: int = 100) -> Iterator[Tensors]:
         """Estimates of the diagonal, one per Rademacher probe v: v * Hv, whose expectation it is."""
@@ -136,6 +153,14 @@ def _sum(one: Sequence[Tensor], other: Sequence[Tensor]) -> Tensors:
 
 def _dot(one: Tensors, other: Tensors) -> float:
     return float(sum(float((a.double() * b.double()).sum()) for a, b in zip(one, other, strict=True)))
+
+
+def _at_right_angles(vector: Tensors, others: Sequence[Tensors]) -> Tensors:
+    """Without its parts along these vectors of length 1."""
+    for other in others:
+        part = _dot(vector, other)
+        vector = [each - part * along for each, along in zip(vector, other, strict=True)]
+    return vector
 
 
 def _normalised(vector: Tensors) -> Tensors:

@@ -230,10 +230,22 @@ SECOND_ORDER = (
     "Hessians are measured of each finished run's last checkpoint, as by fedbr measure RUN --metrics hessian; here of "
     "the global training set without augmentation, where the paper's code draws augmented batches anew.",
 )
-BRIEF = tuple(f"eval.metric_options.hessian.{key}" for key in ("examples=160", "iterations=20", "probes=20"))
-BRIEFLY = TablePart(BRIEF, "Hessians of 160 examples, with at most 20 iterations and 20 probes")
-MEASURED = {PAPER: TablePart(), SMALL: BRIEFLY, TINY: BRIEFLY}
-"""Scale -> options of the metric."""
+BRIEF = ("examples=160", "iterations=20")
+
+
+def _briefly(options: Mapping[str, tuple[str, ...]], changed: str) -> dict[str, TablePart]:
+    """Scale -> options of metrics: at the paper's, their own."""
+    part = TablePart(
+        tuple(f"eval.metric_options.{name}.{key}" for name, keys in options.items() for key in keys), changed
+    )
+    return {PAPER: TablePart(), SMALL: part, TINY: part}
+
+
+HESSIAN = {"hessian": (*BRIEF, "probes=20")}
+MEASURED = _briefly(HESSIAN, "Hessians of 160 examples, with at most 20 iterations and 20 probes")
+DRAWN = _briefly(
+    HESSIAN | {"loss-surface": BRIEF}, "Hessians and losses of 160 examples, with at most 20 iterations and 20 probes"
+)
 COUNTS = (
     "MFLOPs and parameters are counted on the paper's models at every scale, and no run is needed for them. The paper "
     "counts the multiply-accumulates of the forward passes of training, and parameters without those of BatchNorm; all "
@@ -288,16 +300,17 @@ def _table_5() -> PaperFigure:
 
 def _figure_1() -> PaperFigure:
     first = next(panels(printed("fedalign", "1"), ROUNDS))
-    drawn = tuple(_unprinted(first, measure) for measure in (EIGENVALUE, TRACE))
-    return _figure(
+    figure = _figure(
         "Fig. 1",
-        "curvature of the loss around each global model",
+        "the loss around each global model",
         SIX,
-        drawn,
-        "The paper draws the loss along two eigenvectors of the Hessian; the largest eigenvalue is its curvature along "
-        "the first, and the trace the sum over all. The surfaces are not drawn here.",
+        tuple(_unprinted(first, measure) for measure in (EIGENVALUE, TRACE)),
+        "As the paper, the figure draws the loss along the first two eigenvectors of the Hessian, of length 1, up to "
+        "0.5 from the model. The paper does not say its distances. The largest eigenvalue is the curvature along the "
+        "first, the trace the sum over all.",
         SECOND_ORDER[1],
     )
+    return replace(figure, hessians=DRAWN, metrics=("hessian", "loss-surface"))
 
 
 FIGURES = {

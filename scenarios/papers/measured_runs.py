@@ -16,12 +16,10 @@ from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import PoolError, Stopped
 from scenarios import runner
 from scenarios.host import Host
-from scenarios.papers.amounts import HESSIANS
+from scenarios.papers.amounts import HESSIAN_DIRECTION, HESSIAN_NORM, HESSIANS
 from scenarios.papers.cells import ReproductionPlan
 from scenarios.run_folder import MEASURED
 from scenarios.studies import measure
-
-METRIC = "hessian"
 
 
 def measure_runs(
@@ -39,11 +37,21 @@ def measure_runs(
     options = plan.figure.hessians.get(plan.scale)
     if options is None or not any(panel.measure in HESSIANS for panel in plan.panels):
         return
+    needs_clients = any(panel.measure in (HESSIAN_NORM, HESSIAN_DIRECTION) for panel in plan.panels)
     for run in done["runs"]:
         if stopped():
             return
+        folder, (loaded, _) = Path(run["run_dir"]), runner.open_existing(Path(run["run_dir"]), host.device)
         try:
-            _measure(Path(run["run_dir"]), options.overrides, host, launcher, stopped, tell)
+            asked = measure.plan(
+                loaded,
+                folder,
+                ",".join(plan.figure.metrics),
+                options.overrides,
+                None,
+                None if needs_clients else "none",
+            )
+            _measure(asked, folder, host, launcher, stopped, tell)
         except Stopped:
             return
         except (RunFailed, PoolError) as error:
@@ -51,15 +59,13 @@ def measure_runs(
 
 
 def _measure(
+    asked: measure.MeasureRequest,
     folder: Path,
-    overrides: tuple[str, ...],
     host: Host,
     launcher: WorkerLauncher,
     stopped: Callable[[], bool],
     tell: Callable[[str], None],
 ) -> None:
-    loaded, _ = runner.open_existing(folder, host.device)
-    asked = measure.plan(loaded, folder, METRIC, overrides, None, None)
     if is_measured(asked, folder / MEASURED):
         return
     tell(f"{folder.name}: Hessians of its models")

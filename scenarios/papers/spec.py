@@ -156,6 +156,8 @@ class PaperFigure:
     is_table: bool = False
     """Whether a setting's panels are the columns of one table; otherwise each panel has its own."""
     hessians: Mapping[str, TablePart] = field(default_factory=dict)
-    """Scale -> options of the metric ``hessian``, which is measured of each finished run; empty: of none."""
+    """Scale -> options of ``metrics``, which are measured of each finished run; empty: of none."""
+    metrics: tuple[str, ...] = ("hessian",)
+    """Names of these metrics; of ``loss-surface`` the report has a picture, of each row's first run."""
     draws_methods: bool = False
     """Whether the report has the figures of what the methods chose, of each row's first run."""

@@ -13,6 +13,7 @@ from typing import Any
 from coordinator.workers.launcher import WorkerLauncher
 from costmodel.units import format_bytes, format_seconds
 from scenarios.host import Host
+from scenarios.papers import surfaces
 from scenarios.papers.amounts import TABLE_AMOUNTS
 from scenarios.papers.cells import MARKS, ReproductionPlan, changed, read_off
 from scenarios.papers.reproduce import FIGURES
@@ -300,7 +301,22 @@ def _drawn(plan: ReproductionPlan, runs: Sequence[Mapping[str, Any]]) -> list[tu
             figures.append((f"bands-{group}", curves.draw(bands, budgets, f"bands-{group}"), caption))
         if plan.figure.draws_methods:
             figures += _chosen(plan, runs, group)
+        if surfaces.METRIC in plan.figure.metrics:
+            figures += _surfaces(plan, runs, group)
     return figures
+
+
+def _surfaces(plan: ReproductionPlan, runs: Sequence[Mapping[str, Any]], group: str) -> Iterator[tuple[str, str, str]]:
+    """The picture of the loss around the global model of each row's first run, if any has been measured."""
+    first = {row: folders[0] for row in plan.rows if (folders := _folders(plan, runs, group, row))}
+    drawn = surfaces.draw(first, f"surface-{group}")
+    if drawn is not None:
+        yield f"surface-{group}", drawn, f"{group}, {scale_text(plan.scale)}: {surfaces.CAPTION}"
+
+
+def _folders(plan: ReproductionPlan, runs: Sequence[Mapping[str, Any]], group: str, row: str) -> list[Path]:
+    variants = plan.figure.rows[row].variants(plan.scale)
+    return [path for variant in variants for path in plan.folders(runs, group, variant)]
 
 
 def _is_read_at(panel: PaperPanel, kind: str) -> bool:
@@ -312,12 +328,7 @@ def _chosen(plan: ReproductionPlan, runs: Sequence[Mapping[str, Any]], group: st
     from scenarios.report import figures, method_figures
 
     for number, row in enumerate(plan.rows):
-        folders = [
-            path
-            for variant in plan.figure.rows[row].variants(plan.scale)
-            for path in plan.folders(runs, group, variant)
-        ]
-        opened = open_runs(folders[:1])
+        opened = open_runs(_folders(plan, runs, group, row)[:1])
         captions = method_figures.figures_of(opened)
         for table, drawn in figures.of_methods(opened, f"{group}-{number}-").items():
             yield table, drawn, f"{row}: {captions[table.rpartition('-')[2]].text}"

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from edge.protocol.config import EvalSplit
 from edge.protocol.messages import ACCURACY, BEFORE, LOSS, MAX_VALUE_NAME, SUBVALUE, VALIDATION
 from edge.protocol.plugins import PluginOptions, find
-from edge.training.metrics.hessian_options import HessianOptions
+from edge.training.metrics.hessian_options import HessianOptions, SurfaceOptions
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,15 @@ METRICS: dict[str, MetricRow] = {
             split="train",
             options=HessianOptions,
             over_clients="edge.training.metrics.diagonals:over_clients",
+        ),
+        MetricRow(
+            "loss-surface",
+            "loss along the first two eigenvectors of the Hessian",
+            "edge.training.metrics.loss_surface:LossSurface",
+            "lower",
+            per_example=False,
+            split="train",
+            options=SurfaceOptions,
         ),
     )
 }

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from edge.training.block_model import BlockModel
 from edge.training.client_update import Batch
 from edge.training.hessian import HessianOfLoss, cross_entropy_hessian, estimate_trace, parameters_of
 from edge.training.metrics.diagonals import compared, over_clients
 from edge.training.metrics.hessian import LossHessian
-from edge.training.metrics.hessian_options import HessianOptions
+from edge.training.metrics.hessian_options import HessianOptions, SurfaceOptions
+from edge.training.metrics.loss_surface import LossSurface
 from tests.toy import CPU, batch, tower
 
 
@@ -98,6 +100,35 @@ def test_the_memory_format_changes_nothing_but_sums() -> None:
     np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-4)
     np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-3, atol=1e-6)
     assert len(found[0][1]) == sum(each.numel() for each in parameters_of(net))
+
+
+def test_eigenvectors_stand_at_right_angles_in_the_order_of_their_eigenvalues() -> None:
+    net, (x, y) = tower((5, 3)), batch(12)
+    hessian = cross_entropy_hessian(net, partial(once, x, y))
+    (first, one), (second, other) = hessian.top_eigenvectors(rng(), 2, tolerance=1e-6)
+    assert first == hessian.top_eigenvalue(rng(), tolerance=1e-6)
+    assert first > second > 0
+    for value, vector in ((first, one), (second, other)):
+        for product, along in zip(hessian.product(vector), vector, strict=True):
+            torch.testing.assert_close(product, value * along, atol=2e-3, rtol=0)
+    flat = [torch.cat([each.reshape(-1) for each in vector]) for vector in (one, other)]
+    np.testing.assert_allclose([[float(a @ b) for a in flat] for b in flat], [[1, 0], [0, 1]], atol=1e-5)
+
+
+def test_a_surface_bends_by_the_eigenvalues_around_the_model() -> None:
+    net, (x, y) = tower((5, 3)), batch(12)
+    before = net.flat.clone()
+    sums = LossSurface(SurfaceOptions(points=3, span=0.1, tolerance=1e-6)).measure_model(
+        net, partial(once, x, y), rng()
+    )
+    values = {name: total / count for name, (total, count) in sums.items()}
+    surface = np.array([values[str(number)] for number in range(9)]).reshape(3, 3)
+    assert surface[1, 1] == pytest.approx(float(F.cross_entropy(net.run(x), y).detach()))
+    assert (surface[1, 0] + surface[1, 2] - 2 * surface[1, 1]) / 0.1**2 == pytest.approx(values["first"], rel=0.02)
+    assert (surface[0, 1] + surface[2, 1] - 2 * surface[1, 1]) / 0.1**2 == pytest.approx(values["second"], rel=0.02)
+    assert torch.equal(net.flat, before)
+    with pytest.raises(ValueError, match="must be odd; choose 5"):
+        SurfaceOptions(points=4)
 
 
 def once(x: Tensor, y: Tensor) -> Iterator[Batch]:

@@ -15,7 +15,7 @@ from edge.protocol.config import ModelConfig
 from edge.training.count_model import CountedModel, count_model
 from scenarios.cli import main
 from scenarios.config.load import load
-from scenarios.papers import amounts, cells, fedalign, reproduce, tables
+from scenarios.papers import amounts, cells, fedalign, reproduce, surfaces, tables
 from scenarios.papers.accounting import MethodAccount, account, of_row
 from scenarios.papers.fedalign import TEN
 from scenarios.papers.measured_runs import is_measured
@@ -166,3 +166,19 @@ def test_the_list_has_the_printed_values_and_what_is_doubtful(capsys: pytest.Cap
     text = capsys.readouterr().out
     for part in ("170.7", "18100", "19.96", "ten times too large", "fedalign-cifar100"):
         assert part in text
+
+
+def test_a_surface_is_drawn_of_the_runs_that_have_one(tmp_path: Path) -> None:
+    points = {f"loss-surface/{number}": 1.0 + number for number in range(9)}
+    found = {
+        "models": {"global": {"loss-surface/first": 2.0, **points}},
+        "metric_options": {"loss-surface": {"span": 0.5}},
+    }
+    with_one, without = tmp_path / "one", tmp_path / "none"
+    with_one.mkdir()
+    surface = surfaces.read_surface(folder_with(with_one, found))
+    assert surface is not None
+    assert (surface.losses.tolist(), surface.span) == ([[1, 2, 3], [4, 5, 6], [7, 8, 9]], 0.5)
+    drawn = surfaces.draw({"FedAvg": with_one, "MOON": without}, "around")
+    assert drawn is not None and ">FedAvg<" in drawn and ">MOON<" not in drawn
+    assert surfaces.draw({"MOON": without}, "around") is None
