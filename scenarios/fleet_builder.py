@@ -26,7 +26,7 @@ from costmodel.units import HOUR_SECONDS
 from edge.data.locate import is_file
 from edge.protocol.config import ModelProfile
 from edge.protocol.operations import KINDS
-from edge.protocol.payload import INPUT_GRADIENT
+from edge.protocol.payload import step_flops
 from edge.protocol.rng import keyed_generator
 from scenarios.cache import cache_folder
 from scenarios.config import schema
@@ -238,7 +238,7 @@ def with_operations(drawn: Fleet, families: tuple[str, ...], description: ModelP
     """
     if not len(description.operations):
         return drawn
-    flops = float(description.flops.sum() - description.flops[0, INPUT_GRADIENT])
+    flops = step_flops(description.flops)
     per_example, per_step = (dict(zip(KINDS, counts, strict=True)) for counts in description.operations.T.tolist())
     found = drawn.for_model(families, Operations(flops, per_example, per_step))
     _check_drawn("fleet.devices", found)

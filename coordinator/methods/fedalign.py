@@ -17,7 +17,7 @@ from pydantic import Field
 
 from coordinator.methods.compute import Compute, ComputeContext, Variant, fedavg_compute
 from coordinator.methods.spec import ObjectiveSpec, Options
-from edge.protocol.payload import INPUT_GRADIENT
+from edge.protocol.payload import step_flops
 from edge.protocol.slim import alignment_flops, channels
 
 LEAST_BLOCKS = 3
@@ -58,10 +58,10 @@ def compute(context: ComputeContext) -> Compute:
     if not options.weight:
         return plan
     before, after = (tuple(map(int, context.outputs[index])) for index in (last - 1, last))
-    block = context.flops_at(options.width, 1.0)[last]
+    block = context.flops_at(options.width, 1.0)[last : last + 1]
     aligned = alignment_flops(before, after, options.width, options.multiple, options.iterations)
     stored = plan.stored_forwards + np.eye(1, context.blocks, last)[0] * _share(options, after[0])
-    further = context.plan.samples * (float(block.sum() - block[INPUT_GRADIENT]) + aligned)
+    further = context.plan.samples * (step_flops(block) + aligned)
     return replace(plan, stored_forwards=stored, further_flops=further)
 
 

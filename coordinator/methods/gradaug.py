@@ -15,7 +15,7 @@ from pydantic import Field
 
 from coordinator.methods.compute import Compute, ComputeContext, Variant, fedavg_compute
 from coordinator.methods.spec import ObjectiveSpec, Options
-from edge.protocol.payload import INPUT_GRADIENT
+from edge.protocol.payload import step_flops
 from edge.protocol.slim import SUBNETWORKS, draw_subnetworks, widths_from
 
 
@@ -47,12 +47,12 @@ def compute(context: ComputeContext) -> Compute:
     plan = fedavg_compute(context)
     if not variants(options):
         return plan
-    costs = {each: (flops := context.flops_at(*each)).sum() - flops[0, INPUT_GRADIENT] for each in variants(options)}
+    costs = {each: step_flops(context.flops_at(*each)) for each in variants(options)}
     rng, further, has_least = context.rng(SUBNETWORKS), 0.0, options.widths == "code"
     for examples in context.batches:
         drawn = draw_subnetworks(rng, options.subnets, options.width, options.resolutions, has_least)
         further += examples * sum(costs[each] for each in drawn)
-    return replace(plan, further_flops=float(further))
+    return replace(plan, further_flops=further)
 
 
 def variants(options: GradAugOptions) -> tuple[Variant, ...]:

@@ -37,7 +37,7 @@ class CheckpointRules(Section):
     def kept(self, stored: Collection[int], best: int | None) -> set[int]:
         """Those to keep of the stored rounds, as the ledger numbers them, from 0 on.
 
-        ``best``: the round with the highest accuracy so far, if any was evaluated.
+        ``best``: the round with the highest accuracy so far, if any was evaluated; for the rule ``best`` alone.
         """
         if self.keep == BEST:
             return {best} & set(stored) if best is not None else set()

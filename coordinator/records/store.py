@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from coordinator.records.chain import as_stored, committed_files, next_hash
-from coordinator.records.kept_checkpoints import CheckpointRules
+from coordinator.records.kept_checkpoints import BEST, CheckpointRules
 from coordinator.records.schema import (
     CLIENT_VECTORS,
     EVALUATIONS,
@@ -280,7 +280,8 @@ class Ledger:
     def _drop_checkpoints(self) -> list[str]:
         """Delete rows of old checkpoints and of the client states replaced since; returns their files' names."""
         stored = [round for round, _, _ in self.checkpoints()]
-        dropped = set(stored[KEPT_CHECKPOINTS:]) - self._rules.kept(stored, self._best_round())
+        best = self._best_round() if self._rules.keep == BEST else None
+        dropped = set(stored[KEPT_CHECKPOINTS:]) - self._rules.kept(stored, best)
         old = {name for round, name, _ in self.checkpoints() if round in dropped}
         self._db.executemany("DELETE FROM checkpoints WHERE round = ?", [(round,) for round in dropped])
         newest = f"SELECT round FROM checkpoints ORDER BY round DESC LIMIT {KEPT_CHECKPOINTS}"

@@ -22,7 +22,7 @@ from costmodel.visits.work import Work, nominal_bytes, nominal_bytes_plain, nomi
 from edge.protocol import codec
 from edge.protocol.config import Job, ModelProfile, TrainConfig, TrainingPlan
 from edge.protocol.messages import further_values
-from edge.protocol.payload import INPUT_GRADIENT, MODEL, Shapes
+from edge.protocol.payload import MODEL, Shapes, step_flops
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class VisitPricing:
     def _plain_flops(self) -> float:
         """FLOPs of an ordinary training step per example."""
         flops = self._description.flops
-        return float(flops.sum() - flops[0, INPUT_GRADIENT])
+        return step_flops(flops)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from edge.protocol.payload import INPUT_GRADIENT, Payload
+from edge.protocol.payload import Payload, step_flops
 from edge.protocol.slim import alignment_flops, channels
 from edge.training.block_model import BlockModel
 from edge.training.blocks import Block
@@ -103,10 +103,10 @@ class FedAlignUpdate(ClientUpdate):
         return torch.where(differs, cross_entropy / torch.where(differs, value, 1.0), 0.0) * difference
 
     def _count(self, net: BlockModel, before: Tensor, after: Tensor) -> None:
-        block = self.visit.variants[self.width, 1.0][self.last]
+        block = self.visit.variants[self.width, 1.0][self.last : self.last + 1]
         given, made = ((*maps.shape[1:], 1, 1)[:3] for maps in (before, after))
         matrices = alignment_flops(given, made, self.width, self.options["multiple"], self.options["iterations"])
-        net.add_flops(len(before) * (float(block.sum() - block[INPUT_GRADIENT]) + matrices))
+        net.add_flops(len(before) * (step_flops(block) + matrices))
 
     def correct(self, net: BlockModel) -> None:
         """Clip the gradient of both terms, unless ``train.clip`` does."""

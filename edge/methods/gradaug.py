@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from edge.protocol.payload import INPUT_GRADIENT
+from edge.protocol.payload import Payload, step_flops
 from edge.protocol.slim import SUBNETWORKS, draw_subnetworks
 from edge.training.block_model import BlockModel
-from edge.training.client_update import Batches, ClientUpdate, Step
+from edge.training.client_update import Batches, ClientUpdate, Step, VisitContext
 from edge.training.slimmable import resized, slimmed
 
 WEIGHTS = {1: 2.0, 2: 1.75, 3: 1.5}
@@ -41,6 +41,11 @@ class GradAugUpdate(ClientUpdate):
         self.count: int = options["subnets"]
         weight = options["weight"]
         self.weight: float = WEIGHTS.get(self.count, LEAST_WEIGHT) if weight is None else weight
+
+    def begin(self, net: BlockModel, down: Payload, state: Payload, visit: VisitContext) -> None:
+        """Start as FedAvg does, with the FLOPs of each sub-network's step."""
+        super().begin(net, down, state, visit)
+        self.costs = {variant: step_flops(flops) for variant, flops in visit.variants.items()}
 
     def train(self, net: BlockModel, batches: Batches, step: Step) -> None:
         """Train for all local epochs, each step with its sub-networks."""
@@ -63,8 +68,7 @@ class GradAugUpdate(ClientUpdate):
 
     def divergence(self, net: BlockModel, x: Tensor, y: Tensor, width: float, height: float) -> Tensor:
         """μ·KL of the last `loss`'s predictions to those of a sub-network on smaller images."""
-        flops = self.visit.variants[width, height]
-        net.add_flops(len(x) * float(flops.sum() - flops[0, INPUT_GRADIENT]))
+        net.add_flops(len(x) * self.costs[width, height])
         with slimmed(net.modules, width):
             logits = net.run(reduced(x, height, self.visit.flexible), counted=False)
         divergence = F.kl_div(torch.log_softmax(logits, 1), self.taught, reduction="batchmean", log_target=True)

@@ -50,6 +50,7 @@ class StochasticDepthUpdate(ClientUpdate):
         self.rng, self.units = visit.rng(DRAWS), residual_units(net.modules)
         self.keep = _probabilities(self.units, self.options)
         self.body_flops = visit.unit_flops.sum(axis=1)  # (units,), of a whole training step
+        self.ranges = [body_range(unit) for unit in self.units]
         self.dropped: list[int] = []
 
     def train(self, net: BlockModel, batches: Batches, step: Step) -> None:
@@ -80,7 +81,7 @@ class StochasticDepthUpdate(ClientUpdate):
         """The ranges of the flat vectors that the step moves; None: all."""
         if self.options["dropped"] == "decay" or not self.dropped:
             return None
-        left_out = [body_range(self.units[place]) for place in self.dropped]  # in the order of the flat vectors
+        left_out = [self.ranges[place] for place in self.dropped]  # in the order of the flat vectors
         ends = [0, *(end for start, stop in left_out for end in (start, stop)), len(net.flat)]
         return [slice(start, stop) for start, stop in list(pairwise(ends))[::2] if start < stop]
 

@@ -30,7 +30,7 @@ from edge.profile.fit import Measurement, fit
 from edge.profile.references import REFERENCES, Reference
 from edge.protocol.config import CPU, ModelConfig, TrainConfig
 from edge.protocol.operations import KINDS
-from edge.protocol.payload import INPUT_GRADIENT
+from edge.protocol.payload import step_flops
 from edge.protocol.rng import keyed_generator
 from edge.training.batches import Loader, LocalBatches
 from edge.training.block_model import BlockModel
@@ -75,7 +75,7 @@ class TimedNetwork:
         self.net.train_mode(True)
         self.loader = random_images(images, memory_format)
         by_block = flops_per_example(make, images.shape)
-        flops = float(by_block.sum() - by_block[0, INPUT_GRADIENT])
+        flops = step_flops(by_block)
         operations = operations_of(make, images.shape, images.kind, flops)
         self._measurement = partial(Measurement, **about, flops=flops, operations=operations)
         self._quartiles: list[float] = []

@@ -22,6 +22,16 @@ FORWARD, WEIGHT_GRADIENT, INNER_GRADIENT, INPUT_GRADIENT = range(4)
 """Kinds of pass through a block: forward; the gradients of its weights; those between its own layers, which both of
 the others need; and the one that it passes on to its input."""
 PASS_TYPES = 4
+
+
+def step_flops(flops: NDArray[np.float64]) -> float:
+    """FLOPs per example of a training step of blocks: all passes but the gradient of their input, which nobody needs.
+
+    ``flops``: (blocks, 4), a column per kind of pass.
+    """
+    return float(flops.sum() - flops[0, INPUT_GRADIENT])
+
+
 MODEL = "model"
 TEACHER = "teacher"
 """The slot of another model that local training learns from."""

@@ -38,6 +38,7 @@ from edge.protocol.payload import (
     WEIGHT_GRADIENT,
     Payload,
     initial_slot,
+    step_flops,
 )
 from edge.protocol.rng import keyed_generator
 from edge.training.block_model import BlockModel
@@ -274,9 +275,8 @@ def cached_counts(
     def counted() -> str:
         example = (make, dataset.shape, dataset.kind)
         flops = flops_per_example(*example)
-        plain = float(flops.sum() - flops[0, INPUT_GRADIENT])
         stored = activations_per_example(*example, is_wrapped=wrapper is not None)
-        counts = (flops, stored, operations_of(*example, plain), *unit_flops_per_example(*example))
+        counts = (flops, stored, operations_of(*example, step_flops(flops)), *unit_flops_per_example(*example))
         return json.dumps([count.tolist() for count in counts])
 
     flops, activations, operations, blocks, units = json.loads(text_once(path, counted))

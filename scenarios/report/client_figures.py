@@ -19,6 +19,8 @@ Lines = Mapping[str, Mapping[str, Any]]
 BAR_WIDTH = 0.8
 MOST_NAMED = 30
 """Classes that are all named on the axis"""
+MOST_VALUES = 8
+"""Values of metrics that are drawn"""
 
 
 def clients(runs: Sequence[RecordedRun], lines: Lines) -> Figure | None:
@@ -155,6 +157,3 @@ def metrics(runs: Sequence[RecordedRun], lines: Lines) -> Figure | None:
         axes.xaxis.set_major_locator(plot_style.whole())
     plot_style.legend(figure, panels[0])
     return figure
-
-
-MOST_VALUES = 8

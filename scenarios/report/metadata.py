@@ -22,7 +22,7 @@ from coordinator.records.store import evaluations, has_rounds, read
 from coordinator.rounds.run import FederatedRun
 from edge.protocol.config import ModelProfile
 from edge.protocol.operations import KINDS
-from edge.protocol.payload import INPUT_GRADIENT
+from edge.protocol.payload import step_flops
 from edge.runtime.numerics import difference, fingerprint
 from scenarios import builder, evaluated_clients
 from scenarios.config.load import Loaded, ScenarioError
@@ -72,7 +72,7 @@ def environment(
         "calibrations": calibrations(loaded.scenario),
         "bases": time_basis.row_bases(loaded),
         "refused_clients": {str(client): why for client, why in refused.items()},
-        "flops_plain_per_sample": float(description.flops.sum() - description.flops[0, INPUT_GRADIENT]),
+        "flops_plain_per_sample": step_flops(description.flops),
         "stops_at_target": stop_at_target,
         "asynchronous": loaded.scenario.rounds.is_asynchronous,
         **({"files": files} if (files := builder.file_hashes(loaded.scenario)) else {}),

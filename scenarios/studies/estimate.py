@@ -21,7 +21,15 @@ from costmodel.visits.work import Work
 from edge.data.locate import find_data, search_paths
 from edge.protocol import codec
 from edge.protocol.config import ModelProfile
-from edge.protocol.payload import FORWARD, INNER_GRADIENT, INPUT_GRADIENT, ITEM_NBYTES, MODEL, WEIGHT_GRADIENT
+from edge.protocol.payload import (
+    FORWARD,
+    INNER_GRADIENT,
+    INPUT_GRADIENT,
+    ITEM_NBYTES,
+    MODEL,
+    WEIGHT_GRADIENT,
+    step_flops,
+)
 from edge.protocol.scratch import scratch
 from scenarios import builder, evaluated_clients, plugin_errors, runner
 from scenarios.cache import cache_folder
@@ -176,7 +184,7 @@ def alphas(loaded: Loaded, description: ModelProfile) -> list[dict[str, Any]]:
     is relative to three forward passes, as papers count; ``eq2`` is FedBR's Eq. 2.
     """
     layout, flops = description.layout, description.flops
-    plain = flops.sum() - flops[0, INPUT_GRADIENT]
+    plain = step_flops(flops)
     run_id = TypicalVisits(loaded, description).job.run_id
     choice = loaded.method.objective.choices or ("alpha", "full")
     rows = []
