@@ -29,7 +29,7 @@ def examples_of_clients(loaded: Loaded, description: ModelProfile) -> NDArray[np
 def evaluation_scope(loaded: Loaded, description: ModelProfile) -> EvaluationScope:
     """What is evaluated. ScenarioError, naming the key, if that is the clients' models and no client has examples."""
     config, on = loaded.scenario.eval, evaluated(loaded.method, loaded.scenario)
-    check_vectors(loaded)
+    check_metrics(loaded)
     if on != "global" and not evaluated_examples(description, config.split).any():
         raise ScenarioError(f'{loaded.name}: eval.on = "{on}": no client has {config.split} examples')
     if config.select is not None and not evaluated_examples(description, config.select).any():
@@ -72,14 +72,12 @@ def values_over_clients(
     return found
 
 
-def check_vectors(loaded: Loaded) -> None:
-    """ScenarioError for a metric whose options ask for vectors of clients, which no run collects."""
-    for name, options in loaded.scenario.eval.metric_options.items():
-        if options.get("diag") == "per_parameter":
-            raise ScenarioError(
-                f"{loaded.name}: eval.metric_options.{name}.diag = per_parameter: needs a vector per client, which "
-                "fedbr measure alone collects; choose per_tensor"
-            )
+def check_metrics(loaded: Loaded) -> None:
+    """ScenarioError for a metric that ``fedbr measure`` alone can measure with its options."""
+    config = loaded.scenario.eval
+    for row in metric_rows(config.metrics):
+        if reason := getattr(row.chosen(config.metric_options), "measure_alone", None):
+            raise ScenarioError(f"{loaded.name}: eval.metric_options.{row.name}.{reason}")
 
 
 def check_validation(loaded: Loaded, description: ModelProfile) -> None:

@@ -51,6 +51,25 @@ def build(config: ModelConfig, classes: int, inputs: int) -> list[Block]:
     return [(f"b{i + 1}", nn.Sequential(*units[cuts[i] : cuts[i + 1]])) for i in range(count)]
 
 
+def method_blocks(
+    config: ModelConfig, classes: int, inputs: int, wrapper: tuple[str, Mapping[str, Any]] | None
+) -> list[Block]:
+    """The blocks of a model as a method changes it; ``wrapper``: its ``wrap_model`` and options, if it has one.
+
+    ValueError as of `build` and `wrapped`, and, naming the model, for one that the method does not take.
+    """
+    blocks = build(config, classes, inputs)
+    if wrapper is None:
+        return blocks
+    width = model(config.name).width if config.width is None else config.width
+    try:
+        return wrapped(blocks, *wrapper, classes, width)
+    except ValueError as error:
+        if isinstance(error.__cause__, ValueError):
+            raise ValueError(f"model.name = {config.name!r}: {error.__cause__}") from error
+        raise
+
+
 def wrapped(
     blocks: list[Block], wrapper: str, options: Mapping[str, Any], classes: int, width: int | None
 ) -> list[Block]:

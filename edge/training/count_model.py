@@ -21,7 +21,7 @@ from edge.models.registry import model
 from edge.protocol.config import ModelConfig
 from edge.protocol.payload import Layout
 from edge.training.block_model import BlockModel
-from edge.training.blocks import Block, build, wrapped
+from edge.training.blocks import Block, method_blocks
 from edge.training.describe import EXAMPLES, flops_per_example, unit_flops_per_example
 from edge.training.slimmable import output_shapes, subnetwork_flops
 
@@ -82,16 +82,12 @@ def count_model(
     ValueError for a model that cannot be built so.
     """
 
-    row = model(config.name)
-
     def make() -> list[Block]:
-        blocks = build(config, dataset.classes, dataset.inputs)
-        width = row.width if config.width is None else config.width
-        return blocks if wrapper is None else wrapped(blocks, *wrapper, dataset.classes, width)
+        return method_blocks(config, dataset.classes, dataset.inputs, wrapper)
 
     with META:
         net = BlockModel(make, META)
-    costs, outputs = _of_variants(make, dataset, row.flexible, variants)
+    costs, outputs = _of_variants(make, dataset, model(config.name).flexible, variants)
     return CountedModel(
         net.layout,
         _costs(make, dataset.shape),

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -262,26 +262,42 @@ def _saved(module: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, set[torch.
     return y, storages - model_storages
 
 
+class ModelCounts(NamedTuple):
+    """What is counted of a model on the examples of one data set."""
+
+    flops: Flops
+    """`flops_per_example`"""
+    activations: Activations
+    """`activations_per_example`"""
+    operations: NDArray[np.float64]
+    """`operations_of`"""
+    unit_blocks: NDArray[np.int64]
+    unit_flops: Flops
+    """Both: `unit_flops_per_example`"""
+
+
 def cached_counts(
     config: ModelConfig,
     make: Callable[[], list[Block]],
     dataset: DataSet,
     cache: Path,
     wrapper: tuple[str, Mapping[str, Any]] | None = None,
-) -> tuple[Flops, Activations, NDArray[np.float64], NDArray[np.int64], Flops]:
-    """`flops_per_example`, `activations_per_example`, `operations_of`, `unit_flops_per_example`, in `cached_path`."""
+) -> ModelCounts:
+    """The counts of a model, which are kept in `cached_path`."""
     path = cached_path(config, dataset, cache, wrapper)
 
     def counted() -> str:
         example = (make, dataset.shape, dataset.kind)
         flops = flops_per_example(*example)
         stored = activations_per_example(*example, is_wrapped=wrapper is not None)
-        counts = (flops, stored, operations_of(*example, step_flops(flops)), *unit_flops_per_example(*example))
+        counts = ModelCounts(
+            flops, stored, operations_of(*example, step_flops(flops)), *unit_flops_per_example(*example)
+        )
         return json.dumps([count.tolist() for count in counts])
 
-    flops, activations, operations, blocks, units = json.loads(text_once(path, counted))
-    unit_blocks, unit_flops = np.array(blocks, np.int64), np.array(units, np.float64).reshape(-1, PASS_TYPES)
-    return np.array(flops), np.array(activations), np.array(operations), unit_blocks, unit_flops
+    flops, activations, operations, blocks, units = map(np.array, json.loads(text_once(path, counted)))
+    unit_blocks, unit_flops = blocks.astype(np.int64), units.astype(np.float64).reshape(-1, PASS_TYPES)
+    return ModelCounts(flops, activations, operations, unit_blocks, unit_flops)
 
 
 def cached_path(

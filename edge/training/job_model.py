@@ -21,7 +21,7 @@ from edge.models.registry import model
 from edge.protocol.config import Job, ModelConfig, ModelProfile
 from edge.protocol.payload import PASS_TYPES, Layout, Payload
 from edge.training.block_model import BlockModel
-from edge.training.blocks import Block, build, wrapped
+from edge.training.blocks import Block, method_blocks
 from edge.training.describe import Flops, cached_counts, cached_path, initial, seeded
 from edge.training.slimmable import is_slimmable, output_shapes, resized, subnetwork_flops
 
@@ -40,17 +40,7 @@ class JobModel:
 
     def blocks(self, config: ModelConfig | None = None) -> list[Block]:
         """Its blocks, initialised from torch's current random state; ``config``: of a variant of the model."""
-        job, classes, config = self.job, self.dataset.classes, config or self.job.model
-        blocks = build(config, classes, self.dataset.inputs)
-        if job.wrap_model is None:
-            return blocks
-        width = self.row.width if config.width is None else config.width
-        try:
-            return wrapped(blocks, job.wrap_model, job.objective.options, classes, width)
-        except ValueError as error:
-            if isinstance(error.__cause__, ValueError):  # a model that the wrapper does not take
-                raise ValueError(f"model.name = {config.name!r}: {error.__cause__}") from error
-            raise
+        return method_blocks(config or self.job.model, self.dataset.classes, self.dataset.inputs, self._wrapper)
 
     @property
     def _wrapper(self) -> tuple[str, Mapping[str, Any]] | None:
@@ -78,15 +68,13 @@ class JobModel:
 
     def profile(self, layout: Layout) -> ModelProfile:
         """Its profile without the data: FLOPs, activations, variants and residual units."""
-        flops, activations, operations, unit_blocks, unit_flops = cached_counts(
-            self.job.model, self.blocks, self.dataset, self.cache, self._wrapper
-        )
+        counts = cached_counts(self.job.model, self.blocks, self.dataset, self.cache, self._wrapper)
         empty = np.zeros(0, dtype=np.int64)
         return ModelProfile(
             layout=layout,
             family=self.row.family,
-            flops=flops,
-            activations=activations,
+            flops=counts.flops,
+            activations=counts.activations,
             data_sha256="",
             data_source="",
             classes=self.dataset.classes,
@@ -95,10 +83,10 @@ class JobModel:
             histogram=np.zeros((0, self.dataset.classes), dtype=np.int64),
             test_samples=empty,
             variants=np.array([*self.variant_flops.values()]).reshape(-1, PASS_TYPES),
-            operations=operations,
+            operations=counts.operations,
             outputs=output_shapes(self.blocks, self.dataset) if self.job.variants else np.zeros((0, 3)),
-            unit_blocks=unit_blocks,
-            unit_flops=unit_flops,
+            unit_blocks=counts.unit_blocks,
+            unit_flops=counts.unit_flops,
         )
 
     @cached_property
@@ -146,4 +134,4 @@ class JobModel:
             width = max(1, round(width * factor / row.width_multiple)) * row.width_multiple
         config = replace(self.job.model, width=width)
         images = replace(self.dataset, shape=(channels, height, across))
-        return cached_counts(config, lambda: self.blocks(config), images, self.cache, self._wrapper)[0]
+        return cached_counts(config, lambda: self.blocks(config), images, self.cache, self._wrapper).flops

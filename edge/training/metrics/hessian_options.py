@@ -36,6 +36,13 @@ class HessianOptions(EigenvectorOptions):
     probes: int = Field(default=100, ge=1, le=100_000)
     """Most probes for trace and diagonal."""
 
+    @property
+    def measure_alone(self) -> str | None:
+        """Why no run can measure with these options."""
+        if self.diag == "per_tensor":
+            return None
+        return "diag = per_parameter: needs a vector per client, which fedbr measure alone collects; choose per_tensor"
+
 
 class SurfaceOptions(EigenvectorOptions):
     """What FedAlign's Figure 1 draws."""

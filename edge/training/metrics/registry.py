@@ -30,7 +30,8 @@ class MetricRow:
     split: EvalSplit | None = None
     """Examples that a metric measured once per model gets; None: the evaluated ones."""
     options: type[PluginOptions] | None = None
-    """Of its entry in ``eval.metric_options``, with which its class is made; None: it is made without."""
+    """Of its entry in ``eval.metric_options``, with which its class is made; None: it is made without. Options that
+    ``fedbr measure`` alone can measure with say why in a property ``measure_alone``, as ``KEY = VALUE: reason``."""
     over_clients: str | None = None
     """``module:function`` of (client -> its values by part, options, client -> its vectors by name), which gives
     further values by part, over these clients. Only ``fedbr measure`` has vectors."""
