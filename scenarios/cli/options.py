@@ -10,7 +10,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -20,6 +20,7 @@ import typer
 if TYPE_CHECKING:
     from coordinator.workers.sockets import RemoteAccess
     from scenarios.config.load import Loaded
+    from scenarios.session import Work
 
 FINISHED, USAGE, FAILED, STOPPED = 0, 2, 3, 4
 
@@ -38,8 +39,6 @@ For = Annotated[
     typer.Option("--for", help='stop at a round\'s end after so long, to go on later: "2 h"; exit code 4'),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="no progress")]
-Work = Callable[[Any, Any, Any], dict[str, Any]]
-"""(host, launcher, stopped) -> result"""
 
 
 @dataclass(frozen=True)
@@ -103,23 +102,14 @@ def with_workers(
 ) -> dict[str, Any]:
     """Call ``work`` with a worker launcher and a stop flag, and show a live table of ``runs`` meanwhile.
 
-    ``out``: the folder of its run folders; None if it creates none there. ``piece``: the duration of ``--for``.
-    ScenarioError if the folder cannot be written, and for a text that is no duration.
+    Arguments and errors as of `scenarios.session.Session`.
     """
-    from coordinator.workers.launcher import WorkerLauncher
-    from scenarios.host import Host, Piece, StopFlag, check_folder, choose_device, piece_seconds
     from scenarios.report.live import LiveTable
-    from scenarios.worker_count import choose_workers
+    from scenarios.session import Session
 
-    show, interrupt = LiveTable([loaded.scenario.method for loaded in runs], quiet=quiet), StopFlag()
-    stopped = Piece(piece_seconds(piece), interrupt)
-    on_round = stopped.after(show.on_round)
-    host = Host(out or Path(), 1, choose_device(device), run_id, show.on_start, on_round, remote_access, note_printer())
-    if out is not None:
-        check_folder(runs[0].name, host)
-    with interrupt.watching(), WorkerLauncher() as launcher, show.showing():
-        here = choose_workers(runs, host.device, launcher, interrupt) if workers is None else workers
-        return work(replace(host, workers=here), launcher, stopped)
+    show = LiveTable([loaded.scenario.method for loaded in runs], quiet=quiet)
+    session = Session(out, run_id, workers, device, show, note_printer(), remote_access, piece)
+    return session.call(runs, work)
 
 
 def report_or_warning(draw: Callable[[], Path]) -> Path | None:
@@ -152,6 +142,16 @@ def note_printer() -> Callable[[str], None]:
         known.add(note)
 
     return print_once
+
+
+def progress_printer(silent: bool) -> Callable[[str], None]:
+    """A function that prints lines of progress to stderr, unless the command is to be silent."""
+
+    def tell(text: str) -> None:
+        if not silent:
+            print(f"fedbr: {text}", file=sys.stderr, flush=True)
+
+    return tell
 
 
 def emit(result: Any, as_json: bool, show: Callable[[], None]) -> None:

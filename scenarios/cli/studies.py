@@ -1,39 +1,31 @@
-"""The commands beside run and resume: compare, study, reproduce, replay, verify, measure, stress, check-plugin.
-
-Like all commands, these import slow modules only when they run.
-"""
+"""The commands that make several runs, or runs of their own: compare, study, reproduce, stress, check-plugin."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from scenarios.cli.options import (
     FAILED,
     FINISHED,
-    STOPPED,
     Device,
     Json,
     Overrides,
     Quiet,
     ScenarioName,
     StudyOptions,
-    Workers,
     emit,
-    exit_with_error,
-    report_or_warning,
+    progress_printer,
     with_options,
     with_workers,
 )
+from scenarios.cli.study_runner import estimate_of, run_study, show_estimate
 
 if TYPE_CHECKING:
     from scenarios.host import Host, Piece
-    from scenarios.studies.sweep import Study, Sweep
 
 _METHODS = "methods, separated by commas"
 several = typer.Typer(no_args_is_help=True, help="Studies over several seeds.")
@@ -76,7 +68,7 @@ def compare(
     from scenarios.studies import compare as study
 
     planned = study.plan(scenario, overrides or [], methods, options.seed, options.run_id)
-    _run_study(study.study(planned), options)
+    run_study(study.study(planned), options)
 
 
 @several.command("budget")
@@ -99,7 +91,7 @@ def study_budget(
 
     budgets = study.budgets(nbytes, seconds)
     planned = study.plan(scenario, overrides or [], methods, budgets, seeds, options.seed, options.run_id)
-    _run_study(study.study(planned, budgets), options)
+    run_study(study.study(planned, budgets), options)
 
 
 @several.command("trial")
@@ -128,9 +120,9 @@ def study_trial(
     choice = plan.TrialChoice(scenario, overrides or [], part, seeds, options.seed, target, targets, only)
     planned = plan.plan(choice if options.run_id is None else replace(choice, run_id=options.run_id))
     if options.silent:
-        _run_study(trial.study(planned), options)
+        run_study(trial.study(planned), options)
     pace.say_left_out(planned.left_out)
-    _run_study(trial.study(planned, pace.say), options, watch=pace.announced)
+    run_study(trial.study(planned, pace.say), options, watch=pace.announced)
 
 
 @several.command("tune")
@@ -155,7 +147,7 @@ def study_tune(
 
     values = study.grid(grid or [])
     planned = study.plan(scenario, overrides or [], methods, values, seeds, options.seed, options.run_id)
-    _run_study(study.study(planned), options)
+    run_study(study.study(planned), options)
 
 
 @with_options(StudyOptions)
@@ -193,133 +185,10 @@ def reproduce(
         raise ScenarioError(f"name a published figure: {', '.join(study.FIGURES)}; --list describes them")
     planned = study.plan(name, scale, cells, overrides or [], seeds, options.seed, options.run_id, ema)
     if estimate:
-        result = _estimate(planned.sweep, options)
-        emit(result, options.as_json, lambda: _show_estimate(result, sys.stdout))
+        result = estimate_of(planned.run_set, options)
+        emit(result, options.as_json, lambda: show_estimate(result, sys.stdout))
         return
-    _run_study(tables.study(planned, _telling(options)), options, estimated=scale == PAPER)
-
-
-def replay(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder; with --draws also several")],
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[RUN|KEY=VALUE]...", help='for example fleet.server.down="10 Mbit/s"'),
-    ] = None,
-    draws: Annotated[
-        int | None, typer.Option("--draws", help="draws of uncertain figures, for intervals; 100 are enough for most")
-    ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="of the draws; 0 by default")] = None,
-    sigma: Annotated[
-        list[str] | None, typer.Option("--sigma", metavar="BASIS=SIGMA", help="of the figures of a basis: assumed=0.5")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Compute a run's times and energy on another fleet or link.
-
-    With --draws, compute intervals of the times under the uncertainty of devices, links and single visits, and for
-    several runs the probability that one is faster. Without KEY=VALUE they are kept in RUN/uncertainty.json, for the
-    report; nothing else is written.
-    """
-    from scenarios.config.load import ScenarioError
-    from scenarios.studies import replay as study
-
-    # Keys have no slash, and a run folder's path may have "=".
-    overrides = [word for word in words or [] if "=" in word and "/" not in word.partition("=")[0]]
-    folders = [folder, *(Path(word) for word in words or [] if word not in overrides)]
-    if draws is not None:
-        _replay_in_draws(folders, overrides, draws, seed or 0, sigma or [], as_json)
-        return
-    if seed is not None or sigma:
-        raise ScenarioError("--seed and --sigma are those of draws: add --draws 100")
-    if len(folders) > 1:
-        raise ScenarioError(f"{folders[1]}: only with --draws several runs are replayed, for example --draws 100")
-    result = study.replay(folder, overrides)
-    emit(result, as_json, lambda: study.show(result))
-
-
-def _replay_in_draws(
-    folders: list[Path], overrides: list[str], draws: int, seed: int, settings: list[str], as_json: bool
-) -> None:
-    from scenarios.studies import uncertainty as study
-
-    drawn = study.replay_in_draws(folders, overrides, study.Draws(draws, seed, study.sigmas(settings)))
-    kept: list[Path] = []
-    try:
-        kept = drawn.keep()
-    except OSError as error:  # the result must be printed all the same
-        print(f"fedbr: warning: the draws are not kept for reports: {error}", file=sys.stderr)
-    result = drawn.result()
-    emit(result, as_json, lambda: study.show(result, kept))
-
-
-def verify(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
-    workers: Workers = None,
-    device: Device = "auto",
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Repeat a run and name the first round that differs, if any."""
-    from scenarios import runner
-    from scenarios.studies import verify as study
-
-    loaded, device = runner.open_existing(folder, device)
-
-    def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
-        return study.verify(loaded, folder, host, launcher, stopped)
-
-    result = with_workers([loaded], None, None, workers, device, quiet or as_json, work)
-    emit(result, as_json, lambda: study.show(result))
-    if result["difference"] is not None:
-        raise typer.Exit(FAILED)
-    raise typer.Exit(FINISHED if result["same"] else STOPPED)
-
-
-def measure(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="for example eval.metric_options.hessian.pairs=distinct"),
-    ] = None,
-    metrics: Annotated[str, typer.Option("--metrics", help="names (fedbr list metrics), separated by commas")] = "",
-    round: Annotated[
-        int | None, typer.Option("--round", min=1, help="of a kept checkpoint, from 1; by default the newest")
-    ] = None,
-    clients: Annotated[
-        str | None,
-        typer.Option("--clients", help="local (models after the next visit), evaluated (as evaluations use) or none"),
-    ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="the JSON file; by default RUN/measure.json")] = None,
-    workers: Workers = None,
-    device: Device = "auto",
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Measure metrics of a stored checkpoint's models.
-
-    Of the global model, and of clients' models: by default the local models after the visit that would follow, or,
-    for methods without a global model, those that evaluations use. Nothing is charged, and no ledger is written.
-    """
-    from scenarios import run_folder, runner
-    from scenarios.config.load import ScenarioError
-    from scenarios.studies import measure as study
-
-    if not metrics:
-        raise ScenarioError("--metrics: name what to measure, for example hessian (fedbr list metrics)")
-    loaded, device = runner.open_existing(folder, device)
-    asked = study.plan(loaded, folder, metrics, overrides or [], round, clients)
-    path = out or folder / run_folder.MEASURED
-
-    def say(text: str) -> None:
-        if not (quiet or as_json):
-            print(f"fedbr: {text}", file=sys.stderr, flush=True)
-
-    def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
-        return study.measure(asked, folder, host, launcher, stopped, study.progress_lines(say))
-
-    result = with_workers([loaded], None, None, workers, device, True, work)
-    study.write(result, path)
-    emit(result, as_json, lambda: study.show(result, path))
+    run_study(tables.study(planned, progress_printer(options.silent)), options, estimated=scale == PAPER)
 
 
 def stress(
@@ -339,90 +208,3 @@ def stress(
     seconds = None if deadline is None else study.deadline_seconds(deadline)
     result = study.stress(clients, cohort or clients, policy, contended, seed=seed, deadline=seconds)
     emit(result, as_json, lambda: study.show(result))
-
-
-def _run_study(
-    study: Study,
-    options: StudyOptions,
-    estimated: bool = False,
-    watch: Callable[[Host, int, int], Host] | None = None,
-) -> NoReturn:
-    """Run or resume the runs of a study that are not finished, write its files, and exit with its code.
-
-    ``estimated``: the expected duration is measured and printed first; ``watch``: (host, planned runs, runs to be
-    made) -> the host, with what is to be said while they work.
-    """
-    from scenarios.host import choose_device, piece_seconds
-    from scenarios.studies import sweep
-
-    planned, piece = study.sweep, options.piece
-    piece_seconds(piece)  # refused before minutes are spent on an estimate
-    missing = sweep.pending(planned, options.out, choose_device(options.device))
-    loaded = [run.loaded for run in missing or planned.runs[:1]]
-    expected: dict[str, Any] = {}
-    if estimated and missing:
-        expected = _estimate(planned, options)
-        if not options.silent:
-            _show_estimate(expected, sys.stderr)
-
-    def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
-        watched = host if watch is None else watch(host, len(planned.runs), len(missing))
-        made = sweep.run_all(planned, watched, launcher, stopped)
-        if study.complete is not None and not sweep.is_interrupted(made, planned):
-            study.complete(made, host, launcher, stopped)
-        return made
-
-    made = with_workers(loaded, options.out, None, options.workers, options.device, options.silent, work, piece=piece)
-    _finish_study(study, study.read_off(made), options, expected)
-
-
-def _telling(options: StudyOptions) -> Callable[[str], None]:
-    """A function that prints lines of progress to stderr, unless the command is to be silent."""
-
-    def tell(text: str) -> None:
-        if not options.silent:
-            print(f"fedbr: {text}", file=sys.stderr, flush=True)
-
-    return tell
-
-
-def _finish_study(study: Study, result: dict[str, Any], options: StudyOptions, expected: dict[str, Any]) -> NoReturn:
-    """Write and print what a study found, and say what is left of one that was stopped; exit with its code."""
-    from scenarios.host import choose_device
-    from scenarios.studies import sweep, wall_time
-
-    result |= {key: expected[key] for key in ("estimate", "estimated_seconds") if key in expected}
-    stopped, folder = sweep.is_interrupted(result, study.sweep), sweep.folder_of(result)
-    if stopped:
-        begun = replace(study.sweep, run_id=folder.name)
-        on = choose_device(options.device)
-        result["left"] = wall_time.left(begun, options.out, on, wall_time.durations(expected))
-    page = report_or_warning(lambda: sweep.write(study, result, with_report=not stopped)) or folder
-    emit(result, options.as_json, lambda: study.show(result, page))
-    if stopped and not options.silent:
-        text = wall_time.left_text(result["left"])
-        print(f"fedbr: {text}; to go on: the same command with --run-id {folder.name}", file=sys.stderr)
-    if result.get("failed"):
-        raise typer.Exit(exit_with_error(sweep.failures(result["failed"]), FAILED))
-    raise typer.Exit(STOPPED if stopped else FINISHED)
-
-
-def _estimate(planned: Sweep, options: StudyOptions) -> dict[str, Any]:
-    """The expected duration of a study on this machine (`duration.result`), measured in short runs."""
-    from scenarios.studies import duration
-
-    tell = _telling(options)
-
-    def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
-        host = replace(host, out=options.out)
-        return duration.result(planned, host, duration.foreseen(planned, host, launcher, stopped, tell))
-
-    runs = [run.loaded for run in planned.runs]
-    return with_workers(runs, None, None, options.workers, options.device, True, work)
-
-
-def _show_estimate(found: dict[str, Any], stream: IO[str]) -> None:
-    from scenarios.report import terminal
-    from scenarios.studies import duration
-
-    terminal.print_table(duration.table(found), stream=stream)

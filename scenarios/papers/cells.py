@@ -29,7 +29,7 @@ from scenarios.papers.spec import (
 )
 from scenarios.report import best_round
 from scenarios.report.progress import AMOUNTS, Trail, at_budget, spread, to_target, trail
-from scenarios.studies.sweep import Sweep
+from scenarios.studies.run_set import RunSet
 from scenarios.studies.variant import Variant
 
 MARKS = {
@@ -50,7 +50,7 @@ class ReproductionPlan:
     scale: str
     panels: Sequence[PaperPanel]
     rows: Sequence[str]
-    sweep: Sweep
+    run_set: RunSet
     groups: Mapping[str, str]
     """Setting -> the setting whose runs it uses: itself, or an earlier one with the same scenario."""
     overrides: Sequence[str]
@@ -104,7 +104,7 @@ def read_off(plan: ReproductionPlan, done: Mapping[str, Any]) -> dict[str, Any]:
         "title": plan.figure.title,
         "source": plan.figure.source,
         "scale": plan.scale,
-        "seeds": sorted({run.loaded.scenario.seed for run in plan.sweep.runs}),
+        "seeds": sorted({run.loaded.scenario.seed for run in plan.run_set.runs}),
         **smoothing,
         "cells": [_cell(plan, panel, row, done["runs"]) for panel in plan.panels for row in plan.rows],
         "notes": list(plan.figure.notes),

@@ -18,7 +18,7 @@ from scenarios.papers.moving_average import STARTS, Smoothing
 from scenarios.papers.spec import ACCURACY_AT, BEST_MEASURES, SCALES, PaperFigure, PaperPanel, TablePart
 from scenarios.report.progress import TARGET
 from scenarios.studies.compare import check_options, check_settings
-from scenarios.studies.sweep import PlannedRun, Sweep
+from scenarios.studies.run_set import PlannedRun, RunSet
 
 FIGURES: dict[str, PaperFigure] = {
     **fedbr.FIGURES,
@@ -59,9 +59,11 @@ def plan(
     for panel in panels:
         setting = figure.settings[panel.setting][scale]
         groups[panel.setting] = first.setdefault((setting.scenario, setting.overrides), panel.setting)
-    sweep = Sweep(f"{name} {scale}", f"{name.replace(':', '-')}-{scale}", (), run_id)
-    draft = ReproductionPlan(name, figure, scale, panels, rows, sweep, groups, overrides, _smoothing(name, figure, ema))
-    return replace(draft, sweep=replace(sweep, runs=_runs(draft, seeds, first_seed)))
+    run_set = RunSet(f"{name} {scale}", f"{name.replace(':', '-')}-{scale}", (), run_id)
+    draft = ReproductionPlan(
+        name, figure, scale, panels, rows, run_set, groups, overrides, _smoothing(name, figure, ema)
+    )
+    return replace(draft, run_set=replace(run_set, runs=_runs(draft, seeds, first_seed)))
 
 
 def _smoothing(name: str, figure: PaperFigure, ema: str | None) -> Smoothing | None:
@@ -105,7 +107,7 @@ def _runs(draft: ReproductionPlan, seeds: int, first_seed: int | None) -> list[P
             for variant in chosen:
                 overrides = [*setting.overrides, *variant.overrides, *draft.overrides, f"seed={seed}"]
                 loaded = load(setting.scenario, overrides, variant.method)
-                runs.append(PlannedRun(run_name(group, variant, seed), replace(loaded, name=draft.sweep.name), needs))
+                runs.append(PlannedRun(run_name(group, variant, seed), replace(loaded, name=draft.run_set.name), needs))
     for variant in chosen:
         check_options(variant.overrides, [variant.method])
     check_options(draft.overrides, [variant.method for variant in chosen])

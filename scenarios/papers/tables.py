@@ -33,7 +33,7 @@ from scenarios.report import terminal
 from scenarios.report.csv_files import write_csv
 from scenarios.report.pages import PageTable, write_study
 from scenarios.report.run_reader import open_runs
-from scenarios.studies.sweep import Study, missing_note
+from scenarios.studies.run_set import Study, missing_note
 
 UNKNOWN = "setting unknown"
 CUT = "*"
@@ -245,7 +245,7 @@ def study(plan: ReproductionPlan, tell: Callable[[str], None] = lambda text: Non
         measure_runs(plan, done, host, launcher, stopped, tell)
 
     return Study(
-        plan.sweep,
+        plan.run_set,
         partial(read_off, plan),
         partial(draw, plan),
         partial(show, plan),

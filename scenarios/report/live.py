@@ -23,7 +23,7 @@ from scenarios.report.html import percent
 
 SHOWN_ROUNDS = 10
 SHOWN_RUNS = 12
-"""Of a sweep with more runs, those around the current one are shown: a live table that is too high is cut below."""
+"""Of a run set with more runs, those around the current one are shown: a live table that is too high is cut below."""
 REFRESHES_PER_SECOND = 4
 COLUMNS = ("round", "accuracy", "virtual", "down", "up", "clients", "bottleneck", "wall")
 SPARKS = "▁▂▃▄▅▆▇█"

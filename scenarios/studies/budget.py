@@ -20,7 +20,7 @@ from scenarios.report.csv_files import write_csv
 from scenarios.report.pages import PageTable, write_study
 from scenarios.report.progress import Trail, at_budget, spread, trail
 from scenarios.studies.compare import variants
-from scenarios.studies.sweep import PlannedRun, Study, Sweep, missing_note
+from scenarios.studies.run_set import PlannedRun, RunSet, Study, missing_note
 
 PARSE: dict[str, Callable[[str], float]] = {"bytes": units.nbytes, "time": units.seconds}
 EXAMPLES = {"bytes": '"1 MB,2 MB"', "time": '"5 min,15 min"'}
@@ -61,7 +61,7 @@ def plan(
     seeds: int,
     first_seed: int | None = None,
     run_id: str | None = None,
-) -> Sweep:
+) -> RunSet:
     """The runs of a study, seed by seed from the scenario's own on; ScenarioError as `compare.variants` raises it."""
     needs = {kind: amounts[-1] for kind, amounts in wanted.items()}
     first = variants(name, overrides, methods, first_seed)
@@ -70,15 +70,15 @@ def plan(
     for seed in range(start, start + seeds):
         for loaded in first if seed == start else variants(name, overrides, methods, seed):
             runs.append(PlannedRun(f"{loaded.scenario.method}-seed{seed}", loaded, needs))
-    return Sweep("budget", first[0].name, runs, run_id)
+    return RunSet("budget", first[0].name, runs, run_id)
 
 
-def study(planned: Sweep, wanted: Budgets) -> Study:
+def study(planned: RunSet, wanted: Budgets) -> Study:
     """The study of these budgets on the runs of a `plan`."""
     return Study(planned, partial(read_off, planned, wanted), partial(draw, planned), show, write_tables)
 
 
-def read_off(planned: Sweep, wanted: Budgets, done: Mapping[str, Any]) -> dict[str, Any]:
+def read_off(planned: RunSet, wanted: Budgets, done: Mapping[str, Any]) -> dict[str, Any]:
     """What ``study budget --json`` prints, from what `run_all` returns: accuracy per budget and method."""
     methods = list(dict.fromkeys(run.loaded.scenario.method for run in planned.runs))
     seeds = list(dict.fromkeys(run.loaded.scenario.seed for run in planned.runs))
@@ -131,7 +131,7 @@ def _bands(result: Mapping[str, Any]) -> list[curves.Band]:
     return [curves.band(method, kind, runs, limit) for kind, limit in limits.items() for method, runs in trails]
 
 
-def draw(planned: Sweep, result: Mapping[str, Any], folder: Path) -> Path:
+def draw(planned: RunSet, result: Mapping[str, Any], folder: Path) -> Path:
     """Write the report: a figure of the bands and a table per kind of budget."""
     caption = (
         f"Test accuracy when last evaluated, mean over {_seeds(result)}; the band is one sample deviation to either "

@@ -18,7 +18,7 @@ from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.toml_source import COMMAND_LINE, parse
 from scenarios.report import html, terminal
 from scenarios.report.progress import at_budget, trail
-from scenarios.studies.sweep import PlannedRun, Study, Sweep
+from scenarios.studies.run_set import PlannedRun, RunSet, Study
 
 OPTIONS = "method_options"
 
@@ -72,19 +72,19 @@ def check_options(overrides: Sequence[str], methods: Sequence[str]) -> None:
 
 def plan(
     name: str, overrides: Sequence[str], methods: str, seed: int | None = None, run_id: str | None = None
-) -> Sweep:
+) -> RunSet:
     """One run per method, each to its limit; ScenarioError as `variants` raises it."""
     scenarios = variants(name, overrides, methods, seed)
     runs = [PlannedRun(loaded.scenario.method, loaded, {}) for loaded in scenarios]
-    return Sweep("compare", scenarios[0].name, runs, run_id, mark="compare.json")
+    return RunSet("compare", scenarios[0].name, runs, run_id, mark="compare.json")
 
 
-def study(planned: Sweep) -> Study:
+def study(planned: RunSet) -> Study:
     """The comparison of the runs of a `plan`."""
     return Study(planned, partial(read_off, planned), partial(draw, planned), terminal.print_comparison)
 
 
-def read_off(planned: Sweep, done: Mapping[str, Any]) -> dict[str, Any]:
+def read_off(planned: RunSet, done: Mapping[str, Any]) -> dict[str, Any]:
     """What ``compare --json`` prints, from what `run_all` returns."""
     return {
         "target_accuracy": planned.runs[0].loaded.scenario.stop.target_accuracy,
@@ -114,7 +114,7 @@ def in_common(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def draw(planned: Sweep, result: Mapping[str, Any], folder: Path) -> Path:
+def draw(planned: RunSet, result: Mapping[str, Any], folder: Path) -> Path:
     """Write the report of the runs that were compared."""
     methods = ", ".join(run["method"] for run in result["runs"])
     runs = [Path(run["run_dir"]) for run in result["runs"]]

@@ -39,7 +39,7 @@ from scenarios.host import Host, logging_to
 from scenarios.report.pages import PageTable
 from scenarios.report.progress import TARGET
 from scenarios.studies import estimate, typical_visits
-from scenarios.studies.sweep import PlannedRun, Sweep, known_folder
+from scenarios.studies.run_set import PlannedRun, RunSet, known_folder
 from scenarios.studies.wall_time import (
     MeasuredRound,
     Pace,
@@ -128,33 +128,33 @@ class Durations:
 
 
 def foreseen(
-    sweep: Sweep, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool], tell: Callable[[str], None]
+    run_set: RunSet, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool], tell: Callable[[str], None]
 ) -> list[RunDuration]:
-    """The expected duration of each run of a sweep: as its folder records it for this machine, or as measured now."""
-    known = _recorded(sweep, host)
-    return Durations(host, launcher, stopped, tell).of(sweep.runs) if known is None else known
+    """The expected duration of each run of a run set: as its folder records it for this machine, or as measured now."""
+    known = _recorded(run_set, host)
+    return Durations(host, launcher, stopped, tell).of(run_set.runs) if known is None else known
 
 
-def _recorded(sweep: Sweep, host: Host) -> list[RunDuration] | None:
-    folder = known_folder(sweep, host.out)
-    found = {} if folder is None else json.loads((folder / sweep.mark).read_text(encoding="utf-8"))
+def _recorded(run_set: RunSet, host: Host) -> list[RunDuration] | None:
+    folder = known_folder(run_set, host.out)
+    found = {} if folder is None else json.loads((folder / run_set.mark).read_text(encoding="utf-8"))
     here = _conditions(host)
     if "estimate" not in found or {key: found["estimate"][key] for key in here} != here:
         return None
     runs = {one.name: one for one in durations(found)}
-    return [runs[run.name] for run in sweep.runs] if {run.name for run in sweep.runs} <= runs.keys() else None
+    return [runs[run.name] for run in run_set.runs] if {run.name for run in run_set.runs} <= runs.keys() else None
 
 
 def _conditions(host: Host) -> dict[str, Any]:
     return {"workers": host.workers, "device": host.device, "machine": fingerprint(host.device)}
 
 
-def result(sweep: Sweep, host: Host, expected: Sequence[RunDuration]) -> dict[str, Any]:
+def result(run_set: RunSet, host: Host, expected: Sequence[RunDuration]) -> dict[str, Any]:
     """What ``--estimate --json`` prints: each whole run, and the seconds of the rounds that are left."""
-    rest = left(sweep, host.out, host.device, expected)
+    rest = left(run_set, host.out, host.device, expected)
     runs = [{**asdict(one), "seconds": one.seconds} for one in expected]
     return {
-        "name": sweep.name,
+        "name": run_set.name,
         "estimate": {**_conditions(host), "runs": runs},
         "left": rest,
         "estimated_seconds": rest["seconds_left"],

@@ -23,7 +23,7 @@ from scenarios.report.csv_files import write_csv
 from scenarios.report.pages import PageTable, write_study
 from scenarios.report.progress import spread
 from scenarios.studies.compare import OPTIONS, check_options, check_settings, variants
-from scenarios.studies.sweep import PlannedRun, Study, Sweep, missing_note
+from scenarios.studies.run_set import PlannedRun, RunSet, Study, missing_note
 from scenarios.studies.variant import Variant
 
 KIND = "tune"
@@ -43,7 +43,7 @@ class TunePlan:
     variants: Sequence[Variant]
     grid: Mapping[str, Sequence[str]]
     """Key -> values, as they were written"""
-    sweep: Sweep
+    run_set: RunSet
 
 
 def grid(texts: Sequence[str]) -> dict[str, list[str]]:
@@ -95,7 +95,7 @@ def plan(
         for seed in range(start, start + seeds)
         for variant in chosen
     ]
-    return TunePlan(scenario, given, chosen, values, Sweep(KIND, first[0].name, runs, run_id))
+    return TunePlan(scenario, given, chosen, values, RunSet(KIND, first[0].name, runs, run_id))
 
 
 def _refuse_test(override: str) -> None:
@@ -125,7 +125,7 @@ def _loaded(scenario: str, overrides: Sequence[str], variant: Variant, seed: int
 
 def study(planned: TunePlan) -> Study:
     """The study of a `plan`."""
-    return Study(planned.sweep, partial(read_off, planned), partial(draw, planned), show, write_tables)
+    return Study(planned.run_set, partial(read_off, planned), partial(draw, planned), show, write_tables)
 
 
 def read_off(planned: TunePlan, done: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def read_off(planned: TunePlan, done: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "scenario": planned.scenario,
         "overrides": list(planned.overrides),
-        "seeds": list(dict.fromkeys(run.loaded.scenario.seed for run in planned.sweep.runs)),
+        "seeds": list(dict.fromkeys(run.loaded.scenario.seed for run in planned.run_set.runs)),
         "settings": rows,
         "chosen": chosen,
         **done,
@@ -188,7 +188,7 @@ def draw(planned: TunePlan, result: Mapping[str, Any], folder: Path) -> Path:
     """Write the report: a table of all settings, and the chosen ones."""
     return write_study(
         folder / "report.html",
-        f"{planned.sweep.name}: tuning",
+        f"{planned.run_set.name}: tuning",
         "Each setting ran once per seed, and was judged on the clients' validation examples alone; no run evaluated "
         "test examples.",
         {"scenario": planned.scenario, "seeds": ", ".join(map(str, result["seeds"]))},

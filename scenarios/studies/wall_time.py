@@ -16,7 +16,7 @@ from typing import Any
 from coordinator.records.store import has_rounds, read
 from costmodel.units import format_seconds
 from scenarios.report.progress import AMOUNTS, TARGET, Trail, trail
-from scenarios.studies.sweep import PlannedRun, Sweep, known_folder, pending
+from scenarios.studies.run_set import PlannedRun, RunSet, known_folder, pending
 
 
 @dataclass(frozen=True)
@@ -105,14 +105,14 @@ def durations(found: Mapping[str, Any]) -> list[RunDuration]:
     return [RunDuration(row["name"], row["rounds"], row["seconds_per_round"]) for row in rows]
 
 
-def left(sweep: Sweep, out: Path, device: str, foreseen: Sequence[RunDuration] = ()) -> dict[str, Any]:
-    """How far a sweep is, and the wall seconds that the rest takes, None if no round has been made or foreseen.
+def left(run_set: RunSet, out: Path, device: str, foreseen: Sequence[RunDuration] = ()) -> dict[str, Any]:
+    """How far a run set is, and the wall seconds that the rest takes, None if no round has been made or foreseen.
 
     A run goes on at its own pace so far; one that has not begun at the foreseen pace, or at the mean pace of others.
     """
-    known, folder = {one.name: one for one in foreseen}, known_folder(sweep, out)
-    unfinished = {run.name for run in (sweep.runs if folder is None else pending(sweep, out, device))}
-    states = [_state(run, known.get(run.name), folder, run.name not in unfinished) for run in sweep.runs]
+    known, folder = {one.name: one for one in foreseen}, known_folder(run_set, out)
+    unfinished = {run.name for run in (run_set.runs if folder is None else pending(run_set, out, device))}
+    states = [_state(run, known.get(run.name), folder, run.name not in unfinished) for run in run_set.runs]
     paces = [state.seconds_per_round for state in states if state.seconds_per_round is not None]
     rounds = [state.rounds_left for state in states]
     seconds = [
@@ -121,8 +121,8 @@ def left(sweep: Sweep, out: Path, device: str, foreseen: Sequence[RunDuration] =
         if paces
     ]
     return {
-        "runs_ended": len(sweep.runs) - len(unfinished),
-        "runs": len(sweep.runs),
+        "runs_ended": len(run_set.runs) - len(unfinished),
+        "runs": len(run_set.runs),
         "rounds_done": sum(state.rounds_done for state in states),
         "rounds_left": sum(rounds),
         "seconds_left": sum(seconds) if paces or not any(rounds) else None,

@@ -27,7 +27,7 @@ from scenarios.config.load import ScenarioError, load
 from scenarios.host import Host
 from scenarios.report import html
 from scenarios.run_folder import SUPER_JOURNAL
-from scenarios.studies.sweep import MARK, PlannedRun, Sweep, pending, run_all
+from scenarios.studies.run_set import MARK, PlannedRun, RunSet, pending, run_all
 from tests.scenarios.runs import QUICK, fedbr, never, resumed
 
 DIGITS = (*QUICK, "rounds.max=3", "method=fedbr")
@@ -215,9 +215,9 @@ def test_a_run_that_is_discarded_leaves_no_folder_but_for_what_is_not_its_own(fo
 # --- studies ----------------------------------------------------------------------------------------------------------
 
 
-def study(out: Path, place: Callable[[Path], object]) -> Sweep:
+def study(out: Path, place: Callable[[Path], object]) -> RunSet:
     """One run of its own, in a folder that was begun; ``place`` makes the run's."""
-    made = Sweep("budget", "digits", [PlannedRun("one", load("digits", DIGITS), {"rounds": 2})], "a")
+    made = RunSet("budget", "digits", [PlannedRun("one", load("digits", DIGITS), {"rounds": 2})], "a")
     folder = out / "digits" / "a"
     folder.mkdir(parents=True)
     (folder / MARK).write_text('{"study": "budget"}')

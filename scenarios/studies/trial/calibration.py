@@ -12,7 +12,7 @@ from typing import Any
 from coordinator.records.store import has_rounds
 from scenarios.report.pages import PageTable
 from scenarios.report.progress import Trail, trail
-from scenarios.studies.sweep import recorded_keys
+from scenarios.studies.run_set import recorded_keys
 from scenarios.studies.trial.addition import Say, TrialAddition
 from scenarios.studies.trial.plan import TrialPlan
 from scenarios.studies.trial.results import difference

@@ -12,7 +12,7 @@ from edge.protocol.spelling import nearest
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.toml_source import COMMAND_LINE, parse
 from scenarios.studies.compare import check_options, check_settings
-from scenarios.studies.sweep import PlannedRun, Sweep
+from scenarios.studies.run_set import PlannedRun, RunSet
 from scenarios.studies.trial.variants import PARTS, TrialPart, reference_of, skew_name
 from scenarios.studies.variant import Variant
 
@@ -73,7 +73,7 @@ class TrialPlan:
     """The one that figures show."""
     left_out: Mapping[str, str]
     """Variant or skew -> why this scenario does not have it."""
-    sweep: Sweep
+    run_set: RunSet
 
 
 def plan(choice: TrialChoice) -> TrialPlan:
@@ -94,8 +94,8 @@ def plan(choice: TrialChoice) -> TrialPlan:
         for seed in seeds
         for cell in cells
     ]
-    sweep = Sweep(KIND, base.name, runs, choice.run_id)
-    return TrialPlan(choice.part, part, cells, seeds, targets, target, left_out, sweep)
+    run_set = RunSet(KIND, base.name, runs, choice.run_id)
+    return TrialPlan(choice.part, part, cells, seeds, targets, target, left_out, run_set)
 
 
 def _targets(choice: TrialChoice, base: Loaded) -> tuple[list[float], float]:

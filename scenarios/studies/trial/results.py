@@ -37,7 +37,7 @@ def read_off(plan: TrialPlan, done: Mapping[str, Any]) -> dict[str, Any]:
     curves = trails(plan, done["runs"])
     return {
         "part": plan.name,
-        "scenario": plan.sweep.name,
+        "scenario": plan.run_set.name,
         "seeds": list(plan.seeds),
         "target": plan.target,
         "targets": list(plan.targets),

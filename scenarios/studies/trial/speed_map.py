@@ -20,7 +20,7 @@ from scenarios.report.pages import PageTable
 from scenarios.report.progress import to_target
 from scenarios.studies.replay import PreparedReplay, prepared, time_to
 from scenarios.studies.replayed_run import OtherVisits
-from scenarios.studies.sweep import is_interrupted
+from scenarios.studies.run_set import is_interrupted
 from scenarios.studies.trial.addition import Figures, Say, TrialAddition
 from scenarios.studies.trial.plan import TrialCell, TrialPlan
 from scenarios.studies.trial.results import Trails, trails
@@ -99,7 +99,7 @@ class RetimedTimes:
 
 def read_off(plan: TrialPlan, result: Mapping[str, Any], say: Say) -> dict[str, Any]:
     """``maps``: ratios per variant, target and pair of axes; ``server_axis``: those of GMBS; ``unmapped``: reasons."""
-    if is_interrupted(result, plan.sweep):
+    if is_interrupted(result, plan.run_set):
         return {"maps": [], "server_axis": [], "unmapped": {"all": "the runs are re-timed when all of them have ended"}}
     curves = {name: runs for name, runs in trails(plan, result["runs"]).items() if runs}
     folders = {run["name"]: Path(run["run_dir"]) for run in result["runs"]}
@@ -186,7 +186,7 @@ def _server_axis(
     times: Callable[[TrialCell, int], RetimedTimes],
 ) -> list[dict[str, Any]]:
     """GMBS, trained at each bandwidth of the server, over FedAvg, re-timed at the same."""
-    base = plan.sweep.runs[0].loaded.scenario.fleet.server
+    base = plan.run_set.runs[0].loaded.scenario.fleet.server
     names = {factor: of(GMBS, *server_link_of(base, factor)).name for factor in SERVER_FACTORS} | {1.0: GMBS}
     trained = {factor: cells[name] for factor, name in sorted(names.items()) if name in cells}
     fedavg = cells[FEDAVG]

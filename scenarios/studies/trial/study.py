@@ -10,7 +10,7 @@ from typing import Any
 from edge.protocol.files import write_text
 from scenarios.report import bands, plot_style, terminal
 from scenarios.report.pages import PageTable, write_study
-from scenarios.studies.sweep import Study
+from scenarios.studies.run_set import Study
 from scenarios.studies.trial import bandit, calibration, results, speed_map, tables
 from scenarios.studies.trial.addition import Figure, Say, TrialAddition
 from scenarios.studies.trial.plan import TrialPlan
@@ -28,7 +28,7 @@ ADDITIONS: Mapping[str, TrialAddition] = {
 def study(plan: TrialPlan, say: Say = lambda text: None) -> Study:
     """The study of a part's runs; ``say`` shows the progress of what follows them."""
     return Study(
-        plan.sweep,
+        plan.run_set,
         partial(_read_off, plan, say),
         partial(_draw, plan),
         _show,
@@ -73,10 +73,10 @@ def _draw(plan: TrialPlan, result: Mapping[str, Any], folder: Path) -> Path:
         write_text(_made(folder / "figures") / f"{name}.svg", plot_style.standalone(drawn))
     return write_study(
         folder / f"{plan.name}.html",
-        f"{plan.sweep.name}: {plan.part.title}",
+        f"{plan.run_set.name}: {plan.part.title}",
         f"{plan.part.question} Each variant ran once per seed, to the scenario's last round. Bytes are counted on the "
         "messages, down and up, of all clients; time and energy are the simulated fleet's.",
-        {"scenario": plan.sweep.name, "part": plan.name, "seeds": ", ".join(map(str, result["seeds"]))},
+        {"scenario": plan.run_set.name, "part": plan.name, "seeds": ", ".join(map(str, result["seeds"]))},
         figures,
         _tables(result, result["targets"]),
     )

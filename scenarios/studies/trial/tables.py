@@ -10,7 +10,7 @@ from costmodel.units import format_bytes, format_joules, format_seconds
 from scenarios.report import terminal
 from scenarios.report.csv_files import write_csv
 from scenarios.report.pages import PageTable
-from scenarios.studies.sweep import missing_note
+from scenarios.studies.run_set import missing_note
 from scenarios.studies.trial.results import SPENT
 
 Row = Mapping[str, Any]

@@ -10,7 +10,7 @@ from typing import get_type_hints
 import pytest
 
 from edge.protocol.config import PartitionConfig
-from scenarios.cli import listing, main
+from scenarios.cli import listing, lookup, main
 from scenarios.config.load import ScenarioError
 from scenarios.config.plugin_keys import PLUGIN_KEYS
 from scenarios.studies import doctor
@@ -84,7 +84,7 @@ def test_the_rows_of_every_plug_in_point_are_listed_and_the_help_names_each_list
     names = [row["name"] for row in listing.rows("metrics")]
     assert names == ["accuracy", "loss", "class-accuracy", "hessian", "loss-surface"]
     assert named("methods", "scaffold")["joins"] is not None, "corrections are among the methods"
-    *_, argument = get_type_hints(main.list_, include_extras=True)["kind"].__metadata__
+    *_, argument = get_type_hints(lookup.list_, include_extras=True)["kind"].__metadata__
     assert argument.help.replace(" (with corrections)", "").split(", ") == list(listing.KINDS)
 
 

@@ -124,7 +124,7 @@ def test_costs_that_follow_draws_are_means_over_many_steps(row: str, millions: f
 
 def test_counts_are_not_scaled_and_need_no_run() -> None:
     made = reproduce.plan("fedalign:5", "tiny", f"FedAvg,{USUAL}@MFLOPs,{USUAL}@params(M)", [], 1)
-    assert [run.needs for run in made.sweep.runs] == [{"rounds": 1.0}]
+    assert [run.needs for run in made.run_set.runs] == [{"rounds": 1.0}]
     flops, weights = cells.read_off(made, {"runs": []})["cells"]
     assert [(cell["ours"]["mean"], cell["marks"]) for cell in (flops, weights)] == [(87_254_016, []), (605_460, [])]
     (table,) = tables.tables(made, {"cells": [flops, weights]})

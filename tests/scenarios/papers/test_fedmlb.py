@@ -82,7 +82,7 @@ def test_headline_values_are_those_of_the_paper() -> None:
 
 
 def test_at_the_papers_scale_the_profile_is_the_papers() -> None:
-    hundred, many = (part.loaded.scenario for part in planned("4", "paper", "FedAvg").sweep.runs)
+    hundred, many = (part.loaded.scenario for part in planned("4", "paper", "FedAvg").run_set.runs)
 
     for scenario in (hundred, many):
         train = scenario.train
@@ -135,12 +135,12 @@ def test_accuracies_are_read_at_half_and_at_all_of_the_rounds() -> None:
     made = planned("4", "tiny", "cifar100-dir0.3-100")
 
     assert [made.limit(panel) for panel in made.panels] == [15, 30, 0.4, 0.7]
-    assert {part.loaded.scenario.rounds.max for part in made.sweep.runs} == {30}
-    assert [part.needs for part in made.sweep.runs] == [{"rounds": 30}] * len(made.sweep.runs)
-    assert {part.loaded.scenario.model.width for part in made.sweep.runs} == {8}
+    assert {part.loaded.scenario.rounds.max for part in made.run_set.runs} == {30}
+    assert [part.needs for part in made.run_set.runs] == [{"rounds": 30}] * len(made.run_set.runs)
+    assert {part.loaded.scenario.model.width for part in made.run_set.runs} == {8}
     for table in "5678":
         made = planned(table, "small", None)
-        rounds = made.sweep.runs[0].loaded.scenario.rounds.max
+        rounds = made.run_set.runs[0].loaded.scenario.rounds.max
         assert [made.limit(panel) for panel in made.panels] == [rounds * panel.limit / 1000 for panel in made.panels]
 
 
@@ -150,17 +150,17 @@ def test_settings_that_are_made_alike_share_their_runs() -> None:
     assert made.groups == {
         "cifar100-dir0.3-100": "cifar100-dir0.3-100", "tinyimagenet-dir0.3-100": "cifar100-dir0.3-100",
     }  # fmt: skip
-    assert [part.name for part in made.sweep.runs] == [
+    assert [part.name for part in made.run_set.runs] == [
         "cifar100-dir0.3-100-fedavg-seed0", "cifar100-dir0.3-100-fedmlb-seed0",
     ]  # fmt: skip
 
 
 def test_means_over_pathways_take_every_subset_once() -> None:
     made = planned("6", "paper", None, seeds=2)
-    options = [part.loaded.scenario.method_options for part in made.sweep.runs if part.loaded.scenario.seed == 0]
+    options = [part.loaded.scenario.method_options for part in made.run_set.runs if part.loaded.scenario.seed == 0]
     subsets = [tuple(option["pathways"]) for option in options]
 
-    assert len(made.sweep.runs) == 2 * 31
+    assert len(made.run_set.runs) == 2 * 31
     assert len(set(subsets)) == 31
     assert Counter(map(len, subsets)) == {1: 5, 2: 10, 3: 10, 4: 5, 5: 1}
     assert {option["norm"] for option in options} == {"all"}
@@ -183,7 +183,7 @@ def test_rows_whose_setting_is_lost_are_not_run_and_say_so() -> None:
     cells = reproduce_cells.read_off(made, {"runs": []})["cells"]
     (table,) = tables.tables(made, {"cells": cells})
 
-    assert len(made.sweep.runs) == 5
+    assert len(made.run_set.runs) == 5
     assert [cell["method"] for cell in cells] == ["fedmlb"] * 5 + [None] * 4
     assert [row[1:] for row in table.rows][5:] == [
         [value, "setting unknown"] for value in ("48.45", "46.78", "51.73", "52.65")

@@ -76,7 +76,7 @@ def test_the_papers_scale_is_the_papers_protocol() -> None:
 def test_pfedmbs_rows_alone_have_a_larger_rate_at_smaller_scales_and_say_so() -> None:
     rates = {}
     for scale in SCALES:
-        runs = reproduce.plan("pfedmb:I", scale, None, [], 1).sweep.runs
+        runs = reproduce.plan("pfedmb:I", scale, None, [], 1).run_set.runs
         rates[scale] = [
             (run.loaded.scenario.train.lr, run.loaded.scenario.method_options.get("branch_init")) for run in runs
         ]

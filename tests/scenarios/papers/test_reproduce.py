@@ -68,7 +68,7 @@ def test_fedbr_fig_4_holds_what_the_text_prints_and_its_savings_follow_but_one()
 def test_every_figure_can_be_planned_at_every_scale(name: str, scale: str) -> None:
     made = reproduce.plan(name, scale, None, [], seeds=1)
 
-    assert made.sweep.runs
+    assert made.run_set.runs
     assert {panel.measure for panel in made.panels} <= {*ACCURACY_AT, *TO_ACCURACY, *TABLE_AMOUNTS}
     for panel in made.panels:
         assert made.limit(panel) > 0
@@ -78,7 +78,7 @@ def test_every_figure_can_be_planned_at_every_scale(name: str, scale: str) -> No
 
 def test_the_papers_scale_is_the_shipped_scenario_with_the_papers_budgets() -> None:
     made = reproduce.plan("fedbr:fig3", "paper", "a,c,FedBR", [], seeds=1)
-    (part,) = made.sweep.runs
+    (part,) = made.run_set.runs
 
     assert part.loaded.model.name == "resnet18"
     assert part.loaded.scenario.data.partition.epsilon == 7
@@ -111,7 +111,7 @@ def test_cells_name_rows_and_panels_in_any_case() -> None:
 def test_panels_with_one_scenario_share_its_runs() -> None:
     made = reproduce.plan("fedbr:fig3", "tiny", "FedAvg", [], seeds=2)
 
-    assert [part.name for part in made.sweep.runs] == ["cifar10-fedavg-seed0", "cifar10-fedavg-seed1"]
+    assert [part.name for part in made.run_set.runs] == ["cifar10-fedavg-seed0", "cifar10-fedavg-seed1"]
     assert made.groups == {"cifar10": "cifar10", "cifar100": "cifar10"}
 
 
@@ -139,7 +139,7 @@ def test_another_papers_table_is_a_row_of_the_registry_whose_rows_win_over_the_s
     rows = {"Plain": PaperRow("fedprox"), "Slow": slow}
     table = PaperFigure("A table", "A source", rows, {"toy": setting}, (panel,))
     monkeypatch.setitem(reproduce.FIGURES, "other:1", table)
-    plain, changed = reproduce.plan("other:1", "paper", None, [], seeds=1).sweep.runs
+    plain, changed = reproduce.plan("other:1", "paper", None, [], seeds=1).run_set.runs
 
     assert (plain.name, changed.name) == ("toy-fedprox-seed0", "toy-fedprox-lr-0.01-mu-0.1-seed0")
     assert (plain.loaded.scenario.train.lr, plain.loaded.scenario.method_options["mu"]) == (0.5, 0.001)

@@ -16,7 +16,7 @@ from scenarios.config.load import ScenarioError
 from scenarios.host import Host
 from scenarios.report import terminal
 from scenarios.studies.compare import plan, variants
-from scenarios.studies.sweep import is_interrupted, run_all
+from scenarios.studies.run_set import is_interrupted, run_all
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
 
 

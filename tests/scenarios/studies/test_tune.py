@@ -39,7 +39,7 @@ def test_a_grid_is_a_key_and_its_values_and_each_is_named_once() -> None:
 def test_an_option_of_a_method_varies_for_the_methods_that_have_it() -> None:
     values = {"train.lr": ["0.1", "1"], "method_options.mu": ["0.1", "2"]}
     planned = tune.plan("digits", [HELD_OUT], "fedavg,fedprox", values, seeds=2)
-    assert [run.name for run in planned.sweep.runs[:6]] == [
+    assert [run.name for run in planned.run_set.runs[:6]] == [
         "fedavg-lr-0.1-seed0",
         "fedavg-lr-1-seed0",
         "fedprox-lr-0.1-mu-0.1-seed0",
@@ -47,20 +47,21 @@ def test_an_option_of_a_method_varies_for_the_methods_that_have_it() -> None:
         "fedprox-lr-1-mu-0.1-seed0",
         "fedprox-lr-1-mu-2-seed0",
     ]
-    assert len(planned.sweep.runs) == 12
-    assert {run.loaded.scenario.eval.split for run in planned.sweep.runs} == {"validation"}
+    assert len(planned.run_set.runs) == 12
+    assert {run.loaded.scenario.eval.split for run in planned.run_set.runs} == {"validation"}
     adapted = tune.plan("digits", [HELD_OUT, "eval.adapt.epochs=2"], "fedavg", {"train.lr": ["0.1"]}, seeds=1)
-    assert adapted.sweep.runs[0].loaded.scenario.eval.adapt.epochs == 2
+    assert adapted.run_set.runs[0].loaded.scenario.eval.adapt.epochs == 2
     assert adapted.overrides == [HELD_OUT, "eval.adapt.epochs=2"]
 
 
 def test_what_a_scenario_evaluates_otherwise_is_left_out() -> None:
     planned = tune.plan("pfedmb-cifar10", [], "pfedmb", {"method_options.branches": ["2", "5"]}, seeds=1)
     found = {
-        (of.on, of.split, of.select, of.adapt.before) for of in (run.loaded.scenario.eval for run in planned.sweep.runs)
+        (of.on, of.split, of.select, of.adapt.before)
+        for of in (run.loaded.scenario.eval for run in planned.run_set.runs)
     }
     assert found == {("clients", "validation", None, False)}
-    assert {run.loaded.scenario.eval.adapt.epochs for run in planned.sweep.runs} == {5}
+    assert {run.loaded.scenario.eval.adapt.epochs for run in planned.run_set.runs} == {5}
 
 
 def test_mistakes_are_refused_before_any_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -65,13 +65,13 @@ def test_a_run_needs_as_many_rounds_as_its_last_budget_and_all_of_them_for_an_ac
 
 
 def test_what_is_left_of_a_study_that_has_not_begun_is_what_was_foreseen(tmp_path: Path) -> None:
-    sweep = reproduce.plan("fedmlb:2", "paper", "FedAvg,FedMLB,cifar100-dir0.3-100", [], 1).sweep
-    first, second = (run.name for run in sweep.runs)
-    rest = left(sweep, tmp_path, "cpu", [RunDuration(first, 1000, 60.0), RunDuration(second, 500, 864.0)])
+    run_set = reproduce.plan("fedmlb:2", "paper", "FedAvg,FedMLB,cifar100-dir0.3-100", [], 1).run_set
+    first, second = (run.name for run in run_set.runs)
+    rest = left(run_set, tmp_path, "cpu", [RunDuration(first, 1000, 60.0), RunDuration(second, 500, 864.0)])
 
     # 60,000 s and 432,000 s
     assert left_text(rest) == "0 of 2 runs ended, 0 rounds done, at most 1,500 left; about 5.7 d left"
-    unknown = left(sweep, tmp_path, "cpu")
+    unknown = left(run_set, tmp_path, "cpu")
     assert (unknown["rounds_left"], unknown["seconds_left"]) == (2000, None)
 
 
@@ -79,7 +79,7 @@ def test_what_is_left_of_a_study_that_has_not_begun_is_what_was_foreseen(tmp_pat
 
 
 def test_a_short_run_has_whole_rounds_unless_they_are_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (run,) = reproduce.plan("fedbr:fig3", "tiny", "a,FedAvg", [], 1).sweep.runs
+    (run,) = reproduce.plan("fedbr:fig3", "tiny", "a,FedAvg", [], 1).run_set.runs
     host = Host(tmp_path, 2, "cpu")
     profile = duration.Durations(host, WorkerLauncher(), never)._profile(run.loaded)
     work = duration.round_work(run.loaded, profile)

@@ -17,7 +17,7 @@ def planned(part: str, *overrides: str, **more: Any) -> TrialPlan:
 
 
 def names(of: TrialPlan) -> list[str]:
-    return [run.name for run in of.sweep.runs]
+    return [run.name for run in of.run_set.runs]
 
 
 # --- statistics -------------------------------------------------------------------------------------------------------
@@ -67,9 +67,9 @@ def test_a_run_is_named_by_skew_variant_and_seed_so_that_parts_share_it() -> Non
     ]
     assert set(bandit) < set(details)
     assert {"eps0-fedavg-seed0", "eps7-fedmlb-seed0", "dir0.3-fedbr-seed0"} < set(skew)
-    shared = planned("skew", only="dir0.3,fedbr").sweep.runs
+    shared = planned("skew", only="dir0.3,fedbr").run_set.runs
     assert [run.loaded.scenario for run in shared] == [
-        run.loaded.scenario for run in planned("bandit", only="fedbr").sweep.runs
+        run.loaded.scenario for run in planned("bandit", only="fedbr").run_set.runs
     ]
 
 

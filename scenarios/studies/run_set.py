@@ -1,7 +1,7 @@
-"""A sweep: several runs in one folder, each as long as its study needs. Studies, comparisons and papers are sweeps.
+"""A run set: several runs in one folder, each as long as its study needs. Studies, comparisons and papers are run sets.
 
-An interrupted sweep is resumed by its run id: finished runs stay as they are, others go on from their last round.
-Only folders marked by the same kind of sweep are resumed, and within them only the planned runs.
+An interrupted run set is resumed by its run id: finished runs stay as they are, others go on from their last round.
+Only folders marked by the same kind of run set are resumed, and within them only the planned runs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MOST_NAMED = 6
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a sweep."""
+    """One run of a run_set."""
 
     name: str
     """The name of its folder."""
@@ -48,11 +48,11 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class RunSet:
     """A folder and the runs planned in it."""
 
     kind: str
-    """Written into the folder's mark, so that no other sweep resumes it."""
+    """Written into the folder's mark, so that no other run set resumes it."""
     name: str
     """The folder above the run id, and the name of the scenarios in ``runs``, by which run folders are placed."""
     runs: Sequence[PlannedRun]
@@ -63,9 +63,9 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Study:
-    """A sweep, and how its result is read, written and shown."""
+    """A run set, and how its result is read, written and shown."""
 
-    sweep: Sweep
+    run_set: RunSet
     read_off: Callable[[Mapping[str, Any]], dict[str, Any]]
     """From what `run_all` returns to the result, which ``--json`` prints."""
     draw: Callable[[Mapping[str, Any], Path], Path]
@@ -77,66 +77,67 @@ class Study:
     complete: Callable[[Mapping[str, Any], Host, WorkerLauncher, Callable[[], bool]], None] | None = None
     """(what `run_all` returns, host, launcher, stopped): further work on the runs before the result is read."""
     result_file: str | None = None
-    """The file of the result, where several studies share a folder; by default the sweep's mark."""
+    """The file of the result, where several studies share a folder; by default the run set's mark."""
 
 
 def write(study: Study, result: Mapping[str, Any], with_report: bool) -> Path:
     """Write the files of a study beside its run folders; returns the report, or the folder without one."""
     folder = folder_of(result)
     write_text(
-        folder / (study.result_file or study.sweep.mark), json.dumps({"study": study.sweep.kind, **result}, indent=1)
+        folder / (study.result_file or study.run_set.mark),
+        json.dumps({"study": study.run_set.kind, **result}, indent=1),
     )
     study.write_tables(result, folder)
     return study.draw(result, folder) if with_report else folder
 
 
 def folder_of(result: Mapping[str, Any]) -> Path:
-    """The folder of a sweep, given its result."""
+    """The folder of a run set, given its result."""
     return Path(result["runs"][0]["run_dir"]).parent
 
 
-def pending(sweep: Sweep, out: Path, device: str) -> list[PlannedRun]:
-    """The runs that are not finished; ScenarioError if the folder belongs to another sweep or holds other runs."""
-    check_folder(sweep.name, Host(out, 1, device, sweep.run_id), may_exist=True)
-    folder = known_folder(sweep, out)
+def pending(run_set: RunSet, out: Path, device: str) -> list[PlannedRun]:
+    """The runs that are not finished; ScenarioError if the folder belongs to another run set or holds other runs."""
+    check_folder(run_set.name, Host(out, 1, device, run_set.run_id), may_exist=True)
+    folder = known_folder(run_set, out)
     if folder is None:
-        return list(sweep.runs)
-    for path in (folder / run.name for run in sweep.runs):
+        return list(run_set.runs)
+    for path in (folder / run.name for run in run_set.runs):
         if path.is_symlink():
             raise ScenarioError(f"{path} is a link: a study writes into folders of its own; choose another --run-id")
         run_folder.check(path)
-    return [run for run in sweep.runs if not _is_finished(folder / run.name, run, device)]
+    return [run for run in run_set.runs if not _is_finished(folder / run.name, run, device)]
 
 
-def run_all(sweep: Sweep, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> dict[str, Any]:
+def run_all(run_set: RunSet, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> dict[str, Any]:
     """Make the runs that are not finished; returns ``folder``, ``runs``, and ``failed`` and ``missing`` if any are.
 
     ``runs`` are summaries with the run's ``name``; ``stopped_by`` is "budgets" where a run met its needs. A run that
-    fails does not end the others; RunFailed if none of them has a summary. If the user stops the sweep, the result
+    fails does not end the others; RunFailed if none of them has a summary. If the user stops the run set, the result
     covers the runs so far; `Stopped` if there are none.
     """
-    host = replace(host, run_id=sweep.run_id)
-    pending(sweep, host.out, host.device)  # or refuse before anything is made
-    folder = known_folder(sweep, host.out) or _new(sweep, host)
+    host = replace(host, run_id=run_set.run_id)
+    pending(run_set, host.out, host.device)  # or refuse before anything is made
+    folder = known_folder(run_set, host.out) or _new(run_set, host)
     with run_lock(folder):
-        return _run_missing(sweep, folder, host, launcher, stopped)
+        return _run_missing(run_set, folder, host, launcher, stopped)
 
 
 def _run_missing(
-    sweep: Sweep, folder: Path, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
+    run_set: RunSet, folder: Path, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
 ) -> dict[str, Any]:
-    missing = {run.name for run in pending(sweep, host.out, host.device)}
-    there = [run for run in sweep.runs if run.name not in missing]
+    missing = {run.name for run in pending(run_set, host.out, host.device)}
+    there = [run for run in run_set.runs if run.name not in missing]
     ended = {run.name: _ended(run, folder / run.name, _summary(folder / run.name)) for run in there}
     failed: dict[str, str] = {}
-    for run in sweep.runs:
+    for run in run_set.runs:
         if run.name in ended:
             continue
         try:
             ended[run.name] = _run_or_resume(run, folder / run.name, host, launcher, stopped)
         except (ScenarioError, Stopped) as error:
             if not (ended or failed):
-                _discard(folder, sweep.mark)
+                _discard(folder, run_set.mark)
                 raise
             if isinstance(error, Stopped):
                 break
@@ -147,8 +148,8 @@ def _run_missing(
             break
     if not ended:
         raise RunFailed(failures(failed))
-    runs = [ended[run.name] for run in sweep.runs if run.name in ended]
-    notes = {"failed": failed, "missing": [run.name for run in sweep.runs if run.name not in ended]}
+    runs = [ended[run.name] for run in run_set.runs if run.name in ended]
+    notes = {"failed": failed, "missing": [run.name for run in run_set.runs if run.name not in ended]}
     return {"folder": str(folder), "runs": runs, **{key: value for key, value in notes.items() if value}}
 
 
@@ -165,33 +166,35 @@ def failures(failed: Mapping[str, str]) -> str:
     return "\n".join(f"{name} failed: {why}" for name, why in failed.items())
 
 
-def is_interrupted(result: Mapping[str, Any], sweep: Sweep) -> bool:
-    """Whether the user stopped the sweep before all runs had ended."""
+def is_interrupted(result: Mapping[str, Any], run_set: RunSet) -> bool:
+    """Whether the user stopped the run set before all runs had ended."""
     runs, failed = result["runs"], result.get("failed", {})
-    return len(runs) + len(failed) < len(sweep.runs) or any(run["stopped_by"] == USER for run in runs)
+    return len(runs) + len(failed) < len(run_set.runs) or any(run["stopped_by"] == USER for run in runs)
 
 
-def known_folder(sweep: Sweep, out: Path) -> Path | None:
+def known_folder(run_set: RunSet, out: Path) -> Path | None:
     """The folder to resume; None if it is to be created. ScenarioError for one that is not marked by this kind."""
-    folder = out / sweep.name / (sweep.run_id or "")
-    if sweep.run_id is None or not folder.exists():
+    folder = out / run_set.name / (run_set.run_id or "")
+    if run_set.run_id is None or not folder.exists():
         return None
     try:
-        kind = json.loads((folder / sweep.mark).read_text(encoding="utf-8"))["study"]
+        kind = json.loads((folder / run_set.mark).read_text(encoding="utf-8"))["study"]
     except (OSError, ValueError, KeyError, TypeError):
         kind = None
-    if kind != sweep.kind:
-        raise ScenarioError(f"run folder {folder} exists already and is no {sweep.kind} study; choose another --run-id")
+    if kind != run_set.kind:
+        raise ScenarioError(
+            f"run folder {folder} exists already and is no {run_set.kind} study; choose another --run-id"
+        )
     return folder
 
 
-def _new(sweep: Sweep, host: Host) -> Path:
-    mark = json.dumps({"study": sweep.kind})
-    return make_folder(sweep.name, host, lambda folder: write_text(folder / sweep.mark, mark))
+def _new(run_set: RunSet, host: Host) -> Path:
+    mark = json.dumps({"study": run_set.kind})
+    return make_folder(run_set.name, host, lambda folder: write_text(folder / run_set.mark, mark))
 
 
 def _discard(folder: Path, mark: str) -> None:
-    """Remove a sweep's folder if there is nothing but its mark in it."""
+    """Remove a run set's folder if there is nothing but its mark in it."""
     if [path.name for path in folder.iterdir()] == [mark]:
         with contextlib.suppress(OSError):
             (folder / mark).unlink()

@@ -1,0 +1,163 @@
+"""The commands on runs that there are: report, replay, verify, measure."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scenarios.cli.options import (
+    FAILED,
+    FINISHED,
+    STOPPED,
+    Device,
+    Json,
+    Quiet,
+    Workers,
+    emit,
+    progress_printer,
+    with_workers,
+)
+
+if TYPE_CHECKING:
+    from scenarios.host import Host, Piece
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="a run folder, or the folder of a comparison")],
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="the HTML file")] = None,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", help="also write one row per round as CSV, and evaluations beside it")
+    ] = None,
+    parquet: Annotated[Path | None, typer.Option("--parquet", help="the same as Parquet")] = None,
+) -> None:
+    """Write the report of a run or a comparison as one HTML file."""
+    from scenarios.report import html as reports
+    from scenarios.report.run_reader import ReportError
+
+    try:
+        print(reports.from_folder(folder, output, csv, parquet))
+    except OSError as error:
+        raise ReportError(f"cannot write {error.filename}: {error.strerror}") from None
+
+
+def replay(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder; with --draws also several")],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN|KEY=VALUE]...", help='for example fleet.server.down="10 Mbit/s"'),
+    ] = None,
+    draws: Annotated[
+        int | None, typer.Option("--draws", help="draws of uncertain figures, for intervals; 100 are enough for most")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="of the draws; 0 by default")] = None,
+    sigma: Annotated[
+        list[str] | None, typer.Option("--sigma", metavar="BASIS=SIGMA", help="of the figures of a basis: assumed=0.5")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compute a run's times and energy on another fleet or link.
+
+    With --draws, compute intervals of the times under the uncertainty of devices, links and single visits, and for
+    several runs the probability that one is faster. Without KEY=VALUE they are kept in RUN/uncertainty.json, for the
+    report; nothing else is written.
+    """
+    from scenarios.config.load import ScenarioError
+    from scenarios.studies import replay as study
+
+    # Keys have no slash, and a run folder's path may have "=".
+    overrides = [word for word in words or [] if "=" in word and "/" not in word.partition("=")[0]]
+    folders = [folder, *(Path(word) for word in words or [] if word not in overrides)]
+    if draws is not None:
+        _replay_in_draws(folders, overrides, draws, seed or 0, sigma or [], as_json)
+        return
+    if seed is not None or sigma:
+        raise ScenarioError("--seed and --sigma are those of draws: add --draws 100")
+    if len(folders) > 1:
+        raise ScenarioError(f"{folders[1]}: only with --draws several runs are replayed, for example --draws 100")
+    result = study.replay(folder, overrides)
+    emit(result, as_json, lambda: study.show(result))
+
+
+def _replay_in_draws(
+    folders: list[Path], overrides: list[str], draws: int, seed: int, settings: list[str], as_json: bool
+) -> None:
+    from scenarios.studies import uncertainty as study
+
+    drawn = study.replay_in_draws(folders, overrides, study.Draws(draws, seed, study.sigmas(settings)))
+    kept: list[Path] = []
+    try:
+        kept = drawn.keep()
+    except OSError as error:  # the result must be printed all the same
+        print(f"fedbr: warning: the draws are not kept for reports: {error}", file=sys.stderr)
+    result = drawn.result()
+    emit(result, as_json, lambda: study.show(result, kept))
+
+
+def verify(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
+    workers: Workers = None,
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Repeat a run and name the first round that differs, if any."""
+    from scenarios import runner
+    from scenarios.studies import verify as study
+
+    loaded, device = runner.open_existing(folder, device)
+
+    def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
+        return study.verify(loaded, folder, host, launcher, stopped)
+
+    result = with_workers([loaded], None, None, workers, device, quiet or as_json, work)
+    emit(result, as_json, lambda: study.show(result))
+    if result["difference"] is not None:
+        raise typer.Exit(FAILED)
+    raise typer.Exit(FINISHED if result["same"] else STOPPED)
+
+
+def measure(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="for example eval.metric_options.hessian.pairs=distinct"),
+    ] = None,
+    metrics: Annotated[str, typer.Option("--metrics", help="names (fedbr list metrics), separated by commas")] = "",
+    round: Annotated[
+        int | None, typer.Option("--round", min=1, help="of a kept checkpoint, from 1; by default the newest")
+    ] = None,
+    clients: Annotated[
+        str | None,
+        typer.Option("--clients", help="local (models after the next visit), evaluated (as evaluations use) or none"),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="the JSON file; by default RUN/measure.json")] = None,
+    workers: Workers = None,
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure metrics of a stored checkpoint's models.
+
+    Of the global model, and of clients' models: by default the local models after the visit that would follow, or,
+    for methods without a global model, those that evaluations use. Nothing is charged, and no ledger is written.
+    """
+    from scenarios import run_folder, runner
+    from scenarios.config.load import ScenarioError
+    from scenarios.studies import measure as study
+
+    if not metrics:
+        raise ScenarioError("--metrics: name what to measure, for example hessian (fedbr list metrics)")
+    loaded, device = runner.open_existing(folder, device)
+    asked = study.plan(loaded, folder, metrics, overrides or [], round, clients)
+    path = out or folder / run_folder.MEASURED
+    tell = study.progress_lines(progress_printer(quiet or as_json))
+
+    def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
+        return study.measure(asked, folder, host, launcher, stopped, tell)
+
+    result = with_workers([loaded], None, None, workers, device, True, work)
+    study.write(result, path)
+    emit(result, as_json, lambda: study.show(result, path))

@@ -1,0 +1,142 @@
+"""The commands of one run: run, resume, check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from scenarios.cli.options import (
+    FINISHED,
+    STOPPED,
+    Device,
+    For,
+    Json,
+    Out,
+    Overrides,
+    Quiet,
+    RunId,
+    ScenarioName,
+    Seed,
+    emit,
+    note_printer,
+    print_notes,
+    report_or_warning,
+    with_options,
+    with_workers,
+)
+from scenarios.cli.remote import OwnWorkers, RemoteOptions
+
+if TYPE_CHECKING:
+    from scenarios.config.load import Loaded
+    from scenarios.host import Host, Piece
+
+
+@with_options(RemoteOptions)
+def run(
+    scenario: ScenarioName,
+    overrides: Overrides = None,
+    out: Out = Path("runs"),
+    run_id: RunId = None,
+    workers: OwnWorkers = None,
+    seed: Seed = None,
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+    piece: For = None,
+    *,
+    options: RemoteOptions,
+) -> None:
+    """Run a scenario; write its run folder and report."""
+    from scenarios import runner
+    from scenarios.config.load import load
+
+    remote_access = options.access(workers)
+    loaded = load(scenario, _with_seed(overrides, seed))
+    print_notes(loaded)
+
+    def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
+        return runner.run(loaded, host, launcher, stopped, stop_at_target=True)
+
+    quiet = quiet or as_json
+    _finish(loaded, with_workers([loaded], out, run_id, workers, device, quiet, work, remote_access, piece), as_json)
+
+
+def _finish(loaded: Loaded, result: dict[str, Any], as_json: bool) -> NoReturn:
+    """Print the summary of a run, draw its report if there is no current one, and exit with its code."""
+    from scenarios.report import html, terminal
+
+    stopped = result["stopped_by"] == "user"
+    folder = Path(result["run_dir"])
+    page: Path | None = folder / "report.html"
+    if stopped:  # a user who stops a run does not wait for a report; `fedbr report` draws it later
+        page = None
+    elif not _is_younger(folder / "report.html", folder / "ledger.sqlite"):
+        title = f"{loaded.name}: {loaded.scenario.method}"
+        page = report_or_warning(lambda: html.build([folder], folder / "report.html", title))
+    emit(result, as_json, lambda: terminal.print_summary(result, page))
+    raise typer.Exit(STOPPED if stopped else FINISHED)
+
+
+def _is_younger(page: Path, ledger: Path) -> bool:
+    """Whether there is a report, drawn after the ledger was last written."""
+    return page.is_file() and page.stat().st_mtime >= ledger.stat().st_mtime
+
+
+@with_options(RemoteOptions)
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of an interrupted run")],
+    workers: OwnWorkers = None,
+    device: Device = "auto",
+    as_json: Json = False,
+    quiet: Quiet = False,
+    piece: For = None,
+    *,
+    options: RemoteOptions,
+) -> None:
+    """Resume a killed or stopped run; the result is bit-identical.
+
+    The run continues after its last committed round. For a run that has ended, print the summary, and draw the report
+    if that is missing.
+    """
+    from scenarios import runner
+    from scenarios.host import check_room
+
+    remote_access = options.access(workers)
+    loaded, device = runner.open_existing(folder, device)
+    result = runner.ended(loaded, folder)
+    if result is not None:
+        _finish(loaded, result, as_json)
+    check_room(folder)
+
+    def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
+        return runner.resume(loaded, host, folder, launcher, stopped)
+
+    quiet = quiet or as_json
+    _finish(loaded, with_workers([loaded], None, None, workers, device, quiet, work, remote_access, piece), as_json)
+
+
+def _with_seed(overrides: list[str] | None, seed: int | None) -> list[str]:
+    return [*(overrides or []), *([] if seed is None else [f"seed={seed}"])]
+
+
+def check(
+    scenario: ScenarioName,
+    overrides: Overrides = None,
+    out: Out = Path("runs"),
+    seed: Seed = None,
+    as_json: Json = False,
+) -> None:
+    """Validate a scenario and estimate its costs, without training."""
+    from scenarios.config.load import load
+    from scenarios.report import terminal
+    from scenarios.studies import estimate as study
+
+    loaded = load(scenario, _with_seed(overrides, seed))
+    tell = note_printer()
+    print_notes(loaded, tell)
+    result = study.run_check(loaded, out)
+    for note in result["notes"]:  # and those that need the data
+        tell(note)
+    emit(result, as_json, lambda: terminal.print_check(result))

@@ -1,0 +1,103 @@
+"""How a command makes the runs of a study: what is missing, how long it takes, the result, and the exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import IO, TYPE_CHECKING, Any, NoReturn
+
+import typer
+
+from scenarios.cli.options import (
+    FAILED,
+    FINISHED,
+    STOPPED,
+    StudyOptions,
+    emit,
+    exit_with_error,
+    progress_printer,
+    report_or_warning,
+    with_workers,
+)
+
+if TYPE_CHECKING:
+    from scenarios.host import Host, Piece
+    from scenarios.studies.run_set import RunSet, Study
+
+
+def run_study(
+    study: Study,
+    options: StudyOptions,
+    estimated: bool = False,
+    watch: Callable[[Host, int, int], Host] | None = None,
+) -> NoReturn:
+    """Run or resume the runs of a study that are not finished, write its files, and exit with its code.
+
+    ``estimated``: the expected duration is measured and printed first; ``watch``: (host, planned runs, runs to be
+    made) -> the host, with what is to be said while they work.
+    """
+    from scenarios.host import choose_device, piece_seconds
+    from scenarios.studies import run_set
+
+    planned, piece = study.run_set, options.piece
+    piece_seconds(piece)  # refused before minutes are spent on an estimate
+    missing = run_set.pending(planned, options.out, choose_device(options.device))
+    loaded = [run.loaded for run in missing or planned.runs[:1]]
+    expected: dict[str, Any] = {}
+    if estimated and missing:
+        expected = estimate_of(planned, options)
+        if not options.silent:
+            show_estimate(expected, sys.stderr)
+
+    def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
+        watched = host if watch is None else watch(host, len(planned.runs), len(missing))
+        made = run_set.run_all(planned, watched, launcher, stopped)
+        if study.complete is not None and not run_set.is_interrupted(made, planned):
+            study.complete(made, host, launcher, stopped)
+        return made
+
+    made = with_workers(loaded, options.out, None, options.workers, options.device, options.silent, work, piece=piece)
+    _finish_study(study, study.read_off(made), options, expected)
+
+
+def _finish_study(study: Study, result: dict[str, Any], options: StudyOptions, expected: dict[str, Any]) -> NoReturn:
+    """Write and print what a study found, and say what is left of one that was stopped; exit with its code."""
+    from scenarios.host import choose_device
+    from scenarios.studies import run_set, wall_time
+
+    result |= {key: expected[key] for key in ("estimate", "estimated_seconds") if key in expected}
+    stopped, folder = run_set.is_interrupted(result, study.run_set), run_set.folder_of(result)
+    if stopped:
+        begun = replace(study.run_set, run_id=folder.name)
+        on = choose_device(options.device)
+        result["left"] = wall_time.left(begun, options.out, on, wall_time.durations(expected))
+    page = report_or_warning(lambda: run_set.write(study, result, with_report=not stopped)) or folder
+    emit(result, options.as_json, lambda: study.show(result, page))
+    if stopped and not options.silent:
+        text = wall_time.left_text(result["left"])
+        print(f"fedbr: {text}; to go on: the same command with --run-id {folder.name}", file=sys.stderr)
+    if result.get("failed"):
+        raise typer.Exit(exit_with_error(run_set.failures(result["failed"]), FAILED))
+    raise typer.Exit(STOPPED if stopped else FINISHED)
+
+
+def estimate_of(planned: RunSet, options: StudyOptions) -> dict[str, Any]:
+    """The expected duration of a study on this machine (`duration.result`), measured in short runs."""
+    from scenarios.studies import duration
+
+    tell = progress_printer(options.silent)
+
+    def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
+        host = replace(host, out=options.out)
+        return duration.result(planned, host, duration.foreseen(planned, host, launcher, stopped, tell))
+
+    runs = [run.loaded for run in planned.runs]
+    return with_workers(runs, None, None, options.workers, options.device, True, work)
+
+
+def show_estimate(found: dict[str, Any], stream: IO[str]) -> None:
+    from scenarios.report import terminal
+    from scenarios.studies import duration
+
+    terminal.print_table(duration.table(found), stream=stream)
