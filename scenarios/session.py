@@ -68,5 +68,6 @@ class Session:
         if self.out is not None:
             check_folder(runs[0].name, host)
         with interrupt.watching(), WorkerLauncher() as launcher, self.show.showing():
-            workers = self.workers or choose_workers(runs, host.device, launcher, interrupt)
+            asked = self.workers
+            workers = choose_workers(runs, host.device, launcher, interrupt) if asked is None else asked
             return work(replace(host, workers=workers), launcher, stopped)
