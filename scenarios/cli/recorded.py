@@ -147,11 +147,12 @@ def measure(
     from scenarios import run_folder, runner
     from scenarios.config.load import ScenarioError
     from scenarios.studies import measure as study
+    from scenarios.studies import measure_request
 
     if not metrics:
         raise ScenarioError("--metrics: name what to measure, for example hessian (fedbr list metrics)")
     loaded, device = runner.open_existing(folder, device)
-    asked = study.plan(loaded, folder, metrics, overrides or [], round, clients)
+    asked = measure_request.plan(loaded, folder, metrics, overrides or [], round, clients)
     path = out or folder / run_folder.MEASURED
     tell = study.progress_lines(progress_printer(quiet or as_json))
 

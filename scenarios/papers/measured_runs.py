@@ -19,7 +19,8 @@ from scenarios.host import Host
 from scenarios.papers.amounts import HESSIAN_DIRECTION, HESSIAN_NORM, HESSIANS
 from scenarios.papers.cells import ReproductionPlan
 from scenarios.run_folder import MEASURED
-from scenarios.studies import measure
+from scenarios.studies import measure, measure_request
+from scenarios.studies.measure_request import MeasureRequest
 
 
 def measure_runs(
@@ -43,7 +44,7 @@ def measure_runs(
             return
         folder, (loaded, _) = Path(run["run_dir"]), runner.open_existing(Path(run["run_dir"]), host.device)
         try:
-            asked = measure.plan(
+            asked = measure_request.plan(
                 loaded,
                 folder,
                 ",".join(plan.figure.metrics),
@@ -59,7 +60,7 @@ def measure_runs(
 
 
 def _measure(
-    asked: measure.MeasureRequest,
+    asked: MeasureRequest,
     folder: Path,
     host: Host,
     launcher: WorkerLauncher,
@@ -73,7 +74,7 @@ def _measure(
     measure.write(found, folder / MEASURED)
 
 
-def is_measured(asked: measure.MeasureRequest, file: Path) -> bool:
+def is_measured(asked: MeasureRequest, file: Path) -> bool:
     """Whether a file has this measurement of this checkpoint, of the same models of clients."""
     if not file.is_file():
         return False

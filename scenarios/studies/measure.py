@@ -2,136 +2,51 @@
 
 Measured are the server's models, and the clients': those that an evaluation would use (``evaluated``), or their local
 models after the visit that would follow the checkpoint, with the draws of the run's next round (``local``). Each model
-is a task of its own, but for the test set, which is split as in evaluations. The run is rebuilt from a copy of its
-ledger in a temporary folder, beside the files of that checkpoint, so that nothing in the run folder is touched.
+is a task of its own, but for the test set, which is split as in evaluations.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
-import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
 from coordinator.aggregation.server import Model
-from coordinator.records import names
 from coordinator.records.chain import initial_hash
-from coordinator.records.checkpoints import restore_server
-from coordinator.records.names import CHECKPOINTS, STATE, VECTORS
-from coordinator.records.resume import resume_checkpoint
 from coordinator.records.round_record import EvalResult
-from coordinator.records.store import TRUST_NOTHING, Ledger, has_rounds, read
 from coordinator.rounds.evaluation import Evaluation, EvaluationScope, PoolEvaluator, evaluated_examples, result
-from coordinator.rounds.run import FederatedRun, RunFailed
+from coordinator.rounds.run import FederatedRun
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.pool import Pool
 from coordinator.workers.task import PoolTask, Reply, ReplyHandler, TaskGroup
-from costmodel.clock import Clock
-from edge.protocol.config import ComponentConfig, EvalSplit, Job, ModelProfile
-from edge.protocol.files import opened, write_text
+from edge.protocol.config import ComponentConfig, EvalSplit, Job
+from edge.protocol.files import write_text
 from edge.protocol.messages import GLOBAL, LOCAL_MODEL, OWN_COMPONENT, SUBVALUE, Evaluate, Score, Train, Update
 from edge.protocol.payload import MODEL, Payload
 from edge.protocol.scratch import scratch
 from edge.training.metrics.registry import metric_rows
 from scenarios import builder, evaluated_clients, plugin_errors, runner
 from scenarios.cache import cache_folder
-from scenarios.config.error_messages import error_message
-from scenarios.config.load import Loaded, ScenarioError
-from scenarios.config.schema import EvalSection
-from scenarios.config.toml_source import parse
+from scenarios.config.load import ScenarioError
 from scenarios.host import Host, run_lock
 from scenarios.report.metadata import source_change
+from scenarios.studies.measure_request import MeasureRequest
+from scenarios.studies.restored_run import copied_ledger, restored_run
 
-OPTIONS = "eval.metric_options."
 LOCAL_VISIT = "edge.training.measured_visit:MeasuredVisit"
 VISITS_PER_WORKER = 2
 """Local models per worker that are held at a time"""
-Clients = Literal["local", "evaluated", "none"]
 Values = dict[str, float | None]
 Tell = Callable[[int, int], None]
 """(tasks that are done, all tasks)"""
-
-
-@dataclass(frozen=True)
-class MeasureRequest:
-    """What is to be measured."""
-
-    loaded: Loaded
-    """The run's scenario"""
-    evaluation: EvalSection
-    """Its table ``eval`` with the metrics and options that are measured"""
-    round: int
-    """Of the checkpoint, as the ledger numbers it"""
-    clients: Clients
-
-
-def plan(
-    loaded: Loaded, folder: Path, metrics: str, overrides: Sequence[str], round: int | None, clients: str | None
-) -> MeasureRequest:
-    """What these words ask for: names separated by commas, options as ``eval.metric_options.NAME.KEY=VALUE``, a round
-    counted from 1 (None: the newest). ScenarioError for anything that cannot be measured."""
-    chosen = tuple(name.strip() for name in metrics.split(","))
-    try:
-        rows = metric_rows(chosen)
-    except ValueError as error:
-        raise ScenarioError(f"--metrics: {error}") from None
-    given = {name: dict(options) for name, options in loaded.scenario.eval.metric_options.items()}
-    for key, value in map(parse, overrides):
-        name, dot, option = key.removeprefix(OPTIONS).partition(".")
-        if not key.startswith(OPTIONS) or not dot:
-            raise ScenarioError(f"{key}: only options of metrics can be set, such as {OPTIONS}hessian.pairs=distinct")
-        if name not in {row.name for row in rows if row.options is not None}:
-            raise ScenarioError(f"{key}: no metric of --metrics {metrics} has options of that name")
-        given.setdefault(name, {})[option] = value
-    options = {row.name: _options(row.name, row.options, given) for row in rows if row.options is not None}
-    own = loaded.method.objective.has_global_model
-    if clients not in (None, "local", "evaluated", "none"):
-        raise ScenarioError(f"--clients {clients}: must be local, evaluated or none")
-    models: Any = clients or ("local" if own else "evaluated")
-    evaluation = replace(loaded.scenario.eval, metrics=chosen, metric_options=options)
-    return MeasureRequest(loaded, evaluation, _stored_round(folder, round), models)
-
-
-def _options(name: str, kind: Any, given: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    try:
-        options: dict[str, Any] = kind.model_validate(given.get(name, {})).model_dump()
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join([f"{OPTIONS}{name}", *map(str, first["loc"])])
-        known = {f"{OPTIONS}{name}.{field}": f"{OPTIONS}{name}.{field}" for field in kind.model_fields}
-        raise ScenarioError(error_message(first, key, known)) from None
-    return options
-
-
-def _stored_round(folder: Path, round: int | None) -> int:
-    """The ledger's number of a round whose checkpoint is kept; ScenarioError that names those that are."""
-    ledger = folder / "ledger.sqlite"
-    try:
-        rows = read(ledger, "SELECT round FROM checkpoints ORDER BY round") if has_rounds(ledger) else []
-    except sqlite3.Error as error:
-        raise ScenarioError(f"{ledger} cannot be read: {error}") from None
-    stored = [int(row["round"]) for row in rows]
-    if not stored:
-        raise ScenarioError(f"{folder}: there is nothing to measure before the first round has been committed")
-    if round is None:
-        return stored[-1]
-    if round - 1 not in stored:
-        kept = ", ".join(str(each + 1) for each in stored)
-        raise ScenarioError(
-            f"--round {round}: checkpoints are kept of the rounds {kept}; checkpoints.keep of a scenario keeps more"
-        )
-    return round - 1
 
 
 def measure(
@@ -169,12 +84,12 @@ def _measured(
     job = builder.job(loaded, profile, host.device, cache_folder())
     own = _measuring_job(job, asked)
     with (
-        contextlib.closing(_copied(asked, folder, place)) as ledger,
+        contextlib.closing(copied_ledger(asked, folder, place)) as ledger,
         Pool(own, host.workers, launcher, logs, runner.user_error_hook(loaded), stopped) as pool,
     ):
         if ledger.genesis != initial_hash(builder.identity(loaded), profile.data_sha256):
             raise ScenarioError(f"{folder}: the data or the files that the scenario names have changed")
-        run = _restored(asked, job, profile, initial, pool, ledger, place, stopped)
+        run = restored_run(asked, job, profile, initial, pool, ledger, place, stopped)
         return _Measuring(asked, own, run, CountedWorkers(pool, tell)).result()
 
 
@@ -186,75 +101,6 @@ def _measuring_job(job: Job, asked: MeasureRequest) -> Job:
         return own
     objective = ComponentConfig(LOCAL_VISIT, {**job.objective.options, OWN_COMPONENT: job.objective.component})
     return replace(own, objective=objective, reports=(), adapt_epochs=0, adapt_before=False, eval_select=None)
-
-
-def _copied(asked: MeasureRequest, folder: Path, place: Path) -> Ledger:
-    """A copy of the ledger up to the checkpoint, beside the files of that."""
-    copy = place / "ledger.sqlite"
-    with (
-        contextlib.closing(sqlite3.connect(f"{(folder / copy.name).resolve().as_uri()}?mode=ro", uri=True)) as source,
-        contextlib.closing(sqlite3.connect(copy)) as target,
-    ):
-        source.execute(TRUST_NOTHING)
-        source.backup(target)
-    ledger, round = Ledger(copy, None, asked.loaded.method.objective.table), asked.round
-    ledger.truncate_after(round)
-    files = [(CHECKPOINTS, name) for number, name, _ in ledger.checkpoints() if number == round]
-    files += [(STATE, name) for name, _ in ledger.client_states(round).values()]
-    files += [(VECTORS, name) for name, _ in ledger.client_vectors(round).values()]
-    for kind in names.PLACES:
-        (place / kind).mkdir()
-    for kind, name in dict.fromkeys(files):
-        if names.is_valid(kind, name):  # others are refused by `resume_checkpoint`
-            _link(folder / kind / name, place / kind / name)
-    return ledger
-
-
-def _link(source: Path, target: Path) -> None:
-    """The same file in another place; one that is missing is named by `resume_checkpoint`."""
-    with contextlib.suppress(FileNotFoundError):
-        try:
-            os.link(source, target, follow_symlinks=False)
-        except FileNotFoundError:
-            raise
-        except OSError:  # another disk
-            with opened(source) as file, target.open("wb") as copy:
-                shutil.copyfileobj(file, copy)
-
-
-def _restored(
-    asked: MeasureRequest,
-    job: Job,
-    profile: ModelProfile,
-    initial: Payload,
-    pool: Pool,
-    ledger: Ledger,
-    place: Path,
-    stopped: Callable[[], bool],
-) -> FederatedRun:
-    """The run at its checkpoint."""
-    loaded = asked.loaded
-    fleet = builder.with_operations(loaded, builder.fleet(loaded), profile)
-    run, store = builder.federated_run(
-        loaded,
-        job,
-        profile,
-        builder.server(loaded, profile, initial, place),
-        Clock(fleet),
-        pool,
-        ledger,
-        place,
-        refused=builder.refused(loaded, fleet, profile),
-        on_round=lambda progress: None,
-        is_stopped=stopped,
-        stop_at_target=False,
-    )
-    resume_checkpoint(run, store)
-    if ledger.checkpoints()[0][0] != asked.round:
-        raise RunFailed(f"round {asked.round + 1}: its checkpoint is damaged")
-    if run.history is not None:
-        restore_server(run.server, run.history.checkpoint)
-    return run
 
 
 @dataclass

@@ -17,7 +17,7 @@ from edge.protocol.payload import Vector
 from scenarios import runner
 from scenarios.config.load import ScenarioError
 from scenarios.host import Host
-from scenarios.studies import measure
+from scenarios.studies import measure, measure_request
 from tests.scenarios.in_this_process import InThisProcess, pool_in_this_process, run
 
 __all__ = ["pool_in_this_process"]
@@ -36,7 +36,7 @@ def measured(
     folder: Path, metrics: str = "accuracy", *overrides: str, round: int | None = None, clients: str | None = None
 ) -> dict[str, Any]:
     loaded, device = runner.open_existing(folder, "auto")
-    asked = measure.plan(loaded, folder, metrics, overrides, round, clients)
+    asked = measure_request.plan(loaded, folder, metrics, overrides, round, clients)
     told: list[tuple[int, int]] = []
     found = measure.measure(
         asked, folder, Host(Path(), 1, device), WorkerLauncher(), lambda: False, lambda *done: told.append(done)
