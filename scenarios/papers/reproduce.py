@@ -105,7 +105,8 @@ def _runs(draft: ReproductionPlan, seeds: int, first_seed: int | None) -> list[P
         start = scenario.seed if first_seed is None else first_seed
         for seed in range(start, start + seeds):
             for variant in chosen:
-                overrides = [*setting.overrides, *variant.overrides, *draft.overrides, f"seed={seed}"]
+                own = setting.of_method(variant.method)
+                overrides = [*own, *variant.overrides, *draft.overrides, f"seed={seed}"]
                 loaded = load(setting.scenario, overrides, variant.method)
                 runs.append(PlannedRun(run_name(group, variant, seed), replace(loaded, name=draft.run_set.name), needs))
     for variant in chosen:
@@ -145,7 +146,7 @@ def catalogue(name: str | None = None) -> list[dict[str, Any]]:
             "scales": {
                 scale: {
                     "scenario": setting.scenario,
-                    "overrides": [*setting.overrides, *part.overrides],
+                    "overrides": [*setting.of_method(row.method), *part.overrides],
                     "limit": setting.limit(panel),
                     "changed": "; ".join([*changed(setting, panel), *([part.changed] if part.changed else [])]),
                 }

@@ -89,6 +89,12 @@ class PaperSetting:
     """The differences from the paper, in words; empty if there are none."""
     inferred: str = ""
     """Settings that the paper leaves open, and their values here, in words."""
+    of_methods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Method -> further overrides of its rows."""
+
+    def of_method(self, method: str) -> tuple[str, ...]:
+        """All overrides for the rows of a method."""
+        return (*self.overrides, *self.of_methods.get(method, ()))
 
     def limit(self, panel: PaperPanel) -> float:
         """The panel's budget or target here."""

@@ -163,7 +163,8 @@ def _scale(scale: str, setting: PaperSetting, panels: Sequence[PaperPanel]) -> s
     read = [panel for panel in panels if panel.measure not in TABLE_AMOUNTS]
     limits = ", ".join(limit_text(panel.measure, setting.limit(panel)) for panel in read)
     words = dict.fromkeys(word for panel in panels for word in changed(setting, panel))
-    texts = [f"{scale}: {' '.join([setting.scenario, *setting.overrides])}", limits, *words]
+    own = [f"{method} {' '.join(overrides)}" for method, overrides in setting.of_methods.items()]
+    texts = [f"{scale}: {' '.join([setting.scenario, *setting.overrides])}", *own, limits, *words]
     return "; ".join(text for text in texts if text)
 
 

@@ -52,6 +52,14 @@ def test_the_tables_hold_every_printed_value() -> None:
     assert [clients[f"{sampled}@{rounds}R", "GradAug"] for rounds in (25, 100)] == [0.381, 0.533]
 
 
+@pytest.mark.parametrize(("scale", "heights"), [("paper", [224, 192, 160, 128]), ("tiny", [224, 196, 168, 140])])
+def test_images_of_gradaugs_subnetworks_are_the_published_codes_for_imagenet(scale: str, heights: list[int]) -> None:
+    setting = reproduce.FIGURES["fedalign:7"].settings["imagenet200-dir0.5-c=16-e=20"][scale]
+    options = load(setting.scenario, setting.of_method("gradaug"), "gradaug").scenario.method_options
+    assert [round(224 * factor) for factor in options["resolutions"]] == heights
+    assert setting.of_method("moon") == setting.overrides
+
+
 @pytest.mark.parametrize("scale", SCALES)
 def test_clients_epochs_and_rounds_are_those_of_the_words(scale: str) -> None:
     rounds = fedalign.SHORTER[scale]
