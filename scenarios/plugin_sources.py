@@ -132,6 +132,20 @@ def remove(folder: Path) -> None:
                 parent.rmdir()
 
 
+def roots(recorded: Mapping[str, SourceFile], folder: Path) -> list[Path]:
+    """The folders from which a run imported the modules of this record of `keep`, but for installed ones.
+
+    Never one within the run folder, which may come from anywhere.
+    """
+    found = []
+    for module, source in recorded.items():
+        file, depth = Path(source.file), module.count(".") + (Path(source.file).stem == "__init__")
+        is_inside = file.resolve().is_relative_to(folder.resolve())
+        if file.is_absolute() and not is_inside and len(file.parents) > depth and not INSTALLED & set(file.parts):
+            found.append(file.parents[depth])
+    return found
+
+
 def _is_name(module: str) -> bool:
     return all(part.isidentifier() for part in module.split("."))
 

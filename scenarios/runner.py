@@ -39,6 +39,7 @@ from scenarios.report.metadata import (
     device_of,
     environment,
     machine_change,
+    search_sources,
     source_change,
     stops_at_target,
     summary,
@@ -128,6 +129,7 @@ def open_existing(folder: Path, device: str) -> tuple[Loaded, str]:
     if device == "auto":
         device = device_of(folder) or device
     _check_device(folder, device)
+    search_sources(folder)
     try:
         loaded = load(str(file))
     except ScenarioError as error:

@@ -7,8 +7,10 @@ learning-rate schedules, partitions, data sets, models, metrics.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -47,7 +49,16 @@ def load(name: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except Exception as error:  # a user's module may raise anything
-        raise ValueError(f"cannot load {name!r}: {type(error).__name__}: {error}") from None
+        is_absent = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
+        searched = f"; searched {', '.join(_own_folders())}" if is_absent else ""
+        raise ValueError(f"cannot load {name!r}: {type(error).__name__}: {error}{searched}") from None
+
+
+def _own_folders() -> list[str]:
+    """The folders of the search path that do not belong to Python's installation, nor to what is installed in it."""
+    installed = tuple(f"{prefix}/" for prefix in {sys.prefix, sys.base_prefix})
+    folders = [str(Path(entry or ".").resolve()) for entry in sys.path if not entry.startswith(installed)]
+    return [folder for folder in dict.fromkeys(folders) if Path(folder).is_dir()] or ["no folder of yours"]
 
 
 def find(name: str, shipped: Mapping[str, T], kind: type[T] | tuple[type[T], ...], noun: str) -> T:

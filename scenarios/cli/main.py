@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
 
 import typer
 
+from scenarios import search_path
 from scenarios.cli import lookup, recorded, remote, runs, studies
 from scenarios.cli.options import FAILED, FINISHED, STOPPED, USAGE, exit_with_error
 
@@ -29,12 +28,10 @@ app = typer.Typer(
 def main() -> None:
     """Entry point. Files are never writable by others, whatever the user's umask is.
 
-    A user's own modules are imported from the current folder, too; installed ones come first.
+    A user's own modules are imported from the current folder, too (`scenarios.search_path`).
     """
     os.umask(os.umask(0o022) | 0o022)
-    with suppress(FileNotFoundError):  # the current folder was removed
-        if not {"", str(Path.cwd())} & set(sys.path):
-            sys.path.append(str(Path.cwd()))
+    search_path.protect()
     sys.exit(run_command(sys.argv[1:]))
 
 

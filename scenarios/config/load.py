@@ -29,12 +29,15 @@ from edge.protocol.config import TrainConfig
 from edge.protocol.lr_schedules import lr_schedule
 from edge.protocol.plugins import PluginOptions
 from edge.training.metrics.registry import metric_rows
-from scenarios import plugin_errors
+from scenarios import plugin_errors, search_path
 from scenarios.config import validation
 from scenarios.config.error_messages import error_message, foremost, is_branch, known_keys
 from scenarios.config.schema import EvalSection, Scenario
-from scenarios.config.toml_source import COMMAND_LINE, ValueOrigin, find, leaves, parse, read, renamed, set_key
+from scenarios.config.toml_source import COMMAND_LINE, FILES, ValueOrigin, find, leaves, parse, read, renamed, set_key
 from scenarios.errors import ScenarioError as ScenarioError
+
+RUN_COPY = "scenario.toml"
+"""Name of a scenario's file in a run folder"""
 
 
 @dataclass(frozen=True)
@@ -57,9 +60,13 @@ class Loaded:
 def load(name: str, overrides: Sequence[str] = (), method: str | None = None) -> Loaded:
     """The scenario of a shipped name or a TOML file, with KEY=VALUE overrides.
 
-    ``method`` replaces the scenario's method; the entries of ``method_options`` that it does not have are then dropped.
+    Modules of the user's that it names are also searched in the folder of the file, unless it is a run's copy: a run
+    folder may come from anywhere, and nothing in it is executed. ``method`` replaces the scenario's method; the entries
+    of ``method_options`` that it does not have are then dropped.
     """
     path = find(name)
+    if path.parent != FILES and path.name != RUN_COPY:
+        search_path.append(path.parent)
     try:
         return _load(path, overrides, method)
     except RecursionError:

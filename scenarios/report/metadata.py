@@ -24,10 +24,10 @@ from edge.protocol.config import ModelProfile
 from edge.protocol.operations import KINDS
 from edge.protocol.payload import step_flops
 from edge.runtime.numerics import difference, fingerprint
-from scenarios import builder, evaluated_clients
+from scenarios import builder, evaluated_clients, search_path
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.host import PACKAGES, Host, default_workers
-from scenarios.plugin_sources import SourceFile, change
+from scenarios.plugin_sources import SourceFile, change, roots
 from scenarios.report import bottlenecks, client_values, progress, time_basis
 from scenarios.report.best_round import best_round
 from scenarios.report.calibration import calibrations
@@ -139,6 +139,16 @@ def machine_change(folder: Path, device: str) -> str:
 def source_change(folder: Path) -> str:
     """Differences of the user's own modules from those that a run began with; empty if there are none."""
     return change(_recorded(folder).sources, folder)
+
+
+def search_sources(folder: Path) -> None:
+    """Search the folders from which a run has imported the user's own modules, after all others.
+
+    Nothing for a run whose record is missing or damaged, which other functions here refuse.
+    """
+    with contextlib.suppress(ScenarioError):
+        for root in roots(_recorded(folder).sources, folder):
+            search_path.append(root)
 
 
 class _Recorded(BaseModel, extra="ignore", strict=True):

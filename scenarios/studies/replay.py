@@ -39,6 +39,7 @@ from edge.protocol.payload import (
 from scenarios import builder, plugin_errors
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.toml_source import COMMAND_LINE, parse
+from scenarios.report.metadata import search_sources
 from scenarios.report.progress import accumulated, to_target
 from scenarios.report.run_reader import open_runs
 from scenarios.studies.replayed_run import RecordedRounds, RetimedRun
@@ -123,6 +124,7 @@ def replayed(folder: Path, overrides: Sequence[str] = ()) -> RetimedRun:
 def prepared(folder: Path, overrides: Sequence[str] = ()) -> PreparedReplay:
     """The run of a folder, read and checked. ScenarioError and ReportError as of `replay`."""
     (run,) = open_runs([folder])
+    search_sources(folder)
     file = str(folder / "scenario.toml")
     recorded, loaded = load(file), load(file, overrides)
     record = RecordedRounds.of(run, recorded.method.objective.table)

@@ -44,7 +44,7 @@ def test_a_metric_whose_class_cannot_be_loaded_is_refused_before_the_run(tmp_pat
     assert (code, told) == (2, "")
     assert error == (
         "fedbr: digits: eval.metrics: cannot load 'my_metric_torch:Entropy': ModuleNotFoundError: No module named "
-        "'my_metric_torch'\n"
+        f"'my_metric_torch'; searched {ROOT}, {tmp_path}\n"
     )
 
 

@@ -1,0 +1,83 @@
+"""Where a user's modules are found: beside the scenario and in the current folder, and never instead of ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scenarios import search_path
+from scenarios.config.load import ScenarioError, load
+from scenarios.plugin_sources import SourceFile, roots
+
+ROOT = Path(__file__).parents[2]
+METHOD = """
+from coordinator.methods.spec import ObjectiveSpec, Options
+
+SPEC = ObjectiveSpec("mine", "plain", "a test", Options, "always", client="my_side:Mine")
+"""
+SIDE = "from edge.training.client_update import ClientUpdate\n\n\nclass Mine(ClientUpdate):\n    pass\n"
+
+
+def test_folders_with_other_packages_of_our_names_are_searched_last(tmp_path: Path) -> None:
+    harmless, folder, module = (tmp_path / name for name in ("a", "b", "c"))
+    harmless.mkdir()
+    (folder / "edge").mkdir(parents=True)
+    module.mkdir()
+    (module / "scenarios.py").touch()
+    theirs, last = [str(folder), str(module)], ["/usr/lib/python3", str(harmless)]
+    assert search_path.ordered([*theirs, *last]) == [*last, str(ROOT), *theirs]
+    assert search_path.ordered([str(ROOT), *last]) == [str(ROOT), *last]
+    assert search_path.ordered([*theirs, str(ROOT)]) == [str(ROOT), *theirs]
+
+
+def test_a_folder_with_modules_of_our_names_breaks_neither_the_command_nor_its_workers(tmp_path: Path) -> None:
+    for name in ("edge.py", "scenarios.py", "coordinator.py", "costmodel.py"):
+        (tmp_path / name).write_text("raise RuntimeError('the module of a user')\n")
+    (tmp_path / "my_method.py").write_text(METHOD)
+    (tmp_path / "my_side.py").write_text(SIDE)
+    run = ("run", "digits", "method=my_method:SPEC", "rounds.max=1", "train.local_steps=1", "--workers", "1", "--json")
+    ended = subprocess.run(
+        [sys.executable, "-c", "import fedbr_command; fedbr_command.main()", *run],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([".", str(ROOT)])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["method"] == "my_method:SPEC"
+
+
+def test_modules_beside_a_scenario_are_found_but_not_those_in_a_run_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "beside_a_scenario.py").write_text(METHOD)
+    copy, file = tmp_path / "scenario.toml", tmp_path / "mine.toml"
+    for path in (copy, file):
+        path.write_text('extends = "digits"\nmethod = "beside_a_scenario:SPEC"\n')
+    with pytest.raises(ScenarioError, match=r"No module named 'beside_a_scenario'; searched /"):
+        load(str(copy))
+    assert load(str(file)).method.objective.title == "plain"
+    assert sys.path[-1] == str(tmp_path)
+
+
+def test_a_run_goes_on_with_modules_from_where_they_were_but_never_from_within_its_folder(tmp_path: Path) -> None:
+    def source(file: str) -> SourceFile:
+        return SourceFile(file, "")
+
+    recorded = {
+        "mine": source("/home/me/mine.py"),
+        "pkg": source("/home/me/lib/pkg/__init__.py"),
+        "pkg.inner": source("/home/me/lib/pkg/inner.py"),
+        "installed": source("/usr/lib/site-packages/installed.py"),
+        "copied": source(str(tmp_path / "sources" / "copied.py")),
+        "relative": source("relative.py"),
+        "too.deep": source("/deep.py"),
+    }
+    assert roots(recorded, tmp_path) == [Path("/home/me"), Path("/home/me/lib"), Path("/home/me/lib")]
