@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import re
 import sqlite3
 import time
@@ -45,6 +46,8 @@ from scenarios.report.metadata import (
     summary,
 )
 
+_log = logging.getLogger("fedbr.runner")
+
 USERS_ERRORS = ("DataError", "PartitionError", "CacheError")
 
 
@@ -76,6 +79,7 @@ def run(
     fleet = builder.fleet(loaded)
     folder = create_run_folder(loaded, host)
     with run_lock(folder), _log_and_wrap(folder):
+        _log_start(folder, host)
         host.on_start(folder, loaded)
         try:
             with plugin_errors.named(loaded.scenario.model_dump(), ScenarioError, loaded.name):
@@ -103,9 +107,14 @@ def resume(
         resumed = has_rounds(folder / "ledger.sqlite")
         if not resumed:
             reset_run_folder(folder)
+        _log_start(folder, host)
         host.on_start(folder, loaded)
         with plugin_errors.named(loaded.scenario.model_dump(), ScenarioError, loaded.name):
             return _run(loaded, fleet, host, folder, launcher, stopped, stops_at_target(folder), resumed)
+
+
+def _log_start(folder: Path, host: Host) -> None:
+    _log.info("run folder %s, %d workers on %s, data cache %s", folder, host.workers, host.device, cache_folder())
 
 
 def ended(loaded: Loaded, folder: Path) -> dict[str, Any] | None:

@@ -85,7 +85,9 @@ class Limits(Section):
     bytes_up: NBytes | None = None
     """From clients to the server."""
     flops: Flops | None = None
+    """Floating-point operations that clients execute."""
     joules: Annotated[Joules | None, Also("energy")] = None
+    """Energy that clients spend on visits."""
 
 
 @dataclass(frozen=True)

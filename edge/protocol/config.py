@@ -49,6 +49,7 @@ class ModelConfig(Section):
     """Which model, how wide, cut into which blocks."""
 
     name: Annotated[str, Also("arch", "net")] = "digits-cnn"
+    """Model (``fedbr list models``), or ``module:ROW``."""
     width: Annotated[int | None, Field(ge=1, le=4096)] = None
     """Channels of the first stage; by default the model's own."""
     blocks: str = "stages"
@@ -87,6 +88,7 @@ class DataConfig(Section):
     """Which data set, and who holds what of it."""
 
     name: Annotated[str, Also("dataset")] = "digits"
+    """Data set (``fedbr list datasets``), or ``module:ROW``."""
     root: str | None = None
     """Folder searched first; if it is named and lacks the set, that is an error."""
     clients: Annotated[int, Field(ge=1, le=1_000_000), Also("num_clients", "n_clients")] = 10
@@ -123,7 +125,9 @@ class TrainConfig(Section):
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     """exponential: factor on the learning rate per round."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Momentum of local SGD, which begins anew with each visit; 0: none."""
     nesterov: bool = False
+    """Whether steps use Nesterov's momentum; needs ``momentum`` above 0."""
     weight_decay: Annotated[float, Field(ge=0), Also("l2", "wd")] = 0.0
     """L2 decay, added to the gradient after clipping."""
     clip: Annotated[float, Field(ge=0), Also("max_grad_norm", "grad_clip")] = 0.0

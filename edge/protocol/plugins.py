@@ -50,11 +50,11 @@ def load(name: str) -> Any:
         return getattr(importlib.import_module(module), attribute)
     except Exception as error:  # a user's module may raise anything
         is_absent = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
-        searched = f"; searched {', '.join(_own_folders())}" if is_absent else ""
+        searched = f"; searched {', '.join(own_folders())}" if is_absent else ""
         raise ValueError(f"cannot load {name!r}: {type(error).__name__}: {error}{searched}") from None
 
 
-def _own_folders() -> list[str]:
+def own_folders() -> list[str]:
     """The folders of the search path that do not belong to Python's installation, nor to what is installed in it."""
     installed = tuple(f"{prefix}/" for prefix in {sys.prefix, sys.base_prefix})
     folders = [str(Path(entry or ".").resolve()) for entry in sys.path if not entry.startswith(installed)]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from itertools import pairwise
 from typing import IO, Any, get_args
 
 from pydantic import BaseModel
@@ -32,6 +30,8 @@ from edge.protocol.lr_schedules import LR_SCHEDULES
 from edge.protocol.spelling import nearest
 from edge.training.metrics.registry import METRICS
 from scenarios.cache import cache_folder
+from scenarios.config import catalogue
+from scenarios.config.field_docs import field_docs
 from scenarios.config.toml_source import FILES, shipped
 from scenarios.config.validation import KINDS_OF_EXAMPLES
 from scenarios.errors import ScenarioError
@@ -47,6 +47,20 @@ def rows(kind: str, assumed: bool = False) -> list[Row]:
     if assumed and kind not in ("devices", "networks"):
         raise ScenarioError(f"list {kind} --assumed: only devices and networks have assumed figures")
     return [row for row in KINDS[kind]() if not assumed or row["assumed"]]
+
+
+def topics() -> list[Row]:
+    """What can be listed, and the key of a scenario that takes such names."""
+    keys = {**dict(zip(TOPICS_OF_KEYS.values(), TOPICS_OF_KEYS, strict=True)), "keys": None, "scenarios": None}
+    return [{"name": kind, "key": keys[kind]} for kind in KINDS]
+
+
+def show_topics(listed: Sequence[Row]) -> None:
+    """Print the topics, one a line."""
+    console = Console(highlight=False, markup=False)
+    for row in listed:
+        about = f"names for {row['key']}" if row["key"] else "all keys" if row["name"] == "keys" else "shipped files"
+        console.print(f"fedbr list {row['name']:<11} {about}", soft_wrap=True)
 
 
 def show(kind: str, listed: Sequence[Row], stream: IO[str] | None = None, *, assumed: bool = False) -> None:
@@ -103,21 +117,6 @@ def options(kind: type[BaseModel]) -> list[Row]:
         {"name": name, "symbol": field.title, "default": field.default, "meaning": texts.get(name, "")}
         for name, field in kind.model_fields.items()
     ]
-
-
-def field_docs(kind: type) -> dict[str, str]:
-    """Field -> the docstring below it, read from the source, since Python discards it."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
-    assert isinstance(body, ast.ClassDef)
-    return {
-        field.target.id: inspect.cleandoc(text.value.value).replace("\n", " ")
-        for field, text in pairwise(body.body)
-        if isinstance(field, ast.AnnAssign)
-        and isinstance(field.target, ast.Name)
-        and isinstance(text, ast.Expr)
-        and isinstance(text.value, ast.Constant)
-        and isinstance(text.value.value, str)
-    }
 
 
 def _method_details(row: Row) -> list[str]:
@@ -349,10 +348,32 @@ def head(name: str) -> list[str]:
     return lines
 
 
+def _keys() -> list[Row]:
+    return [entry.row() for entry in catalogue.scenario_keys()]
+
+
+def _key_details(row: Row) -> list[str]:
+    return [f"{row['type']}; by default {row['default']}", row["meaning"].partition(". ")[0].rstrip(".")]
+
+
 def _options(row: Row) -> list[str]:
     return [", ".join(row["options"])] if row["options"] else []
 
 
+TOPICS_OF_KEYS = {
+    "method": "methods",
+    "server": "servers",
+    "rounds.selection": "selections",
+    "rounds.policy": "policies",
+    "train.lr_schedule": "schedules",
+    "model.name": "models",
+    "data.name": "datasets",
+    "data.partition.kind": "partitions",
+    "eval.metrics": "metrics",
+    "fleet.devices": "devices",
+    "fleet.networks": "networks",
+}
+"""Key of a scenario -> the list of the names that it takes"""
 KINDS: Mapping[str, Callable[[], list[Row]]] = {
     "methods": _methods,
     "servers": _servers,
@@ -366,6 +387,7 @@ KINDS: Mapping[str, Callable[[], list[Row]]] = {
     "devices": _devices,
     "networks": _networks,
     "scenarios": _scenarios,
+    "keys": _keys,
 }
 DETAILS: Mapping[str, Callable[[Row], list[str]]] = {
     "methods": _method_details,
@@ -380,4 +402,5 @@ DETAILS: Mapping[str, Callable[[Row], list[str]]] = {
     "devices": _device_details,
     "networks": _network_details,
     "scenarios": lambda row: list(row["head"]),
+    "keys": _key_details,
 }

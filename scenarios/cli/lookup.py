@@ -1,31 +1,67 @@
-"""The commands that look something up: list, doctor."""
+"""The commands that look something up: list, explain, schema, doctor."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from scenarios.cli.completion import complete_names, complete_topics
 from scenarios.cli.options import Json, emit
+
+TOPICS = (
+    "methods (with corrections), servers, selections, policies, schedules, models, datasets, partitions, metrics, "
+    "devices, networks, scenarios, keys"
+)
 
 
 def list_(
-    kind: Annotated[
-        str,
-        typer.Argument(
-            metavar="WHAT",
-            help="methods (with corrections), servers, selections, policies, schedules, models, datasets, partitions, "
-            "metrics, devices, networks, scenarios",
-        ),
-    ],
+    kind: Annotated[str | None, typer.Argument(metavar="[WHAT]", help=TOPICS, autocompletion=complete_topics)] = None,
     assumed: Annotated[bool, typer.Option("--assumed", help="only rows with assumed figures")] = False,
     as_json: Json = False,
 ) -> None:
-    """List the names that a scenario can use."""
+    """List the names that a scenario can use, or its keys."""
     from scenarios.cli import listing
 
+    if kind is None:
+        topics = listing.topics()
+        emit(topics, as_json, lambda: listing.show_topics(topics))
+        return
     rows = listing.rows(kind, assumed)
     emit(rows, as_json, lambda: listing.show(kind, rows, assumed=assumed))
+
+
+def explain(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="a key (train.lr), a table (fleet.server), an option (method_options.mu) or a name (fedprox, sync)",
+            autocompletion=complete_names,
+        ),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Explain a key of scenarios, or a name they use."""
+    from scenarios.cli import explain as explanations
+
+    found = explanations.explained(name)
+    emit(found, as_json, lambda: explanations.show(found))
+
+
+def schema(
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="the file; by default stdout")] = None,
+) -> None:
+    """Print the JSON Schema of scenario files, for editors."""
+    from scenarios.config import json_schema
+
+    text = json_schema.schema_text()
+    if output is None:
+        print(text, end="")
+    else:
+        output.write_text(text, encoding="utf-8")
+        print(f"schema: {output}")
 
 
 def doctor(

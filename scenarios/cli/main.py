@@ -8,21 +8,34 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated
 
 import typer
 
 from scenarios import search_path
-from scenarios.cli import lookup, recorded, remote, runs, studies
+from scenarios.cli import lookup, recorded, remote, runs, studies, verbosity
+from scenarios.cli.help_page import GroupedCommands, show_version
 from scenarios.cli.options import FAILED, FINISHED, STOPPED, USAGE, exit_with_error
 
 app = typer.Typer(
-    add_completion=False,
+    cls=GroupedCommands,
+    context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Simulate federated learning on heterogeneous edge fleets: real training, a virtual clock, all bytes counted.",
+    epilog="fedbr help COMMAND, or -h behind it: its options. fedbr explain NAME: any key or name of a scenario.",
 )
+
+
+@app.callback()
+def options_of_all(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show versions and exit.")
+    ] = False,
+) -> None:
+    """Options before the command."""
 
 
 def main() -> None:
@@ -40,8 +53,16 @@ def run_command(arguments: Sequence[str]) -> int:
     for argument in arguments:
         if any("\ud800" <= letter <= "\udfff" for letter in argument):  # Python's surrogates for other bytes
             return exit_with_error(f"{argument!r}: must be UTF-8", USAGE)
+    words = list(arguments)
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
+    with verbosity.restored():
+        return _ended(words)
+
+
+def _ended(words: Sequence[str]) -> int:
     try:
-        app(list(arguments), prog_name="fedbr")
+        app(list(words), prog_name="fedbr")
     except SystemExit as end:
         if _is_interrupted(end):
             return exit_with_error("stopped", STOPPED)
@@ -52,6 +73,7 @@ def run_command(arguments: Sequence[str]) -> int:
         code = _expected(error)
         if code is None:
             raise
+        verbosity.show_traceback(error)
         return exit_with_error(str(error) or "stopped", code)
     return FINISHED
 
@@ -82,16 +104,38 @@ def _expected(error: Exception) -> int | None:
     return FAILED if isinstance(error, RunFailed | PoolError | OSError) else None
 
 
-for command in (runs.run, runs.resume, studies.compare, runs.check, recorded.report):
-    app.command()(command)
-app.command("list")(lookup.list_)
-for command in (lookup.doctor, remote.keys, remote.worker):
-    app.command()(command)
-app.add_typer(studies.several, name="study")
-for command in (studies.reproduce, recorded.replay, recorded.verify, recorded.measure):
-    app.command()(command)
-app.command("check-plugin")(studies.check_plugin)
-app.command()(studies.stress)
+COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
+    "Runs": {
+        "run": runs.run,
+        "resume": runs.resume,
+        "check": runs.check,
+        "compare": studies.compare,
+    },
+    "Runs that there are": {
+        "report": recorded.report,
+        "replay": recorded.replay,
+        "verify": recorded.verify,
+        "measure": recorded.measure,
+    },
+    "Finding one's way": {
+        "list": lookup.list_,
+        "explain": lookup.explain,
+        "schema": lookup.schema,
+        "doctor": lookup.doctor,
+    },
+    "Studies": {"reproduce": studies.reproduce, "stress": studies.stress},
+    "Plug-ins": {"check-plugin": studies.check_plugin},
+    "Several machines": {"keys": remote.keys, "worker": remote.worker},
+}
+"""Heading of the help -> name -> command"""
+
+for heading, commands in COMMANDS.items():
+    for name, command in commands.items():
+        app.command(name, rich_help_panel=heading)(verbosity.with_verbose(command))
+for command in studies.several.registered_commands:
+    assert command.callback is not None
+    command.callback = verbosity.with_verbose(command.callback)
+app.add_typer(studies.several, name="study", rich_help_panel="Studies")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from scenarios.cli.completion import complete_overrides, complete_scenarios
+
 if TYPE_CHECKING:
     from coordinator.workers.sockets import RemoteAccess
     from scenarios.config.load import Loaded
@@ -24,8 +26,14 @@ if TYPE_CHECKING:
 
 FINISHED, USAGE, FAILED, STOPPED = 0, 2, 3, 4
 
-ScenarioName = Annotated[str, typer.Argument(help="a shipped scenario (fedbr list scenarios) or a TOML file")]
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="for example train.lr=0.05")]
+ScenarioName = Annotated[
+    str,
+    typer.Argument(help="a shipped scenario (fedbr list scenarios) or a TOML file", autocompletion=complete_scenarios),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="for example train.lr=0.05", autocompletion=complete_overrides),
+]
 Out = Annotated[Path, typer.Option("--out", help="folder for run folders")]
 RunId = Annotated[str | None, typer.Option("--run-id", help="name of the run folder")]
 Workers = Annotated[
@@ -38,7 +46,7 @@ For = Annotated[
     str | None,
     typer.Option("--for", help='stop at a round\'s end after so long, to go on later: "2 h"; exit code 4'),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="no progress")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="no progress")]
 
 
 @dataclass(frozen=True)

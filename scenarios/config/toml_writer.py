@@ -16,6 +16,13 @@ def toml_text(tables: Mapping[str, Any]) -> str:
     return "\n".join(_lines(tables, "")) + "\n"
 
 
+def toml_value(value: Any) -> str:
+    """One value as it stands behind ``KEY =``; a table on one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(key)} = {toml_value(inner)}" for key, inner in value.items()) + "}"
+    return _value(value)
+
+
 def _lines(table: Mapping[str, Any], at: str) -> list[str]:
     lines = [_line(key, value) for key, value in table.items() if not isinstance(value, Mapping)]
     for key, value in table.items():

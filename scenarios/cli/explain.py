@@ -1,0 +1,187 @@
+"""``fedbr explain``: a key of a scenario, a table of keys, an option of a row, or the name of a row itself.
+
+All of it comes from `scenarios.config.catalogue` and from the rows of ``fedbr list``; nothing is explained here.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Any
+
+from rich.console import Console
+
+from edge.protocol.spelling import closest
+from scenarios.cli import listing
+from scenarios.config import catalogue
+from scenarios.config.catalogue import OPTION_TABLES, ScenarioKey
+from scenarios.config.error_messages import known_keys
+from scenarios.config.schema import Scenario
+from scenarios.config.toml_writer import toml_value
+from scenarios.errors import ScenarioError
+
+Explanation = dict[str, Any]
+MOST_VALUES = 6
+"""Shipped scenarios whose values are shown"""
+EXAMPLE = "digits"
+"""The scenario of an example, if none that ships sets the key"""
+
+
+def explained(name: str) -> Explanation:
+    """What is to be said of a name; ScenarioError with the nearest key or row for any other."""
+    name = name.strip()
+    keys = {entry.key: entry for entry in catalogue.scenario_keys()}
+    if name in keys:
+        return _of_key(keys[name])
+    table = next((each for each in catalogue.key_tables() if each.key == name), None)
+    if table is not None:
+        return {"kind": "table", "name": name, "meaning": table.meaning, "keys": _rows_below(name, keys.values())}
+    owners = [entry for entry in catalogue.all_options() if entry.key == name]
+    if owners:
+        return {"kind": "option", "name": name, "options": [_option(entry) for entry in owners]}
+    return _of_row(name)
+
+
+def _of_key(entry: ScenarioKey) -> Explanation:
+    found: Explanation = {"kind": "key", **entry.row()}
+    values = {name: value for name, value in catalogue.shipped_values(entry.key).items() if value != entry.default}
+    found["shipped"] = {name: toml_value(value) for name, value in values.items()}
+    found["example"] = _example(entry, values)
+    if entry.key in OPTION_TABLES:
+        found["keys"] = [_option(option) for option in catalogue.row_options(entry.key)]
+    return found
+
+
+def _option(entry: ScenarioKey) -> Explanation:
+    return {**entry.row(), "example": _example(entry, {})}
+
+
+def _rows_below(table: str, entries: Any) -> list[Explanation]:
+    return [entry.row() for entry in entries if entry.key.startswith(f"{table}.")]
+
+
+def _example(entry: ScenarioKey, shipped: Mapping[str, Any]) -> str | None:
+    """A command line with another value than the default; None for keys that no short value makes plain."""
+    users = "".join(f" {user.replace(' ', '')}" for user in entry.used_by[:1])
+    value = toml_value(next(iter(shipped.values()))) if shipped else _other(entry)
+    if value is None or value == "{}" or len(value) > 60:
+        return None
+    return f"fedbr run {EXAMPLE}{users} {entry.key}={_quoted(value)}"
+
+
+def _other(entry: ScenarioKey) -> str | None:
+    """A value that differs from the default, where one can be named; else the default."""
+    others = [name for name in entry.choices if name != entry.default]
+    if others:
+        return others[0]
+    if isinstance(entry.default, bool):
+        return str(not entry.default).lower()
+    if entry.default is None and entry.unit is not None:
+        return f"1 {entry.type.partition('(')[2].rstrip(')').split(', ')[2]}"
+    return None if entry.default is None else entry.default_text
+
+
+def _quoted(value: str) -> str:
+    """For a shell."""
+    plain = value.strip('"')
+    if '"' in plain:
+        return f"'{value}'"
+    return f'"{plain}"' if " " in plain else plain
+
+
+def _of_row(name: str) -> Explanation:
+    """A method, a policy, a device ..: the rows of that name in all lists."""
+    found = {
+        kind: [row for row in listing.rows(kind) if row["name"] == name] for kind in listing.KINDS if kind != "keys"
+    }
+    rows = {kind: row for kind, (row, *_) in ((kind, rows) for kind, rows in found.items() if rows)}
+    if not rows:
+        raise ScenarioError(f"explain {name!r}: {_nearest(name)}")
+    return {"kind": "row", "name": name, "rows": rows}
+
+
+def _nearest(name: str) -> str:
+    options = {entry.key: entry.key for entry in catalogue.all_options()}
+    keys = options | {table.key: table.key for table in catalogue.key_tables()} | known_keys(Scenario)
+    known = keys | {row: row for rows in catalogue.PLUGIN_TABLES.values() for row in rows}
+    by_last = {key.rpartition(".")[2]: full for key, full in keys.items()}
+    near = by_last.get(name) or known.get(closest(name, known, cutoff=0.75) or "")
+    near = near or by_last.get(closest(name, by_last) or "")
+    return "neither a key nor a name; see fedbr list keys" if near is None else f"did you mean {near!r}?"
+
+
+def show(found: Explanation, stream: IO[str] | None = None) -> None:
+    """Print an explanation, in lines that fit the terminal."""
+    console = Console(file=stream or sys.stdout, highlight=False, markup=False)
+    if found["kind"] == "row":
+        for kind, row in found["rows"].items():
+            console.print(f"one of fedbr list {kind}:", style="dim")
+            listing.show(kind, [row], stream)
+        return
+    console.print(found["name"], style="bold")
+    for text in _paragraphs(found):
+        wrapped = textwrap.wrap(text, max(20, console.width - 4), subsequent_indent="  ", break_on_hyphens=False)
+        for piece in wrapped:
+            console.print(f"    {piece}")
+
+
+def _paragraphs(found: Explanation) -> Iterator[str]:
+    if found["kind"] == "option":
+        for option in found["options"]:
+            yield from _of_option(option)
+        return
+    yield _plain(found["meaning"])
+    if found["kind"] == "key":
+        yield from _facts(found)
+    for row in found.get("keys", ()):
+        users = "" if found["kind"] == "table" else f" ({_users(row)})"
+        yield f"{row['name']} = {row['default']}{users}: {_plain(row['meaning'])}"
+
+
+def _of_option(option: Explanation) -> Iterator[str]:
+    symbol = f" ({option['symbol']})" if option["symbol"] else ""
+    yield f"with {_users(option)}{symbol}: {_plain(option['meaning'])}"
+    yield f"  {_type(option)}; by default {option['default']}"
+    if option["example"]:
+        yield f"  example: {option['example']}"
+
+
+def _facts(found: Explanation) -> Iterator[str]:
+    yield f"type: {_type(found)}"
+    unit = f", kept in {found['unit']}" if found["unit"] else ""
+    yield f"default: {found['default']}{unit}"
+    if found["choices"] and any(found["choices"].values()):
+        yield "choices, or module:ROW:"
+        yield from (f"  {name}: {title}" for name, title in found["choices"].items())
+    elif found["choices"] and not found["type"].startswith("one of"):
+        yield f"choices: {', '.join(found['choices'])}"
+    if found["used_by"]:
+        yield f"used with: {_users(found)}"
+    if found["synonyms"]:
+        yield f"elsewhere called: {', '.join(found['synonyms'])}"
+    yield from _shipped(found["shipped"])
+    if found["example"]:
+        yield f"example: {found['example']}"
+
+
+def _shipped(values: Mapping[str, str]) -> Iterator[str]:
+    shown: Sequence[str] = [f"{name} {value}" for name, value in values.items() if len(value) <= 60]
+    more = f" and {len(values) - MOST_VALUES} more" if len(shown) > MOST_VALUES else ""
+    if shown:
+        yield f"other values in: {', '.join(shown[:MOST_VALUES])}{more}"
+
+
+def _users(row: Explanation) -> str:
+    """``rounds.policy = over_select or deadline``."""
+    (key, *_), names = zip(*(user.split(" = ") for user in row["used_by"]), strict=True)
+    return f"{key} = {' or '.join(names)}"
+
+
+def _type(row: Explanation) -> str:
+    return row["type"] + (f", {row['range']}" if row["range"] else "")
+
+
+def _plain(text: str) -> str:
+    """Without the marks of code."""
+    return text.replace("``", "").replace("`", "")

@@ -1,0 +1,147 @@
+"""The JSON Schema of scenario files (draft 2020-12), for editors: keys, meanings, choices, ranges and units.
+
+It is made from `scenarios.config.catalogue`. It admits all that `scenarios.config.load` does in one key; which keys go
+together is checked there alone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+from scenarios.config import catalogue, toml_source
+from scenarios.config.catalogue import OPTION_TABLES, PLUGIN_TABLES, ScenarioKey
+from scenarios.config.value_types import QUANTITIES, QuantityUnits
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+NUMBER = r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,2})?"
+OWN_NAMES = {"type": "string", "pattern": "[:+]"}
+"""``module:ROW``, and methods joined by ``+``"""
+
+
+def scenario_schema() -> dict[str, Any]:
+    """The schema of a whole file."""
+    root = _table("A scenario of fedbr")
+    root = {"$schema": DRAFT, "title": "fedbr scenario", **root}
+    root["properties"]["extends"] = {
+        "description": "A shipped scenario or a file whose keys this one takes over, but for those that it sets.",
+        "anyOf": [{"enum": toml_source.shipped()}, {"type": "string"}],
+    }
+    for table in catalogue.key_tables():
+        _place(root, table.key, _table(table.meaning))
+    for entry in catalogue.scenario_keys():
+        _place(root, entry.key, _of_key(entry))
+    return root
+
+
+def schema_text() -> str:
+    """The schema as a file."""
+    return json.dumps(scenario_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _table(meaning: str) -> dict[str, Any]:
+    return {"description": meaning, "type": "object", "properties": {}, "additionalProperties": False}
+
+
+def _place(root: dict[str, Any], key: str, schema: dict[str, Any]) -> None:
+    *tables, last = key.split(".")
+    for table in tables:
+        root = root["properties"][table]
+    root["properties"][last] = schema
+
+
+def _of_key(entry: ScenarioKey) -> dict[str, Any]:
+    if entry.key in OPTION_TABLES:
+        return _options(entry)
+    values = _values(entry)
+    if entry.key in PLUGIN_TABLES:
+        names = {"anyOf": [{"enum": list(entry.choices)}, OWN_NAMES]}
+        values = {"type": "array", "items": names} if values.get("type") == "array" else names
+    return _described(entry, values)
+
+
+def _described(entry: ScenarioKey, values: dict[str, Any]) -> dict[str, Any]:
+    meaning = entry.meaning.replace("``", "`")
+    notes = [f"Used with {', '.join(entry.used_by)}."] if entry.used_by else []
+    notes += [] if entry.default is None else [f"Default: {entry.default_text}."]
+    described = {"description": " ".join([meaning, *notes]), **values}
+    default = list(entry.default) if isinstance(entry.default, tuple) else entry.default
+    if isinstance(default, str | bool | int | list | dict) or (isinstance(default, float) and math.isfinite(default)):
+        described["default"] = default
+    return described
+
+
+def _options(entry: ScenarioKey) -> dict[str, Any]:
+    """A table whose keys are the options of all shipped rows; those of a user's own rows are admitted, too."""
+    table = _described(entry, {"type": "object", "properties": {}, "additionalProperties": True})
+    at = len(entry.key) + 1
+    by_name: dict[str, list[ScenarioKey]] = {}
+    for option in catalogue.row_options(entry.key):
+        by_name.setdefault(option.key[at:], []).append(option)
+    for name, owners in by_name.items():
+        row, _, inner = name.rpartition(".")  # the options of metrics stand in a table per metric
+        properties = table["properties"]
+        if row:
+            properties = properties.setdefault(row, _table(f"Options of {row}."))["properties"]
+        properties[inner] = _of_owners(owners)
+    return table
+
+
+def _of_owners(owners: Iterable[ScenarioKey]) -> dict[str, Any]:
+    schemas = [_described(each, _values(each)) for each in owners]
+    if len(schemas) == 1:
+        return schemas[0]
+    return {"description": " | ".join(each["description"] for each in schemas), "anyOf": schemas}
+
+
+class _Values(GenerateJsonSchema):
+    """Values as TOML has them: quantities as text with a unit, and no null."""
+
+    def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
+        """A quantity is a number in its base unit, or text with a unit."""
+        number = self.generate_inner(schema["schema"])
+        unit = QUANTITIES.get(schema["function"]["function"])
+        return number if unit is None else {"anyOf": [{"type": "string", "pattern": _pattern(unit)}, number]}
+
+    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
+        """A key without a value is left out of a file."""
+        return self.generate_inner(schema["schema"])
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        """Defaults are those of the catalogue."""
+        return self.generate_inner(schema["schema"])
+
+
+BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+"""Pydantic leaves bounds under their own names beside alternatives"""
+
+
+def _values(entry: ScenarioKey) -> dict[str, Any]:
+    """The schema of a key's values."""
+    schema = _bounded(TypeAdapter(entry.annotation).json_schema(schema_generator=_Values))
+    assert isinstance(schema, dict)
+    return schema
+
+
+def _bounded(schema: Any) -> Any:
+    """``schema`` with the bounds of quantities where they hold: at the alternative that is a number."""
+    if isinstance(schema, list):
+        return [_bounded(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    bounds = {name: schema[mark] for mark, name in BOUNDS.items() if mark in schema}
+    plain = {key: _bounded(value) for key, value in schema.items() if key not in BOUNDS}
+    for each in plain.get("anyOf", ()) if bounds else ():
+        if each.get("type") in ("number", "integer"):
+            each.update(bounds)
+    return plain
+
+
+def _pattern(unit: QuantityUnits) -> str:
+    return rf"^\s*({NUMBER}|inf)\s*({'|'.join(unit.units)})\s*$"

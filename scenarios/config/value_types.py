@@ -1,0 +1,116 @@
+"""What values a key takes, in words: its type, its unit, its range and its choices, read from the annotation.
+
+Nothing is known here of single keys.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import annotated_types
+from pydantic import BeforeValidator
+from pydantic.fields import FieldInfo
+
+from costmodel import units
+from costmodel.units import BINARY_BYTES, BYTES, FLOPS, JOULES, RATES, SECONDS, WATT_HOURS
+
+
+@dataclass(frozen=True)
+class QuantityUnits:
+    """A kind of quantity that is written as text with a unit."""
+
+    name: str
+    units: tuple[str, ...]
+    """Smallest first"""
+    show: Callable[[float], str]
+    """A value in the base unit -> text with a unit"""
+
+
+QUANTITIES: Mapping[Any, QuantityUnits] = {
+    units.nbytes: QuantityUnits("bytes", (*BYTES, *BINARY_BYTES), units.format_bytes),
+    units.bits_per_second: QuantityUnits("bit/s", tuple(RATES), units.format_rate),
+    units.seconds: QuantityUnits("seconds", tuple(SECONDS), units.format_seconds),
+    units.flops: QuantityUnits("FLOP", tuple(FLOPS), units.format_flops),
+    units.joules: QuantityUnits("joules", (*JOULES, *WATT_HOURS), units.format_joules),
+}
+"""The function that reads a quantity -> its units"""
+WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a table"}
+LISTS = (list, tuple)
+
+
+def quantity(annotation: Any, metadata: tuple[Any, ...] = ()) -> QuantityUnits | None:
+    """The kind of quantity that a key takes; None if it takes none."""
+    readers = (mark.func for mark in _marks(annotation, metadata) if isinstance(mark, BeforeValidator))
+    return next((QUANTITIES[reader] for reader in readers if reader in QUANTITIES), None)
+
+
+def type_text(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
+    """``a number or text``, ``a list of text``, ``text with a unit of bit/s, ..``."""
+    unit = quantity(annotation, metadata)
+    texts = [_alternative(each, unit) for each in _alternatives(annotation)]
+    return " or ".join(dict.fromkeys(texts))
+
+
+def _alternative(kind: Any, unit: QuantityUnits | None) -> str:
+    origin, inner = get_origin(kind) or kind, get_args(kind)
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, inner))
+    if origin in LISTS:
+        first = _plain(inner[0])
+        item = "numbers" if unit is None and first in (int, float) else _alternative(first, unit)
+        return f"a list of {item}"
+    if unit is not None and origin in (int, float):
+        return f"text with a unit ({', '.join(unit.units)})"
+    return WORDS.get(origin, "a table")
+
+
+def literals(annotation: Any) -> tuple[str, ...]:
+    """The words that a key takes."""
+    alternatives = _alternatives(annotation)
+    return tuple(word for each in alternatives if get_origin(each) is Literal for word in get_args(each))
+
+
+def range_text(annotation: Any, metadata: tuple[Any, ...] = ()) -> str | None:
+    """``at least 0, below 1``; quantities with their unit; None without bounds."""
+    unit = quantity(annotation, metadata)
+    show: Callable[[float], str] = (lambda value: f"{value:,.10g}") if unit is None else unit.show
+    names = ((annotated_types.Ge, "ge", "at least"), (annotated_types.Gt, "gt", "above"))
+    names += ((annotated_types.Le, "le", "at most"), (annotated_types.Lt, "lt", "below"))
+    marks = list(_marks(annotation, metadata))
+    parts = [
+        f"{word} {show(float(getattr(mark, bound)))}"
+        for kind, bound, word in names
+        for mark in marks
+        if isinstance(mark, kind) and getattr(mark, bound) != math.inf
+    ]
+    return ", ".join(dict.fromkeys(parts)) or None
+
+
+def _alternatives(annotation: Any) -> list[Any]:
+    """The members of a union but None, without what is said of them."""
+    plain = _plain(annotation)
+    if get_origin(plain) in (Union, types.UnionType):
+        return [inner for each in get_args(plain) for inner in _alternatives(each)]
+    return [] if plain is type(None) else [plain]
+
+
+def _plain(annotation: Any) -> Any:
+    return _plain(get_args(annotation)[0]) if get_origin(annotation) is Annotated else annotation
+
+
+def _marks(annotation: Any, metadata: tuple[Any, ...]) -> Iterator[Any]:
+    """All that is said of a type and of those within it."""
+    for mark in metadata:
+        yield mark
+        if isinstance(mark, FieldInfo):
+            yield from mark.metadata
+    if get_origin(annotation) is Annotated:
+        inner, *more = get_args(annotation)
+        yield from _marks(inner, tuple(more))
+    else:
+        for inner in get_args(annotation):
+            yield from _marks(inner, ())
