@@ -39,7 +39,7 @@ def open_data(config: DataConfig, cache: Path) -> Data:
     searched = search_paths(config.root, cache)
     dataset_files = locate(row, searched)
     if dataset_files is None:
-        refusal = _why_no_download(row, config)
+        refusal = why_no_download(row, config)
         if refusal is not None:
             raise missing(row, searched, refusal)
         dataset_files = _downloaded(row, cache)
@@ -63,7 +63,8 @@ def content_sha256(arrays: Mapping[str, NDArray[Any]]) -> str:
     return digest.hexdigest()
 
 
-def _why_no_download(row: DataSet, config: DataConfig) -> str | None:
+def why_no_download(row: DataSet, config: DataConfig) -> str | None:
+    """The reason why a set that is found nowhere is not downloaded; None if it may be."""
     if config.root is not None:
         return "data.root is named, so nothing else is tried"
     if row.torchvision is None:

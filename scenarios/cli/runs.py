@@ -10,6 +10,7 @@ import typer
 from scenarios.cli.options import (
     FINISHED,
     STOPPED,
+    USAGE,
     Device,
     For,
     Json,
@@ -20,6 +21,7 @@ from scenarios.cli.options import (
     ScenarioName,
     Seed,
     emit,
+    exit_with_error,
     note_printer,
     print_notes,
     report_or_warning,
@@ -126,11 +128,19 @@ def check(
     overrides: Overrides = None,
     out: Out = Path("runs"),
     seed: Seed = None,
+    keys: Annotated[bool, typer.Option("--keys", help="also print every key of the resolved scenario")] = False,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="measure the wall time here, in a few rounds of a scratch run")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Validate a scenario and estimate its costs, without training."""
+    """Validate a scenario and estimate its costs, without training.
+
+    Exit code 2 if the run cannot work: without data, without clients that can take part, or without the memory.
+    """
     from scenarios.config.load import load
     from scenarios.report import terminal
+    from scenarios.studies import duration, run_costs
     from scenarios.studies import estimate as study
 
     loaded = load(scenario, _with_seed(overrides, seed))
@@ -139,4 +149,10 @@ def check(
     result = study.run_check(loaded, out)
     for note in result["notes"]:  # and those that need the data
         tell(note)
-    emit(result, as_json, lambda: terminal.print_check(result))
+    if measure and result["estimate"]["data"]["found"] is not None and not result["refusals"]:
+        result["costs"] = run_costs.with_pace(result["costs"], *duration.measured_here(loaded))
+    emit(result, as_json, lambda: terminal.print_check(result, keys=keys))
+    if result["refusals"]:
+        for text in result["refusals"][:-1]:
+            exit_with_error(f"{loaded.name}: {text}", USAGE)
+        raise typer.Exit(exit_with_error(f"{loaded.name}: {result['refusals'][-1]}", USAGE))

@@ -53,19 +53,37 @@ def print_comparison(result: Mapping[str, Any], page: Path, stream: IO[str] | No
     print_location(page, stream)
 
 
-def print_check(result: Mapping[str, Any], stream: IO[str] | None = None) -> None:
-    """Print the resolved scenario, its blocks, the cost of each alpha, and the estimate of the run."""
+def print_check(result: Mapping[str, Any], stream: IO[str] | None = None, keys: bool = False) -> None:
+    """Print what the run costs, then its blocks, the cost of each alpha and the estimate in detail.
+
+    ``keys``: and all keys of the resolved scenario.
+    """
     console = _console(stream)
-    console.print(toml_text(result["scenario"]), markup=False, highlight=False, soft_wrap=True)
+    if "costs" in result:
+        _print_costs(console, result["costs"], result["estimate"])
+    _print_warnings(console, result["estimate"])
     console.print(_table("blocks", BLOCK_COLUMNS, map(_block, result["blocks"])))
     console.print(BLOCK_NOTES, highlight=False, style="dim")
     console.print(_table("the last alpha blocks, down to one client", ALPHA_COLUMNS, map(_alpha, result["alphas"])))
     console.print(ALPHA_NOTES, highlight=False, style="dim")
     console.print(_table("estimate, if the run lasts all its rounds", (), estimate_rows(result["estimate"])))
-    data = result["estimate"]["data"]
+    if keys:
+        console.print(f"\n{toml_text(result['scenario'])}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_costs(console: Console, costs: Mapping[str, Any], estimate: Mapping[str, Any]) -> None:
+    rounds = f"{costs['rounds']:,} round{'s' if costs['rounds'] > 1 else ''}"
+    console.print(_table("costs, at most", ("", "a round", rounds), cost_rows(costs, estimate)))
+    for note in cost_notes(costs, estimate):
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_warnings(console: Console, estimate: Mapping[str, Any]) -> None:
+    """Print where the data are, and which clients cannot take part."""
+    data = estimate["data"]
     text = f"warning: {data['warning']}" if data["warning"] else f"data: {data['found']}"
-    console.print(f"\n{text}", markup=False, highlight=False, soft_wrap=True)
-    for refused in result["estimate"]["refused_clients"]:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    for refused in estimate["refused_clients"]:
         text = f"warning: {refused['clients']} clients cannot take part: {refused['why']}"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
@@ -318,6 +336,35 @@ def _alpha(row: Mapping[str, Any]) -> list[str]:
         f"{row['ratio_3f']:.4f}",
         f"{row['eq2']:.4f}",
     ]
+
+
+def cost_rows(costs: Mapping[str, Any], estimate: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """(name, of a round, of all rounds), if the run lasts all of them."""
+    each, total = costs["virtual_seconds_per_round"], estimate["virtual_seconds"]
+    yield "virtual time", _shown(each, format_seconds, UNKNOWN), _shown(total, format_seconds, UNKNOWN)
+    yield "bytes", _span(costs["bytes_per_round"]), _span(estimate["bytes"])
+    if estimate["joules"] is not None:
+        yield "energy", format_joules(estimate["joules"] / costs["rounds"]), format_joules(estimate["joules"])
+    each, total = costs["wall_seconds_per_round"], costs["wall_seconds"]
+    yield "wall time here", _shown(each, format_seconds, UNKNOWN), _shown(total, format_seconds, UNKNOWN)
+
+
+def cost_notes(costs: Mapping[str, Any], estimate: Mapping[str, Any]) -> Iterator[str]:
+    """The basis of times, and what a run takes of this machine."""
+    if estimate["virtual_seconds"] is None:
+        yield f"virtual time: {UNKNOWN} {estimate['untimed'] or 'without the data set'}"
+    if costs["wall_seconds"] is None:
+        yield f"wall time: {UNKNOWN}, since no run of this kind is in --out; --measure finds it in a few rounds"
+    else:
+        basis = "measured just now" if costs["wall_from"] is None else f"as in {costs['wall_from']}"
+        yield f"wall time: {basis}, with {_workers(costs)} on {costs['device']}"
+    yield f"disk: about {format_bytes(costs['disk_nbytes'])}"
+    coordinator, worker = (format_bytes(costs[f"{who}_nbytes"]) for who in ("coordinator", "worker"))
+    yield f"memory: about {coordinator} for the coordinator, and {worker} for each of {_workers(costs)}"
+
+
+def _workers(costs: Mapping[str, Any]) -> str:
+    return f"{costs['workers']} worker{'s' if costs['workers'] > 1 else ''}"
 
 
 def estimate_rows(estimate: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

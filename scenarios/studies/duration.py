@@ -35,7 +35,7 @@ from edge.runtime.numerics import fingerprint
 from scenarios import builder, evaluated_clients, runner
 from scenarios.cache import cache_folder
 from scenarios.config.load import Loaded
-from scenarios.host import Host, logging_to
+from scenarios.host import Host, StopFlag, choose_device, logging_to
 from scenarios.report.pages import PageTable
 from scenarios.report.progress import TARGET
 from scenarios.studies import estimate, typical_visits
@@ -53,6 +53,7 @@ from scenarios.studies.wall_time import (
     round_seconds,
     rounds_needed,
 )
+from scenarios.worker_count import choose_workers
 
 LONG_FLOPS = {"cpu": 5e10, "cuda": 1e14}
 """Type of device -> work of one worker in a round above which the round is cut: about half a second of a core, and
@@ -125,6 +126,19 @@ class Durations:
         if {one.is_evaluated for one in rounds if any(one.flops)} != {False, True}:
             raise RunFailed(f"{short.name}: its duration cannot be measured: in its first rounds no visit is trained")
         return pace(rounds, self.host.workers, evaluation_flops(short, profile))
+
+
+def measured_here(loaded: Loaded) -> tuple[float, int]:
+    """(wall seconds of a round, workers) of a run on this machine, from a few rounds in a scratch folder.
+
+    Errors as of `Durations.of`.
+    """
+    interrupt, device = StopFlag(), choose_device("auto")
+    with interrupt.watching(), WorkerLauncher() as launcher:
+        workers = choose_workers([loaded], device, launcher, interrupt)
+        host = Host(Path(), workers, device)
+        (found,) = Durations(host, launcher, interrupt).of([PlannedRun(loaded.name, loaded, {})])
+    return found.seconds_per_round, workers
 
 
 def foreseen(

@@ -35,6 +35,7 @@ from scenarios import builder, evaluated_clients, plugin_errors, runner
 from scenarios.cache import cache_folder
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.host import StopFlag, choose_device, logging_to, time_limit
+from scenarios.studies import run_costs
 from scenarios.studies.typical_visits import DEVICE, EvaluationVisits, PricedVisit, TypicalVisits, payload_nbytes
 
 PATIENCE_SECONDS = 5.0
@@ -45,7 +46,8 @@ clients leave and return often enough."""
 def run_check(loaded: Loaded, out: Path) -> dict[str, Any]:
     """The result of ``check --json``. Without the data set, it has a warning, and None for figures that need the data.
 
-    ScenarioError for data or settings that a worker refuses, and for client state that exceeds the disk of ``out``.
+    ``refusals`` are the reasons why the run cannot work. ScenarioError for data or settings that a worker refuses, and
+    for client state that exceeds the disk of ``out``.
     """
     scenario = loaded.scenario
     source = find_data(loaded.dataset.name, scenario.data.root, cache_folder())
@@ -63,8 +65,12 @@ def run_check(loaded: Loaded, out: Path) -> dict[str, Any]:
         if source is not None:
             description, _ = pool.describe(data=True)
             evaluated_clients.check_validation(loaded, description)
+        memory = run_costs.measured_memory()
     with plugin_errors.named(loaded.scenario.model_dump(), ScenarioError, loaded.name):
-        return check(loaded, description, source)
+        result = check(loaded, description, source)
+        result["costs"] = run_costs.costs(loaded, description, result["estimate"], out, memory)
+        result["refusals"] = list(run_costs.refusals(loaded, result["estimate"], result["costs"]))
+        return result
 
 
 def check(loaded: Loaded, description: ModelProfile, source: str | None) -> dict[str, Any]:

@@ -85,16 +85,20 @@ def test_the_printed_check_fits_80_columns_cuts_no_number_and_names_devices_that
 ) -> None:
     refused = [{"clients": 3, "why": "board: 4 B x ..."}]
     stream = io.StringIO()
-    terminal.print_check(cifar100 | {"estimate": cifar100["estimate"] | {"refused_clients": refused}}, stream)
+    changed = cifar100 | {"estimate": cifar100["estimate"] | {"refused_clients": refused}}
+    terminal.print_check(changed, stream)
     lines = stream.getvalue().splitlines()
 
-    assert 'name = "cifar100"' in lines
+    assert lines[1].startswith("costs, at most"), "before all details"
+    assert 'name = "cifar100"' not in lines
     assert "…" not in stream.getvalue()
-    assert max(len(line) for line in lines if "was not found" not in line) <= 80
+    assert max(len(line) for line in lines if "was not found" not in line and not line.startswith("wall time:")) <= 80
     row = "1 205,200 205,377 0.46 % 16.67 % 1.000 1.0001 1.1667"
     assert row in [" ".join(line.split()) for line in lines]
     assert any(line.startswith("warning: data set cifar100 was not found") for line in lines)
-    assert lines[-1] == "warning: 3 clients cannot take part: board: 4 B x ..."
+    assert "warning: 3 clients cannot take part: board: 4 B x ..." in lines[:20]
+    terminal.print_check(changed, stream, keys=True)
+    assert 'name = "cifar100"' in stream.getvalue().splitlines()
 
 
 def test_two_blocks_by_hand() -> None:
@@ -257,6 +261,7 @@ def test_check_as_json_has_exactly_these_keys(capsys: pytest.CaptureFixture[str]
     assert main.run_command(["check", "digits", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
 
-    assert set(result) == {"scenario", "blocks", "alphas", "notes", "estimate"}
+    assert set(result) == {"scenario", "blocks", "alphas", "notes", "estimate", "costs", "refusals"}
+    assert result["refusals"] == []
     assert result["estimate"]["data"]["found"] is not None
     assert result["estimate"]["flops"] > 0
