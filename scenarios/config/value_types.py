@@ -40,6 +40,13 @@ QUANTITIES: Mapping[Any, QuantityUnits] = {
 """The function that reads a quantity -> its units"""
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a table"}
 LISTS = (list, tuple)
+BOUNDS: tuple[tuple[type, str, str], ...] = (
+    (annotated_types.Ge, "ge", "at least"),
+    (annotated_types.Gt, "gt", "above"),
+    (annotated_types.Le, "le", "at most"),
+    (annotated_types.Lt, "lt", "below"),
+)
+"""Kind of bound -> its attribute, and how it reads"""
 
 
 def quantity(annotation: Any, metadata: tuple[Any, ...] = ()) -> QuantityUnits | None:
@@ -78,12 +85,10 @@ def range_text(annotation: Any, metadata: tuple[Any, ...] = ()) -> str | None:
     """``at least 0, below 1``; quantities with their unit; None without bounds."""
     unit = quantity(annotation, metadata)
     show: Callable[[float], str] = (lambda value: f"{value:,.10g}") if unit is None else unit.show
-    names = ((annotated_types.Ge, "ge", "at least"), (annotated_types.Gt, "gt", "above"))
-    names += ((annotated_types.Le, "le", "at most"), (annotated_types.Lt, "lt", "below"))
     marks = list(_marks(annotation, metadata))
     parts = [
         f"{word} {show(float(getattr(mark, bound)))}"
-        for kind, bound, word in names
+        for kind, bound, word in BOUNDS
         for mark in marks
         if isinstance(mark, kind) and getattr(mark, bound) != math.inf
     ]

@@ -1,4 +1,4 @@
-"""Progress of runs on stderr: a live table of 80 columns on a terminal, plain lines elsewhere, nothing with --quiet."""
+"""Progress of runs on stderr: a live table on a terminal, plain lines elsewhere, nothing with --quiet."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from costmodel.units import format_bytes, format_seconds
 from scenarios.config.load import Loaded
 from scenarios.report.bottlenecks import SHORT
 from scenarios.report.html import percent
+from scenarios.report.narrow import fitting, widths
 
 SHOWN_ROUNDS = 10
 SHOWN_RUNS = 12
@@ -115,9 +116,10 @@ class LiveTable:
 
     def render(self) -> RenderableType:
         """All runs, and the last rounds of the current run."""
-        parts: list[RenderableType] = [_overview(self._runs, self._current)]
+        width = self._console.width
+        parts: list[RenderableType] = [_overview(self._runs, self._current, width)]
         if self._current >= 0:
-            parts += ["", _rounds(self._runs[self._current])]
+            parts += ["", _rounds(self._runs[self._current], width)]
         return Group(*parts)
 
 
@@ -136,41 +138,62 @@ def _number(progress: RoundFinished) -> str:
     return f"{progress.row.round + 1} cut" if progress.row.busy_s else "end"
 
 
-def _overview(runs: Sequence[_RunProgress], current: int) -> Table:
+def _overview(runs: Sequence[_RunProgress], current: int, width: int) -> Table:
     first = max(0, min(current - SHOWN_RUNS // 2, len(runs) - SHOWN_RUNS))
     last = min(len(runs), first + SHOWN_RUNS)
+    rows = [_state(run) for run in runs[first:last]]
+    stay = fitting(widths(rows), width, 2, (SPARK, ETA, WALL)) if rows else []
     table = Table.grid(padding=(0, 2))
-    for number in range(6):
-        table.add_column(no_wrap=True, justify="left" if number in (0, 5) else "right")
+    for number in stay:
+        table.add_column(no_wrap=True, justify="left" if number in (0, SPARK) else "right")
     if first:
         table.add_row(f"{first} earlier runs", style="dim")
-    for run in runs[first:last]:
-        if run.started is None:
-            table.add_row(run.name, "queued", style="dim")
-            continue
-        eta = run.eta_seconds()
-        table.add_row(
-            run.name,
-            f"{run.rounds}/{run.rounds_max}" if run.progress else "starting",
-            percent(run.accuracies[-1]) if run.accuracies else "",
-            format_seconds(float(f"{run.wall_seconds():.1f}")),
-            "" if eta is None else f"ETA {format_seconds(round(eta))}",
-            spark(run.accuracies),
-            style="bold" if run.ended is None else "",
-        )
+    for run, row in zip(runs[first:last], rows, strict=True):
+        style = "dim" if run.started is None else "bold" if run.ended is None else ""
+        table.add_row(*(row[index] for index in stay), style=style)
     if last < len(runs):
         table.add_row(f"{len(runs) - last} more runs", style="dim")
     return table
 
 
-def _rounds(run: _RunProgress) -> Table:
-    table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
-    for title in COLUMNS:
-        table.add_column(title, justify="right", no_wrap=True)
+WALL, ETA, SPARK = 3, 4, 5
+"""Columns of `_state`"""
+
+
+def _state(run: _RunProgress) -> list[str]:
+    """Name, rounds, accuracy, wall time, time left, and the curve of accuracies."""
+    if run.started is None:
+        return [run.name, "queued", "", "", "", ""]
+    eta = run.eta_seconds()
+    return [
+        run.name,
+        f"{run.rounds}/{run.rounds_max}" if run.progress else "starting",
+        percent(run.accuracies[-1]) if run.accuracies else "",
+        format_seconds(float(f"{run.wall_seconds():.1f}")),
+        "" if eta is None else f"ETA {format_seconds(round(eta))}",
+        spark(run.accuracies),
+    ]
+
+
+DISPENSABLE = ("bottleneck", "clients", "up", "down", "wall")
+"""Columns of rounds that a narrow terminal leaves out, the first one first; the method's own goes before them"""
+
+
+def _rounds(run: _RunProgress, width: int) -> Table:
+    columns = list(COLUMNS)
     if run.column is not None and any(progress.chosen for progress, _ in run.progress):
-        table.add_column(f"{run.column.column} {run.values[0]}..", justify="left", no_wrap=True)
+        columns.append(f"{run.column.column} {run.values[0]}..")
+    rows = [columns]
     for progress, wall_seconds in run.progress:
-        table.add_row(*_cells(run, progress, wall_seconds))
+        cells = _cells(run, progress, wall_seconds)
+        rows.append([*cells, *[""] * (len(columns) - len(cells))])
+    own = range(len(COLUMNS), len(columns))
+    stay = fitting(widths(rows), width, 1, [*own, *map(COLUMNS.index, DISPENSABLE)])
+    table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
+    for index in stay:
+        table.add_column(columns[index], justify="left" if index in own else "right", no_wrap=True)
+    for row in rows[1:]:
+        table.add_row(*(row[index] for index in stay))
     return table
 
 

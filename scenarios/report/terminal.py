@@ -1,4 +1,4 @@
-"""The output of commands on stdout. Every table fits a terminal of 80 columns."""
+"""The output of commands on stdout. Every table fits a terminal of 80 columns; on a narrower one, columns go below."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from scenarios.report import drawn_times, time_basis
 from scenarios.report.bottlenecks import counted
 from scenarios.report.drawn_times import DrawnTimes
 from scenarios.report.html import percent
+from scenarios.report.narrow import column_groups, widths
 from scenarios.report.pages import PageTable
 from scenarios.report.progress import to_target, trail
 from scenarios.report.run_reader import ReportError
@@ -25,6 +26,8 @@ Summary = Mapping[str, Any]
 Row = tuple[str, list[str]]
 """(name, one cell per run)"""
 RUNS_PER_TABLE = 4
+GAP = 2
+"""Columns of the terminal between two of a table"""
 NOT_REACHED = "not reached"
 UNKNOWN = "unknown"
 
@@ -62,18 +65,18 @@ def print_check(result: Mapping[str, Any], stream: IO[str] | None = None, keys: 
     if "costs" in result:
         _print_costs(console, result["costs"], result["estimate"])
     _print_warnings(console, result["estimate"])
-    console.print(_table("blocks", BLOCK_COLUMNS, map(_block, result["blocks"])))
+    _print_columns(console, "blocks", BLOCK_COLUMNS, map(_block, result["blocks"]))
     console.print(BLOCK_NOTES, highlight=False, style="dim")
-    console.print(_table("the last alpha blocks, down to one client", ALPHA_COLUMNS, map(_alpha, result["alphas"])))
+    _print_columns(console, "the last alpha blocks, down to one client", ALPHA_COLUMNS, map(_alpha, result["alphas"]))
     console.print(ALPHA_NOTES, highlight=False, style="dim")
-    console.print(_table("estimate, if the run lasts all its rounds", (), estimate_rows(result["estimate"])))
+    _print_columns(console, "estimate, if the run lasts all its rounds", (), estimate_rows(result["estimate"]))
     if keys:
         console.print(f"\n{toml_text(result['scenario'])}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_costs(console: Console, costs: Mapping[str, Any], estimate: Mapping[str, Any]) -> None:
     rounds = f"{costs['rounds']:,} round{'s' if costs['rounds'] > 1 else ''}"
-    console.print(_table("costs, at most", ("", "a round", rounds), cost_rows(costs, estimate)))
+    _print_columns(console, "costs, at most", ("", "a round", rounds), cost_rows(costs, estimate))
     for note in cost_notes(costs, estimate):
         console.print(note, markup=False, highlight=False, soft_wrap=True)
 
@@ -107,21 +110,27 @@ def print_table(table: PageTable, columns: int = 5, stream: IO[str] | None = Non
     """Print a table to stdout, or to ``stream``: the first column and ``columns`` - 1 others at a time, to fit a
     terminal of 80."""
     console = _console(stream)
+    needed = widths([table.header, *table.rows])
     for first in range(1, len(table.header), columns - 1):
         chosen = [0, *range(first, min(first + columns - 1, len(table.header)))]
-        rows = ([row[index] for index in chosen] for row in table.rows)
-        console.print(f"\n{table.title}", style="bold", markup=False, highlight=False, soft_wrap=True)
-        header = [table.header[index] for index in chosen]
-        console.print(aligned(header, rows, pad_edge=False, header_style="bold"))
+        for group in column_groups([needed[index] for index in chosen], console.width, GAP):
+            shown = [chosen[index] for index in group]
+            console.print(f"\n{table.title}", style="bold", markup=False, highlight=False, soft_wrap=True)
+            header = [table.header[index] for index in shown]
+            rows = ([row[index] for index in shown] for row in table.rows)
+            console.print(aligned(header, rows, pad_edge=False, header_style="bold"))
     for note in table.notes:
         console.print(note, style="dim", markup=False, highlight=False)
 
 
-def aligned(columns: Sequence[str], rows: Iterable[Sequence[str]], **style: Any) -> Table:
-    """A table without borders, all columns but the first aligned to the right; ``style`` goes to rich."""
+def aligned(columns: Sequence[str], rows: Iterable[Sequence[str]], fits: bool = True, **style: Any) -> Table:
+    """A table without borders, all columns but the first aligned to the right; ``style`` goes to rich.
+
+    ``fits``: no cell is wrapped.
+    """
     table = Table(box=None, show_header=bool(columns), **style)
     for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left", no_wrap=True)
+        table.add_column(column, justify="right" if index else "left", no_wrap=fits)
     for row in rows:
         table.add_row(*row)
     return table
@@ -161,16 +170,26 @@ def _print_data(console: Console, run: Summary) -> None:
 def _print_runs(console: Console, runs: Sequence[Summary], comparison: Mapping[str, Any]) -> None:
     """Print a column per method, a few per table, so that no line is wider than a terminal."""
     for first in range(0, len(runs), RUNS_PER_TABLE):
-        group = runs[first : first + RUNS_PER_TABLE]
-        table = Table(show_edge=False, header_style="bold", pad_edge=False)
-        table.add_column("method", no_wrap=True)
-        for run in group:
-            table.add_column(str(run["method"]), justify="right")
-        for name, cells in run_rows(group, comparison):
-            table.add_row(name, *cells)
-        console.print()
-        console.print(table)
+        _print_group(console, runs[first : first + RUNS_PER_TABLE], comparison)
     console.print()
+
+
+def _print_group(console: Console, group: Sequence[Summary], comparison: Mapping[str, Any]) -> None:
+    """Print one table, or two where the terminal is too narrow for it."""
+    names, rows = [str(run["method"]) for run in group], run_rows(group, comparison)
+    needed = widths([["method", *names], *([name, *cells] for name, cells in rows)])
+    if len(group) > 1 and sum(needed) + 3 * len(group) > console.width:
+        for part in (group[: len(group) // 2], group[len(group) // 2 :]):
+            _print_group(console, part, comparison)
+        return
+    table = Table(show_edge=False, header_style="bold", pad_edge=False)
+    table.add_column("method", no_wrap=True)
+    for name in names:
+        table.add_column(name, justify="right")
+    for name, cells in rows:
+        table.add_row(name, *cells)
+    console.print()
+    console.print(table)
 
 
 def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row]:
@@ -312,8 +331,18 @@ ALPHA_NOTES = (
 )
 
 
-def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    return aligned(columns, rows, title=f"\n{title}", title_justify="left", title_style="bold")
+def _print_columns(console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table below a title; columns that the terminal has no room for stand in another table below."""
+    cells = [list(row) for row in rows]
+    if not cells:
+        return
+    needed = widths([list(columns), *cells] if columns else cells)
+    for group in column_groups(needed, console.width - GAP, GAP):
+        header = [columns[index] for index in group] if columns else []
+        chosen = ([row[index] for index in group] for row in cells)
+        fits = sum(needed[index] + GAP for index in group) <= console.width
+        style = {"title": f"\n{title}", "title_justify": "left", "title_style": "bold"}
+        console.print(aligned(header, chosen, fits=fits, **style))
 
 
 def _block(row: Mapping[str, Any]) -> list[str]:
