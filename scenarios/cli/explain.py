@@ -102,10 +102,10 @@ def _of_row(name: str) -> Explanation:
 
 
 def _nearest(name: str) -> str:
-    options = {entry.key: entry.key for entry in catalogue.all_options()}
-    keys = options | {table.key: table.key for table in catalogue.key_tables()} | known_keys(Scenario)
+    keys = known_keys(Scenario) | {table.key: table.key for table in catalogue.key_tables()}
+    keys |= {entry.key: entry.key for entry in catalogue.all_options()}
     known = keys | {row: row for rows in catalogue.PLUGIN_TABLES.values() for row in rows}
-    by_last = {key.rpartition(".")[2]: full for key, full in keys.items()}
+    by_last = {key.rpartition(".")[2]: full for key, full in reversed(keys.items())}  # the first of the schema wins
     near = by_last.get(name) or known.get(closest(name, known, cutoff=0.75) or "")
     near = near or by_last.get(closest(name, by_last) or "")
     return "neither a key nor a name; see fedbr list keys" if near is None else f"did you mean {near!r}?"
@@ -179,7 +179,7 @@ def _users(row: Explanation) -> str:
 
 
 def _type(row: Explanation) -> str:
-    return row["type"] + (f", {row['range']}" if row["range"] else "")
+    return f"{row['type']}, {row['range']}" if row["range"] else str(row["type"])
 
 
 def _plain(text: str) -> str:

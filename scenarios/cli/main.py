@@ -132,9 +132,9 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
 for heading, commands in COMMANDS.items():
     for name, command in commands.items():
         app.command(name, rich_help_panel=heading)(verbosity.with_verbose(command))
-for command in studies.several.registered_commands:
-    assert command.callback is not None
-    command.callback = verbosity.with_verbose(command.callback)
+for study in studies.several.registered_commands:
+    assert study.callback is not None
+    study.callback = verbosity.with_verbose(study.callback)
 app.add_typer(studies.several, name="study", rich_help_panel="Studies")
 
 

@@ -15,6 +15,7 @@ from functools import cache
 from typing import Annotated, Any
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
@@ -160,8 +161,9 @@ def _at(tables: Any, key: str) -> Any:
 def _keys(table: type, at: str = "") -> Iterator[ScenarioKey]:
     docs, own = field_docs(table), []
     for name, info in fields(table).items():
-        if _is_table(info.annotation):
-            own += list(_keys(info.annotation, f"{at}{name}."))
+        inner = _table_of(info)
+        if inner is not None:
+            own += list(_keys(inner, f"{at}{name}."))
         else:
             default = _default(table, name, info)
             entry = _entry(f"{at}{name}", _annotation(info), default, docs.get(name))
@@ -172,25 +174,27 @@ def _keys(table: type, at: str = "") -> Iterator[ScenarioKey]:
         yield replace(entry, used_by=_users(entry, beside)) if entry.key in beside else entry
 
 
-def _is_table(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, Section)
+def _table_of(info: FieldInfo) -> type | None:
+    """The table that a field is; None for a key."""
+    kind: Any = info.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
 
 
 def _tables(table: type, at: str = "") -> Iterator[KeyTable]:
     for name, info in fields(table).items():
-        if _is_table(info.annotation):
-            assert info.annotation is not None
-            yield KeyTable(f"{at}{name}", (inspect.getdoc(info.annotation) or "").replace("\n", " "))
-            yield from _tables(info.annotation, f"{at}{name}.")
+        inner = _table_of(info)
+        if inner is not None:
+            yield KeyTable(f"{at}{name}", (inspect.getdoc(inner) or "").replace("\n", " "))
+            yield from _tables(inner, f"{at}{name}.")
 
 
-def _default(table: type, name: str, info: Any) -> Any:
+def _default(table: type, name: str, info: FieldInfo) -> Any:
     if issubclass(table, BaseModel):
         return info.get_default(call_default_factory=True)
     return getattr(table(), name)
 
 
-def _annotation(info: Any) -> Any:
+def _annotation(info: FieldInfo) -> Any:
     """The type of a field with its bounds."""
     marks = tuple(mark for mark in info.metadata if not isinstance(mark, Also))
     return Annotated[(info.annotation, *marks)] if marks else info.annotation

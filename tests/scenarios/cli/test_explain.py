@@ -1,0 +1,87 @@
+"""``fedbr explain``, ``list`` and ``schema``: what there is to set, and what it means."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scenarios.cli import listing, main
+from tests.scenarios.runs import refused
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main.run_command(words) == 0
+    return capsys.readouterr().out
+
+
+def test_a_key_is_explained_with_all_that_the_schema_knows(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [line.strip() for line in told(capsys, "explain", "train.lr").splitlines()]
+    assert lines[:5] == [
+        "train.lr",
+        "Learning rate of round 0.",
+        "type: a number, at least 0, at most 1,000,000",
+        "default: 0.1",
+        "elsewhere called: learning_rate, eta, step_size",
+    ]
+    assert lines[5].startswith("other values in: campus 0.05")
+    assert lines[-1] == "example: fedbr run digits train.lr=0.05"
+
+
+def test_a_quantity_has_units_and_a_policy_s_key_its_policy(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(told(capsys, "explain", "rounds.deadline", "--json"))
+    assert (found["kind"], found["unit"], found["default"]) == ("key", "seconds", '"4.5 min"')
+    assert found["used_by"] == ["rounds.policy = deadline"]
+    assert found["shipped"] == {"stragglers": '"400 ms"'}
+    assert found["example"] == 'fedbr run digits rounds.policy=deadline rounds.deadline="400 ms"'
+    text = told(capsys, "explain", "rounds.on_late")
+    assert "used with: rounds.policy = over_select or deadline" in text
+
+
+def test_a_table_an_option_and_a_name_are_explained_too(capsys: pytest.CaptureFixture[str]) -> None:
+    table = told(capsys, "explain", "fleet.server")
+    assert 'fleet.server.up = "1 Gbit/s": From clients to the server, bit/s.' in table
+    option = told(capsys, "explain", "method_options.mu")
+    assert "with method = fedprox (μ): Weight of the term." in option
+    group = json.loads(told(capsys, "explain", "rounds.selection_options", "--json"))
+    assert {key["used_by"][0] for key in group["keys"]} == {
+        "rounds.selection = power-of-choice",
+        "rounds.selection = oort",
+    }
+    assert told(capsys, "explain", "sync").splitlines()[:2] == [
+        "one of fedbr list policies:",
+        "sync  rounds wait for all of their visits",
+    ]
+    assert "mu (μ) = 0.001" in told(capsys, "explain", "fedprox")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("train.lrr", "did you mean 'train.lr'?"),
+        ("learning_rate", "did you mean 'train.lr'?"),
+        ("lr", "did you mean 'train.lr'?"),
+        ("mu", "did you mean 'method_options.mu'?"),
+        ("fedpox", "did you mean 'fedprox'?"),
+        ("zzzzzz", "neither a key nor a name; see fedbr list keys"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest(name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(capsys, "explain", name) == f"explain {name!r}: {said}"
+
+
+def test_list_alone_names_what_it_can_list(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = told(capsys, "list").splitlines()
+    assert [line.split()[2] for line in lines] == list(listing.KINDS)
+    assert "fedbr list policies    names for rounds.policy" in lines
+    rows = json.loads(told(capsys, "list", "--json"))
+    assert rows[0] == {"name": "methods", "key": "method"}
+
+
+def test_the_schema_is_printed_or_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    printed = told(capsys, "schema")
+    assert json.loads(printed)["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    file = tmp_path / "fedbr.schema.json"
+    assert told(capsys, "schema", "-o", str(file)) == f"schema: {file}\n"
+    assert file.read_text(encoding="utf-8") == printed

@@ -1,0 +1,151 @@
+"""The keys of a scenario as they are explained: all of them, with meaning, type, unit, default and range."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import jsonschema
+import pytest
+
+from scenarios.config import catalogue, json_schema, toml_source, value_types
+from scenarios.config.catalogue import ScenarioKey
+from scenarios.config.error_messages import known_keys
+from scenarios.config.plugin_keys import PLUGIN_KEYS
+from scenarios.config.schema import Scenario
+
+KEYS = {entry.key: entry for entry in catalogue.scenario_keys()}
+
+
+def test_every_key_is_explained_and_every_quantity_has_a_unit() -> None:
+    tables = {table.key for table in catalogue.key_tables()}
+    assert set(KEYS) | tables == set(known_keys(Scenario).values())
+    assert [key for key, entry in KEYS.items() if not entry.meaning] == []
+    assert [table.key for table in catalogue.key_tables() if not table.meaning] == []
+    assert [(entry.key, entry.used_by) for entry in catalogue.all_options() if not entry.meaning] == []
+    # Names of quantities: time, data, energy. None may be taken as a plain number.
+    words = ("virtual_seconds", "bytes", "joules", "flops", "battery", "deadline", "reconnect", "rates")
+    named = {key: entry.unit for key, entry in KEYS.items() if key.rpartition(".")[2].startswith(words)}
+    assert set(named.values()) == {"seconds", "bytes", "joules", "FLOP", "bit/s"}
+    assert KEYS["fleet.server.up"].unit == "bit/s"
+    assert KEYS["fleet.rates"].unit == "bit/s"
+    for key in ("hour", "hours", "spread_hours", "jitter_hours", "start_hour"):
+        assert any(word in KEYS[f"fleet.availability.{key}"].meaning for word in ("hour", "interval", "time of day"))
+
+
+def test_every_plug_in_point_has_its_rows_as_choices() -> None:
+    assert tuple(catalogue.PLUGIN_TABLES) == PLUGIN_KEYS
+    for key in PLUGIN_KEYS:
+        assert all(KEYS[key].choices.values()), key
+    assert KEYS["rounds.policy"].choices["sync"] == "rounds wait for all of their visits"
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "default", "bounds", "users"),
+    [
+        ("train.lr", "a number", "0.1", "at least 0, at most 1,000,000", ()),
+        ("train.nesterov", "true or false", "false", None, ()),
+        ("train.lr_decay", "a number", "1.0", "above 0, at most 1", ("train.lr_schedule = exponential",)),
+        ("data.partition.epsilon", "a whole number", "7", None, ("data.partition.kind = epsilon",)),
+        ("rounds.deadline", "text with a unit (us, ms, s, min, h, d)", '"4.5 min"', "above 0 s",
+         ("rounds.policy = deadline",)),
+        ("rounds.on_late", "one of stop, finish", '"stop"', None,
+         ("rounds.policy = over_select", "rounds.policy = deadline")),
+        ("fleet.transport.reconnect", "text with a unit (us, ms, s, min, h, d)", "inf", "at least 1 s", ()),
+        ("fleet.transport.noise", "a number or one of measured", "0.0", "at least 0, at most 2", ()),
+        ("stop.patience", "a whole number", "none", "at least 1", ()),
+        ("eval.metrics", "a list of text", '["accuracy", "loss"]', None, ()),
+        ("checkpoints.keep", "a list of numbers or text", '"newest"', None, ()),
+    ],
+)  # fmt: skip
+def test_a_key_says_what_it_takes(
+    key: str, kind: str, default: str, bounds: str | None, users: tuple[str, ...]
+) -> None:
+    entry = KEYS[key]
+    assert (entry.type, entry.default_text, entry.range, entry.used_by) == (kind, default, bounds, users)
+
+
+def test_an_option_has_one_entry_for_each_row_that_takes_it() -> None:
+    owners = [entry for entry in catalogue.all_options() if entry.key == "server_options.tau"]
+    assert [(entry.used_by, entry.symbol) for entry in owners] == [
+        (("server = fedadam",), "τ"),
+        (("server = fedyogi",), "τ"),
+    ]
+    assert "eval.metric_options.hessian.pairs" in {entry.key for entry in catalogue.all_options()}
+
+
+def test_shipped_scenarios_that_set_a_key_are_found_through_those_that_they_extend() -> None:
+    values = catalogue.shipped_values("fleet.server.up")
+    assert values["iot-radio"] == "2 Mbit/s"
+    assert set(values) <= set(toml_source.shipped())
+
+
+# --- the JSON Schema --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def validator() -> Any:
+    schema = json_schema.scenario_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+@pytest.mark.parametrize("name", toml_source.shipped())
+def test_every_shipped_scenario_is_valid(validator: Any, name: str) -> None:
+    tables = tomllib.loads((toml_source.FILES / f"{name}.toml").read_text(encoding="utf-8"))
+    assert [error.message for error in validator.iter_errors(tables)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("train.lrr = 0.1", "$.train"),
+        ("train.lr = -1", "$.train.lr"),
+        ('train.precision = "fp8"', "$.train.precision"),
+        ('fleet.server.up = "20 MB/s"', "$.fleet.server.up"),
+        ("fleet.server.up = 0.5", "$.fleet.server.up"),
+        ('method = "fedavgg"', "$.method"),
+        ('method_options.period = "often"', "$.method_options.period"),
+        ('rounds.policy = "async"', "$.rounds.policy"),
+        ("seed = true", "$.seed"),
+    ],
+)
+def test_an_editor_marks_what_is_wrong(validator: Any, text: str, where: str) -> None:
+    assert [error.json_path for error in validator.iter_errors(tomllib.loads(text))] == [where]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'method = "fedmlb+scaffold"',
+        'method = "my_method:SPEC"\nmethod_options.amount = 3',
+        'fleet.server.up = "20 Mbit/s"',
+        "fleet.server.down = inf",
+        'budget.bytes = "1.5e2 MiB"',
+        'fleet.devices = ["jetson-nano", "my-board"]',
+        'extends = "digits"\n[eval.metric_options.hessian]\npairs = "distinct"',
+    ],
+)
+def test_an_editor_accepts_what_a_run_does(validator: Any, text: str) -> None:
+    assert [error.message for error in validator.iter_errors(tomllib.loads(text))] == []
+
+
+def test_the_schema_says_what_keys_mean_and_what_they_are_by_default() -> None:
+    schema = json_schema.scenario_schema()["properties"]
+    assert schema["train"]["description"] == "Local SGD."
+    assert schema["train"]["properties"]["lr"] == {
+        "description": "Learning rate of round 0. Default: 0.1.",
+        "default": 0.1,
+        "type": "number",
+        "minimum": 0,
+        "maximum": 1e6,
+    }
+    policies = schema["rounds"]["properties"]["policy"]["anyOf"][0]
+    assert policies == {"enum": ["sync", "over_select", "deadline", "fedasync", "fedbuff"]}
+
+
+def test_the_words_for_types_are_those_of_toml() -> None:
+    assert value_types.type_text(tuple[float, ...]) == "a list of numbers"
+    assert value_types.type_text(dict[str, float] | list[str]) == "a table or a list of text"
+    assert value_types.range_text(float) is None
+    assert ScenarioKey("k", "text", None, None, None, "").default_text == "none"
