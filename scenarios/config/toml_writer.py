@@ -18,8 +18,11 @@ def toml_text(tables: Mapping[str, Any]) -> str:
 
 def toml_value(value: Any) -> str:
     """One value as it stands behind ``KEY =``; a table on one line."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key(key)} = {toml_value(inner)}" for key, inner in value.items()) + "}"
+    return _value(value)
+
+
+def inline(value: Any) -> str:
+    """A value on one line, tables in braces."""
     return _value(value)
 
 
@@ -47,6 +50,8 @@ def _value(value: Any) -> str:
         return f"[{', '.join(_value(item) for item in value)}]"
     if isinstance(value, str):
         return _text(value)
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_key(key)} = {_value(inner)}' for key, inner in value.items())}}}"
     return repr(value)
 
 

@@ -10,7 +10,8 @@ import contextlib
 import json
 import sqlite3
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ from scenarios.report.run_reader import flat
 BUDGETS = "budgets"
 """`stopped_by` of a run that met all its needs."""
 MARK = "study.json"
+TRACE_LINES = 8
+"""Of an error that no run should raise"""
 MOST_NAMED = 6
 """Missing runs that a note names"""
 
@@ -61,6 +64,10 @@ class RunSet:
     """The file that marks the folder from its creation on, and holds the result at the end."""
 
 
+MakeRuns = Callable[[RunSet, Host, WorkerLauncher, Callable[[], bool]], dict[str, Any]]
+"""(run set, host, launcher, stopped) -> the result of `run_all`"""
+
+
 @dataclass(frozen=True)
 class Study:
     """A run set, and how its result is read, written and shown."""
@@ -76,6 +83,8 @@ class Study:
     """(result, folder): writes the CSV files."""
     complete: Callable[[Mapping[str, Any], Host, WorkerLauncher, Callable[[], bool]], None] | None = None
     """(what `run_all` returns, host, launcher, stopped): further work on the runs before the result is read."""
+    make_runs: MakeRuns | None = None
+    """How its runs are made, by default one after another (`run_all`)."""
     result_file: str | None = None
     """The file of the result, where several studies share a folder; by default the run set's mark."""
 
@@ -116,36 +125,54 @@ def run_all(run_set: RunSet, host: Host, launcher: WorkerLauncher, stopped: Call
     fails does not end the others; RunFailed if none of them has a summary. If the user stops the run set, the result
     covers the runs so far; `Stopped` if there are none.
     """
+    with locked(run_set, host) as folder:
+        return _run_missing(run_set, folder, host, launcher, stopped)
+
+
+@contextlib.contextmanager
+def locked(run_set: RunSet, host: Host) -> Iterator[Path]:
+    """The folder of a run set, made if it is not there, and locked; errors as of `pending` before anything is made."""
     host = replace(host, run_id=run_set.run_id)
-    pending(run_set, host.out, host.device)  # or refuse before anything is made
+    pending(run_set, host.out, host.device)
     folder = known_folder(run_set, host.out) or _new(run_set, host)
     with run_lock(folder):
-        return _run_missing(run_set, folder, host, launcher, stopped)
+        yield folder
 
 
 def _run_missing(
     run_set: RunSet, folder: Path, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
 ) -> dict[str, Any]:
-    missing = {run.name for run in pending(run_set, host.out, host.device)}
-    there = [run for run in run_set.runs if run.name not in missing]
-    ended = {run.name: _ended(run, folder / run.name, _summary(folder / run.name)) for run in there}
+    ended, missing = ended_before(run_set, folder, host)
     failed: dict[str, str] = {}
-    for run in run_set.runs:
-        if run.name in ended:
-            continue
+    for run in missing:
         try:
-            ended[run.name] = _run_or_resume(run, folder / run.name, host, launcher, stopped)
+            ended[run.name] = make_run(run, folder / run.name, host, launcher, stopped)
         except (ScenarioError, Stopped) as error:
             if not (ended or failed):
-                _discard(folder, run_set.mark)
+                discard(folder, run_set.mark)
                 raise
             if isinstance(error, Stopped):
                 break
             failed[run.name] = str(error)
-        except (RunFailed, PoolError) as error:
-            failed[run.name] = str(error)
+        except Exception as error:  # in a run of its own: the others need not know
+            failed[run.name] = reason(error)
         if stopped():
             break
+    return collected(run_set, folder, ended, failed)
+
+
+def ended_before(run_set: RunSet, folder: Path, host: Host) -> tuple[dict[str, dict[str, Any]], list[PlannedRun]]:
+    """The summaries by name of the runs that are finished, and the runs that are not."""
+    missing = pending(run_set, host.out, host.device)
+    names = {run.name for run in missing}
+    there = [run for run in run_set.runs if run.name not in names]
+    return {run.name: _ended(run, folder / run.name, _summary(folder / run.name)) for run in there}, missing
+
+
+def collected(
+    run_set: RunSet, folder: Path, ended: Mapping[str, dict[str, Any]], failed: Mapping[str, str]
+) -> dict[str, Any]:
+    """What `run_all` returns; RunFailed if no run has ended."""
     if not ended:
         raise RunFailed(failures(failed))
     runs = [ended[run.name] for run in run_set.runs if run.name in ended]
@@ -159,6 +186,14 @@ def missing_note(result: Mapping[str, Any]) -> list[str]:
     if len(missing) > MOST_NAMED:
         return [f"without {len(missing)} runs that are missing: {missing[0]} .. {missing[-1]}"]
     return [f"without the runs that are missing: {', '.join(missing)}"] if missing else []
+
+
+def reason(error: Exception) -> str:
+    """Why a run failed: the message of an expected error, and where any other one was raised."""
+    if isinstance(error, ScenarioError | RunFailed | PoolError):
+        return str(error)
+    lines = "".join(traceback.format_exception(error)).splitlines()
+    return "\n    ".join([f"{type(error).__name__}: {error}", *lines[-TRACE_LINES:-1]])
 
 
 def failures(failed: Mapping[str, str]) -> str:
@@ -193,7 +228,7 @@ def _new(run_set: RunSet, host: Host) -> Path:
     return make_folder(run_set.name, host, lambda folder: write_text(folder / run_set.mark, mark))
 
 
-def _discard(folder: Path, mark: str) -> None:
+def discard(folder: Path, mark: str) -> None:
     """Remove a run set's folder if there is nothing but its mark in it."""
     if [path.name for path in folder.iterdir()] == [mark]:
         with contextlib.suppress(OSError):
@@ -201,9 +236,10 @@ def _discard(folder: Path, mark: str) -> None:
             folder.rmdir()
 
 
-def _run_or_resume(
+def make_run(
     run: PlannedRun, path: Path, host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]
 ) -> dict[str, Any]:
+    """Make one run in its folder ``path``, or go on with it; its summary with its name. Errors as of `runner.run`."""
     points = trail(path) if has_rounds(path / "ledger.sqlite") else ()
     is_begun = bool(points) and not reached(points, run.needs)  # unfinished, or shorter than its needs now are
     until = _Until(run.needs, points[-1] if is_begun else None, stopped, host.on_round)

@@ -14,10 +14,10 @@ import numpy as np
 from coordinator.records.store import read
 from scenarios.report.pages import PageTable
 from scenarios.report.progress import AMOUNTS, Trail, at_budget
+from scenarios.studies.statistics import paired, with_interval
 from scenarios.studies.trial.addition import Figures, Say, TrialAddition
 from scenarios.studies.trial.plan import TrialPlan
 from scenarios.studies.trial.results import Trails, trails
-from scenarios.studies.trial.statistics import paired, with_interval
 from scenarios.studies.trial.tables import READ_AS, percent, points
 
 GMBS = "fedbr"

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.report.progress import Trail, final, spread, to_target, trail
+from scenarios.studies.statistics import paired, with_interval
 from scenarios.studies.trial.plan import TrialCell, TrialPlan
-from scenarios.studies.trial.statistics import paired, with_interval
 
 SPENT = {
     "virtual_seconds": "virtual_seconds",

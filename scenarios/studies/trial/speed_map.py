@@ -21,11 +21,11 @@ from scenarios.report.progress import to_target
 from scenarios.studies.replay import PreparedReplay, prepared, time_to
 from scenarios.studies.replayed_run import OtherVisits
 from scenarios.studies.run_set import is_interrupted
+from scenarios.studies.statistics import with_interval
 from scenarios.studies.trial.addition import Figures, Say, TrialAddition
 from scenarios.studies.trial.plan import TrialCell, TrialPlan
 from scenarios.studies.trial.results import Trails, trails
 from scenarios.studies.trial.scaling import SpeedFactors, rescaled
-from scenarios.studies.trial.statistics import with_interval
 from scenarios.studies.trial.tables import percent_of
 from scenarios.studies.trial.variants import SERVER_FACTORS, of, server_link_of
 

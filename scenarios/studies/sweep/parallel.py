@@ -1,0 +1,237 @@
+"""Several runs of a run set at the same time, each in a process of its own (`slot`), which takes the next when free.
+
+The worker processes of all of them together are those of one run otherwise. No result depends on who made a run. This
+process makes no run itself: it hands out, listens, and passes progress on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from coordinator.records.schema import RoundRow
+from coordinator.rounds.run import RoundFinished
+from coordinator.workers.launcher import WorkerLauncher, environment, how_ended
+from coordinator.workers.task import Stopped
+from scenarios.config.toml_writer import toml_text
+from scenarios.errors import ScenarioError
+from scenarios.host import Host
+from scenarios.studies.run_set import PlannedRun, RunSet, collected, discard, ended_before, locked, run_all
+
+SLOT = "scenarios.studies.sweep.slot"
+TURN_SECONDS = 0.2
+"""The longest time until the user's wish to stop is seen."""
+END_SECONDS = 10.0
+"""Limit for the end of a slot that has no run."""
+Name = Callable[[str], None]
+
+
+def make_runs(
+    run_set: RunSet,
+    host: Host,
+    launcher: WorkerLauncher,
+    stopped: Callable[[], bool],
+    parallel: int = 1,
+    about: Name = lambda name: None,
+) -> dict[str, Any]:
+    """`run_all` with ``parallel`` runs at the same time, at most one per worker of ``host``; the same result.
+
+    ``about`` is told the name of the run which the host's next ``on_start`` or ``on_round`` is about. A run whose
+    process is killed counts as failed. ScenarioError if all runs failed with one, else errors as of `run_all`.
+    """
+    if parallel <= 1:
+        return run_all(run_set, host, launcher, stopped)
+    with locked(run_set, host) as folder:
+        ended, missing = ended_before(run_set, folder, host)
+        with ParallelRuns(missing, folder, host, about) as runs:
+            runs.make(min(parallel, host.workers, len(missing)), stopped)
+        if not (ended or runs.ended):
+            _refuse_nothing(runs, folder, run_set.mark)
+        return collected(run_set, folder, ended | runs.ended, runs.failed)
+
+
+def _refuse_nothing(runs: ParallelRuns, folder: Path, mark: str) -> None:
+    """Stopped if no run was made, and the user's error if that is why; other failures are the run set's."""
+    if not runs.failed:
+        discard(folder, mark)
+        raise Stopped
+    if runs.users_errors.keys() == runs.failed.keys():
+        discard(folder, mark)
+        raise ScenarioError(next(iter(runs.users_errors.values())))
+
+
+class ParallelRuns:
+    """The slots as a context: when it is left, however, all of their processes have ended."""
+
+    def __init__(self, missing: Sequence[PlannedRun], folder: Path, host: Host, about: Name) -> None:
+        self._queue, self._folder, self._host, self._about = deque(missing), folder, host, about
+        self._selector = selectors.DefaultSelector()
+        self._slots: list[SlotProcess] = []
+        self.ended: dict[str, dict[str, Any]] = {}
+        self.failed: dict[str, str] = {}
+        self.users_errors: dict[str, str] = {}
+        """Those of ``failed`` that the user's input caused."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for slot in self._slots:
+            slot.dismiss()
+        for slot in self._slots:
+            slot.join(END_SECONDS if kind is None else 0.0)
+        self._selector.close()
+
+    def make(self, count: int, stopped: Callable[[], bool]) -> None:
+        """Make all runs with so many slots; the runs that began go on to their round's end once ``stopped``."""
+        shares = [self._host.workers // count + (number < self._host.workers % count) for number in range(count)]
+        for workers in shares:
+            self._start(workers)
+        while any(slot.run for slot in self._slots):
+            if stopped():
+                self._queue.clear()
+                for slot in self._slots:
+                    slot.stop()
+            for key, _ in self._selector.select(TURN_SECONDS):
+                self._listen(key.data)
+
+    def _start(self, workers: int) -> None:
+        if self._queue:
+            slot = SlotProcess(self._host, workers)
+            self._slots.append(slot)
+            self._selector.register(slot.answers, selectors.EVENT_READ, slot)
+            self._hand_out(slot)
+
+    def _hand_out(self, slot: SlotProcess) -> None:
+        slot.run = self._queue.popleft() if self._queue else None
+        if slot.run is not None:
+            slot.begin(slot.run, self._folder / slot.run.name)
+
+    def _listen(self, slot: SlotProcess) -> None:
+        lines = slot.lines()
+        for line in lines or ():
+            self._heed(slot, json.loads(line))
+        if lines is None:
+            self._lose(slot)
+
+    def _lose(self, slot: SlotProcess) -> None:
+        """The process of a slot has ended by itself: its run failed, and a new process takes the next one."""
+        self._selector.unregister(slot.answers)
+        self._slots.remove(slot)
+        status = slot.join(END_SECONDS)
+        if slot.run is not None:
+            self.failed[slot.run.name] = f"its process {how_ended(status)}"
+        self._start(slot.workers)
+
+    def _heed(self, slot: SlotProcess, said: dict[str, Any]) -> None:
+        assert slot.run is not None
+        name = slot.run.name
+        if "note" in said:
+            self._host.on_note(said["note"])
+        elif "began" in said:
+            self._about(name)
+            self._host.on_start(Path(said["began"]), slot.run.loaded)
+        elif "round" in said:
+            self._about(name)
+            self._host.on_round(unpacked(said["round"]))
+        else:
+            self._end(name, said)
+            self._hand_out(slot)
+
+    def _end(self, name: str, said: dict[str, Any]) -> None:
+        if "ended" in said:
+            self.ended[name] = said["ended"]
+        elif "failed" in said:
+            self.failed[name] = said["failed"]
+            if said["is_users"]:
+                self.users_errors[name] = said["failed"]
+
+
+class SlotProcess:
+    """One process that makes runs (`slot`), and what has been read from it."""
+
+    def __init__(self, host: Host, workers: int) -> None:
+        self.workers = workers
+        self.run: PlannedRun | None = None
+        """The run that it makes now"""
+        self._is_stopped = False
+        self._pending = b""
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", SLOT],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment(),
+            start_new_session=True,  # a terminal's Ctrl-C goes to this process alone
+        )
+        self._send({"host": {"out": str(host.out), "device": host.device, "workers": workers}})
+
+    @property
+    def answers(self) -> IO[bytes]:
+        """Readable when there are answers."""
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    def begin(self, run: PlannedRun, path: Path) -> None:
+        """Tell it to make a run."""
+        text = toml_text(run.loaded.scenario.model_dump())
+        told = {"name": run.name, "path": str(path), "scenario": text, "scenario_name": run.loaded.name}
+        self._send({"run": {**told, "needs": dict(run.needs)}})
+
+    def stop(self) -> None:
+        """Tell it, once, that its run is to end with its round."""
+        if not self._is_stopped:
+            self._send({"stop": True})
+        self._is_stopped = True
+
+    def lines(self) -> list[bytes] | None:
+        """The whole lines that it has written since; None if it has ended."""
+        received = os.read(self.answers.fileno(), 1 << 16)
+        *lines, self._pending = (self._pending + received).split(b"\n")
+        return lines if received else None
+
+    def dismiss(self) -> None:
+        """Let it end: at once if it makes a run."""
+        if self.run is None:
+            self._send({"end": True})
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+    def join(self, seconds: float) -> int:
+        """Its exit status; it is killed if it has not ended so soon."""
+        try:
+            status = self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        self.dismiss()
+        self.answers.close()
+        return status
+
+    def _send(self, said: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError, ValueError):  # its end is found by `lines`
+            self._process.stdin.write(json.dumps(said).encode() + b"\n")
+            self._process.stdin.flush()
+
+
+def unpacked(packed: dict[str, Any]) -> RoundFinished:
+    """The progress that `slot.packed` wrote."""
+    return RoundFinished(
+        RoundRow._make(packed["row"]),
+        packed["rounds"],
+        packed["bytes_down"],
+        packed["bytes_up"],
+        dict(packed["chosen"]),
+    )

@@ -1,0 +1,179 @@
+"""A sweep: a scenario over a grid of values and several seeds, as one run set.
+
+The default run id follows from the scenario, the axes and the overrides of all runs. Thus the same command, also with
+more seeds, more values or more methods, finds the runs that are there and makes those that are missing. Runs of an
+earlier command that the new one does not plan stay in the folder; its result leaves them out.
+
+    planned = plan("digits", [axis("train.lr", [0.05, 0.1])], seeds=3)
+    done = make_runs(planned.run_set, host, launcher, stopped)
+    result = read_off(planned, done)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scenarios.config.load import Loaded, load
+from scenarios.config.toml_source import parse
+from scenarios.config.toml_writer import toml_text
+from scenarios.errors import ScenarioError
+from scenarios.studies.run_set import PlannedRun, RunSet
+from scenarios.studies.sweep import results
+from scenarios.studies.sweep.grid import (
+    METHOD,
+    SweepAxis,
+    SweepCell,
+    applied,
+    axis_name,
+    check_rows,
+    fixed,
+    points,
+    show,
+)
+
+KIND = "sweep"
+SEED = "seed"
+SEEDS = 3
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """The cells of a sweep, and the runs that they need."""
+
+    scenario: str
+    overrides: tuple[str, ...]
+    """Of all runs"""
+    axes: tuple[SweepAxis, ...]
+    cells: tuple[SweepCell, ...]
+    seeds: tuple[int, ...]
+    targets: tuple[float, ...]
+    """Accuracies in (0, 1] whose costs are reported"""
+    run_set: RunSet
+
+
+def plan(
+    scenario: str,
+    axes: Sequence[SweepAxis],
+    overrides: Sequence[str] = (),
+    seeds: int | None = None,
+    first_seed: int | None = None,
+    zipped: bool = False,
+    targets: Sequence[float] = (),
+    run_id: str | None = None,
+) -> SweepPlan:
+    """The runs of every cell, seed by seed.
+
+    ``overrides``: ``KEY=VALUE`` of all runs; ``seeds``: how many, counted up from ``first_seed`` or the scenario's own
+    (3 by default), unless an axis names them by the key ``seed``; ``zipped``: axes side by side instead of all
+    combinations; ``targets``: accuracies in (0, 1], by default the scenario's. ScenarioError for what `load` refuses in
+    any cell, and for two cells that would be the same run.
+    """
+    named = next((axis for axis in axes if axis.key == SEED), None)
+    axes = [axis for axis in axes if axis.key != SEED]
+    check_rows(axes, overrides)
+    chosen: dict[str, tuple[SweepCell, Mapping[str, str]]] = {}
+    first: dict[str, str] = {}
+    scenarios: list[Loaded] = []
+    for point in points(axes, zipped):
+        own = applied(axes, point)
+        loaded = _load(scenario, axes, overrides, point, first_seed)
+        cell = _cell(own, loaded)
+        if cell.label in chosen:
+            continue
+        text = toml_text(loaded.scenario.model_dump())
+        if text in first:
+            raise ScenarioError(f"{first[text]} and {cell.label} are the same runs; name each value once")
+        first[text] = cell.label
+        chosen[cell.label] = (cell, point)
+        scenarios.append(loaded)
+    numbers = _seeds(named, seeds, first_seed, scenarios[0].scenario.seed)
+    runs = [
+        PlannedRun(cell.run_name(seed), _load(scenario, axes, overrides, point, seed), {})
+        for seed in numbers
+        for cell, point in chosen.values()
+    ]
+    goal = scenarios[0].scenario.stop.target_accuracy
+    return SweepPlan(
+        scenario,
+        tuple(overrides),
+        tuple(axes),
+        tuple(cell for cell, _ in chosen.values()),
+        numbers,
+        check_targets(targets) or (() if goal is None else (goal,)),
+        RunSet(KIND, scenarios[0].name, runs, run_id or default_run_id(axes, overrides)),
+    )
+
+
+def _load(
+    scenario: str, axes: Sequence[SweepAxis], overrides: Sequence[str], point: Mapping[str, str], seed: int | None
+) -> Loaded:
+    own = applied(axes, point)
+    words = [*fixed(axes, point, overrides), *(f"{key}={value}" for key, value in own.items() if key != METHOD)]
+    method = show(own[METHOD]) if METHOD in own else None
+    return load(scenario, [*words, *([] if seed is None else [f"{SEED}={seed}"])], method)
+
+
+def _cell(own: Mapping[str, str], loaded: Loaded) -> SweepCell:
+    method = loaded.scenario.method
+    settings = {key: method if key == METHOD else show(value) for key, value in own.items()}
+    return SweepCell(method, settings, tuple(f"{key}={value}" for key, value in own.items()))
+
+
+def _seeds(named: SweepAxis | None, count: int | None, first_seed: int | None, start: int) -> tuple[int, ...]:
+    if named is None:
+        return tuple(range(start, start + (count or SEEDS)))
+    if count is not None or first_seed is not None:
+        raise ScenarioError(f"{SEED} = {', '.join(named.values)}: names the seeds; leave out --seeds and --seed")
+    if not all(value.isdecimal() for value in named.values):
+        raise ScenarioError(f"{SEED} = {', '.join(named.values)}: must be integers from 0 on")
+    return tuple(map(int, named.values))
+
+
+def check_targets(targets: Sequence[float]) -> tuple[float, ...]:
+    """The targets, each once and the smallest first; ScenarioError for one that is no accuracy."""
+    for target in targets:
+        if not 0 < target <= 1:
+            raise ScenarioError(f"--target {target:g}: must be an accuracy above 0 and at most 1, for example 0.9")
+    return tuple(sorted(set(targets)))
+
+
+def default_run_id(axes: Sequence[SweepAxis], overrides: Sequence[str]) -> str:
+    """``sweep-lr-3fa9c1``: the keys of the axes, and a hash of the overrides of all runs if there are any.
+
+    Method and seed, whose runs have folders of their own names, do not count.
+    """
+    given = dict(parse(override) for override in overrides)
+    common = {key: value for key, value in given.items() if key not in (METHOD, SEED)}
+    text = json.dumps(common, sort_keys=True, default=str)
+    end = [hashlib.sha256(text.encode()).hexdigest()[:6]] if common else []
+    return axis_name([KIND, *(axis.key.rpartition(".")[2] for axis in axes if axis.key != METHOD), *end])
+
+
+def read_off(planned: SweepPlan, done: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``sweep --json`` prints, from what `run_all` returns: ``rows``, a cell each, and ``tests`` of all pairs."""
+    names = {cell.label: {seed: cell.run_name(seed) for seed in planned.seeds} for cell in planned.cells}
+    curves = results.trails(names, done["runs"])
+    there = {label: runs for label, runs in curves.items() if runs}
+    return {
+        "scenario": planned.scenario,
+        "overrides": list(planned.overrides),
+        "axes": {axis.key: [show(value) for value in axis.values] for axis in planned.axes},
+        "seeds": list(planned.seeds),
+        "targets": list(planned.targets),
+        "rows": [_row(cell, there[cell.label], planned) for cell in planned.cells if cell.label in there],
+        "tests": results.tests(there, planned.targets),
+        **done,
+    }
+
+
+def _row(cell: SweepCell, runs: Mapping[int, Any], planned: SweepPlan) -> dict[str, Any]:
+    return {
+        "name": cell.label,
+        "method": cell.method,
+        "settings": dict(cell.settings),
+        **results.statistics(runs, planned.targets),
+    }
