@@ -47,6 +47,8 @@ class Session:
     remote_access: RemoteAccess | None = None
     piece: str | None = None
     """The duration of ``--for``."""
+    preload: Sequence[str] | None = None
+    """What the fork server imports for workers, by default all that they need; () where this process trains nothing."""
 
     def call(self, runs: Sequence[Loaded], work: Work) -> dict[str, Any]:
         """Call ``work`` with a worker launcher and a stop flag, and show the progress of ``runs`` meanwhile.
@@ -67,7 +69,10 @@ class Session:
         )
         if self.out is not None:
             check_folder(runs[0].name, host)
-        with interrupt.watching(), WorkerLauncher() as launcher, self.show.showing():
+        with interrupt.watching(), self._launcher() as launcher, self.show.showing():
             asked = self.workers
             workers = choose_workers(runs, host.device, launcher, interrupt) if asked is None else asked
             return work(replace(host, workers=workers), launcher, stopped)
+
+    def _launcher(self) -> WorkerLauncher:
+        return WorkerLauncher() if self.preload is None else WorkerLauncher(self.preload)

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from scenarios import search_path
-from scenarios.cli import lookup, recorded, remote, runs, studies, verbosity
+from scenarios.cli import lookup, recorded, remote, runs, studies, sweeps, verbosity
 from scenarios.cli.help_page import GroupedCommands, show_version
 from scenarios.cli.options import FAILED, FINISHED, STOPPED, USAGE, exit_with_error
 
@@ -109,7 +109,6 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "run": runs.run,
         "resume": runs.resume,
         "check": runs.check,
-        "compare": studies.compare,
     },
     "Runs that there are": {
         "report": recorded.report,
@@ -123,7 +122,12 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "schema": lookup.schema,
         "doctor": lookup.doctor,
     },
-    "Studies": {"reproduce": studies.reproduce, "stress": studies.stress},
+    "Studies": {
+        "compare": studies.compare,
+        "sweep": sweeps.sweep,
+        "reproduce": studies.reproduce,
+        "stress": studies.stress,
+    },
     "Plug-ins": {"check-plugin": studies.check_plugin},
     "Several machines": {"keys": remote.keys, "worker": remote.worker},
 }

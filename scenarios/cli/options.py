@@ -22,7 +22,7 @@ from scenarios.cli.completion import complete_overrides, complete_scenarios
 if TYPE_CHECKING:
     from coordinator.workers.sockets import RemoteAccess
     from scenarios.config.load import Loaded
-    from scenarios.session import Work
+    from scenarios.session import ProgressDisplay, Work
 
 FINISHED, USAGE, FAILED, STOPPED = 0, 2, 3, 4
 
@@ -107,16 +107,18 @@ def with_workers(
     work: Work,
     remote_access: RemoteAccess | None = None,
     piece: str | None = None,
+    show: ProgressDisplay | None = None,
+    preload: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Call ``work`` with a worker launcher and a stop flag, and show a live table of ``runs`` meanwhile.
+    """Call ``work`` with a worker launcher and a stop flag, and show a live table of ``runs`` meanwhile, or ``show``.
 
     Arguments and errors as of `scenarios.session.Session`.
     """
     from scenarios.report.live import LiveTable
     from scenarios.session import Session
 
-    show = LiveTable([loaded.scenario.method for loaded in runs], quiet=quiet)
-    session = Session(out, run_id, workers, device, show, note_printer(), remote_access, piece)
+    show = show or LiveTable([loaded.scenario.method for loaded in runs], quiet=quiet)
+    session = Session(out, run_id, workers, device, show, note_printer(), remote_access, piece, preload)
     return session.call(runs, work)
 
 

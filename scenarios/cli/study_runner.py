@@ -31,14 +31,18 @@ def run_study(
     options: StudyOptions,
     estimated: bool = False,
     watch: Callable[[Host, int, int], Host] | None = None,
+    parallel: int | None = None,
 ) -> NoReturn:
     """Run or resume the runs of a study that are not finished, write its files, and exit with its code.
 
     ``estimated``: the expected duration is measured and printed first; ``watch``: (host, planned runs, runs to be
-    made) -> the host, with what is to be said while they work.
+    made) -> the host, with what is to be said while they work; ``parallel``: runs at a time, which are then
+    shown by their names.
     """
     from scenarios.host import choose_device, piece_seconds
+    from scenarios.report.live import LiveTable, ParallelTable
     from scenarios.studies import run_set
+    from scenarios.studies.sweep.parallel import make_runs
 
     planned, piece = study.run_set, options.piece
     piece_seconds(piece)  # refused before minutes are spent on an estimate
@@ -50,14 +54,29 @@ def run_study(
         if not options.silent:
             show_estimate(expected, sys.stderr)
 
+    names, at_once = [run.name for run in missing], parallel or 1
+    table = ParallelTable(names, quiet=options.silent)
+    in_turn = None if parallel is None else LiveTable(names, quiet=options.silent)
+
     def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
         watched = host if watch is None else watch(host, len(planned.runs), len(missing))
-        made = run_set.run_all(planned, watched, launcher, stopped)
+        made = make_runs(planned, watched, launcher, stopped, at_once, table.about)
         if study.complete is not None and not run_set.is_interrupted(made, planned):
             study.complete(made, host, launcher, stopped)
         return made
 
-    made = with_workers(loaded, options.out, None, options.workers, options.device, options.silent, work, piece=piece)
+    made = with_workers(
+        loaded,
+        options.out,
+        None,
+        options.workers,
+        options.device,
+        options.silent,
+        work,
+        piece=piece,
+        show=table if at_once > 1 else in_turn,
+        preload=() if at_once > 1 else None,
+    )
     _finish_study(study, study.read_off(made), options, expected)
 
 
@@ -76,7 +95,8 @@ def _finish_study(study: Study, result: dict[str, Any], options: StudyOptions, e
     emit(result, options.as_json, lambda: study.show(result, page))
     if stopped and not options.silent:
         text = wall_time.left_text(result["left"])
-        print(f"fedbr: {text}; to go on: the same command with --run-id {folder.name}", file=sys.stderr)
+        again = "" if options.run_id is None and study.run_set.run_id else f" with --run-id {folder.name}"
+        print(f"fedbr: {text}; to go on: the same command{again}", file=sys.stderr)
     if result.get("failed"):
         raise typer.Exit(exit_with_error(run_set.failures(result["failed"]), FAILED))
     raise typer.Exit(STOPPED if stopped else FINISHED)

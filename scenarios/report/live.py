@@ -94,7 +94,9 @@ class LiveTable:
         if self._current >= 0:
             self._runs[self._current].ended = time.monotonic()
         self._current += 1
-        run = self._runs[self._current]
+        self._begin(self._runs[self._current], folder, loaded)
+
+    def _begin(self, run: _RunProgress, folder: Path, loaded: Loaded) -> None:
         run.started, run.rounds_max = time.monotonic(), loaded.scenario.rounds.max
         run.column = loaded.method.objective.progress
         run.values = [] if run.column is None else run.column.values(loaded.blocks)
@@ -121,6 +123,26 @@ class LiveTable:
         if self._current >= 0:
             parts += ["", _rounds(self._runs[self._current], width)]
         return Group(*parts)
+
+
+class ParallelTable(LiveTable):
+    """The progress of runs that are made at the same time, by their names."""
+
+    def __init__(self, names: Sequence[str], stream: IO[str] | None = None, quiet: bool = False) -> None:
+        super().__init__(names, stream, quiet)
+        self._numbers = {name: number for number, name in enumerate(names)}
+
+    def about(self, name: str) -> None:
+        """The next calls are about this run."""
+        self._current = self._numbers[name]
+
+    def on_start(self, folder: Path, loaded: Loaded) -> None:
+        """Take note that a run begins; others go on."""
+        self._begin(self._runs[self._current], folder, loaded)
+
+    def render(self) -> RenderableType:
+        """The runs around the one that was told of last."""
+        return _overview(self._runs, self._current)
 
 
 def _is_cut(progress: RoundFinished) -> bool:

@@ -64,10 +64,6 @@ class RunSet:
     """The file that marks the folder from its creation on, and holds the result at the end."""
 
 
-MakeRuns = Callable[[RunSet, Host, WorkerLauncher, Callable[[], bool]], dict[str, Any]]
-"""(run set, host, launcher, stopped) -> the result of `run_all`"""
-
-
 @dataclass(frozen=True)
 class Study:
     """A run set, and how its result is read, written and shown."""
@@ -83,8 +79,6 @@ class Study:
     """(result, folder): writes the CSV files."""
     complete: Callable[[Mapping[str, Any], Host, WorkerLauncher, Callable[[], bool]], None] | None = None
     """(what `run_all` returns, host, launcher, stopped): further work on the runs before the result is read."""
-    make_runs: MakeRuns | None = None
-    """How its runs are made, by default one after another (`run_all`)."""
     result_file: str | None = None
     """The file of the result, where several studies share a folder; by default the run set's mark."""
 

@@ -175,5 +175,6 @@ def _row(cell: SweepCell, runs: Mapping[int, Any], planned: SweepPlan) -> dict[s
         "name": cell.label,
         "method": cell.method,
         "settings": dict(cell.settings),
+        "runs": [cell.run_name(seed) for seed in runs],
         **results.statistics(runs, planned.targets),
     }
