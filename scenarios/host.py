@@ -13,7 +13,7 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -72,10 +72,14 @@ def choose_device(name: str) -> str:
 
 
 class StopFlag:
-    """Set by Ctrl-C and SIGTERM; a second signal exits at once with code 130."""
+    """Set by Ctrl-C and SIGTERM; a second signal exits at once with code 130.
 
-    def __init__(self) -> None:
+    Outside the main thread, the only one with signals, nothing sets it.
+    """
+
+    def __init__(self, signals: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM)) -> None:
         self.is_set = False
+        self._signals = signals
 
     def __call__(self) -> bool:
         """Whether the user has asked to stop."""
@@ -84,7 +88,8 @@ class StopFlag:
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """Handle signals, and restore the previous handlers at the end."""
-        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        is_main = threading.current_thread() is threading.main_thread()
+        before = {number: signal.signal(number, self._on_signal) for number in self._signals if is_main}
         try:
             yield
         finally:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from signal import Signals
 from typing import Any, Protocol
 
 from coordinator.rounds.run import RoundFinished
@@ -49,13 +50,15 @@ class Session:
     """The duration of ``--for``."""
     preload: Sequence[str] | None = None
     """What the fork server imports for workers, by default all that they need; () where this process trains nothing."""
+    signals: Sequence[Signals] = (Signals.SIGINT, Signals.SIGTERM)
+    """Those that ask the runs to stop."""
 
     def call(self, runs: Sequence[Loaded], work: Work) -> dict[str, Any]:
         """Call ``work`` with a worker launcher and a stop flag, and show the progress of ``runs`` meanwhile.
 
         ScenarioError if the folder cannot be written, and for a piece that is no duration.
         """
-        interrupt = StopFlag()
+        interrupt = StopFlag(self.signals)
         stopped = Piece(piece_seconds(self.piece), interrupt)
         host = Host(
             self.out or Path(),

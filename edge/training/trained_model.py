@@ -1,0 +1,57 @@
+"""The model of a finished run as a torch module, for a process of the user's. Never trains.
+
+Evaluation is as in `edge.training.trainer`: float32, in evaluation mode, on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from edge.protocol.config import Job
+from edge.protocol.payload import Vector
+from edge.training.block_model import BlockModel
+from edge.training.trainer import LocalTrainer
+
+
+def trained_model(job: Job, vectors: Mapping[str, Vector]) -> nn.Sequential:
+    """The job's model with these numbers, one module per block under the block's name, in evaluation mode.
+
+    It takes examples as the job's data set prepares them, such as those of `evaluated_examples`, and returns logits
+    (batch, classes). ``vectors``: by key, all of the model's.
+    """
+    net = _trainer(job).net
+    net.load(vectors)
+    net.train_mode(False)
+    model = nn.Sequential(OrderedDict(zip(net.layout.names, _modules(net), strict=True)))
+    return model.eval()
+
+
+def evaluated_examples(job: Job) -> tuple[Tensor, Tensor]:
+    """(inputs, labels (examples,) int64) of the global test examples that evaluations use, prepared for the model.
+
+    Inputs are float32, or int64 tokens. DataError for data that cannot be read.
+    """
+    trainer = _trainer(job)
+    return trainer.test_set.fetch(trainer.evaluated_indices)
+
+
+def _trainer(job: Job) -> LocalTrainer:
+    """A trainer on the CPU that leaves this process's number of threads as it is."""
+    threads = torch.get_num_threads()
+    try:
+        return LocalTrainer(replace(job, device="cpu", train=replace(job.train, graphs=False)))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _modules(net: BlockModel) -> list[nn.Module]:
+    """The modules of the model, with tensors of their own in place of views into flat vectors."""
+    for module in net.modules:
+        for tensor in (*module.parameters(), *module.buffers()):
+            tensor.data, tensor.grad = tensor.data.clone(), None
+    return net.modules

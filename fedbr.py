@@ -1,0 +1,86 @@
+"""FedBR Edge for Python: federated learning on heterogeneous fleets, with a virtual clock and all bytes counted.
+
+    import fedbr
+
+    run = fedbr.run("digits", method="fedbr", **{"train.lr": 0.05})
+    run.accuracy                      # of the last evaluation, in [0, 1]
+    run.rounds.to_pandas()            # the ledger's tables: rounds, visits, transfers, evaluations, choices
+    run.plot("curves")                # a figure of the report
+    run.model()                       # the global model as a torch module
+
+Every name below does its work in the package ``scenarios.api``, which is imported at the first use of a name, so that
+``import fedbr`` takes no time. torch is imported by `Run.model` and `Run.test_set` alone.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coordinator.rounds.run import RunFailed
+    from edge.data.registry import DataError
+    from scenarios.api.callbacks import Callback, CommittedRound
+    from scenarios.api.calls import check, replay, resume, run, verify
+    from scenarios.api.drawn import DrawnFigure
+    from scenarios.api.mlflow import MLflow
+    from scenarios.api.run import Run
+    from scenarios.api.several import RunCollection, compare, report
+    from scenarios.api.several import open_folder as open
+    from scenarios.api.tensorboard import TensorBoard
+    from scenarios.errors import ScenarioError
+    from scenarios.report.run_reader import ReportError
+
+    __version__: str
+
+__all__ = [
+    "Callback",
+    "CommittedRound",
+    "DataError",
+    "DrawnFigure",
+    "MLflow",
+    "ReportError",
+    "Run",
+    "RunCollection",
+    "RunFailed",
+    "ScenarioError",
+    "TensorBoard",
+    "__version__",
+    "check",
+    "compare",
+    "open",
+    "replay",
+    "report",
+    "resume",
+    "run",
+    "verify",
+]
+
+_HOMES = {
+    **dict.fromkeys(("check", "replay", "resume", "run", "verify"), "scenarios.api.calls"),
+    **dict.fromkeys(("RunCollection", "compare", "open", "report"), "scenarios.api.several"),
+    **dict.fromkeys(("Callback", "CommittedRound"), "scenarios.api.callbacks"),
+    "DataError": "edge.data.registry",
+    "DrawnFigure": "scenarios.api.drawn",
+    "MLflow": "scenarios.api.mlflow",
+    "ReportError": "scenarios.report.run_reader",
+    "Run": "scenarios.api.run",
+    "RunFailed": "coordinator.rounds.run",
+    "ScenarioError": "scenarios.errors",
+    "TensorBoard": "scenarios.api.tensorboard",
+}
+"""Name -> the module that has it"""
+_OTHER_NAMES = {"open": "open_folder"}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return version("fedbr-edge")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fedbr' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), _OTHER_NAMES.get(name, name))
+
+
+def __dir__() -> list[str]:
+    return __all__

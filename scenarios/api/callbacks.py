@@ -1,0 +1,178 @@
+"""Callbacks: functions and objects of the user's that are told of a run's rounds, and may stop it.
+
+A callback runs in the process and thread that called `fedbr.run`, between two rounds, and changes no result. An error
+in one ends the run after the round that it was told of; the run can be resumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from coordinator.rounds.run import RoundFinished, RunFailed
+from scenarios.config.load import Loaded
+from scenarios.session import ProgressDisplay
+
+
+@dataclass
+class CommittedRound:
+    """A round that has been committed to the ledger, as callbacks are given it."""
+
+    round: int
+    """Counted from 1; an evaluation after the last round has that round's number"""
+    is_whole: bool
+    """False for a round that was cut by a limit, and for an evaluation after the last round"""
+    accuracy: float | None
+    """On the test set, in [0, 1]; None if the model was not evaluated after this round"""
+    test_loss: float | None
+    train_loss: float | None
+    """Mean over visits of their mean local cross-entropy"""
+    participants: int
+    """Training visits that counted"""
+    virtual_seconds: float
+    """Virtual time at the end of the round"""
+    bytes_down: int
+    """Of all clients, in this round, as ``bytes_up``, ``flops`` and ``joules``"""
+    bytes_up: int
+    flops: float
+    joules: float
+    total_bytes_down: int
+    """Since the start of the run, as ``total_bytes_up``"""
+    total_bytes_up: int
+    ledger_row: Mapping[str, Any] = field(repr=False)
+    """Column -> value of the ledger's table ``rounds``, where ``round`` is counted from 0"""
+    _is_stopped: bool = field(default=False, repr=False)
+
+    def stop(self) -> None:
+        """End the run after this round, as Ctrl-C would; `fedbr.resume` goes on with it."""
+        self._is_stopped = True
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a callback has called `stop`."""
+        return self._is_stopped
+
+    def numbers(self) -> dict[str, float]:
+        """Name -> value of all fields that are amounts and known, for other tools."""
+        values = {name: getattr(self, name) for name in _AMOUNTS}
+        return {name: float(value) for name, value in values.items() if value is not None}
+
+
+_AMOUNTS = (
+    *("accuracy", "test_loss", "train_loss", "participants", "virtual_seconds", "bytes_down", "bytes_up"),
+    *("flops", "joules", "total_bytes_down", "total_bytes_up"),
+)
+
+
+class Callback:
+    """Told of a run. Subclasses can customise by overriding
+
+    * `on_start`: before the first round, and before the next one of a run that is resumed;
+    * `on_round`: after each round; returning False stops the run, as `CommittedRound.stop` does;
+    * `on_end`: once, at the end, however the run ended.
+    """
+
+    def on_start(self, folder: Path, scenario: Mapping[str, Any]) -> None:
+        """``folder``: of the run; ``scenario``: resolved, with every default."""
+
+    def on_round(self, round: CommittedRound) -> object:
+        """A round has been committed."""
+
+    def on_end(self, summary: Mapping[str, Any] | None) -> None:
+        """``summary``: as of `fedbr.Run.summary`; None if the run failed, or was stopped before its first round."""
+
+
+OnRound = Callable[[CommittedRound], object] | Callback
+Callbacks = OnRound | Iterable[OnRound]
+"""A function of a `CommittedRound`, a `Callback`, or several"""
+
+
+class _FunctionCallback(Callback):
+    def __init__(self, function: Callable[[CommittedRound], object]) -> None:
+        self._function = function
+
+    def on_round(self, round: CommittedRound) -> object:
+        return self._function(round)
+
+
+class CallbackDisplay:
+    """A progress display that tells callbacks, too; a stop flag that they set, by their wish or by an error."""
+
+    def __init__(self, show: ProgressDisplay, callbacks: Callbacks) -> None:
+        several = [callbacks] if callable(callbacks) or isinstance(callbacks, Callback) else list(callbacks)
+        self._names = [_name(each) for each in several]
+        self._callbacks = [each if isinstance(each, Callback) else _FunctionCallback(each) for each in several]
+        self._show = show
+        self._error: tuple[str, Exception] | None = None
+        self._is_set = False
+
+    def __call__(self) -> bool:
+        """Whether the run is to stop."""
+        return self._is_set
+
+    def on_start(self, folder: Path, loaded: Loaded) -> None:
+        """A run begins or goes on."""
+        self._show.on_start(folder, loaded)
+        scenario = loaded.scenario.model_dump()
+        self._tell(lambda callback: callback.on_start(folder, scenario))
+
+    def on_round(self, progress: RoundFinished) -> None:
+        """A round has been committed."""
+        self._show.on_round(progress)
+        round = _committed(progress)
+        answers = self._tell(lambda callback: callback.on_round(round))
+        self._is_set |= round.is_stopped or any(answer is False for answer in answers)
+
+    def on_end(self, summary: Mapping[str, Any] | None) -> None:
+        """The run has ended."""
+        self._tell(lambda callback: callback.on_end(summary))
+
+    def showing(self) -> AbstractContextManager[object]:
+        """Entered while the run works."""
+        return self._show.showing()
+
+    def check(self, folder: Path | None) -> None:
+        """RunFailed from the first error of a callback, if there was one; ``folder``: of the run, if it is kept."""
+        if self._error is None:
+            return
+        name, error = self._error
+        kept = "" if folder is None else f"; to resume the run: fedbr.resume({str(folder)!r})\nrun folder: {folder}"
+        raise RunFailed(f"callback {name}: {type(error).__name__}: {error}{kept}") from error
+
+    def _tell(self, call: Callable[[Callback], object]) -> list[object]:
+        answers = []
+        for name, callback in zip(self._names, self._callbacks, strict=True):
+            try:
+                answers.append(call(callback))
+            except Exception as error:  # a user's callback may raise anything; `check` raises it after the run's end
+                self._error = self._error or (name, error)
+                self._is_set = True
+        return answers
+
+
+def _name(callback: OnRound) -> str:
+    return str(getattr(callback, "__qualname__", type(callback).__qualname__))
+
+
+def _committed(progress: RoundFinished) -> CommittedRound:
+    row = progress.row
+    is_after = row.round == progress.rounds and not row.busy_s
+    return CommittedRound(
+        round=row.round if is_after else row.round + 1,
+        is_whole=row.round < progress.rounds,
+        accuracy=row.accuracy,
+        test_loss=row.test_loss,
+        train_loss=row.train_loss,
+        participants=row.participants,
+        virtual_seconds=row.end_s,
+        bytes_down=row.bytes_down,
+        bytes_up=row.bytes_up,
+        flops=row.flops,
+        joules=row.joules,
+        total_bytes_down=progress.bytes_down,
+        total_bytes_up=progress.bytes_up,
+        ledger_row=row._asdict(),
+    )

@@ -1,0 +1,192 @@
+"""The functions of ``import fedbr``: what the commands of the same names do, with objects instead of printed text.
+
+Nothing here exits or prints a result: errors are the exceptions that the functions name. The first Ctrl-C stops runs
+after their last committed round, as on the command line, and the function returns; a second one is a KeyboardInterrupt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from signal import Signals
+from typing import Any
+
+from coordinator.rounds.run import RunFailed
+from coordinator.workers.launcher import WorkerLauncher
+from coordinator.workers.task import PoolError, Stopped
+from scenarios import builder, runner
+from scenarios.api import values
+from scenarios.api.callbacks import CallbackDisplay, Callbacks
+from scenarios.api.notebook import progress_display
+from scenarios.api.notes import note_writer
+from scenarios.api.run import Run
+from scenarios.api.values import Scenario
+from scenarios.config.load import Loaded, load
+from scenarios.config.toml_source import COMMAND_LINE
+from scenarios.errors import ScenarioError
+from scenarios.host import KILLED, Host, Piece, check_room
+from scenarios.session import ProgressDisplay, Session
+
+Folder = str | PathLike[str]
+
+
+def run(
+    scenario: Scenario,
+    *,
+    out: Folder = "runs",
+    run_id: str | None = None,
+    workers: int | None = None,
+    device: str = "auto",
+    progress: bool | None = None,
+    on_round: Callbacks = (),
+    method: str | None = None,
+    seed: int | None = None,
+    **overrides: Any,
+) -> Run:
+    """Run a scenario in a new folder, ``<out>/<scenario>/<run id>``, and return it.
+
+    ``scenario``: the name of a shipped scenario, the path of a TOML file, or a mapping with the keys of such a file,
+    among them ``extends``. ``overrides``: values of its keys, such as ``**{"train.lr": 0.05}`` or
+    ``train={"lr": 0.05}``; quantities are text with a unit, such as "10 Mbit/s". ``workers``: processes, by
+    default as many as the run can use; ``device``: cpu, cuda, cuda:N or auto. ``progress``: None shows it in a notebook
+    and on a terminal, True everywhere, False nowhere. ``on_round``: callbacks (`fedbr.Callback`).
+
+    ScenarioError for anything in these arguments that cannot be run; RunFailed if the run fails, also by a callback.
+    A run that the user stopped is returned, with ``stopped_by`` "user"; KeyboardInterrupt before its first round.
+    """
+    with calling(), values.named(scenario) as name:
+        loaded = load(name, values.overrides({"method": method, "seed": seed, **overrides}))
+        for note in builder.trace_notes(loaded):
+            note_writer()(note)
+
+        def start(host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> dict[str, Any]:
+            return runner.run(loaded, host, launcher, stopped, stop_at_target=True)
+
+        return _watched(loaded, Path(out), run_id, workers, device, progress, on_round, start)
+
+
+def resume(
+    folder: Folder | Run,
+    *,
+    workers: int | None = None,
+    device: str = "auto",
+    progress: bool | None = None,
+    on_round: Callbacks = (),
+) -> Run:
+    """Go on with a killed or stopped run after its last committed round; the result is bit-identical.
+
+    A run that has ended is returned as it is. Arguments and errors as of `run`.
+    """
+    path = path_of(folder)
+    with calling():
+        loaded, device = runner.open_existing(path, device)
+        if runner.ended(loaded, path) is not None:
+            return Run(path)
+        check_room(path)
+
+        def go_on(host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> dict[str, Any]:
+            return runner.resume(loaded, host, path, launcher, stopped)
+
+        return _watched(loaded, None, None, workers, device, progress, on_round, go_on)
+
+
+def check(scenario: Scenario, *, out: Folder = "runs", **overrides: Any) -> dict[str, Any]:
+    """Validate a scenario and estimate its costs, without training: what ``fedbr check --json`` prints.
+
+    ScenarioError for a scenario that cannot be run.
+    """
+    from scenarios.studies import estimate
+
+    with calling(), values.named(scenario) as name:
+        return estimate.run_check(load(name, values.overrides(overrides)), Path(out))
+
+
+def replay(folder: Folder | Run, **overrides: Any) -> dict[str, Any]:
+    """The times and energy of a recorded run on another fleet or link, without training: ``fedbr replay --json``.
+
+    ScenarioError for keys that would change the training, and where other visits would have been trained.
+    """
+    from scenarios.studies import replay as study
+
+    with calling():
+        return study.replay(path_of(folder), values.overrides(overrides))
+
+
+def verify(
+    folder: Folder | Run, *, workers: int | None = None, device: str = "auto", progress: bool | None = None
+) -> dict[str, Any]:
+    """Repeat a run in a temporary folder and compare it round by round: what ``fedbr verify --json`` prints.
+
+    ``same`` says whether all rounds are equal, and ``difference`` names the first one that is not. Errors as of `run`.
+    """
+    from scenarios.studies import verify as study
+
+    path = path_of(folder)
+    with calling():
+        loaded, device = runner.open_existing(path, device)
+
+        def repeat(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
+            return study.verify(loaded, path, host, launcher, stopped)
+
+        show = progress_display([loaded.scenario.method], progress)
+        return session(None, None, workers, device, show).call([loaded], repeat)
+
+
+# --- how a run is watched and stopped ---------------------------------------------------------------------------------
+
+
+def session(out: Path | None, run_id: str | None, workers: int | None, device: str, show: ProgressDisplay) -> Session:
+    """What runs need of this process. SIGTERM ends a script as it always does; its runs can be resumed."""
+    if workers is not None and workers < 1:
+        raise ScenarioError(f"workers = {workers}: must be at least 1")
+    return Session(out, run_id, workers, device, show, note_writer(), signals=(Signals.SIGINT,))
+
+
+def _watched(
+    loaded: Loaded,
+    out: Path | None,
+    run_id: str | None,
+    workers: int | None,
+    device: str,
+    progress: bool | None,
+    on_round: Callbacks,
+    work: Callable[[Host, WorkerLauncher, Callable[[], bool]], dict[str, Any]],
+) -> Run:
+    watch = CallbackDisplay(progress_display([loaded.scenario.method], progress), on_round)
+
+    def watched(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
+        return work(host, launcher, lambda: watch() or stopped())
+
+    try:
+        result = session(out, run_id, workers, device, watch).call([loaded], watched)
+    except BaseException as error:
+        watch.on_end(None)
+        if isinstance(error, Stopped):
+            watch.check(None)  # the reason of the stop, if a callback failed before the first round
+        raise
+    watch.on_end(result)
+    watch.check(Path(result["run_dir"]))
+    return Run(result["run_dir"])
+
+
+@contextmanager
+def calling() -> Iterator[None]:
+    """Errors as Python has them: KeyboardInterrupt for a stop without a result, and no mention of a command line."""
+    try:
+        yield
+    except ScenarioError as error:
+        raise ScenarioError(str(error).removeprefix(f"{COMMAND_LINE}: ")) from None
+    except Stopped:
+        raise KeyboardInterrupt from None
+    except PoolError as error:
+        raise RunFailed(str(error)) from error
+    except SystemExit as end:
+        if end.code != KILLED:
+            raise
+        raise KeyboardInterrupt from None
+
+
+def path_of(folder: Folder | Run) -> Path:
+    return folder.folder if isinstance(folder, Run) else Path(folder)

@@ -1,0 +1,54 @@
+"""A figure of the report on its own, for notebooks and papers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from os import PathLike
+from pathlib import Path
+
+from edge.protocol.files import write_text
+from edge.protocol.spelling import nearest
+from scenarios.report.run_reader import ReportError, open_runs
+
+
+@dataclass(frozen=True)
+class DrawnFigure:
+    """A figure as SVG; a notebook shows it."""
+
+    name: str
+    svg: str
+    """One SVG element, as a file has it"""
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the figure to an SVG file and return its path; ReportError for a path of another kind."""
+        file = Path(path)
+        if file.suffix != ".svg":
+            raise ReportError(f"{file}: figures are SVG files: {file.with_suffix('.svg')}")
+        write_text(file, f"{self.svg}\n")
+        return file
+
+
+def figure(folders: Sequence[Path], name: str) -> DrawnFigure:
+    """The figure of this name in the report of these runs; ReportError for one that the report does not have."""
+    from scenarios.report import plot_style
+
+    drawn = _drawn(tuple(folders), tuple(len(run.rounds) for run in open_runs(folders)))
+    if name not in drawn:
+        raise ReportError(
+            f"figure {name!r}, {nearest(name, sorted(drawn))}; these runs have data for: {', '.join(drawn)}"
+        )
+    return DrawnFigure(name, plot_style.standalone(drawn[name]))
+
+
+@lru_cache(maxsize=2)
+def _drawn(folders: tuple[Path, ...], rounds: tuple[int, ...]) -> dict[str, str]:
+    """All figures of the report, which are drawn together; ``rounds`` of each run, which may still be running."""
+    from scenarios.report import figures
+
+    runs = open_runs(folders)
+    return figures.draw(runs, (runs[0].scenario.get("stop") or {}).get("target_accuracy"))

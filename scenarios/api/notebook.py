@@ -1,0 +1,45 @@
+"""Progress of runs for Python: the command line's live table, or one line that is updated in a notebook."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from scenarios.report.live import LiveTable
+
+
+def progress_display(methods: Sequence[str], wanted: bool | None) -> LiveTable:
+    """The progress of runs that follow each other, one for each of ``methods``.
+
+    ``wanted``: None for progress where a person sees it, in a notebook or on a terminal; True for progress anywhere.
+    """
+    if wanted is not False and in_notebook():
+        return LiveTable(methods, UpdatedLine(), may_be_live=False)
+    return LiveTable(methods, quiet=not (wanted or (wanted is None and sys.stderr.isatty())))
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+class UpdatedLine(io.StringIO):
+    """A stream whose last line is shown in the cell's output, in the place of the one before."""
+
+    _shown: Any = None
+
+    def write(self, text: str) -> int:
+        """Show the last line of ``text``."""
+        from IPython import display as output
+
+        display: Any = output.display
+        lines = text.split("\n")
+        last = next((line for line in reversed(lines) if line.strip()), None)
+        if last is not None and self._shown is None:
+            self._shown = display({"text/plain": last}, raw=True, display_id=True)
+        elif last is not None:
+            self._shown.update({"text/plain": last}, raw=True)
+        return len(text)

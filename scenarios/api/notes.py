@@ -1,0 +1,18 @@
+"""Notes for a scenario's author on stderr, each of them once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+
+def note_writer() -> Callable[[str], None]:
+    """A function that prints notes, and one that it is given again only once."""
+    known = set[str]()
+
+    def write(note: str) -> None:
+        if note not in known:
+            print(f"fedbr: note: {note}", file=sys.stderr)
+        known.add(note)
+
+    return write

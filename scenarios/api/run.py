@@ -1,0 +1,181 @@
+"""`Run`: the folder of one run as an object. It is read anew at every access, so that a running run can be watched."""
+
+from __future__ import annotations
+
+from html import escape
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from costmodel.units import format_bytes, format_joules, format_seconds
+from scenarios.api import tables
+from scenarios.report.run_reader import RecordedRun, open_runs
+
+if TYPE_CHECKING:
+    import pyarrow
+    from torch import Tensor, nn
+
+    from scenarios.api.drawn import DrawnFigure
+
+TOTALS = ("bytes_down", "bytes_up", "nominal_bytes", "flops", "nominal_flops", "joules")
+"""Amounts of the summary that are sums over rounds"""
+
+
+class Run:
+    """One run. `fedbr.run` and `fedbr.resume` return one, and `fedbr.open` opens its folder later.
+
+    ReportError for a folder that is not a run, or cannot be read.
+    """
+
+    def __init__(self, folder: str | PathLike[str]) -> None:
+        self._folder = Path(folder)
+        self._opened()
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder, which every command of ``fedbr`` takes."""
+        return self._folder
+
+    @property
+    def scenario(self) -> dict[str, Any]:
+        """The resolved scenario, as nested tables with every default."""
+        return dict(self._opened().scenario)
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Machine, versions, data, blocks and fleet of the run."""
+        return dict(self._opened().environment)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The keys of ``fedbr run --json``.
+
+        Of a run that has not ended only totals, accuracies and ``rounds``, up to the last committed round, and
+        ``stopped_by`` None.
+        """
+        run = self._opened()
+        if run.summary is not None:
+            return {**run.summary, "run_dir": str(self.folder)}
+        return {
+            "run_dir": str(self.folder),
+            "method": run.method,
+            "seed": run.scenario.get("seed"),
+            "rounds": run.completed,
+            "accuracy": run.final(),
+            "best_accuracy": run.best(),
+            "virtual_seconds": run.rounds[-1].end_s if run.rounds else 0.0,
+            **{name: run.total(name) for name in TOTALS},
+            "stopped_by": None,
+        }
+
+    @property
+    def stopped_by(self) -> str | None:
+        """The rule that ended the run: target, rounds, a budget, or ``user``; None if it has not ended."""
+        stopped_by: str | None = self.summary["stopped_by"]
+        return stopped_by
+
+    @property
+    def accuracy(self) -> float | None:
+        """The last accuracy that was evaluated, in [0, 1]; None if none was."""
+        return self._opened().final()
+
+    @property
+    def best_accuracy(self) -> float | None:
+        """The best accuracy of any round, in [0, 1]; None if none was evaluated."""
+        return self._opened().best()
+
+    # --- tables -------------------------------------------------------------------------------------------------------
+
+    @property
+    def rounds(self) -> pyarrow.Table:
+        """One row per committed round: round (0 is the first), start_s, end_s, accuracy, test_loss, bytes, joules, ..
+
+        The last row may be no round: one that was cut, or an evaluation after the last round.
+        """
+        return tables.rounds(self.folder)
+
+    @property
+    def visits(self) -> pyarrow.Table:
+        """One row per visit of a client: round, client, device, kind, phases, bytes, joules, loss, .."""
+        return tables.visits(self.folder)
+
+    @property
+    def transfers(self) -> pyarrow.Table:
+        """One row per visit, direction and block: visit, round, client, direction, slot, key, nbytes."""
+        return tables.transfers(self.folder)
+
+    @property
+    def evaluations(self) -> pyarrow.Table:
+        """One row per value of an evaluation: round, client (-1: the global model), metric, value, count.
+
+        Empty for a run that evaluated nothing but the accuracy and loss of the global model, which `rounds` has.
+        """
+        return tables.evaluations(self.folder)
+
+    @property
+    def choices(self) -> pyarrow.Table:
+        """The method's own table, such as the choices and rewards of FedBR's bandit; empty for most methods."""
+        return tables.choices(self.folder)
+
+    # --- figures, report, model ---------------------------------------------------------------------------------------
+
+    def plot(self, figure: str = "curves") -> DrawnFigure:
+        """A figure of the report, by its name: ``curves``, ``timing``, ``bottlenecks``, ``blocks``, ``partition``, ..
+
+        ReportError, with the names that there are, for one that this run has no data for.
+        """
+        from scenarios.api import drawn
+
+        return drawn.figure([self.folder], figure)
+
+    def report(self, path: str | PathLike[str] | None = None) -> Path:
+        """Write the report, by default ``report.html`` in the run's folder, and return its path."""
+        from scenarios.report import html
+
+        return html.from_folder(self.folder, None if path is None else Path(path))
+
+    def model(self, round: int | None = None, name: str = "global") -> nn.Sequential:
+        """The global model as a torch module on the CPU, in evaluation mode, with one module per block.
+
+        It maps examples as `test_set` has them to logits (batch, classes). ``round``: of a kept checkpoint, from 1 on;
+        by default the newest. ``name``: of another model of the server's, such as ``cluster0``, for methods that have
+        several. This imports torch. ReportError for a checkpoint that is not kept, or a model that there is not.
+        """
+        from scenarios.api import weights
+
+        return weights.model(self._opened(), round, name)
+
+    def test_set(self) -> tuple[Tensor, Tensor]:
+        """(inputs, labels) of the test examples on which `accuracy` was evaluated, as tensors for `model`.
+
+        This imports torch. DataError if the data is no longer there.
+        """
+        from scenarios.api import weights
+
+        return weights.test_set(self._opened())
+
+    def _opened(self) -> RecordedRun:
+        return open_runs([self._folder])[0]
+
+    def __repr__(self) -> str:
+        run = self._opened()
+        return f"<fedbr.Run {self.folder}: {run.method}, {_percent(run.final())}, {run.stopped_by()}>"
+
+    def _repr_html_(self) -> str:
+        summary, run = self.summary, self._opened()
+        rows = {
+            "method": str(summary["method"]),
+            "seed": str(summary["seed"]),
+            "rounds": f"{summary['rounds']}, {run.stopped_by()}",
+            "accuracy": f"{_percent(self.accuracy)}, best {_percent(self.best_accuracy)}",
+            "virtual time": format_seconds(summary["virtual_seconds"]),
+            "bytes down, up": f"{format_bytes(summary['bytes_down'])}, {format_bytes(summary['bytes_up'])}",
+            "energy": format_joules(summary["joules"]),
+            "folder": str(self.folder),
+        }
+        cells = "".join(f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in rows.items())
+        return f"<table>{cells}</table>"
+
+
+def _percent(share: float | None) -> str:
+    return "not evaluated" if share is None else f"{100 * share:.2f} %"

@@ -1,0 +1,148 @@
+"""Several runs at once: comparisons, the runs of a folder, and reports over runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coordinator.workers.launcher import WorkerLauncher
+from scenarios.api import values
+from scenarios.api.calls import Folder, calling, path_of, session
+from scenarios.api.notebook import progress_display
+from scenarios.api.run import Run
+from scenarios.api.values import Scenario
+from scenarios.host import Host, Piece, choose_device
+from scenarios.report.run_reader import ReportError, find, open_runs
+from scenarios.studies import run_set
+from scenarios.studies.run_set import Study
+
+if TYPE_CHECKING:
+    from scenarios.api.drawn import DrawnFigure
+
+
+class RunCollection(Sequence[Run]):
+    """The runs of a comparison or a sweep, in the order in which they were planned."""
+
+    def __init__(self, folder: Path, runs: Sequence[Run], result: dict[str, Any]) -> None:
+        self.folder, self._runs = folder, tuple(runs)
+        self.result = result
+        """What the command prints with ``--json``"""
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Name -> reason of the runs that failed; the others are there all the same."""
+        return dict(self.result.get("failed", {}))
+
+    @property
+    def missing(self) -> list[str]:
+        """Names of the runs that were not made, since the user stopped; the same call with ``run_id`` makes them."""
+        return list(self.result.get("missing", []))
+
+    def report(self, path: str | PathLike[str] | None = None) -> Path:
+        """Write one report of all runs, by default ``report.html`` in the folder, and return its path."""
+        return report(self, path)
+
+    def plot(self, figure: str = "curves") -> DrawnFigure:
+        """A figure of the report of all runs, as `fedbr.Run.plot`."""
+        from scenarios.api import drawn
+
+        return drawn.figure([run.folder for run in self], figure)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._runs[index]
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self._runs)
+
+    def __repr__(self) -> str:
+        return f"<fedbr.RunCollection {self.folder}: {len(self)} runs>"
+
+
+def compare(
+    scenario: Scenario,
+    methods: Sequence[str] = ("fedavg", "fedprox", "fedmlb", "fedbr"),
+    *,
+    out: Folder = "runs",
+    run_id: str | None = None,
+    workers: int | None = None,
+    device: str = "auto",
+    progress: bool | None = None,
+    seed: int | None = None,
+    **overrides: Any,
+) -> RunCollection:
+    """Run each of the methods on the same data, fleet and seed, each to its limit, in one folder.
+
+    ``result`` has the accuracies at the smallest bytes and virtual time that all runs reached. With the ``run_id`` of
+    an earlier comparison, finished runs are kept and interrupted ones resumed. Other arguments and errors as of
+    `fedbr.run`; `RunFailed` only if all runs fail.
+    """
+    from scenarios.studies import compare as study
+
+    with calling(), values.named(scenario) as name:
+        planned = study.plan(name, values.overrides(overrides), ",".join(methods), seed, run_id)
+        return made(study.study(planned), Path(out), workers, device, progress)
+
+
+def made(study: Study, out: Path, workers: int | None, device: str, progress: bool | None) -> RunCollection:
+    """The runs of a study, after those that are missing have been made and its result has been written."""
+    planned = study.run_set
+    missing = run_set.pending(planned, out, choose_device(device))
+
+    def work(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
+        return run_set.run_all(planned, host, launcher, stopped)
+
+    show = progress_display([run.loaded.scenario.method for run in missing], progress)
+    loaded = [run.loaded for run in missing or planned.runs[:1]]
+    done = session(out, None, workers, device, show).call(loaded, work)
+    result = study.read_off(done)
+    run_set.write(study, result, with_report=False)
+    notes = {key: done[key] for key in ("failed", "missing") if key in done}
+    return RunCollection(run_set.folder_of(result), [Run(run["run_dir"]) for run in result["runs"]], result | notes)
+
+
+def open_folder(folder: Folder) -> Run | RunCollection:
+    """The run of a folder, or the runs of a comparison's, study's or sweep's; ReportError for any other folder."""
+    path = Path(folder)
+    if (path / "scenario.toml").is_file():
+        return Run(path)
+    runs, comparison = find(path)
+    if comparison is not None:
+        return RunCollection(path, [Run(run) for run in runs], dict(comparison))
+    inside = sorted(file.parent for file in path.glob("*/scenario.toml"))
+    if not inside:
+        return Run(path)  # whose error says why it is none
+    return RunCollection(path, [Run(run) for run in inside], _result(path / run_set.MARK))
+
+
+def _result(file: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):  # a folder of runs that no study made
+        return {}
+
+
+def report(runs: Folder | Run | Sequence[Folder | Run], output: str | PathLike[str] | None = None) -> Path:
+    """Write one report of runs, given as objects or folders, to an HTML file and return its path.
+
+    ``output``: by default ``report.html`` in the folder of a single run, comparison or study.
+    """
+    from scenarios.report import html
+
+    if isinstance(runs, RunCollection) and output is None:
+        output = runs.folder / "report.html"
+    if isinstance(runs, str | PathLike | Run):
+        opened = open_folder(path_of(runs))
+        if isinstance(opened, RunCollection) and not (opened.folder / "compare.json").is_file():
+            return report(opened, output)
+        return html.from_folder(opened.folder, None if output is None else Path(output))
+    folders = [path_of(each) for each in runs]
+    if output is None:
+        raise ReportError("output: name the file of a report over several runs, for example report.html")
+    methods = ", ".join(dict.fromkeys(run.method for run in open_runs(folders)))
+    return html.build(folders, Path(output), methods)

@@ -1,0 +1,85 @@
+"""The tables of a run's ledger as `pyarrow.Table`, with the ledger's columns. Nothing is written.
+
+Rounds are counted as in the ledger: 0 is the first. Units are in the names: ``_s`` seconds of the virtual clock,
+``bytes``, ``flops``, ``joules``.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+
+from coordinator.records.schema import EVALUATIONS, TABLES, EvaluationRow, RoundRow, VisitRow, column_types
+from coordinator.records.store import read
+from scenarios.report.run_reader import ReportError
+
+TYPES = {"INTEGER": pyarrow.int64(), "REAL": pyarrow.float64(), "TEXT": pyarrow.string()}
+TRANSFERS = {
+    **dict.fromkeys(("visit", "round", "client"), "INTEGER"),
+    **dict.fromkeys(("direction", "slot", "key"), "TEXT"),
+    "nbytes": "INTEGER",
+}
+"""Columns of the view ``transfers``, whose types SQLite does not know"""
+CHOICES = {"round": "INTEGER", "client": "INTEGER"}
+"""Columns of the empty table of a method that has none of its own"""
+
+
+def rounds(folder: Path) -> pyarrow.Table:
+    """One row per committed round: the fields of `coordinator.records.schema.RoundRow`."""
+    return _table(folder, "rounds", column_types(RoundRow), "round")
+
+
+def visits(folder: Path) -> pyarrow.Table:
+    """One row per visit of a client: the fields of `coordinator.records.schema.VisitRow`."""
+    return _table(folder, "visits", column_types(VisitRow), "visit")
+
+
+def transfers(folder: Path) -> pyarrow.Table:
+    """One row per visit, direction (``down``, ``up``) and block: visit, round, client, direction, slot, key, nbytes."""
+    return _table(folder, "transfers", TRANSFERS, "visit, direction, slot")
+
+
+def evaluations(folder: Path) -> pyarrow.Table:
+    """One row per value of an evaluation: the fields of `coordinator.records.schema.EvaluationRow`.
+
+    Empty for a run that evaluated nothing but the accuracy and loss of the global model, which ``rounds`` has.
+    """
+    columns = column_types(EvaluationRow)
+    return _table(folder, EVALUATIONS, columns, "rowid") if _has(folder, EVALUATIONS) else _filled(columns, [])
+
+
+def choices(folder: Path) -> pyarrow.Table:
+    """The method's own table, such as the choices of FedBR's bandit; empty for a method that has none."""
+    own = [row["name"] for row in _rows(folder, "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
+    found = [name for name in own if name not in TABLES and str(name).isidentifier()]
+    if not found:
+        return _filled(CHOICES, [])
+    columns = {row["name"]: row["type"] for row in _rows(folder, f"PRAGMA table_info({found[0]})")}
+    return _table(folder, found[0], columns, "rowid")
+
+
+def _has(folder: Path, table: str) -> bool:
+    return bool(_rows(folder, f"SELECT name FROM sqlite_master WHERE name = '{table}'"))
+
+
+def _table(folder: Path, name: str, columns: Mapping[str, str], order: str) -> pyarrow.Table:
+    named = ", ".join(f'"{column}"' for column in columns)
+    return _filled(columns, _rows(folder, f"SELECT {named} FROM {name} ORDER BY {order}"))
+
+
+def _filled(columns: Mapping[str, str], rows: list[sqlite3.Row]) -> pyarrow.Table:
+    schema = pyarrow.schema([(name, TYPES[kind]) for name, kind in columns.items()])
+    arrays: list[Any] = [[row[index] for row in rows] for index in range(len(columns))]
+    return pyarrow.table([pyarrow.array(cells, kind) for cells, kind in zip(arrays, schema.types, strict=True)], schema)
+
+
+def _rows(folder: Path, sql: str) -> list[sqlite3.Row]:
+    """ReportError for a ledger that cannot be read."""
+    try:
+        return read(folder / "ledger.sqlite", sql)
+    except sqlite3.Error as error:
+        raise ReportError(f"{folder / 'ledger.sqlite'} cannot be read: {error}") from error

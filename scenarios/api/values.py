@@ -1,0 +1,92 @@
+"""Python values as a scenario's: overrides for `scenarios.config.load`, and mappings as scenario files.
+
+Values are those that TOML has, so that a scenario reads the same from Python and from a file: text stays text, even
+text that looks like a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edge.protocol.files import write_text
+from edge.protocol.scratch import scratch
+from scenarios.config.toml_source import WHOLE, find, set_key
+from scenarios.config.toml_writer import inline, toml_text
+from scenarios.errors import ScenarioError
+
+Scenario = str | PathLike[str] | Mapping[str, Any]
+"""The name of a shipped scenario, the path of a TOML file, or the tables of a scenario as a mapping with nested or
+dotted keys, among them ``extends``"""
+UNNAMED = "scenario"
+"""Name of a scenario that is a mapping and extends none"""
+
+
+def overrides(given: Mapping[str, Any]) -> list[str]:
+    """KEY=VALUE for each key, which is dotted or the name of a nested mapping.
+
+    A mapping changes the keys that it names, and replaces the tables of `WHOLE`. None stands for an argument that is
+    not given: ``method`` and ``seed`` alone may have it. ScenarioError for keys and values that no scenario has.
+    """
+    named = {key: value for key, value in given.items() if value is not None or key not in ("method", "seed")}
+    return [f"{key}={inline(value)}" for key, value in _flat(named)]
+
+
+def _flat(tables: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value as TOML has it) of all values, and of tables that are replaced as one."""
+    for name, value in tables.items():
+        if not isinstance(name, str) or not name or "=" in name:
+            raise ScenarioError(f"{at}{name!r}: a key is text such as train.lr")
+        key = f"{at}{name}"
+        if isinstance(value, Mapping) and key not in WHOLE:
+            yield from _flat(value, f"{key}.")
+        else:
+            yield key, plain(key, value)
+
+
+def plain(key: str, value: Any) -> Any:
+    """A value as TOML has it: text, numbers, flags, lists and tables; ScenarioError for any other."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, PathLike):
+        return str(Path(value))
+    if isinstance(value, list | tuple | np.ndarray):
+        return [plain(key, item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(name): plain(f"{key}.{name}", item) for name, item in value.items()}
+    if value is None:
+        raise ScenarioError(f"{key} = None: no scenario has such a value; leave the key out for its default")
+    raise ScenarioError(f"{key} = {value!r}: a {type(value).__name__} is no value of a scenario; use text or numbers")
+
+
+@contextmanager
+def named(scenario: Scenario) -> Iterator[str]:
+    """The name by which `scenarios.config.load` finds a scenario, which must be loaded within the context.
+
+    A mapping is written to a temporary file, named after the scenario that it extends.
+    """
+    if isinstance(scenario, str | PathLike):
+        yield str(scenario)
+        return
+    tables, name = _nested(scenario), UNNAMED
+    if isinstance(tables.get("extends"), str):
+        base = find(tables["extends"])
+        tables["extends"], name = str(base.resolve()), base.stem  # not relative to the temporary folder
+    with scratch() as folder:
+        file = folder / f"{name}.toml"
+        write_text(file, toml_text(tables))
+        yield str(file)
+
+
+def _nested(scenario: Mapping[str, Any]) -> dict[str, Any]:
+    tables: dict[str, Any] = {}
+    for key, value in _flat(scenario):
+        set_key(tables, key, value)
+    return tables

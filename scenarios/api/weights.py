@@ -1,0 +1,92 @@
+"""The weights of a run: kept checkpoints, and the models in them as torch modules.
+
+torch is imported by the functions that make modules, and by nothing else in this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from coordinator.aggregation.server import GLOBAL
+from coordinator.records import names
+from coordinator.records.checkpoints import SEPARATOR, arrays_under, file_sha256, model_prefix
+from coordinator.records.names import CHECKPOINTS
+from coordinator.rounds.ports import Arrays
+from edge.protocol.config import Job
+from edge.protocol.payload import MODEL, Vector
+from edge.protocol.spelling import nearest
+from scenarios import builder, runner
+from scenarios.cache import cache_folder
+from scenarios.report.run_reader import RecordedRun, ReportError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+def model(run: RecordedRun, round: int | None, name: str = GLOBAL) -> nn.Sequential:
+    """A model of the server's in a kept checkpoint; ``round`` is counted from 1, None for the newest.
+
+    ReportError for a checkpoint that is not kept or damaged, and for a method without a model of this name.
+    """
+    from edge.training.trained_model import trained_model
+
+    arrays = _checkpoint(run, round)
+    _check_name(run, arrays, name)
+    stored = arrays_under(model_prefix(name), arrays)
+    return trained_model(_job(run), {key: Vector(np.asarray(array, np.float32)) for key, array in stored.items()})
+
+
+def test_set(run: RecordedRun) -> tuple[Tensor, Tensor]:
+    """(inputs, labels) of the test examples that the run's evaluations use, prepared for `model`."""
+    from edge.training.trained_model import evaluated_examples
+
+    return evaluated_examples(_job(run))
+
+
+def _job(run: RecordedRun) -> Job:
+    loaded, _ = runner.open_existing(run.folder, "auto")
+    return builder.job(loaded, None, "cpu", cache_folder())
+
+
+def _checkpoint(run: RecordedRun, round: int | None) -> Arrays:
+    rows = run.query("SELECT round, file, sha256 FROM checkpoints ORDER BY round")
+    if not rows:
+        raise ReportError(f"{run.folder}: there is no model before the first round has been committed")
+    kept = {row["round"] + 1: row for row in rows}
+    if round is not None and round not in kept:
+        raise ReportError(
+            f"round = {round}: checkpoints are kept of the rounds {', '.join(map(str, kept))}; checkpoints.keep of a "
+            "scenario keeps more"
+        )
+    row = kept[max(kept) if round is None else round]
+    file = run.folder / CHECKPOINTS / row["file"]
+    if not names.is_valid(CHECKPOINTS, row["file"]) or not _is_undamaged(file, row["sha256"]):
+        raise ReportError(f"{file} is missing or not what was committed")
+    return _arrays(file)
+
+
+def _is_undamaged(file: Path, sha256: str) -> bool:
+    try:
+        return file_sha256(file) == sha256
+    except OSError:
+        return False
+
+
+def _arrays(file: Path) -> Mapping[str, np.ndarray]:
+    try:
+        return dict(load_file(file))
+    except (OSError, SafetensorError) as error:
+        raise ReportError(f"{file} cannot be read: {error}") from error
+
+
+def _check_name(run: RecordedRun, arrays: Arrays, name: str) -> None:
+    heads = {key.partition(SEPARATOR)[0] for key in arrays if key.startswith(MODEL)}
+    known = sorted(GLOBAL if head == MODEL else head.removeprefix(f"{MODEL} ") for head in heads)
+    if name not in known:
+        raise ReportError(f"name = {name!r}: {run.method} has no such model; {nearest(name, known)}")

@@ -1,0 +1,86 @@
+"""Callbacks are told of a run, may stop it, and may fail without harm to it. Rounds here are made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.records.schema import RoundRow
+from coordinator.rounds.run import RoundFinished, RunFailed
+from scenarios.api.callbacks import Callback, CallbackDisplay, CommittedRound
+from scenarios.config.load import load
+from scenarios.report.live import LiveTable
+
+ROW = RoundRow(
+    *(0, 0.0, 1.5, 2, 0.25, None, 2.0, 300, 200, 500.0, 1e6, 1e6, 4.0),
+    *(3.0, 0.0, 0, 0.0, 1, "compute", "ab"),
+)
+
+
+def finished(rounds: int = 1, **changes: Any) -> RoundFinished:
+    return RoundFinished(ROW._replace(**changes), rounds, 900, 800, {})
+
+
+def watching(*callbacks: Any) -> CallbackDisplay:
+    watch = CallbackDisplay(LiveTable(["fedavg"], quiet=True), callbacks)
+    watch.on_start(Path("runs/digits/a"), load("digits"))
+    return watch
+
+
+def test_a_function_is_given_rounds_counted_from_one_with_this_rounds_and_all_bytes() -> None:
+    rounds: list[CommittedRound] = []
+    watching(rounds.append).on_round(finished(rounds=3, round=2))
+    (round,) = rounds
+    assert (round.round, round.is_whole, round.accuracy, round.test_loss, round.virtual_seconds) == (
+        *(3, True, 0.25),
+        *(None, 1.5),
+    )
+    assert (round.bytes_down, round.bytes_up, round.total_bytes_down, round.total_bytes_up) == (300, 200, 900, 800)
+    assert round.ledger_row["round"] == 2
+    assert "test_loss" not in round.numbers()
+    assert round.numbers()["participants"] == 2.0
+
+
+@pytest.mark.parametrize(("busy_s", "number"), [(3.0, 4), (0.0, 3)], ids=["a cut round", "a late evaluation"])
+def test_a_row_that_is_no_round_says_so(busy_s: float, number: int) -> None:
+    rounds: list[CommittedRound] = []
+    watching(rounds.append).on_round(finished(rounds=3, round=3, busy_s=busy_s))
+    assert (rounds[0].round, rounds[0].is_whole) == (number, False)
+
+
+@pytest.mark.parametrize("stop", [lambda round: False, lambda round: round.stop()], ids=["False", "stop()"])
+def test_a_callback_stops_the_run(stop: Any) -> None:
+    watch = watching(stop)
+    assert not watch()
+    watch.on_round(finished())
+    assert watch()
+    watch.check(None)  # which is no error
+
+
+def test_any_other_answer_does_not() -> None:
+    watch = watching(lambda round: None, lambda round: 0)
+    watch.on_round(finished())
+    assert not watch()
+
+
+def test_an_error_stops_the_run_and_is_named_while_the_others_are_told_all_the_same() -> None:
+    told: list[str] = []
+
+    class Broken(Callback):
+        def on_round(self, round: CommittedRound) -> None:
+            raise KeyError("size")
+
+    class Told(Callback):
+        def on_end(self, summary: Mapping[str, Any] | None) -> None:
+            told.append("end")
+
+    watch = watching(Broken(), Told())
+    watch.on_round(finished())
+    watch.on_end({})
+    assert (watch(), told) == (True, ["end"])
+    with pytest.raises(RunFailed, match=r"callback .*Broken: KeyError: 'size'; .*fedbr.resume\('runs/a'\)") as failed:
+        watch.check(Path("runs/a"))
+    assert isinstance(failed.value.__cause__, KeyError)

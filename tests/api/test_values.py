@@ -1,0 +1,77 @@
+"""Values from Python are those that a TOML file would have: text stays text, tables merge, nothing is guessed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scenarios.api.values import named, overrides
+from scenarios.config.load import load
+from scenarios.config.toml_source import parse
+from scenarios.errors import ScenarioError
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("0.05", "true", "inf", "5 Mbit/s", "", 'a "quoted" = \\ name', "two\nlines", "αβ", "[1]"),
+        *(0, -3, 0.05, 1e-12, 1e22, float("inf"), True, False),
+        *([], [1, 2], ["1", "b"], [[0.5], ["x"]], [{"a": 1}], {"pi 4": 0.4, "x": {"y": "1"}}, {}),
+    ],
+)
+def test_a_value_arrives_as_it_is(value: Any) -> None:
+    (override,) = overrides({"method_options": {"value": value}})
+    assert parse(override) == ("method_options", {"value": value})
+    assert type(parse(override)[1]["value"]) is type(value)
+
+
+def test_numpy_paths_and_tuples_are_what_they_stand_for() -> None:
+    given = {"train.lr": np.float32(0.5), "seed": np.int64(3), "data.root": Path("/data"), "x": (1, np.array([2]))}
+    assert overrides(given) == ["train.lr=0.5", "seed=3", 'data.root="/data"', "x=[1, [2]]"]
+
+
+def test_nested_mappings_change_only_the_keys_that_they_name() -> None:
+    assert overrides({"train": {"lr": 0.1, "batch": 8}}) == ["train.lr=0.1", "train.batch=8"]
+    devices = {"raspberry-pi-4": 1.0}  # keys are names here, so that a table is replaced as one
+    assert overrides({"fleet": {"devices": devices}}) == ["fleet.devices={raspberry-pi-4 = 1.0}"]
+
+
+def test_method_and_seed_that_are_not_given_are_none() -> None:
+    assert overrides({"method": None, "seed": None}) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"stop.target_accuracy": None}, "stop.target_accuracy = None: no scenario has such a value"),
+        ({"train": {"lr": 1j}}, "train.lr = 1j: a complex is no value of a scenario"),
+        ({"train.lr=1": 2}, "'train.lr=1': a key is text such as train.lr"),
+        ({"train": {3: 2}}, "train.3: a key is text such as train.lr"),
+    ],
+)
+def test_what_no_scenario_has_is_refused_by_its_key(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScenarioError) as refused:
+        overrides(given)
+    assert str(refused.value).startswith(message)
+
+
+def test_a_mapping_is_a_scenario_with_nested_and_dotted_keys() -> None:
+    tables = {"extends": "digits", "train.lr": 0.02, "train": {"batch": 7}, "method": "fedprox"}
+    with named(tables) as name:
+        loaded = load(name, ["seed=5"])
+    scenario = loaded.scenario
+    assert (loaded.name, scenario.method, scenario.seed) == ("digits", "fedprox", 5)
+    assert (scenario.train.lr, scenario.train.batch, scenario.data.name) == (0.02, 7, "digits")
+    assert not Path(name).exists()
+
+
+def test_a_mapping_extends_a_file_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.toml").write_text('extends = "digits"\nseed = 9\n')
+    monkeypatch.chdir(tmp_path)
+    with named({"extends": "mine.toml"}) as name:
+        assert (load(name).name, load(name).scenario.seed) == ("mine", 9)
+    with pytest.raises(ScenarioError, match="no scenario 'digit'"), named({"extends": "digit"}):
+        pass
