@@ -42,6 +42,7 @@ Workers = Annotated[
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="the same as seed=N")]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda (all GPUs), cuda:N or auto")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object on stdout and nothing else; implies --quiet")]
+Parallel = Annotated[int | None, typer.Option("--parallel", min=1, help="runs at a time; they share the --workers")]
 For = Annotated[
     str | None,
     typer.Option("--for", help='stop at a round\'s end after so long, to go on later: "2 h"; exit code 4'),

@@ -14,6 +14,7 @@ from scenarios.cli.options import (
     Device,
     Json,
     Overrides,
+    Parallel,
     Quiet,
     ScenarioName,
     StudyOptions,
@@ -58,17 +59,19 @@ def compare(
     scenario: ScenarioName,
     overrides: Overrides = None,
     methods: Annotated[str, typer.Option("--methods", help=_METHODS)] = "fedavg,fedprox,fedmlb,fedbr",
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="number of seeds, counted up from the scenario's")] = 1,
+    parallel: Parallel = None,
     *,
     options: StudyOptions,
 ) -> None:
-    """Compare methods on the same data, fleet and seed.
+    """Compare methods on the same data, fleet and seed, or over several seeds with their statistics.
 
     With the --run-id of an earlier comparison, finished runs are kept and interrupted runs are resumed.
     """
     from scenarios.studies import compare as study
 
-    planned = study.plan(scenario, overrides or [], methods, options.seed, options.run_id)
-    run_study(study.study(planned), options)
+    planned = study.plan(scenario, overrides or [], methods, options.seed, options.run_id, seeds)
+    run_study(study.study(planned), options, parallel=parallel or (1 if seeds > 1 else None))
 
 
 @several.command("budget")

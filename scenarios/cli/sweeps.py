@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from scenarios.cli.options import StudyOptions, with_options
+from scenarios.cli.options import Parallel, StudyOptions, with_options
 from scenarios.cli.study_runner import run_study
 
-Parallel = Annotated[int | None, typer.Option("--parallel", min=1, help="runs at a time; they share the --workers")]
 Seeds = Annotated[
     int | None, typer.Option("--seeds", min=1, help="number of seeds, counted up from the scenario's; 3 by default")
 ]

@@ -1,8 +1,8 @@
 """Several methods on the same data, fleet and seed: which reaches the target first, and at what cost?
 
 Each method runs to its limit; the target does not stop it. Accuracies are also read at the smallest total of bytes and
-at the smallest virtual time that all runs reached. One folder holds a comparison: a run folder per method,
-``compare.json`` and ``report.html``.
+at the smallest virtual time that all runs reached. One folder holds a comparison: a run folder per method and seed,
+``compare.json`` and ``report.html``. With several seeds it is a sweep over ``method``, with its statistics and tables.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from scenarios.config.toml_source import COMMAND_LINE, parse
 from scenarios.report import html, terminal
 from scenarios.report.progress import at_budget, trail
 from scenarios.studies.run_set import PlannedRun, RunSet, Study
+from scenarios.studies.sweep import page, results
 
 OPTIONS = "method_options"
 
@@ -71,17 +72,68 @@ def check_options(overrides: Sequence[str], methods: Sequence[str]) -> None:
 
 
 def plan(
-    name: str, overrides: Sequence[str], methods: str, seed: int | None = None, run_id: str | None = None
+    name: str,
+    overrides: Sequence[str],
+    methods: str,
+    seed: int | None = None,
+    run_id: str | None = None,
+    seeds: int = 1,
 ) -> RunSet:
-    """One run per method, each to its limit; ScenarioError as `variants` raises it."""
-    scenarios = variants(name, overrides, methods, seed)
-    runs = [PlannedRun(loaded.scenario.method, loaded, {}) for loaded in scenarios]
-    return RunSet("compare", scenarios[0].name, runs, run_id, mark="compare.json")
+    """One run per method and seed, each to its limit; ScenarioError as `variants` raises it.
+
+    Those of the first seed have the names of their methods, so that seeds can be added to a comparison.
+    """
+    first = variants(name, overrides, methods, seed)
+    start = first[0].scenario.seed
+    runs = [PlannedRun(_run_name(loaded, start), loaded, {}) for loaded in first]
+    for other in range(start + 1, start + seeds):
+        runs += [
+            PlannedRun(_run_name(loaded, start), loaded, {}) for loaded in variants(name, overrides, methods, other)
+        ]
+    return RunSet("compare", first[0].name, runs, run_id, mark="compare.json")
+
+
+def _run_name(loaded: Loaded, first_seed: int) -> str:
+    method, seed = loaded.scenario.method, loaded.scenario.seed
+    return method if seed == first_seed else f"{method}-seed{seed}"
 
 
 def study(planned: RunSet) -> Study:
     """The comparison of the runs of a `plan`."""
+    if len({run.loaded.scenario.seed for run in planned.runs}) > 1:
+        return Study(
+            planned, partial(over_seeds, planned), partial(page.draw, planned.name), page.show, page.write_tables
+        )
     return Study(planned, partial(read_off, planned), partial(draw, planned), terminal.print_comparison)
+
+
+def over_seeds(planned: RunSet, done: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``compare --seeds N --json`` prints: the keys of a sweep over ``method``, beside ``target_accuracy``."""
+    target = planned.runs[0].loaded.scenario.stop.target_accuracy
+    targets = () if target is None else (target,)
+    names: dict[str, dict[int, str]] = {}
+    for run in planned.runs:
+        names.setdefault(run.loaded.scenario.method, {})[run.loaded.scenario.seed] = run.name
+    curves = {method: runs for method, runs in results.trails(names, done["runs"]).items() if runs}
+    return {
+        "target_accuracy": target,
+        "scenario": planned.name,
+        "axes": {"method": list(names)},
+        "seeds": list(dict.fromkeys(run.loaded.scenario.seed for run in planned.runs)),
+        "targets": list(targets),
+        "rows": [
+            {
+                "name": method,
+                "method": method,
+                "settings": {"method": method},
+                "runs": [names[method][seed] for seed in runs],
+                **results.statistics(runs, targets),
+            }
+            for method, runs in curves.items()
+        ],
+        "tests": results.tests(curves, targets),
+        **done,
+    }
 
 
 def read_off(planned: RunSet, done: Mapping[str, Any]) -> dict[str, Any]:

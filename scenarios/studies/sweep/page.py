@@ -61,14 +61,15 @@ def draw(name: str, result: Mapping[str, Any], folder: Path) -> Path:
         folder / "report.html",
         f"{name}: {', '.join(result['axes']) or 'seeds'}",
         LEAD,
-        {
-            "scenario": result["scenario"],
-            "overrides": " ".join(result["overrides"]) or "none",
-            "seeds": ", ".join(map(str, result["seeds"])),
-        },
+        _facts(result),
         [("bands", _bands(result), _caption(result))] if result["rows"] else [],
         tables.tables(result),
     )
+
+
+def _facts(result: Mapping[str, Any]) -> dict[str, str]:
+    common = {"all runs": " ".join(result["overrides"])} if result.get("overrides") else {}
+    return {"scenario": result["scenario"], **common, "seeds": ", ".join(map(str, result["seeds"]))}
 
 
 def _bands(result: Mapping[str, Any]) -> str:

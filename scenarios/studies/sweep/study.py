@@ -75,37 +75,41 @@ def plan(
     named = next((axis for axis in axes if axis.key == SEED), None)
     axes = [axis for axis in axes if axis.key != SEED]
     check_rows(axes, overrides)
-    chosen: dict[str, tuple[SweepCell, Mapping[str, str]]] = {}
-    first: dict[str, str] = {}
-    scenarios: list[Loaded] = []
-    for point in points(axes, zipped):
-        own = applied(axes, point)
-        loaded = _load(scenario, axes, overrides, point, first_seed)
-        cell = _cell(own, loaded)
-        if cell.label in chosen:
-            continue
-        text = toml_text(loaded.scenario.model_dump())
-        if text in first:
-            raise ScenarioError(f"{first[text]} and {cell.label} are the same runs; name each value once")
-        first[text] = cell.label
-        chosen[cell.label] = (cell, point)
-        scenarios.append(loaded)
+    chosen = _distinct(axes, points(axes, zipped))
+    scenarios = [_load(scenario, axes, overrides, point, first_seed) for point in chosen]
+    _refuse_same(axes, chosen, scenarios)
+    cells = [_cell(applied(axes, point), loaded) for point, loaded in zip(chosen, scenarios, strict=True)]
     numbers = _seeds(named, seeds, first_seed, scenarios[0].scenario.seed)
     runs = [
         PlannedRun(cell.run_name(seed), _load(scenario, axes, overrides, point, seed), {})
         for seed in numbers
-        for cell, point in chosen.values()
+        for cell, point in zip(cells, chosen, strict=True)
     ]
     goal = scenarios[0].scenario.stop.target_accuracy
     return SweepPlan(
         scenario,
         tuple(overrides),
         tuple(axes),
-        tuple(cell for cell, _ in chosen.values()),
+        tuple(cells),
         numbers,
         check_targets(targets) or (() if goal is None else (goal,)),
         RunSet(KIND, scenarios[0].name, runs, run_id or default_run_id(axes, overrides)),
     )
+
+
+def _distinct(axes: Sequence[SweepAxis], all_points: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+    """The points without those that differ only in what does not apply to them."""
+    return list({tuple(applied(axes, point).items()): point for point in all_points}.values())
+
+
+def _refuse_same(axes: Sequence[SweepAxis], chosen: Sequence[Mapping[str, str]], scenarios: Sequence[Loaded]) -> None:
+    first: dict[str, str] = {}
+    for point, loaded in zip(chosen, scenarios, strict=True):
+        text = toml_text(loaded.scenario.model_dump())
+        words = " ".join(f"{key}={show(value)}" for key, value in applied(axes, point).items())
+        if text in first:
+            raise ScenarioError(f"{first[text]} and {words} are the same runs; name each value once")
+        first[text] = words
 
 
 def _load(

@@ -1,4 +1,4 @@
-"""``fedbr study trial``: what its parts plan, and means, intervals and differences over seeds."""
+"""``fedbr study trial``: what its parts plan, and what its rows say of targets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scenarios.report.progress import ProgressPoint, Trail
-from scenarios.studies.trial import results, speed_map, statistics
+from scenarios.studies.trial import results, speed_map
 from scenarios.studies.trial.plan import TrialChoice, TrialPlan, plan
 from tests.scenarios.runs import refused
 
@@ -20,26 +20,7 @@ def names(of: TrialPlan) -> list[str]:
     return [run.name for run in of.run_set.runs]
 
 
-# --- statistics -------------------------------------------------------------------------------------------------------
-
-
-def test_an_interval_is_students_t_over_seeds_and_one_seed_has_none() -> None:
-    assert statistics.t_quantile(3) == pytest.approx(4.303, abs=5e-4)
-    assert statistics.t_quantile(2) == pytest.approx(12.706, abs=5e-4)
-    # The deviation of 1, 2, 3 is 1: half the interval is 4.303 / sqrt(3).
-    found = statistics.with_interval([1.0, 2.0, 3.0])
-    assert (found["mean"], found["deviation"], found["half_width"]) == (2.0, 1.0, pytest.approx(2.484, abs=5e-4))
-    assert statistics.with_interval([0.5])["half_width"] is None
-    assert statistics.with_interval([0.5, None])["mean"] is None
-
-
-def test_a_difference_is_paired_over_the_seeds_that_both_have() -> None:
-    found = statistics.paired({0: 0.5, 1: 0.7, 2: 0.9}, {1: 0.4, 2: 0.4, 3: 0.1})
-    assert found is not None
-    assert (found["seeds"], found["values"]) == ([1, 2], pytest.approx([0.3, 0.5]))
-    # The deviation of 0.3 and 0.5 is sqrt(0.02): half the interval is 12.706 sqrt(0.02 / 2).
-    assert found["half_width"] == pytest.approx(1.2706, abs=5e-5)
-    assert statistics.paired({0: 0.5}, {1: 0.5}) is None
+# --- targets ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_mean_until_a_target_is_over_all_seeds_or_none() -> None:

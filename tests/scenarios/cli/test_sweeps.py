@@ -1,0 +1,175 @@
+"""``fedbr sweep``, and ``fedbr compare`` over several seeds: what they make, keep, write and print."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.records.store import read
+from coordinator.workers.launcher import WorkerLauncher
+from scenarios.cli import main
+from scenarios.host import Host
+from scenarios.studies import compare
+from scenarios.studies.run_set import run_all
+from scenarios.studies.sweep.grid import read_words
+from scenarios.studies.sweep.parallel import make_runs
+from scenarios.studies.sweep.study import plan
+from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
+from tests.scenarios.runs import never, refused
+
+SHORT = ("rounds.max=1", "train.local_steps=2")
+GRID = ("method=fedavg,fedprox", "train.lr=0.05,0.1", *SHORT)
+
+
+@dataclass(frozen=True)
+class Swept:
+    """A sweep of one seed, made two runs at a time, and the same sweep with one more seed, made in turn."""
+
+    out: Path
+    first: dict[str, Any]
+    whole: dict[str, Any]
+    made_at: dict[str, int]
+    """Run -> the time of its ledger after the first command"""
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.whole["folder"])
+
+
+def printed(*words: str) -> dict[str, Any]:
+    """What a command line prints with ``--json``."""
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        assert main.run_command([*words, "--workers", "2", "--json"]) == 0
+    return dict(json.loads(text.getvalue()))
+
+
+def hashes(result: dict[str, Any]) -> dict[str, tuple[str, float, int]]:
+    return {run["name"]: (run["model_sha256"], run["virtual_seconds"], run["bytes_up"]) for run in result["runs"]}
+
+
+def ledgers(folder: str) -> dict[str, int]:
+    return {path.parent.name: path.stat().st_mtime_ns for path in Path(folder).glob("*/ledger.sqlite")}
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory, pool_in_this_process: None) -> Swept:
+    out = tmp_path_factory.mktemp("sweeps")
+    sweep = ("sweep", "digits", *GRID, "--target", "0.01", "--out", str(out))
+    first = printed(*sweep, "--seeds", "1", "--parallel", "2")
+    made_at = ledgers(first["folder"])
+    return Swept(out, first, printed(*sweep, "--seeds", "2"), made_at)
+
+
+def test_one_more_seed_makes_only_what_is_missing_without_a_run_id(swept: Swept) -> None:
+    assert len(swept.first["runs"]) == 4
+    assert swept.first["folder"] == swept.whole["folder"]
+    assert set(ledgers(swept.whole["folder"])) == {
+        f"{method}-lr-{lr}-seed{seed}" for method in ("fedavg", "fedprox") for lr in ("0.05", "0.1") for seed in (0, 1)
+    }
+    assert ledgers(swept.whole["folder"]).items() >= swept.made_at.items()
+
+
+def test_runs_at_the_same_time_have_the_results_of_runs_in_turn(swept: Swept, tmp_path: Path) -> None:
+    axes, overrides = read_words(GRID)
+    planned = plan("digits", axes, overrides, seeds=1)
+    in_turn = make_runs(planned.run_set, Host(tmp_path, 1, "cpu"), WorkerLauncher(), never)
+    assert hashes(in_turn) == hashes(swept.first)
+    assert chains(in_turn) == chains(swept.first)
+
+
+def chains(result: dict[str, Any]) -> list[str]:
+    query = "SELECT chain FROM rounds ORDER BY round"
+    return [row[0] for run in result["runs"] for row in read(Path(run["run_dir"]) / "ledger.sqlite", query)]
+
+
+def test_the_result_has_a_row_per_cell_and_tests_of_all_pairs(swept: Swept) -> None:
+    result = swept.whole
+    assert [row["settings"] for row in result["rows"]] == [
+        {"method": method, "train.lr": lr} for method in ("fedavg", "fedprox") for lr in ("0.05", "0.1")
+    ]
+    assert result["axes"] == {"method": ["fedavg", "fedprox"], "train.lr": ["0.05", "0.1"]}
+    first = result["rows"][0]
+    accuracies = {run["name"]: run["accuracy"] for run in result["runs"]}
+    assert first["accuracy"]["values"] == [accuracies[f"fedavg-lr-0.05-seed{seed}"] for seed in (0, 1)]
+    assert first["to_target"][0]["reached"] == 2
+    assert {len(group["pairs"]) for group in result["tests"]} == {6}
+    assert first["runs"] == ["fedavg-lr-0.05-seed0", "fedavg-lr-0.05-seed1"]
+
+
+def test_the_folder_holds_the_tables_and_a_report(swept: Swept) -> None:
+    files = {path.name for path in swept.folder.iterdir() if path.is_file()}
+    assert files == {
+        *("study.json", "report.html", "sweep.md", "sweep.tex", "sweep.csv", "pairs.csv", "runs.csv"),
+    }
+    runs = list(csv.DictReader((swept.folder / "runs.csv").read_text().splitlines()))
+    assert len(runs) == 8
+    by_name = {run["name"]: run for run in swept.whole["runs"]}
+    for row in runs:
+        run = by_name[row["run"]]
+        assert (row["method"], int(row["seed"]), row["model_sha256"]) == (
+            *(run[key] for key in ("method", "seed", "model_sha256")),
+        )
+        assert float(row["virtual_seconds_to_0.01"]) == run["virtual_seconds"]
+    page = (swept.folder / "report.html").read_text()
+    assert "<svg" in page
+    assert "1 fedavg lr=0.05" in page
+    assert json.loads((swept.folder / "study.json").read_text())["study"] == "sweep"
+
+
+def test_a_file_finds_the_runs_of_the_command_line_and_a_terminal_has_room_for_their_tables(
+    swept: Swept, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        'scenario = "digits"\nseeds = 2\ntargets = [0.01]\n[grid]\nmethod = ["fedavg", "fedprox"]\n'
+        "train.lr = [0.05, 0.1]\n[overrides]\nrounds.max = 1\ntrain.local_steps = 2\n"
+    )
+    before = ledgers(swept.whole["folder"])
+    assert main.run_command(["sweep", str(file), "--out", str(swept.out), "--workers", "2", "--quiet"]) == 0
+    assert ledgers(swept.whole["folder"]) == before
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "accuracy"
+    assert max(len(line) for line in lines[:-1]) <= 80
+    assert lines[-1] == f"report: {swept.folder / 'report.html'}"
+
+
+def test_a_folder_made_of_another_base_is_refused_by_key(swept: Swept, capsys: pytest.CaptureFixture[str]) -> None:
+    named = ("--out", str(swept.out), "--run-id", swept.folder.name)
+    said = refused(capsys, "sweep", "digits", *GRID, "train.batch=8", "--seeds", "1", *named)
+    assert "fedavg-lr-0.05-seed0 was made with train.batch 16, now 8; choose another --run-id" in said
+
+
+def test_mistakes_are_refused_before_any_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def refusal(*words: str) -> str:
+        return refused(capsys, "sweep", "digits", "--out", str(tmp_path), *words)
+
+    assert refusal("method=fedavg,fedbrr").startswith("command line: method: no method 'fedbrr'; did you mean 'fedbr'")
+    assert refusal("train.lr=0.1,-1").startswith("command line: train.lr = -1")
+    assert refusal("train.lr=0.1,1", "train.momentum=0,0.5,0.9", "--zip") == (
+        "--zip: lists side by side must be equally long: train.lr has 2, train.momentum has 3"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_comparison_over_seeds_takes_up_that_of_one_seed_and_has_its_statistics(tmp_path: Path) -> None:
+    alone = compare.plan("digits", SHORT, "fedavg,fedprox", run_id="c")
+    done = run_all(alone, Host(tmp_path, 1, "cpu"), WorkerLauncher(), never)
+    found = compare.study(alone).read_off(done)
+    assert set(found) == {"target_accuracy", "runs", "at_common_bytes", "at_common_seconds"}
+    before = ledgers(done["folder"])
+    words = ("compare", "digits", "--methods", "fedavg,fedprox", *SHORT, "--out", str(tmp_path), "--run-id", "c")
+    several = printed(*words, "--seeds", "2")
+    assert ledgers(done["folder"]).items() >= before.items()
+    assert [run["name"] for run in several["runs"]] == ["fedavg", "fedprox", "fedavg-seed1", "fedprox-seed1"]
+    assert [(row["method"], row["seeds"]) for row in several["rows"]] == [("fedavg", [0, 1]), ("fedprox", [0, 1])]
+    assert several["target_accuracy"] == 0.9
+    assert "fedprox" in (Path(done["folder"]) / "sweep.md").read_text()
+    assert json.loads((Path(done["folder"]) / "compare.json").read_text())["study"] == "compare"
