@@ -70,6 +70,13 @@ def test_no_file_imports_itself_through_others_not_even_for_types() -> None:
     TopologicalSorter(graph).prepare()  # raises CycleError
 
 
+def test_the_python_interface_is_imported_by_nothing_else() -> None:
+    users = {
+        name for name, tree in sources() if any(full.startswith(("scenarios.api", "fedbr")) for full in imports(tree))
+    }
+    assert {name for name in users if not name.startswith("scenarios/api/")} == set()
+
+
 def test_no_test_imports_anothers() -> None:
     found = {name: [full for full in imports(tree) if ".test_" in full] for name, tree in sources(["tests"])}
     assert {name: full for name, full in found.items() if full} == {}

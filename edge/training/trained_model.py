@@ -17,25 +17,25 @@ from edge.protocol.payload import Vector
 from edge.training.block_model import BlockModel
 from edge.training.trainer import LocalTrainer
 
+Examples = tuple[Tensor, Tensor]
+"""(inputs, labels (examples,) int64); inputs are float32, or int64 tokens, as the data set prepares them"""
 
-def trained_model(job: Job, vectors: Mapping[str, Vector]) -> nn.Sequential:
-    """The job's model with these numbers, one module per block under the block's name, in evaluation mode.
 
-    It takes examples as the job's data set prepares them, such as those of `evaluated_examples`, and returns logits
-    (batch, classes). ``vectors``: by key, all of the model's.
-    """
+class TrainedModel(nn.Sequential):
+    """A model of a run: one module per block, under the block's name. It maps inputs of `Examples` to logits (batch,
+    classes)."""
+
+
+def trained_model(job: Job, vectors: Mapping[str, Vector]) -> TrainedModel:
+    """The job's model with these numbers, in evaluation mode; ``vectors``: by key, all of the model's."""
     net = _trainer(job).net
     net.load(vectors)
     net.train_mode(False)
-    model = nn.Sequential(OrderedDict(zip(net.layout.names, _modules(net), strict=True)))
-    return model.eval()
+    return TrainedModel(OrderedDict(zip(net.layout.names, _modules(net), strict=True))).eval()
 
 
-def evaluated_examples(job: Job) -> tuple[Tensor, Tensor]:
-    """(inputs, labels (examples,) int64) of the global test examples that evaluations use, prepared for the model.
-
-    Inputs are float32, or int64 tokens. DataError for data that cannot be read.
-    """
+def evaluated_examples(job: Job) -> Examples:
+    """The global test examples that evaluations use; DataError for data that cannot be read."""
     trainer = _trainer(job)
     return trainer.test_set.fetch(trainer.evaluated_indices)
 

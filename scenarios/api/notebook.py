@@ -16,7 +16,7 @@ def progress_display(methods: Sequence[str], wanted: bool | None) -> LiveTable:
     ``wanted``: None for progress where a person sees it, in a notebook or on a terminal; True for progress anywhere.
     """
     if wanted is not False and in_notebook():
-        return LiveTable(methods, UpdatedLine(), may_be_live=False)
+        return LiveTable(methods, UpdatedLine())
     return LiveTable(methods, quiet=not (wanted or (wanted is None and sys.stderr.isatty())))
 
 

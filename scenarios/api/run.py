@@ -13,8 +13,8 @@ from scenarios.report.run_reader import RecordedRun, open_runs
 
 if TYPE_CHECKING:
     import pyarrow
-    from torch import Tensor, nn
 
+    from edge.training.trained_model import Examples, TrainedModel
     from scenarios.api.drawn import DrawnFigure
 
 TOTALS = ("bytes_down", "bytes_up", "nominal_bytes", "flops", "nominal_flops", "joules")
@@ -134,7 +134,7 @@ class Run:
 
         return html.from_folder(self.folder, None if path is None else Path(path))
 
-    def model(self, round: int | None = None, name: str = "global") -> nn.Sequential:
+    def model(self, round: int | None = None, name: str = "global") -> TrainedModel:
         """The global model as a torch module on the CPU, in evaluation mode, with one module per block.
 
         It maps examples as `test_set` has them to logits (batch, classes). ``round``: of a kept checkpoint, from 1 on;
@@ -145,7 +145,7 @@ class Run:
 
         return weights.model(self._opened(), round, name)
 
-    def test_set(self) -> tuple[Tensor, Tensor]:
+    def test_set(self) -> Examples:
         """(inputs, labels) of the test examples on which `accuracy` was evaluated, as tensors for `model`.
 
         This imports torch. DataError if the data is no longer there.

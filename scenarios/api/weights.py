@@ -26,10 +26,10 @@ from scenarios.cache import cache_folder
 from scenarios.report.run_reader import RecordedRun, ReportError
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from edge.training.trained_model import Examples, TrainedModel
 
 
-def model(run: RecordedRun, round: int | None, name: str = GLOBAL) -> nn.Sequential:
+def model(run: RecordedRun, round: int | None, name: str = GLOBAL) -> TrainedModel:
     """A model of the server's in a kept checkpoint; ``round`` is counted from 1, None for the newest.
 
     ReportError for a checkpoint that is not kept or damaged, and for a method without a model of this name.
@@ -42,7 +42,7 @@ def model(run: RecordedRun, round: int | None, name: str = GLOBAL) -> nn.Sequent
     return trained_model(_job(run), {key: Vector(np.asarray(array, np.float32)) for key, array in stored.items()})
 
 
-def test_set(run: RecordedRun) -> tuple[Tensor, Tensor]:
+def test_set(run: RecordedRun) -> Examples:
     """(inputs, labels) of the test examples that the run's evaluations use, prepared for `model`."""
     from edge.training.trained_model import evaluated_examples
 

@@ -36,21 +36,18 @@ def _lines(table: Mapping[str, Any], at: str) -> list[str]:
 
 
 def _line(key: str, value: Any) -> str:
-    return f"# {_key(key)} is not set" if value is None else f"{_key(key)} = {inline(value)}"
+    return f"# {_key(key)} is not set" if value is None else f"{_key(key)} = {_value(value)}"
 
 
 def _key(key: str) -> str:
     return key if key.replace("-", "").replace("_", "").isalnum() and key.isascii() else _text(key)
 
 
-def inline(value: Any) -> str:
-    """A value on one line, as it stands after ``key =``."""
+def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(inline(item) for item in value)}]"
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{_key(key)} = {inline(item)}' for key, item in value.items())}}}"
+        return f"[{', '.join(_value(item) for item in value)}]"
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, Mapping):

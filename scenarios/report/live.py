@@ -71,20 +71,19 @@ class _RunProgress:
 class LiveTable:
     """The progress of runs that follow each other, one for each of ``methods``."""
 
-    def __init__(
-        self, methods: Sequence[str], stream: IO[str] | None = None, quiet: bool = False, may_be_live: bool = True
-    ) -> None:
-        """``may_be_live``: False for plain lines even on a terminal."""
-        self._console = Console(file=stream or sys.stderr, force_jupyter=False)
+    def __init__(self, methods: Sequence[str], stream: IO[str] | None = None, quiet: bool = False) -> None:
+        file = stream or sys.stderr
+        # Asked here, since rich takes a notebook, and any process with FORCE_COLOR, for a terminal.
+        self._console = Console(file=file, force_terminal=file.isatty(), force_jupyter=False)
         self._quiet = quiet
         self._runs = [_RunProgress(method) for method in methods]
         self._current = -1
-        self._may_be_live, self._is_live = may_be_live, False
+        self._is_live = False
 
     @contextmanager
     def showing(self) -> Iterator[None]:
         """Show the live table, if stderr is a terminal."""
-        self._is_live = self._may_be_live and not self._quiet and self._console.is_terminal
+        self._is_live = not self._quiet and self._console.is_terminal
         if not self._is_live:
             yield
             return
