@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from scenarios.api.drawn import DrawnFigure
     from scenarios.api.mlflow import MLflow
     from scenarios.api.run import Run
-    from scenarios.api.several import RunCollection, compare, report
+    from scenarios.api.several import RunCollection, compare, report, sweep
     from scenarios.api.several import open_folder as open
     from scenarios.api.tensorboard import TensorBoard
     from scenarios.errors import ScenarioError
@@ -54,12 +54,13 @@ __all__ = [
     "report",
     "resume",
     "run",
+    "sweep",
     "verify",
 ]
 
 _HOMES = {
     **dict.fromkeys(("check", "replay", "resume", "run", "verify"), "scenarios.api.calls"),
-    **dict.fromkeys(("RunCollection", "compare", "open", "report"), "scenarios.api.several"),
+    **dict.fromkeys(("RunCollection", "compare", "open", "report", "sweep"), "scenarios.api.several"),
     **dict.fromkeys(("Callback", "CommittedRound"), "scenarios.api.callbacks"),
     "DataError": "edge.data.registry",
     "DrawnFigure": "scenarios.api.drawn",

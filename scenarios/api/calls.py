@@ -6,7 +6,7 @@ after their last committed round, as on the command line, and the function retur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -137,11 +137,18 @@ def verify(
 # --- how a run is watched and stopped ---------------------------------------------------------------------------------
 
 
-def session(out: Path | None, run_id: str | None, workers: int | None, device: str, show: ProgressDisplay) -> Session:
+def session(
+    out: Path | None,
+    run_id: str | None,
+    workers: int | None,
+    device: str,
+    show: ProgressDisplay,
+    preload: Sequence[str] | None = None,
+) -> Session:
     """What runs need of this process. SIGTERM ends a script as it always does; its runs can be resumed."""
-    if workers is not None and workers < 1:
-        raise ScenarioError(f"workers = {workers}: must be at least 1")
-    return Session(out, run_id, workers, device, show, note_writer(), signals=(Signals.SIGINT,))
+    if workers is not None:
+        at_least_1("workers", workers)
+    return Session(out, run_id, workers, device, show, note_writer(), preload=preload, signals=(Signals.SIGINT,))
 
 
 def _watched(
@@ -186,6 +193,13 @@ def calling() -> Iterator[None]:
         if end.code != KILLED:
             raise
         raise KeyboardInterrupt from None
+
+
+def at_least_1(name: str, number: int) -> int:
+    """An argument that counts; ScenarioError for one below 1."""
+    if number < 1:
+        raise ScenarioError(f"{name} = {number}: must be at least 1")
+    return number
 
 
 def path_of(folder: Folder | Run) -> Path:

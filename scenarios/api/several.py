@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.api import values
-from scenarios.api.calls import Folder, calling, path_of, session
-from scenarios.api.notebook import progress_display
+from scenarios.api.calls import Folder, at_least_1, calling, path_of, session
+from scenarios.api.notebook import parallel_display, progress_display
 from scenarios.api.run import Run
 from scenarios.api.values import Scenario
 from scenarios.host import Host, Piece, choose_device
@@ -68,6 +68,8 @@ def compare(
     scenario: Scenario,
     methods: Sequence[str] = ("fedavg", "fedprox", "fedmlb", "fedbr"),
     *,
+    seeds: int = 1,
+    parallel: int = 1,
     out: Folder = "runs",
     run_id: str | None = None,
     workers: int | None = None,
@@ -76,30 +78,85 @@ def compare(
     seed: int | None = None,
     **overrides: Any,
 ) -> RunCollection:
-    """Run each of the methods on the same data, fleet and seed, each to its limit, in one folder.
+    """Run each of the methods on the same data, fleet and seeds, each to its limit, in one folder.
 
-    ``result`` has the accuracies at the smallest bytes and virtual time that all runs reached. With the ``run_id`` of
-    an earlier comparison, finished runs are kept and interrupted ones resumed. Other arguments and errors as of
-    `fedbr.run`; `RunFailed` only if all runs fail.
+    ``seeds``: how many, counted up from ``seed`` or the scenario's own. ``result`` has the accuracies at the smallest
+    bytes and virtual time that all runs reached, or with several seeds the rows and tests of a `sweep` over ``method``.
+    With the ``run_id`` of an earlier comparison, finished runs are kept and interrupted ones resumed. Other arguments
+    and errors as of `sweep`.
     """
     from scenarios.studies import compare as study
 
     with calling(), values.named(scenario) as name:
-        planned = study.plan(name, values.overrides(overrides), ",".join(methods), seed, run_id)
-        return made(study.study(planned), Path(out), workers, device, progress)
+        planned = study.plan(
+            name, values.overrides(overrides), ",".join(methods), seed, run_id, at_least_1("seeds", seeds)
+        )
+        return _made(study.study(planned), Path(out), workers, device, progress, parallel)
 
 
-def made(study: Study, out: Path, workers: int | None, device: str, progress: bool | None) -> RunCollection:
+def sweep(
+    scenario: Scenario,
+    grid: Mapping[str, Sequence[Any]],
+    *,
+    seeds: int = 3,
+    parallel: int = 1,
+    zipped: bool = False,
+    targets: Sequence[float] = (),
+    out: Folder = "runs",
+    run_id: str | None = None,
+    workers: int | None = None,
+    device: str = "auto",
+    progress: bool | None = None,
+    seed: int | None = None,
+    **overrides: Any,
+) -> RunCollection:
+    """Run a scenario over a grid of values and several seeds, each run to its limit, in one folder.
+
+    ``grid``: dotted key -> its values, all combinations of which are run, or with ``zipped`` the lists side by side;
+    ``seeds``: how many, counted up from ``seed`` or the scenario's own; ``parallel``: runs at a time, which share the
+    ``workers``; ``targets``: accuracies in (0, 1] whose costs are reported, by default the scenario's.
+
+    ``result`` has ``rows``, a cell each with mean, deviation and interval over seeds, and ``tests`` of all pairs; the
+    folder has them as sweep.md, sweep.csv and sweep.tex. The folder's name follows from grid and overrides, so that the
+    same call with more seeds or values makes only what is missing. Other arguments as of `fedbr.run`.
+
+    ScenarioError for anything that cannot be run in any cell; a run that fails is in ``failed``, beside those that did
+    not; RunFailed if all did. If the user stops it, the runs so far are returned; KeyboardInterrupt if there are none.
+    """
+    from scenarios.studies.sweep import page
+    from scenarios.studies.sweep.grid import axis
+    from scenarios.studies.sweep.study import plan
+
+    with calling(), values.named(scenario) as name:
+        axes = [axis(key, values.inlined(key, each)) for key, each in grid.items()]
+        common = values.overrides(overrides)
+        planned = plan(name, axes, common, _count(grid, seeds), seed, zipped, targets, run_id)
+        return _made(page.study(planned), Path(out), workers, device, progress, parallel)
+
+
+def _count(grid: Mapping[str, Sequence[Any]], seeds: int) -> int | None:
+    """How many seeds; None if the grid names them."""
+    return None if "seed" in grid else at_least_1("seeds", seeds)
+
+
+def _made(
+    study: Study, out: Path, workers: int | None, device: str, progress: bool | None, parallel: int
+) -> RunCollection:
     """The runs of a study, after those that are missing have been made and its result has been written."""
-    planned = study.run_set
+    from scenarios.studies.sweep.parallel import make_runs
+
+    planned, at_once = study.run_set, at_least_1("parallel", parallel)
     missing = run_set.pending(planned, out, choose_device(device))
+    names = [run.name for run in missing]
+    beside = parallel_display(names, progress)
 
     def work(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
-        return run_set.run_all(planned, host, launcher, stopped)
+        return make_runs(planned, host, launcher, stopped, at_once, beside.about)
 
-    show = progress_display([run.loaded.scenario.method for run in missing], progress)
+    show = beside if at_once > 1 else progress_display(names, progress)
+    preload = () if at_once > 1 else None  # its slots have fork servers of their own
     loaded = [run.loaded for run in missing or planned.runs[:1]]
-    done = session(out, None, workers, device, show).call(loaded, work)
+    done = session(out, None, workers, device, show, preload).call(loaded, work)
     result = study.read_off(done)
     run_set.write(study, result, with_report=False)
     notes = {key: done[key] for key in ("failed", "missing") if key in done}

@@ -6,7 +6,7 @@ text that looks like a number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -64,6 +64,13 @@ def plain(key: str, value: Any) -> Any:
     if value is None:
         raise ScenarioError(f"{key} = None: no scenario has such a value; leave the key out for its default")
     raise ScenarioError(f"{key} = {value!r}: a {type(value).__name__} is no value of a scenario; use text or numbers")
+
+
+def inlined(key: str, given: Sequence[Any]) -> list[str]:
+    """The values of a key as overrides have them; ScenarioError for those that no scenario has."""
+    if isinstance(given, str):
+        raise ScenarioError(f"{key} = {given!r}: write a list of values, such as [{given!r}]")
+    return [inline(plain(key, value)) for value in given]
 
 
 @contextmanager

@@ -206,6 +206,13 @@ def test_a_mistake_is_a_scenario_error_and_no_exit(tmp_path: Path, overrides: di
     assert list(tmp_path.rglob("*.toml")) == []
 
 
+def test_a_grid_is_made_of_lists(tmp_path: Path) -> None:
+    with pytest.raises(fedbr.ScenarioError, match=r"^method = 'fedavg': write a list of values, such as \['fedavg'\]"):
+        fedbr.sweep("digits", {"method": "fedavg"}, out=tmp_path)
+    with pytest.raises(fedbr.ScenarioError, match=r"^seeds = 0: must be at least 1"):
+        fedbr.sweep("digits", {"method": ["fedavg"]}, seeds=0, out=tmp_path)
+
+
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(fedbr.ReportError, match="is not a run folder"):
         fedbr.open(tmp_path)
@@ -225,5 +232,9 @@ def test_the_how_to_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert (tmp_path / "board" / "digits").is_dir()
     assert names["recorded_s"] < names["replayed_s"]
     assert [run.folder for run in names["again"]] == [run.folder for run in names["compared"]]
+    assert [row["settings"] for row in names["swept"].result["rows"]] == [
+        {"method": method, "train.lr": lr} for method in ("fedavg", "local") for lr in ("0.05", "0.1")
+    ]
+    assert (len(names["swept"]), len(fedbr.open(names["swept"].folder))) == (8, 8)  # type: ignore[arg-type]
     with pytest.raises(fedbr.ReportError, match="figure 'curve', did you mean 'curves'"):
         names["run"].plot("curve")

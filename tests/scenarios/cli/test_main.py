@@ -82,7 +82,19 @@ def test_an_unknown_key_ends_a_real_process_with_2_and_one_line(capsys: pytest.C
     assert ended.stderr == "fedbr: command line: unknown key train.learning_rat, did you mean 'train.lr'?\n"
 
 
-WORDS = ["run", "compare", "sweep", "check", "report", "list", "doctor", "study budget", "reproduce", "replay", "stress"]
+WORDS = [
+    "run",
+    "compare",
+    "sweep",
+    "check",
+    "report",
+    "list",
+    "doctor",
+    "study budget",
+    "reproduce",
+    "replay",
+    "stress",
+]
 
 
 @pytest.mark.parametrize("word", WORDS)
