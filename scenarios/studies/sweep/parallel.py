@@ -52,6 +52,8 @@ def make_runs(
         return run_all(run_set, host, launcher, stopped)
     with locked(run_set, host) as folder:
         ended, missing = ended_before(run_set, folder, host)
+        if missing and parallel > host.workers:
+            host.on_note(f"{host.workers} workers: at most as many runs at a time, not {parallel}")
         with ParallelRuns(missing, folder, host, about) as runs:
             runs.make(min(parallel, host.workers, len(missing)), stopped)
         if not (ended or runs.ended):

@@ -12,7 +12,7 @@ from rich.console import Console
 from coordinator.records.schema import RoundRow
 from coordinator.rounds.run import RoundFinished
 from scenarios.config.load import load
-from scenarios.report.live import LiveTable, counts, spark
+from scenarios.report.live import LiveTable, ParallelTable, counts, spark
 
 FOLDER = Path("runs/digits/x")
 
@@ -161,3 +161,19 @@ def test_a_histogram_counts_each_alpha_and_a_spark_line_runs_from_0_to_1() -> No
     assert (spark([]), spark([0.0, 0.5, 1.0])) == ("", "▁▅█")
     assert len(spark([0.0] * 99 + [1.0])) == 20
     assert spark([0.0] * 99 + [1.0])[-1] == "█"
+
+
+def test_runs_at_the_same_time_go_on_side_by_side() -> None:
+    stream = io.StringIO()
+    show = ParallelTable(["a", "b", "c"], stream=stream)
+    for name in ("b", "a"):
+        show.about(name)
+        show.on_start(FOLDER, load("digits", ["rounds.max=2"], method="fedavg"))
+    show.about("b")
+    show.on_round(progress(1, 0.5))
+    assert [line.split()[:3] for line in shown(show)] == [
+        ["a", "starting", "0"],
+        ["b", "1/2", "50.00"],
+        ["c", "queued"],
+    ]
+    assert stream.getvalue().splitlines()[-1].startswith("b 1/2  accuracy 50.00 %")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from scenarios.config.toml_writer import inline
 from scenarios.errors import ScenarioError
-from scenarios.studies.sweep.grid import SweepCell, axis, inline, points, read_words, show, split
+from scenarios.studies.sweep.grid import SweepCell, axis, points, read_words, show, split
 
 
 def refusal(*words: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,8 +55,10 @@ def test_each_slot_takes_the_next_run_and_the_workers_are_shared_among_them(tmp_
 
 
 def test_no_more_runs_at_a_time_than_workers(tmp_path: Path) -> None:
-    result = made(tmp_path, "a", "b", "c", at_once=8, workers=1)
+    told: list[str] = []
+    result = made(tmp_path, "a", "b", "c", at_once=8, workers=1, tell=told.append)
     assert len({run["pid"] for run in result["runs"]}) == 1
+    assert told[0] == "1 workers: at most as many runs at a time, not 8"
 
 
 def test_a_run_that_fails_or_whose_process_is_killed_costs_the_others_nothing(tmp_path: Path) -> None:
@@ -82,6 +86,15 @@ def test_when_the_user_stops_the_runs_at_work_end_and_no_other_begins(tmp_path: 
     assert result["missing"] == ["endless-1", "endless-2", "b"]
     with pytest.raises(Stopped):
         made(tmp_path / "none", "endless", "endless-too", "b", stopped=lambda: True)
+
+
+def test_a_slot_ends_when_whoever_asked_is_gone() -> None:
+    code = f"from {slot.__name__} import Commands; import time; Commands(); time.sleep(60)"
+    alone = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+    assert alone.stdin is not None
+    alone.stdin.write(b'{"host": {}}\n')
+    alone.stdin.close()  # as the kernel does when the other process is killed
+    assert alone.wait(30) == 1
 
 
 def test_progress_comes_through_whole() -> None:
