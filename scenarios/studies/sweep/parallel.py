@@ -1,4 +1,4 @@
-"""Several runs of a run set at the same time, each in a process of its own (`slot`), which takes the next when free.
+"""Several runs of a run set at the same time, made by run processes that take the next when free.
 
 The worker processes of all of them together are those of one run otherwise. No result depends on who made a run. This
 process makes no run itself: it hands out, listens, and passes progress on.
@@ -27,11 +27,11 @@ from scenarios.errors import ScenarioError
 from scenarios.host import Host
 from scenarios.studies.run_set import PlannedRun, RunSet, collected, discard, ended_before, locked, run_all
 
-SLOT = "scenarios.studies.sweep.slot"
+RUN_PROCESS = "scenarios.studies.sweep.run_process"
 TURN_SECONDS = 0.2
 """The longest time until the user's wish to stop is seen."""
 END_SECONDS = 10.0
-"""Limit for the end of a slot that has no run."""
+"""Limit for the end of a process that has no run."""
 Name = Callable[[str], None]
 
 
@@ -72,12 +72,12 @@ def _refuse_nothing(runs: ParallelRuns, folder: Path, mark: str) -> None:
 
 
 class ParallelRuns:
-    """The slots as a context: when it is left, however, all of their processes have ended."""
+    """The run processes as a context: when it is left, however that is, all of them have ended."""
 
     def __init__(self, missing: Sequence[PlannedRun], folder: Path, host: Host, about: Name) -> None:
         self._queue, self._folder, self._host, self._about = deque(missing), folder, host, about
         self._selector = selectors.DefaultSelector()
-        self._slots: list[SlotProcess] = []
+        self._processes: list[RunProcess] = []
         self.ended: dict[str, dict[str, Any]] = {}
         self.failed: dict[str, str] = {}
         self.users_errors: dict[str, str] = {}
@@ -89,67 +89,67 @@ class ParallelRuns:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for slot in self._slots:
-            slot.dismiss()
-        for slot in self._slots:
-            slot.join(END_SECONDS if kind is None else 0.0)
+        for process in self._processes:
+            process.dismiss()
+        for process in self._processes:
+            process.join(END_SECONDS if kind is None else 0.0)
         self._selector.close()
 
     def make(self, count: int, stopped: Callable[[], bool]) -> None:
-        """Make all runs with so many slots; the runs that began go on to their round's end once ``stopped``."""
+        """Make all runs with so many processes; the runs that began go on to their round's end once ``stopped``."""
         shares = [self._host.workers // count + (number < self._host.workers % count) for number in range(count)]
         for workers in shares:
             self._start(workers)
-        while any(slot.run for slot in self._slots):
+        while any(process.run for process in self._processes):
             if stopped():
                 self._queue.clear()
-                for slot in self._slots:
-                    slot.stop()
+                for process in self._processes:
+                    process.stop()
             for key, _ in self._selector.select(TURN_SECONDS):
                 self._listen(key.data)
 
     def _start(self, workers: int) -> None:
         if self._queue:
-            slot = SlotProcess(self._host, workers)
-            self._slots.append(slot)
-            self._selector.register(slot.answers, selectors.EVENT_READ, slot)
-            self._hand_out(slot)
+            process = RunProcess(self._host, workers)
+            self._processes.append(process)
+            self._selector.register(process.answers, selectors.EVENT_READ, process)
+            self._hand_out(process)
 
-    def _hand_out(self, slot: SlotProcess) -> None:
-        slot.run = self._queue.popleft() if self._queue else None
-        if slot.run is not None:
-            slot.begin(slot.run, self._folder / slot.run.name)
+    def _hand_out(self, process: RunProcess) -> None:
+        process.run = self._queue.popleft() if self._queue else None
+        if process.run is not None:
+            process.begin(process.run, self._folder / process.run.name)
 
-    def _listen(self, slot: SlotProcess) -> None:
-        lines = slot.lines()
+    def _listen(self, process: RunProcess) -> None:
+        lines = process.lines()
         for line in lines or ():
-            self._heed(slot, json.loads(line))
+            self._heed(process, json.loads(line))
         if lines is None:
-            self._lose(slot)
+            self._lose(process)
 
-    def _lose(self, slot: SlotProcess) -> None:
-        """The process of a slot has ended by itself: its run failed, and a new process takes the next one."""
-        self._selector.unregister(slot.answers)
-        self._slots.remove(slot)
-        status = slot.join(END_SECONDS)
-        if slot.run is not None:
-            self.failed[slot.run.name] = f"its process {how_ended(status)}"
-        self._start(slot.workers)
+    def _lose(self, process: RunProcess) -> None:
+        """A process has ended by itself: its run failed, and a new process takes the next one."""
+        self._selector.unregister(process.answers)
+        self._processes.remove(process)
+        status = process.join(END_SECONDS)
+        if process.run is not None:
+            self.failed[process.run.name] = f"its process {how_ended(status)}"
+        self._start(process.workers)
 
-    def _heed(self, slot: SlotProcess, said: dict[str, Any]) -> None:
-        assert slot.run is not None
-        name = slot.run.name
+    def _heed(self, process: RunProcess, said: dict[str, Any]) -> None:
+        assert process.run is not None
+        name = process.run.name
         if "note" in said:
             self._host.on_note(said["note"])
         elif "began" in said:
             self._about(name)
-            self._host.on_start(Path(said["began"]), slot.run.loaded)
+            self._host.on_start(Path(said["began"]), process.run.loaded)
         elif "round" in said:
             self._about(name)
             self._host.on_round(unpacked(said["round"]))
         else:
             self._end(name, said)
-            self._hand_out(slot)
+            self._hand_out(process)
 
     def _end(self, name: str, said: dict[str, Any]) -> None:
         if "ended" in said:
@@ -160,8 +160,8 @@ class ParallelRuns:
                 self.users_errors[name] = said["failed"]
 
 
-class SlotProcess:
-    """One process that makes runs (`slot`), and what has been read from it."""
+class RunProcess:
+    """This side of a run process (`run_process`), and what has been read from it."""
 
     def __init__(self, host: Host, workers: int) -> None:
         self.workers = workers
@@ -170,11 +170,11 @@ class SlotProcess:
         self._is_stopped = False
         self._pending = b""
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", SLOT],
+            [sys.executable, "-P", "-m", RUN_PROCESS],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment(),
-            start_new_session=True,  # a terminal's Ctrl-C goes to this process alone
+            start_new_session=True,  # a terminal's Ctrl-C goes to the asking process alone
         )
         self._send({"host": {"out": str(host.out), "device": host.device, "workers": workers}})
 
@@ -229,7 +229,7 @@ class SlotProcess:
 
 
 def unpacked(packed: dict[str, Any]) -> RoundFinished:
-    """The progress that `slot.packed` wrote."""
+    """The progress that `run_process.packed` wrote."""
     return RoundFinished(
         RoundRow._make(packed["row"]),
         packed["rounds"],

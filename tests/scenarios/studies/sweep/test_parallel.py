@@ -18,15 +18,16 @@ from coordinator.workers.task import Stopped
 from scenarios.config.load import load
 from scenarios.errors import ScenarioError
 from scenarios.host import Host
+from scenarios.studies import run_set
 from scenarios.studies.run_set import PlannedRun, RunSet
-from scenarios.studies.sweep import parallel, slot
+from scenarios.studies.sweep import parallel, run_process
 from tests.scenarios.runs import never
 
 
 @pytest.fixture(autouse=True)
-def fake_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slots that make no real run."""
-    monkeypatch.setattr(parallel, "SLOT", "tests.scenarios.studies.sweep.fake_slot")
+def fake_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that make no real run."""
+    monkeypatch.setattr(parallel, "RUN_PROCESS", "tests.scenarios.studies.sweep.fake_run_process")
 
 
 def made(
@@ -44,7 +45,7 @@ def made(
     return parallel.make_runs(runs, host, WorkerLauncher(), stopped, at_once, lambda name: tell(f"about {name}"))
 
 
-def test_each_slot_takes_the_next_run_and_the_workers_are_shared_among_them(tmp_path: Path) -> None:
+def test_each_process_takes_the_next_run_and_the_workers_are_shared_among_them(tmp_path: Path) -> None:
     told: list[str] = []
     result = made(tmp_path, "a", "b", "c", "d", tell=told.append)
     assert [run["name"] for run in result["runs"]] == ["a", "b", "c", "d"]
@@ -71,6 +72,22 @@ def test_a_run_that_fails_or_whose_process_is_killed_costs_the_others_nothing(tm
     }
 
 
+def test_in_turn_too_a_run_that_fails_as_none_should_costs_the_others_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make_run(run: PlannedRun, path: Path, *_: Any) -> dict[str, Any]:
+        if run.name == "odd":
+            raise KeyError("no such column")
+        return {"name": run.name, "run_dir": str(path), "stopped_by": "rounds"}
+
+    monkeypatch.setattr(run_set, "make_run", make_run)
+    result = made(tmp_path, "odd", "a", at_once=1)
+    assert [run["name"] for run in result["runs"]] == ["a"]
+    first, *trace = result["failed"]["odd"].splitlines()
+    assert first == "KeyError: 'no such column'"
+    assert 'raise KeyError("no such column")' in trace[-1]
+
+
 def test_if_no_run_is_made_the_reason_is_the_users_error_or_the_failures(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="no data for wrong"):
         made(tmp_path, "wrong-1", "wrong-2")
@@ -88,8 +105,8 @@ def test_when_the_user_stops_the_runs_at_work_end_and_no_other_begins(tmp_path: 
         made(tmp_path / "none", "endless", "endless-too", "b", stopped=lambda: True)
 
 
-def test_a_slot_ends_when_whoever_asked_is_gone() -> None:
-    code = f"from {slot.__name__} import Commands; import time; Commands(); time.sleep(60)"
+def test_a_process_ends_when_whoever_asked_is_gone() -> None:
+    code = f"from {run_process.__name__} import Commands; import time; Commands(); time.sleep(60)"
     alone = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
     assert alone.stdin is not None
     alone.stdin.write(b'{"host": {}}\n')
@@ -100,4 +117,4 @@ def test_a_slot_ends_when_whoever_asked_is_gone() -> None:
 def test_progress_comes_through_whole() -> None:
     row = RoundRow(2, 1.5, 2.25, 5, None, 0.1, 0.3, 7, 8, 9.5, 1e9, 2e9, 3.5, 4.5, 0.0, 0, 0.0, 3, "compute", "ab")
     before = RoundFinished(row, 3, 1_000, 2_000, {1: 2, 4: 3})
-    assert parallel.unpacked(json.loads(json.dumps(slot.packed(before)))) == before
+    assert parallel.unpacked(json.loads(json.dumps(run_process.packed(before)))) == before

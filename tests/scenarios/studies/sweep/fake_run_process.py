@@ -1,4 +1,4 @@
-"""Speaks as a slot does, and trains nothing: the name of a run says what becomes of it. Nothing here is a test."""
+"""Speaks as a run process does, and trains nothing: names of runs say what becomes of them. Nothing here is a test."""
 
 from __future__ import annotations
 

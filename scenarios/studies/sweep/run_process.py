@@ -1,4 +1,4 @@
-"""One slot of a parallel run set: ``python -m scenarios.studies.sweep.slot`` makes the runs that it is told, in turn.
+"""A run process: ``python -m scenarios.studies.sweep.run_process`` makes runs of a run set, one after another.
 
 It has one fork server for all of them, and speaks one JSON object per line. From stdin:
 
