@@ -9,13 +9,15 @@
     run.model()                       # the global model as a torch module
 
 Every name below does its work in the package ``scenarios.api``, which is imported at the first use of a name, so that
-``import fedbr`` takes no time. torch is imported by `Run.model` and `Run.test_set` alone.
+``import fedbr`` takes no time. torch is imported by `Run.model` and `Run.test_set` alone. `main` is the entry point of
+the command ``fedbr``: it ends without a traceback at any time, whatever the current folder holds.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
-from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -77,6 +79,8 @@ _OTHER_NAMES = {"open": "open_folder"}
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
+        from importlib.metadata import version
+
         return version("fedbr-edge")
     if name not in _HOMES:
         raise AttributeError(f"module 'fedbr' has no attribute {name!r}")
@@ -85,3 +89,31 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+_STOPPED = 4
+"""Exit code of a command that its user stops, as in `scenarios.cli.options`"""
+
+
+def main() -> None:
+    """Run a command line; exit codes as of `scenarios.cli.main`."""
+    try:
+        _load_packages()
+        from scenarios.cli.main import main as run_command_line
+
+        run_command_line()
+    except KeyboardInterrupt:
+        print("fedbr: stopped", file=sys.stderr)
+        sys.exit(_STOPPED)
+
+
+def _load_packages() -> None:
+    """Import ``scenarios`` from this folder, even where a user's folder with a module of that name is searched before.
+
+    `scenarios.search_path` then orders the path for all else.
+    """
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    try:
+        import scenarios  # noqa: F401 - for its effect: modules of the package are found by it from now on
+    finally:
+        del sys.path[0]

@@ -17,7 +17,7 @@ import numpy as np
 from edge.protocol.files import write_text
 from edge.protocol.scratch import scratch
 from scenarios.config.toml_source import WHOLE, find, set_key
-from scenarios.config.toml_writer import inline, toml_text
+from scenarios.config.toml_writer import toml_text, toml_value
 from scenarios.errors import ScenarioError
 
 Scenario = str | PathLike[str] | Mapping[str, Any]
@@ -34,7 +34,7 @@ def overrides(given: Mapping[str, Any]) -> list[str]:
     not given: ``method`` and ``seed`` alone may have it. ScenarioError for keys and values that no scenario has.
     """
     named = {key: value for key, value in given.items() if value is not None or key not in ("method", "seed")}
-    return [f"{key}={inline(value)}" for key, value in _flat(named)]
+    return [f"{key}={toml_value(value)}" for key, value in _flat(named)]
 
 
 def _flat(tables: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
@@ -70,7 +70,7 @@ def inlined(key: str, given: Sequence[Any]) -> list[str]:
     """The values of a key as overrides have them; ScenarioError for those that no scenario has."""
     if isinstance(given, str):
         raise ScenarioError(f"{key} = {given!r}: write a list of values, such as [{given!r}]")
-    return [inline(plain(key, value)) for value in given]
+    return [toml_value(plain(key, value)) for value in given]
 
 
 @contextmanager

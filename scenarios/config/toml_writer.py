@@ -21,11 +21,6 @@ def toml_value(value: Any) -> str:
     return _value(value)
 
 
-def inline(value: Any) -> str:
-    """A value on one line, tables in braces."""
-    return _value(value)
-
-
 def _lines(table: Mapping[str, Any], at: str) -> list[str]:
     lines = [_line(key, value) for key, value in table.items() if not isinstance(value, Mapping)]
     for key, value in table.items():

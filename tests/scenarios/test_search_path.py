@@ -42,7 +42,7 @@ def test_a_folder_with_modules_of_our_names_breaks_neither_the_command_nor_its_w
     (tmp_path / "my_side.py").write_text(SIDE)
     run = ("run", "digits", "method=my_method:SPEC", "rounds.max=1", "train.local_steps=1", "--workers", "1", "--json")
     ended = subprocess.run(
-        [sys.executable, "-c", "import fedbr_command; fedbr_command.main()", *run],
+        [sys.executable, "-c", "import fedbr; fedbr.main()", *run],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([".", str(ROOT)])},
         capture_output=True,

@@ -19,7 +19,7 @@ from coordinator.rounds.selectors.registry import selection
 from edge.protocol.lr_schedules import lr_schedule
 from edge.protocol.spelling import nearest
 from scenarios.config.toml_source import COMMAND_LINE, parse
-from scenarios.config.toml_writer import inline
+from scenarios.config.toml_writer import toml_value
 from scenarios.errors import ScenarioError
 
 EXAMPLE = "train.lr=0.05,0.1"
@@ -143,7 +143,7 @@ def axis(key: str, values: Sequence[Any], source: str = COMMAND_LINE) -> SweepAx
 
     ScenarioError for a list without values, and for one with an empty or repeated value.
     """
-    texts = [value if isinstance(value, str) else inline(value) for value in values]
+    texts = [value if isinstance(value, str) else toml_value(value) for value in values]
     if not texts or not all(text.strip() for text in texts):
         raise ScenarioError(f"{source}: {key}: write values separated by commas, for example {EXAMPLE}")
     shown = [show(text) for text in texts]
@@ -160,7 +160,7 @@ def show(text: str) -> str:
         return value
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
-    return inline(value)
+    return toml_value(value)
 
 
 # --- cells --------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from typing import Any
 
 from edge.protocol.spelling import nearest
 from scenarios.config.toml_source import WHOLE, leaves, parse, read
-from scenarios.config.toml_writer import inline
+from scenarios.config.toml_writer import toml_value
 from scenarios.errors import ScenarioError
 from scenarios.studies.sweep.grid import SweepAxis, axis, read_words
 
@@ -69,7 +69,9 @@ def read_file(path: Path) -> SweepRequest:
     lists = _typed(path, raw, "zip" if "zip" in raw else "grid", dict, {})
     targets = _typed(path, raw, "targets", list, [])
     if not all(isinstance(target, float | int) for target in targets):
-        raise ScenarioError(f"{path.name}: targets = {inline(targets)}: must be a list of accuracies, such as [0.9]")
+        raise ScenarioError(
+            f"{path.name}: targets = {toml_value(targets)}: must be a list of accuracies, such as [0.9]"
+        )
     return SweepRequest(
         _scenario(path, _typed(path, raw, "scenario", str, "")),
         tuple(_axes(path, lists)),
@@ -89,8 +91,10 @@ def _scenario(path: Path, name: str) -> str:
 def _axes(path: Path, lists: Mapping[str, Any]) -> Iterator[SweepAxis]:
     for key, values in leaves(lists):
         if not isinstance(values, list):
-            raise ScenarioError(f"{path.name}: {key} = {inline(values)}: must be a list; one value goes to [overrides]")
-        yield axis(key, [inline(value) for value in values], path.name)
+            raise ScenarioError(
+                f"{path.name}: {key} = {toml_value(values)}: must be a list; one value goes to [overrides]"
+            )
+        yield axis(key, [toml_value(value) for value in values], path.name)
 
 
 def _overrides(table: Mapping[str, Any], at: str = "") -> Iterator[str]:
@@ -98,13 +102,13 @@ def _overrides(table: Mapping[str, Any], at: str = "") -> Iterator[str]:
         if isinstance(value, Mapping) and f"{at}{key}" not in WHOLE:
             yield from _overrides(value, f"{at}{key}.")
         else:
-            yield f"{at}{key}={inline(value)}"
+            yield f"{at}{key}={toml_value(value)}"
 
 
 def _count(path: Path, raw: Mapping[str, Any], key: str) -> int | None:
     count: int | None = _typed(path, raw, key, int, None)
     if count is not None and (isinstance(count, bool) or count < 1):
-        raise ScenarioError(f"{path.name}: {key} = {inline(count)}: must be an integer above 0")
+        raise ScenarioError(f"{path.name}: {key} = {toml_value(count)}: must be an integer above 0")
     return count
 
 
@@ -112,5 +116,5 @@ def _typed(path: Path, raw: Mapping[str, Any], key: str, kind: type, default: An
     value = raw.get(key, default)
     if key in raw and not isinstance(value, kind):
         names = {dict: "a table", list: "a list", str: "text", int: "an integer"}
-        raise ScenarioError(f"{path.name}: {key} = {inline(value)}: must be {names[kind]}")
+        raise ScenarioError(f"{path.name}: {key} = {toml_value(value)}: must be {names[kind]}")
     return value

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-import fedbr_command
+import fedbr
 from scenarios.cli import completion, main
 from scenarios.config.toml_source import shipped
 
@@ -80,9 +80,9 @@ def test_a_ctrl_c_in_the_first_moment_leaves_no_traceback(
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fedbr_command, "_load_packages", interrupted)
+    monkeypatch.setattr(fedbr, "_load_packages", interrupted)
     with pytest.raises(SystemExit) as ended:
-        fedbr_command.main()
+        fedbr.main()
     assert ended.value.code == 4
     assert capsys.readouterr() == ("", "fedbr: stopped\n")
 
