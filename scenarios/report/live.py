@@ -144,7 +144,7 @@ class ParallelTable(LiveTable):
 
     def render(self) -> RenderableType:
         """The runs around the one that was told of last."""
-        return _overview(self._runs, self._current)
+        return _overview(self._runs, self._current, self._console.width)
 
 
 def _is_cut(progress: RoundFinished) -> bool:

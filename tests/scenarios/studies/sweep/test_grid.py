@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scenarios.config.toml_writer import inline
+from scenarios.config.toml_writer import toml_value
 from scenarios.errors import ScenarioError
 from scenarios.studies.sweep.grid import SweepCell, axis, points, read_words, show, split
 
@@ -54,7 +54,7 @@ def test_a_value_is_shown_in_one_way_however_it_is_written() -> None:
         "true",
         "{a = 1}",
     ]
-    assert inline({"a": [1, True], "b c": "x"}) == '{a = [1, true], "b c" = "x"}'
+    assert toml_value({"a": [1, True], "b c": "x"}) == '{a = [1, true], "b c" = "x"}'
 
 
 def test_every_combination_is_a_point_or_lists_run_side_by_side() -> None:
