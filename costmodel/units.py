@@ -1,7 +1,8 @@
 """Quantities with units ("50 GB", "20 Mbit/s", "15 min") to SI numbers, and back for tables.
 
 Units are exact and case-sensitive: a megabyte is 1,000,000 bytes (MB), a mebibyte 1,048,576 (MiB). A number without a
-unit is already in SI: byte, bit/s, second, FLOP, joule. A text without a unit is an error.
+unit is already in SI: byte, bit/s, second, FLOP, joule. A text without a unit is an error. An unknown unit that others
+use for the same, such as Mbps, or MB/s where bits are counted, is an error that says the quantity in a known one.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 
 Quantity = str | int | float
@@ -23,6 +24,21 @@ SECONDS: Units = {"us": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": 1, "min": 6
 FLOPS: Units = {"FLOP": 1} | {f"{prefix}FLOP": 1000**power for power, prefix in enumerate("kMGTPE", start=1)}
 JOULES: Units = {"mJ": Decimal("1e-3"), "J": 1, "kJ": 10**3, "MJ": 10**6, "GJ": 10**9}
 WATT_HOURS: Units = {"Wh": 3600, "kWh": 3600 * 10**3}
+
+_EIGHTH = Decimal("0.125")
+_PREFIXES = {prefix: 1000**power for power, prefix in enumerate(("", "k", "M", "G", "T"))}
+_BITS = {f"{prefix}{bit}": _EIGHTH * scale for prefix, scale in _PREFIXES.items() for bit in ("bit", "b")}
+_BIT_RATES = {f"{prefix}{bit}": scale for prefix, scale in _PREFIXES.items() for bit in ("bps", "b/s", "bit", "b")}
+_BYTE_RATES = {
+    f"{unit}{per}": 8 * scale for unit, scale in {**BYTES, **BINARY_BYTES}.items() for per in ("/s", "ps", "")
+}
+_LONG_SECONDS = {"sec": 1, "second": 1, "minute": 60, "hour": 3600, "hr": 3600, "day": 86400, "week": 604800}
+_FOREIGN: Mapping[str, Units] = {
+    "bytes": _BITS,
+    "a data rate": {**_BIT_RATES, **_BYTE_RATES},
+    "a duration": _LONG_SECONDS | {f"{name}s": scale for name, scale in _LONG_SECONDS.items()},
+}
+"""What is measured -> the SI value of units that others use for it, and that are not accepted."""
 
 HOUR_SECONDS, DAY_SECONDS = 3600.0, 86400.0
 
@@ -59,6 +75,34 @@ def flops(quantity: Quantity) -> float:
 def joules(quantity: Quantity) -> float:
     """Energy in joules: "5 kJ", "2 Wh"; ValueError for anything else."""
     return float(_parse(quantity, {**JOULES, **WATT_HOURS}, "an energy"))
+
+
+PARSERS: Mapping[Callable[[Quantity], float], Units] = {
+    nbytes: BYTES,
+    bits_per_second: RATES,
+    seconds: SECONDS,
+    flops: FLOPS,
+    joules: JOULES,
+}
+"""The functions that read quantities, and the units that `exact` writes for each."""
+
+
+def exact(amount: float, parse: Callable[[Quantity], float]) -> str:
+    """The text of a finite amount in SI that ``parse``, of `PARSERS`, reads as the same: 2e7 -> "20 Mbit/s".
+
+    In the largest unit that takes no more digits than SI does: 270 -> "4.5 min", 100 -> "100 s".
+    """
+    return _exact(Decimal(repr(amount)), PARSERS[parse])
+
+
+def _exact(amount: Decimal, units: Units) -> str:
+    base = next(unit for unit, scale in units.items() if scale == 1)
+    most = len(amount.normalize().as_tuple().digits)
+    for unit, scale in reversed(units.items()):
+        number = (amount / scale).normalize()
+        if abs(number) >= 1 and len(number.as_tuple().digits) <= most and number * scale == amount:
+            return f"{number:f} {unit}"
+    return f"{amount.normalize():f} {base}"
 
 
 def format_bytes(nbytes: float) -> str:
@@ -117,8 +161,20 @@ def _parse_text(text: str, units: Units, meaning: str) -> Decimal:
     if unit is None:
         raise ValueError(f"{text!r} is {meaning} without a unit: add one of {', '.join(units)}")
     if unit not in units:
-        raise ValueError(f"{text!r} is not {meaning}: unknown unit {unit!r}, {nearest(unit, units)}")
+        raise ValueError(f"{text!r} is not {meaning}: unknown unit {unit!r}, {_meant(match, units, meaning)}")
     return Decimal(match["number"]) * units[unit]
+
+
+def _meant(match: re.Match[str], units: Units, meaning: str) -> str:
+    """The quantity in known units, for an unknown one that others use or that begins some; else the nearest unit."""
+    number, unit, foreign = match["number"], match["unit"], _FOREIGN.get(meaning, {})
+    if unit.lower() in map(str.lower, units):
+        return nearest(unit, units)
+    scales = [foreign[unit]] if unit in foreign else [s for u, s in foreign.items() if u.lower() == unit.lower()]
+    decimal = {name: scale for name, scale in units.items() if name not in BINARY_BYTES}
+    texts = [_exact(Decimal(number) * scale, decimal) for scale in scales]
+    texts = texts or [f"{number} {name}" for name in units if name.startswith(unit)]
+    return f"did you mean {' or '.join(map(repr, dict.fromkeys(texts)))}?" if texts else nearest(unit, units)
 
 
 def _format(amount: float, units: Units, base: str) -> str:

@@ -26,7 +26,7 @@ from costmodel import units
 from edge.protocol.files import folder_lock, write_bytes, write_folder, write_text
 from scenarios import run_folder
 from scenarios.config.load import Loaded, ScenarioError
-from scenarios.config.toml_writer import toml_text
+from scenarios.config.quantities import scenario_text
 
 PACKAGES = ("torch", "torchvision", "numpy", "simpy", "pyzmq", "msgpack", "pydantic", "safetensors", "scikit-learn")
 KILLED = 128 + signal.SIGINT
@@ -213,7 +213,7 @@ def create_run_folder(loaded: Loaded, host: Host) -> Path:
     def fill(folder: Path) -> None:
         for name in run_folder.MADE:
             (folder / name).mkdir()
-        write_text(folder / "scenario.toml", toml_text(loaded.scenario.model_dump()))
+        write_text(folder / "scenario.toml", scenario_text(loaded.scenario.model_dump()))
 
     return make_folder(loaded.name, host, fill)
 

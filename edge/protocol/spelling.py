@@ -8,9 +8,13 @@ from collections.abc import Iterable
 
 
 def closest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The valid name most like ``name``, whatever its case; None if none is as like it as ``cutoff`` (0..1)."""
+    """The valid name most like ``name``, whatever its case; None if none is as like it as ``cutoff`` (0..1).
+
+    Of those, one that has ``name`` as a part comes first: async means fedasync rather than sync.
+    """
     folded = {valid.lower(): valid for valid in reversed(list(names))}
-    near = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=cutoff)
+    near = difflib.get_close_matches(name.lower(), folded, n=3, cutoff=cutoff)
+    near.sort(key=lambda valid: name.lower() not in valid)
     return folded[near[0]] if near else None
 
 

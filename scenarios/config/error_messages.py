@@ -65,7 +65,15 @@ def error_message(error: ErrorDetails, key: str, keys: Mapping[str, str]) -> str
     message = MESSAGES.get(error["type"], message)
     if key in ("fleet.devices", "fleet.networks") and message == A_TABLE:
         message += " of shares, or a list of names, one per client"
+    elif message == A_TABLE:
+        message += _meant_inside(key, keys)
     return f"{key} = {error['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+def _meant_inside(table: str, keys: Mapping[str, str]) -> str:
+    """The key that a value in place of its table was meant for: one that is also called so, or the name."""
+    meant = keys.get(f"{table}.{table.rpartition('.')[2]}") or keys.get(f"{table}.name")
+    return "" if meant is None else f"; did you mean {meant!r}?"
 
 
 def _did_you_mean(key: str, keys: Mapping[str, str]) -> str:

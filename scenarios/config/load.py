@@ -13,24 +13,25 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
-from coordinator.aggregation.optimizers import server_optimizer
-from coordinator.methods.registry import Method, resolve
+from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS, server_optimizer
+from coordinator.methods.registry import CORRECTIONS, OBJECTIVES, Method, resolve
 from coordinator.methods.spec import Options
 from coordinator.rounds.budget import LARGEST_INTEGER
-from coordinator.rounds.policy import RoundPolicy, policy_row
-from coordinator.rounds.selectors.registry import selection
+from coordinator.rounds.policy import POLICIES, RoundPolicy, policy_row
+from coordinator.rounds.selectors.registry import SELECTIONS, selection
 from costmodel.units import LARGEST
 from edge.data.locate import check_root
 from edge.data.partitioning import check_partition
 from edge.data.registry import DataSet, dataset
 from edge.models.registry import ModelRow, model
 from edge.protocol.config import TrainConfig
-from edge.protocol.lr_schedules import lr_schedule
+from edge.protocol.lr_schedules import LR_SCHEDULES, lr_schedule
 from edge.protocol.plugins import PluginOptions
 from edge.training.metrics.registry import metric_rows
 from scenarios import plugin_errors, search_path
-from scenarios.config import validation
+from scenarios.config import quantities, validation
 from scenarios.config.error_messages import error_message, foremost, is_branch, known_keys
 from scenarios.config.schema import EvalSection, Scenario
 from scenarios.config.toml_source import COMMAND_LINE, FILES, ValueOrigin, find, leaves, parse, read, renamed, set_key
@@ -86,7 +87,8 @@ def _load(path: Path, overrides: Sequence[str], method: str | None) -> Loaded:
     if method is not None:
         _put_method(raw, method)
     with plugin_errors.named(raw, ScenarioError, path.stem):
-        return replace(_resolve(path.stem, raw, ValueOrigin(path.name, origin)), notes=tuple(sorted(notes)))
+        loaded = _resolve(path, raw, ValueOrigin(path.name, origin))
+        return replace(loaded, notes=tuple(sorted(notes)))
 
 
 def _put_method(raw: dict[str, Any], name: str) -> None:
@@ -100,7 +102,7 @@ def _put_method(raw: dict[str, Any], name: str) -> None:
         raw["method_options"] = {key: value for key, value in options.items() if key in accepted}
 
 
-def _resolve(name: str, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
+def _resolve(file: Path, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
     _refuse_numbers(raw, origin)
     try:
         scenario = Scenario.model_validate(raw)
@@ -108,6 +110,7 @@ def _resolve(name: str, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
         first = foremost(error.errors())
         key = ".".join(str(part) for part in first["loc"] if not is_branch(part))
         raise origin.error(key, error_message(first, key, known_keys(Scenario))) from None
+    quantities.refuse_bare(raw, origin, file)
 
     valid = partial(_valid, origin)
     method: Method = valid("method", lambda: _named("method", resolve, scenario.method))
@@ -155,7 +158,7 @@ def _resolve(name: str, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
         "aggregate": replace(scenario.aggregate, weights=scenario.aggregate.weights or method.objective.weights),
     }
     resolved = scenario.model_copy(update=update)
-    return Loaded(name, resolved, method, options, server_options, data, architecture, blocks)
+    return Loaded(file.stem, resolved, method, options, server_options, data, architecture, blocks)
 
 
 def _valid(origin: ValueOrigin, key: str, make: Any, *arguments: Any) -> Any:
@@ -170,9 +173,28 @@ def _valid(origin: ValueOrigin, key: str, make: Any, *arguments: Any) -> Any:
         symbols = {f"{key}.{info.title}": f"{key}.{field}" for field, info in options.items()}
         if inner in symbols:  # the paper's, such as k for models
             fields = {inner: symbols[inner]}
-        raise origin.error(inner, error_message(first, inner, fields)) from None
+        raise origin.error(inner, _other_rows(key, first) or error_message(first, inner, fields)) from None
     except ValueError as error:
         raise origin.error(key, str(error)) from None
+
+
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "method_options": {**OBJECTIVES, **CORRECTIONS},
+    "server_options": SERVER_OPTIMIZERS,
+    "rounds.selection_options": SELECTIONS,
+    "rounds.policy_options": POLICIES,
+    "train.lr_schedule_options": LR_SCHEDULES,
+}
+"""Table of options -> the shipped rows that could have them."""
+
+
+def _other_rows(key: str, error: ErrorDetails) -> str:
+    """The message for an option that other rows have than the one that the scenario names; '' for any other error."""
+    if error["type"] != "extra_forbidden" or len(error["loc"]) != 1:
+        return ""
+    option = str(error["loc"][0])
+    rows = [name for name, row in OPTIONS.get(key, {}).items() if option in row.options.model_fields]
+    return f"unknown key {key}.{option}: it is an option of {', '.join(rows)}" if rows else ""
 
 
 def _check_together(

@@ -157,6 +157,12 @@ class ValueOrigin:
     def __init__(self, default: str, keys: Mapping[str, str]) -> None:
         self.default, self.keys = default, keys
 
+    def of(self, key: str) -> str:
+        """The source of a key, or of a table that it was given with."""
+        while key not in self.keys and key:
+            key = key.rpartition(".")[0]
+        return self.keys.get(key, self.default)
+
     def error(self, key: str, text: str) -> ScenarioError:
         """An error with ``text``, after the name of the source of the key or of its table."""
         parts = key.split(".")

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
 from edge.protocol.messages import VALIDATION
-from scenarios.config.toml_writer import toml_text
+from scenarios.config.quantities import scenario_text
 from scenarios.report import drawn_times, time_basis
 from scenarios.report.bottlenecks import counted
 from scenarios.report.drawn_times import DrawnTimes
@@ -71,7 +71,7 @@ def print_check(result: Mapping[str, Any], stream: IO[str] | None = None, keys: 
     console.print(ALPHA_NOTES, highlight=False, style="dim")
     _print_columns(console, "estimate, if the run lasts all its rounds", (), estimate_rows(result["estimate"]))
     if keys:
-        console.print(f"\n{toml_text(result['scenario'])}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"\n{scenario_text(result['scenario'])}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_costs(console: Console, costs: Mapping[str, Any], estimate: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ from coordinator.workers.task import PoolError, Stopped
 from edge.protocol.files import write_text
 from scenarios import builder, run_folder, runner
 from scenarios.config.load import Loaded, ScenarioError, load
-from scenarios.config.toml_writer import toml_text
+from scenarios.config.quantities import scenario_text
 from scenarios.host import Host, check_folder, make_folder, run_lock
 from scenarios.report.progress import ProgressPoint, after, reached, trail
 from scenarios.report.run_reader import flat
@@ -288,7 +288,7 @@ def _is_finished(path: Path, run: PlannedRun, device: str) -> bool:
     file = path / "scenario.toml"
     if not file.is_file():
         return False
-    _refuse_other(file, toml_text(builder.on_device(run.loaded, device).scenario.model_dump()))
+    _refuse_other(file, scenario_text(builder.on_device(run.loaded, device).scenario.model_dump()))
     try:
         stopped_by = _summary(path)["stopped_by"]
         return bool(stopped_by != USER) or reached(trail(path), run.needs)
@@ -307,7 +307,7 @@ def recorded_keys(file: Path) -> dict[str, Any]:
     ScenarioError for a file that cannot be read.
     """
     try:
-        return flat(tomllib.loads(toml_text(load(str(file)).scenario.model_dump())))
+        return flat(tomllib.loads(scenario_text(load(str(file)).scenario.model_dump())))
     except (OSError, ValueError, ScenarioError) as error:
         raise ScenarioError(f"{file} cannot be read: {error}; choose another --run-id") from None
 

@@ -69,6 +69,53 @@ def test_anything_else_is_refused_by_name(parse: Callable[[Any], float], quantit
 
 
 @pytest.mark.parametrize(
+    ("parse", "quantity", "hint"),
+    [
+        (units.bits_per_second, "20 MB/s", "did you mean '160 Mbit/s'?"),
+        (units.bits_per_second, "20 Mbps", "did you mean '20 Mbit/s'?"),
+        (units.bits_per_second, "20 mb/s", "did you mean '20 Mbit/s' or '160 Mbit/s'?"),
+        (units.bits_per_second, "1 MiB/s", "did you mean '8.388608 Mbit/s'?"),
+        (units.nbytes, "5 Mbit", "did you mean '625 kB'?"),
+        (units.nbytes, "5 mb", "did you mean 'MB'?"),
+        (units.nbytes, "5 G", "did you mean '5 GB' or '5 GiB'?"),
+        (units.seconds, "5 m", "did you mean '5 ms' or '5 min'?"),
+        (units.seconds, "2 hours", "did you mean '2 h'?"),
+        (units.seconds, "1 week", "did you mean '7 d'?"),
+        (units.joules, "5 W", "did you mean '5 Wh'?"),
+    ],
+)
+def test_a_unit_of_others_is_converted_and_an_ambiguous_one_is_asked_about(
+    parse: Callable[[Any], float], quantity: str, hint: str
+) -> None:
+    with pytest.raises(ValueError) as error:
+        parse(quantity)
+    assert str(error.value).endswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("amount", "parse", "text"),
+    [
+        (2e7, units.bits_per_second, "20 Mbit/s"),
+        (270.0, units.seconds, "4.5 min"),
+        (100.0, units.seconds, "100 s"),
+        (0.4, units.seconds, "400 ms"),
+        (1 / 3, units.seconds, "333.3333333333333 ms"),
+        (50_000_000_000, units.nbytes, "50 GB"),
+        (1_048_576, units.nbytes, "1.048576 MB"),
+        (7200.0, units.joules, "7.2 kJ"),
+        (1e30, units.flops, "1000000000000 EFLOP"),
+        (0.0, units.seconds, "0 s"),
+        (1e-7, units.seconds, "0.0000001 s"),
+    ],
+)
+def test_an_amount_is_written_in_units_without_any_loss(
+    amount: float, parse: Callable[[Any], float], text: str
+) -> None:
+    assert units.exact(amount, parse) == text
+    assert parse(text) == amount
+
+
+@pytest.mark.parametrize(
     ("written", "expected"),
     [
         (units.format_bytes(44_880_000), "44.9 MB"),

@@ -36,7 +36,7 @@ def chain(summary: dict[str, Any]) -> list[str]:
 POLICIES = {
     "sync": ("rounds.participants=6",),
     "over_select": ("rounds.participants=3", "rounds.over_select=2"),
-    "deadline": ("rounds.participants=8", "rounds.deadline=0.35"),
+    "deadline": ("rounds.participants=8", "rounds.deadline=350 ms"),
     "fedbuff": ("rounds.participants=6", "rounds.buffer=4"),
     "fedasync": ("rounds.participants=5",),
 }

@@ -354,7 +354,7 @@ def test_presences_are_as_their_keys_say() -> None:
 
 def test_links_vary_by_the_cv_and_at_the_steps_of_their_keys() -> None:
     fleet = drawn(
-        "fleet.bandwidth.kind=ou", "fleet.bandwidth.cv=0.5", "fleet.bandwidth.tau=2", "fleet.bandwidth.step=4"
+        "fleet.bandwidth.kind=ou", "fleet.bandwidth.cv=0.5", "fleet.bandwidth.tau=2 s", "fleet.bandwidth.step=4 s"
     )
     variation = fleet.behaviour.variation
     assert variation.factor(0, 0, 5.0)[1] == 8.0
@@ -385,7 +385,7 @@ def test_a_trace_of_capacities_sets_rates_and_speeds_relative_to_its_median(home
 
 def test_how_much_links_vary_comes_from_the_trace_where_it_tells(home: Path) -> None:
     write(home / "cases.csv", CASES)
-    settings = ["fleet.trace=cases.csv", "fleet.trace_case=3", "fleet.bandwidth.kind=ou", "fleet.bandwidth.step=1000"]
+    settings = ["fleet.trace=cases.csv", "fleet.trace_case=3", "fleet.bandwidth.kind=ou", "fleet.bandwidth.step=1000 s"]
     told, stiff = drawn(*settings), drawn(*settings, "fleet.bandwidth.cv=0")
     assert told.bandwidth_cv is not None
     assert told.bandwidth_cv.tolist() == [[0.1, 0.1]] * 10

@@ -98,7 +98,7 @@ ASYNCHRONOUS: list[Kill] = [
         pytest.param(("method=fedavg", "rounds.selection=oort"), SYNCHRONOUS[:2], id="oort"),
         pytest.param(
             (
-                *("method=fedavg", "rounds.selection=oort", "fleet.crashes_per_hour=1800", "budget.client.joules=5"),
+                *("method=fedavg", "rounds.selection=oort", "fleet.crashes_per_hour=1800", "budget.client.joules=5 J"),
                 *("eval.on=both", "eval.charged=true", "eval.adapt.epochs=1"),
             ),
             SYNCHRONOUS[:2],

@@ -115,8 +115,13 @@ def _numbers(kind: type, bounds: list[Any]) -> st.SearchStrategy[Any]:
     numbers = st.one_of(near, plain, st.just(low), st.just(high)).filter(lambda number: number not in out)
     for each in bounds:
         if isinstance(each, BeforeValidator):
-            return st.one_of(numbers, st.integers(1, 1000).map(partial(_quantity, UNITS[each.func])))  # type: ignore[index]
+            written = numbers.map(partial(_in_units, each.func))
+            return st.one_of(written, st.integers(1, 1000).map(partial(_quantity, UNITS[each.func])))  # type: ignore[index]
     return numbers
+
+
+def _in_units(parse: Any, number: float) -> Any:
+    return units.exact(number, parse) if number else number
 
 
 def _quantity(unit: str, number: int) -> str:

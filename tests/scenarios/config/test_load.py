@@ -17,6 +17,7 @@ from coordinator.methods.fedbr import FedBROptions
 from scenarios.builder import identity
 from scenarios.config.load import ScenarioError, load
 from scenarios.config.toml_source import shipped
+from scenarios.config.quantities import scenario_text
 from scenarios.config.toml_writer import toml_text
 
 
@@ -30,7 +31,7 @@ def refusal(*overrides: str, name: str = "digits") -> str:
 def test_every_scenario_that_ships_loads_and_its_resolved_form_says_the_same(name: str, tmp_path: Path) -> None:
     loaded = load(name)
     resolved = tmp_path / f"{name}.toml"
-    resolved.write_text(toml_text(loaded.scenario.model_dump()), encoding="utf-8")
+    resolved.write_text(scenario_text(loaded.scenario.model_dump()), encoding="utf-8")
 
     assert load(str(resolved)).scenario == loaded.scenario
 
@@ -43,9 +44,40 @@ def test_quantities_take_units_and_are_kept_in_si() -> None:
     assert load("digits", ["fleet.server.down=inf"]).scenario.fleet.server.down == float("inf")
 
 
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("fleet.server.up=20", "fleet.server.up = 20: needs a unit, for example '20 Mbit/s'"),
+        ("fleet.server={up=20e6}", "fleet.server.up = 20000000.0: needs a unit, for example '20 Mbit/s'"),
+        ("fleet.rates=['1 Mbit/s',5]", "fleet.rates = ['1 Mbit/s', 5]: needs a unit, for example '5 Mbit/s'"),
+        ("budget.bytes=5", "budget.bytes = 5: needs a unit, for example '5 MB'"),
+        ("budget.client.joules=2.5", "budget.client.joules = 2.5: needs a unit, for example '2.5 J'"),
+        ("rounds.deadline=5", "rounds.deadline = 5: needs a unit, for example '5 s'"),
+    ],
+)
+def test_a_number_without_a_unit_is_refused_where_a_quantity_is_expected(
+    override: str, message: str, tmp_path: Path
+) -> None:
+    assert refusal(override) == f"command line: {message}"
+    mine = tmp_path / "mine.toml"
+    mine.write_text(f"{override}\n")
+    assert refusal(name=str(mine)) == f"mine.toml: {message}"
+
+
+def test_a_run_folder_of_an_earlier_version_may_have_bare_numbers_but_overrides_of_it_may_not(tmp_path: Path) -> None:
+    text = toml_text(load("digits", ["rounds.deadline=5 s"]).scenario.model_dump())
+    assert "deadline = 5.0\n" in text
+    (tmp_path / "scenario.toml").write_text(text)
+    assert "deadline = 5.0: needs a unit" in refusal(name=str(tmp_path / "scenario.toml"))
+    (tmp_path / "ledger.sqlite").touch()
+
+    assert load(str(tmp_path / "scenario.toml")).scenario.rounds.deadline == 5.0
+    assert "needs a unit" in refusal("rounds.deadline=6", name=str(tmp_path / "scenario.toml"))
+
+
 def test_a_key_that_has_a_new_name_is_read_under_its_old_one_with_a_note(tmp_path: Path) -> None:
     today = load("campus", ["fleet.gateways.count=2"])
-    resolved = toml_text(today.scenario.model_dump())
+    resolved = scenario_text(today.scenario.model_dump())
     old = tmp_path / "campus.toml"
     old.write_text(resolved.replace("[fleet.gateways]", "[fleet.sites]"), encoding="utf-8")
     note = ("fleet.sites is now called fleet.gateways",)
@@ -56,7 +88,7 @@ def test_a_key_that_has_a_new_name_is_read_under_its_old_one_with_a_note(tmp_pat
         load("campus", ["fleet.sites.count=2"]),
         load(str(old)),
         load(str(old), ["fleet.gateways.count=2"]),
-        load("campus", ["fleet={sites={count=2,down=15e6,up=15e6},devices={phone-mid=1}}"]),
+        load("campus", ["fleet={sites={count=2,down='15 Mbit/s',up='15 Mbit/s'},devices={phone-mid=1}}"]),
     ):
         assert (loaded.notes, loaded.scenario.fleet.gateways) == (note, today.scenario.fleet.gateways)
     # Runs of both names have one hash chain, so that old ones can be gone on with.
@@ -104,6 +136,21 @@ def test_what_a_file_extends_is_overlaid_key_by_key_but_tables_of_names_are_repl
         ("fleet.networks={lt=1}", "fleet.networks: 'lt': did you mean 'lte'?"),
         ("fleet.networks=[1]", "fleet.networks = [1]: must be a table of shares, or a list of names, one per client"),
         ("fleet.gateways=3", "fleet.gateways = 3: must be a table"),
+        ("rounds=5", "rounds = 5: must be a table; did you mean 'rounds.max'?"),
+        ("data=mnist", "data = 'mnist': must be a table; did you mean 'data.name'?"),
+        (
+            "rounds.policy=async",
+            "rounds.policy = 'async': must be one of sync, over_select, deadline, fedasync, fedbuff; did you mean "
+            "'fedasync'?",
+        ),
+        (
+            "method_options.mu=0.1",
+            "unknown key method_options.mu: it is an option of fedprox",
+        ),
+        (
+            "server_options.beta1=0.9",
+            "unknown key server_options.beta1: it is an option of fedadam, fedyogi",
+        ),
         ("fleet.gateways.kind=airtime", "fleet.gateways.kind = 'airtime': fleet.gateways.count = 0; choose 1 or more"),
         (
             "fleet.gateways={count=2, kind='airtime', up='3 Mbit/s'}",
@@ -184,7 +231,7 @@ def test_a_method_has_one_name_however_it_is_spelled(spelled: str, name: str) ->
             ["server=fedavgm", "server_options.momentun=0.4"],
             "unknown key server_options.momentun, did you mean 'server_options.momentum'?",
         ),
-        (["server_options.momentum=0.4"], "unknown key server_options.momentum (known here: none)"),
+        (["server_options.momentum=0.4"], "unknown key server_options.momentum: it is an option of fedavgm"),
         (["server=fedavgm", "server_options.momentum=1"], "server_options.momentum = 1: input should be less than 1"),
         (["server=fedadam", "server_options.lr=true"], "server_options.lr = true: must not be true or false"),
         (

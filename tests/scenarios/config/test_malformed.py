@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from scenarios import fleet_builder
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.schema import Scenario
-from scenarios.config.toml_writer import toml_text
+from scenarios.config.quantities import scenario_text
 from scenarios.errors import LONGEST
 from tests.scenarios.config.malformed import FIELDS, METHODS, deep, fits, fitting, hostile, keys, scenario, texts, toml
 
@@ -53,7 +53,7 @@ def ending(folder: Path, text: str | bytes, *overrides: str) -> Loaded | str:
         assert re.match(r"\w+\.toml: |command line: |.*KEY=VALUE", message), message
         return message
     resolved = folder / "resolved.toml"
-    resolved.write_text(toml_text(loaded.scenario.model_dump()), encoding="utf-8")
+    resolved.write_text(scenario_text(loaded.scenario.model_dump()), encoding="utf-8")
     assert load(str(resolved)).scenario == loaded.scenario
     return loaded
 

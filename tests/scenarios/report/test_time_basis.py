@@ -17,7 +17,7 @@ from scenarios.report import time_basis
         ("fleet.devices={phone-high=1}", "read", ("read", "assumed")),
         ("fleet.devices={phone-low=1}", "derived", ("read", "assumed")),
         ("fleet.devices={jetson-nano=1}", "assumed", ("read", "assumed")),
-        ("fleet.rates=[1e6, 2e6]", "assumed", ("read", "read")),
+        ("fleet.rates=['1 Mbit/s', '2 Mbit/s']", "assumed", ("read", "read")),
     ],
 )
 def test_a_basis_is_the_weakest_of_the_figures_that_the_run_uses(

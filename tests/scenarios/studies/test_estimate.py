@@ -201,7 +201,7 @@ def no_collection() -> Iterator[None]:
 @pytest.mark.usefixtures("no_collection")
 def test_a_round_that_takes_too_long_to_reckon_is_left_out_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "PATIENCE_SECONDS", 0.2)
-    changes = [f"fleet.speed.{said}" for said in ("kind=load", "on=0.001", "off=0.001")]
+    changes = [f"fleet.speed.{said}" for said in ("kind=load", "on=1 ms", "off=1 ms")]
     endless = load("digits", ["method=fedavg", "method_options={}", "train.local_epochs=1000000000000", *changes])
     estimate = check.estimate(endless, described(samples=32))
 
@@ -213,7 +213,7 @@ def test_a_round_that_takes_too_long_to_reckon_is_left_out_and_told(monkeypatch:
 
 def test_the_clients_of_a_typical_round_are_available() -> None:
     always = ["method=fedavg", "method_options={}"]
-    away = [f"fleet.availability.{said}" for said in ("kind=renewal", "on=0.001", "off=1e9")]
+    away = [f"fleet.availability.{said}" for said in ("kind=renewal", "on=1 ms", "off=1000000000 s")]
     estimates = [check.estimate(load("digits", [*always, *more]), described(samples=32)) for more in ([], away)]
 
     assert estimates[0]["virtual_seconds"] > 0

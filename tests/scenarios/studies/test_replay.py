@@ -30,8 +30,8 @@ from tests.scenarios.in_this_process import run
 SLOW_LINK = ("fleet.server.down=3 Mbit/s", "fleet.server.up=2 Mbit/s")
 DROPOUTS = (
     "fleet.availability.kind=renewal",
-    "fleet.availability.on=20",
-    "fleet.availability.off=20",
+    "fleet.availability.on=20 s",
+    "fleet.availability.off=20 s",
     "fleet.crashes_per_hour=4000",
 )
 
@@ -92,11 +92,11 @@ def refusal(folder: Path, *overrides: str) -> str:
         ("method=fedgkd", "method_options.buffer=3"),
         ("method=fedbr", "method_options.broadcast=everyone", "method_options.drop=visits"),
         ("method=fedbr", "method_options.drop=exact", "rounds.policy=over_select", "rounds.participants=3"),
-        ("rounds.policy=deadline", "rounds.deadline=0.3", "rounds.min_fraction=0.7"),
+        ("rounds.policy=deadline", "rounds.deadline=300 ms", "rounds.min_fraction=0.7"),
         ("rounds.policy=over_select", "rounds.participants=3", "rounds.on_late=finish"),
         ("method=fedbr", *DROPOUTS),
         ("fleet.battery=6 J", "budget.client.bytes=900 kB"),
-        ("budget.virtual_seconds=1", "eval.every=5"),
+        ("budget.virtual_seconds=1 s", "eval.every=5"),
         ("budget.bytes=1.5 MB", "eval.every=5"),
         ("stop.target_accuracy=0.05",),
         ("eval.on=both", "eval.every=3", 'eval.metrics=["class-accuracy"]'),
@@ -110,9 +110,9 @@ def test_on_the_same_fleet_a_replay_is_the_run_to_the_bit(tmp_path: Path, overri
 
 
 def test_these_runs_had_visits_of_every_kind(tmp_path: Path) -> None:
-    late = run(tmp_path, "rounds.policy=deadline", "rounds.deadline=0.3")
+    late = run(tmp_path, "rounds.policy=deadline", "rounds.deadline=300 ms")
     lost = run(tmp_path, *DROPOUTS)
-    cut = run(tmp_path, "budget.virtual_seconds=1")
+    cut = run(tmp_path, "budget.virtual_seconds=1 s")
     heard = run(tmp_path, "method=fedbr", "method_options.broadcast=everyone")
 
     kinds = [{row.kind for row in replayed(folder).visits_done} for folder in (late, lost, cut, heard)]
@@ -128,7 +128,7 @@ def test_these_runs_had_visits_of_every_kind(tmp_path: Path) -> None:
         (("method=fedbr", "method_options.alpha=random"), SLOW_LINK),
         (("method=fedbr", "method_options.alpha=2"), SLOW_LINK),
         (("method=fedbr", "rounds.max=8"), ("fleet.radio_energy=rate", "fleet.transport.slow_start=false")),
-        (("method=fedmlb",), ("rounds.policy=deadline", "rounds.deadline=9", *SLOW_LINK)),
+        (("method=fedmlb",), ("rounds.policy=deadline", "rounds.deadline=9 s", *SLOW_LINK)),
     ],
 )
 def test_a_replay_is_a_fresh_run_on_the_other_fleet_to_the_bit(
@@ -217,11 +217,14 @@ def test_what_would_change_the_training_unknown_keys_and_policies_without_rounds
 @pytest.mark.parametrize(
     ("overrides", "text"),
     [
-        (("rounds.policy=deadline", "rounds.deadline=0.3"), "round 0: client 9 took part, but its visit would be late"),
+        (
+            ("rounds.policy=deadline", "rounds.deadline=300 ms"),
+            "round 0: client 9 took part, but its visit would be late",
+        ),
         (("rounds.policy=over_select",), "round 0: client 1 would take part, but was not selected"),
         (("fleet.crashes_per_hour=1000000",), "round 0: client 2 took part, but its visit would be lost"),
         (DROPOUTS[:3], "round 0: client 2 took part, but would not be available at 0 s"),
-        (("budget.virtual_seconds=1",), "round 2: budget.virtual_seconds would end the run, which lasted to round 3"),
+        (("budget.virtual_seconds=1 s",), "round 2: budget.virtual_seconds would end the run, which lasted to round 3"),
         (("budget.bytes=1 MB",), "round 1: client 8 took part, but its visit would not be within the budget"),
         (("budget.bytes=1 kB",), "round 0: budget.bytes would end the run, which lasted to round 3"),
     ],
@@ -243,7 +246,7 @@ def test_a_battery_that_waiting_empties_is_a_reason(tmp_path: Path) -> None:
 
 
 def test_a_run_that_a_budget_ended_cannot_go_on_and_choices_that_depend_on_updates_are_refused(tmp_path: Path) -> None:
-    folder = run(tmp_path / "cut", "budget.virtual_seconds=1")
+    folder = run(tmp_path / "cut", "budget.virtual_seconds=1 s")
     assert refusal(folder, "fleet.networks={broadband=1.0}", "fleet.transport.slow_start=false") == (
         "round 2: the run ended here (budget.virtual_seconds), but would continue"
     )
@@ -271,7 +274,7 @@ def test_a_bandit_that_would_choose_otherwise_is_refused_when_it_does(bandit: Pa
 
 def test_a_client_that_would_listen_too_long_is_refused_for_that_reason(tmp_path: Path) -> None:
     heard = ("method=fedbr", "method_options.broadcast=everyone", "method_options.period=2", "fleet.jitter=0.3")
-    folder = run(tmp_path, *heard, "rounds.participants=1", "rounds.policy=deadline", "rounds.deadline=1000")
+    folder = run(tmp_path, *heard, "rounds.participants=1", "rounds.policy=deadline", "rounds.deadline=1000 s")
     query = "SELECT client, kind, up_end_s - start_s FROM visits WHERE round = 0 ORDER BY client"
     lasted = [tuple(row) for row in read(folder / "ledger.sqlite", query)]
     trained = max(seconds for _, kind, seconds in lasted if kind == "train")
@@ -281,7 +284,7 @@ def test_a_client_that_would_listen_too_long_is_refused_for_that_reason(tmp_path
     deadline = (trained + listened) / 2
     late = min(client for client, _, seconds in lasted if seconds > deadline)
 
-    assert refusal(folder, f"rounds.deadline={deadline}") == (
+    assert refusal(folder, f"rounds.deadline={deadline} s") == (
         f"round 0: client {late} took part, but its visit would be late or lost"
     )
 

@@ -108,7 +108,7 @@ def test_without_factors_a_draw_differs_by_jitter_and_noise_alone_and_the_noise_
 def test_draws_that_would_train_other_visits_are_left_out_and_too_many_of_them_refused(alone: Path) -> None:
     seconds = by_hand(alone, 20, {"assumed": 0.7})
     second, first = sorted(seconds)[-2:]
-    policy = ["rounds.policy=deadline", f"rounds.deadline={(first + second) / 2 / 3}"]
+    policy = ["rounds.policy=deadline", f"rounds.deadline={(first + second) / 2 / 3} s"]
     result = replay_in_draws([alone], policy, DRAWS).result()["runs"][0]
     assert result["left_out"] == 1
     assert result["values"]["virtual_seconds"].index(None) == seconds.index(first)
@@ -116,7 +116,7 @@ def test_draws_that_would_train_other_visits_are_left_out_and_too_many_of_them_r
     kept = sorted(seconds)[:-1]
     assert result["virtual_seconds"]["median"] == pytest.approx(np.median(kept), rel=1e-6)
     with pytest.raises(ScenarioError) as caught:
-        replay_in_draws([alone], ["rounds.policy=deadline", f"rounds.deadline={np.median(seconds) / 3}"], DRAWS)
+        replay_in_draws([alone], ["rounds.policy=deadline", f"rounds.deadline={np.median(seconds) / 3} s"], DRAWS)
     count = [time > np.median(seconds) for time in seconds]
     third = [draw for draw, late in enumerate(count) if late][2]
     assert str(caught.value).startswith(
