@@ -16,8 +16,8 @@ from coordinator.methods.fedavg import SPEC as FEDAVG
 from coordinator.methods.fedbr import FedBROptions
 from scenarios.builder import identity
 from scenarios.config.load import ScenarioError, load
-from scenarios.config.toml_source import shipped
 from scenarios.config.quantities import scenario_text
+from scenarios.config.toml_source import shipped
 from scenarios.config.toml_writer import toml_text
 
 

@@ -21,8 +21,8 @@ from pydantic import ValidationError
 
 from scenarios import fleet_builder
 from scenarios.config.load import Loaded, ScenarioError, load
-from scenarios.config.schema import Scenario
 from scenarios.config.quantities import scenario_text
+from scenarios.config.schema import Scenario
 from scenarios.errors import LONGEST
 from tests.scenarios.config.malformed import FIELDS, METHODS, deep, fits, fitting, hostile, keys, scenario, texts, toml
 
