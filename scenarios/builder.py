@@ -99,7 +99,7 @@ def _settled(loaded: Loaded, device: str) -> Loaded:
 
 def identity(loaded: Loaded) -> dict[str, Any]:
     """The beginning of the hash chain: the resolved scenario, with hashes of files in place of their paths."""
-    scenario = loaded.scenario.model_dump()
+    scenario = _overlaid(loaded.scenario.model_dump(), loaded.began)
     del scenario["checkpoints"]  # it decides what stays on the disk, not what is computed
     for table, keys in ADDED.items():
         section: dict[str, Any] = reduce(lambda outer, name: outer.get(name, {}), table.split("."), scenario)
@@ -118,6 +118,15 @@ def identity(loaded: Loaded) -> dict[str, Any]:
     scenario["fleet"]["sites"] = scenario["fleet"].pop("gateways")  # its name in the chains of earlier runs
     user_rows = [_own_row(row) for rows in fleet_builder.own_rows(loaded.scenario) for row in rows.values()]
     return {**scenario, "data": data, "files": files, "own": user_rows}
+
+
+def _overlaid(tables: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables with the values of others in place of their own."""
+    merged = dict(tables)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _overlaid(merged[key], value) if both else value
+    return merged
 
 
 def file_hashes(scenario: Scenario) -> dict[str, str]:

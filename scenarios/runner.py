@@ -36,6 +36,7 @@ from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.schema import Scenario
 from scenarios.host import Host, create_run_folder, logging_to, reset_run_folder, run_lock
 from scenarios.report.metadata import (
+    began_with,
     data_sha256,
     device_of,
     environment,
@@ -144,7 +145,7 @@ def open_existing(folder: Path, device: str) -> tuple[Loaded, str]:
     except ScenarioError as error:
         change = source_change(folder)  # possibly the cause
         raise ScenarioError(f"{error}; {change}" if change else str(error)) from None
-    return replace(loaded, name=folder.resolve().parent.name), device
+    return replace(loaded, name=folder.resolve().parent.name, began=began_with(folder)), device
 
 
 def _check_device(folder: Path, device: str) -> None:

@@ -246,6 +246,8 @@ class Ledger:
             for table in (*BY_ROUND, *method, *([EVALUATIONS] if self._has_evaluations else [])):
                 self._db.execute(f"DELETE FROM {table} WHERE round > ?", (round,))
             self._db.execute("DELETE FROM meta WHERE key = 'summary'")
+            if self.stopped_by(round) is None:  # it is of a round that is deleted
+                self._db.execute("DELETE FROM meta WHERE key = 'stopped_by'")
         self.chain = self._last_chain()
         self._payloads = self._texts("SELECT DISTINCT payload FROM payload_shapes")
         return sorted(before - self.files())

@@ -88,7 +88,10 @@ def _is_younger(page: Path, ledger: Path) -> bool:
 
 @with_options(RemoteOptions)
 def resume(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of an interrupted run")],
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="the folder of a run")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="other limits, for example rounds.max=200")
+    ] = None,
     workers: OwnWorkers = None,
     device: Device = "auto",
     as_json: Json = False,
@@ -100,14 +103,17 @@ def resume(
     """Resume a killed or stopped run; the result is bit-identical.
 
     The run continues after its last committed round. For a run that has ended, print the summary, and draw the report
-    if that is missing.
+    if that is missing; with another limit (rounds.max, stop.*, budget.*), go on with it.
     """
-    from scenarios import runner
+    from scenarios import extension, runner
     from scenarios.host import check_room
 
     remote_access = options.access(workers)
     loaded, device = runner.open_existing(folder, device)
     result = runner.ended(loaded, folder)
+    if overrides:
+        loaded = extension.extend(loaded, folder, overrides)
+        result = runner.ended(loaded, folder)
     if result is not None:
         _finish(loaded, result, as_json)
     check_room(folder)

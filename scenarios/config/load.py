@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,8 @@ class Loaded:
     """The number of blocks, M."""
     notes: tuple[str, ...] = ()
     """Notes for its author: keys that have been renamed."""
+    began: Mapping[str, Any] = field(default_factory=dict)
+    """Tables of limits that a run began with, if it has been given others since."""
 
 
 def load(name: str, overrides: Sequence[str] = (), method: str | None = None) -> Loaded:

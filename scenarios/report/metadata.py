@@ -130,6 +130,11 @@ def data_sha256(folder: Path) -> str:
     return str(_recorded(folder).data.get("sha256", ""))
 
 
+def began_with(folder: Path) -> dict[str, dict[str, Any]]:
+    """The limits that a run began with, if it has been given others since (`scenarios.extension`)."""
+    return _recorded(folder).began_with
+
+
 def machine_change(folder: Path, device: str) -> str:
     """Differences between this machine and the run's that affect bit-identical results; empty if there are none."""
     before = _recorded(folder).computes
@@ -160,6 +165,7 @@ class _Recorded(BaseModel, extra="ignore", strict=True):
     stops_at_target: bool = True
     sources: dict[str, SourceFile] = {}
     bases: dict[str, dict[str, dict[str, str]]] | None = None
+    began_with: dict[str, dict[str, Any]] = {}
 
 
 def _recorded(folder: Path) -> _Recorded:
