@@ -29,7 +29,7 @@ from costmodel.fleet.fleet import Fleet
 from edge.protocol.config import Job, ModelProfile
 from edge.protocol.files import write_text
 from edge.runtime.numerics import fingerprint
-from scenarios import builder, evaluated_clients, plugin_errors, plugin_sources, run_folder
+from scenarios import builder, evaluated_clients, plugin_errors, plugin_sources, run_folder, run_warnings
 from scenarios.cache import cache_folder
 from scenarios.config.error_messages import known_keys
 from scenarios.config.load import Loaded, ScenarioError, load
@@ -77,6 +77,7 @@ def run(
     naming the run folder, for any other failure.
     """
     loaded = builder.on_device(loaded, host.device)
+    run_warnings.check_threads(loaded, host.device)
     fleet = builder.fleet(loaded)
     folder = create_run_folder(loaded, host)
     with run_lock(folder), _log_and_wrap(folder):
@@ -250,7 +251,12 @@ def _run(
     fleet = builder.with_operations(loaded, fleet, profile)
     refused = builder.refused(loaded, fleet, profile)
     evaluated_clients.check_validation(loaded, profile)
-    for note in (*evaluated_clients.left_out_notes(loaded, profile), *builder.method_notes(loaded, profile)):
+    for note in (
+        *run_warnings.partition_notes(profile),
+        *evaluated_clients.left_out_notes(loaded, profile),
+        *builder.method_notes(loaded, profile),
+        *run_warnings.foreseen(loaded, profile, host.device),
+    ):
         host.on_note(note)
     chain = initial_hash(builder.identity(loaded), profile.data_sha256)
     if not resumed:
@@ -293,6 +299,11 @@ def _run(
                 stopped_by = _rounds(run, store, resumed)
         store.remove_orphans()
         result = summary(folder, loaded, run, stopped_by, wall_before + time.monotonic() - wall_started)
+        visits, rounds = result["visits"], run.committed.rounds
+        result["warnings"] = [
+            *run_warnings.foreseen(loaded, profile, host.device),
+            *run_warnings.found(loaded, rounds, visits, stopped_by),
+        ]
         ledger.finish(result)
         return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -78,6 +79,8 @@ def _finish(loaded: Loaded, result: dict[str, Any], as_json: bool) -> NoReturn:
         title = f"{loaded.name}: {loaded.scenario.method}"
         page = report_or_warning(lambda: html.build([folder], folder / "report.html", title))
     emit(result, as_json, lambda: terminal.print_summary(result, page))
+    for warning in result.get("warnings", []):
+        print(f"fedbr: warning: {warning}", file=sys.stderr)
     raise typer.Exit(STOPPED if stopped else FINISHED)
 
 

@@ -127,6 +127,7 @@ def _sections(opened: Sequence[RecordedRun], comparison: Mapping[str, Any]) -> d
         "headline": _headline(opened, _headline_columns(target, comparison)),
         "clients": _headline(on_clients, _CLIENTS),
         "left_out": [(run.label, run.left_out) for run in on_clients if run.left_out],
+        "warnings": [(run.label, text) for run in opened for text in (run.summary or {}).get("warnings", [])],
         "best_rounds": _best_rounds(opened),
         "critical": [(run, bottlenecks.critical_clients(run.query, most_critical)) for run in opened],
         "most_critical": most_critical,

@@ -31,7 +31,7 @@ from edge.protocol.payload import (
     step_flops,
 )
 from edge.protocol.scratch import scratch
-from scenarios import builder, evaluated_clients, plugin_errors, runner
+from scenarios import builder, evaluated_clients, plugin_errors, run_warnings, runner
 from scenarios.cache import cache_folder
 from scenarios.config.load import Loaded, ScenarioError
 from scenarios.host import StopFlag, choose_device, logging_to, time_limit
@@ -87,6 +87,8 @@ def check(loaded: Loaded, description: ModelProfile, source: str | None) -> dict
             *builder.trace_notes(loaded),
             *evaluated_clients.left_out_notes(loaded, description),
             *builder.method_notes(loaded, description),
+            *run_warnings.partition_notes(description),
+            *run_warnings.foreseen(loaded, description, "cpu"),
         ],
         "estimate": estimate(loaded, description) | {"data": data(loaded, description, source)},
     }

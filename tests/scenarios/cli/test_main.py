@@ -23,7 +23,7 @@ RUN_KEYS = {
     "bytes_down", "bytes_up", "nominal_bytes", "flops", "nominal_flops", "joules", "target_accuracy",
     "time_to_target_s", "bytes_to_target", "rounds_to_target", "wasted_bytes", "wasted_seconds", "wasted_joules",
     "clients_left_out", "method_notes", "bottlenecks", "visits", "seconds_by_basis", "stopped_by", "wall_seconds",
-    "model_sha256",
+    "model_sha256", "warnings",
 }  # fmt: skip
 
 
@@ -213,7 +213,10 @@ def test_a_run_that_is_cut_in_its_first_round_says_so_and_is_not_lost_where_its_
     assert main.run_command(["run", *CUT, "--out", str(tmp_path / "full"), "--json"]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["stopped_by"] == "virtual_seconds"
-    assert captured.err == "fedbr: warning: there is no report: [Errno 28] No space left on device\n"
+    assert captured.err == (
+        "fedbr: warning: there is no report: [Errno 28] No space left on device\n"
+        "fedbr: warning: no round has ended: budget.virtual_seconds = 1 ms is too small for one\n"
+    )
 
 
 def test_ctrl_c_where_nothing_is_kept_ends_with_4_too_and_a_second_one_at_once_with_130(
