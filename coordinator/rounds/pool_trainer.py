@@ -179,7 +179,10 @@ class PoolTrainer:
         if not visit.price.exact and predicted / INEXACT <= counted <= predicted * INEXACT and 0 < counted < math.inf:
             return None
         whose = f"client {update.client}, {self.server.setup.numbering} {update.round}"
-        return f"{whose}: executed {counted:.6g} FLOPs, but the spec of {self.method.name} predicts {predicted:.6g}"
+        return (
+            f"{whose}: executed {counted:.6g} FLOPs, but the spec of {self.method.name} predicts {predicted:.6g}; "
+            "correct the passes (or further_flops) that its field compute gives"
+        )
 
     def accept_partial(self, totals: messages.Totals, visits: Sequence[PlannedVisit]) -> None:
         """Validate and accumulate the partial sums of these visits; RunFailed if they are invalid."""

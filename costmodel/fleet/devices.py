@@ -227,9 +227,8 @@ def _row(kind: type[Row], where: str, name: str, table: Any) -> Row:
     for key in table:
         if key not in fields:
             raise ValueError(f"{where}: unknown key {key!r}, {nearest(key, fields)}")
-    for key, field in fields.items():
-        if key not in table and field.default is field.default_factory is dataclasses.MISSING:
-            raise ValueError(f"{where}: key {key!r} is missing")
+    needed = [key for key, field in fields.items() if field.default is field.default_factory is dataclasses.MISSING]
+    _refuse_missing(where, [key for key in needed if key not in table])
     values: dict[str, Any] = {
         key: _value(where, key, table[key], str(field.type)) if key in table else field.default
         for key, field in fields.items()
@@ -237,6 +236,12 @@ def _row(kind: type[Row], where: str, name: str, table: Any) -> Row:
     }
     values |= _bases(where, table, values, [key for key in BASES if key in fields])
     return kind(name=name, **values)
+
+
+def _refuse_missing(where: str, keys: Sequence[str]) -> None:
+    if keys:
+        named = ", ".join(map(repr, keys))
+        raise ValueError(f"{where}: key {named} is missing" if len(keys) == 1 else f"{where}: keys {named} are missing")
 
 
 def _bases(
@@ -282,9 +287,7 @@ def _value(where: str, key: str, value: Any, expected: str) -> Any:
 def _by_name(where: str, key: str, value: Any, needed: Sequence[str]) -> dict[str, float]:
     if not isinstance(value, dict):
         raise ValueError(f"{where}, key {key!r}: expected a table of numbers by model or family, not {value!r}")
-    for family in needed:
-        if family not in value:
-            raise ValueError(f"{where}: key '{key}.{family}' is missing")
+    _refuse_missing(where, [f"{key}.{family}" for family in needed if family not in value])
     if not all(name.strip() for name in value):
         raise ValueError(f"{where}, key {key!r}: the name of a model or family must not be empty")
     return {

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from edge.models.registry import model
+from edge.models.registry import ModelRow, model
 from edge.models.user_module import make_module, stages_of
 from edge.protocol.config import ModelConfig
 
@@ -42,6 +42,7 @@ def build(config: ModelConfig, classes: int, inputs: int) -> list[Block]:
     else:
         norm = () if row.norm is None else (config.norm or row.norm,)
         stages = load_dotted(row.stages)(classes, inputs, width, *norm)
+        _check_names(row, [name for name, _ in stages])
     if config.blocks == "stages":
         return [(name, units[0] if len(units) == 1 else nn.Sequential(*units)) for name, units in stages]
     units = [unit for _, stage in stages for unit in stage]
@@ -49,6 +50,15 @@ def build(config: ModelConfig, classes: int, inputs: int) -> list[Block]:
     count = row.block_count(config.blocks)
     cuts = [0, *balanced_cuts(sizes, count), len(units)]
     return [(f"b{i + 1}", nn.Sequential(*units[cuts[i] : cuts[i + 1]])) for i in range(count)]
+
+
+def _check_names(row: ModelRow, names: Sequence[str]) -> None:
+    """ValueError for stages of other names than the blocks of the model's row, by which methods choose them."""
+    if tuple(names) != row.blocks:
+        raise ValueError(
+            f"model.name = {row.name!r}: its row has the blocks {', '.join(row.blocks)}, but {row.stages} gives "
+            f"{', '.join(names)}; name these in the row's blocks"
+        )
 
 
 def method_blocks(

@@ -19,6 +19,9 @@ TOPICS = (
 def list_(
     kind: Annotated[str | None, typer.Argument(metavar="[WHAT]", help=TOPICS, autocompletion=complete_topics)] = None,
     assumed: Annotated[bool, typer.Option("--assumed", help="only rows with assumed figures")] = False,
+    toml: Annotated[
+        str | None, typer.Option("--toml", metavar="NAME", help="a device or network as a file of your own, to change")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List the names that a scenario can use, or its keys."""
@@ -27,6 +30,12 @@ def list_(
     if kind is None:
         topics = listing.topics()
         emit(topics, as_json, lambda: listing.show_topics(topics))
+        return
+    if toml is not None:
+        from scenarios.cli.row_template import row_text
+
+        text = row_text(kind, toml)
+        emit({"toml": text}, as_json, lambda: print(text, end=""))
         return
     rows = listing.rows(kind, assumed)
     emit(rows, as_json, lambda: listing.show(kind, rows, assumed=assumed))

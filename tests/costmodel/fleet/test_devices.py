@@ -384,6 +384,11 @@ FIGURE, MODES = "the row has no figure ", "the first must be 1.0, full speed, an
             ", key 'flops_per_second': expected a table of numbers by model or family, not 1000000000.0",
         ),
         ("flops_per_second", "{ conv = 1e9 }", ": key 'flops_per_second.depthwise' is missing"),
+        (
+            "flops_per_second",
+            "{ attention = 1e9 }",
+            ": keys 'flops_per_second.conv', 'flops_per_second.depthwise' are missing",
+        ),
         ("flops_per_second", "{ conv = 1, depthwise = 0 }", ", key 'flops_per_second.depthwise': 0.0 is out of range"),
         (
             "flops_per_second",

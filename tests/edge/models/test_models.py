@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -314,6 +315,17 @@ def test_a_cut_changes_blocks_but_not_the_function() -> None:
 def test_a_cut_that_the_model_does_not_allow_is_named(cut: str) -> None:
     with pytest.raises(ValueError, match=r"model\.blocks.*resnet18 takes 'stages' or 'balanced:2' \.\. 'balanced:10'"):
         model("resnet18").block_count(cut)
+
+
+def test_a_row_whose_blocks_are_not_the_stages_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = replace(model("digits-cnn"), name="wrong", blocks=("a", "b", "c", "head"))
+    monkeypatch.setitem(MODELS, "wrong", wrong)
+    with pytest.raises(ValueError) as error:
+        build(ModelConfig("wrong"), 10, 1)
+    assert str(error.value) == (
+        "model.name = 'wrong': its row has the blocks a, b, c, head, but edge.models.digits_cnn:stages gives "
+        "conv1, conv2, conv3, head; name these in the row's blocks"
+    )
 
 
 def test_a_name_or_a_width_that_is_not_there_is_refused() -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
 
+from costmodel.fleet.devices import devices, networks, own_devices, own_networks
 from edge.protocol.config import PartitionConfig
 from scenarios.cli import listing, lookup, main
 from scenarios.config.load import ScenarioError
@@ -186,6 +189,21 @@ def test_each_figure_is_marked_by_its_basis_and_the_list_ends_with_the_meaning_o
     assert lines[-3].startswith("  no mark: measured in training, or read in a data sheet; i: measured")
     assert lines[-1] == "  assumed"
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(("kind", "read"), [("devices", own_devices), ("networks", own_networks)])
+def test_a_row_as_toml_is_a_file_of_ones_own_with_the_same_figures(
+    kind: str, read: Callable[[Path], dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.toml"
+    for name, row in {"devices": devices(), "networks": networks()}[kind].items():
+        assert main.run_command(["list", kind, "--toml", name]) == 0
+        file.write_text(capsys.readouterr().out)
+        assert read(file) == {f"my-{name}": replace(row, name=f"my-{name}")}
+    assert main.run_command(["list", kind, "--toml", "toaster"]) == 2
+    assert f"list {kind} --toml toaster: choose from " in capsys.readouterr().err
+    assert main.run_command(["list", "methods", "--toml", "fedavg"]) == 2
+    assert "only devices and networks are rows of a file" in capsys.readouterr().err
 
 
 def test_an_unknown_word_names_the_nearest() -> None:
