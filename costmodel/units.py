@@ -98,7 +98,7 @@ def exact(amount: float, parse: Callable[[Quantity], float]) -> str:
 def _exact(amount: Decimal, units: Units) -> str:
     base = next(unit for unit, scale in units.items() if scale == 1)
     most = len(amount.normalize().as_tuple().digits)
-    for unit, scale in reversed(units.items()):
+    for unit, scale in reversed(list(units.items())):
         number = (amount / scale).normalize()
         if abs(number) >= 1 and len(number.as_tuple().digits) <= most and number * scale == amount:
             return f"{number:f} {unit}"

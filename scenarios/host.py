@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
+from coordinator.records.schema import HostEvent
 from coordinator.records.store import read
 from coordinator.rounds.run import RoundFinished
 from coordinator.workers.sockets import RemoteAccess
@@ -51,6 +52,8 @@ class Host:
     """The port that remote workers join; None: local workers only."""
     on_note: Callable[[str], None] = lambda note: None
     """Told once, before training, what the scenario's author should know of its data and method."""
+    on_event: Callable[[HostEvent], None] = lambda event: None
+    """Told of workers that come and go."""
 
 
 def default_workers() -> int:

@@ -276,9 +276,14 @@ def _run(
         if resumed and (change := machine_change(folder, host.device)):
             ledger.event(HostEvent("machine_changed", "", change, time.time()))
         server = builder.server(loaded, profile, initial, folder)
+
+        def on_event(event: HostEvent) -> None:
+            ledger.event(event)
+            host.on_event(event)
+
         limit, remote = builder.largest_message(loaded, job, profile, server), host.remote_access
         with Pool(
-            job, host.workers, launcher, logs, ledger.event, stopped, remote_access=remote, most_nbytes=limit
+            job, host.workers, launcher, logs, on_event, stopped, remote_access=remote, most_nbytes=limit
         ) as pool:
             run, store = builder.federated_run(
                 loaded,

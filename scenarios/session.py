@@ -9,6 +9,7 @@ from pathlib import Path
 from signal import Signals
 from typing import Any, Protocol
 
+from coordinator.records.schema import HostEvent
 from coordinator.rounds.run import RoundFinished
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.sockets import RemoteAccess
@@ -52,6 +53,8 @@ class Session:
     """What the fork server imports for workers, by default all that they need; () where this process trains nothing."""
     signals: Sequence[Signals] = (Signals.SIGINT, Signals.SIGTERM)
     """Those that ask the runs to stop."""
+    on_event: Callable[[HostEvent], None] = lambda event: None
+    """Told of workers that come and go."""
 
     def call(self, runs: Sequence[Loaded], work: Work) -> dict[str, Any]:
         """Call ``work`` with a worker launcher and a stop flag, and show the progress of ``runs`` meanwhile.
@@ -69,6 +72,7 @@ class Session:
             stopped.after(self.show.on_round),
             self.remote_access,
             self.on_note,
+            self.on_event,
         )
         if self.out is not None:
             check_folder(runs[0].name, host)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -56,6 +56,8 @@ class RemoteAccess:
     """Public keys of remote workers, in Z85."""
     any_machine: bool = False
     """Whether remote workers may have other versions and processors, whose results are not bit-identical."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Public key -> what its owner calls it, for messages."""
 
 
 class Received(NamedTuple):

@@ -22,7 +22,8 @@ from scenarios.cli.completion import complete_overrides, complete_scenarios
 if TYPE_CHECKING:
     from coordinator.workers.sockets import RemoteAccess
     from scenarios.config.load import Loaded
-    from scenarios.session import ProgressDisplay, Work
+    from scenarios.report.live import LiveTable
+    from scenarios.session import Work
 
 FINISHED, USAGE, FAILED, STOPPED = 0, 2, 3, 4
 
@@ -108,7 +109,7 @@ def with_workers(
     work: Work,
     remote_access: RemoteAccess | None = None,
     piece: str | None = None,
-    show: ProgressDisplay | None = None,
+    show: LiveTable | None = None,
     preload: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Call ``work`` with a worker launcher and a stop flag, and show a live table of ``runs`` meanwhile, or ``show``.
@@ -118,8 +119,13 @@ def with_workers(
     from scenarios.report.live import LiveTable
     from scenarios.session import Session
 
-    show = show or LiveTable([loaded.scenario.method for loaded in runs], quiet=quiet)
-    session = Session(out, run_id, workers, device, show, note_printer(), remote_access, piece, preload)
+    names = remote_access.names if remote_access is not None else {}
+    show = show or LiveTable([loaded.scenario.method for loaded in runs], quiet=quiet, names=names)
+    session = Session(
+        *(out, run_id, workers, device, show, note_printer(), remote_access, piece),
+        preload=preload,
+        on_event=show.on_event,
+    )
     return session.call(runs, work)
 
 

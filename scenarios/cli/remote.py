@@ -75,8 +75,9 @@ class RemoteOptions:
         from edge.runtime.keys import read_pair, read_public
 
         pair = read_pair(self.keys)
-        allowed = [read_public(Path(name.strip())).decode() for name in self.allow.split(",")]
-        return RemoteAccess(self.listen, pair.public, pair.secret, allowed, self.any_machine)
+        files = [Path(name.strip()) for name in self.allow.split(",")]
+        names = {read_public(file).decode(): file.stem for file in files}
+        return RemoteAccess(self.listen, pair.public, pair.secret, list(names), self.any_machine, names)
 
 
 def _check_endpoint(option: str, endpoint: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO
 
 from rich.console import Console, Group, RenderableType
@@ -15,6 +16,7 @@ from rich.live import Live
 from rich.table import Table
 
 from coordinator.methods.spec import ProgressColumn
+from coordinator.records.schema import HostEvent
 from coordinator.rounds.run import RoundFinished
 from costmodel.units import format_bytes, format_seconds
 from scenarios.config.load import Loaded
@@ -26,6 +28,8 @@ SHOWN_ROUNDS = 10
 SHOWN_RUNS = 12
 """Of a run set with more runs, those around the current one are shown: a live table that is too high is cut below."""
 REFRESHES_PER_SECOND = 4
+LISTENING, JOINED, ENDED = "listening", "worker_joined", "worker_died"
+"""Kinds of `HostEvent` that are shown."""
 COLUMNS = ("round", "accuracy", "virtual", "down", "up", "clients", "bottleneck", "wall")
 SPARKS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 24
@@ -69,9 +73,16 @@ class _RunProgress:
 
 
 class LiveTable:
-    """The progress of runs that follow each other, one for each of ``methods``."""
+    """The progress of runs that follow each other, one for each of ``methods``, and the remote workers of a run."""
 
-    def __init__(self, methods: Sequence[str], stream: IO[str] | None = None, quiet: bool = False) -> None:
+    def __init__(
+        self,
+        methods: Sequence[str],
+        stream: IO[str] | None = None,
+        quiet: bool = False,
+        names: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """``names``: public key of a remote worker -> the name to show."""
         file = stream or sys.stderr
         # Asked here, since rich takes a notebook, and any process with FORCE_COLOR, for a terminal.
         self._console = Console(file=file, force_terminal=file.isatty(), force_jupyter=False)
@@ -79,6 +90,9 @@ class LiveTable:
         self._runs = [_RunProgress(method) for method in methods]
         self._current = -1
         self._is_live = False
+        self._names = names
+        self._address = ""
+        self._joined: dict[str, str] = {}
 
     @contextmanager
     def showing(self) -> Iterator[None]:
@@ -114,6 +128,23 @@ class LiveTable:
             run.ended = time.monotonic()
         self._line(line(run))
 
+    def on_event(self, event: HostEvent) -> None:
+        """Take note of the address for remote workers, and of those that come and go."""
+        if event.kind == LISTENING:
+            self._address = event.detail
+            self._line(f"listening at {event.detail} for remote workers (fedbr worker --connect)")
+        elif event.kind == JOINED:
+            key = event.detail.rpartition(" ")[2]
+            self._joined[event.worker] = self._names.get(key, key)
+            self._line(f"{self._joined[event.worker]} joined; {self._guests()}")
+        elif event.kind == ENDED and event.worker in self._joined:
+            self._line(f"{self._joined.pop(event.worker)} left ({event.detail}); {self._guests()}")
+
+    def _guests(self) -> str:
+        """The remote workers that are there."""
+        names = ", ".join(self._joined.values())
+        return f"remote workers: {names or 'none'}"
+
     def _line(self, text: str) -> None:
         if not self._is_live and not self._quiet:
             self._console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -122,6 +153,8 @@ class LiveTable:
         """All runs, and the last rounds of the current run."""
         width = self._console.width
         parts: list[RenderableType] = [_overview(self._runs, self._current, width)]
+        if self._address:
+            parts.append(f"listening at {self._address}; {self._guests()}")
         if self._current >= 0:
             parts += ["", _rounds(self._runs[self._current], width)]
         return Group(*parts)

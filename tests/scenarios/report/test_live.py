@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from coordinator.records.schema import RoundRow
+from coordinator.records.schema import HostEvent, RoundRow
 from coordinator.rounds.run import RoundFinished
 from scenarios.config.load import load
 from scenarios.report.live import LiveTable, ParallelTable, counts, spark
@@ -55,6 +55,25 @@ def test_of_many_runs_those_around_the_current_one_are_shown() -> None:
     assert lines[0] == ["14", "earlier", "runs"]
     assert [line[0] for line in lines[1:13]] == [f"run{number}" for number in range(14, 26)]
     assert lines[13] == ["14", "more", "runs"]
+
+
+def test_the_address_for_remote_workers_and_those_that_came_and_went_are_shown() -> None:
+    stream = io.StringIO()
+    show = LiveTable(["fedavg"], stream=stream, names={"KEY": "alice"})
+    show.on_event(HostEvent("worker_started", "0", "pid 7", 0.0))  # a local one
+    show.on_event(HostEvent("listening", "", "tcp://127.0.0.1:5555", 0.0))
+    assert "listening at tcp://127.0.0.1:5555; remote workers: none" in shown(show)
+    show.on_event(HostEvent("worker_joined", "1", "a remote worker, key KEY", 0.0))
+    show.on_event(HostEvent("worker_joined", "2", "a remote worker, key OTHER", 0.0))
+    assert "listening at tcp://127.0.0.1:5555; remote workers: alice, OTHER" in shown(show)
+    show.on_event(HostEvent("worker_died", "1", "its connection was lost", 0.0))
+    show.on_event(HostEvent("worker_died", "0", "killed", 0.0))
+    assert stream.getvalue().splitlines() == [
+        "listening at tcp://127.0.0.1:5555 for remote workers (fedbr worker --connect)",
+        "alice joined; remote workers: alice",
+        "OTHER joined; remote workers: alice, OTHER",
+        "alice left (its connection was lost); remote workers: OTHER",
+    ]
 
 
 def test_the_table_shows_every_method_and_the_last_rounds_of_the_one_at_work() -> None:
