@@ -73,7 +73,8 @@ def extend(loaded: Loaded, folder: Path, overrides: Sequence[str]) -> Loaded:
             raise ScenarioError(f"{folder}: {change}; restore the files, or start {fresh}")
         new = new if new.began else replace(new, began=limits(loaded.scenario))
         with contextlib.closing(Ledger(folder / LEDGER, None, loaded.method.objective.table)) as ledger:
-            rows, ended_by = ledger.rounds(), _ended_by(folder)
+            rows = ledger.rounds()
+            ended_by = _ended_by(folder) or ledger.stopped_by(rows[-1].round)  # killed before it wrote its summary
             kept = rows[:-1] if ended_by not in (None, USER) else rows
             _check_kept(loaded, ledger, len(kept), ended_by)
             try:
@@ -91,7 +92,7 @@ def extend(loaded: Loaded, folder: Path, overrides: Sequence[str]) -> Loaded:
 
 
 def _ended_by(folder: Path) -> str | None:
-    """The rule that ended the run; None for an unfinished one."""
+    """The rule that ended the run, by its summary; None without one."""
     rows = read(folder / LEDGER, "SELECT value FROM meta WHERE key = 'summary'")
     return json.loads(rows[0]["value"]).get("stopped_by") if rows else None
 

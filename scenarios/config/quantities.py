@@ -33,8 +33,8 @@ USUAL: Mapping[Parse, str] = {
 LARGEST_MEANT = 10_000
 """A larger bare number was most likely meant in SI."""
 SCENARIO = "scenario.toml"
-RECORDS = ("ledger.sqlite", "environment.json")
-"""Files beside the ``scenario.toml`` of a run"""
+RECORDS = ("ledger.sqlite", "checkpoints")
+"""Beside the ``scenario.toml`` of a run; the ledger is made later"""
 
 
 @cache
