@@ -191,12 +191,18 @@ def test_each_figure_is_marked_by_its_basis_and_the_list_ends_with_the_meaning_o
     assert max(map(len, lines)) <= 80
 
 
-@pytest.mark.parametrize(("kind", "read"), [("devices", own_devices), ("networks", own_networks)])
+@pytest.mark.parametrize(
+    ("kind", "shipped", "read"), [("devices", devices, own_devices), ("networks", networks, own_networks)]
+)
 def test_a_row_as_toml_is_a_file_of_ones_own_with_the_same_figures(
-    kind: str, read: Callable[[Path], dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str,
+    shipped: Callable[[], dict[str, Any]],
+    read: Callable[[Path], dict[str, Any]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     file = tmp_path / "mine.toml"
-    for name, row in {"devices": devices(), "networks": networks()}[kind].items():
+    for name, row in shipped().items():
         assert main.run_command(["list", kind, "--toml", name]) == 0
         file.write_text(capsys.readouterr().out)
         assert read(file) == {f"my-{name}": replace(row, name=f"my-{name}")}
