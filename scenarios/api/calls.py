@@ -16,7 +16,7 @@ from typing import Any
 from coordinator.rounds.run import RunFailed
 from coordinator.workers.launcher import WorkerLauncher
 from coordinator.workers.task import PoolError, Stopped
-from scenarios import builder, runner
+from scenarios import builder, extension, runner
 from scenarios.api import values
 from scenarios.api.callbacks import CallbackDisplay, Callbacks
 from scenarios.api.notebook import progress_display
@@ -74,14 +74,20 @@ def resume(
     device: str = "auto",
     progress: bool | None = None,
     on_round: Callbacks = (),
+    **overrides: Any,
 ) -> Run:
     """Go on with a killed or stopped run after its last committed round; the result is bit-identical.
 
-    A run that has ended is returned as it is. Arguments and errors as of `run`.
+    A run that has ended is returned as it is. ``overrides``: other limits, such as ``**{"rounds.max": 200}``, with
+    which a run that has ended goes on, too: ``rounds.max``, ``stop.*`` and ``budget.*``. Arguments and errors as of
+    `run`.
     """
     path = path_of(folder)
     with calling():
         loaded, device = runner.open_existing(path, device)
+        if overrides:
+            runner.ended(loaded, path)  # or refuse a run whose files have changed
+            loaded = extension.extend(loaded, path, values.overrides(overrides))
         if runner.ended(loaded, path) is not None:
             return Run(path)
         check_room(path)
@@ -173,6 +179,8 @@ def _watched(
         if isinstance(error, Stopped):
             watch.check(None)  # the reason of the stop, if a callback failed before the first round
         raise
+    for warning in result.get("warnings", []):
+        note_writer()(warning)
     watch.on_end(result)
     watch.check(Path(result["run_dir"]))
     return Run(result["run_dir"])

@@ -139,6 +139,8 @@ def test_ctrl_c_returns_the_run_which_can_be_resumed(recorded: Recorded) -> None
     resumed = fedbr.resume(run, on_round=lambda round: told.append(round.round))
     assert (resumed.folder, resumed.stopped_by, told) == (run.folder, "rounds", [2, 3])
     assert resumed.summary["model_sha256"] == recorded.run.summary["model_sha256"]
+    longer = fedbr.resume(resumed, rounds={"max": 4})
+    assert (longer.stopped_by, longer.summary["rounds"]) == ("rounds", 4)
 
 
 def test_a_second_ctrl_c_is_a_keyboard_interrupt(recorded: Recorded) -> None:
