@@ -41,11 +41,11 @@ def draw(runs: Sequence[RecordedRun], target: float | None) -> dict[str, str]:
     started = [run for run in runs if run.rounds]
     sources: dict[str, Callable[[], Figure | None]] = {
         "curves": lambda: curves(started, target),
-        "client_values": lambda: client_figures.clients(started, _lines(runs)),
-        "adaptation": lambda: client_figures.adaptation(started, _lines(runs)),
-        "client_bytes": lambda: client_figures.traffic(started, _lines(runs)),
-        "class_accuracy": lambda: client_figures.classes(started, _lines(runs)),
-        "metrics": lambda: client_figures.metrics(started, _lines(runs)),
+        "client_values": lambda: client_figures.clients(started, lines(runs)),
+        "adaptation": lambda: client_figures.adaptation(started, lines(runs)),
+        "client_bytes": lambda: client_figures.traffic(started, lines(runs)),
+        "class_accuracy": lambda: client_figures.classes(started, lines(runs)),
+        "metrics": lambda: client_figures.metrics(started, lines(runs)),
         "to_target": lambda: to_target(started, target),
         "uncertainty": lambda: draw_figures.intervals(started, colours(runs)),
         "bottlenecks": lambda: bottlenecks(started),
@@ -92,7 +92,7 @@ def curves(runs: Sequence[RecordedRun], target: float | None) -> Figure | None:
     ends = [run.trail[-1] for run in runs]
     seconds, second_unit = plot_style.unit([np.array([end.virtual_seconds for end in ends])], SECONDS)
     nbytes, byte_unit = plot_style.unit([np.array([float(end.nbytes) for end in ends])], BYTES)
-    lines = _lines(runs)
+    styles = lines(runs)
     for run in runs:
         scored = [point for point in run.trail if point.accuracy is not None]
         # (points, 4); a score after the last round belongs to that round.
@@ -103,7 +103,7 @@ def curves(runs: Sequence[RecordedRun], target: float | None) -> Figure | None:
         *x_axes, accuracy = np.array(columns, float).reshape(-1, 4).T
         for axes, x in zip(panels, x_axes, strict=True):
             marker = "o" if len(scored) < 3 else ""
-            axes.plot(x, 100 * accuracy, label=run.label, marker=marker, **lines[run.label])
+            axes.plot(x, 100 * accuracy, label=run.label, marker=marker, **styles[run.label])
     for axes, title, unit in zip(
         panels,
         ("Against rounds", "Against virtual time", "Against bytes moved"),
@@ -271,11 +271,11 @@ CRITICAL = """SELECT r.round, r.start_s AS round_start_s, r.end_s, c.start_s, c.
     GROUP BY r.round ORDER BY r.round"""
 
 
-def _lines(runs: Sequence[RecordedRun]) -> dict[str, dict[str, Any]]:
+def lines(runs: Sequence[RecordedRun]) -> dict[str, dict[str, Any]]:
     """Label -> style of its line: a colour per method, a dash pattern per run of the method."""
     dashes, seen = ("-", "--", ":", "-."), dict.fromkeys((run.method for run in runs), 0)
-    lines = {}
+    styles = {}
     for run in runs:
-        lines[run.label] = {"color": colours(runs)[run.method], "linestyle": dashes[seen[run.method] % len(dashes)]}
+        styles[run.label] = {"color": colours(runs)[run.method], "linestyle": dashes[seen[run.method] % len(dashes)]}
         seen[run.method] += 1
-    return lines
+    return styles
