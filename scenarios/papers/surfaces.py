@@ -70,6 +70,7 @@ def draw(folders: Mapping[str, Path], name: str) -> str | None:
 
 def _figure(found: Mapping[str, Surface]) -> Figure:
     from scenarios.report import plot_style
+    from scenarios.report.theme import ON_DARK_CELL
 
     figure, panels = plot_style.panels(len(found), min(len(found), COLUMNS), PANEL_PIXELS)
     logs = {row: np.log10(np.maximum(surface.losses, 1e-12)) for row, surface in found.items()}
@@ -78,8 +79,8 @@ def _figure(found: Mapping[str, Surface]) -> Figure:
     for axes, (row, surface) in zip(panels, found.items(), strict=True):
         steps = np.linspace(-surface.span, surface.span, len(surface.losses))
         shades = axes.contourf(steps, steps, logs[row], levels, cmap="viridis")
-        axes.contour(steps, steps, logs[row], levels, colors="white", linewidths=0.6, alpha=0.6)
-        axes.plot(0, 0, marker="+", color="white", markersize=9)
+        axes.contour(steps, steps, logs[row], levels, colors=ON_DARK_CELL, linewidths=0.6, alpha=0.6)
+        axes.plot(0, 0, marker="+", color=ON_DARK_CELL, markersize=9)
         axes.set(title=row, xlabel="along the first", ylabel="along the second", aspect="equal")
         axes.grid(False)
     bar = figure.colorbar(shades, ax=panels, label="loss", fraction=0.03, pad=0.01)

@@ -23,8 +23,6 @@ AXES = {"bytes": ("bytes down and up, real", BYTES), "time": ("virtual time", SE
 """Kind of amount -> (label of the axis, units); None is a plain count."""
 SHOWN = {"bytes": format_bytes, "time": format_seconds}
 PANEL_PIXELS = 400
-LINES = ("solid", "dashed", "dotted")
-"""Line styles: the next one each time that all colours are in use."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +74,9 @@ def draw(bands: Sequence[Band], budgets: Mapping[str, Sequence[float]], name: st
     """The bands as one inline SVG, a panel per kind, with a dashed line at each budget that a run came to."""
     import matplotlib
 
-    from scenarios.report import plot_style
-    from scenarios.report.figures import PALETTE
+    from scenarios.report import method_style, plot_style
 
     kinds = [kind for kind in AXES if any(curve.kind == kind for curve in bands)]
-    methods = dict.fromkeys(curve.method for curve in bands)
-    colours = {method: PALETTE[index % len(PALETTE)] for index, method in enumerate(methods)}
-    lines = {method: LINES[index // len(PALETTE) % len(LINES)] for index, method in enumerate(methods)}
     with matplotlib.rc_context(plot_style.STYLE):
         figure, panels = plot_style.panels(len(kinds), len(kinds), PANEL_PIXELS, sharey=True)
         for axes, kind in zip(panels, kinds, strict=True):
@@ -91,9 +85,10 @@ def draw(bands: Sequence[Band], budgets: Mapping[str, Sequence[float]], name: st
             scale, unit = plot_style.unit((curve.amounts for curve in shown), units) if units else (1.0, "")
             for curve in shown:
                 x, mean, deviation = curve.amounts / scale, 100 * curve.mean, 100 * curve.deviation
-                colour, line = colours[curve.method], lines[curve.method]
-                axes.fill_between(x, mean - deviation, mean + deviation, step="post", color=colour, alpha=0.18, lw=0)
-                axes.plot(x, mean, drawstyle="steps-post", color=colour, linestyle=line, label=curve.method)
+                style = method_style.line(curve.method)
+                low, high = mean - deviation, mean + deviation
+                axes.fill_between(x, low, high, step="post", color=style["color"], alpha=0.18, lw=0)
+                axes.plot(x, mean, drawstyle="steps-post", label=curve.method, **style)
             furthest = max(float(curve.amounts[-1]) for curve in shown)
             for budget in (amount for amount in budgets.get(kind, ()) if amount <= furthest):
                 axes.axvline(budget / scale, color=plot_style.MUTED, linestyle=(0, (4, 3)), linewidth=1)

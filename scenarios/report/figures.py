@@ -1,11 +1,11 @@
-"""The report's figures, each as one inline SVG. Nothing here opens a window or writes a file.
+"""The report's figures, each as HTML with inline SVG. Nothing here opens a window or writes a file.
 
-The methods' colours are Okabe and Ito's, which readers with any kind of colour vision can tell apart
-(https://jfly.uni-koeln.de/color/, 2008).
+A method's colour and dashes are those of `method_style`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -22,6 +22,8 @@ from scenarios.report import (
     draw_figures,
     link_figures,
     method_figures,
+    method_style,
+    nominal_cost,
     partition_figures,
     plot_style,
     progress,
@@ -29,15 +31,16 @@ from scenarios.report import (
 from scenarios.report.plot_style import INK, MUTED
 from scenarios.report.run_reader import NO_BLOCKS, RecordedRun
 
-PALETTE = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#7a6a00", "#000000")
 # Paler than any method's colour, so that a phase is not mistaken for a method.
 DOWN, COMPUTING, UP, NOBODY = "#9cc3e6", "#ecd9a8", "#5f8f8b", "#d5d8de"
 BLAMED = {OWN_LINK: DOWN, SERVER_LINK: "#b9a3cc", COMPUTE: COMPUTING, WAITING: NOBODY}
 MAX_STALENESS_BARS = 40
+LOG_AXES = ("curves", "pareto")
+"""Figures whose x axes the page can make logarithmic"""
 
 
 def draw(runs: Sequence[RecordedRun], target: float | None) -> dict[str, str]:
-    """Figure name -> inline SVG, for every figure that these runs have data for."""
+    """Figure name -> HTML of `plot_style.svg`, for every figure that these runs have data for."""
     started = [run for run in runs if run.rounds]
     sources: dict[str, Callable[[], Figure | None]] = {
         "curves": lambda: curves(started, target),
@@ -74,14 +77,13 @@ def _inline(sources: Mapping[str, Callable[[], Figure | None]]) -> dict[str, str
         for name, source in sources.items():
             page = source()
             if page is not None:
-                drawn[name] = plot_style.svg(page, name)
+                drawn[name] = plot_style.svg(page, name, log_x=name in LOG_AXES)
     return drawn
 
 
 def colours(runs: Sequence[RecordedRun]) -> dict[str, str]:
-    """Method -> its colour in every figure, in the order in which the runs are given."""
-    methods = dict.fromkeys(run.method for run in runs)
-    return {method: PALETTE[index % len(PALETTE)] for index, method in enumerate(methods)}
+    """Method -> its colour in every figure."""
+    return {run.method: method_style.colour(run.method) for run in runs}
 
 
 def curves(runs: Sequence[RecordedRun], target: float | None) -> Figure | None:
@@ -130,8 +132,9 @@ def to_target(runs: Sequence[RecordedRun], target: float | None) -> Figure | Non
     if not np.isfinite(needed).any():
         return None
     figure, panels = plot_style.panels(2, 2, 90 + 44 * len(runs), sharey=True)
+    has_nominal = nominal_cost.is_shown(run.method for run in runs)
     seconds, second_unit = plot_style.unit([needed[:, 0]], SECONDS)
-    nbytes, byte_unit = plot_style.unit([needed[:, 1:]], BYTES)
+    nbytes, byte_unit = plot_style.unit([needed[:, 1:] if has_nominal else needed[:, 1]], BYTES)
     for place, (run, (time, real, nominal)) in enumerate(zip(runs, needed, strict=True)):
         colour = colours(runs)[run.method]
         if np.isnan(time):
@@ -142,11 +145,14 @@ def to_target(runs: Sequence[RecordedRun], target: float | None) -> Figure | Non
             continue
         panels[0].barh(place, time / seconds, 0.56, color=colour)
         plot_style.note(panels[0], time / seconds, place, format_seconds(time))
-        panels[1].barh(place - 0.15, real / nbytes, 0.32, color=colour)
-        panels[1].barh(place + 0.2, nominal / nbytes, 0.2, color=colour, alpha=0.4)
-        plot_style.note(panels[1], real / nbytes, place - 0.15, format_bytes(real))
+        offset = -0.15 if has_nominal else 0.0
+        panels[1].barh(place + offset, real / nbytes, 0.32 if has_nominal else 0.56, color=colour)
+        if has_nominal:
+            panels[1].barh(place + 0.2, nominal / nbytes, 0.2, color=colour, alpha=0.4, label="_nominal")
+        plot_style.note(panels[1], real / nbytes, place + offset, format_bytes(real))
     panels[0].set(title="Virtual time to the target", xlabel=f"virtual time ({second_unit})")
-    panels[1].set(title="Bytes to the target: real, and nominal (pale)", xlabel=f"bytes down and up ({byte_unit})")
+    title = "Bytes to the target" + (": real, and nominal (pale)" if has_nominal else "")
+    panels[1].set(title=title, xlabel=f"bytes down and up ({byte_unit})")
     panels[0].set_yticks(range(len(runs)), [run.label for run in runs])
     panels[0].set_ylim(len(runs) - 0.5, -0.5)
     for axes in panels:
@@ -195,7 +201,7 @@ def timing(runs: Sequence[RecordedRun]) -> Figure | None:
     has_waits = any(row["start_s"] > row["round_start_s"] for _, rows in found for row in rows)
     for (run, rows), axes in zip(found, panels, strict=False):
         spans = np.diff([[row[key] for key in keys] for row in rows], axis=1) / scale  # (rounds, 4)
-        rounds = [row["round"] for row in rows]
+        rounds = [row["round"] + 1 for row in rows]
         names = ("waiting for clients", "download", "compute", "upload")
         layers = list(zip(names, (NOBODY, DOWN, COMPUTING, UP), spans.T, strict=True))
         plot_style.stack(axes, rounds, layers if has_waits else layers[1:])
@@ -236,12 +242,12 @@ def staleness(runs: Sequence[RecordedRun]) -> Figure | None:
 
 
 def blocks(runs: Sequence[RecordedRun]) -> Figure | None:
-    """Bytes of each block, down and up, with the nominal cost of 1/M of the model marked."""
+    """Bytes of each block, down and up; where nominal costs are shown, that of 1/M of the model is marked."""
     traffic = [(run, [row for row in run.traffic() if row.name not in NO_BLOCKS]) for run in runs]
     found = [(run, rows) for run, rows in traffic if rows]
     if not found:
         return None
-    columns = min(2, len(found))
+    columns, has_nominal = min(2, len(found)), nominal_cost.is_shown(run.method for run in runs)
     most = max(len(rows) for _, rows in found)
     figure, panels = plot_style.panels(len(found), columns, 90 + 32 * most, sharex=True)
     scale, unit = plot_style.unit((np.array([[row.down, row.up] for row in rows], float) for _, rows in found), BYTES)
@@ -253,7 +259,8 @@ def blocks(runs: Sequence[RecordedRun]) -> Figure | None:
         ):
             axes.barh(place + offset, np.divide(real, scale), 0.34, color=colour, label=name)
             x, y = np.divide(nominal, scale), place + offset
-            axes.vlines(x, y - 0.19, y + 0.19, color=INK, linewidth=1.6)
+            if has_nominal:
+                axes.vlines(x, y - 0.19, y + 0.19, color=INK, linewidth=1.6)
         axes.set(title=run.label, xlabel=f"bytes ({unit})", ylim=(len(rows) - 0.4, -0.6))
         axes.set_yticks(place, [row.name for row in rows])
         axes.tick_params(labelbottom=True)
@@ -272,10 +279,10 @@ CRITICAL = """SELECT r.round, r.start_s AS round_start_s, r.end_s, c.start_s, c.
 
 
 def lines(runs: Sequence[RecordedRun]) -> dict[str, dict[str, Any]]:
-    """Label -> style of its line: a colour per method, a dash pattern per run of the method."""
-    dashes, seen = ("-", "--", ":", "-."), dict.fromkeys((run.method for run in runs), 0)
+    """Label -> style of its line: a colour and dashes per method, other dashes for further runs of the method."""
+    seen: Counter[str] = Counter()
     styles = {}
     for run in runs:
-        styles[run.label] = {"color": colours(runs)[run.method], "linestyle": dashes[seen[run.method] % len(dashes)]}
+        styles[run.label] = method_style.line(run.method, seen[run.method])
         seen[run.method] += 1
     return styles

@@ -10,7 +10,7 @@ import math
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from coordinator.records.schema import FAULTY, NO_TRAINING
 from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
 from edge.protocol.files import write_text
 from edge.protocol.messages import VALIDATION
-from scenarios.report import bottlenecks, client_values, drawn_times, time_basis
+from scenarios.report import bottlenecks, client_values, drawn_times, method_style, nominal_cost, time_basis
 from scenarios.report.best_round import of_run
 from scenarios.report.csv_files import csv_text
 from scenarios.report.pages import render
@@ -120,11 +120,13 @@ def _sections(opened: Sequence[RecordedRun], comparison: Mapping[str, Any]) -> d
     target = _target(opened[0], comparison)
     on_clients = [run for run in opened if client_values.last(run.evaluations)]
     most_critical = MOST_CRITICAL if len(opened) == 1 else MOST_CRITICAL_BESIDE_OTHERS
+    nominal = nominal_cost.is_shown(run.method for run in opened)
     return {
         "runs": opened,
         "target": target,
+        "nominal": nominal,
         "facts": _facts(opened[0], target),
-        "headline": _headline(opened, _headline_columns(target, comparison)),
+        "headline": _headline(opened, _headline_columns(target, comparison, nominal)),
         "clients": _headline(on_clients, _CLIENTS),
         "left_out": [(run.label, run.left_out) for run in on_clients if run.left_out],
         "warnings": [(run.label, text) for run in opened for text in (run.summary or {}).get("warnings", [])],
@@ -135,7 +137,7 @@ def _sections(opened: Sequence[RecordedRun], comparison: Mapping[str, Any]) -> d
         "waste": [(run, bottlenecks.visits(run.query), _waste(run)) for run in opened],
         "bases": [(run, _time_shares(run)) for run in opened],
         "faulty": [(run.label, row) for run in opened for row in bottlenecks.faulty(run.query, MOST_FAULTY)],
-        "costs": _costs(opened),
+        "costs": _costs(opened, nominal),
         "traffic": [(run.label, run.traffic()) for run in opened],
         "partitions": _distinct((run, run.partition) for run in opened if run.histogram),
         "blocks": _distinct((run, run.environment.get("blocks")) for run in opened),
@@ -144,7 +146,7 @@ def _sections(opened: Sequence[RecordedRun], comparison: Mapping[str, Any]) -> d
         "events": [(run.label, *_events(run)) for run in opened],
         "figures": figures.draw(opened, target),
         "method_figures": method_figures.figures_of(opened),
-        "colours": figures.colours(opened),
+        "swatches": _swatches(opened),
         "drawn": _drawn(opened),
     }
 
@@ -238,7 +240,18 @@ _BEST_ROUND: tuple[tuple[str, str, Callable[[float], str], Callable[[Iterable[fl
 """(column, field of `BestRound`, how it is shown, which one is best)"""
 
 
-def _headline_columns(target: float | None, comparison: Mapping[str, Any]) -> list[_Column]:
+def _swatches(runs: Sequence[RecordedRun]) -> dict[str, tuple[str, str]]:
+    """Label of a run -> (colour, stroke-dasharray) of its line in the figures."""
+    from scenarios.report import figures, theme
+
+    return {
+        label: (theme.themed(style["color"]), method_style.dash_array(style["linestyle"]))
+        for label, style in figures.lines(runs).items()
+    }
+
+
+def _headline_columns(target: float | None, comparison: Mapping[str, Any], nominal: bool) -> list[_Column]:
+    """The columns of the table of results, those of nominal costs only if they are asked for."""
     reaching = f"To {100 * target:g} %" if target is not None else "To the target"
     columns = [
         _Column("Accuracy", "final", RecordedRun.final, percent, max),
@@ -250,8 +263,9 @@ def _headline_columns(target: float | None, comparison: Mapping[str, Any]) -> li
         columns += [
             _Column(reaching, "virtual time", _until("time", target), format_seconds, min, never),
             _Column(reaching, "bytes, real", _until("bytes", target), format_bytes, min, never),
-            _Column(reaching, "nominal", _until("nominal", target), format_bytes, min, never),
         ]
+        if nominal:
+            columns.append(_Column(reaching, "nominal", _until("nominal", target), format_bytes, min, never))
     for key, amount, show in (
         ("at_common_bytes", "bytes", format_bytes),
         ("at_common_seconds", "seconds", format_seconds),
@@ -260,10 +274,11 @@ def _headline_columns(target: float | None, comparison: Mapping[str, Any]) -> li
         if common and common.get(amount) is not None:
             reached = dict(common["accuracy"])
             columns.append(_Column("Accuracy at", show(common[amount]), _lookup(reached), percent, max))
+    work = _Column("Device work", "real", lambda run: run.total("flops"), format_flops)
+    charged = _Column("Device work", "nominal", lambda run: run.total("nominal_flops"), format_flops)
     return [
         *columns,
-        _Column("Device work", "real", lambda run: run.total("flops"), format_flops),
-        _Column("Device work", "nominal", lambda run: run.total("nominal_flops"), format_flops),
+        *([work, charged] if nominal else [replace(work, name="FLOPs")]),
         _Column("Energy", "joules", lambda run: run.total("joules"), format_joules),
         _Column("This machine", "wall time", RecordedRun.wall_seconds, format_seconds),
     ]
@@ -300,18 +315,19 @@ def _headline(runs: Sequence[RecordedRun], columns: Sequence[_Column]) -> dict[s
     }
 
 
-def _costs(runs: Sequence[RecordedRun]) -> dict[str, Any]:
-    """Real and nominal totals per run, and per round against FedAvg's where it is among the runs."""
+def _costs(runs: Sequence[RecordedRun], nominal: bool) -> dict[str, Any]:
+    """Totals per run, and per round against FedAvg's where it is among several runs; nominal ones if they are shown."""
     kinds = (("bytes", format_bytes), ("flops", format_flops))
-    base = next((run for run in runs if run.method == "fedavg" and run.completed), None)
+    base = next((run for run in runs if run.method == "fedavg" and run.completed and len(runs) > 1), None)
     table = []
     for run in runs:
         cells = []
         for kind, show in kinds:
-            real, nominal = _cost(run, kind)
-            cells += [show(real), show(nominal), f"{real / nominal:.3f}" if nominal else "–"]
+            real, charged = _cost(run, kind)
+            ratio = f"{real / charged:.3f}" if charged else "–"
+            cells += [show(real), show(charged), ratio] if nominal else [show(real)]
         if base is not None:
-            cells += [_against(run, base, kind, part) for kind, _ in kinds for part in (0, 1)]
+            cells += [_against(run, base, kind, part) for kind, _ in kinds for part in ((0, 1) if nominal else (0,))]
         table.append((run, cells))
     return {"rows": table, "base": base}
 

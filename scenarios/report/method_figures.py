@@ -50,12 +50,12 @@ def _draw(table: str, figure: MethodFigure, runs: Sequence[RecordedRun]) -> Figu
     values = sorted({value for _, counts in chosen for by_value in counts.values() for value in by_value})
     shades = dict(zip(values, matplotlib.colormaps["YlGnBu"](np.linspace(0.25, 0.95, len(values))), strict=True))
     for (run, counts), left, right in zip(chosen, panels[::2], panels[1::2], strict=True):
-        rounds = list(counts)
-        clients = {value: np.array([counts[round].get(value, 0.0) for round in rounds]) for value in values}
+        clients = {value: np.array([of.get(value, 0.0) for of in counts.values()]) for value in values}
         layers = [(f"{figure.symbol} = {value}", shades[value], clients[value]) for value in values]
-        plot_style.stack(left, rounds, layers)
+        plot_style.stack(left, [round + 1 for round in counts], layers)
         _mark(left, table, figure, run, 1.05 * np.sum(list(clients.values()), axis=0).max())
         left.set(title=f"{run.label}: {figure.counted_title}", xlabel="round", ylabel="clients")
+        left.yaxis.set_major_locator(plot_style.whole())
         left.legend(loc="upper left", bbox_to_anchor=(1, 1), handlelength=1, borderaxespad=0)
         _average(right, table, figure, run)
     return drawn
@@ -75,7 +75,7 @@ def _mark(axes: Axes, table: str, figure: MethodFigure, run: RecordedRun, height
     if figure.marked is not None:
         column, label = figure.marked
         marked = [row[0] for row in run.query(f'SELECT DISTINCT round FROM {table} WHERE "{column}" ORDER BY 1')]
-        axes.plot(marked, [height] * len(marked), "v", color=INK, ms=5, label=label)
+        axes.plot([round + 1 for round in marked], [height] * len(marked), "v", color=INK, ms=5, label=label)
 
 
 def _average(axes: Axes, table: str, figure: MethodFigure, run: RecordedRun) -> None:
@@ -83,6 +83,7 @@ def _average(axes: Axes, table: str, figure: MethodFigure, run: RecordedRun) -> 
     means = run.query(f"SELECT round, {columns} FROM {table} GROUP BY round ORDER BY round")
     for index, label in enumerate(figure.averaged.values()):
         colour = AVERAGED_COLOURS[index % len(AVERAGED_COLOURS)]
-        axes.plot([row[0] for row in means], [row[index + 1] for row in means], color=colour, label=label)
+        axes.plot([row[0] + 1 for row in means], [row[index + 1] for row in means], color=colour, label=label)
     axes.set(title=f"{run.label}: {figure.averaged_title}", xlabel="round", ylabel="mean over clients (no unit)")
-    axes.legend(loc="upper right")
+    axes.xaxis.set_major_locator(plot_style.whole())
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from coordinator.methods.spec import MethodMap
 from scenarios.report import plot_style
 from scenarios.report.run_reader import RecordedRun
+from scenarios.report.theme import EMPTY
 
 Doubles = NDArray[np.float64]
 Column = tuple[Any, ...]
 MOST_CLIENTS = 100
 MOST_NAMED = 24
 """Columns of a map that are all named"""
-EMPTY = "#f1f2f4"
 PANEL_PIXELS, CLIENT_PIXELS = 150, 14
 
 
@@ -103,7 +103,8 @@ def _kinds(values: Doubles) -> list[int]:
 
 
 def _label(axes: Axes, figure: MethodMap, run: RecordedRun, period: tuple[int, int], columns: Sequence[Column]) -> None:
-    rounds = f"round {period[0]}" if period[0] == period[1] else f"rounds {period[0]} to {period[1]}"
+    first, last = period[0] + 1, period[1] + 1
+    rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
     axes.set(title=run.label if figure.periods == 1 else f"{run.label}: {rounds}", xlabel=figure.across_title)
     axes.grid(False)
     if len(columns) <= MOST_NAMED:

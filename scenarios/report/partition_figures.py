@@ -13,6 +13,7 @@ from edge.protocol.config import EvalSplit
 from scenarios.report import plot_style
 from scenarios.report.plot_style import MUTED
 from scenarios.report.run_reader import RecordedRun
+from scenarios.report.theme import EMPTY, PAPER
 
 MAX_CLIENTS = 100
 MOST_SEPARATED = 40
@@ -21,7 +22,6 @@ SIZES_PIXELS, CLASS_PIXELS = 150, 20
 MOST_PIXELS = 460
 """Height of the cells of many classes"""
 BAR_WIDTH = 0.8
-NOTHING = "#f5f6f8"
 COLOURS: dict[EvalSplit, tuple[str, str]] = {
     "train": ("#6f9fd0", "training"),
     "validation": ("#e6b85c", "validation"),
@@ -64,13 +64,13 @@ def _draw_classes(figure: Figure, axes: Axes, counts: NDArray[np.float64]) -> No
     """A cell per class and client, blank where the client has no training example of the class."""
     held = np.ma.masked_equal(counts, 0)
     image = axes.imshow(held, cmap="YlGnBu", aspect="auto", interpolation="none", vmin=0)
-    axes.set_facecolor(NOTHING)
+    axes.set_facecolor(EMPTY)
     axes.grid(False)
     for axis, number in ((axes.yaxis, counts.shape[0]), (axes.xaxis, counts.shape[1])):
         axis.set_major_locator(plot_style.whole())
         if max(counts.shape) <= MOST_SEPARATED:
             axis.set_ticks(np.arange(number + 1) - 0.5, minor=True)
-    axes.grid(which="minor", color="white", linewidth=1.5)
+    axes.grid(which="minor", color=PAPER, linewidth=1.5)
     axes.tick_params(which="minor", length=0)
     axes.set(xlabel="client", ylabel="class")
     bar = figure.colorbar(image, ax=axes, pad=0.01, aspect=18)

@@ -1,28 +1,37 @@
 """The style of all figures: panels as wide as the page, stacks, bars, legends, and the conversion to SVG.
 
-Every figure is as wide as the page's column: one unit of the SVG is one CSS pixel. Nothing here opens a window or
-writes a file.
+Every figure is drawn twice, as wide as the page's column and as wide as a phone: one unit of the SVG is one CSS pixel.
+Nothing here opens a window or writes a file.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
+from scenarios.report import chart_data, reflow, theme
+from scenarios.report.theme import AXIS, GRID
+
 Doubles = NDArray[np.float64]
-MUTED, INK = "#6b7280", "#1f2430"
+MUTED, INK = theme.MUTED, theme.INK
 PIXELS_PER_INCH = 72
 WIDTH_PIXELS = 1160
+NO_TAG = "\\u003c"
+"""'<' in JSON within HTML"""
+LETTER_PIXELS, LEGEND_KEY_PIXELS = 7, 60
+"""Mean width of a letter, and of a legend's line with its gaps"""
 # The key type is matplotlib's list of names, which only a literal at the call could satisfy.
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -35,16 +44,16 @@ STYLE: dict[Any, Any] = {
     "axes.titlepad": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.edgecolor": "#c3c8d0",
+    "axes.edgecolor": AXIS,
     "axes.labelcolor": MUTED,
     "axes.titlecolor": INK,
     "axes.grid": True,
     "axes.axisbelow": True,
     "axes.xmargin": 0.02,
-    "grid.color": "#eceef2",
+    "grid.color": GRID,
     "text.color": INK,
-    "xtick.color": "#c3c8d0",
-    "ytick.color": "#c3c8d0",
+    "xtick.color": AXIS,
+    "ytick.color": AXIS,
     "xtick.labelcolor": MUTED,
     "ytick.labelcolor": MUTED,
     "lines.linewidth": 1.9,
@@ -58,23 +67,80 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def svg(figure: Figure, name: str) -> str:
-    """A figure as an SVG element for HTML: equal bytes for equal numbers, and no external address."""
-    file = io.BytesIO()
+def svg(figure: Figure, name: str, log_x: bool = False) -> str:
+    """A figure for HTML: equal bytes for equal numbers, and no external address. The figure is changed.
+
+    An SVG element for wide pages, one for narrow ones, and the numbers for hover values and files. ``log_x``: a further
+    one for wide pages has logarithmic x axes, which the page switches to.
+    """
+    shown = chart_data.panels(figure)
+    places = [panel.pop("place") for panel in shown]
+    drawn, frames = [], {}
+    for layout in ("wide linear", "wide log", "narrow")[:: 1 if log_x else 2]:
+        if layout == "wide log":
+            restore = _make_logarithmic(figure)
+        elif layout == "narrow":
+            reflow.make_narrow(figure, PIXELS_PER_INCH)
+        drawn.append(_element(figure, name, layout))
+        frames[layout] = chart_data.frames(figure, places)
+        if layout == "wide log":
+            restore()
+    numbers = json.dumps({"name": name, "panels": shown, "frames": frames}, separators=(",", ":"))
+    script = f'<script type="application/json">{theme.themed(numbers.replace("<", NO_TAG))}</script>'
+    return f'<div class="chart">{"".join(drawn)}{script}</div>'
+
+
+def _element(figure: Figure, name: str, layout: str) -> str:
+    """The figure as it is laid out now; ``layout`` is the element's class."""
+    file, engine = io.BytesIO(), figure.get_layout_engine()
+    assert engine is not None
+    engine.execute(figure)
+    figure.set_layout_engine("none")  # else it is executed again, in a draw that only measures
     # The salt keeps the ids of clip paths and markers apart from those of other figures on the page.
-    with matplotlib.rc_context({"svg.hashsalt": name}):
+    with matplotlib.rc_context({"svg.hashsalt": f"{name} {layout}"}):
         figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    figure.set_layout_engine(engine)
     text = file.getvalue().decode()
-    text = text[text.index("<svg") :].replace("<svg", f'<svg role="img" aria-labelledby="{name}-caption"', 1)
+    head = f'<svg role="img" class="{layout}" aria-labelledby="{name}-caption"'
+    text = text[text.index("<svg") :].replace("<svg", head, 1)
     # HTML needs no namespaces, and ids such as "axes_1" would occur on the page once per figure.
-    return re.sub(r' (?:xmlns(?::\w+)?="[^"]*"|id="[A-Za-z0-9.]+_\d+")', "", text)
+    return theme.themed(re.sub(r' (?:xmlns(?::\w+)?="[^"]*"|id="[A-Za-z0-9.]+_\d+")', "", text))
+
+
+def _make_logarithmic(figure: Figure) -> Callable[[], None]:
+    """Logarithmic x axes from their least amount above 0, but not over rounds; a function that undoes it."""
+    changed: list[Callable[[], None]] = []
+    for axes in figure.axes:
+        amounts = [np.asarray(line.get_xdata(), float) for line in axes.get_lines()]
+        amounts += [np.asarray(marks.get_offsets(), float)[:, 0] for marks in axes.collections]
+        least = min((float(each[each > 0].min()) for each in amounts if (each > 0).any()), default=0.0)
+        if least > 0 and not axes.get_xlabel().startswith("round"):
+            changed.append(partial(_restore_x, axes, axes.get_xlim(), axes.xaxis.get_major_locator()))
+            axes.set_xlim(0.9 * least, axes.get_xlim()[1])
+            axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=9))
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda amount, _: f"{amount:g}"))
+            axes.xaxis.set_minor_formatter(NullFormatter())
+
+    def restore() -> None:
+        for each in changed:
+            each()
+
+    return restore
+
+
+def _restore_x(axes: Axes, limits: tuple[float, float], locator: Locator) -> None:
+    axes.set_xscale("linear")
+    axes.xaxis.set_major_locator(locator)
+    axes.set_xlim(limits)
 
 
 def standalone(inline: str) -> str:
-    """The file of a figure that `svg` made: the same element with the namespaces that a file needs, in pixels."""
+    """The file of a figure that `svg` made: its first element with the namespaces that a file needs, in pixels."""
     spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    head, end, rest = inline.partition(">")
-    head = re.sub(r' aria-labelledby="[^"]*"', f" {spaces}", head)
+    element = inline[inline.index("<svg") : inline.index("</svg>") + len("</svg>")]
+    head, end, rest = theme.plain(element).partition(">")
+    head = re.sub(r' class="[^"]*" aria-labelledby="[^"]*"', f" {spaces}", head)
     return re.sub(r'(width|height)="([0-9.]+)pt"', r'\1="\2"', head) + end + rest
 
 
@@ -129,4 +195,7 @@ def note(axes: Axes, x: float, y: float, text: str) -> None:
 def legend(figure: Figure, axes: Axes) -> None:
     """One legend for all panels, under them, since they share their colours."""
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(handles)))
+    if handles:
+        widest = LEGEND_KEY_PIXELS + LETTER_PIXELS * max(map(len, labels))
+        columns = max(1, min(6, len(handles), WIDTH_PIXELS // widest))
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns)

@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from costmodel.units import BYTES, SECONDS
-from scenarios.report import plot_style
-from scenarios.report.figures import PALETTE
+from scenarios.report import method_style, plot_style
+from scenarios.report.method_style import PALETTE
 from scenarios.report.plot_style import INK, MUTED
 from scenarios.studies.trial.tables import by_skew
 
@@ -22,9 +22,7 @@ FRAME_PIXELS = 110
 
 def colour(row: Row) -> str:
     """One colour per method, whatever its details."""
-    methods = ("fedavg", "fedprox", "fedmlb", "fedbr")
-    name = row["method"].partition("+")[0]
-    return PALETTE[methods.index(name)] if name in methods else PALETTE[len(methods)]
+    return method_style.colour(row["method"].partition("+")[0])
 
 
 def accuracies(result: Row, name: str) -> str:

@@ -12,7 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 
 from scenarios.report import plot_style
-from scenarios.report.plot_style import INK, MUTED
+from scenarios.report.plot_style import MUTED
+from scenarios.report.theme import ON_DARK_CELL, ON_PALE_CELL
 
 LEAST_RANGE = 0.5
 """Of log2 of the ratio to either side, so that small differences do not look large."""
@@ -43,7 +44,7 @@ def _heat(axes: Axes, values: np.ndarray[Any, np.dtype[np.float64]], most: float
     mesh = axes.pcolormesh(columns, rows, np.ma.masked_invalid(values), cmap="RdBu_r", vmin=-most, vmax=most)
     known = values[np.isfinite(values)]
     if known.min(initial=0.0) < 0 < known.max(initial=0.0) and min(values.shape) > 1:
-        axes.contour(np.ma.masked_invalid(values), levels=[0.0], colors=INK, linewidths=2)
+        axes.contour(np.ma.masked_invalid(values), levels=[0.0], colors=ON_PALE_CELL, linewidths=2)
     axes.grid(False)
     return mesh
 
@@ -55,7 +56,7 @@ def _labels(axes: Axes, found: Mapping[str, Any], values: np.ndarray[Any, np.dty
             continue
         low, high = found["low"][row][column], found["high"][row][column]
         is_clear = low is not None and not low <= 1 <= high
-        colour = "white" if abs(value) > 0.65 * most else INK
+        colour = ON_DARK_CELL if abs(value) > 0.65 * most else ON_PALE_CELL
         weight = "bold" if is_clear else "normal"
         axes.text(column, row, f"{2.0**value:.2f}", ha="center", va="center", color=colour, weight=weight, fontsize=10)
     for axis, factors in ((axes.xaxis, found["x"]["factors"]), (axes.yaxis, found["y"]["factors"])):

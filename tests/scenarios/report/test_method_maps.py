@@ -54,14 +54,14 @@ def test_a_cell_is_the_mean_of_a_period_and_empty_without_rows() -> None:
         (1, 4, 9, 1.0, 0),
         (3, 5, 9, 0.5, 0),
     ) == {
-        "run: rounds 0 to 1": [[0.3, 1.0], [None, None]],
-        "run: rounds 2 to 3": [[None, None], [None, 0.5]],
+        "run: rounds 1 to 2": [[0.3, 1.0], [None, None]],
+        "run: rounds 3 to 4": [[None, None], [None, 0.5]],
     }
 
 
 def test_a_kind_is_not_averaged_and_a_short_run_has_fewer_periods() -> None:
     assert panels(CLUSTERS, (0, 1, 0, 0.0, 2), (1, 1, 0, 0.0, 0), (1, 1, 0, 0.0, 1)) == {"run": [[2, 1]]}
-    assert panels(PEERS, (0, 4, 7, 0.2, 0)) == {"run: round 0": [[0.2]]}
+    assert panels(PEERS, (0, 4, 7, 0.2, 0)) == {"run: round 1": [[0.2]]}
 
 
 def test_without_rows_there_is_no_figure() -> None:

@@ -1,0 +1,23 @@
+"""Whether reports show nominal costs: only beside a method whose paper counts bytes otherwise than messages hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from coordinator.methods.registry import resolve
+
+
+def is_shown(methods: Iterable[str]) -> bool:
+    """Whether one of these methods has a nominal period (`ObjectiveSpec.nominal_period`), as FedBR has.
+
+    Of a method that cannot be loaded here nothing is known, so that it has none.
+    """
+    return any(map(_has_own, dict.fromkeys(methods)))
+
+
+def _has_own(method: str) -> bool:
+    try:
+        spec = resolve(method).objective
+    except ValueError:
+        return False
+    return spec.nominal_period(spec.options()) is not None

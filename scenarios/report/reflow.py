@@ -1,0 +1,58 @@
+"""The narrow layout of a figure, for phones: the same panels under each other, as wide as a small screen."""
+
+from __future__ import annotations
+
+import textwrap
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.gridspec import GridSpec
+
+NARROW_PIXELS = 372
+TITLE_LETTERS = 46
+"""A title of more is broken into lines"""
+LEGEND_LETTERS = 20
+"""Labels of a legend with at most so many stand in two columns"""
+LEGEND_ROW_PIXELS, LEGEND_FRAME_PIXELS = 19, 24
+
+
+def make_narrow(figure: Figure, pixels_per_inch: float) -> None:
+    """Lay a wide figure out anew, one panel to a row of the same height as before; the figure is changed."""
+    grids = [axes for axes in figure.axes if axes.get_subplotspec() is not None]
+    height = figure.get_size_inches()[1] * pixels_per_inch
+    rows, columns = grids[0].get_gridspec().get_geometry()  # type: ignore[union-attr]
+    for axes in grids:
+        axes.set_title(textwrap.fill(axes.get_title(loc="left"), TITLE_LETTERS), loc="left")
+    if columns > 1:
+        _stack(figure, grids)
+        height *= len(grids) / rows
+    height += _narrow_legends(figure)
+    figure.set_size_inches(NARROW_PIXELS / pixels_per_inch, height / pixels_per_inch)
+
+
+def _stack(figure: Figure, grids: list[Axes]) -> None:
+    """Each panel in a row of its own, with the labels that it shared with others."""
+    labels = {axes: _shared_label(axes) for axes in grids}
+    grid = GridSpec(len(grids), 1, figure=figure)
+    for place, axes in enumerate(grids):
+        axes.set_subplotspec(grid[place])
+        axes.tick_params(labelleft=True, labelbottom=True)
+        axes.set_ylabel(labels[axes])
+
+
+def _shared_label(axes: Axes) -> str:
+    siblings = axes.get_shared_y_axes().get_siblings(axes)
+    shared = (other.get_ylabel() for other in siblings if isinstance(other, Axes))
+    return axes.get_ylabel() or next(filter(None, shared), "")
+
+
+def _narrow_legends(figure: Figure) -> float:
+    """Legends under the panels in one or two columns; the pixels that they are higher than one row."""
+    higher = 0.0
+    for old in list(figure.legends):
+        handles, labels = old.legend_handles, [text.get_text() for text in old.get_texts()]
+        columns = 2 if max(map(len, labels), default=0) <= LEGEND_LETTERS else 1
+        old.remove()
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+        higher += LEGEND_FRAME_PIXELS + LEGEND_ROW_PIXELS * -(-len(labels) // columns)
+    return higher
