@@ -96,7 +96,7 @@ def _subject(frames: Sequence[FrameType]) -> Iterator[str]:
     holders = [held for _, value in values for held in (value, getattr(value, "record", None))]
     rounds = [held.round for held in holders if isinstance(held, RoundRecord)]
     yield from (f"client {client}" for client in clients[:1])
-    yield from (f"round {round}" for round in rounds[:1])
+    yield from (f"round {round + 1}" for round in rounds[:1])
 
 
 def _client(key: str, value: object) -> int | None:

@@ -219,7 +219,7 @@ class ReplayedRun:
         recorded = self._rounds.popleft()
         if row != recorded:
             differing = [name for name in row._fields if getattr(row, name) != getattr(recorded, name)]
-            raise RunFailed(f"round {recorded.round} cannot be replayed: {', '.join(differing)} would differ")
+            raise RunFailed(f"round {recorded.round + 1} cannot be replayed: {', '.join(differing)} would differ")
 
 
 @dataclass(frozen=True)

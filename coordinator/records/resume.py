@@ -101,11 +101,11 @@ def _newest_valid(store: CheckpointStore, check_stop: Callable[[], None]) -> tup
         ]
         if not damaged:
             for problem in problems:
-                detail = f"{problem}; going back to round {number}"
+                detail = f"{problem}; going back to round {number + 1}"
                 _log.warning(detail)
                 store.ledger.event(HostEvent("checkpoint_damaged", "", detail, time.time()))
             return number, _arrays(store.folder / CHECKPOINTS / name)
-        problems.append(f"round {number}: {', '.join(damaged)} is missing or not what was committed")
+        problems.append(f"round {number + 1}: {', '.join(damaged)} is missing or not what was committed")
     raise RunFailed("no checkpoint can be used: " + ("; ".join(problems) or "there is none"))
 
 
@@ -133,7 +133,7 @@ def _check_model(run: FederatedRun, store: CheckpointStore, number: int, arrays:
     }
     (row,) = (row for row in store.ledger.rounds() if row.round == number)
     if models_sha256(models) != row.model_sha256:
-        raise RunFailed(f"{file}: round {number}: its model is not the one that {store.ledger.path} names")
+        raise RunFailed(f"{file}: round {number + 1}: its model is not the one that {store.ledger.path} names")
 
 
 def _checked_model(file: Path, prefix: str, expected: Model, arrays: Arrays) -> Model:
@@ -191,4 +191,4 @@ def audit(ledger: Ledger, check_stop: Callable[[], None] = lambda: None) -> None
 
 
 def _broken(ledger: Ledger, round: int, rows_are: str) -> RunFailed:
-    return RunFailed(f"{ledger.path}: round {round}: {rows_are} not what was committed, so the run is not resumed")
+    return RunFailed(f"{ledger.path}: round {round + 1}: {rows_are} not what was committed, so the run is not resumed")

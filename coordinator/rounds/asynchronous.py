@@ -80,7 +80,7 @@ def _replayed(run: FederatedRun, history: History) -> _AsynchronousRun:
         except ReplayFinished:
             rule = None
     if rule is not None and not replay.is_over:
-        raise RunFailed(f"round {replay.run.rounds}: the replay of the run ends here: {rule}")
+        raise RunFailed(f"round {replay.run.rounds + 1}: the replay of the run ends here: {rule}")
     loop.resume(run, history, rule)
     return loop
 
@@ -127,7 +127,7 @@ class _AsynchronousRun:
         if stored.keys() != self.in_flight.keys() or any(
             not np.array_equal(array, clock[name]) for name, array in run.clock.state().items()
         ):
-            raise RunFailed(f"round {run.rounds - 1}: its visits in flight differ between replay and checkpoint")
+            raise RunFailed(f"round {run.rounds}: its visits in flight differ between replay and checkpoint")
         restore_server(run.server, history.checkpoint)
         for client, flight in self.in_flight.items():
             start, payload = stored[client].start, stored[client].payload

@@ -94,7 +94,7 @@ class PoolTrainer:
         return self.server.start_model(visit.client) if visit.start is None else visit.start
 
     def _download(self, visit: PlannedVisit, build: Callable[[], Payload]) -> Payload:
-        whose = f"client {visit.client}, {self.server.setup.numbering} {visit.rng_round}"
+        whose = f"client {visit.client}, {self.server.setup.numbering} {visit.rng_round + 1}"
         try:
             payload = build()
         except Exception as error:  # a user's server side may raise anything
@@ -149,7 +149,7 @@ class PoolTrainer:
 
     def _invalid(self, update: messages.Update, state: Payload, visit: PlannedVisit, reach: Reach) -> str | None:
         """Why a remote worker's update and client state of a visit are invalid, or None."""
-        whose = f"client {visit.client}, {self.server.setup.numbering} {visit.rng_round}"
+        whose = f"client {visit.client}, {self.server.setup.numbering} {visit.rng_round + 1}"
         for slot, key, vector in vectors(state):
             problem = not_summable(vector.data, math.inf)
             if problem is not None:
@@ -178,7 +178,7 @@ class PoolTrainer:
         # A worker's count of a plan that is an expectation differs by chance; a count without bounds could be anything.
         if not visit.price.exact and predicted / INEXACT <= counted <= predicted * INEXACT and 0 < counted < math.inf:
             return None
-        whose = f"client {update.client}, {self.server.setup.numbering} {update.round}"
+        whose = f"client {update.client}, {self.server.setup.numbering} {update.round + 1}"
         return (
             f"{whose}: executed {counted:.6g} FLOPs, but the spec of {self.method.name} predicts {predicted:.6g}; "
             "correct the passes (or further_flops) that its field compute gives"
@@ -191,5 +191,5 @@ class PoolTrainer:
             self.checks, totals, 1.0, self.server.models, reach
         )
         if problem is not None:
-            raise RunFailed(f"updates rejected: round {visits[0].round}: {problem}")
+            raise RunFailed(f"updates rejected: round {visits[0].round + 1}: {problem}")
         self.server.accumulate_partial(totals)

@@ -161,7 +161,7 @@ class FederatedRun:
         try:
             yield
         except kind as error:
-            raise RunFailed(f"round {self.rounds}: {error}") from error
+            raise RunFailed(f"round {self.rounds + 1}: {error}") from error
 
     def check_stop(self) -> None:
         """Stopped if the user has asked to stop; called wherever a policy may compute long without its workers."""
@@ -191,7 +191,7 @@ class FederatedRun:
         """Plan a training visit; changes nothing. ``rng_round`` is the round by default."""
         dispatch, samples = self.server.download(client, round), int(self.description.samples[client])
         if dispatch.client != client:
-            raise RunFailed(f"round {self.rounds}: the download of client {client} is for client {dispatch.client}")
+            raise RunFailed(f"round {self.rounds + 1}: the download of client {client} is for client {dispatch.client}")
         is_built_later, choice = dispatch.build is not None, dispatch.choice
         down = self.server.download_shapes(client, round, choice) if is_built_later else shapes(dispatch.payload)
         rng_round = round if rng_round is None else rng_round
@@ -277,7 +277,7 @@ class FederatedRun:
                 problem = not_summable(vector.data, math.inf)
                 if problem is not None:
                     whose = MODEL if name == GLOBAL else name
-                    raise RunFailed(f"round {self.rounds}: after the server's step, {whose}/{key} {problem}")
+                    raise RunFailed(f"round {self.rounds + 1}: after the server's step, {whose}/{key} {problem}")
 
     def evaluate_if_due(self, is_last: bool, visited: VisitedClients = lambda: None) -> PendingEvaluation | None:
         """Submit an evaluation after a server step, if one is due or the run ends."""

@@ -69,7 +69,7 @@ class PoolTask:
         """The task in words, for errors."""
         message = self.message
         if isinstance(message, messages.Train):
-            return f"client {message.client}, {self.numbering} {message.round}, train"
+            return f"client {message.client}, {self.numbering} {message.round + 1}, train"
         if isinstance(message, messages.Evaluate):
             whose = "global test set" if message.client == messages.GLOBAL else f"client {message.client}"
             return f"{whose}, examples {message.start} to {message.stop}, evaluate"
@@ -143,8 +143,8 @@ def check_partial_sum(sums: messages.PartialSum, tasks: Sequence[PoolTask], is_r
         message = task.message
         assert isinstance(message, messages.Train), task.name
         if (sums.round, sums.clients) != (message.round, len(tasks)):
-            counted = f"{sums.clients} updates of {task.numbering} {sums.round}"
-            raise messages.WireError(f"sums of {counted} instead of {len(tasks)} of {message.round}")
+            counted = f"{sums.clients} updates of {task.numbering} {sums.round + 1}"
+            raise messages.WireError(f"sums of {counted} instead of {len(tasks)} of {message.round + 1}")
         got = sizes(sums.totals)
         if task.up is not None and got != task.up:
             raise messages.WireError(f"{task.name}: sums {got} instead of {task.up}")

@@ -73,7 +73,7 @@ class FixedPointSums:
         assert update.round == self.round, (update.round, self.round)
         if any(not_summable(vector.data) for _, _, vector in vectors(update.payload)):
             return update
-        self._expect(f"client {update.client}, round {update.round}", shapes(update.payload))
+        self._expect(f"client {update.client}, round {update.round + 1}", shapes(update.payload))
         for slot, key, vector in vectors(update.payload):
             self._sums[slot][key].add(vector.data, weight)
         self.clients += 1
@@ -82,8 +82,8 @@ class FixedPointSums:
     def merge(self, sums: PartialSum) -> None:
         """Add a partial sum. ValueError for another round, or other shapes."""
         if sums.round != self.round:
-            raise ValueError(f"sums of round {sums.round} instead of {self.round}")
-        self._expect(f"sums of round {sums.round}", sizes(sums.totals))
+            raise ValueError(f"sums of round {sums.round + 1} instead of {self.round + 1}")
+        self._expect(f"sums of round {sums.round + 1}", sizes(sums.totals))
         for slot, named in sums.totals.items():
             for key, total in named.items():
                 self._sums[slot][key].merge(total)

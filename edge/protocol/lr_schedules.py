@@ -104,7 +104,7 @@ def checked_rate(row: LrSchedule, name: str, at: LrContext, options: PluginOptio
         if not is_own(name):
             raise
         problem = f"{type(error).__name__}: {error}"
-        raise ValueError(f"train.lr_schedule = {name!r}: round {at.round}: {problem}") from error
+        raise ValueError(f"train.lr_schedule = {name!r}: round {at.round + 1}: {problem}") from error
     if not 0 <= rate < math.inf:
-        raise ValueError(f"train.lr_schedule = {name!r}: gives {rate!r} in round {at.round}")
+        raise ValueError(f"train.lr_schedule = {name!r}: gives {rate!r} in round {at.round + 1}")
     return rate

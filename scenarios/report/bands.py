@@ -95,6 +95,8 @@ def draw(bands: Sequence[Band], budgets: Mapping[str, Sequence[float]], name: st
             axes.set(
                 title=f"Against {label.split(',')[0]}", xlabel=f"{label} ({unit})" if unit else label, xlim=(0, None)
             )
+            if units is None:
+                axes.xaxis.set_major_locator(plot_style.whole())
         panels[0].set_ylabel("test accuracy (%)")
         plot_style.legend(figure, panels[0])
         return plot_style.svg(figure, name)

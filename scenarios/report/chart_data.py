@@ -65,14 +65,14 @@ def _frame(axes: Axes, width: float, height: float) -> dict[str, Any]:
 
 def _series(axes: Axes) -> list[Series]:
     named = {text: index for index, text in enumerate(axes.get_legend_handles_labels()[1])}
-    lines = [_line(line) for line in axes.get_lines() if _is_data(line, axes)]
+    lines = [_line(line) for line in axes.get_lines() if is_data(line, axes)]
     marks = [_marks(marks) for marks in axes.collections if isinstance(marks, PathCollection)]
     steps = [_steps(patch) for patch in axes.patches if isinstance(patch, StepPatch)]
     found = [each for each in (*lines, *marks, *steps, *_bars(axes)) if each["x"]]
     return sorted(found, key=lambda each: named.get(each["label"], len(named)))
 
 
-def _is_data(line: Line2D, axes: Axes) -> bool:
+def is_data(line: Line2D, axes: Axes) -> bool:
     """Whether a line is in the axes' own coordinates and not a reference line across them."""
     return line.get_transform() == axes.transData and len(np.atleast_1d(line.get_xdata())) > 0 and _is_named(line)
 

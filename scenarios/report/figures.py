@@ -27,13 +27,13 @@ from scenarios.report import (
     partition_figures,
     plot_style,
     progress,
+    theme,
 )
 from scenarios.report.plot_style import INK, MUTED
 from scenarios.report.run_reader import NO_BLOCKS, RecordedRun
 
-# Paler than any method's colour, so that a phase is not mistaken for a method.
-DOWN, COMPUTING, UP, NOBODY = "#9cc3e6", "#ecd9a8", "#5f8f8b", "#d5d8de"
-BLAMED = {OWN_LINK: DOWN, SERVER_LINK: "#b9a3cc", COMPUTE: COMPUTING, WAITING: NOBODY}
+DOWN, COMPUTING, UP, NOBODY = theme.DOWN, theme.COMPUTING, theme.UP, theme.NOBODY
+BLAMED = {OWN_LINK: DOWN, SERVER_LINK: theme.SHARED, COMPUTE: COMPUTING, WAITING: NOBODY}
 MAX_STALENESS_BARS = 40
 LOG_AXES = ("curves", "pareto")
 """Figures whose x axes the page can make logarithmic"""
@@ -236,6 +236,7 @@ def staleness(runs: Sequence[RecordedRun]) -> Figure | None:
         axes.tick_params(labelbottom=True)
         axes.grid(False, axis="x")
         axes.xaxis.set_major_locator(plot_style.whole())
+        axes.yaxis.set_major_locator(plot_style.whole())
     for axes in panels[::columns]:
         axes.set_ylabel("updates")
     return figure

@@ -53,7 +53,7 @@ def _draw(table: str, figure: MethodFigure, runs: Sequence[RecordedRun]) -> Figu
         clients = {value: np.array([of.get(value, 0.0) for of in counts.values()]) for value in values}
         layers = [(f"{figure.symbol} = {value}", shades[value], clients[value]) for value in values]
         plot_style.stack(left, [round + 1 for round in counts], layers)
-        _mark(left, table, figure, run, 1.05 * np.sum(list(clients.values()), axis=0).max())
+        _mark(left, table, figure, run)
         left.set(title=f"{run.label}: {figure.counted_title}", xlabel="round", ylabel="clients")
         left.yaxis.set_major_locator(plot_style.whole())
         left.legend(loc="upper left", bbox_to_anchor=(1, 1), handlelength=1, borderaxespad=0)
@@ -70,12 +70,13 @@ def _counts(table: str, figure: MethodFigure, run: RecordedRun) -> Mapping[int, 
     return counts
 
 
-def _mark(axes: Axes, table: str, figure: MethodFigure, run: RecordedRun, height: float) -> None:
+def _mark(axes: Axes, table: str, figure: MethodFigure, run: RecordedRun) -> None:
     """A triangle above the rounds in which the marked column is not 0 for some client."""
     if figure.marked is not None:
         column, label = figure.marked
         marked = [row[0] for row in run.query(f'SELECT DISTINCT round FROM {table} WHERE "{column}" ORDER BY 1')]
-        axes.plot([round + 1 for round in marked], [height] * len(marked), "v", color=INK, ms=5, label=label)
+        rounds, above = [round + 1 for round in marked], [1.02] * len(marked)
+        axes.plot(rounds, above, "v", color=INK, ms=5, label=label, clip_on=False, transform=axes.get_xaxis_transform())
 
 
 def _average(axes: Axes, table: str, figure: MethodFigure, run: RecordedRun) -> None:

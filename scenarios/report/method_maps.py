@@ -50,6 +50,8 @@ def draw(table: str, figure: MethodMap, runs: Sequence[RecordedRun]) -> Figure |
             spare.remove()
     if len(clients) <= MOST_NAMED:
         panels[0].set_yticks(range(len(clients)), list(map(str, clients)))
+    else:
+        panels[0].yaxis.set_major_locator(plot_style.whole())
     shown = [axes for axes in panels if axes.get_images()]
     bar = drawn.colorbar(shown[0].get_images()[0], ax=shown, label=figure.value_title, fraction=0.03, pad=0.01)
     if figure.is_kind:

@@ -28,6 +28,7 @@ Doubles = NDArray[np.float64]
 MUTED, INK = theme.MUTED, theme.INK
 PIXELS_PER_INCH = 72
 WIDTH_PIXELS = 1160
+LEAST_SPAN = 8
 NO_TAG = "\\u003c"
 """'<' in JSON within HTML"""
 LETTER_PIXELS, LEGEND_KEY_PIXELS = 7, 60
@@ -71,8 +72,9 @@ def svg(figure: Figure, name: str, log_x: bool = False) -> str:
     """A figure for HTML: equal bytes for equal numbers, and no external address. The figure is changed.
 
     An SVG element for wide pages, one for narrow ones, and the numbers for hover values and files. ``log_x``: a further
-    one for wide pages has logarithmic x axes, which the page switches to.
+    one for wide pages has logarithmic x axes, which the page switches to, if amounts span a factor of `LEAST_SPAN`.
     """
+    log_x = log_x and any(low and high >= LEAST_SPAN * low for low, high in map(_amounts, figure.axes))
     shown = chart_data.panels(figure)
     places = [panel.pop("place") for panel in shown]
     drawn, frames = [], {}
@@ -111,10 +113,8 @@ def _make_logarithmic(figure: Figure) -> Callable[[], None]:
     """Logarithmic x axes from their least amount above 0, but not over rounds; a function that undoes it."""
     changed: list[Callable[[], None]] = []
     for axes in figure.axes:
-        amounts = [np.asarray(line.get_xdata(), float) for line in axes.get_lines()]
-        amounts += [np.asarray(marks.get_offsets(), float)[:, 0] for marks in axes.collections]
-        least = min((float(each[each > 0].min()) for each in amounts if (each > 0).any()), default=0.0)
-        if least > 0 and not axes.get_xlabel().startswith("round"):
+        least, _ = _amounts(axes)
+        if least > 0:
             changed.append(partial(_restore_x, axes, axes.get_xlim(), axes.xaxis.get_major_locator()))
             axes.set_xlim(0.9 * least, axes.get_xlim()[1])
             axes.set_xscale("log")
@@ -127,6 +127,16 @@ def _make_logarithmic(figure: Figure) -> Callable[[], None]:
             each()
 
     return restore
+
+
+def _amounts(axes: Axes) -> tuple[float, float]:
+    """(least, most) amount above 0 that a panel shows along x; zeros without any, and over rounds."""
+    if axes.get_xlabel().startswith("round"):
+        return 0.0, 0.0
+    shown = [np.asarray(line.get_xdata(), float) for line in axes.get_lines() if chart_data.is_data(line, axes)]
+    shown += [np.asarray(marks.get_offsets(), float)[:, 0] for marks in axes.collections]
+    known = np.concatenate([np.zeros(0), *(amounts[amounts > 0] for amounts in shown)])
+    return (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
 
 
 def _restore_x(axes: Axes, limits: tuple[float, float], locator: Locator) -> None:

@@ -13,7 +13,7 @@ from rich.table import Table
 from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
 from edge.protocol.messages import VALIDATION
 from scenarios.config.quantities import scenario_text
-from scenarios.report import drawn_times, time_basis
+from scenarios.report import drawn_times, nominal_cost, time_basis
 from scenarios.report.bottlenecks import counted
 from scenarios.report.drawn_times import DrawnTimes
 from scenarios.report.html import percent
@@ -195,6 +195,7 @@ def _print_group(console: Console, group: Sequence[Summary], comparison: Mapping
 def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row]:
     """The rows of the table of runs; with a comparison, also accuracies at the common bytes and time."""
     target, drawn = runs[0]["target_accuracy"], _drawn(runs)
+    has_nominal = nominal_cost.is_shown(str(run["method"]) for run in runs)
     rows: list[Row] = [
         ("accuracy, final", _cells(runs, "accuracy", percent)),
         ("accuracy, best", _cells(runs, "best_accuracy", percent)),
@@ -202,13 +203,14 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
         *best_round_rows(runs),
     ]
     if target is not None:
-        nominal = [nominal_to_target(run) for run in runs]
         rows += [
             (f"virtual time to {100 * target:g} %", _times(runs, drawn, "time_to_target_s", NOT_REACHED)),
             *_chances(runs, drawn),
             ("bytes to it, real", _cells(runs, "bytes_to_target", format_bytes, NOT_REACHED)),
-            ("bytes to it, nominal", [NOT_REACHED if n is None else format_bytes(n) for n in nominal]),
         ]
+        if has_nominal:
+            nominal = [nominal_to_target(run) for run in runs]
+            rows.append(("bytes to it, nominal", [NOT_REACHED if n is None else format_bytes(n) for n in nominal]))
     for key, amount, show in (
         ("at_common_bytes", "bytes", format_bytes),
         ("at_common_seconds", "seconds", format_seconds),
@@ -221,9 +223,9 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
         *rows,
         ("virtual time", _times(runs, drawn, "virtual_seconds", "-")),
         ("bytes, real", [format_bytes(run["bytes_down"] + run["bytes_up"]) for run in runs]),
-        ("bytes, nominal", _cells(runs, "nominal_bytes", format_bytes)),
+        *([("bytes, nominal", _cells(runs, "nominal_bytes", format_bytes))] if has_nominal else []),
         ("FLOPs, real", _cells(runs, "flops", format_flops)),
-        ("FLOPs, nominal", _cells(runs, "nominal_flops", format_flops)),
+        *([("FLOPs, nominal", _cells(runs, "nominal_flops", format_flops))] if has_nominal else []),
         ("energy", _cells(runs, "joules", format_joules)),
         ("waste", _listed(map(waste, runs))),
         ("bottleneck", _listed(counted(run["bottlenecks"]) for run in runs)),

@@ -12,6 +12,9 @@ from scenarios.report.method_style import PALETTE
 MUTED, INK = "#6b7280", "#1f2430"
 AXIS, GRID, PAPER, EMPTY = "#c3c8d0", "#eceef2", "#ffffff", "#f3f4f6"
 """Axes and ticks; grid lines; background; cells of a map without a value"""
+# Paler than any method's colour, so that a phase is not mistaken for a method.
+DOWN, COMPUTING, UP, NOBODY, SHARED = "#9cc3e6", "#ecd9a8", "#5f8f8b", "#d5d8de", "#b9a3cc"
+"""Download, computing, upload, waiting, a link that clients share"""
 ON_DARK_CELL, ON_PALE_CELL = "#fffffe", "#1f2431"
 """Text on cells of a map, whose colours are the same in light and dark pages"""
 VARIABLES = {
@@ -21,6 +24,11 @@ VARIABLES = {
     GRID: "grid",
     PAPER: "paper",
     EMPTY: "empty",
+    DOWN: "down",
+    COMPUTING: "computing",
+    UP: "up",
+    NOBODY: "nobody",
+    SHARED: "shared",
     **{colour: f"series-{index}" for index, colour in enumerate(PALETTE)},
 }
 """Light colour -> variable of the page's style"""

@@ -148,7 +148,9 @@ class Examination:
         differing = [one[0] for one, other in zip(*chains, strict=False) if one != other]
         if chains[0] == chains[1]:
             return True, f"{len(chains[0])} rounds with the same hashes"
-        return False, f"round {differing[0]} differs" if differing else f"{len(chains[1])} rounds of {len(chains[0])}"
+        if differing:
+            return False, f"round {differing[0] + 1} differs"
+        return False, f"{len(chains[1])} rounds of {len(chains[0])}"
 
     @staticmethod
     def _absence(run: Path) -> tuple[bool, str]:
@@ -160,7 +162,7 @@ class Examination:
             strangers = sorted(rows - visited)
             if strangers:
                 client, round = strangers[0]
-                return False, f"round {round}: {noun} of client {client} changed without a visit"
+                return False, f"round {round + 1}: {noun} of client {client} changed without a visit"
         names = [f"{noun} of {len({client for client, _ in rows})} clients" for noun, rows in kept.items() if rows]
         return True, ", ".join(names) + " change with visits alone" if names else "keeps nothing per client"
 

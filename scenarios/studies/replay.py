@@ -266,7 +266,7 @@ def rows_of(result: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
         if any(result[key]):
             yield f"{name}, wasted", pair(key, unit)
     slowest = zip(result["slowest_round"], result["slowest_round_s"], strict=True)
-    yield "slowest round", [f"{number}: {format_seconds(seconds)}" for number, seconds in slowest]
+    yield "slowest round", [f"{number + 1}: {format_seconds(seconds)}" for number, seconds in slowest]
     before, after = (result["bottlenecks"][side] for side in ("before", "after"))
     for name in BOTTLENECKS:
         if before[name] or after[name]:

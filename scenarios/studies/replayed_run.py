@@ -172,10 +172,10 @@ class RetimedRun:
             return
         if self.run.rounds < self.record.completed:
             reason = "no client could take part" if stopped_by == CLIENTS else f"{_rule(stopped_by)} would end the run"
-            self._refuse(f"{reason}, which lasted to round {self.record.completed - 1}", self.run.rounds)
+            self._refuse(f"{reason}, which lasted to round {self.record.completed}", self.run.rounds)
 
     def _refuse(self, reason: str, round: int) -> NoReturn:
-        raise OtherVisits(f"round {round}: {reason}", self.fresh)
+        raise OtherVisits(f"round {round + 1}: {reason}", self.fresh)
 
     def _is_stopped(self) -> bool:
         """Never; raises _Unfinished at the end of an unfinished run's ledger."""

@@ -45,10 +45,10 @@ class Difference:
     def __str__(self) -> str:
         if not self.columns:
             missing = "the repeated run" if self.before else "the folder"
-            return f"round {self.round}: row {self.row} of {self.table} is missing in {missing}"
+            return f"round {self.round + 1}: row {self.row} of {self.table} is missing in {missing}"
         pairs = zip(self.columns, self.before, self.after, strict=True)
         values = ", ".join(f"{name} is {after!r} instead of {before!r}" for name, before, after in pairs)
-        return f"round {self.round}: {self.table}, row {self.row}: {values}"
+        return f"round {self.round + 1}: {self.table}, row {self.row}: {values}"
 
 
 def verify(

@@ -94,7 +94,7 @@ def test_a_run_that_fails(watch: Watch, tmp_path: Path) -> None:
     code, output, errors = run.ended()
     assert (code, output) == (3, "")
     assert re.fullmatch(
-        r"fedbr: update rejected: client \d, round 0: changes the model by a norm of [\d.]+, more than "
+        r"fedbr: update rejected: client \d, round 1: changes the model by a norm of [\d.]+, more than "
         rf"faults.max_norm = 0.001\nrun folder: {run.folder}\n",
         errors,
     ), errors

@@ -80,5 +80,5 @@ def test_a_users_metric_on_clients_survives_a_kill_and_is_verified(tmp_path: Pat
         db.commit()
     code, told, _ = fedbr(tmp_path, "verify", str(folder), "--workers", "1")
     assert code == 3
-    assert "the first 1 of 3 rounds are the same, then round 1: evaluations, row 11: value is " in told
+    assert "the first 1 of 3 rounds are the same, then round 2: evaluations, row 11: value is " in told
     assert " instead of 7.5\n" in told

@@ -290,7 +290,7 @@ def test_a_checkpoint_that_is_a_link_to_a_device_is_damaged(folder: Path, launch
     (folder / NEWEST).symlink_to("/dev/zero")
     assert resumed(folder, launcher)["rounds"] == 3
     ((detail,),) = read(folder / "ledger.sqlite", "SELECT detail FROM host_events WHERE kind = 'checkpoint_damaged'")
-    assert detail == f"round 1: {NEWEST} is missing or not what was committed; going back to round 0"
+    assert detail == f"round 2: {NEWEST} is missing or not what was committed; going back to round 1"
     assert (folder / NEWEST).is_file() and not (folder / NEWEST).is_symlink()
 
 

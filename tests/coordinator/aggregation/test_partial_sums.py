@@ -100,7 +100,7 @@ def test_a_worker_killed_in_mid_round_has_its_clients_trained_again_and_heard_on
         assert means(order.collect()) == MEANS
     assert clients.heard == list(range(8))
     assert [event.detail for event in pools.of("task_repeated")] == [
-        "client 3, round 5, train: worker 0 was ended by SIGKILL",
+        "client 3, round 6, train: worker 0 was ended by SIGKILL",
         "3 visits whose updates it had added up: worker 0 was ended by SIGKILL",
     ]
 
@@ -138,15 +138,15 @@ def test_sums_with_updates_that_nobody_asked_for_are_refused_and_made_anew(pools
         order.wait()
         assert means(order.collect()) == {"a": {0.125}, "b": {0.25}}
     (refused,) = pools.of("message_refused")
-    assert refused.detail.endswith("sums of 2 updates of round 5 instead of 1 of 5 (1 refused so far)")
+    assert refused.detail.endswith("sums of 2 updates of round 6 instead of 1 of 6 (1 refused so far)")
 
 
 def test_an_update_of_another_shape_is_named(pools: Pools) -> None:
     with pools() as pool:
         order = pool.submit([visit(0), visit(1, SHORT)], Clients())
-        with pytest.raises(PoolError, match=r"client 1, round 5, train: given up after 3 workers") as failure:
+        with pytest.raises(PoolError, match=r"client 1, round 6, train: given up after 3 workers") as failure:
             order.wait()
-    assert "ValueError: client 1, round 5: shapes {'model': {'a': 99999, 'b': 100000}} instead of" in str(failure.value)
+    assert "ValueError: client 1, round 6: shapes {'model': {'a': 99999, 'b': 100000}} instead of" in str(failure.value)
 
 
 # --- real clients on real workers -------------------------------------------------------------------------------------
@@ -304,19 +304,19 @@ def test_training_that_diverges_is_refused_in_the_same_words_as_in_client_order(
             play(tmp_path / sum, rounds=1, train=WILD, sum=sum, shuffle=shuffle)
         words.add(str(failed.value))
     (same,) = words
-    assert same.startswith("update rejected: client 0, round 0: ")
+    assert same.startswith("update rejected: client 0, round 1: ")
     assert same.endswith("(training diverged?)")
 
 
 def test_a_number_that_is_not_finite_is_named_with_its_client(tmp_path: Path) -> None:
     words = failure(spoilt(tmp_path, with_number(3, np.nan), shuffle=0))
-    assert words == "update rejected: client 3, round 0: model/head is not finite (training diverged?)"
+    assert words == "update rejected: client 3, round 1: model/head is not finite (training diverged?)"
 
 
 def test_a_number_at_the_limit_is_refused_and_the_largest_below_it_is_not(tmp_path: Path) -> None:
     words = failure(spoilt(tmp_path / "at", with_number(2, -32768.0)))
     assert words == (
-        "update rejected: client 2, round 0: model/head is too large for aggregate.sum = fixed_point "
+        "update rejected: client 2, round 1: model/head is too large for aggregate.sum = fixed_point "
         "(32768; numbers must be below 32768)"
     )
     run = spoilt(tmp_path / "below", with_number(2, 32767.998), weights="uniform")
@@ -329,7 +329,7 @@ def test_sums_of_other_shapes_than_the_model_are_refused(tmp_path: Path) -> None
     def cut(update: Update) -> Update:
         return replace(update, payload={MODEL: {"head": update.payload[MODEL]["head"]}})
 
-    assert "updates rejected: round 0: shapes {'model': {'head': " in failure(spoilt(tmp_path, cut))
+    assert "updates rejected: round 1: shapes {'model': {'head': " in failure(spoilt(tmp_path, cut))
 
 
 def test_real_workers_are_not_asked_again_for_an_update_that_diverged(
@@ -338,7 +338,7 @@ def test_real_workers_are_not_asked_again_for_an_update_that_diverged(
     run, pools = federation(tmp_path, rounds=1, train=WILD, sum="fixed_point"), Pools(trainers, tmp_path, short_folder)
     with pools(2, run.job, TRAINER) as workers:
         set_workers(run, workers)
-        assert failure(run).startswith("update rejected: client 0, round 0: ")
+        assert failure(run).startswith("update rejected: client 0, round 1: ")
     assert pools.of("task_failed") == pools.of("task_repeated") == []
 
 

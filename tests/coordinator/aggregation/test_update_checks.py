@@ -164,7 +164,7 @@ def test_a_training_that_is_far_from_good_is_still_far_from_the_bound(tmp_path: 
 
 @pytest.mark.parametrize("loss", [1e300, -1e300, 1.7e308])
 def test_numbers_that_no_training_reports_are_refused(loss: float, tmp_path: Path) -> None:
-    with pytest.raises(RunFailed, match=r"client 1, round 0: loss = .* is more than any training reports"):
+    with pytest.raises(RunFailed, match=r"client 1, round 1: loss = .* is more than any training reports"):
         ended(spoilt(tmp_path, reporting(loss), UpdateChecks()))
 
 
@@ -173,7 +173,7 @@ def test_a_control_variate_has_a_bound_too(tmp_path: Path) -> None:
         control = {key: Vector(np.full_like(v.data, 1e30)) for key, v in update.payload["control"].items()}
         return replace(update, payload={**update.payload, "control": control})
 
-    with pytest.raises(RunFailed, match="client 1, round 0: the norm of control is"):
+    with pytest.raises(RunFailed, match="client 1, round 1: the norm of control is"):
         ended(spoilt(tmp_path, spoil, UpdateChecks(), "scaffold"))
 
 
@@ -213,7 +213,7 @@ def test_what_a_remote_worker_says_that_a_client_keeps_is_looked_at_before_it_is
     assert task.unfit(heard[0], {}) is None
     problem = task.unfit(heard[0], {MODEL: vectors})
     assert problem is not None
-    assert problem.startswith("client 1, round 0: client state: ")
+    assert problem.startswith("client 1, round 1: client state: ")
     assert why in problem
 
 
@@ -228,7 +228,7 @@ def test_sums_of_workers_are_bounded_as_updates_are(tmp_path: Path) -> None:
         is None
     )
     poison = {key: np.full(size, 1 << 60, np.int64) for key, size in sizes.items()}  # 16384 each
-    with pytest.raises(RunFailed, match=r"updates rejected: round 0: sums of clients with 1 of the mean: changes"):
+    with pytest.raises(RunFailed, match=r"updates rejected: round 1: sums of clients with 1 of the mean: changes"):
         run.trainer.accept_partial({MODEL: poison}, visits)
     store(run).ledger.close()
 
@@ -239,7 +239,7 @@ def test_a_model_that_is_not_finite_after_a_step_is_never_committed(tmp_path: Pa
             return np.full_like(before, np.inf)
 
     run = federation(tmp_path, **HOW, optimiser=Overflowing())
-    with pytest.raises(RunFailed, match=r"round 0: after the server's step, model/\S+ is not finite"):
+    with pytest.raises(RunFailed, match=r"round 1: after the server's step, model/\S+ is not finite"):
         ended(run)
     assert read(tmp_path / "ledger.sqlite", "SELECT COUNT(*) FROM rounds")[0][0] == 0
     assert list((tmp_path / "checkpoints").iterdir()) == []
@@ -251,9 +251,9 @@ kinds = "SELECT round, client, kind FROM visits ORDER BY visit"
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (not_a_number, r"client 1, round 0: model/head is not finite \(training diverged\?\)"),
-        (without_its_head, "client 1, round 0: shapes .* instead of"),
-        (of_nobody, "client 1, round 0: it reports no numbers"),
+        (not_a_number, r"client 1, round 1: model/head is not finite \(training diverged\?\)"),
+        (without_its_head, "client 1, round 1: shapes .* instead of"),
+        (of_nobody, "client 1, round 1: it reports no numbers"),
     ],
 )
 def test_by_default_a_bad_update_ends_the_run(spoil: Callable[[Update], Update], why: str, tmp_path: Path) -> None:

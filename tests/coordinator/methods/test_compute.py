@@ -34,7 +34,7 @@ def test_a_spec_foresees_what_its_client_side_draws(tmp_path: Path) -> None:
 def test_a_plan_that_is_an_expectation_is_charged_and_bounds_the_workers_count(tmp_path: Path) -> None:
     expected = run(tmp_path / "expected", "EXPECTED")
     assert len(set(expected.rows("SELECT flops FROM visits"))) < 3  # the plan's, which differ with the examples alone
-    with pytest.raises(RunFailed, match=r"client \d, round 0: executed .* the spec of tests.plugins.drawn:TOO_LITTLE"):
+    with pytest.raises(RunFailed, match=r"client \d, round 1: executed .* the spec of tests.plugins.drawn:TOO_LITTLE"):
         run(tmp_path / "little", "TOO_LITTLE")
 
 

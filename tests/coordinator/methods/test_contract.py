@@ -467,14 +467,14 @@ def test_a_reply_that_is_not_finite_ends_the_run_and_is_named(tmp_path: Path) ->
         head[3] = np.nan
         return with_vector(reply, "head", head)
 
-    assert "client 0, round 0: model/head is not finite (training diverged?)" in refused(tmp_path, diverge)
+    assert "client 0, round 1: model/head is not finite (training diverged?)" in refused(tmp_path, diverge)
 
 
 def test_a_reply_of_another_shape_ends_the_run_and_is_named(tmp_path: Path) -> None:
     def cut(reply: messages.Update) -> messages.Update:
         return with_vector(reply, "head", reply.payload["model"]["head"].data[:-1])
 
-    assert "client 0, round 0: shapes" in refused(tmp_path, cut)
+    assert "client 0, round 1: shapes" in refused(tmp_path, cut)
 
 
 def test_a_method_whose_row_foresees_other_flops_is_found_out(tmp_path: Path) -> None:

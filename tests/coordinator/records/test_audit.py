@@ -100,7 +100,7 @@ def test_the_first_round_that_was_changed_is_named(
 ) -> None:
     folder = Path(shutil.copytree(made[policy], tmp_path / "run"))
     edited(folder, statement)
-    assert why_not(folder, policy) == ROWS.format(round)
+    assert why_not(folder, policy) == ROWS.format(round + 1)
 
 
 def test_a_row_that_is_changed_together_with_its_checkpoint_is_named(made: dict[str, Path], tmp_path: Path) -> None:
@@ -108,10 +108,10 @@ def test_a_row_that_is_changed_together_with_its_checkpoint_is_named(made: dict[
     digest = swapped(folder, lambda arrays: {name: array + array.dtype.type(1) for name, array in arrays.items()})
     edited(folder, f"UPDATE checkpoints SET sha256 = '{digest}' WHERE round = 3")
     assert why_not(folder) == (
-        "ledger.sqlite: round 3: its row in the table checkpoints is not what was committed, so the run is not resumed"
+        "ledger.sqlite: round 4: its row in the table checkpoints is not what was committed, so the run is not resumed"
     )
     edited(folder, "UPDATE rounds SET model_sha256 = 'ab' WHERE round = 3")
-    assert why_not(folder) == ROWS.format(3)
+    assert why_not(folder) == ROWS.format(4)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_a_model_must_be_the_one_of_its_round_even_if_the_chain_says_otherwise(
 
     forge(folder, swapped(folder, moved))
     assert why_not(folder, policy) == (
-        "checkpoints/round-000003.safetensors: round 3: its model is not the one that ledger.sqlite names"
+        "checkpoints/round-000003.safetensors: round 4: its model is not the one that ledger.sqlite names"
     )
 
 

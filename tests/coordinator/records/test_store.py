@@ -125,7 +125,7 @@ def test_values_of_evaluations_are_in_the_chain_and_only_runs_with_any_have_thei
     assert stored == [[1, -1, "entropy", 1.5, 360], [1, 0, "accuracy", None, 36]]
     with ledger._transaction():
         ledger._db.execute("UPDATE evaluations SET count = 35 WHERE round = 1 AND client = 0")
-    with pytest.raises(RunFailed, match="round 1: its rows are not what was committed"):
+    with pytest.raises(RunFailed, match="round 2: its rows are not what was committed"):
         audit(ledger)
     ledger.truncate_after(0)
     assert (ledger.chain, evaluations(path)) == (before, [])
@@ -286,7 +286,7 @@ def test_a_run_whose_last_checkpoint_is_damaged_goes_back_a_round(tmp_path: Path
     (event,) = read(tmp_path / "second" / "ledger.sqlite", "SELECT kind, detail FROM host_events")
     assert tuple(event) == (
         "checkpoint_damaged",
-        "round 3: checkpoints/round-000003.safetensors is missing or not what was committed; going back to round 2",
+        "round 4: checkpoints/round-000003.safetensors is missing or not what was committed; going back to round 3",
     )
     run_synchronous(second)
     store(second).ledger.close()
@@ -302,8 +302,8 @@ def test_without_a_whole_checkpoint_a_run_cannot_go_on(tmp_path: Path) -> None:
     with pytest.raises(RunFailed) as failed:
         resume_checkpoint(second, store(second))
     assert str(failed.value) == (
-        "no checkpoint can be used: round 2: checkpoints/round-000002.safetensors is missing or not what was "
-        "committed; round 1: checkpoints/round-000001.safetensors is missing or not what was committed"
+        "no checkpoint can be used: round 3: checkpoints/round-000002.safetensors is missing or not what was "
+        "committed; round 2: checkpoints/round-000001.safetensors is missing or not what was committed"
     )
     store(second).ledger.close()
 

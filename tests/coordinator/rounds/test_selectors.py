@@ -160,7 +160,7 @@ def test_an_invalid_choice_names_the_selector(clients: Sequence[int], problem: s
 def test_an_invalid_choice_ends_the_run(tmp_path: Path) -> None:
     run = federation(tmp_path)
     run.selection.selector = Stubborn([7])
-    with pytest.raises(RunFailed, match=r"^round 0: rounds.selection = 'uniform': chose client 7"):
+    with pytest.raises(RunFailed, match=r"^round 1: rounds.selection = 'uniform': chose client 7"):
         run.select(run.candidates)
 
 

@@ -110,7 +110,7 @@ LONG: Payload = {"model": {"a": Vector(np.zeros(3, np.float32))}}
 OTHER: Payload = {"other": AFTER["model"]}
 LONG_SHAPES, OTHER_SHAPES = (f"{found} instead of {SHAPES}" for found in ({"model": {"a": 3}}, {"other": {"a": 2}}))
 Said = list[tuple[messages.Message, int]]
-VISIT = "client 7, round 5, train"
+VISIT = "client 7, round 6, train"
 INSTEAD = "in place of the update of task 1"
 WRONG: list[tuple[Callable[[messages.Update, int], Said], str]] = [
     (lambda update, n: [(update, n)], f"{VISIT}: the client's state did not come ahead of the update"),
@@ -187,7 +187,7 @@ def test_what_nobody_asked_for_is_refused(listening: Opener, folder: Path) -> No
     def serve() -> None:
         with Guest(host.endpoint, ALICE) as eve:
             eve.say(KEPT, eve.join().hear()[0])
-            why = "state of client 7, which was not requested: client 7, round 5, train"
+            why = "state of client 7, which was not requested: client 7, round 6, train"
             assert eve.hear()[1] == messages.Shutdown(f"its message was refused: from remote-1: {why}")
         with Guest(host.endpoint, ALICE, "remote-2") as alice:
             alice.join().serve(1)
@@ -277,7 +277,7 @@ def test_a_file_that_cannot_be_read_ends_the_run_by_its_name(
         with pytest.raises(PoolError) as error:
             host.pool.submit([keeping(folder)], lambda task, reply: None).wait()
         may_leave.set()
-    where = f"client 7, round 5, train: the client's state cannot be read: {folder / 'before'}: "
+    where = f"client 7, round 6, train: the client's state cannot be read: {folder / 'before'}: "
     assert str(error.value).startswith(where)
 
 
@@ -287,7 +287,7 @@ def test_a_disk_that_refuses_ends_the_run_by_the_files_name(listening: Opener, f
     with Guest(host.endpoint, ALICE) as alice, meanwhile(alice.do), pytest.raises(PoolError) as error:
         host.pool.submit([task], lambda task, reply: heard.append(reply)).wait()
     assert str(error.value) == (
-        f"client 7, round 5, train: the client's state cannot be written: {task.state_out}: File exists"
+        f"client 7, round 6, train: the client's state cannot be written: {task.state_out}: File exists"
     )
     assert heard == []
 

@@ -110,7 +110,7 @@ def test_a_killed_worker_is_replaced_and_its_task_repeated(pools: Pools, tmp_pat
             sums(pool, [visit(9)])  # a pool listens while it has work
     (death,), (repeat,) = pools.of("worker_died"), pools.of("task_repeated")
     assert death.detail == f"worker {death.worker} was ended by SIGKILL"
-    assert repeat.detail == f"client 3, round 5, train: worker {death.worker} was ended by SIGKILL"
+    assert repeat.detail == f"client 3, round 6, train: worker {death.worker} was ended by SIGKILL"
     assert len(pools.of("worker_started")) == 3
 
 
@@ -143,7 +143,7 @@ def test_workers_that_run_out_of_memory_leave_and_the_work_goes_on_with_fewer(po
 def test_a_task_that_nobody_can_do_is_named_with_the_end_of_the_log(pools: Pools, act: int, last: str) -> None:
     with (
         pools() as pool,
-        pytest.raises(PoolError, match=f"^client 1, round 5, train: given up after 3 workers; the last: {last}"),
+        pytest.raises(PoolError, match=f"^client 1, round 6, train: given up after 3 workers; the last: {last}"),
     ):
         sums(pool, [visit(0), visit(1, act), visit(2)])
 
@@ -185,7 +185,7 @@ def test_an_order_may_go_on_without_a_task_that_nobody_can_do(mode: int, pools: 
     assert heard[1] == messages.Update(1, 5, {}, {})
     assert sorted(heard) == [0, 1, 2]
     (given_up,) = pools.of("task_given_up")
-    assert given_up.detail.startswith("client 1, round 5, train: given up after 3 workers; the last: ")
+    assert given_up.detail.startswith("client 1, round 6, train: given up after 3 workers; the last: ")
 
 
 def test_an_exception_is_reported_and_the_worker_lives_on(pools: Pools, tmp_path: Path) -> None:
@@ -386,7 +386,7 @@ def test_a_worker_that_hangs_is_replaced_though_its_connection_lives(
     monkeypatch.setattr(registry, "STALL_CHECK_SECONDS", 0.2)
     for module in (registry, pool_module):
         monkeypatch.setattr(module, "STUCK_SECONDS", 0.6)
-    named = r"client 0, round 5, train: given up after 3 workers; the last: worker 2 was ended by SIGTERM: it had done "
+    named = r"client 0, round 6, train: given up after 3 workers; the last: worker 2 was ended by SIGTERM: it had done "
     with pytest.raises(PoolError, match=named + "nothing for 0.6 s"), pools(1) as pool:
         sums(pool, [visit(0, SLEEP)])
     assert len(pools.of("worker_died")) == 3
@@ -551,7 +551,7 @@ def test_a_pool_that_has_given_up_says_so_again_however_it_is_asked(pools: Pools
     pools.stopped = lambda: time.monotonic() > deadline  # rather than wait for ever
     with pools(1) as pool:
         given_up, behind = (pool.submit([visit(client, RAISE)], Heard()) for client in (1, 2))
-        with pytest.raises(PoolError, match=r"client 1, round 5, train: given up after 3 workers") as first:
+        with pytest.raises(PoolError, match=r"client 1, round 6, train: given up after 3 workers") as first:
             behind.wait()
         for ask in (given_up.wait, behind.wait, lambda: pool.submit([visit(3)], Heard()), pool.describe):
             with pytest.raises(PoolError) as again:

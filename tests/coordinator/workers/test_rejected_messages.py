@@ -59,7 +59,7 @@ def vectors(**arrays: NDArray[np.float64]) -> Payload:
 SHORT = vectors(a=np.zeros(2), b=np.zeros(1))
 OTHER_BLOCK = vectors(a=np.zeros(3), c=np.zeros(1))
 MISSING = vectors(a=np.zeros(3))
-VISIT, ASKED = "client 1, round 5, train", {"model": {"a": 3, "b": 1}}
+VISIT, ASKED = "client 1, round 6, train", {"model": {"a": 3, "b": 1}}
 Said = list[tuple[messages.Message, int]]
 WRONG: list[tuple[Callable[[messages.Update, int], Said], str]] = [
     *(
@@ -122,11 +122,11 @@ def test_a_worker_greets_first_and_once(tmp_path: Path) -> None:
 
 
 UNASKED: dict[str, tuple[Callable[[messages.PartialSum], messages.PartialSum], str]] = {
-    "round": (lambda sums: replace(sums, round=4), "sums of 2 updates of round 4 instead of 2 of 5"),
-    "clients": (lambda sums: replace(sums, clients=3), "sums of 3 updates of round 5 instead of 2 of 5"),
+    "round": (lambda sums: replace(sums, round=4), "sums of 2 updates of round 5 instead of 2 of 6"),
+    "clients": (lambda sums: replace(sums, clients=3), "sums of 3 updates of round 6 instead of 2 of 6"),
     "shape": (
         lambda sums: replace(sums, totals={"model": {"a": np.zeros(2, np.int64)}}),
-        "client 1, round 5, train: sums {'model': {'a': 2}} instead of {'model': {'a': 3, 'b': 1}}",
+        "client 1, round 6, train: sums {'model': {'a': 2}} instead of {'model': {'a': 3, 'b': 1}}",
     ),
 }
 
@@ -158,7 +158,7 @@ def test_an_update_that_comes_whole_though_it_could_be_added_is_refused(tmp_path
         assert FixedPointSum(order.collect()["model"]["b"]).vector().tolist() == [2.0]
     assert heard == [0]
     (refused,) = [event.detail for event in events if event.kind == "message_refused"]
-    assert refused.endswith("client 1, round 5, train: an update that its worker was to add up (1 refused so far)")
+    assert refused.endswith("client 1, round 6, train: an update that its worker was to add up (1 refused so far)")
 
 
 def test_nothing_counts_that_comes_after_a_refusal_and_no_control_characters_reach_the_log(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_a_task_that_is_taken_and_never_answered_is_done_elsewhere_when_its_term
             assert sums(host.pool, [visit(n) for n in range(4)]) == {n: [n, n + 1.0] for n in range(4)}
             host.pool.submit([], lambda task, reply: None)
     assert told[0].startswith("the reply to client ")
-    assert told[0].endswith(", round 5, train did not come within 1 s")
+    assert told[0].endswith(", round 6, train did not come within 1 s")
     assert host.of("worker_died") == [f"worker 1, a remote worker, is gone: {told[0]}"]
 
 

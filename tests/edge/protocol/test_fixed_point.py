@@ -121,7 +121,7 @@ def test_updates_of_one_round_have_the_same_shapes() -> None:
     sums = FixedPointSums(5)
     sums.put(update(3, 1.0, 2.0), 0.5)
     for other in (update(4, 1.0), update(4, 1.0, 2.0, key="stem")):
-        with pytest.raises(ValueError, match=r"client 4, round 5: shapes .* instead of {'model': {'head': 2}}"):
+        with pytest.raises(ValueError, match=r"client 4, round 6: shapes .* instead of {'model': {'head': 2}}"):
             sums.put(other, 0.5)
     assert sums.clients == 1
 
@@ -133,9 +133,9 @@ def test_sums_are_merged_with_those_of_the_same_round_and_shapes() -> None:
     theirs.put(update(5, 4.0), 0.5)
     ours.merge(theirs.message())
     assert (ours.clients, plain(ours.message().totals)) == (3, {"model": {"head": [2.75]}})
-    with pytest.raises(ValueError, match="sums of round 6 instead of 5"):
+    with pytest.raises(ValueError, match="sums of round 7 instead of 6"):
         ours.merge(replace(theirs.message(), round=6))
-    with pytest.raises(ValueError, match=r"sums of round 5: shapes {'model': {'head': 2}} instead of"):
+    with pytest.raises(ValueError, match=r"sums of round 6: shapes {'model': {'head': 2}} instead of"):
         ours.merge(PartialSum(5, 1, {"model": {"head": np.zeros(2, np.int64)}}))
 
 

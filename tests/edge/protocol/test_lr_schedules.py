@@ -81,9 +81,9 @@ def _own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("NAN", "gives nan in round 3"),
-        ("NEGATIVE", "gives -0.25 in round 3"),
-        ("RAISES", "round 2: ZeroDivisionError: division by zero"),
+        ("NAN", "gives nan in round 4"),
+        ("NEGATIVE", "gives -0.25 in round 4"),
+        ("RAISES", "round 3: ZeroDivisionError: division by zero"),
     ],
 )
 def test_an_invalid_step_size_names_the_schedule(name: str, problem: str) -> None:

@@ -267,7 +267,7 @@ def test_a_bandit_that_would_choose_otherwise_is_refused_when_it_does(bandit: Pa
     number, client = min(key for key in chosen[0] if chosen[0][key] != chosen[1][key])
 
     assert text == (
-        f"round {number}: client {client} would receive alpha = {chosen[1][number, client]} instead of "
+        f"round {number + 1}: client {client} would receive alpha = {chosen[1][number, client]} instead of "
         f"{chosen[0][number, client]}, since the choices of fedbr depend on times"
     )
 

@@ -1,0 +1,44 @@
+"""Colours and dashes of methods, and when nominal costs are shown."""
+
+from __future__ import annotations
+
+from coordinator.methods.registry import CORRECTIONS, OBJECTIVES
+from scenarios.report import bands, method_style, nominal_cost
+from scenarios.report.method_style import PALETTE
+
+
+def look(method: str, run: int = 0) -> tuple[str, str]:
+    style = method_style.line(method, run)
+    return style["color"], str(style["linestyle"])
+
+
+def test_all_shipped_methods_look_different_also_in_a_second_run() -> None:
+    shipped = [*OBJECTIVES, *CORRECTIONS]
+    assert len(shipped) >= 16
+    assert len({look(method, run) for method in shipped for run in (0, 1)}) == 2 * len(shipped)
+
+
+def test_a_method_has_the_look_of_its_name_whatever_is_beside_it() -> None:
+    assert [look(name) for name in ("fedavg", "fedmlb", "fedbr")] == [(colour, "-") for colour in PALETTE[:3]]
+    assert look("fedavg+scaffold") == look("scaffold")
+    assert look("fedmlb+scaffold")[0] == look("fedmlb")[0]
+    joined = {look("fedmlb"), *(look(f"fedmlb+{name}") for name in CORRECTIONS)}
+    assert len(joined) == 1 + len(CORRECTIONS)
+    assert look("mine:SPEC") == look("mine:SPEC")
+
+
+def test_a_study_draws_a_method_as_a_report_does() -> None:
+    trail: bands.Trail = []
+    drawn = bands.draw([bands.band("fedbr", "rounds", [trail])], {})
+    assert "var(--series-2,#009e73)" in drawn
+    assert "var(--series-0" not in drawn
+
+
+def test_dashes_of_a_line_are_given_in_pixels() -> None:
+    assert (method_style.dash_array("-"), method_style.dash_array((0, (5, 2)), 2)) == ("none", "10 4")
+
+
+def test_nominal_costs_are_shown_only_beside_fedbr() -> None:
+    assert nominal_cost.is_shown(["fedavg", "fedbr"])
+    assert nominal_cost.is_shown(["fedbr+fedprox"])
+    assert not nominal_cost.is_shown(["fedavg", "scaffold", "fedmlb", "no_such:SPEC"])
