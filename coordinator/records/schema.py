@@ -21,6 +21,7 @@ class RoundRow(NamedTuple):
     """One committed round. Times are virtual and absolute; amounts are totals of the visits that ended in it."""
 
     round: int
+    """From 0; reports, tables and messages count rounds from 1"""
     start_s: float
     end_s: float
     participants: int

@@ -29,7 +29,10 @@ def report(
     folder: Annotated[Path, typer.Argument(help="a run folder, or the folder of a comparison")],
     output: Annotated[Path | None, typer.Option("-o", "--output", help="the HTML file")] = None,
     csv: Annotated[
-        Path | None, typer.Option("--csv", help="also write one row per round as CSV, and evaluations beside it")
+        Path | None,
+        typer.Option(
+            "--csv", help="also write one row per round (column round: from 0) as CSV, and evaluations beside it"
+        ),
     ] = None,
     parquet: Annotated[Path | None, typer.Option("--parquet", help="the same as Parquet")] = None,
 ) -> None:

@@ -73,13 +73,10 @@ def _series(axes: Axes) -> list[Series]:
 
 
 def is_data(line: Line2D, axes: Axes) -> bool:
-    """Whether a line is in the axes' own coordinates and not a reference line across them."""
-    return line.get_transform() == axes.transData and len(np.atleast_1d(line.get_xdata())) > 0 and _is_named(line)
-
-
-def _is_named(line: Line2D) -> bool:
-    label = str(line.get_label())
-    return not label.startswith("_") or label.startswith("_child")
+    """Whether a line is in the axes' own coordinates and not a reference line across them, or a mark without a name."""
+    label, points = str(line.get_label()), np.size(np.asarray(line.get_xdata(), float))
+    is_named = not label.startswith("_") or (label.startswith("_child") and points > 1)
+    return line.get_transform() == axes.transData and points > 0 and is_named
 
 
 def _label(artist: Any) -> str:
@@ -92,8 +89,8 @@ def _line(line: Line2D) -> Series:
 
 
 def _marks(marks: PathCollection) -> Series:
-    x, y = np.ma.filled(np.ma.asarray(marks.get_offsets(), float), np.nan).reshape(-1, 2).T
-    return _entry(_label(marks), marks.get_facecolor()[0], x, y) | {"marks": True}
+    points: Any = np.ma.filled(np.ma.asarray(marks.get_offsets(), float), np.nan).reshape(-1, 2)
+    return _entry(_label(marks), marks.get_facecolor()[0], points[:, 0], points[:, 1]) | {"marks": True}
 
 
 def _steps(patch: StepPatch) -> Series:

@@ -50,7 +50,8 @@ def _narrow_legends(figure: Figure) -> float:
     """Legends under the panels in one or two columns; the pixels that they are higher than one row."""
     higher = 0.0
     for old in list(figure.legends):
-        handles, labels = old.legend_handles, [text.get_text() for text in old.get_texts()]
+        handles = [handle for handle in old.legend_handles if handle is not None]
+        labels = [text.get_text() for text in old.get_texts()]
         columns = 2 if max(map(len, labels), default=0) <= LEGEND_LETTERS else 1
         old.remove()
         figure.legend(handles, labels, loc="outside lower center", ncols=columns)

@@ -28,8 +28,7 @@ def test_a_method_has_the_look_of_its_name_whatever_is_beside_it() -> None:
 
 
 def test_a_study_draws_a_method_as_a_report_does() -> None:
-    trail: bands.Trail = []
-    drawn = bands.draw([bands.band("fedbr", "rounds", [trail])], {})
+    drawn = bands.draw([bands.band("fedbr", "rounds", [()])], {})
     assert "var(--series-2,#009e73)" in drawn
     assert "var(--series-0" not in drawn
 
