@@ -30,9 +30,7 @@ def report(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="the HTML file")] = None,
     csv: Annotated[
         Path | None,
-        typer.Option(
-            "--csv", help="also write one row per round (column round: from 0) as CSV, and evaluations beside it"
-        ),
+        typer.Option("--csv", help="also write a row per round (counted from 0) as CSV, and evaluations beside it"),
     ] = None,
     parquet: Annotated[Path | None, typer.Option("--parquet", help="the same as Parquet")] = None,
 ) -> None:

@@ -75,8 +75,8 @@ def _mark(axes: Axes, table: str, figure: MethodFigure, run: RecordedRun) -> Non
     if figure.marked is not None:
         column, label = figure.marked
         marked = [row[0] for row in run.query(f'SELECT DISTINCT round FROM {table} WHERE "{column}" ORDER BY 1')]
-        rounds, above = [round + 1 for round in marked], [1.02] * len(marked)
-        axes.plot(rounds, above, "v", color=INK, ms=5, label=label, clip_on=False, transform=axes.get_xaxis_transform())
+        rounds, above = [round + 1 for round in marked], [0.976] * len(marked)
+        axes.plot(rounds, above, "v", color=INK, ms=5, label=label, transform=axes.get_xaxis_transform())
 
 
 def _average(axes: Axes, table: str, figure: MethodFigure, run: RecordedRun) -> None:

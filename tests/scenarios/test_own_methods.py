@@ -188,7 +188,7 @@ def test_a_damaged_file_of_vectors_is_found(tmp_path: Path, launcher: WorkerLaun
     (folder / "vectors" / newest).write_bytes(b"not vectors")
     result = resumed(folder, launcher)
     events = rows(folder, "SELECT detail FROM host_events WHERE kind = 'checkpoint_damaged'")
-    problem = f"round 1: vectors/{newest} is missing or not what was committed; going back to round 0"
+    problem = f"round 2: vectors/{newest} is missing or not what was committed; going back to round 1"
     assert events == [(problem,)]
     assert result["rounds"] == 4
 

@@ -27,12 +27,12 @@ def run(out: Path, launcher: WorkerLauncher, *overrides: str) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        (f"method={ROWS}:CHOICE", r"choose \(raising.py, line \d+\), client 3, round 0: KeyError: 'three'"),
-        (f"method={ROWS}:SUM", r"accumulate \(raising.py, line \d+\), client 0, round 0: ZeroDivisionError: float .*"),
-        (f"server={ROWS}:IN_PLACE", r"step \(raising.py, line \d+\), round 0: ValueError: assignment destination .*"),
+        (f"method={ROWS}:CHOICE", r"choose \(raising.py, line \d+\), client 3, round 1: KeyError: 'three'"),
+        (f"method={ROWS}:SUM", r"accumulate \(raising.py, line \d+\), client 0, round 1: ZeroDivisionError: float .*"),
+        (f"server={ROWS}:IN_PLACE", r"step \(raising.py, line \d+\), round 1: ValueError: assignment destination .*"),
         (
             f"server={ROWS}:SHORT",
-            r"it gives what _optimised \(server.py, line \d+\) cannot use, round 0: ValueError: the server optimizer's "
+            r"it gives what _optimised \(server.py, line \d+\) cannot use, round 1: ValueError: the server optimizer's "
             r"step gives float32 \(159,\) for conv1, not float32 \(160,\)",
         ),
     ],
@@ -49,7 +49,7 @@ def test_an_error_in_a_round_names_row_place_client_and_round(
 
 
 def test_a_download_for_another_client_ends_the_run(tmp_path: Path, trainers: WorkerLauncher) -> None:
-    with pytest.raises(RunFailed, match="round 0: the download of client 0 is for client 1"):
+    with pytest.raises(RunFailed, match="round 1: the download of client 0 is for client 1"):
         run(tmp_path, trainers, f"method={ROWS}:NEXT")
 
 

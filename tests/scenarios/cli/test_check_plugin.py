@@ -42,7 +42,7 @@ def test_a_client_side_that_depends_on_its_process_is_found(capsys: pytest.Captu
     code, findings = checked(capsys, "tests.plugins.broken:UNSEEDED")
     assert code == 3
     assert findings["1 worker"][0]
-    assert findings["3 workers"] == findings["resume"] == (False, "round 0 differs")
+    assert findings["3 workers"] == findings["resume"] == (False, "round 1 differs")
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_verify_names_the_first_round_that_differs(tmp_path: Path, capsys: pytes
     capsys.readouterr()
     assert run_command(["verify", str(folder), "--workers", "1", "--quiet"]) == 3
     said = capsys.readouterr().out
-    assert said.startswith("the first 1 of 3 rounds are the same, then round 1: visits, row 0: steps is ")
+    assert said.startswith("the first 1 of 3 rounds are the same, then round 2: visits, row 0: steps is ")
     assert said.endswith(" instead of 77\n")
 
 

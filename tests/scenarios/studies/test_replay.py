@@ -219,14 +219,14 @@ def test_what_would_change_the_training_unknown_keys_and_policies_without_rounds
     [
         (
             ("rounds.policy=deadline", "rounds.deadline=300 ms"),
-            "round 0: client 9 took part, but its visit would be late",
+            "round 1: client 9 took part, but its visit would be late",
         ),
-        (("rounds.policy=over_select",), "round 0: client 1 would take part, but was not selected"),
-        (("fleet.crashes_per_hour=1000000",), "round 0: client 2 took part, but its visit would be lost"),
-        (DROPOUTS[:3], "round 0: client 2 took part, but would not be available at 0 s"),
-        (("budget.virtual_seconds=1 s",), "round 2: budget.virtual_seconds would end the run, which lasted to round 3"),
-        (("budget.bytes=1 MB",), "round 1: client 8 took part, but its visit would not be within the budget"),
-        (("budget.bytes=1 kB",), "round 0: budget.bytes would end the run, which lasted to round 3"),
+        (("rounds.policy=over_select",), "round 1: client 1 would take part, but was not selected"),
+        (("fleet.crashes_per_hour=1000000",), "round 1: client 2 took part, but its visit would be lost"),
+        (DROPOUTS[:3], "round 1: client 2 took part, but would not be available at 0 s"),
+        (("budget.virtual_seconds=1 s",), "round 3: budget.virtual_seconds would end the run, which lasted to round 4"),
+        (("budget.bytes=1 MB",), "round 2: client 8 took part, but its visit would not be within the budget"),
+        (("budget.bytes=1 kB",), "round 1: budget.bytes would end the run, which lasted to round 4"),
     ],
 )
 def test_another_outcome_is_refused_with_its_round(plain: Path, overrides: tuple[str, ...], text: str) -> None:
@@ -241,14 +241,14 @@ def test_a_battery_that_waiting_empties_is_a_reason(tmp_path: Path) -> None:
 
     assert replay(folder, [networks, devices])["rounds"] == 4
     assert refusal(folder, networks, devices, "fleet.battery=4 J") == (
-        "round 1: client 1 took part, but its battery would be empty"
+        "round 2: client 1 took part, but its battery would be empty"
     )
 
 
 def test_a_run_that_a_budget_ended_cannot_go_on_and_choices_that_depend_on_updates_are_refused(tmp_path: Path) -> None:
     folder = run(tmp_path / "cut", "budget.virtual_seconds=1 s")
     assert refusal(folder, "fleet.networks={broadband=1.0}", "fleet.transport.slow_start=false") == (
-        "round 2: the run ended here (budget.virtual_seconds), but would continue"
+        "round 3: the run ended here (budget.virtual_seconds), but would continue"
     )
     folder = run(tmp_path / "chosen", "method=fedbr", "method_options.deviation=model", "rounds.max=1")
     assert refusal(folder) == (
@@ -285,7 +285,7 @@ def test_a_client_that_would_listen_too_long_is_refused_for_that_reason(tmp_path
     late = min(client for client, _, seconds in lasted if seconds > deadline)
 
     assert refusal(folder, f"rounds.deadline={deadline} s") == (
-        f"round 0: client {late} took part, but its visit would be late or lost"
+        f"round 1: client {late} took part, but its visit would be late or lost"
     )
 
 
@@ -304,7 +304,7 @@ def test_the_command_prints_one_object_or_ends_with_code_2(
     assert main.run_command(["replay", str(plain), *SLOW_LINK, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == replay(plain, SLOW_LINK)
     assert main.run_command(["replay", str(plain), "rounds.policy=over_select"]) == 2
-    assert capsys.readouterr().err.startswith("fedbr: round 0: client 1 would take part")
+    assert capsys.readouterr().err.startswith("fedbr: round 1: client 1 would take part")
     with pytest.raises(ReportError, match="is not a run folder"):
         replay(tmp_path)
 

@@ -112,7 +112,7 @@ def test_draws_that_would_train_other_visits_are_left_out_and_too_many_of_them_r
     result = replay_in_draws([alone], policy, DRAWS).result()["runs"][0]
     assert result["left_out"] == 1
     assert result["values"]["virtual_seconds"].index(None) == seconds.index(first)
-    assert result["reason"] == "round 0: client 0 took part, but its visit would be late or lost"
+    assert result["reason"] == "round 1: client 0 took part, but its visit would be late or lost"
     kept = sorted(seconds)[:-1]
     assert result["virtual_seconds"]["median"] == pytest.approx(np.median(kept), rel=1e-6)
     with pytest.raises(ScenarioError) as caught:
@@ -121,7 +121,7 @@ def test_draws_that_would_train_other_visits_are_left_out_and_too_many_of_them_r
     third = [draw for draw, late in enumerate(count) if late][2]
     assert str(caught.value).startswith(
         f"{alone}: 3 of the first {third + 1} draws would have trained other visits, more than 10 % of 20 (first "
-        "reason: round 0: client 0 took part, but its visit would be late or lost); to train anew: fedbr run"
+        "reason: round 1: client 0 took part, but its visit would be late or lost); to train anew: fedbr run"
     )
 
 
