@@ -135,7 +135,7 @@ def regret(found: Row, name: str) -> str:
 
 
 def _band(axes: Axes, found: Row, scale: float) -> None:
-    rounds, mean = found["rounds"], scale * np.array(found["mean"], float)
+    rounds, mean = [round + 1 for round in found["rounds"]], scale * np.array(found["mean"], float)
     for values in scale * np.array(found["values"], float).reshape(len(rounds), -1).T:
         axes.plot(rounds, values, color=PALETTE[0], linewidth=0.8, alpha=0.4)
     if None not in found["half_width"]:
