@@ -9,7 +9,7 @@ from typing import Any
 
 from costmodel.fleet.devices import Device, Network, devices, networks
 from edge.protocol.spelling import nearest
-from scenarios.cli.listing import field_docs
+from scenarios.config.field_docs import field_docs
 from scenarios.config.toml_writer import toml_text
 from scenarios.errors import ScenarioError
 
