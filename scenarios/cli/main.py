@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from scenarios import search_path
-from scenarios.cli import lookup, recorded, remote, runs, studies, sweeps, verbosity
+from scenarios.cli import lookup, new, recorded, remote, runs, studies, sweeps, verbosity
 from scenarios.cli.help_page import GroupedCommands, show_version
 from scenarios.cli.options import FAILED, FINISHED, STOPPED, USAGE, exit_with_error
 
@@ -128,7 +128,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "reproduce": studies.reproduce,
         "stress": studies.stress,
     },
-    "Plug-ins": {"check-plugin": studies.check_plugin},
+    "Plug-ins": {"new": new.new, "check-plugin": studies.check_plugin},
     "Several machines": {"keys": remote.keys, "worker": remote.worker},
 }
 """Heading of the help -> name -> command"""
