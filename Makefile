@@ -6,9 +6,10 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 SEED ?= 0
 MESSAGES ?= 100000
+LIMIT ?= 120
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test fuzz test-network chaos lint format clean
+.PHONY: help install demo test test-docs fuzz test-network chaos docs lint format clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -27,6 +28,9 @@ demo: $(STAMP) ## a comparison on real data: FedAvg, FedProx, FedMLB and FedBR o
 test: $(STAMP) ## the whole test suite
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
+test-docs: $(STAMP) ## every command of README and docs, run as it is written, LIMIT seconds at most (about an hour)
+	$(BIN)/python -m tests.documented --limit $(LIMIT)
+
 fuzz: $(STAMP) ## malformed messages against both sides of the protocol: make fuzz SEED=1 MESSAGES=100000
 	$(BIN)/python -m tests.fuzz --seed $(SEED) --messages $(MESSAGES)
 
@@ -35,6 +39,10 @@ test-network: $(STAMP) ## the clock against real links, and joining from another
 
 chaos: $(STAMP) ## kill and stop workers and coordinators of four methods at random moments, and compare the results (10 minutes)
 	$(BIN)/python benchmarks/chaos.py
+
+docs: $(STAMP) ## the documentation as pages that need no network, in site/
+	@$(BIN)/python -c 'import mkdocs' 2>/dev/null || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python -m mkdocs build --strict
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .

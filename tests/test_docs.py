@@ -121,3 +121,9 @@ def test_the_glossary_explains_each_word_once() -> None:
     entries = re.findall(r"^- \*\*(.+?)\*\*", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
     words = [word.lower() for entry in entries for word in entry.split(", ")]
     assert {word for word in words if words.count(word) > 1} == set()
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    named = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    pages = [path.name for path in (ROOT / "docs").glob("*.md")]
+    assert sorted(named) == sorted([*pages, "contributing.md", "index.md", "keys.md"])

@@ -1,0 +1,90 @@
+"""The commands of README and docs: all are parsed and their scenarios resolved, and those of README run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scenarios.cli import main
+from scenarios.config.load import load
+from tests import documented
+from tests.documented import ROOT, Documented
+from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
+
+SHORT = ("rounds.max=1", "train.local_steps=1", "data.clients=6")
+TRAINING = ("run", "compare")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The current folder, with the files that the pages show; Python imports from it."""
+    folder = tmp_path_factory.mktemp("reader")
+    documented.write_files(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "path", [*sys.path, str(folder)])
+        patch.setattr(sys, "dont_write_bytecode", True)
+        yield folder
+
+
+def resolve(command: Documented) -> None:
+    """Parse a command and load its scenario for each of its methods; an error says what is wrong."""
+    values = documented.parsed(command.words)
+    if "scenario" not in values:
+        return
+    methods = (values.get("methods") or "").split(",")
+    for method in methods:
+        load(values["scenario"], values["overrides"] or [], method or None)
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in documented.pages()])
+def test_every_command_is_parsed_and_its_scenario_resolved(page: Path, folder: Path) -> None:
+    for command in documented.commands(page):
+        try:
+            resolve(command)
+        except Exception as error:
+            pytest.fail(f"{command}: {type(error).__name__}: {error}")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/commands.md"])
+def test_the_scenarios_that_are_shown_resolve(page: str, folder: Path) -> None:
+    (text,) = documented.scenarios(ROOT / page)
+    (folder / "shown.toml").write_text(text)
+    scenario = load("shown.toml").scenario
+    assert scenario.fleet.networks == {"lte": 1.0}
+    assert (scenario.rounds.policy, scenario.budget.bytes) == ("over_select", 10_000_000)
+
+
+def test_the_first_steps_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ended = {}
+    for command in documented.commands(ROOT / "README.md"):
+        words = [*command.words, *(SHORT if command.words[0] in TRAINING else ())]
+        ended[" ".join(command.words[:2])] = main.run_command(words)
+    assert set(ended.values()) == {0}, ended
+    assert {"run digits", "compare digits", "check stragglers", "replay runs/digits/plain", "new method"} <= set(ended)
+    assert (folder / "mine_client.py").is_file()
+    assert (folder / "runs" / "digits" / "plain" / "report.html").is_file()
+    assert capsys.readouterr().err.count("Traceback") == 0
+
+
+def test_runs_that_are_there_are_read_as_described(folder: Path) -> None:
+    """After the first steps: the commands of the list that take a run of FedAvg."""
+    assert (folder / "runs" / "digits" / "plain").is_dir()
+    of_runs = [
+        command.words
+        for command in documented.commands(ROOT / "docs" / "commands.md")
+        if command.words[0] in ("resume", "verify", "replay", "report") and "runs/digits/alpha2" not in command.words
+    ]
+    assert [words[0] for words in of_runs] == ["resume", "verify", "replay", "report"]
+    assert [main.run_command(list(words)) for words in of_runs] == [0, 0, 0, 0]
+
+
+def test_the_numbers_of_methods_and_of_lines_are_those_that_readme_says() -> None:
+    from coordinator.methods.registry import CORRECTIONS, OBJECTIVES
+
+    text = (ROOT / "README.md").read_text()
+    assert f"{len(OBJECTIVES) + len(CORRECTIONS)} methods" in text
+    assert len(text.splitlines()) <= 120
