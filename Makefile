@@ -42,7 +42,8 @@ chaos: $(STAMP) ## kill and stop workers and coordinators of four methods at ran
 
 docs: $(STAMP) ## the documentation as pages that need no network, in site/
 	@$(BIN)/python -c 'import mkdocs' 2>/dev/null || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
-	$(BIN)/python -m mkdocs build --strict
+# The variable leaves out the theme's notice that it has a successor.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .
