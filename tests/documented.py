@@ -38,6 +38,8 @@ MAKING = {
 }
 """Such a run -> the command that makes it, for pages that do not."""
 OTHER_MACHINES = ("worker ", "run cifar10-cnn --listen", "fetch ")
+MORE = 5
+"""Times the limit, for runs that later commands of a page take."""
 STOPPED, NO_DATA = 4, "not found. Looked in"
 
 
@@ -114,13 +116,17 @@ def run_page(page: Path, only: str, limit: float) -> list[Documented]:
                 continue
             for run in set(MAKING) & set(command.words):
                 if not (folder / run).exists():
-                    _ended(shlex.split(MAKING[run]), folder, limit)
+                    _ended(shlex.split(MAKING[run]), folder, limit * MORE)
             started = time.monotonic()
-            verdict = _verdict(command, folder, limit)
+            verdict = _verdict(command, folder, limit * (MORE if _makes_a_run(command.words) else 1))
             print(f"{verdict:12} {time.monotonic() - started:6.1f} s  {command}", flush=True)
             if verdict.startswith("FAILED"):
                 failed.append(command)
     return failed
+
+
+def _makes_a_run(words: Sequence[str]) -> bool:
+    return words[0] == "run" and "--run-id" in words
 
 
 def _verdict(command: Documented, folder: Path, limit: float) -> str:
