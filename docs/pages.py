@@ -1,25 +1,22 @@
 """Hooks of ``mkdocs build`` (`make docs`): pages that are made from what there is, so that nothing is written twice.
 
-The first page is README, the page of keys is what ``fedbr list keys`` prints, and the decisions enter the navigation.
+The first page is README, the page of keys has the rows of ``fedbr list keys``, and the decisions enter the navigation.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
 import sys
+from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parent.parent
 KEYS_HEAD = """# Keys of a scenario
 
-Each key with its type and default, as `fedbr list keys` prints them; `fedbr explain KEY` tells more.
-
+What `fedbr list keys` prints, as tables. `fedbr explain KEY` tells more, and `fedbr schema` is for editors.
 """
 
 
@@ -49,12 +46,20 @@ def of_root(name: str) -> str:
 
 
 def keys() -> str:
-    """What ``fedbr list keys`` prints."""
+    """A table per table of the scenario: key, type or names, default, meaning."""
     sys.path.insert(0, str(ROOT))
-    os.environ["COLUMNS"] = "110"
-    from scenarios.cli.main import run_command
+    from scenarios.cli.listing import rows
 
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        if run_command(["list", "keys"]) != 0:
-            raise PluginError("fedbr list keys failed")
-    return f"{KEYS_HEAD}```text\n{printed.getvalue()}```\n"
+    lines = [KEYS_HEAD]
+    for table, of_table in groupby(rows("keys"), lambda row: row["name"].rpartition(".")[0]):
+        lines += ["", f"## {table or 'The run'}", "", "| key | type | default | meaning |", "|---|---|---|---|"]
+        for row in of_table:
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in _cells(row)) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cells(row: dict[str, Any]) -> Iterator[str]:
+    yield f"`{row['name']}`"
+    yield ", ".join(f"`{name}`" for name in row["choices"] or ()) or row["type"]
+    yield "" if row["default"] is None else f"`{row['default']}`"
+    yield row["meaning"].replace("``", "`")
