@@ -31,7 +31,7 @@ from edge.protocol.spelling import nearest
 from edge.training.metrics.registry import METRICS
 from scenarios.cache import cache_folder
 from scenarios.config import catalogue
-from scenarios.config.field_docs import field_docs
+from scenarios.config.field_docs import field_docs as field_docs
 from scenarios.config.toml_source import FILES, shipped
 from scenarios.config.validation import KINDS_OF_EXAMPLES
 from scenarios.errors import ScenarioError

@@ -17,8 +17,9 @@ from scenarios import builder
 from scenarios.config.load import Loaded
 from scenarios.config.toml_writer import toml_text
 from scenarios.report.run_reader import flat
+from scenarios.studies.run_set import recorded_keys
 
-MOST_FOLDERS = 50
+MOST_FOLDERS = 20
 """Newest run folders that are looked at"""
 FEWEST_ROUNDS = 3
 """Rounds without which a run says too little of later ones"""
@@ -56,10 +57,11 @@ def _folders(place: Path) -> Iterator[Path]:
 
 
 def _read(folder: Path, device: str, wanted: Mapping[str, Any]) -> EarlierRun | None:
-    found = _relevant(flat(tomllib.loads((folder / "scenario.toml").read_text(encoding="utf-8"))))
     environment = json.loads((folder / "environment.json").read_bytes())
     is_here = environment["device"] == device and environment["computes"] == fingerprint(device)
-    if found != wanted or not is_here or not has_rounds(folder / "ledger.sqlite"):
+    if not is_here or not has_rounds(folder / "ledger.sqlite"):
+        return None
+    if _relevant(recorded_keys(folder / "scenario.toml")) != wanted:
         return None
     (row,) = read(folder / "ledger.sqlite", "SELECT COUNT(*) AS rounds, AVG(wall_s) AS mean FROM host_rounds")
     if row["rounds"] < FEWEST_ROUNDS or row["mean"] is None:
