@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -112,6 +111,8 @@ def _load_packages() -> None:
 
     `scenarios.search_path` then orders the path for all else.
     """
+    from pathlib import Path
+
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     try:
         import scenarios  # noqa: F401 - for its effect: modules of the package are found by it from now on
