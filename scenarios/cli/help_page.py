@@ -9,7 +9,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-OTHERS = "Others"
+OTHERS = "Commands"
+"""Heading of commands that are registered without one"""
 
 
 class GroupedCommands(TyperGroup):

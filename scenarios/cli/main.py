@@ -139,7 +139,7 @@ for heading, commands in COMMANDS.items():
 for study in studies.several.registered_commands:
     assert study.callback is not None
     study.callback = verbosity.with_verbose(study.callback)
-app.add_typer(studies.several, name="study", rich_help_panel="Studies")
+app.add_typer(studies.several, name="study", cls=GroupedCommands, rich_help_panel="Studies")
 
 
 if __name__ == "__main__":

@@ -34,8 +34,9 @@ def test_help_has_every_command_under_a_heading_and_cuts_none(
     for heading, commands in main.COMMANDS.items():
         assert f"{heading}:" in lines
         assert all(any(line.startswith(f"  {name} ") for line in lines) for name in commands)
-    assert "Others:" not in lines
+    assert "Commands:" not in lines
     assert "..." not in text.partition("Runs:")[2]
+    assert "..." not in told(capsys, "study", "-h").partition("Commands:")[2]
     assert max(map(len, lines)) <= 80
     assert told(capsys, "help") == text
     assert told(capsys, "help", "study", "budget") == told(capsys, "study", "budget", "-h")
