@@ -75,7 +75,7 @@ def run_study(
         work,
         piece=piece,
         show=table if at_once > 1 else in_turn,
-        preload=() if at_once > 1 else None,
+        preload=() if at_once > 1 or not missing else None,
     )
     _finish_study(study, study.read_off(made), options, expected)
 

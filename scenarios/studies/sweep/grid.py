@@ -59,10 +59,9 @@ class SweepCell:
 
     @property
     def name(self) -> str:
-        """For names of folders: ``fedbr-lr-0.05``. It depends on the method and the settings alone."""
-        others = ((key, value) for key, value in self.settings.items() if key != METHOD)
-        words = [f"{key.rpartition('.')[2]}-{_word(value)}" for key, value in others]
-        return _within("-".join([_word(self.method), *words]), LONGEST_NAME)
+        """For names of folders: ``fedbr-lr-0.05``. It depends on the method and the settings alone, not their order."""
+        words = [(last_part(key), value) for key, value in sorted(self.settings.items()) if key != METHOD]
+        return folder_name([self.method, *(word for pair in words for word in pair)])
 
     @property
     def label(self) -> str:
@@ -81,7 +80,12 @@ def _word(value: str) -> str:
     return word if is_same else "-".join(filter(None, [word.lower()[:LONGEST_WORD], _hash(value)]))
 
 
-def axis_name(words: Sequence[str]) -> str:
+def last_part(key: str) -> str:
+    """``lr`` of ``train.lr``."""
+    return key.rpartition(".")[2]
+
+
+def folder_name(words: Sequence[str]) -> str:
     """The name of a folder from these words."""
     return _within("-".join(map(_word, words)), LONGEST_NAME)
 

@@ -28,9 +28,10 @@ from scenarios.studies.sweep.grid import (
     SweepAxis,
     SweepCell,
     applied,
-    axis_name,
     check_rows,
     fixed,
+    folder_name,
+    last_part,
     points,
     show,
 )
@@ -146,15 +147,16 @@ def check_targets(targets: Sequence[float]) -> tuple[float, ...]:
 
 
 def default_run_id(axes: Sequence[SweepAxis], overrides: Sequence[str]) -> str:
-    """``sweep-lr-3fa9c1``: the keys of the axes, and a hash of the overrides of all runs if there are any.
+    """``sweep-lr-3fa9c1``: the keys of the axes, and a hash of these keys and of the overrides of all runs.
 
-    Method and seed, whose runs have folders of their own names, do not count.
+    Method and seed, whose runs have folders of their own names, do not count; without anything else it is ``sweep``.
     """
     given = dict(parse(override) for override in overrides)
     common = {key: value for key, value in given.items() if key not in (METHOD, SEED)}
-    text = json.dumps(common, sort_keys=True, default=str)
-    end = [hashlib.sha256(text.encode()).hexdigest()[:6]] if common else []
-    return axis_name([KIND, *(axis.key.rpartition(".")[2] for axis in axes if axis.key != METHOD), *end])
+    keys = sorted(axis.key for axis in axes if axis.key != METHOD)
+    text = json.dumps([keys, common], sort_keys=True, default=str)
+    end = [hashlib.sha256(text.encode()).hexdigest()[:6]] if keys or common else []
+    return folder_name([KIND, *map(last_part, keys), *end])
 
 
 def read_off(planned: SweepPlan, done: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,8 +36,10 @@ AMOUNTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
 }
 """Key of a row -> its name and how it is written."""
 ACCURACIES = {"accuracy": "accuracy, last", "best_accuracy": "accuracy, best"}
-LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"} | {
-    letter: f"\\{letter}" for letter in "&%$#_{}"
+LATEX = {
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"},
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+    **{letter: f"${letter}$" for letter in "<>|"},  # which text fonts may lack
 }
 
 
@@ -234,7 +236,7 @@ def _latex_row(cells: Sequence[str]) -> str:
 
 def escaped(text: str) -> str:
     """A text for LaTeX."""
-    return re.sub(r"[\\~^±&%$#_{}]", lambda found: LATEX[found[0]], text)
+    return re.sub(r"[\\~^±&%$#_{}<>|]", lambda found: LATEX[found[0]], text)
 
 
 def numbers(result: Result) -> tuple[list[str], list[list[Any]]]:

@@ -107,11 +107,12 @@ def test_the_tables_are_written_as_markdown_and_latex() -> None:
         r"\toprule",
         r" & time\_s \\",
         r"\midrule",
-        r"a|b & 1 $\pm$ 2 \\",
+        r"a$|$b & 1 $\pm$ 2 \\",
         r"\bottomrule",
         r"\end{tabular}",
         r"\end{table}",
     ]
+    assert tables.escaped("< 0.001") == "$<$ 0.001"
     assert tables.escaped("~^\\{}") == r"\textasciitilde{}\textasciicircum{}\textbackslash{}\{\}"
 
 

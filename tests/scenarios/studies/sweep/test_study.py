@@ -49,6 +49,10 @@ def test_more_seeds_values_and_methods_plan_the_same_runs_in_the_same_folder() -
     assert many.run_set.run_id == few.run_set.run_id
     assert set(names(few)) < set(names(many))
     assert len(names(many)) == 2 * 3 * 3
+    turned = planned("train.batch=8,16", "train.lr=0.05,0.1", seeds=1)
+    straight = planned("train.lr=0.05,0.1", "train.batch=8,16", seeds=1)
+    assert turned.run_set.run_id == straight.run_set.run_id
+    assert set(names(turned)) == set(names(straight))
     again = {run.name: run.loaded.scenario for run in many.run_set.runs}
     assert all(again[run.name] == run.loaded.scenario for run in few.run_set.runs)
 
@@ -61,7 +65,8 @@ def test_other_overrides_and_other_keys_have_a_folder_of_their_own() -> None:
     }
     assert len(ids) == 3
     assert planned("method=fedavg,fedbr", seeds=1).run_set.run_id == "sweep"
-    assert planned("train.lr=0.05,0.1", seeds=1).run_set.run_id == "sweep-lr"
+    links = (planned(f"fleet.server.{way}=1 Mbit/s,2 Mbit/s", seeds=1).run_set.run_id or "" for way in ("up", "down"))
+    assert [name.rpartition("-")[0] for name in links] == ["sweep-up", "sweep-down"]
     assert planned("train.lr=0.05,0.1", seeds=1, run_id="mine").run_set.run_id == "mine"
 
 
