@@ -37,7 +37,10 @@ AMOUNTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
 """Key of a row -> its name and how it is written."""
 ACCURACIES = {"accuracy": "accuracy, last", "best_accuracy": "accuracy, best"}
 LATEX = {
-    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
     **{letter: f"${letter}$" for letter in "<>|"},  # which text fonts may lack
 }
