@@ -109,6 +109,10 @@ class ServerContext:
         """The unit that numbers training messages: rounds, or visits one by one."""
         return "visit" if self.asynchronous else "round"
 
+    def visit_name(self, client: int, number: int) -> str:
+        """A training visit in words, for errors: rounds count from 1, visits as in the ledger."""
+        return f"client {client}, visit {number}" if self.asynchronous else f"client {client}, round {number + 1}"
+
 
 @dataclass(frozen=True)
 class Download:

@@ -89,7 +89,7 @@ def validate(
     """
     by = f" (trained by {reply.by})" if reply.by else ""
     if not reply.numbers:  # no worker could train it
-        whose = f"client {visit.client}, {server.setup.numbering} {visit.rng_round + 1}"
+        whose = server.setup.visit_name(visit.client, visit.rng_round)
         if checks.on_bad_client == "stop":
             raise InvalidUpdate(f"{whose}: it reports no numbers{by}")
         _log.warning("%s: skipped", whose)
@@ -109,7 +109,7 @@ def unusable(checks: UpdateChecks, server: ServerStrategy, reply: Update, start:
     problem = check_reply(server, reply)
     if problem is not None:
         return problem
-    whose = f"client {reply.client}, {server.setup.numbering} {reply.round + 1}"
+    whose = server.setup.visit_name(reply.client, reply.round)
     for name, number in reply.numbers.items():
         if abs(number) > LARGEST_NUMBER:
             return f"{whose}: {name} = {number:g} is more than any training reports"
@@ -124,7 +124,7 @@ def check_reply(server: ServerStrategy, reply: Update) -> str | None:
 
     In a run with partial sums an update may have no vectors; its worker has checked them.
     """
-    whose = f"client {reply.client}, {server.setup.numbering} {reply.round + 1}"
+    whose = server.setup.visit_name(reply.client, reply.round)
     in_workers = server.setup.sum == "fixed_point"
     expected, got = server.up_shapes(), shapes(reply.payload)
     if got != expected and (got or not in_workers):

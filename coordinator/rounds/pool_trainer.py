@@ -94,7 +94,7 @@ class PoolTrainer:
         return self.server.start_model(visit.client) if visit.start is None else visit.start
 
     def _download(self, visit: PlannedVisit, build: Callable[[], Payload]) -> Payload:
-        whose = f"client {visit.client}, {self.server.setup.numbering} {visit.rng_round + 1}"
+        whose = self.server.setup.visit_name(visit.client, visit.rng_round)
         try:
             payload = build()
         except Exception as error:  # a user's server side may raise anything
@@ -149,7 +149,7 @@ class PoolTrainer:
 
     def _invalid(self, update: messages.Update, state: Payload, visit: PlannedVisit, reach: Reach) -> str | None:
         """Why a remote worker's update and client state of a visit are invalid, or None."""
-        whose = f"client {visit.client}, {self.server.setup.numbering} {visit.rng_round + 1}"
+        whose = self.server.setup.visit_name(visit.client, visit.rng_round)
         for slot, key, vector in vectors(state):
             problem = not_summable(vector.data, math.inf)
             if problem is not None:
@@ -178,7 +178,7 @@ class PoolTrainer:
         # A worker's count of a plan that is an expectation differs by chance; a count without bounds could be anything.
         if not visit.price.exact and predicted / INEXACT <= counted <= predicted * INEXACT and 0 < counted < math.inf:
             return None
-        whose = f"client {update.client}, {self.server.setup.numbering} {update.round + 1}"
+        whose = self.server.setup.visit_name(update.client, update.round)
         return (
             f"{whose}: executed {counted:.6g} FLOPs, but the spec of {self.method.name} predicts {predicted:.6g}; "
             "correct the passes (or further_flops) that its field compute gives"

@@ -13,6 +13,8 @@ from edge.protocol.fixed_point import not_summable, sizes
 from edge.protocol.messages import Totals
 from edge.protocol.payload import Payload, Shapes, shapes, vectors
 
+ROUND = "round"
+
 
 class PoolError(RuntimeError):
     """The run cannot go on; the text has the cause, the worker and the last lines of its log."""
@@ -29,7 +31,7 @@ class PoolTask:
     message: messages.Train | messages.Evaluate | messages.Describe
     state_in: str | None = None
     state_out: str | None = None
-    numbering: str = "round"
+    numbering: str = ROUND
     """What the number of a training message counts, for errors: ``round`` or ``visit``."""
     flops: float = 0.0
     """Foreseen work, by which tasks are prefetched; 0 if it is unknown."""
@@ -69,11 +71,15 @@ class PoolTask:
         """The task in words, for errors."""
         message = self.message
         if isinstance(message, messages.Train):
-            return f"client {message.client}, {self.numbering} {message.round + 1}, train"
+            return f"client {message.client}, {self.numbered(message.round)}, train"
         if isinstance(message, messages.Evaluate):
             whose = "global test set" if message.client == messages.GLOBAL else f"client {message.client}"
             return f"{whose}, examples {message.start} to {message.stop}, evaluate"
         return "describe"
+
+    def numbered(self, number: int) -> str:
+        """A round, counted from 1, or a visit, as the ledger numbers it."""
+        return f"{self.numbering} {number + 1 if self.numbering == ROUND else number}"
 
     @property
     def payload(self) -> Payload:
@@ -143,8 +149,8 @@ def check_partial_sum(sums: messages.PartialSum, tasks: Sequence[PoolTask], is_r
         message = task.message
         assert isinstance(message, messages.Train), task.name
         if (sums.round, sums.clients) != (message.round, len(tasks)):
-            counted = f"{sums.clients} updates of {task.numbering} {sums.round + 1}"
-            raise messages.WireError(f"sums of {counted} instead of {len(tasks)} of {message.round + 1}")
+            counted = f"{sums.clients} updates of {task.numbered(sums.round)}"
+            raise messages.WireError(f"sums of {counted} instead of {len(tasks)} of {task.numbered(message.round)}")
         got = sizes(sums.totals)
         if task.up is not None and got != task.up:
             raise messages.WireError(f"{task.name}: sums {got} instead of {task.up}")

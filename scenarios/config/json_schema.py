@@ -104,10 +104,11 @@ class _Values(GenerateJsonSchema):
     """Values as TOML has them: quantities as text with a unit, and no null."""
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
-        """A quantity is a number in its base unit, or text with a unit."""
-        number = self.generate_inner(schema["schema"])
+        """A quantity is text with a unit, or zero (`scenarios.config.quantities`)."""
         unit = QUANTITIES.get(schema["function"]["function"])
-        return number if unit is None else {"anyOf": [{"type": "string", "pattern": _pattern(unit)}, number]}
+        if unit is None:
+            return self.generate_inner(schema["schema"])
+        return {"anyOf": [{"type": "string", "pattern": _pattern(unit)}, {"const": 0}]}
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         """A key without a value is left out of a file."""

@@ -138,7 +138,7 @@ def test_sums_with_updates_that_nobody_asked_for_are_refused_and_made_anew(pools
         order.wait()
         assert means(order.collect()) == {"a": {0.125}, "b": {0.25}}
     (refused,) = pools.of("message_refused")
-    assert refused.detail.endswith("sums of 2 updates of round 6 instead of 1 of 6 (1 refused so far)")
+    assert refused.detail.endswith("sums of 2 updates of round 6 instead of 1 of round 6 (1 refused so far)")
 
 
 def test_an_update_of_another_shape_is_named(pools: Pools) -> None:

@@ -122,8 +122,8 @@ def test_a_worker_greets_first_and_once(tmp_path: Path) -> None:
 
 
 UNASKED: dict[str, tuple[Callable[[messages.PartialSum], messages.PartialSum], str]] = {
-    "round": (lambda sums: replace(sums, round=4), "sums of 2 updates of round 5 instead of 2 of 6"),
-    "clients": (lambda sums: replace(sums, clients=3), "sums of 3 updates of round 6 instead of 2 of 6"),
+    "round": (lambda sums: replace(sums, round=4), "sums of 2 updates of round 5 instead of 2 of round 6"),
+    "clients": (lambda sums: replace(sums, clients=3), "sums of 3 updates of round 6 instead of 2 of round 6"),
     "shape": (
         lambda sums: replace(sums, totals={"model": {"a": np.zeros(2, np.int64)}}),
         "client 1, round 6, train: sums {'model': {'a': 2}} instead of {'model': {'a': 3, 'b': 1}}",
