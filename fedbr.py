@@ -83,7 +83,9 @@ def __getattr__(name: str) -> Any:
         return version("fedbr-edge")
     if name not in _HOMES:
         raise AttributeError(f"module 'fedbr' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), _OTHER_NAMES.get(name, name))
+    _load_packages()
+    globals()[name] = found = getattr(import_module(_HOMES[name]), _OTHER_NAMES.get(name, name))
+    return found
 
 
 def __dir__() -> list[str]:
@@ -107,14 +109,12 @@ def main() -> None:
 
 
 def _load_packages() -> None:
-    """Import ``scenarios`` from this folder, even where a user's folder with a module of that name is searched before.
-
-    `scenarios.search_path` then orders the path for all else.
-    """
+    """Search users' folders last (`scenarios.search_path`), even where one with a module of our names came first."""
     from pathlib import Path
 
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     try:
-        import scenarios  # noqa: F401 - for its effect: modules of the package are found by it from now on
+        from scenarios import search_path
     finally:
         del sys.path[0]
+    search_path.protect()
