@@ -84,7 +84,13 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'fedbr' has no attribute {name!r}")
     _load_packages()
-    globals()[name] = found = getattr(import_module(_HOMES[name]), _OTHER_NAMES.get(name, name))
+    try:
+        globals()[name] = found = getattr(import_module(_HOMES[name]), _OTHER_NAMES.get(name, name))
+    except ModuleNotFoundError as error:
+        extra = name.lower()
+        if name not in ("MLflow", "TensorBoard") or error.name is None or error.name.split(".")[0] != extra:
+            raise
+        raise ImportError(f"fedbr.{name} needs {extra}: pip install 'fedbr-edge[{extra}]'") from error
     return found
 
 

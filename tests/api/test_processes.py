@@ -36,6 +36,16 @@ def test_every_name_is_there_and_no_other() -> None:
         _ = fedbr.train
 
 
+@pytest.mark.parametrize("name", ["TensorBoard", "MLflow"])
+def test_a_missing_extra_says_how_to_install_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = name.lower()
+    monkeypatch.delitem(sys.modules, f"scenarios.api.{extra}", raising=False)
+    for module in [extra, *(known for known in sys.modules if known.startswith(f"{extra}."))]:
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=rf"fedbr.{name} needs {extra}: pip install 'fedbr-edge\[{extra}\]'"):
+        getattr(fedbr, name)
+
+
 def test_a_script_on_stdin_runs_without_a_main_guard_and_loads_no_torch(tmp_path: Path) -> None:
     code = f"""
 import sys, fedbr
