@@ -365,6 +365,7 @@ def test_the_page_names_who_was_waited_for_and_what_was_spent_in_vain(troubled: 
     assert row[1:6] == ["1", "0", "1", "2", "2"]
     assert row[6:] == ["42 s of 48 s87.50 %", "9 MB of 12 MB75.00 %", "120 J of 150 J80.00 %"]
     assert ("style", "width:87.5%") in page.attributes
+    assert "nominal" not in page.text.lower()  # no method of the page has nominal costs of its own
 
 
 def test_clients_whose_updates_could_not_be_used_are_named_and_counted(troubled: Path, tmp_path: Path) -> None:
