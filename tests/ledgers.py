@@ -1,11 +1,14 @@
-"""What the tests read of a run's ledger."""
+"""What the tests read of a run's ledger, and run folders with rounds made by hand."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coordinator.records.store import read
+from coordinator.records.schema import RoundRow, VisitRow
+from coordinator.records.store import Commit, Ledger, read
 
 HOST_TABLES = ("meta", "host_rounds", "host_events")
 
@@ -18,3 +21,31 @@ def virtual_rows(folder: Path) -> dict[str, list[tuple[Any, ...]]]:
         table: [tuple(row) for row in read(ledger, f"SELECT * FROM {table}")]
         for table in sorted(set(tables) - set(HOST_TABLES))
     }
+
+
+def visit_row(number: int, round: int, client: int, *times: float, kind: str = "train", staleness: int = 0) -> VisitRow:
+    """A visit with its four ``times``: start, end of download, of compute and of upload, in virtual seconds."""
+    start, down_end, compute_end, up_end = times
+    return VisitRow(
+        number, round, client, "pi", "lte", kind, staleness, start, down_end, compute_end, up_end,
+        0.0, 0.0, 500, 500, 1000.0, 1e6, 1e6, 5.0, 8, 1, 1.5, "", "",
+    )  # fmt: skip
+
+
+def made_run(
+    folder: Path, accuracies: Sequence[float | None], scenario: str, visits: Sequence[VisitRow] = (), joules: float = 10
+) -> Path:
+    """A run folder with one round of 10 s, 1 kB and ``joules`` per accuracy; ``scenario`` is its text, in TOML."""
+    folder.mkdir(parents=True)
+    (folder / "scenario.toml").write_text(scenario)
+    (folder / "environment.json").write_text(json.dumps({"blocks": [], "partition": {}}))
+    ledger = Ledger(folder / "ledger.sqlite", "genesis", None)
+    for number, accuracy in enumerate(accuracies):
+        row = RoundRow(
+            number, 10.0 * number, 10.0 * number + 10, 1, accuracy, None, 2.0 - number, 500, 500, 1000.0, 1e6, 1e6,
+            joules, 10.0, 0.0, 0, 0.0, None, "", "ab",
+        )  # fmt: skip
+        ledger.commit(Commit(row, [visit for visit in visits if visit.round == number], {}))
+    ledger.finish({"stopped_by": "rounds", "rounds": len(accuracies)})
+    ledger.close()
+    return folder

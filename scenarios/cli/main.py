@@ -132,10 +132,12 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "Several machines": {"keys": remote.keys, "worker": remote.worker},
 }
 """Heading of the help -> name -> command"""
+CLASSES = {"report": recorded.ReportCommand}
+"""Name -> how its words are read, where that is special"""
 
 for heading, commands in COMMANDS.items():
     for name, command in commands.items():
-        app.command(name, rich_help_panel=heading)(verbosity.with_verbose(command))
+        app.command(name, cls=CLASSES.get(name), rich_help_panel=heading)(verbosity.with_verbose(command))
 for study in studies.several.registered_commands:
     assert study.callback is not None
     study.callback = verbosity.with_verbose(study.callback)

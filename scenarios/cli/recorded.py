@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from scenarios.cli.options import (
     FAILED,
@@ -25,21 +27,61 @@ if TYPE_CHECKING:
     from scenarios.host import Host, Piece
 
 
+class ReportCommand(TyperCommand):
+    """The command ``report``, whose options for tables may be written without a path."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments as given, with a path for each option that has none."""
+        return super().parse_args(ctx, with_default_paths(args))
+
+
+TABLE_OPTIONS = ("--csv", "--parquet")
+BESIDE_THE_REPORT = "."
+
+
+def with_default_paths(words: Sequence[str]) -> list[str]:
+    """The words of a command line, with `BESIDE_THE_REPORT` after a `TABLE_OPTIONS` that no path follows.
+
+    A path is the next word, unless that is an option or a folder, which is to be reported.
+    """
+    filled = []
+    for word, following in zip(words, [*words[1:], "-"], strict=True):
+        filled.append(word)
+        if word in TABLE_OPTIONS and (following.startswith("-") or Path(following).is_dir()):
+            filled.append(BESIDE_THE_REPORT)
+    return filled
+
+
 def report(
-    folder: Annotated[Path, typer.Argument(help="a run folder, or the folder of a comparison")],
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="the HTML file")] = None,
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FOLDER...", help="runs, comparisons, sweeps, studies, or folders that hold any of them"
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="the HTML file; runs.html by default where several runs are joined"),
+    ] = None,
     csv: Annotated[
         Path | None,
-        typer.Option("--csv", help="also write a row per round (counted from 0) as CSV, and evaluations beside it"),
+        typer.Option(
+            "--csv",
+            metavar="[PATH]",
+            help="also write a row per round (counted from 0) as CSV, and evaluations beside it; "
+            "by default rounds.csv beside the report",
+        ),
     ] = None,
-    parquet: Annotated[Path | None, typer.Option("--parquet", help="the same as Parquet")] = None,
+    parquet: Annotated[
+        Path | None, typer.Option("--parquet", metavar="[PATH]", help="the same as Parquet; rounds.parquet by default")
+    ] = None,
 ) -> None:
-    """Write the report of a run or a comparison as one HTML file."""
+    """Write the report of any runs as one HTML file, grouped by what differs in their scenarios."""
     from scenarios.report import html as reports
     from scenarios.report.run_reader import ReportError
 
     try:
-        print(reports.from_folder(folder, output, csv, parquet))
+        print(reports.from_folders(folders, output, csv, parquet))
     except OSError as error:
         raise ReportError(f"cannot write {error.filename}: {error.strerror}") from None
 

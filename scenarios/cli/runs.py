@@ -76,7 +76,8 @@ def _finish(loaded: Loaded, result: dict[str, Any], as_json: bool) -> NoReturn:
     if stopped:  # a user who stops a run does not wait for a report; `fedbr report` draws it later
         page = None
     elif not _is_younger(folder / "report.html", folder / "ledger.sqlite"):
-        title = f"{loaded.name}: {loaded.scenario.method}"
+        server = f", server={loaded.scenario.server}" if loaded.scenario.server != "plain" else ""
+        title = f"{loaded.name}: {loaded.scenario.method}{server}"
         page = report_or_warning(lambda: html.build([folder], folder / "report.html", title))
     emit(result, as_json, lambda: terminal.print_summary(result, page))
     for warning in result.get("warnings", []):

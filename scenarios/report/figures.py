@@ -20,15 +20,22 @@ from scenarios.report import bottlenecks as blame
 from scenarios.report import (
     client_figures,
     draw_figures,
+    energy_figures,
+    group_figures,
     link_figures,
+    loss_figures,
     method_figures,
     method_style,
     nominal_cost,
+    pareto,
+    participation,
     partition_figures,
     plot_style,
     progress,
+    round_timeline,
     theme,
 )
+from scenarios.report.groups import RunGroup, by_label, grouped, has_seeds
 from scenarios.report.plot_style import INK, MUTED
 from scenarios.report.run_reader import NO_BLOCKS, RecordedRun
 
@@ -39,11 +46,18 @@ LOG_AXES = ("curves", "pareto")
 """Figures whose x axes the page can make logarithmic"""
 
 
-def draw(runs: Sequence[RecordedRun], target: float | None) -> dict[str, str]:
-    """Figure name -> HTML of `plot_style.svg`, for every figure that these runs have data for."""
+def draw(runs: Sequence[RecordedRun], target: float | None, groups: Sequence[RunGroup] | None = None) -> dict[str, str]:
+    """Figure name -> HTML of `plot_style.svg`, for every figure that these runs have data for.
+
+    ``groups``: the runs that each of ``runs`` stands for; by default itself alone.
+    """
     started = [run for run in runs if run.rounds]
+    known = [group for group in groups or grouped(runs) if all(run.rounds for run in group.runs)]
+    styles = by_label(known, lines(runs))
     sources: dict[str, Callable[[], Figure | None]] = {
-        "curves": lambda: curves(started, target),
+        "curves": lambda: group_figures.curves(known, styles, target) if has_seeds(known) else curves(started, target),
+        "losses": lambda: loss_figures.losses(known, styles),
+        "pareto": lambda: pareto.pareto(known, styles),
         "client_values": lambda: client_figures.clients(started, lines(runs)),
         "adaptation": lambda: client_figures.adaptation(started, lines(runs)),
         "client_bytes": lambda: client_figures.traffic(started, lines(runs)),
@@ -53,7 +67,11 @@ def draw(runs: Sequence[RecordedRun], target: float | None) -> dict[str, str]:
         "uncertainty": lambda: draw_figures.intervals(started, colours(runs)),
         "bottlenecks": lambda: bottlenecks(started),
         "timing": lambda: timing(started),
+        "round_timeline": lambda: round_timeline.draw(started),
+        "energy": lambda: energy_figures.energy(known, styles),
+        "participation": lambda: participation.visits(started, colours(runs)),
         "staleness": lambda: staleness(started),
+        "client_staleness": lambda: participation.staleness(started, colours(runs)),
         "recorded_link": lambda: link_figures.recorded_link(started),
         "blocks": lambda: blocks(started),
         "partition": lambda: partition_figures.partition(runs),

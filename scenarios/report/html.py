@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,77 +19,87 @@ from coordinator.records.schema import FAULTY, NO_TRAINING
 from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
 from edge.protocol.files import write_text
 from edge.protocol.messages import VALIDATION
-from scenarios.report import bottlenecks, client_values, drawn_times, method_style, nominal_cost, time_basis
+from scenarios.report import (
+    bottlenecks,
+    client_values,
+    drawn_times,
+    groups,
+    labels,
+    method_style,
+    nominal_cost,
+    time_basis,
+)
 from scenarios.report.best_round import of_run
-from scenarios.report.csv_files import csv_text
 from scenarios.report.pages import render
 from scenarios.report.progress import AMOUNTS, to_target
-from scenarios.report.run_reader import RecordedRun, evaluation_rows, find, flat, open_runs, rows
+from scenarios.report.progress import percent as percent  # used by those who import it from here, too
+from scenarios.report.run_finder import FoundRuns, found
+from scenarios.report.run_reader import RecordedRun, flat, open_runs
+from scenarios.report.run_tables import csv_table, parquet_table
 
 MAX_EVENTS = 200
 MOST_FAULTY = 20
 """Number of clients with invalid updates that are named."""
 MOST_CRITICAL, MOST_CRITICAL_BESIDE_OTHERS = 5, 3
 """Number of critical clients shown of a single run, or of each of several."""
+MOST_IN_TITLE, MOST_FACTS = 4, 4
+"""Number of groups named in the title, and of different values of a fact."""
 ELSEWHERE = ("partition", "blocks", "calibrations", "bases", "started_utc")
 """Parts of the environment that have their own sections."""
-
-
-def csv_table(runs: Sequence[Path], path: Path) -> Path:
-    """Write `rows` of these run folders as CSV; a missing accuracy or loss is an empty cell.
-
-    Runs with a table ``evaluations`` have it written beside it (`evaluations_path`).
-    """
-    table = rows(open_runs(runs))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    head = list(table[0]) if table else ["run", "method", "seed", "round"]
-    with path.open("w", encoding="utf-8", newline="") as file:  # not replaced as a whole, since it may be a pipe
-        file.write(csv_text(head, (row.values() for row in table)))
-    values = _evaluations_beside(runs, path)
-    if values:
-        companion = evaluations_path(path)
-        with companion.open("w", encoding="utf-8", newline="") as file:
-            file.write(csv_text(list(values[0]), (row.values() for row in values)))
-    return path
-
-
-def evaluations_path(path: Path) -> Path:
-    """The file beside ``path`` for the table ``evaluations``: ``a.csv`` -> ``a-evaluations.csv``."""
-    return path.with_name(f"{path.stem}-evaluations{path.suffix}")
-
-
-def _evaluations_beside(runs: Sequence[Path], path: Path) -> list[dict[str, Any]]:
-    """The rows for `evaluations_path`; empty if no run has any, and for a pipe, which has no place beside it."""
-    return evaluation_rows(open_runs(runs)) if path.is_file() else []
-
-
-def parquet_table(runs: Sequence[Path], path: Path) -> Path:
-    """Write the tables of `csv_table` as Parquet."""
-    import pyarrow
-    import pyarrow.parquet
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows(open_runs(runs))), path)
-    values = _evaluations_beside(runs, path)
-    if values:
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(values), evaluations_path(path))
-    return path
 
 
 def from_folder(
     folder: Path, output: Path | None = None, csv_path: Path | None = None, parquet_path: Path | None = None
 ) -> Path:
-    """Write the report of a run or compare folder, by default into it, and its tables to the given paths."""
-    runs, comparison = find(folder)
-    methods = ", ".join(run.method for run in open_runs(runs))
+    """Write the report of one folder, as `from_folders` does."""
+    return from_folders([folder], output, csv_path, parquet_path)
+
+
+BESIDE = Path()
+"""In place of the path of a table: beside the report, as ``rounds.csv`` or ``rounds.parquet``."""
+JOINED = "runs.html"
+"""The default name of a report of several runs; a study's own ``report.html`` beside it stays."""
+
+
+def from_folders(
+    folders: Sequence[Path],
+    output: Path | None = None,
+    csv_path: Path | None = None,
+    parquet_path: Path | None = None,
+) -> Path:
+    """Write the report of runs, comparisons, studies, or folders of these, and its tables to the given paths.
+
+    By default ``report.html`` in the folder of one run or comparison, and `JOINED` in another folder, or beside the
+    first of several. ReportError as `found` raises it.
+    """
+    runs = found(folders)
+    for reason in runs.left_out:
+        print(f"fedbr: warning: left out: {reason}", file=sys.stderr)
+    place = _place(folders, runs)
+    beside = output.parent if output is not None and not _is_special(output) else place.parent
     if csv_path is not None:
-        csv_table(runs, csv_path)
+        csv_table(runs.folders, beside / "rounds.csv" if csv_path == BESIDE else csv_path)
     if parquet_path is not None:
-        parquet_table(runs, parquet_path)
-    title = f"{folder.resolve().parent.name}: {methods}"  # a run lies in <scenario>/<run id>, and so does a comparison
-    if output is None:
-        return build(runs, folder / "report.html", title, comparison)
-    return build(runs, output, title, comparison, follow=True)
+        parquet_table(runs.folders, beside / "rounds.parquet" if parquet_path == BESIDE else parquet_path)
+    return _write(_page(_title(folders, runs), runs), output or place, follow=output is not None)
+
+
+def _place(folders: Sequence[Path], runs: FoundRuns) -> Path:
+    """Where the report is written by default."""
+    if len(folders) > 1:
+        return folders[0].resolve().parent / JOINED
+    is_whole = runs.comparison is not None or list(runs.folders) == list(folders)
+    return folders[0] / ("report.html" if is_whole else JOINED)
+
+
+def _title(folders: Sequence[Path], runs: FoundRuns) -> str:
+    """The scenario, which names the folder above a run or comparison, and the labels of the groups."""
+    names = list(dict.fromkeys(run.group for run in open_runs(runs.folders)))
+    between = "; " if any(", " in name for name in names) else ", "
+    rest = len(names) - MOST_IN_TITLE
+    shown = between.join(names[:MOST_IN_TITLE]) + (f" and {rest} more" if rest > 0 else "")
+    whole = runs.folders[0] if runs.comparison is None else folders[0]
+    return f"{f'{len(runs.folders)} runs' if runs.several else whole.resolve().parent.name}: {shown}"
 
 
 def build(
@@ -104,50 +115,76 @@ def build(
     ``follow``: write to the target of a link, a pipe or a terminal; otherwise ``output`` is replaced.
     ReportError if a folder is not a run.
     """
-    opened = open_runs(runs)
-    page = render("report.html.j2", FILTERS, title=title, **_sections(opened, comparison or {}))
-    if follow and output.exists() and not output.is_file():
-        output.write_text(page, encoding="utf-8")  # a pipe or a terminal
+    return _write(_page(title, FoundRuns(runs, comparison)), output, follow)
+
+
+def _page(title: str, runs: FoundRuns) -> str:
+    opened = open_runs(runs.folders)
+    return render("report.html.j2", FILTERS, title=title, **_sections(opened, runs.comparison or {}, runs.left_out))
+
+
+def _write(page: str, output: Path, follow: bool) -> Path:
+    if follow and _is_special(output):
+        output.write_text(page, encoding="utf-8")
     else:
         write_text(output.resolve() if follow else output, page)
     return output
 
 
-def _sections(opened: Sequence[RecordedRun], comparison: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of the template ``report.html.j2``."""
-    from scenarios.report import figures, method_figures
+def _is_special(path: Path) -> bool:
+    """Whether a path is a pipe or a terminal."""
+    return path.exists() and not path.is_file()
+
+
+def _sections(opened: Sequence[RecordedRun], comparison: Mapping[str, Any], left_out: Sequence[str]) -> dict[str, Any]:
+    """The values of the template ``report.html.j2``.
+
+    Of groups with several seeds, figures and tables of single runs show the first.
+    """
+    from scenarios.report import figures, method_figures, participation
 
     target = _target(opened[0], comparison)
-    on_clients = [run for run in opened if client_values.last(run.evaluations)]
-    most_critical = MOST_CRITICAL if len(opened) == 1 else MOST_CRITICAL_BESIDE_OTHERS
+    by_group = groups.grouped(opened)
+    has_seeds = groups.has_seeds(by_group)
+    shown = [group.first for group in by_group]
+    on_clients = [run for run in shown if client_values.last(run.evaluations)]
+    most_critical = MOST_CRITICAL if len(shown) == 1 else MOST_CRITICAL_BESIDE_OTHERS
     nominal = nominal_cost.is_shown(run.method for run in opened)
+    columns = _headline_columns(target, comparison, nominal)
     return {
-        "runs": opened,
+        "runs": shown,
+        "all_runs": opened,
+        "groups": groups.table(by_group, target) if has_seeds else None,
+        "differences": groups.differences(by_group) if len(by_group) > 1 else [],
+        "group_labels": [group.label for group in by_group],
+        "notices": groups.notices(by_group),
+        "left_out_folders": left_out,
         "target": target,
         "nominal": nominal,
-        "facts": _facts(opened[0], target),
-        "headline": _headline(opened, _headline_columns(target, comparison, nominal)),
+        "facts": _facts(opened, target),
+        "headline": _headline(opened if has_seeds else shown, columns),
         "clients": _headline(on_clients, _CLIENTS),
         "left_out": [(run.label, run.left_out) for run in on_clients if run.left_out],
         "warnings": [(run.label, text) for run in opened for text in (run.summary or {}).get("warnings", [])],
-        "best_rounds": _best_rounds(opened),
-        "critical": [(run, bottlenecks.critical_clients(run.query, most_critical)) for run in opened],
+        "best_rounds": _best_rounds(shown),
+        "critical": [(run, bottlenecks.critical_clients(run.query, most_critical)) for run in shown],
         "most_critical": most_critical,
-        "kinds": _kinds(opened),
-        "waste": [(run, bottlenecks.visits(run.query), _waste(run)) for run in opened],
-        "bases": [(run, _time_shares(run)) for run in opened],
-        "faulty": [(run.label, row) for run in opened for row in bottlenecks.faulty(run.query, MOST_FAULTY)],
-        "costs": _costs(opened, nominal),
-        "traffic": [(run.label, run.traffic()) for run in opened],
-        "partitions": _distinct((run, run.partition) for run in opened if run.histogram),
-        "blocks": _distinct((run, run.environment.get("blocks")) for run in opened),
-        "calibrations": _distinct((run, run.environment.get("calibrations")) for run in opened),
+        "kinds": _kinds(shown),
+        "waste": [(run, bottlenecks.visits(run.query), _waste(run)) for run in shown],
+        "bases": [(run, _time_shares(run)) for run in shown],
+        "faulty": [(run.label, row) for run in shown for row in bottlenecks.faulty(run.query, MOST_FAULTY)],
+        "costs": _costs(shown, nominal),
+        "traffic": [(run.label, run.traffic()) for run in shown],
+        "partitions": _distinct((run, run.partition) for run in shown if run.histogram),
+        "blocks": _distinct((run, run.environment.get("blocks")) for run in shown),
+        "calibrations": _distinct((run, run.environment.get("calibrations")) for run in shown),
         "environments": _distinct((run, _environment(run)) for run in opened),
         "events": [(run.label, *_events(run)) for run in opened],
-        "figures": figures.draw(opened, target),
-        "method_figures": method_figures.figures_of(opened),
-        "swatches": _swatches(opened),
-        "drawn": _drawn(opened),
+        "participation": (participation.COLUMNS, participation.table(shown)),
+        "figures": figures.draw(shown, target, by_group),
+        "method_figures": method_figures.figures_of(shown),
+        "swatches": _swatches(by_group),
+        "drawn": _drawn(shown),
     }
 
 
@@ -175,11 +212,6 @@ def _kinds(runs: Sequence[RecordedRun]) -> list[str]:
     """Kinds of visit to show; those of invalid updates and of evaluations only if there are any."""
     used = {kind for run in runs for kind, count in bottlenecks.visits(run.query).items() if count}
     return [kind for kind in bottlenecks.KINDS if kind not in (*FAULTY, *NO_TRAINING) or kind in used]
-
-
-def percent(share: float) -> str:
-    """A share in [0, 1] for a table: 0.8125 -> "81.25 %"."""
-    return f"{100 * share:.2f} %"
 
 
 @dataclass(frozen=True)
@@ -240,13 +272,15 @@ _BEST_ROUND: tuple[tuple[str, str, Callable[[float], str], Callable[[Iterable[fl
 """(column, field of `BestRound`, how it is shown, which one is best)"""
 
 
-def _swatches(runs: Sequence[RecordedRun]) -> dict[str, tuple[str, str]]:
-    """Label of a run -> (colour, stroke-dasharray) of its line in the figures."""
+def _swatches(by_group: Sequence[groups.RunGroup]) -> dict[str, tuple[str, str]]:
+    """Label of a run -> (colour, stroke-dasharray) of its group's line in the figures."""
     from scenarios.report import figures, theme
 
+    lines = figures.lines([group.first for group in by_group])
+    styles = {run.label: lines[group.first.label] for group in by_group for run in (*group.runs, *group.repeats)}
     return {
         label: (theme.themed(style["color"]), method_style.dash_array(style["linestyle"]))
-        for label, style in figures.lines(runs).items()
+        for label, style in styles.items()
     }
 
 
@@ -361,26 +395,35 @@ def _against(run: RecordedRun, base: RecordedRun, kind: str, part: int) -> str:
     return f"{change:+.1f} %".replace("-", "−") if run is not base else "0"
 
 
-def _facts(run: RecordedRun, target: float | None) -> list[tuple[str, str]]:
-    """The setting in a few words, from the first run's scenario; missing keys are left out."""
-    known = flat(run.scenario)
+def _facts(runs: Sequence[RecordedRun], target: float | None) -> list[tuple[str, str]]:
+    """The setting in a few words, from the runs' scenarios; missing keys are left out."""
     wanted = (
-        ("scenario", "name", str),
-        ("data", "data.name", str),
-        ("model", "model.name", str),
-        ("clients", "data.clients", str),
-        ("a round", "rounds.participants", str),
-        ("policy", "rounds.policy", str),
-        ("seed", "seed", str),
+        ("scenario", "name"),
+        ("data", "data.name"),
+        ("model", "model.name"),
+        ("clients", "data.clients"),
+        ("a round", "rounds.participants"),
+        ("policy", "rounds.policy"),
+        ("server optimizer", labels.SERVER),
+        ("seed", "seed"),
     )
-    facts = [(name, show(known[key])) for name, key, show in wanted if known.get(key) is not None]
+    known = [flat(run.scenario) for run in runs]
+    values = [
+        (name, list(dict.fromkeys(each[key] for each in known if each.get(key) is not None))) for name, key in wanted
+    ]
+    facts = [(name, _several(found)) for name, found in values if found and found != [labels.PLAIN]]
     if target is not None:
         facts.append(("target", f"{100 * target:g} %"))
-    source = flat(run.environment).get("data.source")
-    if source:
-        facts.append(("data from", str(source)))
-    started = run.environment.get("started_utc")
-    return facts + ([("started", str(started))] if started else [])
+    sources = dict.fromkeys(str(flat(run.environment).get("data.source") or "") for run in runs)
+    if any(sources):
+        facts.append(("data from", _several([source for source in sources if source])))
+    started = runs[0].environment.get("started_utc")
+    return facts + ([("started" if len(runs) == 1 else "first started", str(started))] if started else [])
+
+
+def _several(values: Sequence[Any]) -> str:
+    """A few different values, or how many there are."""
+    return ", ".join(map(str, values)) if len(values) <= MOST_FACTS else f"{len(values)} different"
 
 
 def _environment(run: RecordedRun) -> list[tuple[str, str]]:

@@ -125,6 +125,11 @@ def reached(points: Trail, needs: Mapping[str, float]) -> bool:
     return all(reached[kind] >= need for kind, need in needs.items())
 
 
+def percent(share: float) -> str:
+    """A share in [0, 1] for a table: 0.8125 -> "81.25 %"."""
+    return f"{100 * share:.2f} %"
+
+
 def spread(values: Sequence[float | None]) -> dict[str, Any]:
     """Mean and sample deviation over seeds: None unless every seed has a value; the deviation of one seed is None."""
     known = [value for value in values if value is not None and math.isfinite(value)]

@@ -10,7 +10,7 @@ import math
 import sqlite3
 import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from coordinator.records.store import evaluations, read
 from coordinator.rounds.policy import POLICIES, RoundPolicy
 from edge.protocol.config import EvalSplit
 from edge.protocol.payload import BUFFERS
-from scenarios.report import progress
+from scenarios.report import labels, progress
 
 PARTS = ("scenario.toml", "environment.json", "ledger.sqlite")
 UNFINISHED = "unfinished"
@@ -59,7 +59,7 @@ class RecordedRun:
 
     folder: Path
     label: str
-    """The run's name in the report: the method, with seed and run id where that is ambiguous."""
+    """The run's name in the report: that of its group, with seed and run id where that is ambiguous."""
     scenario: Mapping[str, Any]
     scenario_text: str
     environment: Mapping[str, Any]
@@ -67,6 +67,8 @@ class RecordedRun:
     """How the run ended; None while it is unfinished."""
     rounds: Sequence[RoundRow]
     """As committed. The last row may be no round: one that was cut, or a score after the last round."""
+    group: str
+    """The name that it shares with the runs that differ in nothing but their seed (`labels.labels`)."""
 
     @property
     def method(self) -> str:
@@ -175,19 +177,38 @@ def open_runs(folders: Sequence[Path]) -> list[RecordedRun]:
     """Open run folders in the given order, each with its own label; ReportError for a folder that is not a run."""
     if not folders:
         raise ReportError("there is no run to report")
-    parts = [_parts(folder) for folder in folders]
-    methods = Counter(str(scenario.get("method")) for _, scenario, _ in parts)
-    seeds = Counter((str(scenario.get("method")), scenario.get("seed")) for _, scenario, _ in parts)
+    parts = [read_parts(folder) for folder in folders]
+    groups = _groups([scenario for _, scenario, _ in parts])
     runs = []
-    for folder, (text, scenario, environment) in zip(folders, parts, strict=True):
-        method, seed = str(scenario.get("method")), scenario.get("seed")
-        label = method if methods[method] == 1 else f"{method}, seed {seed}"
-        label += f", {folder.name}" if seeds[method, seed] > 1 else ""
+    for folder, (text, scenario, environment), group, label in zip(
+        folders, parts, groups, _run_labels(folders, groups, [scenario for _, scenario, _ in parts]), strict=True
+    ):
         summary = _query(folder, "SELECT value FROM meta WHERE key = 'summary'")
         ended = json.loads(summary[0]["value"]) if summary else None
         rounds = [RoundRow._make(row) for row in _query(folder, progress.ROUNDS)]
-        runs.append(RecordedRun(folder, label, scenario, text, environment, ended, rounds))
+        runs.append(RecordedRun(folder, label, scenario, text, environment, ended, rounds, group))
     return runs
+
+
+def _groups(scenarios: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The label of each run's group."""
+    identities = labels.identities([flat(scenario) for scenario in scenarios])
+    distinct = [identity for index, identity in enumerate(identities) if identity not in identities[:index]]
+    names = labels.labels(distinct)
+    return [names[distinct.index(identity)] for identity in identities]
+
+
+def _run_labels(
+    folders: Sequence[Path], groups: Sequence[str], scenarios: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    """The group's label, with the seed where the group has several runs, and the run id where that is ambiguous."""
+    seeds = [scenario.get("seed") for scenario in scenarios]
+    runs, repeats = Counter(groups), Counter(zip(groups, seeds, strict=True))
+    ids = Counter(zip(groups, seeds, [folder.name for folder in folders], strict=True))
+    for folder, group, seed in zip(folders, groups, seeds, strict=True):
+        label = group if runs[group] == 1 else f"{group}, seed {seed}"
+        place = folder.name if ids[group, seed, folder.name] == 1 else str(folder)
+        yield label if repeats[group, seed] == 1 else f"{label}, {place}"
 
 
 def find(folder: Path) -> tuple[list[Path], Mapping[str, Any] | None]:
@@ -216,7 +237,7 @@ def rows(runs: Sequence[RecordedRun]) -> list[dict[str, Any]]:
         head = {"run": run.folder.name, "method": run.method, "seed": run.scenario.get("seed")}
         for row, point in zip(run.rounds, run.trail, strict=True):
             totals = {"bytes_so_far": point.nbytes, "nominal_bytes_so_far": point.nominal_nbytes}
-            table.append(head | row._asdict() | totals)
+            table.append(head | row._asdict() | totals | {"group": run.group})
     return table
 
 
@@ -237,16 +258,11 @@ def flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return keys
 
 
-def _parts(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Scenario text, scenario and environment of a run folder."""
+def read_parts(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Scenario text, scenario and environment of a run folder; ReportError if it is not one."""
     if not folder.is_dir():
         raise ReportError(f"{folder} is not a run folder: there is no such folder")
     missing = [name for name in PARTS if not (folder / name).is_file()]
-    if (folder / "study.json").is_file():
-        raise ReportError(
-            f"{folder} holds a study, which draws its own report.html when it is finished: make it again with "
-            f"--run-id {folder.resolve().name}, or name the folder of one of its runs"
-        )
     if missing:
         raise ReportError(f"{folder} is not a run folder: it has no {', no '.join(missing)}")
     name = PARTS[0]

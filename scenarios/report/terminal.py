@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -13,7 +14,7 @@ from rich.table import Table
 from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
 from edge.protocol.messages import VALIDATION
 from scenarios.config.quantities import scenario_text
-from scenarios.report import drawn_times, nominal_cost, time_basis
+from scenarios.report import drawn_times, labels, nominal_cost, time_basis
 from scenarios.report.bottlenecks import counted
 from scenarios.report.drawn_times import DrawnTimes
 from scenarios.report.html import percent
@@ -176,7 +177,7 @@ def _print_runs(console: Console, runs: Sequence[Summary], comparison: Mapping[s
 
 def _print_group(console: Console, group: Sequence[Summary], comparison: Mapping[str, Any]) -> None:
     """Print one table, or two where the terminal is too narrow for it."""
-    names, rows = [str(run["method"]) for run in group], run_rows(group, comparison)
+    names, rows = [method_name(run) for run in group], run_rows(group, comparison)
     needed = widths([["method", *names], *([name, *cells] for name, cells in rows)])
     if len(group) > 1 and sum(needed) + 3 * len(group) > console.width:
         for part in (group[: len(group) // 2], group[len(group) // 2 :]):
@@ -192,6 +193,13 @@ def _print_group(console: Console, group: Sequence[Summary], comparison: Mapping
     console.print(table)
 
 
+def method_name(run: Summary) -> str:
+    """The method, with the server optimizer on a line of its own unless that is plain."""
+    file = Path(run["run_dir"]) / "scenario.toml"
+    server = tomllib.loads(file.read_text(encoding="utf-8")).get(labels.SERVER) if file.is_file() else None
+    return str(run["method"]) + (f"\nserver={server}" if server not in (None, labels.PLAIN) else "")
+
+
 def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row]:
     """The rows of the table of runs; with a comparison, also accuracies at the common bytes and time."""
     target, drawn = runs[0]["target_accuracy"], _drawn(runs)
@@ -200,6 +208,7 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
         ("accuracy, final", _cells(runs, "accuracy", percent)),
         ("accuracy, best", _cells(runs, "best_accuracy", percent)),
         ("rounds", _cells(runs, "rounds", str)),
+        *client_rows(runs),
         *best_round_rows(runs),
     ]
     if target is not None:
@@ -233,6 +242,14 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
         ("wall time", _cells(runs, "wall_seconds", format_seconds)),
         ("stopped by", [str(run["stopped_by"]).replace("_", " ") for run in runs]),
     ]
+
+
+def client_rows(runs: Sequence[Summary]) -> Iterator[Row]:
+    """The accuracies of clients at the last evaluation, for runs that evaluate their clients."""
+    found = [run.get("evaluation") or {} for run in runs]
+    for name, key in (("clients, mean", "clients_accuracy"), ("clients, worst decile", "worst_decile")):
+        if any(key in values for values in found):
+            yield name, [_shown(values.get(key), percent, "-") for values in found]
 
 
 def best_round_rows(runs: Sequence[Summary]) -> Iterator[Row]:

@@ -161,8 +161,7 @@ LONG, UMLAUTS = "x" * 242, "ü" * 121
         ("report {tmp}/x", "{tmp}/x is not a run folder: there is no such folder"),
         (
             "report {tmp}",
-            "{tmp} holds a study, which draws its own report.html when it is finished: make it again with --run-id "
-            "{tmp.name}, or name the folder of one of its runs",
+            "{tmp} is not a run folder, and none is below it; name a run, a comparison, or a folder of these",
         ),
     ],
 )

@@ -27,6 +27,7 @@ from scenarios.report import (
     figures,
     html,
     plot_style,
+    run_tables,
     terminal,
     time_basis,
 )
@@ -184,9 +185,13 @@ def test_the_page_says_in_reading_order_what_each_method_reached_and_cost_and_wh
     assert "not reached, best 45.0 %" in page.text
     totals = ["6 MB", "7 MB", "0.857", "3 GFLOP", "2.4 GFLOP", "1.250"]
     assert page.row("fedbr", -1) == ["fedbr", *totals, "−25.0 %", "−12.5 %", "+50.0 %", "+20.0 %"]
-    sections = "results accuracy target choices blame timing waste bytes cost partition blocks scenario"
+    sections = (
+        "results accuracy losses front target choices blame timing timeline energy participation waste bytes cost "
+    )
+    sections += "partition blocks scenario"
     assert " ".join(name for name in page.ids if name in sections.split()) == sections
-    captions = ["curves", "to_target", "choices", "bottlenecks", "timing", "blocks", "partition"]
+    captions = ["curves", "losses", "pareto", "to_target", "choices", "bottlenecks", "timing", "round_timeline"]
+    captions += ["energy", "participation", "blocks", "partition"]
     assert [name for name in page.ids if name.endswith("-caption")] == [f"{name}-caption" for name in captions]
 
 
@@ -267,13 +272,13 @@ def test_the_accuracies_of_clients_have_columns_figures_and_files(tmp_path: Path
         "clients_accuracy": 0.45, "worst_decile": 0.0, "spread": pytest.approx(0.0825**0.5)
     }  # fmt: skip
     assert client_values.over_clients([0.3, 0.1, *[0.5] * 18]).worst_decile == 0.2
-    html.csv_table([with_values, without], tmp_path / "rounds.csv")
+    run_tables.csv_table([with_values, without], tmp_path / "rounds.csv")
     lines = (tmp_path / "rounds-evaluations.csv").read_text().splitlines()
     assert lines[:2] == ["run,method,seed,round,client,metric,value,count", "a,fedavg,0,1,0,accuracy,0.0,4"]
-    html.parquet_table([with_values], tmp_path / "rounds.parquet")
+    run_tables.parquet_table([with_values], tmp_path / "rounds.parquet")
     assert pyarrow.parquet.read_table(tmp_path / "rounds-evaluations.parquet").num_rows == len(lines) - 1 == 13
     alone = Page(html.build([without], tmp_path / "report.html", "One").read_text())
-    html.csv_table([without], tmp_path / "other.csv")
+    run_tables.csv_table([without], tmp_path / "other.csv")
     assert "client_values-caption" not in alone.ids
     assert not (tmp_path / "other-evaluations.csv").exists()
 
@@ -423,7 +428,7 @@ def test_only_runs_that_wait_for_nobody_show_how_stale_updates_were(runs: list[P
 
     assert bottlenecks.staleness(open_runs([streamed])[0].query) == {0: 2, 1: 2, 2: 2}
     assert "staleness" in page.ids
-    assert "fedprox: mean 1.0" in page.text
+    assert "fedprox, fedbuff: mean 1.0" in page.text
     assert "fedavg: mean" not in page.text
     assert "timing" not in alone.ids  # there is no visit that the others waited for
 
@@ -521,7 +526,7 @@ def test_names_from_outside_are_text_and_never_markup(runs: list[Path], tmp_path
 
 def test_csv_and_parquet_hold_one_row_per_run_and_round_and_names_as_text(runs: list[Path], tmp_path: Path) -> None:
     runs[1] = runs[1].rename(tmp_path / "=cmd|x!A0")
-    with html.csv_table(runs, tmp_path / "rounds.csv").open(newline="") as file:
+    with run_tables.csv_table(runs, tmp_path / "rounds.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(row["run"], row["method"], row["round"], row["accuracy"]) for row in rows] == [
         ("a", "fedavg", "0", "0.4"),
@@ -531,7 +536,7 @@ def test_csv_and_parquet_hold_one_row_per_run_and_round_and_names_as_text(runs: 
         ("'=cmd|x!A0", "fedbr", "1", "0.45"),
     ]
     assert (rows[-1]["bytes_down"], rows[-1]["bytes_so_far"], rows[-1]["test_loss"]) == ("1000000", "6000000", "")
-    table = pyarrow.parquet.read_table(html.parquet_table(runs, tmp_path / "rounds.parquet"))
+    table = pyarrow.parquet.read_table(run_tables.parquet_table(runs, tmp_path / "rounds.parquet"))
     assert table.column("bytes_so_far").to_pylist() == [4_000_000, 8_000_000, 12_000_000, 3_000_000, 6_000_000]
 
 

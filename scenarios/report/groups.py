@@ -1,0 +1,194 @@
+"""Runs that differ in nothing but their seed, as one group: its means with 95 % intervals, and a table of groups.
+
+A mean is shown only where every seed has the value; otherwise the cell says how many have it.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from costmodel.units import format_bytes, format_joules, format_seconds
+from scenarios.report import client_values, labels
+from scenarios.report.progress import percent, spread, to_target
+from scenarios.report.run_reader import RecordedRun, flat
+
+Value = Callable[[RecordedRun], float | None]
+Show = Callable[[float], str]
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """Runs of one scenario with different seeds."""
+
+    label: str
+    runs: Sequence[RecordedRun]
+    """One per seed, by seed"""
+    repeats: Sequence[RecordedRun] = ()
+    """Further runs of these seeds, which count in no mean"""
+
+    @property
+    def first(self) -> RecordedRun:
+        """The run that stands for the group in figures of single runs."""
+        return self.runs[0]
+
+
+@dataclass(frozen=True)
+class GroupTable:
+    """A table with a row per group."""
+
+    names: Sequence[str]
+    rows: Sequence[tuple[RunGroup, Sequence[str]]]
+
+
+def grouped(runs: Sequence[RecordedRun]) -> list[RunGroup]:
+    """The groups of these runs, in the order of their first runs.
+
+    A group of one seed that has several runs is a group per run, so that repeats of one run can be compared.
+    """
+    members: dict[str, list[RecordedRun]] = {}
+    for run in runs:
+        members.setdefault(run.group, []).append(run)
+    return [group for label, own in members.items() for group in _groups(label, own)]
+
+
+def _groups(label: str, runs: Sequence[RecordedRun]) -> list[RunGroup]:
+    by_seed: dict[int, RecordedRun] = {}
+    for run in runs:
+        by_seed.setdefault(int(run.scenario.get("seed") or 0), run)
+    if len(by_seed) == 1:
+        return [RunGroup(run.label, [run]) for run in runs]
+    chosen = [by_seed[seed] for seed in sorted(by_seed)]
+    return [RunGroup(label, chosen, [run for run in runs if run not in chosen])]
+
+
+def has_seeds(groups: Sequence[RunGroup]) -> bool:
+    """Whether any group has several seeds, so that means say something."""
+    return any(len(group.runs) > 1 for group in groups)
+
+
+def table(groups: Sequence[RunGroup], target: float | None) -> GroupTable:
+    """Means over seeds with half of their 95 % intervals."""
+    columns = [*_RESULTS, *(_reaching(target) if target is not None else []), *_AMOUNTS]
+    if any(client_values.last(run.evaluations) for group in groups for run in group.runs):
+        columns.insert(2, ("worst decile", _worst_decile, percent))
+    rows = [
+        (
+            group,
+            [
+                str(len(group.runs)),
+                *(mean_cell(map(value, group.runs), show, _missing(name)) for name, value, show in columns),
+            ],
+        )
+        for group in groups
+    ]
+    return GroupTable(["seeds", *(name for name, _, _ in columns)], rows)
+
+
+def mean_cell(values: Iterable[float | None], show: Show, missing: str = "–") -> str:
+    """``mean ± half width`` of a 95 % interval (Student's t); without an interval for one value.
+
+    Values that only some runs have are counted instead: ``2 of 3``.
+    """
+    given = list(values)
+    known = [value for value in given if value is not None]
+    if len(known) < len(given):
+        return f"{len(known)} of {len(given)}" if known else missing
+    mean, deviation = show(statistics.fmean(known)), spread(known)["deviation"]
+    if deviation is None:
+        return mean
+    half = show(t_quantile(len(known)) * deviation / math.sqrt(len(known)))
+    unit = f" {half.rpartition(' ')[2]}"
+    return f"{mean.removesuffix(unit) if ' ' in half else mean} ± {half}"
+
+
+def t_quantile(count: int) -> float:
+    """The factor of a two-sided 95 % interval of a mean of ``count`` values; 4.303 for 3."""
+    from scipy import stats  # which a run does not load
+
+    return float(stats.t.ppf(0.975, count - 1))
+
+
+def _missing(column: str) -> str:
+    return "not reached" if " to " in column else "–"
+
+
+def differences(groups: Sequence[RunGroup]) -> list[tuple[str, list[str]]]:
+    """(key, its value in each group) for every key in which the groups' scenarios differ, seeds left out."""
+    every = labels.identities([flat(run.scenario) for group in groups for run in group.runs])
+    starts = [sum(len(group.runs) for group in groups[:index]) for index in range(len(groups))]
+    identities = [every[start] for start in starts]
+    return [
+        (key, [labels.value_text(each[key]) if key in each else "–" for each in identities])
+        for key in labels.differing(identities)
+    ]
+
+
+def notices(groups: Sequence[RunGroup]) -> list[str]:
+    """What a reader must know before comparing these groups: other data, models or targets, and repeated runs."""
+    found = []
+    for key, name, why in _COMMON:
+        values = {flat(group.first.scenario).get(key): None for group in groups}
+        if len(values) > 1:
+            found.append(f"{name} differ: {', '.join(map(labels.value_text, values))}. {why}")
+    repeats = [run for group in groups for run in group.repeats]
+    if repeats:
+        ids = ", ".join(run.folder.name for run in repeats)
+        found.append(f"Runs that repeat a seed of their group are in no mean and no figure: {ids}.")
+    return found
+
+
+_COMMON = (
+    ("data.name", "Data sets", "Accuracies on different data are not comparable."),
+    ("model.name", "Models", "Bytes and FLOPs differ by the model, too."),
+    ("data.clients", "Numbers of clients", "The partitions differ with them."),
+    ("stop.target_accuracy", "Targets", "Times and bytes to the target are read at the first run's."),
+)
+"""(key, what differs, what follows for the reader)"""
+
+
+def _worst_decile(run: RecordedRun) -> float | None:
+    found = client_values.last(run.evaluations)
+    return None if found is None else found.worst_decile
+
+
+def _at_end(name: str) -> Value:
+    return lambda run: float(getattr(run.trail[-1], name)) if run.trail else None
+
+
+def _reaching(target: float) -> list[tuple[str, Value, Show]]:
+    """The columns of the first round that reached the target."""
+
+    def until(name: str) -> Value:
+        def amount(run: RecordedRun) -> float | None:
+            point = to_target(run.trail, target)
+            return None if point is None else float(getattr(point, name))
+
+        return amount
+
+    return [
+        (f"time to {100 * target:g} %", until("virtual_seconds"), format_seconds),
+        (f"bytes to {100 * target:g} %", until("nbytes"), format_bytes),
+        (f"joules to {100 * target:g} %", until("joules"), format_joules),
+    ]
+
+
+_RESULTS: tuple[tuple[str, Value, Show], ...] = (
+    ("accuracy, final", RecordedRun.final, percent),
+    ("accuracy, best", RecordedRun.best, percent),
+)
+_AMOUNTS: tuple[tuple[str, Value, Show], ...] = (
+    ("rounds", lambda run: run.completed, "{:.4g}".format),
+    ("virtual time", _at_end("virtual_seconds"), format_seconds),
+    ("bytes, real", _at_end("nbytes"), format_bytes),
+    ("energy", _at_end("joules"), format_joules),
+)
+"""(column, value of a run, how it is shown)"""
+
+
+def by_label(groups: Sequence[RunGroup], lines: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Label of a group -> the style of its line, which is that of its first run."""
+    return {group.label: lines[group.first.label] for group in groups}

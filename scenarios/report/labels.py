@@ -1,0 +1,120 @@
+"""Names of runs in a report: the method, and what else differs between their scenarios, in few words.
+
+Runs whose scenarios are equal but for the seed are one group, and have one label. Nothing here reads a file: a scenario
+comes as its resolved keys, flat (``train.lr``).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+Settings = Mapping[str, Any]
+"""Dotted key -> value of a resolved scenario; a key that is not set is missing."""
+METHOD, SERVER, POLICY = "method", "server", "rounds.policy"
+PLAIN = "plain"
+"""The server optimizer that only adds the mean update"""
+MIXES = ("fleet.devices", "fleet.networks")
+"""Tables of name -> share, which are compared as a whole"""
+VAGUE = frozenset({"kind", "name", "max", "on", "off", "down", "up", "sigma", "count", "file", "step", "case"})
+"""Last parts of keys that say nothing without the part before"""
+MOST_NAMES = 3
+
+
+def identities(scenarios: Sequence[Settings]) -> list[Settings]:
+    """Each scenario without its seed: runs with equal ones are one group.
+
+    ``data.partition.seed`` is left out where every run takes its own seed for it, as it is by default.
+    """
+    follows = all(settings.get("data.partition.seed") == settings.get("seed") for settings in scenarios)
+    left_out = {"seed", *(["data.partition.seed"] if follows else [])}
+    return [_with_mixes({key: value for key, value in each.items() if key not in left_out}) for each in scenarios]
+
+
+def differing(groups: Sequence[Settings]) -> list[str]:
+    """The keys whose values differ, or which only some have: method, server and policy first, then the fleet's."""
+    known = dict.fromkeys(key for settings in groups for key in settings)
+    found = [key for key in known if any(settings.get(key) != groups[0].get(key) for settings in groups)]
+    return sorted(found, key=_rank)
+
+
+def labels(groups: Sequence[Settings]) -> list[str]:
+    """A label per identity: method, server optimizer unless plain, policy where they differ, then ``key=value``.
+
+    A key is added only to labels that would be equal without it, until none are.
+    """
+    keys = differing(groups)
+    words = [_first_words(settings, POLICY in keys) for settings in groups]
+    for key in (key for key in keys if key not in (METHOD, SERVER, POLICY)):
+        alike: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
+        for index, own in enumerate(words):
+            alike[tuple(own)].append(index)
+        for members in alike.values():
+            if any(groups[index].get(key) != groups[members[0]].get(key) for index in members):
+                name = short(key, {known for settings in groups for known in settings})
+                for index in members:
+                    words[index].append(f"{name}={value_text(groups[index].get(key))}")
+    texts = [", ".join(own) for own in words]
+    # Values that are written alike, as long mixes of devices, still have names of their own.
+    return [
+        f"{text} #{texts[: index + 1].count(text)}" if texts.count(text) > 1 else text
+        for index, text in enumerate(texts)
+    ]
+
+
+def short(key: str, known: set[str]) -> str:
+    """The shortest end of a dotted key that no other key has, with two parts if the last alone is vague."""
+    parts = key.split(".")
+    for count in range(1 + (parts[-1] in VAGUE), len(parts)):
+        end = ".".join(parts[-count:])
+        if not any(other != key and (other == end or other.endswith(f".{end}")) for other in known):
+            return end
+    return key
+
+
+def value_text(value: Any) -> str:
+    """A value of a scenario in a label."""
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Mapping):
+        return _mix_text(value)
+    if isinstance(value, list | tuple):
+        return "+".join(map(value_text, value)) or "none"
+    return str(value)
+
+
+def _mix_text(shares: Mapping[str, Any]) -> str:
+    named = [name if len(shares) == 1 else f"{name} {value_text(share)}" for name, share in shares.items()]
+    rest = len(named) - MOST_NAMES
+    return " + ".join(named[:MOST_NAMES]) + (f" + {rest} more" if rest > 0 else "")
+
+
+def _first_words(settings: Settings, with_policy: bool) -> list[str]:
+    server, policy = settings.get(SERVER), settings.get(POLICY)
+    return [
+        str(settings.get(METHOD)),
+        *([f"server={server}"] if server not in (None, PLAIN) else []),
+        *([str(policy)] if with_policy and policy is not None else []),
+    ]
+
+
+def _with_mixes(settings: Settings) -> Settings:
+    """The same with each of `MIXES` as one value, a mapping."""
+    return dict(_collapsed(settings))
+
+
+def _collapsed(settings: Settings) -> Iterator[tuple[str, Any]]:
+    mixes = {mix: {k[len(mix) + 1 :]: v for k, v in settings.items() if k.startswith(f"{mix}.")} for mix in MIXES}
+    yield from ((key, value) for key, value in settings.items() if not key.startswith(tuple(f"{m}." for m in MIXES)))
+    yield from ((mix, shares) for mix, shares in mixes.items() if shares)
+
+
+def _rank(key: str) -> tuple[int, bool]:
+    """Method, server and policy first, then the fleet; the order of the scenario otherwise (sorting is stable)."""
+    first = (METHOD, SERVER, POLICY)
+    return (first.index(key) if key in first else len(first), not key.startswith("fleet."))

@@ -1,0 +1,102 @@
+"""Reports of any runs together: which folders they take, how runs are grouped, and the means they state."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from scenarios.cli.recorded import with_default_paths
+from scenarios.report import groups, html, run_finder
+from scenarios.report.run_reader import ReportError, open_runs
+from tests.ledgers import made_run
+
+HEAD = 'method = "{method}"\nserver = "plain"\nseed = {seed}\n[data]\nname = "{data}"\nclients = 4\n'
+ACCURACIES = {
+    ("fedavg", 1): (0.3, 0.6),
+    ("fedavg", 2): (0.4, 0.8),
+    ("fedprox", 1): (0.5, 0.7),
+    ("fedprox", 2): (0.5, 0.7),
+}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two methods with two seeds each, some deeper than others, and a ledger that is no run."""
+    folder = tmp_path_factory.mktemp("runs")
+    for (method, seed), accuracies in ACCURACIES.items():
+        scenario = HEAD.format(method=method, seed=seed, data="digits") + "[stop]\ntarget_accuracy = 0.8\n"
+        place = folder / "sweep" if seed == 2 else folder
+        made_run(place / f"{method}-{seed}", accuracies, scenario)
+    (folder / "foreign").mkdir()
+    (folder / "foreign" / "ledger.sqlite").write_text("not a ledger")
+    return folder
+
+
+def test_a_folder_stands_for_all_runs_below_it_and_one_that_is_no_run_is_left_out(study: Path) -> None:
+    found = run_finder.found([study])
+    names = ["fedavg-1", "fedprox-1", "sweep/fedavg-2", "sweep/fedprox-2"]
+    assert [str(folder.relative_to(study)) for folder in found.folders] == names
+    reason = f"{study}/foreign is not a run folder: it has no scenario.toml, no environment.json"
+    assert list(found.left_out) == [reason]
+
+
+def test_a_run_that_is_named_twice_is_reported_once_and_a_damaged_one_that_is_named_is_refused(study: Path) -> None:
+    twice = run_finder.found([study / "sweep", study / "sweep" / "fedavg-2"])
+    assert [folder.name for folder in twice.folders] == ["fedavg-2", "fedprox-2"]
+    with pytest.raises(ReportError, match=r"foreign is not a run folder: it has no scenario\.toml"):
+        html.from_folders([study / "fedavg-1", study / "foreign"])
+
+
+def test_runs_that_differ_in_their_seed_alone_are_one_group_with_the_interval_of_its_mean(study: Path) -> None:
+    # Accuracies 0.6 and 0.8: mean 0.7, deviation 0.1414, half width 12.706 x 0.1414 / sqrt(2) = 1.2706.
+    by_group = groups.grouped(open_runs(run_finder.found([study]).folders))
+    assert [(group.label, [run.scenario["seed"] for run in group.runs]) for group in by_group] == [
+        ("fedavg", [1, 2]),
+        ("fedprox", [1, 2]),
+    ]
+    table = groups.table(by_group, 0.8)
+    cells = {group.label: dict(zip(table.names, row, strict=True)) for group, row in table.rows}
+    assert cells["fedavg"]["accuracy, final"] == "70.00 ± 127.06 %"
+    assert cells["fedavg"]["time to 80 %"] == "1 of 2"
+    assert (cells["fedprox"]["accuracy, final"], cells["fedprox"]["time to 80 %"]) == ("70.00 ± 0.00 %", "not reached")
+    assert (cells["fedprox"]["virtual time"], cells["fedprox"]["bytes, real"]) == ("20 ± 0 s", "2 kB ± 0 B")
+
+
+def test_one_page_holds_two_methods_with_two_seeds_each_and_tables_beside_it(
+    study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = html.from_folders([study], None, html.BESIDE, html.BESIDE)
+    assert page == study / "runs.html"
+    text = page.read_text()
+    assert "<h1>4 runs: fedavg, fedprox</h1>" in text
+    assert re.findall(r"</svg>(fed\w+)</th><td>2</td>", text) == ["fedavg", "fedprox"]
+    assert all(f"{method}, seed {seed}" in text for method, seed in ACCURACIES)
+    assert "foreign is not a run folder" in text
+    assert "warning: left out:" in capsys.readouterr().err
+    assert len((study / "rounds.csv").read_text().splitlines()) == 1 + 8
+    assert (study / "rounds.parquet").exists()
+
+
+def test_a_page_says_where_data_and_targets_differ_and_which_runs_repeat_a_seed(study: Path, tmp_path: Path) -> None:
+    other = made_run(tmp_path / "other", (0.1,), HEAD.format(method="fedavg", seed=1, data="mnist"))
+    again = HEAD.format(method="fedavg", seed=1, data="digits") + "[stop]\ntarget_accuracy = 0.8\n"
+    runs = [study / "fedavg-1", study / "sweep" / "fedavg-2", other, made_run(tmp_path / "again", (0.1,), again)]
+    by_group = groups.grouped(open_runs(runs))
+    assert [group.label for group in by_group] == ["fedavg, data.name=digits", "fedavg, data.name=mnist"]
+    assert groups.notices(by_group) == [
+        "Data sets differ: digits, mnist. Accuracies on different data are not comparable.",
+        "Targets differ: 0.8, not set. Times and bytes to the target are read at the first run's.",
+        "Runs that repeat a seed of their group are in no mean and no figure: again.",
+    ]
+    assert groups.differences(by_group) == [("data.name", ["digits", "mnist"]), ("stop.target_accuracy", ["0.8", "–"])]
+
+
+def test_a_table_needs_no_path_before_an_option_a_folder_or_the_end(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    assert with_default_paths([folder, "--csv"]) == [folder, "--csv", "."]
+    assert with_default_paths(["--csv", folder]) == ["--csv", ".", folder]
+    assert with_default_paths([folder, "--csv", "--parquet", "a.parquet"]) == [
+        *(folder, "--csv", ".", "--parquet", "a.parquet")
+    ]
