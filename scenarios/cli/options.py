@@ -48,6 +48,9 @@ For = Annotated[
     str | None,
     typer.Option("--for", help='stop at a round\'s end after so long, to go on later: "2 h"; exit code 4'),
 ]
+Report = Annotated[
+    bool, typer.Option("--report/--no-report", envvar="FEDBR_REPORT", help="draw the report, which takes seconds")
+]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="no progress")]
 
 

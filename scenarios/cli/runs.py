@@ -18,6 +18,7 @@ from scenarios.cli.options import (
     Out,
     Overrides,
     Quiet,
+    Report,
     RunId,
     ScenarioName,
     Seed,
@@ -48,6 +49,7 @@ def run(
     as_json: Json = False,
     quiet: Quiet = False,
     piece: For = None,
+    report: Report = True,
     *,
     options: RemoteOptions,
 ) -> None:
@@ -63,11 +65,12 @@ def run(
         return runner.run(loaded, host, launcher, stopped, stop_at_target=True)
 
     quiet = quiet or as_json
-    _finish(loaded, with_workers([loaded], out, run_id, workers, device, quiet, work, remote_access, piece), as_json)
+    result = with_workers([loaded], out, run_id, workers, device, quiet, work, remote_access, piece)
+    _finish(loaded, result, as_json, report)
 
 
-def _finish(loaded: Loaded, result: dict[str, Any], as_json: bool) -> NoReturn:
-    """Print the summary of a run, draw its report if there is no current one, and exit with its code."""
+def _finish(loaded: Loaded, result: dict[str, Any], as_json: bool, report: bool) -> NoReturn:
+    """Print the summary of a run, draw its report if one is wanted and not there, and exit with its code."""
     from scenarios.report import html, terminal
 
     stopped = result["stopped_by"] == "user"
@@ -78,7 +81,7 @@ def _finish(loaded: Loaded, result: dict[str, Any], as_json: bool) -> NoReturn:
     elif not _is_younger(folder / "report.html", folder / "ledger.sqlite"):
         server = f", server={loaded.scenario.server}" if loaded.scenario.server != "plain" else ""
         title = f"{loaded.name}: {loaded.scenario.method}{server}"
-        page = report_or_warning(lambda: html.build([folder], folder / "report.html", title))
+        page = report_or_warning(lambda: html.build([folder], folder / "report.html", title)) if report else None
     emit(result, as_json, lambda: terminal.print_summary(result, page))
     for warning in result.get("warnings", []):
         print(f"fedbr: warning: {warning}", file=sys.stderr)
@@ -101,6 +104,7 @@ def resume(
     as_json: Json = False,
     quiet: Quiet = False,
     piece: For = None,
+    report: Report = True,
     *,
     options: RemoteOptions,
 ) -> None:
@@ -119,14 +123,15 @@ def resume(
         loaded = extension.extend(loaded, folder, overrides)
         result = runner.ended(loaded, folder)
     if result is not None:
-        _finish(loaded, result, as_json)
+        _finish(loaded, result, as_json, report)
     check_room(folder)
 
     def work(host: Host, launcher: Any, stopped: Piece) -> dict[str, Any]:
         return runner.resume(loaded, host, folder, launcher, stopped)
 
     quiet = quiet or as_json
-    _finish(loaded, with_workers([loaded], None, None, workers, device, quiet, work, remote_access, piece), as_json)
+    result = with_workers([loaded], None, None, workers, device, quiet, work, remote_access, piece)
+    _finish(loaded, result, as_json, report)
 
 
 def _with_seed(overrides: list[str] | None, seed: int | None) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -104,11 +105,12 @@ class _Values(GenerateJsonSchema):
     """Values as TOML has them: quantities as text with a unit, and no null."""
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
-        """A quantity is text with a unit, or zero (`scenarios.config.quantities`)."""
+        """A quantity is text with a unit, zero or inf (`scenarios.config.quantities`)."""
         unit = QUANTITIES.get(schema["function"]["function"])
         if unit is None:
             return self.generate_inner(schema["schema"])
-        return {"anyOf": [{"type": "string", "pattern": _pattern(unit)}, {"const": 0}]}
+        infinity = {"type": "number", "exclusiveMinimum": sys.float_info.max}
+        return {"anyOf": [{"type": "string", "pattern": _pattern(unit)}, {"const": 0}, infinity]}
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         """A key without a value is left out of a file."""

@@ -17,6 +17,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
@@ -94,14 +95,11 @@ def svg(figure: Figure, name: str, log_x: bool = False) -> str:
 
 def _element(figure: Figure, name: str, layout: str) -> str:
     """The figure as it is laid out now; ``layout`` is the element's class."""
-    file, engine = io.BytesIO(), figure.get_layout_engine()
-    assert engine is not None
-    engine.execute(figure)
-    figure.set_layout_engine("none")  # else it is executed again, in a draw that only measures
+    file = io.BytesIO()
     # The salt keeps the ids of clip paths and markers apart from those of other figures on the page.
     with matplotlib.rc_context({"svg.hashsalt": f"{name} {layout}"}):
-        figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    figure.set_layout_engine(engine)
+        # Not savefig, which lays out and draws twice.
+        FigureCanvasSVG(figure).print_svg(file, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     text = file.getvalue().decode()
     head = f'<svg role="img" class="{layout}" aria-labelledby="{name}-caption"'
     text = text[text.index("<svg") :].replace("<svg", head, 1)
