@@ -15,6 +15,20 @@ from tests.pools import Host, Opener, Pools
 
 
 @pytest.fixture(scope="session", autouse=True)
+def no_reports() -> Iterator[None]:
+    """Runs of tests draw no reports, which takes longer than most of the runs; tests of reports ask for them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDBR_REPORT", "0")
+        yield
+
+
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of this test draw their reports."""
+    monkeypatch.delenv("FEDBR_REPORT")
+
+
+@pytest.fixture(scope="session", autouse=True)
 def interruptible() -> None:
     """A suite that a shell started in the background ignores SIGINT, and so would the commands that it starts."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

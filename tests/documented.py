@@ -27,6 +27,7 @@ from scenarios.cli.main import app
 ROOT = Path(__file__).parent.parent
 COMMAND = re.compile(r"^(?:    )?(?:PYTHONPATH=\. )?fedbr (.+)$", re.MULTILINE)
 PYTHON_FILE = re.compile(r"```python\n# (\w+\.py)\n(.*?)```", re.DOTALL)
+TOML_FILE = re.compile(r"```toml\n# (\w+\.toml)\n(.*?)```", re.DOTALL)
 TABLE_FILE = re.compile(r"    (client,seconds,.*?)\n\n", re.DOTALL)
 SCENARIO = re.compile(r'    (extends = "digits"\n.*?)\n\n(?!    )', re.DOTALL)
 STAND_INS = {"runs/digits/<run>": "runs/digits/plain", "RUN": "runs/digits/plain", "RUN1": "runs/digits/plain"}
@@ -71,7 +72,7 @@ def write_files(folder: Path) -> None:
     """The files that the pages show or name, beside which their commands run."""
     for page in pages():
         text = page.read_text(encoding="utf-8")
-        for name, source in PYTHON_FILE.findall(text):
+        for name, source in (*PYTHON_FILE.findall(text), *TOML_FILE.findall(text)):
             (folder / name).write_text(source, encoding="utf-8")
         for table in TABLE_FILE.findall(text):
             (folder / "day.csv").write_text(_dedented(table), encoding="utf-8")
@@ -96,9 +97,9 @@ def parsed(words: Sequence[str]) -> Mapping[str, Any]:
     """The parameters of a command line; an error of the command line's parser, or KeyError for an unknown command."""
     command: Any = typer.main.get_command(app)
     rest = list(words)
-    while hasattr(command, "commands"):
+    while hasattr(command, "commands") and not rest[0].startswith("-"):
         command = command.commands[rest.pop(0)]
-    with command.make_context("fedbr", rest) as context:
+    with command.make_context("fedbr", rest, resilient_parsing=hasattr(command, "commands")) as context:
         return dict(context.params)
 
 

@@ -99,7 +99,8 @@ def _element(figure: Figure, name: str, layout: str) -> str:
     # The salt keeps the ids of clip paths and markers apart from those of other figures on the page.
     with matplotlib.rc_context({"svg.hashsalt": f"{name} {layout}"}):
         # Not savefig, which lays out and draws twice.
-        FigureCanvasSVG(figure).print_svg(file, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+        canvas: Any = FigureCanvasSVG(figure)
+        canvas.print_svg(file, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     text = file.getvalue().decode()
     head = f'<svg role="img" class="{layout}" aria-labelledby="{name}-caption"'
     text = text[text.index("<svg") :].replace("<svg", head, 1)

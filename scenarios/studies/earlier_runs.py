@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,9 +14,7 @@ from coordinator.records.store import has_rounds, read
 from edge.runtime.numerics import fingerprint
 from scenarios import builder
 from scenarios.config.load import Loaded
-from scenarios.config.toml_writer import toml_text
-from scenarios.report.run_reader import flat
-from scenarios.studies.run_set import recorded_keys
+from scenarios.studies.run_set import recorded_keys, resolved_keys
 
 MOST_FOLDERS = 20
 """Newest run folders that are looked at"""
@@ -41,7 +38,7 @@ class EarlierRun:
 def newest(loaded: Loaded, out: Path, device: str) -> EarlierRun | None:
     """The newest run of the same scenario in ``out``, on this machine and this device; None without one."""
     scenario = builder.on_device(loaded, device).scenario
-    wanted = _relevant(flat(tomllib.loads(toml_text(scenario.model_dump()))))
+    wanted = _relevant(resolved_keys(scenario))
     for folder in _folders(out / loaded.name):
         with suppress(OSError, ValueError, KeyError, TypeError, sqlite3.Error):  # a folder that is no run of today's
             found = _read(folder, device, wanted)

@@ -25,6 +25,7 @@ from edge.protocol.files import write_text
 from scenarios import builder, run_folder, runner
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.config.quantities import scenario_text
+from scenarios.config.schema import Scenario
 from scenarios.host import Host, check_folder, make_folder, run_lock
 from scenarios.report.progress import ProgressPoint, after, reached, trail
 from scenarios.report.run_reader import flat
@@ -301,13 +302,18 @@ def _summary(path: Path) -> dict[str, Any]:
     return dict(json.loads(rows[0]["value"]))
 
 
+def resolved_keys(scenario: Scenario) -> dict[str, Any]:
+    """Key -> value of a scenario, as its file in a run folder has them."""
+    return flat(tomllib.loads(scenario_text(scenario.model_dump())))
+
+
 def recorded_keys(file: Path) -> dict[str, Any]:
     """Key -> value of a run's ``scenario.toml``, with the defaults of keys that were added since it was made.
 
     ScenarioError for a file that cannot be read.
     """
     try:
-        return flat(tomllib.loads(scenario_text(load(str(file)).scenario.model_dump())))
+        return resolved_keys(load(str(file)).scenario)
     except (OSError, ValueError, ScenarioError) as error:
         raise ScenarioError(f"{file} cannot be read: {error}; choose another --run-id") from None
 

@@ -22,7 +22,7 @@ from coordinator.records.schema import RoundRow
 from coordinator.rounds.run import RoundFinished
 from coordinator.workers.launcher import WorkerLauncher, environment, how_ended
 from coordinator.workers.task import Stopped
-from scenarios.config.toml_writer import toml_text
+from scenarios.config.quantities import scenario_text
 from scenarios.errors import ScenarioError
 from scenarios.host import Host
 from scenarios.studies.run_set import PlannedRun, RunSet, collected, discard, ended_before, locked, run_all
@@ -186,7 +186,7 @@ class RunProcess:
 
     def begin(self, run: PlannedRun, path: Path) -> None:
         """Tell it to make a run."""
-        text = toml_text(run.loaded.scenario.model_dump())
+        text = scenario_text(run.loaded.scenario.model_dump())
         told = {"name": run.name, "path": str(path), "scenario": text, "scenario_name": run.loaded.name}
         self._send({"run": {**told, "needs": dict(run.needs)}})
 

@@ -48,7 +48,7 @@ def test_the_version_is_that_of_product_python_and_torch(capsys: pytest.CaptureF
     )
 
 
-QUIET = ("run", "resume", "compare", "verify", "measure", "reproduce", "check-plugin")
+QUIET = ("run", "resume", "compare", "sweep", "verify", "measure", "reproduce", "check-plugin")
 
 
 def test_every_command_takes_v_and_those_with_progress_q(capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,6 +64,7 @@ def test_v_shows_where_data_lie_and_where_an_error_came_from_and_leaves_nothing_
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    before = list(logging.getLogger("fedbr").handlers)
     assert main.run_command(["explain", "nothing-like-it", "-v"]) == 2
     shown = capsys.readouterr().err
     assert f"cache {tmp_path}/fedbr-edge" in shown
@@ -71,7 +72,7 @@ def test_v_shows_where_data_lie_and_where_an_error_came_from_and_leaves_nothing_
     assert shown.splitlines()[-1].startswith("fedbr: explain 'nothing-like-it'")
     assert main.run_command(["explain", "nothing-like-it"]) == 2
     assert "Traceback" not in capsys.readouterr().err
-    assert logging.getLogger("fedbr").handlers == []
+    assert logging.getLogger("fedbr").handlers == before
     assert logging.getLogger("fedbr").level == logging.NOTSET
 
 
