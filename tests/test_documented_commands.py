@@ -66,6 +66,7 @@ def test_the_scenarios_that_are_shown_resolve(page: str, folder: Path) -> None:
     assert (scenario.rounds.policy, scenario.budget.bytes) == ("over_select", 10_000_000)
 
 
+@pytest.mark.usefixtures("reports")
 def test_the_first_steps_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ended = {}
     for command in documented.commands(ROOT / "README.md"):

@@ -154,7 +154,7 @@ def check(
     Exit code 2 if the run cannot work: without data, without clients that can take part, or without the memory.
     """
     from scenarios.config.load import load
-    from scenarios.report import terminal
+    from scenarios.report import check_output
     from scenarios.studies import duration, run_costs
     from scenarios.studies import estimate as study
 
@@ -166,7 +166,7 @@ def check(
         tell(note)
     if measure and result["estimate"]["data"]["found"] is not None and not result["refusals"]:
         result["costs"] = run_costs.with_pace(result["costs"], *duration.measured_here(loaded))
-    emit(result, as_json, lambda: terminal.print_check(result, keys=keys))
+    emit(result, as_json, lambda: check_output.print_check(result, keys=keys))
     if result["refusals"]:
         for text in result["refusals"][:-1]:
             exit_with_error(f"{loaded.name}: {text}", USAGE)

@@ -13,7 +13,7 @@ from typing import Any
 
 from costmodel.units import format_bytes, format_joules, format_seconds
 from scenarios.report import client_values, labels
-from scenarios.report.progress import percent, spread, to_target
+from scenarios.report.progress import percent, spread, t_quantile, to_target
 from scenarios.report.run_reader import RecordedRun, flat
 
 Value = Callable[[RecordedRun], float | None]
@@ -103,13 +103,6 @@ def mean_cell(values: Iterable[float | None], show: Show, missing: str = "–") 
     half = show(t_quantile(len(known)) * deviation / math.sqrt(len(known)))
     unit = f" {half.rpartition(' ')[2]}"
     return f"{mean.removesuffix(unit) if ' ' in half else mean} ± {half}"
-
-
-def t_quantile(count: int) -> float:
-    """The factor of a two-sided 95 % interval of a mean of ``count`` values; 4.303 for 3."""
-    from scipy import stats  # which a run does not load
-
-    return float(stats.t.ppf(0.975, count - 1))
 
 
 def _missing(column: str) -> str:

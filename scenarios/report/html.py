@@ -9,16 +9,13 @@ from __future__ import annotations
 import math
 import sqlite3
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from coordinator.records.schema import FAULTY, NO_TRAINING
-from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
+from costmodel.units import format_bytes, format_flops, format_seconds
 from edge.protocol.files import write_text
-from edge.protocol.messages import VALIDATION
 from scenarios.report import (
     bottlenecks,
     client_values,
@@ -29,10 +26,9 @@ from scenarios.report import (
     nominal_cost,
     time_basis,
 )
-from scenarios.report.best_round import of_run
 from scenarios.report.pages import render
-from scenarios.report.progress import AMOUNTS, to_target
-from scenarios.report.progress import percent as percent  # used by those who import it from here, too
+from scenarios.report.progress import percent, to_target
+from scenarios.report.result_tables import CLIENTS, best_rounds, costs, headline, headline_columns, waste
 from scenarios.report.run_finder import FoundRuns, found
 from scenarios.report.run_reader import RecordedRun, flat, open_runs
 from scenarios.report.run_tables import csv_table, parquet_table
@@ -150,7 +146,7 @@ def _sections(opened: Sequence[RecordedRun], comparison: Mapping[str, Any], left
     on_clients = [run for run in shown if client_values.last(run.evaluations)]
     most_critical = MOST_CRITICAL if len(shown) == 1 else MOST_CRITICAL_BESIDE_OTHERS
     nominal = nominal_cost.is_shown(run.method for run in opened)
-    columns = _headline_columns(target, comparison, nominal)
+    columns = headline_columns(target, comparison, nominal)
     return {
         "runs": shown,
         "all_runs": opened,
@@ -162,18 +158,18 @@ def _sections(opened: Sequence[RecordedRun], comparison: Mapping[str, Any], left
         "target": target,
         "nominal": nominal,
         "facts": _facts(opened, target),
-        "headline": _headline(opened if has_seeds else shown, columns),
-        "clients": _headline(on_clients, _CLIENTS),
+        "headline": headline(opened if has_seeds else shown, columns),
+        "clients": headline(on_clients, CLIENTS),
         "left_out": [(run.label, run.left_out) for run in on_clients if run.left_out],
         "warnings": [(run.label, text) for run in opened for text in (run.summary or {}).get("warnings", [])],
-        "best_rounds": _best_rounds(shown),
+        "best_rounds": best_rounds(shown),
         "critical": [(run, bottlenecks.critical_clients(run.query, most_critical)) for run in shown],
         "most_critical": most_critical,
         "kinds": _kinds(shown),
-        "waste": [(run, bottlenecks.visits(run.query), _waste(run)) for run in shown],
+        "waste": [(run, bottlenecks.visits(run.query), waste(run)) for run in shown],
         "bases": [(run, _time_shares(run)) for run in shown],
         "faulty": [(run.label, row) for run in shown for row in bottlenecks.faulty(run.query, MOST_FAULTY)],
-        "costs": _costs(shown, nominal),
+        "costs": costs(shown, nominal),
         "traffic": [(run.label, run.traffic()) for run in shown],
         "partitions": _distinct((run, run.partition) for run in shown if run.histogram),
         "blocks": _distinct((run, run.environment.get("blocks")) for run in shown),
@@ -214,64 +210,6 @@ def _kinds(runs: Sequence[RecordedRun]) -> list[str]:
     return [kind for kind in bottlenecks.KINDS if kind not in (*FAULTY, *NO_TRAINING) or kind in used]
 
 
-@dataclass(frozen=True)
-class _Column:
-    """One column of the tables of results and of clients."""
-
-    group: str
-    name: str
-    value: Callable[[RecordedRun], float | None]
-    show: Callable[[float], str]
-    best: Callable[[Iterable[float]], float] | None = None
-    """The value to set in bold: ``max``, ``min``, or None if runs of different length cannot be compared."""
-    missing: str = "–"
-
-
-def _last(run: RecordedRun) -> client_values.OverClients:
-    """The clients' accuracies at the last evaluation of a run that has some."""
-    found = client_values.last(run.evaluations)
-    assert found is not None
-    return found
-
-
-_CLIENTS = (
-    _Column("Last evaluation", "clients", lambda run: len(_last(run).values), "{:,.0f}".format),
-    _Column("Last evaluation", "mean", lambda run: _last(run).mean, percent, max),
-    _Column("Last evaluation", "worst decile", lambda run: _last(run).worst_decile, percent, max),
-    _Column("Last evaluation", "spread", lambda run: _last(run).spread, percent, min),
-)
-
-
-def _best_rounds(opened: Sequence[RecordedRun]) -> dict[str, Any] | None:
-    """The table of rounds that were best on validation examples; None if no run has evaluated these."""
-    found = {run.label: best for run in opened if (best := of_run(run)) and best.selected_by == VALIDATION}
-    if not found:
-        return None
-
-    def at_best(name: str) -> Callable[[RecordedRun], float | None]:
-        return lambda run: getattr(found[run.label], name)
-
-    columns = [
-        _Column("", name, at_best(key), show, choose)
-        for name, key, show, choose in _BEST_ROUND
-        if any(getattr(best, key) is not None for best in found.values())
-    ]
-    return _headline([run for run in opened if run.label in found], columns)
-
-
-_BEST_ROUND: tuple[tuple[str, str, Callable[[float], str], Callable[[Iterable[float]], float] | None], ...] = (
-    ("round", "rounds", "{:.0f}".format, None),
-    ("virtual time", "virtual_seconds", format_seconds, None),
-    ("bytes, real", "bytes", format_bytes, None),
-    ("validation", "validation_accuracy", percent, max),
-    ("mean", "clients_accuracy", percent, max),
-    ("mean before adaptation", "before_accuracy", percent, max),
-    ("worst decile", "worst_decile", percent, max),
-    ("spread", "spread", percent, min),
-)
-"""(column, field of `BestRound`, how it is shown, which one is best)"""
-
-
 def _swatches(by_group: Sequence[groups.RunGroup]) -> dict[str, tuple[str, str]]:
     """Label of a run -> (colour, stroke-dasharray) of its group's line in the figures."""
     from scenarios.report import figures, theme
@@ -284,115 +222,9 @@ def _swatches(by_group: Sequence[groups.RunGroup]) -> dict[str, tuple[str, str]]
     }
 
 
-def _headline_columns(target: float | None, comparison: Mapping[str, Any], nominal: bool) -> list[_Column]:
-    """The columns of the table of results, those of nominal costs only if they are asked for."""
-    reaching = f"To {100 * target:g} %" if target is not None else "To the target"
-    columns = [
-        _Column("Accuracy", "final", RecordedRun.final, percent, max),
-        _Column("Accuracy", "best", RecordedRun.best, percent, max),
-        _Column("Length", "rounds", lambda run: run.completed, "{:.0f}".format),
-    ]
-    if target is not None:
-        never = "not reached"
-        columns += [
-            _Column(reaching, "virtual time", _until("time", target), format_seconds, min, never),
-            _Column(reaching, "bytes, real", _until("bytes", target), format_bytes, min, never),
-        ]
-        if nominal:
-            columns.append(_Column(reaching, "nominal", _until("nominal", target), format_bytes, min, never))
-    for key, amount, show in (
-        ("at_common_bytes", "bytes", format_bytes),
-        ("at_common_seconds", "seconds", format_seconds),
-    ):
-        common = comparison.get(key)
-        if common and common.get(amount) is not None:
-            reached = dict(common["accuracy"])
-            columns.append(_Column("Accuracy at", show(common[amount]), _lookup(reached), percent, max))
-    work = _Column("Device work", "real", lambda run: run.total("flops"), format_flops)
-    charged = _Column("Device work", "nominal", lambda run: run.total("nominal_flops"), format_flops)
-    return [
-        *columns,
-        *([work, charged] if nominal else [replace(work, name="FLOPs")]),
-        _Column("Energy", "joules", lambda run: run.total("joules"), format_joules),
-        _Column("This machine", "wall time", RecordedRun.wall_seconds, format_seconds),
-    ]
-
-
-def _until(kind: str, target: float) -> Callable[[RecordedRun], float | None]:
-    """The amount of one of `AMOUNTS` that a run had spent when it reached the target."""
-
-    def amount(run: RecordedRun) -> float | None:
-        point = to_target(run.trail, target)
-        return None if point is None else float(getattr(point, AMOUNTS[kind]))
-
-    return amount
-
-
-def _lookup(by_method: Mapping[str, float | None]) -> Callable[[RecordedRun], float | None]:
-    return lambda run: by_method.get(run.label, by_method.get(run.method))
-
-
-def _headline(runs: Sequence[RecordedRun], columns: Sequence[_Column]) -> dict[str, Any]:
-    """Groups with their widths, column names, and one row of (text, is best) cells per run."""
-    cells: list[list[tuple[str, bool]]] = [[] for _ in runs]
-    for column in columns:
-        values = [column.value(run) for run in runs]
-        known = [value for value in values if value is not None]
-        best = column.best(known) if column.best and len(runs) > 1 and known else None
-        for row, value in zip(cells, values, strict=True):
-            row.append((column.missing, False) if value is None else (column.show(value), value == best))
-    groups = Counter(column.group for column in columns)
-    return {
-        "groups": list(groups.items()),
-        "names": [column.name for column in columns],
-        "rows": [(run, row, run.stopped_by()) for run, row in zip(runs, cells, strict=True)],
-    }
-
-
-def _costs(runs: Sequence[RecordedRun], nominal: bool) -> dict[str, Any]:
-    """Totals per run, and per round against FedAvg's where it is among several runs; nominal ones if they are shown."""
-    kinds = (("bytes", format_bytes), ("flops", format_flops))
-    base = next((run for run in runs if run.method == "fedavg" and run.completed and len(runs) > 1), None)
-    table = []
-    for run in runs:
-        cells = []
-        for kind, show in kinds:
-            real, charged = _cost(run, kind)
-            ratio = f"{real / charged:.3f}" if charged else "–"
-            cells += [show(real), show(charged), ratio] if nominal else [show(real)]
-        if base is not None:
-            cells += [_against(run, base, kind, part) for kind, _ in kinds for part in ((0, 1) if nominal else (0,))]
-        table.append((run, cells))
-    return {"rows": table, "base": base}
-
-
-def _waste(run: RecordedRun) -> list[tuple[str, str, float]]:
-    """(wasted, total, wasted share in [0, 1]) of seconds of visits, bytes and joules."""
-    amounts = (
-        (run.total("wasted_s"), run.total("busy_s"), format_seconds),
-        (run.total("wasted_bytes"), run.total("bytes_down") + run.total("bytes_up"), format_bytes),
-        (run.total("wasted_joules"), run.total("joules"), format_joules),
-    )
-    return [(show(wasted), show(spent), wasted / spent if spent else 0.0) for wasted, spent, show in amounts]
-
-
 def _time_shares(run: RecordedRun) -> dict[str, float] | None:
     """Basis of the figures -> share of the seconds of visits; None if it is unknown."""
     return time_basis.shares(time_basis.seconds_by_basis(run.query, run.environment.get("bases")))
-
-
-def _cost(run: RecordedRun, kind: str) -> tuple[float, float]:
-    real = run.total("flops") if kind == "flops" else run.total("bytes_down") + run.total("bytes_up")
-    return real, run.total(f"nominal_{kind}")
-
-
-def _against(run: RecordedRun, base: RecordedRun, kind: str, part: int) -> str:
-    """How much more (+) or less (−) a mean round of ``run`` cost than one of ``base``; part 0 is real, 1 nominal."""
-    theirs = _cost(base, kind)[part] / base.completed
-    if not theirs or not run.completed:
-        return "–"
-    change = 100 * (_cost(run, kind)[part] / run.completed / theirs - 1)
-    return f"{change:+.1f} %".replace("-", "−") if run is not base else "0"
 
 
 def _facts(runs: Sequence[RecordedRun], target: float | None) -> list[tuple[str, str]]:

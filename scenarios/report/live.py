@@ -21,8 +21,8 @@ from coordinator.rounds.run import RoundFinished
 from costmodel.units import format_bytes, format_seconds
 from scenarios.config.load import Loaded
 from scenarios.report.bottlenecks import SHORT
-from scenarios.report.html import percent
 from scenarios.report.narrow import fitting, widths
+from scenarios.report.progress import percent
 
 SHOWN_ROUNDS = 10
 SHOWN_RUNS = 12

@@ -125,6 +125,17 @@ def reached(points: Trail, needs: Mapping[str, float]) -> bool:
     return all(reached[kind] >= need for kind, need in needs.items())
 
 
+LEVEL = 0.95
+"""Confidence of intervals over seeds"""
+
+
+def t_quantile(count: int) -> float:
+    """The factor of a two-sided 95 % interval of a mean of ``count`` values (Student's t); 4.303 for 3."""
+    from scipy import stats  # which a run does not load
+
+    return float(stats.t.ppf((1 + LEVEL) / 2, count - 1))
+
+
 def percent(share: float) -> str:
     """A share in [0, 1] for a table: 0.8125 -> "81.25 %"."""
     return f"{100 * share:.2f} %"

@@ -13,14 +13,12 @@ from rich.table import Table
 
 from costmodel.units import format_bytes, format_flops, format_joules, format_seconds
 from edge.protocol.messages import VALIDATION
-from scenarios.config.quantities import scenario_text
 from scenarios.report import drawn_times, labels, nominal_cost, time_basis
 from scenarios.report.bottlenecks import counted
 from scenarios.report.drawn_times import DrawnTimes
-from scenarios.report.html import percent
 from scenarios.report.narrow import column_groups, widths
 from scenarios.report.pages import PageTable
-from scenarios.report.progress import to_target, trail
+from scenarios.report.progress import percent, to_target, trail
 from scenarios.report.run_reader import ReportError
 
 Summary = Mapping[str, Any]
@@ -35,7 +33,7 @@ UNKNOWN = "unknown"
 
 def print_summary(result: Summary, page: Path | None, stream: IO[str] | None = None) -> None:
     """Print the summary of one run."""
-    console = _console(stream)
+    console = console_on(stream)
     _print_runs(console, [result], {})
     _print_values(console, (result.get("evaluation") or {}).get("values") or {})
     _print_data(console, result)
@@ -51,48 +49,13 @@ def _print_values(console: Console, values: Mapping[str, float | None]) -> None:
 
 def print_comparison(result: Mapping[str, Any], page: Path, stream: IO[str] | None = None) -> None:
     """Print the summaries of a comparison side by side."""
-    console = _console(stream)
+    console = console_on(stream)
     _print_runs(console, result["runs"], result)
     _print_data(console, result["runs"][0])
     print_location(page, stream)
 
 
-def print_check(result: Mapping[str, Any], stream: IO[str] | None = None, keys: bool = False) -> None:
-    """Print what the run costs, then its blocks, the cost of each alpha and the estimate in detail.
-
-    ``keys``: and all keys of the resolved scenario.
-    """
-    console = _console(stream)
-    if "costs" in result:
-        _print_costs(console, result["costs"], result["estimate"])
-    _print_warnings(console, result["estimate"])
-    _print_columns(console, "blocks", BLOCK_COLUMNS, map(_block, result["blocks"]))
-    console.print(BLOCK_NOTES, highlight=False, style="dim")
-    _print_columns(console, "the last alpha blocks, down to one client", ALPHA_COLUMNS, map(_alpha, result["alphas"]))
-    console.print(ALPHA_NOTES, highlight=False, style="dim")
-    _print_columns(console, "estimate, if the run lasts all its rounds", (), estimate_rows(result["estimate"]))
-    if keys:
-        console.print(f"\n{scenario_text(result['scenario'])}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _print_costs(console: Console, costs: Mapping[str, Any], estimate: Mapping[str, Any]) -> None:
-    rounds = f"{costs['rounds']:,} round{'s' if costs['rounds'] > 1 else ''}"
-    _print_columns(console, "costs, at most", ("", "a round", rounds), cost_rows(costs, estimate))
-    for note in cost_notes(costs, estimate):
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
-
-
-def _print_warnings(console: Console, estimate: Mapping[str, Any]) -> None:
-    """Print where the data are, and which clients cannot take part."""
-    data = estimate["data"]
-    text = f"warning: {data['warning']}" if data["warning"] else f"data: {data['found']}"
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
-    for refused in estimate["refused_clients"]:
-        text = f"warning: {refused['clients']} clients cannot take part: {refused['why']}"
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _console(stream: IO[str] | None) -> Console:
+def console_on(stream: IO[str] | None) -> Console:
     return Console(file=stream or sys.stdout)
 
 
@@ -110,7 +73,7 @@ def print_facts(rows: Iterable[tuple[str, str]], stream: IO[str] | None = None, 
 def print_table(table: PageTable, columns: int = 5, stream: IO[str] | None = None) -> None:
     """Print a table to stdout, or to ``stream``: the first column and ``columns`` - 1 others at a time, to fit a
     terminal of 80."""
-    console = _console(stream)
+    console = console_on(stream)
     needed = widths([table.header, *table.rows])
     for first in range(1, len(table.header), columns - 1):
         chosen = [0, *range(first, min(first + columns - 1, len(table.header)))]
@@ -147,12 +110,12 @@ def mean_text(mean: float | None, half: float | None, digits: int = 1) -> str:
 
 def print_location(page: Path, stream: IO[str] | None = None) -> None:
     """Print where a study's report is, or its folder where there is no report."""
-    _print_path(_console(stream), "report" if page.suffix == ".html" else "folder", page)
+    _print_path(console_on(stream), "report" if page.suffix == ".html" else "folder", page)
 
 
 def print_path(name: str, path: Path, stream: IO[str] | None = None) -> None:
     """Print where a file is."""
-    _print_path(_console(stream), name, path)
+    _print_path(console_on(stream), name, path)
 
 
 def _print_path(console: Console, name: str, path: object) -> None:
@@ -226,7 +189,7 @@ def run_rows(runs: Sequence[Summary], comparison: Mapping[str, Any]) -> list[Row
     ):
         if key in comparison:
             common = comparison[key]
-            cells = [_shown(common["accuracy"][run["method"]], percent, "-") for run in runs]
+            cells = [shown(common["accuracy"][run["method"]], percent, "-") for run in runs]
             rows.append((f"accuracy at {show(common[amount])}", cells))
     return [
         *rows,
@@ -249,7 +212,7 @@ def client_rows(runs: Sequence[Summary]) -> Iterator[Row]:
     found = [run.get("evaluation") or {} for run in runs]
     for name, key in (("clients, mean", "clients_accuracy"), ("clients, worst decile", "worst_decile")):
         if any(key in values for values in found):
-            yield name, [_shown(values.get(key), percent, "-") for values in found]
+            yield name, [shown(values.get(key), percent, "-") for values in found]
 
 
 def best_round_rows(runs: Sequence[Summary]) -> Iterator[Row]:
@@ -258,7 +221,7 @@ def best_round_rows(runs: Sequence[Summary]) -> Iterator[Row]:
     for name, key, show in BEST_ROUND:
         values = [of_run.get(key) if of_run.get("selected_by") == VALIDATION else None for of_run in best]
         if any(value is not None for value in values):
-            yield name, [_shown(value, show, "-") for value in values]
+            yield name, [shown(value, show, "-") for value in values]
 
 
 BEST_ROUND: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
@@ -325,7 +288,7 @@ def nominal_to_target(run: Summary) -> float | None:
 
 
 def _cells(runs: Sequence[Summary], key: str, show: Callable[[Any], str], missing: str = "-") -> list[str]:
-    return [_shown(run[key], show, missing) for run in runs]
+    return [shown(run[key], show, missing) for run in runs]
 
 
 def _listed(cells: Iterable[str]) -> list[str]:
@@ -334,111 +297,5 @@ def _listed(cells: Iterable[str]) -> list[str]:
     return texts if len(texts) == 1 else [text.replace(", ", ",\n") for text in texts]
 
 
-def _shown(value: Any, show: Callable[[Any], str], missing: str) -> str:
+def shown(value: Any, show: Callable[[Any], str], missing: str) -> str:
     return missing if value is None else show(value)
-
-
-# --- check ------------------------------------------------------------------------------------------------------------
-
-BLOCK_COLUMNS = ("block", "parameters", "buffers", "bytes", "share", "forward", "weight", "input")
-BLOCK_NOTES = "forward, weight, input: FLOPs per example of the pass and its two gradients"
-ALPHA_COLUMNS = ("alpha", "payload B", "message B", "share", "alpha/M", "FLOPs", "3F", "Eq. 2")
-ALPHA_NOTES = (
-    "payload: the numbers alone; message: with its header, as it is charged\n"
-    "FLOPs: executed, relative to a plain step; 3F: relative to three forward passes,\n"
-    "as papers count; Eq. 2: FedBR's nominal cost"
-)
-
-
-def _print_columns(console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table below a title; columns that the terminal has no room for stand in another table below."""
-    cells = [list(row) for row in rows]
-    if not cells:
-        return
-    needed = widths([list(columns), *cells] if columns else cells)
-    for group in column_groups(needed, console.width - GAP, GAP):
-        header = [columns[index] for index in group] if columns else []
-        chosen = ([row[index] for index in group] for row in cells)
-        fits = sum(needed[index] + GAP for index in group) <= console.width
-        style = {"title": f"\n{title}", "title_justify": "left", "title_style": "bold"}
-        console.print(aligned(header, chosen, fits=fits, **style))
-
-
-def _block(row: Mapping[str, Any]) -> list[str]:
-    flops = [
-        format_flops(row[f"flops_{kind}"]).removesuffix("FLOP")
-        for kind in ("forward", "weight_gradient", "input_gradient")
-    ]
-    counts = [f"{row[name]:,}" for name in ("params", "buffers", "nbytes")]
-    return [row["name"], *counts, percent(row["share"]), *flops]
-
-
-def _alpha(row: Mapping[str, Any]) -> list[str]:
-    return [
-        str(row["alpha"]),
-        f"{row['payload_nbytes']:,}",
-        f"{row['message_nbytes']:,}",
-        percent(row["share"]),
-        percent(row["nominal_share"]),
-        f"{row['flops_ratio']:.3f}",
-        f"{row['ratio_3f']:.4f}",
-        f"{row['eq2']:.4f}",
-    ]
-
-
-def cost_rows(costs: Mapping[str, Any], estimate: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """(name, of a round, of all rounds), if the run lasts all of them."""
-    each, total = costs["virtual_seconds_per_round"], estimate["virtual_seconds"]
-    yield "virtual time", _shown(each, format_seconds, UNKNOWN), _shown(total, format_seconds, UNKNOWN)
-    yield "bytes", _span(costs["bytes_per_round"]), _span(estimate["bytes"])
-    if estimate["joules"] is not None:
-        yield "energy", format_joules(estimate["joules"] / costs["rounds"]), format_joules(estimate["joules"])
-    each, total = costs["wall_seconds_per_round"], costs["wall_seconds"]
-    yield "wall time here", _shown(each, format_seconds, UNKNOWN), _shown(total, format_seconds, UNKNOWN)
-
-
-def cost_notes(costs: Mapping[str, Any], estimate: Mapping[str, Any]) -> Iterator[str]:
-    """The basis of times, and what a run takes of this machine."""
-    if estimate["virtual_seconds"] is None:
-        yield f"virtual time: {UNKNOWN} {estimate['untimed'] or 'without the data set'}"
-    if costs["wall_seconds"] is None:
-        yield f"wall time: {UNKNOWN}, since no run of this kind is in --out; --measure finds it in a few rounds"
-    else:
-        basis = "measured just now" if costs["wall_from"] is None else f"as in {costs['wall_from']}"
-        yield f"wall time: {basis}, with {_workers(costs)} on {costs['device']}"
-    yield f"disk: about {format_bytes(costs['disk_nbytes'])}"
-    coordinator, worker = (format_bytes(costs[f"{who}_nbytes"]) for who in ("coordinator", "worker"))
-    yield f"memory: about {coordinator} for the coordinator, and {worker} for each of {_workers(costs)}"
-
-
-def _workers(costs: Mapping[str, Any]) -> str:
-    return f"{costs['workers']} worker{'s' if costs['workers'] > 1 else ''}"
-
-
-def estimate_rows(estimate: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The estimate of the run, with units."""
-    yield "message down, one visit", _span(estimate["message_down_nbytes"])
-    yield "message up, one visit", format_bytes(estimate["message_up_nbytes"])
-    yield "bytes, real", _span(estimate["bytes"])
-    if "evaluation_visits" in estimate:
-        evaluation = estimate["evaluation_visits"]
-        visits = f"{evaluation['evaluations']:,} x {evaluation['clients']:,} visits"
-        yield "of these, evaluations", f"{format_bytes(evaluation['bytes'])}, {visits}"
-    yield "bytes, nominal", f"at most {format_bytes(estimate['nominal_bytes'])}"
-    for name, key, show in (
-        ("FLOPs", "flops", format_flops),
-        ("virtual time", "virtual_seconds", format_seconds),
-        ("energy", "joules", format_joules),
-    ):
-        value, unknown = estimate[key], f"{UNKNOWN} {estimate['untimed'] or 'without the data set'}"
-        about = "at most about" if key != "flops" or not estimate["flops_expected"] else "expected, about"
-        yield name, unknown if value is None else f"{about} {show(value)}"
-    kept = estimate["state_disk_nbytes"]
-    yield "disk for client state", format_bytes(kept) if kept else "none"
-    if estimate["vectors_disk_nbytes"]:
-        yield "disk for vectors per client", format_bytes(estimate["vectors_disk_nbytes"])
-
-
-def _span(pair: Sequence[float]) -> str:
-    low, high = (format_bytes(amount) for amount in pair)
-    return low if low == high else f"{low} to {high}"

@@ -12,9 +12,8 @@ from typing import Any
 
 from scipy import stats
 
-from scenarios.report.progress import spread
+from scenarios.report.progress import LEVEL, spread, t_quantile
 
-LEVEL = 0.95
 POWER = 0.8
 """Probability with which `seeds_needed` finds a difference."""
 MOST_SEEDS = 100_000
@@ -24,11 +23,6 @@ ROUNDING = 1e-12
 """A deviation below this share of the mean difference stems from the rounding of floats."""
 BySeed = Mapping[int, float]
 """Seed -> a value of its run; seeds without a value are missing."""
-
-
-def t_quantile(count: int) -> float:
-    """The factor of a two-sided 95 % interval of a mean of ``count`` values; 4.303 for 3."""
-    return float(stats.t.ppf((1 + LEVEL) / 2, count - 1))
 
 
 def with_interval(values: Sequence[float | None]) -> dict[str, Any]:

@@ -39,6 +39,7 @@ def test_every_name_is_there_and_no_other() -> None:
 @pytest.mark.parametrize("name", ["TensorBoard", "MLflow"])
 def test_a_missing_extra_says_how_to_install_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     extra = name.lower()
+    monkeypatch.delitem(vars(fedbr), name, raising=False)
     monkeypatch.delitem(sys.modules, f"scenarios.api.{extra}", raising=False)
     for module in [extra, *(known for known in sys.modules if known.startswith(f"{extra}."))]:
         monkeypatch.setitem(sys.modules, module, None)

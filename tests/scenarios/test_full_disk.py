@@ -98,6 +98,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return captured.err
 
 
+@pytest.mark.usefixtures("reports")
 def test_a_disk_without_room_is_refused_before_anything_is_started(
     disk: Path, launcher: WorkerLauncher, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -147,6 +148,7 @@ def test_a_cache_that_can_only_be_read_is_used_as_far_as_it_goes(
     assert log.read_text().endswith(": Read-only file system; going on without it\n")
 
 
+@pytest.mark.usefixtures("reports")
 def test_a_report_for_which_there_is_no_room_leaves_no_half_of_itself(
     disk: Path, watch: Watch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -144,6 +144,7 @@ def test_a_run_that_is_killed_while_its_folder_is_made_can_be_begun_again(
     assert sorted(path.name for path in (tmp_path / "digits").iterdir()) == ["cut", "whole"]
 
 
+@pytest.mark.usefixtures("reports")
 @pytest.mark.parametrize(
     ("instant", "left"),
     [

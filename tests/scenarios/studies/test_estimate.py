@@ -19,7 +19,7 @@ from edge.protocol.config import ModelProfile
 from edge.protocol.payload import BlockShape, Layout, Payload, Vector
 from scenarios.cli import main
 from scenarios.config.load import ScenarioError, load
-from scenarios.report import terminal
+from scenarios.report import check_output, terminal
 from scenarios.studies import estimate as check
 
 
@@ -86,7 +86,7 @@ def test_the_printed_check_fits_80_columns_cuts_no_number_and_names_devices_that
     refused = [{"clients": 3, "why": "board: 4 B x ..."}]
     stream = io.StringIO()
     changed = cifar100 | {"estimate": cifar100["estimate"] | {"refused_clients": refused}}
-    terminal.print_check(changed, stream)
+    check_output.print_check(changed, stream)
     lines = stream.getvalue().splitlines()
 
     assert lines[1].startswith("costs, at most"), "before all details"
@@ -97,7 +97,7 @@ def test_the_printed_check_fits_80_columns_cuts_no_number_and_names_devices_that
     assert row in [" ".join(line.split()) for line in lines]
     assert any(line.startswith("warning: data set cifar100 was not found") for line in lines)
     assert "warning: 3 clients cannot take part: board: 4 B x ..." in lines[:20]
-    terminal.print_check(changed, stream, keys=True)
+    check_output.print_check(changed, stream, keys=True)
     assert 'name = "cifar100"' in stream.getvalue().splitlines()
 
 
@@ -148,7 +148,7 @@ def test_evaluations_that_are_charged_are_in_the_estimate() -> None:
     assert charged["flops"] == free["flops"] + 27 * 8 * 1200
     assert charged["virtual_seconds"] > free["virtual_seconds"]
     assert charged["joules"] > free["joules"]
-    assert "of these, evaluations" in dict(terminal.estimate_rows(charged))
+    assert "of these, evaluations" in dict(check_output.estimate_rows(charged))
 
 
 @pytest.mark.parametrize("method", ["pfedme", "fedamp", "fedfomo"])
@@ -208,7 +208,7 @@ def test_a_round_that_takes_too_long_to_reckon_is_left_out_and_told(monkeypatch:
     assert (estimate["virtual_seconds"], estimate["joules"]) == (None, None)
     assert estimate["flops"] == 40 * 5 * 10**12 * 32 * 2600
     assert estimate["untimed"] == "not computed within 0.2 s: a round has too many events"
-    assert ("virtual time", f"{terminal.UNKNOWN} {estimate['untimed']}") in list(terminal.estimate_rows(estimate))
+    assert ("virtual time", f"{terminal.UNKNOWN} {estimate['untimed']}") in list(check_output.estimate_rows(estimate))
 
 
 def test_the_clients_of_a_typical_round_are_available() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.config.load import load
-from scenarios.report import terminal
+from scenarios.report import check_output
 from scenarios.studies import earlier_runs, run_costs
 from tests.scenarios import in_this_process
 from tests.scenarios.in_this_process import SMALL
@@ -40,17 +40,17 @@ ESTIMATE: dict[str, Any] = {
 
 
 def test_wall_time_is_that_of_measured_rounds_and_otherwise_unknown() -> None:
-    assert list(terminal.cost_rows(COSTS, ESTIMATE)) == [
+    assert list(check_output.cost_rows(COSTS, ESTIMATE)) == [
         ("virtual time", "1.5 s", "1 min"),
         ("bytes", "1 kB to 2 kB", "40 kB to 80 kB"),
         ("wall time here", "unknown", "unknown"),
     ]
-    notes = list(terminal.cost_notes(COSTS, ESTIMATE))
+    notes = list(check_output.cost_notes(COSTS, ESTIMATE))
     assert notes[0] == "wall time: unknown, since no run of this kind is in --out; --measure finds it in a few rounds"
     assert notes[2] == "memory: about 74 MB for the coordinator, and 569 MB for each of 2 workers"
     measured = run_costs.with_pace(COSTS, 0.5, 1)
-    assert list(terminal.cost_rows(measured, ESTIMATE))[-1] == ("wall time here", "500 ms", "20 s")
-    assert next(terminal.cost_notes(measured, ESTIMATE)) == "wall time: measured just now, with 1 worker on cpu"
+    assert list(check_output.cost_rows(measured, ESTIMATE))[-1] == ("wall time here", "500 ms", "20 s")
+    assert next(check_output.cost_notes(measured, ESTIMATE)) == "wall time: measured just now, with 1 worker on cpu"
 
 
 @pytest.mark.parametrize(
