@@ -72,7 +72,7 @@ class Callback:
 
     * `on_start`: before the first round, and before the next one of a run that is resumed;
     * `on_round`: after each round; returning False stops the run, as `CommittedRound.stop` does;
-    * `on_end`: once, at the end, however the run ended.
+    * `on_end`: once, at the end, however the run ended, if `on_start` was called: not for a run that failed before.
     """
 
     def on_start(self, folder: Path, scenario: Mapping[str, Any]) -> None:
@@ -108,6 +108,7 @@ class CallbackDisplay:
         self._show = show
         self._error: tuple[str, Exception] | None = None
         self._is_set = False
+        self._has_started = False
 
     def __call__(self) -> bool:
         """Whether the run is to stop."""
@@ -117,6 +118,7 @@ class CallbackDisplay:
         """A run begins or goes on."""
         self._show.on_start(folder, loaded)
         scenario = loaded.scenario.model_dump()
+        self._has_started = True
         self._tell(lambda callback: callback.on_start(folder, scenario))
 
     def on_round(self, progress: RoundFinished) -> None:
@@ -127,8 +129,9 @@ class CallbackDisplay:
         self._is_set |= round.is_stopped or any(answer is False for answer in answers)
 
     def on_end(self, summary: Mapping[str, Any] | None) -> None:
-        """The run has ended."""
-        self._tell(lambda callback: callback.on_end(summary))
+        """The run has ended; callbacks are told if they were told of its start."""
+        if self._has_started:
+            self._tell(lambda callback: callback.on_end(summary))
 
     def showing(self) -> AbstractContextManager[object]:
         """Entered while the run works."""

@@ -56,15 +56,15 @@ def run(
     ScenarioError for anything in these arguments that cannot be run; RunFailed if the run fails, also by a callback.
     A run that the user stopped is returned, with ``stopped_by`` "user"; KeyboardInterrupt before its first round.
     """
-    with calling(), values.named(scenario) as name:
+    with calling() as write_note, values.named(scenario) as name:
         loaded = load(name, values.overrides({"method": method, "seed": seed, **overrides}))
         for note in builder.trace_notes(loaded):
-            note_writer()(note)
+            write_note(note)
 
         def start(host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> dict[str, Any]:
             return runner.run(loaded, host, launcher, stopped, stop_at_target=True)
 
-        return _watched(loaded, Path(out), run_id, workers, device, progress, on_round, start)
+        return _watched(loaded, Path(out), run_id, workers, device, progress, on_round, write_note, start)
 
 
 def resume(
@@ -83,7 +83,7 @@ def resume(
     `run`.
     """
     path = path_of(folder)
-    with calling():
+    with calling() as write_note:
         loaded, device = runner.open_existing(path, device)
         if overrides:
             runner.ended(loaded, path)  # or refuse a run whose files have changed
@@ -95,7 +95,7 @@ def resume(
         def go_on(host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> dict[str, Any]:
             return runner.resume(loaded, host, path, launcher, stopped)
 
-        return _watched(loaded, None, None, workers, device, progress, on_round, go_on)
+        return _watched(loaded, None, None, workers, device, progress, on_round, write_note, go_on)
 
 
 def check(scenario: Scenario, *, out: Folder = "runs", **overrides: Any) -> dict[str, Any]:
@@ -130,14 +130,14 @@ def verify(
     from scenarios.studies import verify as study
 
     path = path_of(folder)
-    with calling():
+    with calling() as write_note:
         loaded, device = runner.open_existing(path, device)
 
         def repeat(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
             return study.verify(loaded, path, host, launcher, stopped)
 
         show = progress_display([loaded.scenario.method], progress)
-        return session(None, None, workers, device, show).call([loaded], repeat)
+        return session(None, None, workers, device, show, write_note).call([loaded], repeat)
 
 
 # --- how a run is watched and stopped ---------------------------------------------------------------------------------
@@ -149,12 +149,13 @@ def session(
     workers: int | None,
     device: str,
     show: ProgressDisplay,
+    write_note: Callable[[str], None],
     preload: Sequence[str] | None = None,
 ) -> Session:
     """What runs need of this process. SIGTERM ends a script as it always does; its runs can be resumed."""
     if workers is not None:
         at_least_1("workers", workers)
-    return Session(out, run_id, workers, device, show, note_writer(), preload=preload, signals=(Signals.SIGINT,))
+    return Session(out, run_id, workers, device, show, write_note, preload=preload, signals=(Signals.SIGINT,))
 
 
 def _watched(
@@ -165,6 +166,7 @@ def _watched(
     device: str,
     progress: bool | None,
     on_round: Callbacks,
+    write_note: Callable[[str], None],
     work: Callable[[Host, WorkerLauncher, Callable[[], bool]], dict[str, Any]],
 ) -> Run:
     watch = CallbackDisplay(progress_display([loaded.scenario.method], progress), on_round)
@@ -173,24 +175,27 @@ def _watched(
         return work(host, launcher, lambda: watch() or stopped())
 
     try:
-        result = session(out, run_id, workers, device, watch).call([loaded], watched)
+        result = session(out, run_id, workers, device, watch, write_note).call([loaded], watched)
     except BaseException as error:
         watch.on_end(None)
         if isinstance(error, Stopped):
             watch.check(None)  # the reason of the stop, if a callback failed before the first round
         raise
     for warning in result.get("warnings", []):
-        note_writer()(warning)
+        write_note(warning)
     watch.on_end(result)
     watch.check(Path(result["run_dir"]))
     return Run(result["run_dir"])
 
 
 @contextmanager
-def calling() -> Iterator[None]:
-    """Errors as Python has them: KeyboardInterrupt for a stop without a result, and no mention of a command line."""
+def calling() -> Iterator[Callable[[str], None]]:
+    """Errors as Python has them: KeyboardInterrupt for a stop without a result, and no mention of a command line.
+
+    It gives the function that writes all notes of this call.
+    """
     try:
-        yield
+        yield note_writer()
     except ScenarioError as error:
         raise ScenarioError(str(error).removeprefix(f"{COMMAND_LINE}: ")) from None
     except Stopped:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from os import PathLike
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from edge.protocol.files import write_text
 from edge.protocol.spelling import nearest
-from scenarios.report.run_reader import ReportError, open_runs
+from scenarios.report.run_reader import RecordedRun, ReportError, open_runs
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def figure(folders: Sequence[Path], name: str) -> DrawnFigure:
     """The figure of this name in the report of these runs; ReportError for one that the report does not have."""
     from scenarios.report import plot_style
 
-    drawn = _drawn(tuple(folders), tuple(len(run.rounds) for run in open_runs(folders)))
+    drawn = _drawn(tuple(folders), tuple(map(state, open_runs(folders))))
     if name not in drawn:
         raise ReportError(
             f"figure {name!r}, {nearest(name, sorted(drawn))}; these runs have data for: {', '.join(drawn)}"
@@ -45,9 +45,17 @@ def figure(folders: Sequence[Path], name: str) -> DrawnFigure:
     return DrawnFigure(name, plot_style.standalone(drawn[name]))
 
 
+def state(run: RecordedRun) -> tuple[Hashable, ...]:
+    """What differs if a run goes on, or if another one has taken its folder's name or place.
+
+    Its last row has the hash of the model.
+    """
+    return run.folder.resolve(), len(run.rounds), run.completed, run.rounds[-1] if run.rounds else None
+
+
 @lru_cache(maxsize=2)
-def _drawn(folders: tuple[Path, ...], rounds: tuple[int, ...]) -> dict[str, str]:
-    """All figures of the report, which are drawn together; ``rounds`` of each run, which may still be running."""
+def _drawn(folders: tuple[Path, ...], states: tuple[tuple[Hashable, ...], ...]) -> dict[str, str]:
+    """All figures of the report, which are drawn together; ``states`` of the runs, which may still be running."""
     from scenarios.report import figures
 
     runs = open_runs(folders)

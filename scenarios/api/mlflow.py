@@ -53,7 +53,8 @@ class MLflow(Callback):
         self._client.log_batch(self._run, metrics=metrics)
 
     def on_end(self, summary: Mapping[str, Any] | None) -> None:
-        """End the run of MLflow: finished, killed by the user, or failed."""
+        """End the run of MLflow: finished, killed by the user, or failed; a later one does not touch it again."""
         if self._run:
             status = "FAILED" if summary is None else "KILLED" if summary["stopped_by"] == "user" else "FINISHED"
             self._client.set_terminated(self._run, status)
+            self._run = ""

@@ -1,4 +1,4 @@
-"""Notes for a scenario's author on stderr, each of them once."""
+"""Notes for a scenario's author on stderr, each of them once in a call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def note_writer() -> Callable[[str], None]:
-    """A function that prints notes, and one that it is given again only once."""
+    """A function that prints notes, and one that it is given again only once; a call has one such function."""
     known = set[str]()
 
     def write(note: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +12,12 @@ from coordinator.workers.launcher import WorkerLauncher
 from scenarios.api import values
 from scenarios.api.calls import Folder, at_least_1, calling, path_of, session
 from scenarios.api.notebook import parallel_display, progress_display
+from scenarios.api.notes import note_writer
 from scenarios.api.run import Run
 from scenarios.api.values import Scenario
 from scenarios.host import Host, Piece, choose_device
-from scenarios.report.run_reader import ReportError, find, open_runs
+from scenarios.report.run_finder import found
+from scenarios.report.run_reader import ReportError
 from scenarios.studies import run_set
 from scenarios.studies.run_set import Study
 
@@ -42,7 +44,11 @@ class RunCollection(Sequence[Run]):
         return list(self.result.get("missing", []))
 
     def report(self, path: str | PathLike[str] | None = None) -> Path:
-        """Write one report of all runs, by default ``report.html`` in the folder, and return its path."""
+        """Write one report of all runs and return its path.
+
+        By default it is ``report.html`` in the folder of a comparison, and ``runs.html`` in that of a sweep or study,
+        whose own ``report.html`` stays.
+        """
         return report(self, path)
 
     def plot(self, figure: str = "curves") -> DrawnFigure:
@@ -80,18 +86,17 @@ def compare(
 ) -> RunCollection:
     """Run each of the methods on the same data, fleet and seeds, each to its limit, in one folder.
 
-    ``seeds``: how many, counted up from ``seed`` or the scenario's own. ``result`` has the accuracies at the smallest
-    bytes and virtual time that all runs reached, or with several seeds the rows and tests of a `sweep` over ``method``.
-    With the ``run_id`` of an earlier comparison, finished runs are kept and interrupted ones resumed. Other arguments
-    and errors as of `sweep`.
+    ``methods``: their names, also as one text with commas between them. ``seeds``: how many, counted up from ``seed``
+    or the scenario's own. ``result`` has the accuracies at the smallest bytes and virtual time that all runs reached,
+    or with several seeds the rows and tests of a `sweep` over ``method``. With the ``run_id`` of an earlier comparison,
+    finished runs are kept and interrupted ones resumed. Other arguments and errors as of `sweep`.
     """
     from scenarios.studies import compare as study
 
-    with calling(), values.named(scenario) as name:
-        planned = study.plan(
-            name, values.overrides(overrides), ",".join(methods), seed, run_id, at_least_1("seeds", seeds)
-        )
-        return _made(study.study(planned), Path(out), workers, device, progress, parallel)
+    names = methods if isinstance(methods, str) else ",".join(methods)
+    with calling() as write_note, values.named(scenario) as name:
+        planned = study.plan(name, values.overrides(overrides), names, seed, run_id, at_least_1("seeds", seeds))
+        return _made(study.study(planned), Path(out), workers, device, progress, parallel, write_note)
 
 
 def sweep(
@@ -127,11 +132,11 @@ def sweep(
     from scenarios.studies.sweep.grid import axis
     from scenarios.studies.sweep.study import plan
 
-    with calling(), values.named(scenario) as name:
+    with calling() as write_note, values.named(scenario) as name:
         axes = [axis(key, values.inlined(key, each)) for key, each in grid.items()]
         common = values.overrides(overrides)
         planned = plan(name, axes, common, _count(grid, seeds), seed, zipped, targets, run_id)
-        return _made(page.study(planned), Path(out), workers, device, progress, parallel)
+        return _made(page.study(planned), Path(out), workers, device, progress, parallel, write_note)
 
 
 def _count(grid: Mapping[str, Sequence[Any]], seeds: int) -> int | None:
@@ -140,7 +145,13 @@ def _count(grid: Mapping[str, Sequence[Any]], seeds: int) -> int | None:
 
 
 def _made(
-    study: Study, out: Path, workers: int | None, device: str, progress: bool | None, parallel: int
+    study: Study,
+    out: Path,
+    workers: int | None,
+    device: str,
+    progress: bool | None,
+    parallel: int,
+    write_note: Callable[[str], None],
 ) -> RunCollection:
     """The runs of a study, after those that are missing have been made and its result has been written."""
     from scenarios.studies.sweep.parallel import make_runs
@@ -156,7 +167,7 @@ def _made(
     show = beside if at_once > 1 else progress_display(names, progress)
     preload = () if at_once > 1 else None  # its slots have fork servers of their own
     loaded = [run.loaded for run in missing or planned.runs[:1]]
-    done = session(out, None, workers, device, show, preload).call(loaded, work)
+    done = session(out, None, workers, device, show, write_note, preload).call(loaded, work)
     result = study.read_off(done)
     run_set.write(study, result, with_report=False)
     notes = {key: done[key] for key in ("failed", "missing") if key in done}
@@ -164,17 +175,19 @@ def _made(
 
 
 def open_folder(folder: Folder) -> Run | RunCollection:
-    """The run of a folder, or the runs of a comparison's, study's or sweep's; ReportError for any other folder."""
+    """The run of a folder, or the runs of a comparison's, study's or sweep's; ReportError for any other folder.
+
+    Runs below the folder that have not committed anything are left out, and damaged ones, too, with a note.
+    """
     path = Path(folder)
-    if (path / "scenario.toml").is_file():
+    runs = found([path])
+    write_note = note_writer()
+    for reason in runs.left_out:
+        write_note(f"left out: {reason}")
+    if runs.comparison is None and list(runs.folders) == [path]:
         return Run(path)
-    runs, comparison = find(path)
-    if comparison is not None:
-        return RunCollection(path, [Run(run) for run in runs], dict(comparison))
-    inside = sorted(file.parent for file in path.glob("*/scenario.toml"))
-    if not inside:
-        return Run(path)  # whose error says why it is none
-    return RunCollection(path, [Run(run) for run in inside], _result(path / run_set.MARK))
+    result = _result(path / run_set.MARK) if runs.comparison is None else dict(runs.comparison)
+    return RunCollection(path, [Run(run) for run in runs.folders], result)
 
 
 def _result(file: Path) -> dict[str, Any]:
@@ -184,22 +197,36 @@ def _result(file: Path) -> dict[str, Any]:
         return {}
 
 
-def report(runs: Folder | Run | Sequence[Folder | Run], output: str | PathLike[str] | None = None) -> Path:
-    """Write one report of runs, given as objects or folders, to an HTML file and return its path.
+def report(
+    runs: Folder | Run | RunCollection | Sequence[Folder | Run | RunCollection],
+    output: str | PathLike[str] | None = None,
+) -> Path:
+    """Write one report of runs, given as objects or folders of them, to an HTML file and return its path.
 
-    ``output``: by default ``report.html`` in the folder of a single run, comparison or study.
+    ``output``: by default that of ``fedbr report``: ``report.html`` in the folder of one run or comparison,
+    ``runs.html`` in another folder, or beside the first of several. ReportError if there is no run.
     """
     from scenarios.report import html
 
-    if isinstance(runs, RunCollection) and output is None:
-        output = runs.folder / "report.html"
-    if isinstance(runs, str | PathLike | Run):
-        opened = open_folder(path_of(runs))
-        if isinstance(opened, RunCollection) and not (opened.folder / "compare.json").is_file():
-            return report(opened, output)
-        return html.from_folder(opened.folder, None if output is None else Path(output))
-    folders = [path_of(each) for each in runs]
-    if output is None:
-        raise ReportError("output: name the file of a report over several runs, for example report.html")
-    methods = ", ".join(dict.fromkeys(run.method for run in open_runs(folders)))
-    return html.build(folders, Path(output), methods)
+    folders = folders_of([runs] if isinstance(runs, str | PathLike | Run | RunCollection) else runs)
+    if not folders:
+        raise ReportError("there is no run to report")
+    if output is None and isinstance(runs, RunCollection) and folders != [runs.folder]:
+        output = runs.folder / html.JOINED
+    return html.from_folders(folders, None if output is None else Path(output))
+
+
+def folders_of(named: Sequence[Folder | Run | RunCollection]) -> list[Path]:
+    """The folders to report: those that are named, and of a collection its runs, which may be fewer than its folder's.
+
+    A comparison that is named alone is reported as one, by its folder.
+    """
+    folders: list[Path] = []
+    for each in named:
+        if not isinstance(each, RunCollection):
+            folders.append(path_of(each))
+        elif len(named) == 1 and (each.folder / "compare.json").is_file():
+            folders.append(each.folder)
+        else:
+            folders += [run.folder for run in each]
+    return folders

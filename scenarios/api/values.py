@@ -6,6 +6,7 @@ text that looks like a number.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
@@ -51,7 +52,7 @@ def _flat(tables: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
 
 def plain(key: str, value: Any) -> Any:
     """A value as TOML has it: text, numbers, flags, lists and tables; ScenarioError for any other."""
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
         value = value.item()
     if isinstance(value, bool | int | float | str):
         return value
@@ -77,7 +78,8 @@ def inlined(key: str, given: Sequence[Any]) -> list[str]:
 def named(scenario: Scenario) -> Iterator[str]:
     """The name by which `scenarios.config.load` finds a scenario, which must be loaded within the context.
 
-    A mapping is written to a temporary file, named after the scenario that it extends.
+    A mapping is written to a temporary file, named after the scenario that it extends. `load` adds its folder to
+    ``sys.path``; it does not stay there, as anybody may make a folder of its name in a temporary folder afterwards.
     """
     if isinstance(scenario, str | PathLike):
         yield str(scenario)
@@ -89,7 +91,10 @@ def named(scenario: Scenario) -> Iterator[str]:
     with scratch() as folder:
         file = folder / f"{name}.toml"
         write_text(file, toml_text(tables))
-        yield str(file)
+        try:
+            yield str(file)
+        finally:
+            sys.path[:] = [entry for entry in sys.path if entry != str(folder.resolve())]
 
 
 def _nested(scenario: Mapping[str, Any]) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def _checkpoint(run: RecordedRun, round: int | None) -> Arrays:
     rows = run.query("SELECT round, file, sha256 FROM checkpoints ORDER BY round")
     if not rows:
         raise ReportError(f"{run.folder}: there is no model before the first round has been committed")
-    kept = {row["round"] + 1: row for row in rows}
+    kept = {round_of(row["round"], run.completed): row for row in rows}
     if round is not None and round not in kept:
         raise ReportError(
             f"round = {round}: checkpoints are kept of the rounds {', '.join(map(str, kept))}; checkpoints.keep of a "
@@ -69,6 +69,15 @@ def _checkpoint(run: RecordedRun, round: int | None) -> Arrays:
     if not names.is_valid(CHECKPOINTS, row["file"]) or not _is_undamaged(file, row["sha256"]):
         raise ReportError(f"{file} is missing or not what was committed")
     return _arrays(file)
+
+
+def round_of(row_round: int, completed: int) -> int:
+    """The round, counted from 1, after which the model of a row is kept.
+
+    A row after the last completed round, that was cut or only evaluates, has the number of that round, whose model it
+    replaces.
+    """
+    return min(row_round + 1, completed)
 
 
 def _is_undamaged(file: Path, sha256: str) -> bool:

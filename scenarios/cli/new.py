@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import keyword
 import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ class Start:
     files: Mapping[str, str]
     """File name, with ``$name`` -> its text in ``starts/``; the test is written for every kind."""
     commands: tuple[str, ...]
-    """The next commands, with ``$name``."""
+    """The next commands, with ``$name``; no name has a character that a shell would take for its own."""
 
     @property
     def is_module(self) -> bool:
@@ -113,7 +114,7 @@ def show(result: Mapping[str, Any]) -> None:
         print(f"wrote {file}")
     print("next:")
     if Path(result["folder"]) != Path():
-        print(f"  cd {result['folder']}")
+        print(f"  cd {shlex.quote(result['folder'])}")
     for command in result["commands"]:
         print(f"  {command}")
 

@@ -66,6 +66,19 @@ def test_any_other_answer_does_not() -> None:
     assert not watch()
 
 
+def test_callbacks_are_told_of_the_end_of_a_run_only_if_they_were_told_of_its_start() -> None:
+    told: list[object] = []
+
+    class Told(Callback):
+        def on_end(self, summary: Mapping[str, Any] | None) -> None:
+            told.append(summary)
+
+    CallbackDisplay(LiveTable(["fedavg"], quiet=True), Told()).on_end(None)
+    assert told == []
+    watching(Told()).on_end(None)
+    assert told == [None]
+
+
 def test_an_error_stops_the_run_and_is_named_while_the_others_are_told_all_the_same() -> None:
     told: list[str] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def test_a_value_arrives_as_it_is(value: Any) -> None:
 
 
 def test_numpy_paths_and_tuples_are_what_they_stand_for() -> None:
-    given = {"train.lr": np.float32(0.5), "seed": np.int64(3), "data.root": Path("/data"), "x": (1, np.array([2]))}
+    given = {"train.lr": np.float32(0.5), "seed": np.array(3), "data.root": Path("/data"), "x": (1, np.array([2]))}
     assert overrides(given) == ["train.lr=0.5", "seed=3", 'data.root="/data"', "x=[1, [2]]"]
 
 
@@ -66,6 +67,17 @@ def test_a_mapping_is_a_scenario_with_nested_and_dotted_keys() -> None:
     assert (loaded.name, scenario.method, scenario.seed) == ("digits", "fedprox", 5)
     assert (scenario.train.lr, scenario.train.batch, scenario.data.name) == (0.02, 7, "digits")
     assert not Path(name).exists()
+
+
+def test_no_temporary_folder_stays_among_those_that_modules_are_searched_in() -> None:
+    before = list(sys.path)
+    with named({"extends": "digits"}) as name:
+        load(name)
+        assert str(Path(name).resolve().parent) in sys.path
+    assert sys.path == before
+    with pytest.raises(ScenarioError, match=r"train\.lx"), named({"extends": "digits", "train.lx": 1}) as name:
+        load(name)
+    assert sys.path == before
 
 
 def test_a_mapping_extends_a_file_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios import runner
 from scenarios.cli import main
-from scenarios.cli.new import KINDS, write
+from scenarios.cli.new import KINDS, show, write
 from scenarios.config.load import load
 from scenarios.host import Host
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
@@ -81,6 +81,11 @@ def test_the_next_commands_are_told(tmp_path: Path, capsys: pytest.CaptureFixtur
         "  fedbr run field-day.toml",
         "  python -m pytest test_field_day.py",
     ]
+
+
+def test_a_folder_with_a_space_is_quoted_in_the_next_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    show({"folder": "my starts/$a", "files": [], "commands": []})
+    assert capsys.readouterr().out.splitlines() == ["next:", "  cd 'my starts/$a'"]
 
 
 def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

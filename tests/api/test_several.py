@@ -1,0 +1,124 @@
+"""Opening, reporting and drawing several runs. Runs are folders made by hand; no report is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedbr
+from coordinator.records.schema import RoundRow
+from scenarios.api import several
+from scenarios.api.drawn import state
+from scenarios.api.weights import round_of
+from scenarios.report import html
+from scenarios.report.run_finder import found
+from scenarios.report.run_reader import RecordedRun
+from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
+from tests.scenarios.in_this_process import run
+
+Written = tuple[list[Path], Path]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs, of which one has a round, beside one that has committed nothing."""
+    folder = tmp_path_factory.mktemp("swept")
+    run(folder, "rounds.max=1", "train.local_steps=1").rename(folder / "cell1")
+    (folder / "digits").rmdir()
+    (folder / "cell2").mkdir()
+    (folder / "cell2" / "scenario.toml").write_text("method = 'fedavg'")
+    (folder / "cell3").mkdir()
+    (folder / "cell3" / "ledger.sqlite").write_text("")
+    (folder / "study.json").write_text('{"failed": {"cell3": "no room"}}')
+    return folder
+
+
+@pytest.fixture
+def reported(monkeypatch: pytest.MonkeyPatch) -> list[Written]:
+    """(folders, path) of each report that would have been written."""
+    written: list[Written] = []
+
+    def from_folders(folders: Sequence[Path], output: Path | None = None) -> Path:
+        place = output or html._place(folders, found(folders))
+        written.append((list(folders), place))
+        return place
+
+    monkeypatch.setattr(html, "from_folders", from_folders)
+    return written
+
+
+def test_runs_that_have_not_committed_anything_are_left_out_of_a_folder(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened = fedbr.open(folder)
+    assert isinstance(opened, fedbr.RunCollection)
+    assert ([run.folder for run in opened], opened.failed) == ([folder / "cell1"], {"cell3": "no room"})
+    notes = capsys.readouterr().err.splitlines()
+    assert notes == [
+        f"fedbr: note: left out: {folder / 'cell3'} is not a run folder: it has no scenario.toml, no environment.json"
+    ]
+    assert isinstance(fedbr.open(folder / "cell1"), fedbr.Run)
+
+
+def test_the_report_of_a_collection_leaves_that_of_its_study(folder: Path, reported: list[Written]) -> None:
+    opened = fedbr.open(folder)
+    assert isinstance(opened, fedbr.RunCollection)
+    assert opened.report() == folder / "runs.html"
+    assert opened.report("mine.html") == Path("mine.html")
+    assert [folders for folders, _ in reported] == [[folder / "cell1"]] * 2
+
+
+def test_a_report_takes_runs_folders_and_collections_together(folder: Path, reported: list[Written]) -> None:
+    opened, one = fedbr.open(folder), fedbr.Run(folder / "cell1")
+    assert fedbr.report([one, folder]) == folder / "runs.html"
+    assert fedbr.report([one, opened]) == folder / "runs.html"
+    assert fedbr.report(one) == folder / "cell1" / "report.html"
+    assert fedbr.report(str(folder)) == folder / "runs.html"
+    cell = folder / "cell1"
+    assert [folders for folders, _ in reported] == [[cell, folder], [cell, cell], [cell], [folder]]
+    with pytest.raises(fedbr.ReportError, match="there is no run to report"):
+        fedbr.report([])
+
+
+def test_a_comparison_alone_is_reported_as_one(tmp_path: Path) -> None:
+    (tmp_path / "compare.json").write_text("{}")
+    compared = fedbr.RunCollection(tmp_path, [], {})
+    assert several.folders_of([compared]) == [tmp_path]
+    assert several.folders_of([compared, "other"]) == [Path("other")]
+
+
+def test_a_row_after_the_last_round_has_that_rounds_model() -> None:
+    # Of 2 rounds and a row that was cut, whose model replaces that of the second.
+    assert [round_of(row, completed=2) for row in (0, 1, 2)] == [1, 2, 2]
+
+
+def test_a_figure_is_drawn_anew_if_another_run_takes_a_folder() -> None:
+    def recorded(**changes: Any) -> RecordedRun:
+        row = RoundRow(0, 0.0, 1.5, 2, 0.25, None, 2.0, 300, 200, 5e2, 1e6, 1e6, 4.0, 3.0, 0.0, 0, 0.0, 1, "", "ab")
+        return RecordedRun(Path("a"), "fedavg", {}, "", {}, None, [row._replace(**changes)], "fedavg")
+
+    assert state(recorded()) == state(recorded())
+    assert state(recorded(model_sha256="cd")) != state(recorded())
+
+
+def test_a_relative_folder_is_another_one_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = RecordedRun(Path("a"), "fedavg", {}, "", {}, None, [], "fedavg")
+    before = state(here)
+    monkeypatch.chdir(tmp_path)
+    assert state(here) != before
+
+
+def test_a_call_writes_a_note_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("scenarios.builder.trace_notes", lambda loaded: ["a trace"])
+
+    def watched(*arguments: Any) -> None:
+        write_note = arguments[-2]
+        write_note("a trace")
+        write_note("a warning")
+
+    monkeypatch.setattr("scenarios.api.calls._watched", watched)
+    fedbr.run("digits")
+    assert capsys.readouterr().err == "fedbr: note: a trace\nfedbr: note: a warning\n"
