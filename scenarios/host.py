@@ -166,7 +166,8 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 def check_folder(name: str, host: Host, may_exist: bool = False) -> None:
     """ScenarioError for an output folder in which the run folder cannot be created, before any process is started."""
-    if host.run_id is not None and (Path(host.run_id).name != host.run_id or not host.run_id.isprintable()):
+    name_of = Path(host.run_id).name if host.run_id is not None else None
+    if host.run_id is not None and (not name_of or name_of != host.run_id or not host.run_id.isprintable()):
         raise ScenarioError(
             f"--run-id {host.run_id!r}: must be the name of a folder, without slashes and control characters"
         )

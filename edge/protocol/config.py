@@ -121,7 +121,7 @@ class TrainConfig(Section):
     """Local SGD."""
 
     lr: Annotated[float, Field(ge=0, le=1e6), Also("learning_rate", "eta", "step_size")] = 0.1
-    """Learning rate of round 0."""
+    """Learning rate of the first round."""
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     """exponential: factor on the learning rate per round."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0

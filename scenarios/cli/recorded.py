@@ -45,7 +45,7 @@ def with_default_paths(words: Sequence[str]) -> list[str]:
     A path is the next word, unless that is an option or a folder, which is to be reported.
     """
     filled = []
-    for word, following in zip(words, [*words[1:], "-"], strict=True):
+    for word, following in zip(words, [*words, "-"][1:], strict=True):
         filled.append(word)
         if word in TABLE_OPTIONS and (following.startswith("-") or Path(following).is_dir()):
             filled.append(BESIDE_THE_REPORT)

@@ -1,4 +1,7 @@
-"""Docstrings below the fields of a class, which Python discards: read from the source, and nothing is imported."""
+"""Docstrings below the fields of a class, which Python discards: read from the source, and nothing is imported.
+
+Code in them is between two backticks, as documentation generators want it, and between single ones here.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ def _own_docs(kind: type) -> dict[str, str]:
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     assert isinstance(body, ast.ClassDef)
     return {
-        field.target.id: inspect.cleandoc(text.value.value).replace("\n", " ")
+        field.target.id: inspect.cleandoc(text.value.value).replace("\n", " ").replace("``", "`")
         for field, text in pairwise(body.body)
         if isinstance(field, ast.AnnAssign)
         and isinstance(field.target, ast.Name)

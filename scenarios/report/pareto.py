@@ -53,29 +53,38 @@ def _runs(groups: Sequence[RunGroup]) -> list[Any]:
 
 def _panel(axes: Axes, groups: Sequence[RunGroup], styles: Styles, amount: str) -> None:
     title, name, units = TITLES[amount]
-    found = {group.label: over_amounts([run.trail for run in group.runs], amount, "best") for group in groups}
-    found = {label: curve for label, curve in found.items() if curve.x.size}
-    scale, unit = plot_style.unit((curve.x for curve in found.values()), units)
-    for index, (label, curve) in enumerate(found.items()):
-        _group(axes, curve, scale, label, {**styles[label], "marker": MARKERS[index % len(MARKERS)]})
-    _front(axes, found.values(), scale)
+    found = [(group, over_amounts([run.trail for run in group.runs], amount, "best")) for group in groups]
+    found = [(group, curve) for group, curve in found if curve.x.size]
+    ends = [_end(group, amount) for group, _ in found]
+    scale, unit = plot_style.unit([np.array([spent for spent, _ in ends])], units)
+    for index, ((group, curve), end) in enumerate(zip(found, ends, strict=True)):
+        _group(axes, curve, end, scale, group.label, {**styles[group.label], "marker": MARKERS[index % len(MARKERS)]})
+    _front(axes, [curve for _, curve in found], ends, scale)
     axes.set(title=title, xlabel=f"{name} ({unit})", xlim=(0, None))
 
 
-def _group(axes: Axes, curve: Curve, scale: float, label: str, style: Mapping[str, Any]) -> None:
-    """The curve, thin, and a mark at its end, with the deviation over seeds."""
+def _end(group: RunGroup, amount: str) -> Point:
+    """What the runs spent and their best accuracy, as means over seeds."""
+    spent = [float(getattr(run.trail[-1], amount)) for run in group.runs]
+    best = [run.best() for run in group.runs]
+    return float(np.mean(spent)), float(np.mean([each for each in best if each is not None]))
+
+
+def _group(axes: Axes, curve: Curve, end: Point, scale: float, label: str, style: Mapping[str, Any]) -> None:
+    """The curve, thin, on to the group's end with a mark, and there the deviation over seeds."""
     thin: dict[str, Any] = {"drawstyle": "steps-post", "linewidth": 1.0, "markersize": 8, "markevery": [-1]}
-    axes.plot(curve.x / scale, 100 * curve.mean, label=label, **style, **thin)
+    x, y = np.array([*zip(curve.x, curve.mean, strict=True), end]).T
+    axes.plot(x / scale, 100 * y, label=label, **style, **thin)
     if curve.deviation[-1]:
-        at, (low, high) = curve.x[-1] / scale, 100 * (curve.mean[-1] + curve.deviation[-1] * np.array([-1, 1]))
+        at, (low, high) = end[0] / scale, 100 * (end[1] + curve.deviation[-1] * np.array([-1, 1]))
         axes.vlines(at, low, high, color=style["color"], linewidth=1.2)
 
 
-def _front(axes: Axes, curves: Iterable[Curve], scale: float) -> None:
-    """The front of all curves, up to the largest amount."""
-    every = list(curves)
-    points = front((float(x), float(y)) for curve in every for x, y in zip(curve.x, curve.mean, strict=True))
+def _front(axes: Axes, curves: Sequence[Curve], ends: Sequence[Point], scale: float) -> None:
+    """The front of all curves and ends, up to the largest amount."""
+    passed = [(float(x), float(y)) for curve in curves for x, y in zip(curve.x, curve.mean, strict=True)]
+    points = front([*passed, *ends])
     if points:
-        x, y = np.array([*points, (max(curve.x[-1] for curve in every), points[-1][1])]).T
+        x, y = np.array([*points, (max(spent for spent, _ in ends), points[-1][1])]).T
         style: dict[str, Any] = {"color": plot_style.INK, "linewidth": 1.3, "linestyle": (0, (4, 2))}
         axes.plot(x / scale, 100 * y, drawstyle="steps-post", label="front", zorder=3, **style)

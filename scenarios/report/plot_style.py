@@ -186,7 +186,7 @@ def stack(axes: Axes, rounds: Sequence[int], layers: Sequence[tuple[str, Any, Do
 
 def whole() -> MaxNLocator:
     """Ticks at whole numbers, for counts."""
-    return MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10])
+    return MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10], min_n_ticks=1)
 
 
 def bars(axes: Axes) -> None:

@@ -20,7 +20,7 @@ def test_a_key_is_explained_with_all_that_the_schema_knows(capsys: pytest.Captur
     lines = [line.strip() for line in told(capsys, "explain", "train.lr").splitlines()]
     assert lines[:5] == [
         "train.lr",
-        "Learning rate of round 0.",
+        "Learning rate of the first round.",
         "type: a number, at least 0, at most 1,000,000",
         "default: 0.1",
         "elsewhere called: learning_rate, eta, step_size",
