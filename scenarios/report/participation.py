@@ -1,4 +1,4 @@
-"""Who took part: visits per client, of which some did not count, and clients that never had one.
+"""Who took part: training visits per client, of which some did not count, and clients that never had one.
 
 Of asynchronous runs also how stale each client's updates were, against the length of its visits.
 """
@@ -14,21 +14,22 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from coordinator.records.schema import COUNTED, NO_TRAINING, TRAIN
+from coordinator.records.schema import DOWNLOAD_ONLY, NO_TRAINING, TRAIN, TRAINED
 from costmodel.units import SECONDS
 from scenarios.report import plot_style, theme
 from scenarios.report.run_reader import RecordedRun
 
 MOST_BARS = 40
-VISITS = f"""SELECT client, kind IN ({", ".join(f"'{kind}'" for kind in COUNTED)}) AS counted, COUNT(*) AS n
-    FROM visits WHERE kind NOT IN ({", ".join(f"'{kind}'" for kind in NO_TRAINING)}) GROUP BY client, counted"""
+VISITS = f"""SELECT client, kind IN ({", ".join(f"'{kind}'" for kind in TRAINED)}) AS counted, COUNT(*) AS n
+    FROM visits WHERE kind NOT IN ({", ".join(f"'{kind}'" for kind in (*NO_TRAINING, DOWNLOAD_ONLY))})
+    GROUP BY client, counted"""
 STALENESS = f"""SELECT client, AVG(staleness) AS staleness, AVG(up_end_s - start_s) AS seconds
     FROM visits WHERE kind = '{TRAIN}' GROUP BY client ORDER BY client"""
 
 
 @dataclass(frozen=True)
 class Participation:
-    """Training visits per client of one run; visits that only evaluate are none."""
+    """Training visits per client of one run; visits that only evaluate or download are none."""
 
     clients: int
     counted: Mapping[int, int]
@@ -38,7 +39,7 @@ class Participation:
 
     @property
     def never(self) -> int:
-        """Clients without any visit."""
+        """Clients without any training visit."""
         return self.clients - len(self.counted.keys() | self.wasted.keys())
 
     def histogram(self) -> dict[int, int]:

@@ -60,6 +60,14 @@ def test_visits_are_counted_per_client_and_clients_without_any_are_said(run: Rec
     assert participation.table([run]) == [(run, ["4", "1", "0", "0.5", "2", "66.7 %", "1"])]
 
 
+def test_a_visit_that_only_downloads_is_no_training_visit(tmp_path: Path) -> None:
+    kinds = ("train", "listen", "zeroed", "late", "listen", "evaluate")
+    visits = [visit_row(place, 0, place % 4, 0, 1, 2, 3, kind=kind) for place, kind in enumerate(kinds)]
+    listened = made_run(tmp_path / "run", (0.5,), SCENARIO.format(method="fedbr", seed=0), visits)
+    found = participation.participation(open_runs([listened])[0])
+    assert (found.counted, found.wasted, found.never) == ({0: 1, 2: 1}, {3: 1}, 1)
+
+
 def test_no_point_of_the_front_is_beaten_by_a_cheaper_one() -> None:
     points = [(3.0, 0.5), (1.0, 0.2), (2.0, 0.5), (2.0, 0.1), (4.0, 0.4), (5.0, 0.9)]
     assert pareto.front(points) == [(1.0, 0.2), (2.0, 0.5), (5.0, 0.9)]
