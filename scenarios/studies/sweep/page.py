@@ -73,19 +73,25 @@ def _facts(result: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _bands(result: Mapping[str, Any]) -> str:
-    curves = _drawn(result)
-    drawn = [bands.band(label, kind, runs) for kind in ("bytes", "time") for label, runs in curves.items()]
-    return bands.draw(drawn, {})
+    return bands.draw(
+        [
+            bands.band(method, kind, runs, label=label)
+            for kind in ("bytes", "time")
+            for label, (method, runs) in _drawn(result).items()
+        ],
+        {},
+    )
 
 
-def _drawn(result: Mapping[str, Any]) -> dict[str, Sequence[Trail]]:
+def _drawn(result: Mapping[str, Any]) -> dict[str, tuple[str, Sequence[Trail]]]:
+    """Label of a cell -> its method and the progress curves of its runs."""
     names = {row["name"]: dict(enumerate(row["runs"])) for row in result["rows"]}
     found = trails(names, result["runs"])
     labels = zip(tables.labels(result["rows"]), result["rows"], strict=True)
     best = sorted(labels, key=lambda pair: pair[1]["accuracy"]["mean"] or 0.0, reverse=True)[:MOST_BANDS]
     kept = {label for label, _ in best}
     shown = zip(tables.labels(result["rows"]), result["rows"], strict=True)
-    return {label: list(found[row["name"]].values()) for label, row in shown if label in kept}
+    return {label: (row["method"], list(found[row["name"]].values())) for label, row in shown if label in kept}
 
 
 def _caption(result: Mapping[str, Any]) -> str:
