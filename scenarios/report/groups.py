@@ -14,7 +14,7 @@ from typing import Any
 from costmodel.units import format_bytes, format_joules, format_seconds
 from scenarios.report import client_values, labels
 from scenarios.report.progress import percent, spread, t_quantile, to_target
-from scenarios.report.run_reader import RecordedRun, flat
+from scenarios.report.run_reader import RecordedRun
 
 Value = Callable[[RecordedRun], float | None]
 Show = Callable[[float], str]
@@ -111,7 +111,7 @@ def _missing(column: str) -> str:
 
 def differences(groups: Sequence[RunGroup]) -> list[tuple[str, list[str]]]:
     """(key, its value in each group) for every key in which the groups' scenarios differ, seeds left out."""
-    every = labels.identities([flat(run.scenario) for group in groups for run in group.runs])
+    every = labels.identities([run.settings for group in groups for run in group.runs])
     starts = [sum(len(group.runs) for group in groups[:index]) for index in range(len(groups))]
     identities = [every[start] for start in starts]
     return [
@@ -124,7 +124,7 @@ def notices(groups: Sequence[RunGroup]) -> list[str]:
     """What a reader must know before comparing these groups: other data, models or targets, and repeated runs."""
     found = []
     for key, name, why in _COMMON:
-        values = {flat(group.first.scenario).get(key): None for group in groups}
+        values = {group.first.settings.get(key): None for group in groups}
         if len(values) > 1:
             found.append(f"{name} differ: {', '.join(map(labels.value_text, values))}. {why}")
     repeats = [run for group in groups for run in group.repeats]

@@ -12,7 +12,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from coordinator.records.store import evaluations, read
 from coordinator.rounds.policy import POLICIES, RoundPolicy
 from edge.protocol.config import EvalSplit
 from edge.protocol.payload import BUFFERS
+from scenarios.config.load import ScenarioError, load
+from scenarios.config.quantities import scenario_text
 from scenarios.report import labels, progress
 
 PARTS = ("scenario.toml", "environment.json", "ledger.sqlite")
@@ -74,6 +76,11 @@ class RecordedRun:
     def method(self) -> str:
         """The method's name, as the scenario writes it."""
         return str(self.scenario.get("method", "unknown"))
+
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """Dotted key -> value as this version of fedbr resolves the scenario (`settings`), to compare runs by."""
+        return settings(self.folder, self.scenario_text, self.scenario)
 
     @property
     def is_asynchronous(self) -> bool:
@@ -178,7 +185,7 @@ def open_runs(folders: Sequence[Path]) -> list[RecordedRun]:
     if not folders:
         raise ReportError("there is no run to report")
     parts = [read_parts(folder) for folder in folders]
-    groups = _groups([scenario for _, scenario, _ in parts])
+    groups = _groups(folders, parts)
     runs = []
     for folder, (text, scenario, environment), group, label in zip(
         folders, parts, groups, _run_labels(folders, groups, [scenario for _, scenario, _ in parts]), strict=True
@@ -190,9 +197,30 @@ def open_runs(folders: Sequence[Path]) -> list[RecordedRun]:
     return runs
 
 
-def _groups(scenarios: Sequence[Mapping[str, Any]]) -> list[str]:
+def settings(folder: Path, text: str, scenario: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Dotted key -> value of a run's scenario with the keys and units of this version, so that older runs compare.
+
+    ``text`` and ``scenario``: of its file. As the file has them where the scenario cannot be resolved any more, for
+    example since a plug-in of the user's is not there.
+    """
+    return _resolved(folder / PARTS[0], text) or flat(scenario)
+
+
+@lru_cache(maxsize=1024)
+def _resolved(file: Path, text: str) -> Mapping[str, Any]:
+    """Dotted key -> value; empty if the scenario cannot be resolved. ``text``: of the file, which may change."""
+    try:
+        return flat(tomllib.loads(scenario_text(load(str(file)).scenario.model_dump())))
+    except (OSError, ValueError, ScenarioError):
+        return {}
+
+
+def _groups(folders: Sequence[Path], parts: Sequence[tuple[str, dict[str, Any], dict[str, Any]]]) -> list[str]:
     """The label of each run's group."""
-    identities = labels.identities([flat(scenario) for scenario in scenarios])
+    identities = labels.identities([flat(scenario) for _, scenario, _ in parts])
+    if any(identity != identities[0] for identity in identities):  # resolving them takes some time
+        resolved = [settings(folder, text, raw) for folder, (text, raw, _) in zip(folders, parts, strict=True)]
+        identities = labels.identities(resolved)
     distinct = [identity for index, identity in enumerate(identities) if identity not in identities[:index]]
     names = labels.labels(distinct)
     return [names[distinct.index(identity)] for identity in identities]

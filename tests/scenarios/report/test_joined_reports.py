@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from scenarios.cli.recorded import with_default_paths
+from scenarios.config.load import load
+from scenarios.config.quantities import scenario_text
 from scenarios.report import groups, html, run_finder
 from scenarios.report.run_reader import ReportError, open_runs
 from tests.ledgers import made_run
@@ -95,8 +97,30 @@ def test_a_page_says_where_data_and_targets_differ_and_which_runs_repeat_a_seed(
 
 def test_a_table_needs_no_path_before_an_option_a_folder_or_the_end(tmp_path: Path) -> None:
     folder = str(tmp_path)
+    assert with_default_paths([]) == []
     assert with_default_paths([folder, "--csv"]) == [folder, "--csv", "."]
     assert with_default_paths(["--csv", folder]) == ["--csv", ".", folder]
     assert with_default_paths([folder, "--csv", "--parquet", "a.parquet"]) == [
         *(folder, "--csv", ".", "--parquet", "a.parquet")
     ]
+
+
+def test_runs_of_an_earlier_version_are_in_the_group_of_new_ones_with_equal_scenarios(tmp_path: Path) -> None:
+    now = scenario_text(load("digits").scenario.model_dump())
+    before = re.sub('= "1 Gbit/s"', "= 1000000000.0", now).replace('on_late = "stop"\n', "")
+    assert "1000000000.0" in before
+    assert "on_late" in now
+    assert "on_late" not in before
+    texts = [now, before.replace("seed = 0", "seed = 1"), now.replace('down = "1 Gbit/s"', 'down = "1 Mbit/s"', 1)]
+    runs = open_runs([made_run(tmp_path / str(number), (0.5,), text) for number, text in enumerate(texts)])
+    first, second = groups.grouped(runs)
+    assert ([run.folder.name for run in first.runs], [run.folder.name for run in second.runs]) == (["0", "1"], ["2"])
+    assert groups.differences([first, second]) == [("fleet.server.down", ["1 Gbit/s", "1 Mbit/s"])]
+
+
+def test_a_scenario_that_cannot_be_resolved_any_more_is_compared_as_it_is_written(tmp_path: Path) -> None:
+    text = scenario_text(load("digits").scenario.model_dump())
+    gone = text.replace('method = "fedbr"', 'method = "no_such_module:SPEC"')
+    runs = open_runs([made_run(tmp_path / str(number), (0.5,), each) for number, each in enumerate((text, gone))])
+    assert runs[1].settings["method"] == "no_such_module:SPEC"
+    assert [key for key, _ in groups.differences(groups.grouped(runs))] == ["method"]
