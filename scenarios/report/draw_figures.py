@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from costmodel.units import SECONDS
-from scenarios.report import drawn_times, plot_style, progress
+from scenarios.report import drawn_times, plot_style, progress, reflow
 from scenarios.report.drawn_times import Interval
 from scenarios.report.plot_style import INK
 from scenarios.report.run_reader import RecordedRun
@@ -38,7 +38,7 @@ def intervals(runs: Sequence[RecordedRun], colours: Mapping[str, str]) -> Figure
     for axes, (title, bars) in zip(grid, shown, strict=True):
         _draw(axes, bars, [colours[run.method] for run, _ in found])
         axes.set_title(title)
-    grid[0].set_yticks(range(len(found)), [run.label for run, _ in found])
+    grid[0].set_yticks(range(len(found)), reflow.wide_ticks([run.label for run, _ in found]))
     grid[0].set_ylim(len(found) - 0.5, -0.5)
     return figure
 

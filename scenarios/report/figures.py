@@ -32,6 +32,7 @@ from scenarios.report import (
     partition_figures,
     plot_style,
     progress,
+    reflow,
     round_timeline,
     theme,
 )
@@ -171,7 +172,7 @@ def to_target(runs: Sequence[RecordedRun], target: float | None) -> Figure | Non
     panels[0].set(title="Virtual time to the target", xlabel=f"virtual time ({second_unit})")
     title = "Bytes to the target" + (": real, and nominal (pale)" if has_nominal else "")
     panels[1].set(title=title, xlabel=f"bytes down and up ({byte_unit})")
-    panels[0].set_yticks(range(len(runs)), [run.label for run in runs])
+    panels[0].set_yticks(range(len(runs)), reflow.wide_ticks([run.label for run in runs]))
     panels[0].set_ylim(len(runs) - 0.5, -0.5)
     for axes in panels:
         axes.set_xlim(0, 1.18 * axes.dataLim.x1)
@@ -197,7 +198,7 @@ def bottlenecks(runs: Sequence[RecordedRun]) -> Figure | None:
                 floors[which] += amount
     panels[0].set(title="Rounds by bottleneck", xlabel="rounds")
     panels[1].set(title="Virtual time by bottleneck", xlabel=f"virtual time ({unit})")
-    panels[0].set_yticks(range(len(counts)), [run.label for run, _ in counts])
+    panels[0].set_yticks(range(len(counts)), reflow.wide_ticks([run.label for run, _ in counts]))
     panels[0].set_ylim(len(counts) - 0.5, -0.5)
     panels[0].xaxis.set_major_locator(plot_style.whole())
     for axes in panels:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec
+from matplotlib.ticker import FixedLocator
 
 NARROW_PIXELS = 372
 TITLE_LETTERS = 46
 """A title of more is broken into lines"""
 LEGEND_LETTERS = 20
 """Labels of a legend with at most so many stand in two columns"""
+LEGEND_LINE_LETTERS = 46
+"""A label of a legend of more is broken into lines"""
 LEGEND_ROW_PIXELS, LEGEND_FRAME_PIXELS = 19, 24
+TICK_LETTERS, WIDE_TICK_LETTERS = 18, 40
+"""A label at a tick of the y axis of more is broken into lines, in narrow and in wide figures"""
+TICK_LINE_PIXELS, TICK_FRAME_PIXELS = 16, 70
+"""Height of such a line, and of what is above and below the axes of a panel"""
 
 
 def make_narrow(figure: Figure, pixels_per_inch: float) -> None:
@@ -26,8 +34,26 @@ def make_narrow(figure: Figure, pixels_per_inch: float) -> None:
     if columns > 1:
         _stack(figure, grids)
         height *= len(grids) / rows
+    # All panels are as high as the one with the highest labels needs to be.
+    height += len(grids) * max(_narrow_ticks(axes, height / (len(grids) if columns > 1 else rows)) for axes in grids)
     height += _narrow_legends(figure)
     figure.set_size_inches(NARROW_PIXELS / pixels_per_inch, height / pixels_per_inch)
+
+
+def wide_ticks(labels: Sequence[str]) -> list[str]:
+    """Labels for the ticks of the y axis of a wide figure, long ones broken into lines."""
+    return [textwrap.fill(label, WIDE_TICK_LETTERS) for label in labels]
+
+
+def _narrow_ticks(axes: Axes, height: float) -> float:
+    """Break long labels of the y axis into lines; the pixels that a panel of ``height`` must be higher for them."""
+    texts = [text.get_text() for text in axes.get_yticklabels()]
+    if not isinstance(axes.yaxis.get_major_locator(), FixedLocator) or max(map(len, texts), default=0) <= TICK_LETTERS:
+        return 0.0
+    broken = [textwrap.fill(text, TICK_LETTERS) for text in texts]
+    axes.set_yticklabels(broken)
+    lines = 1 + max(text.count("\n") for text in broken)
+    return max(0.0, (lines + 1) * TICK_LINE_PIXELS * len(broken) + TICK_FRAME_PIXELS - height)
 
 
 def _stack(figure: Figure, grids: list[Axes]) -> None:
@@ -51,9 +77,10 @@ def _narrow_legends(figure: Figure) -> float:
     higher = 0.0
     for old in list(figure.legends):
         handles = [handle for handle in old.legend_handles if handle is not None]
-        labels = [text.get_text() for text in old.get_texts()]
+        labels = [textwrap.fill(text.get_text(), LEGEND_LINE_LETTERS) for text in old.get_texts()]
         columns = 2 if max(map(len, labels), default=0) <= LEGEND_LETTERS else 1
+        rows = -(-len(labels) // columns) if columns > 1 else sum(1 + label.count("\n") for label in labels)
         old.remove()
         figure.legend(handles, labels, loc="outside lower center", ncols=columns)
-        higher += LEGEND_FRAME_PIXELS + LEGEND_ROW_PIXELS * -(-len(labels) // columns)
+        higher += LEGEND_FRAME_PIXELS + LEGEND_ROW_PIXELS * rows
     return higher
