@@ -12,7 +12,7 @@ import json
 import shlex
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
@@ -63,6 +63,7 @@ def extend(loaded: Loaded, folder: Path, overrides: Sequence[str]) -> Loaded:
     if not changes:
         return loaded
     check_schedule(loaded.scenario.train, loaded.scenario.rounds.max, new.scenario.rounds.max)
+    new = _spanned(loaded.scenario, new)
     check_budget(loaded.scenario, new.scenario)
     with run_lock(folder), _in_words(folder):
         if not has_rounds(folder / LEDGER):
@@ -71,7 +72,7 @@ def extend(loaded: Loaded, folder: Path, overrides: Sequence[str]) -> Loaded:
             return new
         if change := source_change(folder):
             raise ScenarioError(f"{folder}: {change}; restore the files, or start {fresh}")
-        new = new if new.began else replace(new, began=limits(loaded.scenario))
+        new = replace(new, began=_began(loaded, new))
         with contextlib.closing(Ledger(folder / LEDGER, None, loaded.method.objective.table)) as ledger:
             rows = ledger.rounds()
             ended_by = _ended_by(folder) or ledger.stopped_by(rows[-1].round)  # killed before it wrote its summary
@@ -89,6 +90,21 @@ def extend(loaded: Loaded, folder: Path, overrides: Sequence[str]) -> Loaded:
             reset_run_folder(folder)
         _write(new, folder)
     return new
+
+
+def _spanned(before: Scenario, new: Loaded) -> Loaded:
+    """With the rounds that a fresh run's constant schedule would span, unless the user has said others."""
+    train, rounds = new.scenario.train, new.scenario.rounds.max
+    if train.lr_schedule != "constant" or train.lr_rounds != before.rounds.max:
+        return new
+    return replace(new, scenario=new.scenario.model_copy(update={"train": replace(train, lr_rounds=rounds)}))
+
+
+def _began(loaded: Loaded, new: Loaded) -> Mapping[str, Any]:
+    """The tables of a run with the values that it began with, which its hash chain begins with."""
+    began = loaded.began or limits(loaded.scenario)
+    before, now = (each.scenario.train.lr_rounds for each in (loaded, new))
+    return began if before == now else {"train": {"lr_rounds": before}, **began}
 
 
 def _ended_by(folder: Path) -> str | None:
@@ -152,9 +168,22 @@ def check_budget(before: Scenario, now: Scenario) -> None:
         raise ScenarioError("budget.client: has decided who took part in the rounds so far; start another run")
     for rule in FLEET_RULES:
         old, new = (getattr(each.budget, rule) for each in (before, now))
+        if new != old and (several := _several_rounds(before)):
+            raise ScenarioError(
+                f"budget.{rule}: {several}: visits of several rounds are under way at a time, so the budget may have "
+                "refused some long before the run's last round; start another run"
+            )
         if new is not None and (old is None or new < old):
             than = "where there was none" if old is None else f"smaller than {old:g}"
             raise ScenarioError(f"budget.{rule} = {new:g}: is {than}; a run goes on only with a larger one")
+
+
+def _several_rounds(scenario: Scenario) -> str | None:
+    """The setting by which visits outlast the round that they began in; None if none does."""
+    rounds = scenario.rounds
+    if rounds.is_asynchronous:
+        return f"rounds.policy = {rounds.policy}"
+    return "rounds.on_late = finish" if rounds.on_late == "finish" else None
 
 
 def check_passed(

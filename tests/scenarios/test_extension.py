@@ -12,6 +12,7 @@ import pytest
 from coordinator.records.store import read
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios import extension, runner
+from scenarios.builder import identity
 from scenarios.config.load import Loaded, ScenarioError, load
 from scenarios.host import Host
 from scenarios.studies.verify import verify
@@ -115,3 +116,36 @@ def test_step_sizes_that_depend_on_the_number_of_rounds_are_not_stretched() -> N
     extension.check_schedule(constant, constant.lr_rounds or 0, 200)
     said = load("digits", ["train.lr_schedule=cosine", "train.lr_rounds=7"]).scenario
     extension.check_schedule(said.train, said.rounds.max, 200)
+
+
+def test_a_fleet_budget_stays_as_it_is_where_visits_outlast_their_round() -> None:
+    late = ("rounds.policy=deadline", "rounds.on_late=finish")
+    for policy, said in ((("rounds.policy=fedbuff",), "rounds.policy = fedbuff"), (late, "rounds.on_late = finish")):
+        before, same, more = (
+            load("digits", [*policy, "budget.bytes=1 MB", *other]).scenario
+            for other in ((), ("rounds.max=999",), ("budget.bytes=1 GB",))
+        )
+        extension.check_budget(before, same)
+        with pytest.raises(ScenarioError, match=rf"budget.bytes: {said}: visits of several rounds"):
+            extension.check_budget(before, more)
+
+
+def test_a_constant_schedule_spans_the_new_rounds_and_the_chain_still_begins_with_the_old(tmp_path: Path) -> None:
+    folder = run(tmp_path, *SHORT, "train.lr_schedule=constant", "rounds.max=1")
+    before, _ = runner.open_existing(folder, "cpu")
+    extended(folder, "rounds.max=2")  # the only round is taken back: nothing is left of the old limits
+    again, _ = runner.open_existing(folder, "cpu")
+    assert (again.scenario.train.lr_rounds, again.began) == (2, {})
+    runner.resume(again, Host(tmp_path, 1, "cpu"), folder, WorkerLauncher(), lambda: False)
+
+    gone_on(folder, "rounds.max=3")
+    gone_on(folder, "rounds.max=4")
+
+    longer, device = runner.open_existing(folder, "cpu")
+    fresh = load("digits", [*SHORT, "train.lr_schedule=constant", "rounds.max=4"], before.scenario.method).scenario
+    assert longer.scenario.train.lr_rounds == fresh.train.lr_rounds == 4
+    assert longer.began["train"] == {"lr_rounds": 2}
+    assert identity(longer) == identity(again)
+    with WorkerLauncher() as launcher:
+        checked = verify(longer, folder, Host(tmp_path, 1, device), launcher, lambda: False)
+    assert (checked["rounds"], checked["same"]) == (4, True)
