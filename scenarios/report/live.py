@@ -167,9 +167,12 @@ class ParallelTable(LiveTable):
         super().__init__(names, stream, quiet)
         self._numbers = {name: number for number, name in enumerate(names)}
 
-    def about(self, name: str) -> None:
-        """The next calls are about this run."""
+    def about(self, name: str, has_ended: bool = False) -> None:
+        """The next calls are about this run; ``has_ended``: it has just ended or failed."""
         self._current = self._numbers[name]
+        run = self._runs[self._current]
+        if has_ended and run.ended is None:
+            run.ended = time.monotonic()
 
     def on_start(self, folder: Path, loaded: Loaded) -> None:
         """Take note that a run begins; others go on."""
@@ -220,11 +223,11 @@ WALL, ETA, SPARK = 3, 4, 5
 def _state(run: _RunProgress) -> list[str]:
     """Name, rounds, accuracy, wall time, time left, and the curve of accuracies."""
     if run.started is None:
-        return [run.name, "queued", "", "", "", ""]
+        return [run.name, "queued" if run.ended is None else "ended", "", "", "", ""]
     eta = run.eta_seconds()
     return [
         run.name,
-        f"{run.rounds}/{run.rounds_max}" if run.progress else "starting",
+        f"{run.rounds}/{run.rounds_max}" if run.progress or run.ended is not None else "starting",
         percent(run.accuracies[-1]) if run.accuracies else "",
         format_seconds(float(f"{run.wall_seconds():.1f}")),
         "" if eta is None else f"ETA {format_seconds(round(eta))}",

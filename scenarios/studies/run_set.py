@@ -117,8 +117,8 @@ def run_all(run_set: RunSet, host: Host, launcher: WorkerLauncher, stopped: Call
     """Make the runs that are not finished; returns ``folder``, ``runs``, and ``failed`` and ``missing`` if any are.
 
     ``runs`` are summaries with the run's ``name``; ``stopped_by`` is "budgets" where a run met its needs. A run that
-    fails does not end the others; RunFailed if none of them has a summary. If the user stops the run set, the result
-    covers the runs so far; `Stopped` if there are none.
+    fails does not end the others; RunFailed if none of them has a summary, but the first ScenarioError if all of them
+    failed with one. If the user stops the run set, the result covers the runs so far; `Stopped` if there are none.
     """
     with locked(run_set, host) as folder:
         return _run_missing(run_set, folder, host, launcher, stopped)
@@ -139,21 +139,35 @@ def _run_missing(
 ) -> dict[str, Any]:
     ended, missing = ended_before(run_set, folder, host)
     failed: dict[str, str] = {}
+    users_errors: dict[str, str] = {}
     for run in missing:
         try:
             ended[run.name] = make_run(run, folder / run.name, host, launcher, stopped)
-        except (ScenarioError, Stopped) as error:
-            if not (ended or failed):
-                discard(folder, run_set.mark)
-                raise
-            if isinstance(error, Stopped):
-                break
-            failed[run.name] = str(error)
+        except Stopped:
+            break
         except Exception as error:  # in a run of its own: the others need not know
             failed[run.name] = reason(error)
+            if isinstance(error, ScenarioError):
+                users_errors[run.name] = str(error)
         if stopped():
             break
+    if not ended:
+        refuse_nothing(failed, users_errors, folder, run_set.mark)
     return collected(run_set, folder, ended, failed)
+
+
+def refuse_nothing(failed: Mapping[str, str], users_errors: Mapping[str, str], folder: Path, mark: str) -> None:
+    """Where no run has ended: Stopped if none failed, the user's error if that is why all of them failed.
+
+    ``users_errors``: those of ``failed`` that the user's input caused. The folder is then removed; other failures are
+    the run set's.
+    """
+    if not failed:
+        discard(folder, mark)
+        raise Stopped
+    if users_errors.keys() == failed.keys():
+        discard(folder, mark)
+        raise ScenarioError(next(iter(users_errors.values())))
 
 
 def ended_before(run_set: RunSet, folder: Path, host: Host) -> tuple[dict[str, dict[str, Any]], list[PlannedRun]]:

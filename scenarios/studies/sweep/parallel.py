@@ -16,23 +16,30 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, Protocol, Self
 
 from coordinator.records.schema import RoundRow
 from coordinator.rounds.run import RoundFinished
 from coordinator.workers.launcher import WorkerLauncher, environment, how_ended
-from coordinator.workers.task import Stopped
 from scenarios.config.quantities import scenario_text
-from scenarios.errors import ScenarioError
 from scenarios.host import Host
-from scenarios.studies.run_set import PlannedRun, RunSet, collected, discard, ended_before, locked, run_all
+from scenarios.studies.run_set import PlannedRun, RunSet, collected, ended_before, locked, refuse_nothing, run_all
 
 RUN_PROCESS = "scenarios.studies.sweep.run_process"
 TURN_SECONDS = 0.2
 """The longest time until the user's wish to stop is seen."""
 END_SECONDS = 10.0
 """Limit for the end of a process that has no run."""
-Name = Callable[[str], None]
+
+
+class About(Protocol):
+    """Is told of a run by its name."""
+
+    def __call__(self, name: str, has_ended: bool = False) -> None:
+        """The next calls are about this run; ``has_ended``: it has just ended or failed."""
+
+
+def _about_none(name: str, has_ended: bool = False) -> None: ...
 
 
 def make_runs(
@@ -41,12 +48,12 @@ def make_runs(
     launcher: WorkerLauncher,
     stopped: Callable[[], bool],
     parallel: int = 1,
-    about: Name = lambda name: None,
+    about: About = _about_none,
 ) -> dict[str, Any]:
     """`run_all` with ``parallel`` runs at the same time, at most one per worker of ``host``; the same result.
 
-    ``about`` is told the name of the run which the host's next ``on_start`` or ``on_round`` is about. A run whose
-    process is killed counts as failed. ScenarioError if all runs failed with one, else errors as of `run_all`.
+    ``about`` is told the name of the run which the host's next ``on_start`` or ``on_round`` is about, and of each run
+    that has ended or failed. A run whose process is killed counts as failed. Errors as of `run_all`.
     """
     if parallel <= 1:
         return run_all(run_set, host, launcher, stopped)
@@ -57,24 +64,14 @@ def make_runs(
         with ParallelRuns(missing, folder, host, about) as runs:
             runs.make(min(parallel, host.workers, len(missing)), stopped)
         if not (ended or runs.ended):
-            _refuse_nothing(runs, folder, run_set.mark)
+            refuse_nothing(runs.failed, runs.users_errors, folder, run_set.mark)
         return collected(run_set, folder, ended | runs.ended, runs.failed)
-
-
-def _refuse_nothing(runs: ParallelRuns, folder: Path, mark: str) -> None:
-    """Stopped if no run was made, and the user's error if that is why; other failures are the run set's."""
-    if not runs.failed:
-        discard(folder, mark)
-        raise Stopped
-    if runs.users_errors.keys() == runs.failed.keys():
-        discard(folder, mark)
-        raise ScenarioError(next(iter(runs.users_errors.values())))
 
 
 class ParallelRuns:
     """The run processes as a context: when it is left, however that is, all of them have ended."""
 
-    def __init__(self, missing: Sequence[PlannedRun], folder: Path, host: Host, about: Name) -> None:
+    def __init__(self, missing: Sequence[PlannedRun], folder: Path, host: Host, about: About) -> None:
         self._queue, self._folder, self._host, self._about = deque(missing), folder, host, about
         self._selector = selectors.DefaultSelector()
         self._processes: list[RunProcess] = []
@@ -134,6 +131,7 @@ class ParallelRuns:
         status = process.join(END_SECONDS)
         if process.run is not None:
             self.failed[process.run.name] = f"its process {how_ended(status)}"
+            self._about(process.run.name, has_ended=True)
         self._start(process.workers)
 
     def _heed(self, process: RunProcess, said: dict[str, Any]) -> None:
@@ -158,6 +156,7 @@ class ParallelRuns:
             self.failed[name] = said["failed"]
             if said["is_users"]:
                 self.users_errors[name] = said["failed"]
+        self._about(name, has_ended=True)
 
 
 class RunProcess:

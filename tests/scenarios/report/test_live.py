@@ -196,3 +196,7 @@ def test_runs_at_the_same_time_go_on_side_by_side() -> None:
         ["c", "queued"],
     ]
     assert stream.getvalue().splitlines()[-1].startswith("b 1/2  accuracy 50.00 %")
+    for name in ("b", "c"):  # before its last round, and before it began
+        show.about(name, has_ended=True)
+    assert [line.split()[:2] for line in shown(show)] == [["a", "starting"], ["b", "1/2"], ["c", "ended"]]
+    assert "ETA" not in "".join(shown(show))

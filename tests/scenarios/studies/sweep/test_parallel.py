@@ -42,7 +42,11 @@ def made(
     loaded = load("digits")
     runs = RunSet("sweep", "digits", [PlannedRun(name, loaded, {}) for name in names], "s")
     host = Host(out, workers, "cpu", on_start=lambda folder, of: tell(f"began {folder.name}"), on_note=tell)
-    return parallel.make_runs(runs, host, WorkerLauncher(), stopped, at_once, lambda name: tell(f"about {name}"))
+
+    def about(name: str, has_ended: bool = False) -> None:
+        tell(f"{'end of' if has_ended else 'about'} {name}")
+
+    return parallel.make_runs(runs, host, WorkerLauncher(), stopped, at_once, about)
 
 
 def test_each_process_takes_the_next_run_and_the_workers_are_shared_among_them(tmp_path: Path) -> None:
@@ -63,7 +67,15 @@ def test_no_more_runs_at_a_time_than_workers(tmp_path: Path) -> None:
 
 
 def test_a_run_that_fails_or_whose_process_is_killed_costs_the_others_nothing(tmp_path: Path) -> None:
-    result = made(tmp_path, "killed", "broken", "a", "killed-too", "b")
+    told: list[str] = []
+    result = made(tmp_path, "killed", "broken", "a", "killed-too", "b", tell=told.append)
+    assert sorted(text for text in told if text.startswith("end of")) == [
+        "end of a",
+        "end of b",
+        "end of broken",
+        "end of killed",
+        "end of killed-too",
+    ]
     assert [run["name"] for run in result["runs"]] == ["a", "b"]
     assert result["failed"] == {
         "killed": "its process was ended by SIGKILL",
@@ -86,6 +98,26 @@ def test_in_turn_too_a_run_that_fails_as_none_should_costs_the_others_nothing(
     first, *trace = result["failed"]["odd"].splitlines()
     assert first == "KeyError: 'no such column'"
     assert 'raise KeyError("no such column")' in trace[-1]
+
+
+def test_in_turn_too_the_users_error_is_raised_only_if_every_run_failed_with_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make_run(run: PlannedRun, path: Path, *_: Any) -> dict[str, Any]:
+        if run.name.startswith("wrong"):
+            raise ScenarioError(f"no data for {run.name}")
+        if run.name == "stopped":
+            raise Stopped
+        return {"name": run.name, "run_dir": str(path), "stopped_by": "rounds"}
+
+    monkeypatch.setattr(run_set, "make_run", make_run)
+    result = made(tmp_path / "one", "wrong", "a", at_once=1)
+    assert ([run["name"] for run in result["runs"]], result["failed"]) == (["a"], {"wrong": "no data for wrong"})
+    with pytest.raises(ScenarioError, match="no data for wrong-1"):
+        made(tmp_path / "all", "wrong-1", "wrong-2", at_once=1)
+    with pytest.raises(Stopped):
+        made(tmp_path / "none", "stopped", "a", at_once=1)
+    assert [list((tmp_path / out / "digits").iterdir()) for out in ("all", "none")] == [[], []]
 
 
 def test_if_no_run_is_made_the_reason_is_the_users_error_or_the_failures(tmp_path: Path) -> None:
