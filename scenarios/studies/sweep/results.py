@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -21,11 +22,17 @@ Trails = Mapping[str, Mapping[int, Trail]]
 
 def trails(names: Mapping[str, Mapping[int, str]], runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, Trail]]:
     """The progress of the runs that are there; ``names``: cell -> seed -> name of its run."""
-    folders = {run["name"]: Path(run["run_dir"]) for run in runs}
+    there = {run["name"]: run for run in runs}
     return {
-        cell: {seed: trail(folders[name]) for seed, name in of_cell.items() if name in folders}
+        cell: {seed: _whole(there[name]) for seed, name in of_cell.items() if name in there}
         for cell, of_cell in names.items()
     }
+
+
+def _whole(run: Mapping[str, Any]) -> Trail:
+    """The progress of a run, counting whole rounds alone: a last row that is no round counts as the round before."""
+    points = trail(Path(run["run_dir"]))
+    return tuple(replace(point, rounds=min(point.rounds, run["rounds"])) for point in points)
 
 
 def statistics(by_seed: Mapping[int, Trail], targets: Sequence[float]) -> dict[str, Any]:

@@ -143,3 +143,12 @@ def test_one_seed_has_no_interval_and_the_table_says_so() -> None:
     assert shown[0].rows[0][1:] == ["80.00 %", "-", "82.00 %", "1"]
     assert tables.ONE_SEED in shown[0].notes
     assert len(shown) == 1
+
+
+def test_a_last_row_that_is_no_round_counts_as_the_round_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "trail", lambda folder: run(0.8, 0.8))  # two rows, the second of them cut
+    found = results.trails({"cell": {0: "a", 1: "b"}}, [{"name": "a", "run_dir": "a", "rounds": 1}])
+    assert list(found["cell"]) == [0]
+    row = results.statistics(found["cell"], (0.8,))
+    assert (row["rounds"]["values"], row["to_target"][0]["rounds"]["values"]) == ([1.0], [1.0])
+    assert row["virtual_seconds"]["values"] == [10.0]
