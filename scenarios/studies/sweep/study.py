@@ -21,7 +21,7 @@ from scenarios.config.load import Loaded, load
 from scenarios.config.toml_source import parse
 from scenarios.config.toml_writer import toml_text
 from scenarios.errors import ScenarioError
-from scenarios.studies.run_set import PlannedRun, RunSet
+from scenarios.studies.run_set import PlannedRun, RunSet, resolved_keys
 from scenarios.studies.sweep import results
 from scenarios.studies.sweep.grid import (
     METHOD,
@@ -75,6 +75,11 @@ def plan(
     """
     named = next((axis for axis in axes if axis.key == SEED), None)
     axes = [axis for axis in axes if axis.key != SEED]
+    if named is not None and zipped:
+        raise ScenarioError(
+            f"--zip: {SEED} = {', '.join(named.values)}: every cell has all seeds, so they cannot stand beside the "
+            "values of other keys; leave out --zip, or make a sweep per seed"
+        )
     check_rows(axes, overrides)
     chosen = _distinct(axes, points(axes, zipped))
     scenarios = [_load(scenario, axes, overrides, point, first_seed) for point in chosen]
@@ -94,7 +99,7 @@ def plan(
         tuple(cells),
         numbers,
         check_targets(targets) or (() if goal is None else (goal,)),
-        RunSet(KIND, scenarios[0].name, runs, run_id or default_run_id(axes, overrides)),
+        RunSet(KIND, scenarios[0].name, runs, run_id or default_run_id(axes, overrides, scenarios)),
     )
 
 
@@ -135,7 +140,10 @@ def _seeds(named: SweepAxis | None, count: int | None, first_seed: int | None, s
         raise ScenarioError(f"{SEED} = {', '.join(named.values)}: names the seeds; leave out --seeds and --seed")
     if not all(value.isdecimal() for value in named.values):
         raise ScenarioError(f"{SEED} = {', '.join(named.values)}: must be integers from 0 on")
-    return tuple(map(int, named.values))
+    numbers = tuple(map(int, named.values))
+    if len(set(numbers)) < len(numbers):
+        raise ScenarioError(f"{SEED} = {', '.join(named.values)}: name each seed once")
+    return numbers
 
 
 def check_targets(targets: Sequence[float]) -> tuple[float, ...]:
@@ -146,17 +154,35 @@ def check_targets(targets: Sequence[float]) -> tuple[float, ...]:
     return tuple(sorted(set(targets)))
 
 
-def default_run_id(axes: Sequence[SweepAxis], overrides: Sequence[str]) -> str:
+def default_run_id(axes: Sequence[SweepAxis], overrides: Sequence[str], scenarios: Sequence[Loaded]) -> str:
     """``sweep-lr-3fa9c1``: the keys of the axes, and a hash of these keys and of the overrides of all runs.
 
-    Method and seed, whose runs have folders of their own names, do not count; without anything else it is ``sweep``.
+    Values count as ``scenarios``, those of the cells, have them: "20 Mbit/s" is "20000 kbit/s". Method and seed, whose
+    runs have folders of their own names, do not count; without anything else it is ``sweep``.
     """
+    resolved: dict[str, Any] = {}
+    for loaded in reversed(scenarios):
+        resolved |= resolved_keys(loaded.scenario)
     given = dict(parse(override) for override in overrides)
-    common = {key: value for key, value in given.items() if key not in (METHOD, SEED)}
+    common = {key: _resolved(key, value, resolved) for key, value in given.items() if key not in (METHOD, SEED)}
     keys = sorted(axis.key for axis in axes if axis.key != METHOD)
     text = json.dumps([keys, common], sort_keys=True, default=str)
     end = [hashlib.sha256(text.encode()).hexdigest()[:6]] if keys or common else []
     return folder_name([KIND, *map(last_part, keys), *end])
+
+
+def _resolved(key: str, value: Any, resolved: Mapping[str, Any]) -> Any:
+    """A value as the scenario has it; as it was given where the scenario leaves it out, such as None."""
+    if isinstance(value, Mapping):
+        return {name: _resolved(f"{key}.{name}", each, resolved) for name, each in value.items()}
+    return _plain(resolved.get(key, value))
+
+
+def _plain(value: Any) -> Any:
+    """Without the difference between 20 and 20.0, which no scenario makes."""
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def read_off(planned: SweepPlan, done: Mapping[str, Any]) -> dict[str, Any]:

@@ -70,12 +70,23 @@ def test_other_overrides_and_other_keys_have_a_folder_of_their_own() -> None:
     assert planned("train.lr=0.05,0.1", seeds=1, run_id="mine").run_set.run_id == "mine"
 
 
+def test_the_spelling_of_an_override_does_not_matter_to_the_folder() -> None:
+    def run_id(*words: str) -> str | None:
+        return planned("method=fedavg,fedprox", *words, seeds=1).run_set.run_id
+
+    assert len({run_id(f"fleet.server.up={value}") for value in ("20 Mbit/s", "20Mbit/s", "20000 kbit/s")}) == 1
+    assert run_id("train.lr=1") == run_id("train.lr=1.0") != run_id("train.lr=1.5")
+    assert run_id("rounds.max=2") == "sweep-9b35fe"
+
+
 def test_seeds_count_up_from_the_scenarios_or_are_named() -> None:
     assert planned("method=fedavg,fedbr").seeds == (0, 1, 2)
     assert planned("method=fedavg,fedbr", seeds=2, first_seed=5).seeds == (5, 6)
     named = planned("method=fedavg", "seed=3,11")
     assert (named.seeds, names(named)) == ((3, 11), ["fedavg-seed3", "fedavg-seed11"])
     assert refusal("seed=3,11", seeds=2) == "seed = 3, 11: names the seeds; leave out --seeds and --seed"
+    assert refusal("seed=1,01") == "seed = 1, 01: name each seed once"
+    assert refusal("train.lr=0.1,0.2", "seed=1,2", zipped=True).startswith("--zip: seed = 1, 2: every cell has all")
 
 
 def test_rows_beside_each_other_are_refused_if_they_are_the_same_run() -> None:
