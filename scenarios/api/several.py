@@ -16,7 +16,7 @@ from scenarios.api.notes import note_writer
 from scenarios.api.run import Run
 from scenarios.api.values import Scenario
 from scenarios.host import Host, Piece, choose_device
-from scenarios.report.run_finder import found
+from scenarios.report.run_finder import LEDGER, found
 from scenarios.report.run_reader import ReportError
 from scenarios.studies import run_set
 from scenarios.studies.run_set import Study
@@ -177,12 +177,13 @@ def _made(
 def open_folder(folder: Folder) -> Run | RunCollection:
     """The run of a folder, or the runs of a comparison's, study's or sweep's; ReportError for any other folder.
 
-    Runs below the folder that have not committed anything are left out, and damaged ones, too, with a note.
+    Runs below the folder that have not committed anything, and damaged ones, are left out with a note.
     """
     path = Path(folder)
     runs = found([path])
+    not_begun = [file.parent for file in path.glob("*/scenario.toml") if not (file.parent / LEDGER).is_file()]
     write_note = note_writer()
-    for reason in runs.left_out:
+    for reason in (*runs.left_out, *(f"{run} has not committed anything" for run in sorted(not_begun))):
         write_note(f"left out: {reason}")
     if runs.comparison is None and list(runs.folders) == [path]:
         return Run(path)

@@ -56,9 +56,9 @@ def test_runs_that_have_not_committed_anything_are_left_out_of_a_folder(
     opened = fedbr.open(folder)
     assert isinstance(opened, fedbr.RunCollection)
     assert ([run.folder for run in opened], opened.failed) == ([folder / "cell1"], {"cell3": "no room"})
-    notes = capsys.readouterr().err.splitlines()
-    assert notes == [
-        f"fedbr: note: left out: {folder / 'cell3'} is not a run folder: it has no scenario.toml, no environment.json"
+    assert capsys.readouterr().err.splitlines() == [
+        f"fedbr: note: left out: {folder / 'cell3'} is not a run folder: it has no scenario.toml, no environment.json",
+        f"fedbr: note: left out: {folder / 'cell2'} has not committed anything",
     ]
     assert isinstance(fedbr.open(folder / "cell1"), fedbr.Run)
 
