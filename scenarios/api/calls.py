@@ -216,4 +216,7 @@ def at_least_1(name: str, number: int) -> int:
 
 
 def path_of(folder: Folder | Run) -> Path:
+    """The folder of a run; ScenarioError for anything else than a run or a path."""
+    if not isinstance(folder, Run | str | PathLike):
+        raise ScenarioError(f"{folder!r}: must be a run, or the path of its folder")
     return folder.folder if isinstance(folder, Run) else Path(folder)

@@ -69,7 +69,7 @@ def plain(key: str, value: Any) -> Any:
 
 def inlined(key: str, given: Sequence[Any]) -> list[str]:
     """The values of a key as overrides have them; ScenarioError for those that no scenario has."""
-    if isinstance(given, str):
+    if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
         raise ScenarioError(f"{key} = {given!r}: write a list of values, such as [{given!r}]")
     return [toml_value(plain(key, value)) for value in given]
 
@@ -84,6 +84,8 @@ def named(scenario: Scenario) -> Iterator[str]:
     if isinstance(scenario, str | PathLike):
         yield str(scenario)
         return
+    if not isinstance(scenario, Mapping):
+        raise ScenarioError(f"scenario = {scenario!r}: must be a name, the path of a file, or a mapping")
     tables, name = _nested(scenario), UNNAMED
     if isinstance(tables.get("extends"), str):
         base = find(tables["extends"])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fedbr
 from scenarios.api.values import named, overrides
 from scenarios.config.load import load
 from scenarios.config.toml_source import parse
@@ -87,3 +88,12 @@ def test_a_mapping_extends_a_file_of_the_current_folder(tmp_path: Path, monkeypa
         assert (load(name).name, load(name).scenario.seed) == ("mine", 9)
     with pytest.raises(ScenarioError, match="no scenario 'digit'"), named({"extends": "digit"}):
         pass
+
+
+def test_what_is_no_scenario_no_list_and_no_folder_is_refused() -> None:
+    with pytest.raises(ScenarioError, match="scenario = 5: must be a name, the path of a file, or a mapping"):
+        fedbr.run(5)  # type: ignore[arg-type]
+    with pytest.raises(ScenarioError, match=r"train.lr = 0.1: write a list of values, such as \[0.1\]"):
+        fedbr.sweep("digits", {"train.lr": 0.1})  # type: ignore[dict-item]
+    with pytest.raises(ScenarioError, match="None: must be a run, or the path of its folder"):
+        fedbr.resume(None)  # type: ignore[arg-type]
