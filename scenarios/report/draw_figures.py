@@ -34,11 +34,13 @@ def intervals(runs: Sequence[RecordedRun], colours: Mapping[str, str]) -> Figure
         ("Virtual time of the run", [(times.to_end, run.rounds[-1].end_s) for run, times in found]),
     ]
     shown = [(title, bars) for title, bars in panels if any(around for around, _ in bars)]
-    figure, grid = plot_style.panels(len(shown), len(shown), 90 + 44 * len(found), sharey=True)
+    names = reflow.wide_ticks([run.label for run, _ in found])
+    height = 90 + reflow.row_pixels(names, 44) * len(found)
+    figure, grid = plot_style.panels(len(shown), len(shown), height, sharey=True)
     for axes, (title, bars) in zip(grid, shown, strict=True):
         _draw(axes, bars, [colours[run.method] for run, _ in found])
         axes.set_title(title)
-    grid[0].set_yticks(range(len(found)), reflow.wide_ticks([run.label for run, _ in found]))
+    grid[0].set_yticks(range(len(found)), names)
     grid[0].set_ylim(len(found) - 0.5, -0.5)
     return figure
 

@@ -150,7 +150,8 @@ def to_target(runs: Sequence[RecordedRun], target: float | None) -> Figure | Non
     )
     if not np.isfinite(needed).any():
         return None
-    figure, panels = plot_style.panels(2, 2, 90 + 44 * len(runs), sharey=True)
+    names = reflow.wide_ticks([run.label for run in runs])
+    figure, panels = plot_style.panels(2, 2, 90 + reflow.row_pixels(names, 44) * len(runs), sharey=True)
     has_nominal = nominal_cost.is_shown(run.method for run in runs)
     seconds, second_unit = plot_style.unit([needed[:, 0]], SECONDS)
     nbytes, byte_unit = plot_style.unit([needed[:, 1:] if has_nominal else needed[:, 1]], BYTES)
@@ -172,7 +173,7 @@ def to_target(runs: Sequence[RecordedRun], target: float | None) -> Figure | Non
     panels[0].set(title="Virtual time to the target", xlabel=f"virtual time ({second_unit})")
     title = "Bytes to the target" + (": real, and nominal (pale)" if has_nominal else "")
     panels[1].set(title=title, xlabel=f"bytes down and up ({byte_unit})")
-    panels[0].set_yticks(range(len(runs)), reflow.wide_ticks([run.label for run in runs]))
+    panels[0].set_yticks(range(len(runs)), names)
     panels[0].set_ylim(len(runs) - 0.5, -0.5)
     for axes in panels:
         axes.set_xlim(0, 1.18 * axes.dataLim.x1)
@@ -186,7 +187,8 @@ def bottlenecks(runs: Sequence[RecordedRun]) -> Figure | None:
     counts = [(run, by_name) for run, by_name in counts if any(count.rounds for count in by_name.values())]
     if not counts:
         return None
-    figure, panels = plot_style.panels(2, 2, 110 + 34 * len(counts), sharey=True)
+    labels = reflow.wide_ticks([run.label for run, _ in counts])
+    figure, panels = plot_style.panels(2, 2, 110 + reflow.row_pixels(labels, 34) * len(counts), sharey=True)
     scale, unit = plot_style.unit(
         (np.array([sum(count.seconds for count in by_name.values())]) for _, by_name in counts), SECONDS
     )
@@ -198,7 +200,7 @@ def bottlenecks(runs: Sequence[RecordedRun]) -> Figure | None:
                 floors[which] += amount
     panels[0].set(title="Rounds by bottleneck", xlabel="rounds")
     panels[1].set(title="Virtual time by bottleneck", xlabel=f"virtual time ({unit})")
-    panels[0].set_yticks(range(len(counts)), reflow.wide_ticks([run.label for run, _ in counts]))
+    panels[0].set_yticks(range(len(counts)), labels)
     panels[0].set_ylim(len(counts) - 0.5, -0.5)
     panels[0].xaxis.set_major_locator(plot_style.whole())
     for axes in panels:
@@ -228,7 +230,7 @@ def timing(runs: Sequence[RecordedRun]) -> Figure | None:
         axes.plot(
             rounds, waits, color=INK, linewidth=1.3, linestyle=(0, (4, 2)), label="mean waiting time of the others"
         )
-        axes.set(title=run.label, xlabel="round")
+        axes.set(title=reflow.wide_title(run.label, columns), xlabel="round")
     for axes in panels[::columns]:
         axes.set(ylabel=f"virtual time ({unit})", ylim=(0, None))
     plot_style.legend(figure, panels[0])
@@ -251,7 +253,8 @@ def staleness(runs: Sequence[RecordedRun]) -> Figure | None:
         axes.bar(edges[:-1] + step / 2, heights, 0.9 * step, color=colours(runs)[run.method])
         mean = float(np.average(ages, weights=numbers))
         axes.axvline(mean, color=INK, linewidth=1.3, linestyle=(0, (4, 2)))
-        axes.set(title=f"{run.label}: mean {mean:.1f}", xlabel="server steps", xlim=(edges[0], edges[-1]))
+        title = reflow.wide_title(f"{run.label}: mean {mean:.1f}", columns)
+        axes.set(title=title, xlabel="server steps", xlim=(edges[0], edges[-1]))
         axes.tick_params(labelbottom=True)
         axes.grid(False, axis="x")
         axes.xaxis.set_major_locator(plot_style.whole())
@@ -281,7 +284,7 @@ def blocks(runs: Sequence[RecordedRun]) -> Figure | None:
             x, y = np.divide(nominal, scale), place + offset
             if has_nominal:
                 axes.vlines(x, y - 0.19, y + 0.19, color=INK, linewidth=1.6)
-        axes.set(title=run.label, xlabel=f"bytes ({unit})", ylim=(len(rows) - 0.4, -0.6))
+        axes.set(title=reflow.wide_title(run.label, columns), xlabel=f"bytes ({unit})", ylim=(len(rows) - 0.4, -0.6))
         axes.set_yticks(place, [row.name for row in rows])
         axes.tick_params(labelbottom=True)
         plot_style.bars(axes)

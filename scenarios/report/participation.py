@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from coordinator.records.schema import DOWNLOAD_ONLY, NO_TRAINING, TRAIN, TRAINED
 from costmodel.units import SECONDS
-from scenarios.report import plot_style, theme
+from scenarios.report import plot_style, reflow, theme
 from scenarios.report.run_reader import RecordedRun
 
 MOST_BARS = 40
@@ -93,7 +93,8 @@ def visits(runs: Sequence[RecordedRun], colours: Mapping[str, str]) -> Figure | 
     figure, panels = plot_style.panels(len(found), columns, 230)
     for (run, own), axes in zip(found, panels, strict=True):
         _histogram(axes, own, colours[run.method])
-        axes.set(title=f"{run.label}: {own.never} of {own.clients} never visited", xlabel="visits that counted")
+        title = reflow.wide_title(f"{run.label}: {own.never} of {own.clients} never visited", columns)
+        axes.set(title=title, xlabel="visits that counted")
     for axes in panels[::columns]:
         axes.set_ylabel("clients")
     return figure
@@ -126,7 +127,8 @@ def staleness(runs: Sequence[RecordedRun], colours: Mapping[str, str]) -> Figure
     for (run, rows), axes in zip(found, panels, strict=True):
         seconds, ages = [row["seconds"] / scale for row in rows], [row["staleness"] for row in rows]
         axes.scatter(seconds, ages, s=24, alpha=0.75, color=colours[run.method], linewidths=0)
-        axes.set(title=run.label, xlabel=f"mean length of a visit ({unit})", xlim=(0, None), ylim=(0, None))
+        axes.set(title=reflow.wide_title(run.label, columns), xlabel=f"mean length of a visit ({unit})")
+        axes.set(xlim=(0, None), ylim=(0, None))
     for axes in panels[::columns]:
         axes.set_ylabel("mean staleness (server steps)")
     return figure

@@ -11,14 +11,14 @@ from matplotlib.gridspec import GridSpec
 from matplotlib.ticker import FixedLocator
 
 NARROW_PIXELS = 372
-TITLE_LETTERS = 46
-"""A title of more is broken into lines"""
+TITLE_LETTERS, WIDE_TITLE_LETTERS = 46, 140
+"""A title of more is broken into lines, in narrow figures and in all panels of a row together in wide ones"""
 LEGEND_LETTERS = 20
 """Labels of a legend with at most so many stand in two columns"""
 LEGEND_LINE_LETTERS = 46
 """A label of a legend of more is broken into lines"""
 LEGEND_ROW_PIXELS, LEGEND_FRAME_PIXELS = 19, 24
-TICK_LETTERS, WIDE_TICK_LETTERS = 18, 40
+TICK_LETTERS, WIDE_TICK_LETTERS = 18, 44
 """A label at a tick of the y axis of more is broken into lines, in narrow and in wide figures"""
 TICK_LINE_PIXELS, TICK_FRAME_PIXELS = 16, 70
 """Height of such a line, and of what is above and below the axes of a panel"""
@@ -43,6 +43,16 @@ def make_narrow(figure: Figure, pixels_per_inch: float) -> None:
 def wide_ticks(labels: Sequence[str]) -> list[str]:
     """Labels for the ticks of the y axis of a wide figure, long ones broken into lines."""
     return [textwrap.fill(label, WIDE_TICK_LETTERS) for label in labels]
+
+
+def row_pixels(ticks: Sequence[str], least: float) -> float:
+    """The height of a row of a figure with such `wide_ticks`, at least ``least``."""
+    return max(least, TICK_LINE_PIXELS * (1 + max(text.count("\n") for text in ticks)))
+
+
+def wide_title(title: str, columns: int) -> str:
+    """The title of a panel of a wide figure with so many to a row, a long one broken into lines."""
+    return textwrap.fill(title, WIDE_TITLE_LETTERS // columns)
 
 
 def _narrow_ticks(axes: Axes, height: float) -> float:

@@ -47,3 +47,10 @@ def test_a_long_label_of_a_legend_stays_inside_a_narrow_figure() -> None:
         box = figure.legends[0].get_window_extent()
     assert box.x0 >= 0
     assert box.x1 <= figure.bbox.x1
+
+
+def test_rows_are_as_high_as_their_labels_and_titles_as_wide_as_their_panels() -> None:
+    ticks = reflow.wide_ticks([LONG, f"{LONG} {LONG}"])
+    assert [text.count("\n") for text in ticks] == [1, 3]
+    assert (reflow.row_pixels(ticks[:1], 34), reflow.row_pixels(ticks, 34)) == (34, 4 * reflow.TICK_LINE_PIXELS)
+    assert [reflow.wide_title(LONG, columns).count("\n") for columns in (1, 2, 3)] == [0, 0, 1]
