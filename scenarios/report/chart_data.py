@@ -115,7 +115,13 @@ def _bars(axes: Axes) -> list[Series]:
             x, y = bar.get_x(), bar.get_y()
             series["x"].append(_number(bar.get_width() if at == "y" else x + bar.get_width() / 2))
             series["y"].append(_number(y + bar.get_height() / 2 if at == "y" else bar.get_height()))
-    names = dict(zip(_numbers(axes.get_yticks()), (text.get_text() for text in axes.get_yticklabels()), strict=False))
+    names = dict(
+        zip(
+            _numbers(axes.get_yticks()),
+            (text.get_text().replace("\n", " ") for text in axes.get_yticklabels()),
+            strict=False,
+        )
+    )
     for series in found.values():
         if series["at"] == "y":
             series["names"] = [_nearest(names, float(centre)) for centre in series["y"]]

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from coordinator.methods.registry import resolve
 from coordinator.methods.spec import MethodFigure, MethodMap
-from scenarios.report import method_maps, plot_style
+from scenarios.report import method_maps, plot_style, reflow
 from scenarios.report.plot_style import INK
 from scenarios.report.run_reader import RecordedRun
 
@@ -54,7 +54,7 @@ def _draw(table: str, figure: MethodFigure, runs: Sequence[RecordedRun]) -> Figu
         layers = [(f"{figure.symbol} = {value}", shades[value], clients[value]) for value in values]
         plot_style.stack(left, [round + 1 for round in counts], layers)
         _mark(left, table, figure, run)
-        left.set(title=f"{run.label}: {figure.counted_title}", xlabel="round", ylabel="clients")
+        left.set(title=reflow.wide_title(f"{run.label}: {figure.counted_title}", 2), xlabel="round", ylabel="clients")
         left.yaxis.set_major_locator(plot_style.whole())
         left.legend(loc="upper left", bbox_to_anchor=(1, 1), handlelength=1, borderaxespad=0)
         _average(right, table, figure, run)
@@ -85,6 +85,10 @@ def _average(axes: Axes, table: str, figure: MethodFigure, run: RecordedRun) -> 
     for index, label in enumerate(figure.averaged.values()):
         colour = AVERAGED_COLOURS[index % len(AVERAGED_COLOURS)]
         axes.plot([row[0] + 1 for row in means], [row[index + 1] for row in means], color=colour, label=label)
-    axes.set(title=f"{run.label}: {figure.averaged_title}", xlabel="round", ylabel="mean over clients (no unit)")
+    axes.set(
+        title=reflow.wide_title(f"{run.label}: {figure.averaged_title}", 2),
+        xlabel="round",
+        ylabel="mean over clients (no unit)",
+    )
     axes.xaxis.set_major_locator(plot_style.whole())
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from coordinator.methods.spec import MethodMap
-from scenarios.report import plot_style
+from scenarios.report import plot_style, reflow
 from scenarios.report.run_reader import RecordedRun
 from scenarios.report.theme import EMPTY
 
@@ -107,7 +107,8 @@ def _kinds(values: Doubles) -> list[int]:
 def _label(axes: Axes, figure: MethodMap, run: RecordedRun, period: tuple[int, int], columns: Sequence[Column]) -> None:
     first, last = period[0] + 1, period[1] + 1
     rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
-    axes.set(title=run.label if figure.periods == 1 else f"{run.label}: {rounds}", xlabel=figure.across_title)
+    title = run.label if figure.periods == 1 else f"{run.label}: {rounds}"
+    axes.set(title=reflow.wide_title(title, figure.periods), xlabel=figure.across_title)
     axes.grid(False)
     if len(columns) <= MOST_NAMED:
         names = [" ".join(map(str, column)) for column in columns]

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from coordinator.records.schema import COUNTED, RoundRow
 from costmodel.units import SECONDS
-from scenarios.report import plot_style, theme
+from scenarios.report import plot_style, reflow, theme
 from scenarios.report.run_reader import RecordedRun
 
 MOST_CLIENTS = 40
@@ -119,7 +119,7 @@ def draw(runs: Sequence[RecordedRun]) -> Figure | None:
     for (title, each), axes in zip(found, panels, strict=True):
         cut = f", the longest {len(each.rows)} of {each.visits} visits" if each.visits > len(each.rows) else ""
         _panel(axes, each, scale)
-        axes.set(title=title + cut, xlabel=f"virtual time in the round ({unit})")
+        axes.set(title=reflow.wide_title(title + cut, columns), xlabel=f"virtual time in the round ({unit})")
     for axes in panels[::columns]:
         axes.set_ylabel("client")
     plot_style.legend(figure, panels[0])
