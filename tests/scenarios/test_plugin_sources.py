@@ -19,10 +19,10 @@ from tests.scenarios.runs import refused
 
 ROOT = Path(__file__).parents[2]
 PLUG_IN = {
-    "my_pkg/__init__.py": "",
-    "my_pkg/my_method.py": """
+    "source_pkg/__init__.py": "",
+    "source_pkg/my_method.py": """
 from coordinator.methods.spec import ObjectiveSpec
-from my_pkg.options import SmoothOptions
+from source_pkg.options import SmoothOptions
 
 SPEC = ObjectiveSpec(
     name="smooth",
@@ -33,7 +33,7 @@ SPEC = ObjectiveSpec(
     client="my_client:Smooth",
 )
 """,
-    "my_pkg/options.py": """
+    "source_pkg/options.py": """
 from coordinator.methods.spec import Options
 
 
@@ -61,9 +61,9 @@ def smooth_loss(logits, y, amount):
 """,
     "unrelated.py": "",
 }
-FOUND = {"my_pkg", "my_pkg.my_method", "my_pkg.options", "my_client", "my_helper"}
-COPIES = ["my_client.py", "my_helper.py", "my_pkg/__init__.py", "my_pkg/my_method.py", "my_pkg/options.py"]
-RUN = ("run", "digits", "method=my_pkg.my_method:SPEC", "rounds.max=2", "train.local_epochs=1")
+FOUND = {"source_pkg", "source_pkg.my_method", "source_pkg.options", "my_client", "my_helper"}
+COPIES = ["my_client.py", "my_helper.py", "source_pkg/__init__.py", "source_pkg/my_method.py", "source_pkg/options.py"]
+RUN = ("run", "digits", "method=source_pkg.my_method:SPEC", "rounds.max=2", "train.local_epochs=1")
 KILLED = ("tests.scenarios.meddler", "kill", "coordinator.records.store:Ledger.commit", "after", "1")
 CLI = ("scenarios.cli.main",)
 
@@ -105,18 +105,18 @@ def test_a_run_goes_on_only_with_the_sources_that_it_began_with(
     digest = hashlib.sha256(helper.read_bytes()).hexdigest()
     assert recorded["my_helper"] == {"file": str(helper), "sha256": digest}
     assert (copies / "my_helper.py").read_text() == PLUG_IN["my_helper.py"]
-    for name in ("my_pkg/my_method.py", "my_client.py", "my_helper.py"):
+    for name in ("source_pkg/my_method.py", "my_client.py", "my_helper.py"):
         (tmp_path / name).write_text(f"{PLUG_IN[name]}# a comment\n")
         assert refused(capsys, *resume) == (
             f"{folder}: {tmp_path / name} has changed (its copy: {copies / name}); to resume this run, "
             "restore the files, or start a new run"
         )
         (tmp_path / name).write_text(PLUG_IN[name])
-    (tmp_path / "my_pkg/options.py").unlink()  # so that the row cannot even be loaded
+    (tmp_path / "source_pkg/options.py").unlink()  # so that the row cannot even be loaded
     missing = fedbr(tmp_path, CLI, *resume)
     assert missing.returncode == 2
     assert missing.stderr.endswith(
-        f"; {tmp_path / 'my_pkg/options.py'} is missing (its copy: {copies / 'my_pkg/options.py'})\n"
+        f"; {tmp_path / 'source_pkg/options.py'} is missing (its copy: {copies / 'source_pkg/options.py'})\n"
     )
     written(tmp_path, PLUG_IN)
     resumed = fedbr(tmp_path, CLI, *resume)
@@ -134,8 +134,10 @@ def test_a_run_goes_on_only_with_the_sources_that_it_began_with(
 def test_client_sides_specs_and_readers_name_modules_of_the_users_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written(tmp_path, {"named_row.py": PLUG_IN["my_pkg/my_method.py"].replace("my_pkg.options", "named_options")})
-    written(tmp_path, {"named_options.py": PLUG_IN["my_pkg/options.py"]})
+    written(
+        tmp_path, {"named_row.py": PLUG_IN["source_pkg/my_method.py"].replace("source_pkg.options", "named_options")}
+    )
+    written(tmp_path, {"named_options.py": PLUG_IN["source_pkg/options.py"]})
     monkeypatch.syspath_prepend(tmp_path)
     loaded = load("digits", ["method=named_row:SPEC + fedprox"])
     assert plugin_sources.named(loaded) == {
@@ -319,10 +321,10 @@ class Half(SynchronousPolicy):
 NAME = PolicyRow("half", "rounds end when half of the visits have arrived", "a test", Options, Half)
 """
 OF_ALL_KINDS = {
-    "my_selection": (SELECTION, "rounds.selection", "rounds.selection_options.last", "false"),
-    "my_schedule": (SCHEDULE, "train.lr_schedule", "train.lr_schedule_options.rounds", "3"),
-    "my_server": (SERVER, "server", "server_options.decay", "0.9"),
-    "my_policy": (POLICY, "rounds.policy", "rounds.policy_options.fraction", "0.7"),
+    "kinds_selection": (SELECTION, "rounds.selection", "rounds.selection_options.last", "false"),
+    "kinds_schedule": (SCHEDULE, "train.lr_schedule", "train.lr_schedule_options.rounds", "3"),
+    "kinds_server": (SERVER, "server", "server_options.decay", "0.9"),
+    "kinds_policy": (POLICY, "rounds.policy", "rounds.policy_options.fraction", "0.7"),
 }
 """Module -> (its text, key that names its row, key of an option, value of that)"""
 
@@ -362,7 +364,7 @@ def test_rows_of_every_kind_are_imported_from_the_current_folder_and_recorded(
         change = f"{row} has changed (its copy: {folder / 'sources' / row.name})"
         why = f"{folder}: {change}; to resume this run, restore the files, or start a new run"
         assert refused(capsys, *resume) == why
-        if module == "my_policy":
+        if module == "kinds_policy":
             verified = json.loads(here(CLI, "verify", str(folder), "--workers", "1", "--json").stdout)
             assert (verified["same"], verified["source_change"]) == (True, change)
         row.write_text(text)
