@@ -20,13 +20,13 @@ from scenarios import builder, extension, runner
 from scenarios.api import values
 from scenarios.api.callbacks import CallbackDisplay, Callbacks
 from scenarios.api.notebook import progress_display
-from scenarios.api.notes import note_writer
 from scenarios.api.run import Run
 from scenarios.api.values import Scenario
 from scenarios.config.load import Loaded, load
 from scenarios.config.toml_source import COMMAND_LINE
 from scenarios.errors import ScenarioError
 from scenarios.host import KILLED, Host, Piece, check_room
+from scenarios.notes import note_printer
 from scenarios.session import ProgressDisplay, Session
 
 Folder = str | PathLike[str]
@@ -195,7 +195,7 @@ def calling() -> Iterator[Callable[[str], None]]:
     It gives the function that writes all notes of this call.
     """
     try:
-        yield note_writer()
+        yield note_printer()
     except ScenarioError as error:
         raise ScenarioError(str(error).removeprefix(f"{COMMAND_LINE}: ")) from None
     except Stopped:

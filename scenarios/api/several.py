@@ -12,10 +12,10 @@ from coordinator.workers.launcher import WorkerLauncher
 from scenarios.api import values
 from scenarios.api.calls import Folder, at_least_1, calling, path_of, session
 from scenarios.api.notebook import parallel_display, progress_display
-from scenarios.api.notes import note_writer
 from scenarios.api.run import Run
 from scenarios.api.values import Scenario
 from scenarios.host import Host, Piece, choose_device
+from scenarios.notes import note_printer
 from scenarios.report.run_finder import LEDGER, found
 from scenarios.report.run_reader import ReportError
 from scenarios.studies import run_set
@@ -182,7 +182,7 @@ def open_folder(folder: Folder) -> Run | RunCollection:
     path = Path(folder)
     runs = found([path])
     not_begun = [file.parent for file in path.glob("*/scenario.toml") if not (file.parent / LEDGER).is_file()]
-    write_note = note_writer()
+    write_note = note_printer()
     for reason in (*runs.left_out, *(f"{run} has not committed anything" for run in sorted(not_begun))):
         write_note(f"left out: {reason}")
     if runs.comparison is None and list(runs.folders) == [path]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from scenarios.cli.completion import complete_overrides, complete_scenarios
+from scenarios.notes import note_printer
 
 if TYPE_CHECKING:
     from coordinator.workers.sockets import RemoteAccess
@@ -150,18 +151,6 @@ def print_notes(loaded: Loaded, tell: Callable[[str], None] | None = None) -> No
     tell = tell or note_printer()
     for note in (*loaded.notes, *builder.trace_notes(loaded)):
         tell(note)
-
-
-def note_printer() -> Callable[[str], None]:
-    """A function that prints notes to stderr, and one that it is given again only once."""
-    known = set[str]()
-
-    def print_once(note: str) -> None:
-        if note not in known:
-            print(f"fedbr: note: {note}", file=sys.stderr)
-        known.add(note)
-
-    return print_once
 
 
 def progress_printer(silent: bool) -> Callable[[str], None]:

@@ -24,13 +24,13 @@ from scenarios.cli.options import (
     Seed,
     emit,
     exit_with_error,
-    note_printer,
     print_notes,
     report_or_warning,
     with_options,
     with_workers,
 )
 from scenarios.cli.remote import OwnWorkers, RemoteOptions
+from scenarios.notes import note_printer
 
 if TYPE_CHECKING:
     from scenarios.config.load import Loaded
