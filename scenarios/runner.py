@@ -251,40 +251,21 @@ def _run(
     fleet = builder.with_operations(loaded, fleet, profile)
     refused = builder.refused(loaded, fleet, profile)
     evaluated_clients.check_validation(loaded, profile)
-    for note in (
-        *run_warnings.partition_notes(profile),
-        *evaluated_clients.left_out_notes(loaded, profile),
-        *builder.method_notes(loaded, profile),
-        *run_warnings.foreseen(loaded, profile, host.device),
-    ):
+    foreseen = run_warnings.foreseen(loaded, profile, host.device)
+    for note in (*_notes(loaded, profile), *foreseen):
         host.on_note(note)
     chain = initial_hash(builder.identity(loaded), profile.data_sha256)
     if not resumed:
         record = environment(loaded, profile, host, refused, stop_at_target, plugin_sources.keep(sources, folder))
         write_text(folder / "environment.json", json.dumps(record, indent=1))
-    with contextlib.closing(
-        Ledger(
-            folder / "ledger.sqlite",
-            None if resumed else chain,
-            loaded.method.objective.table,
-            loaded.scenario.checkpoints,
-        )
-    ) as ledger:
-        if ledger.genesis != chain:
-            raise _is_another(folder)
+    with _ledger(loaded, folder, chain, resumed) as ledger:
         job = _job(loaded, profile, host)
         if resumed and (change := machine_change(folder, host.device)):
             ledger.event(HostEvent("machine_changed", "", change, time.time()))
         server = builder.server(loaded, profile, initial, folder)
-
-        def on_event(event: HostEvent) -> None:
-            ledger.event(event)
-            host.on_event(event)
-
         limit, remote = builder.largest_message(loaded, job, profile, server), host.remote_access
-        with Pool(
-            job, host.workers, launcher, logs, on_event, stopped, remote_access=remote, most_nbytes=limit
-        ) as pool:
+        tell = _recorder(ledger, host)
+        with Pool(job, host.workers, launcher, logs, tell, stopped, remote_access=remote, most_nbytes=limit) as pool:
             run, store = builder.federated_run(
                 loaded,
                 job,
@@ -304,13 +285,40 @@ def _run(
                 stopped_by = _rounds(run, store, resumed)
         store.remove_orphans()
         result = summary(folder, loaded, run, stopped_by, wall_before + time.monotonic() - wall_started)
-        visits, rounds = result["visits"], run.committed.rounds
-        result["warnings"] = [
-            *run_warnings.foreseen(loaded, profile, host.device),
-            *run_warnings.found(loaded, rounds, visits, stopped_by),
-        ]
+        found = run_warnings.found(loaded, run.committed.rounds, result["visits"], stopped_by)
+        result["warnings"] = [*foreseen, *found]
         ledger.finish(result)
         return result
+
+
+def _notes(loaded: Loaded, profile: ModelProfile) -> list[str]:
+    """What the scenario's author should know of its data and method before training."""
+    return [
+        *run_warnings.partition_notes(profile),
+        *evaluated_clients.left_out_notes(loaded, profile),
+        *builder.method_notes(loaded, profile),
+    ]
+
+
+@contextlib.contextmanager
+def _ledger(loaded: Loaded, folder: Path, chain: str, resumed: bool) -> Iterator[Ledger]:
+    """The ledger of a run, new or resumed; ScenarioError for one whose hash chain begins otherwise."""
+    genesis, table = None if resumed else chain, loaded.method.objective.table
+    ledger = Ledger(folder / "ledger.sqlite", genesis, table, loaded.scenario.checkpoints)
+    with contextlib.closing(ledger):
+        if ledger.genesis != chain:
+            raise _is_another(folder)
+        yield ledger
+
+
+def _recorder(ledger: Ledger, host: Host) -> Callable[[HostEvent], None]:
+    """A handler of the pool's events, for the ledger and for whoever watches."""
+
+    def on_event(event: HostEvent) -> None:
+        ledger.event(event)
+        host.on_event(event)
+
+    return on_event
 
 
 def _job(loaded: Loaded, profile: ModelProfile, host: Host) -> Job:
