@@ -23,7 +23,7 @@ from scenarios.studies import earlier_runs
 from scenarios.studies.typical_visits import TypicalVisits
 
 NEWEST_CHECKPOINTS = 2
-LEDGER_NBYTES, LEDGER_VISIT_NBYTES, REPORT_NBYTES = 60_000, 300, 300_000
+LEDGER_NBYTES, LEDGER_VISIT_NBYTES, REPORT_NBYTES = 60_000, 300, 700_000
 """Of a new ledger, of each visit in it, and of a report: measured in runs on the digits, November 2026"""
 COORDINATOR_MODELS = 4
 """Copies of the models that the coordinator holds: the current ones, the next ones, an update, and a checkpoint"""
