@@ -38,6 +38,7 @@ COMES_DOWN = (
     | messages.Tensors
     | messages.ClientState
     | messages.Train
+    | messages.Visits
     | messages.Evaluate
     | messages.FetchPartial
     | messages.Cancel
