@@ -1,13 +1,17 @@
-"""A site whose visits take no time: it repeats the update of the first visit with as many samples."""
+"""Sites whose visits take no time, or a given one: they repeat the update of the first visit with as many samples."""
 
 from __future__ import annotations
 
+import os
+import time
 from dataclasses import replace
 
 from edge.protocol.config import Job
 from edge.protocol.messages import Train, Update
 from edge.protocol.payload import Vector
 from edge.training.trainer import LocalTrainer
+
+PACE_VARIABLE = "FEDBR_BENCHMARK_VISIT_SECONDS"
 
 
 class EchoSite(LocalTrainer):
@@ -28,3 +32,13 @@ class EchoSite(LocalTrainer):
             }
             self._updates[samples] = replace(update, payload=payload)
         return replace(self._updates[samples], client=task.client, round=task.round)
+
+
+class PacedSite(EchoSite):
+    """As `EchoSite`, after `PACE_VARIABLE` seconds of sleep: a worker with a core of its own, on any machine."""
+
+    def train(self, task: Train, state_in: str | None, state_out: str | None) -> Update:
+        """The update of the first visit with as many samples, after a while."""
+        update = super().train(task, state_in, state_out)
+        time.sleep(float(os.environ[PACE_VARIABLE]))
+        return update
