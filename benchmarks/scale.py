@@ -25,6 +25,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
 from benchmarks.echo import PACE_VARIABLE
 from benchmarks.scale_parts.coordinator import Request, Round
 from benchmarks.scale_parts.model import CoordinatorCost, Measured, fit
@@ -33,7 +36,6 @@ from scenarios.cache import cache_folder
 from tests.network.lab import Lab, UnavailableError, require_kernel
 from tests.network.peer import SERVER
 
-ROOT = Path(__file__).parent.parent
 WORKERS, VISITS_EACH = 4, 10
 WIDTHS = (16, 33, 66)
 LIMIT_SECONDS = 240.0
@@ -90,7 +92,7 @@ def machines(link: str, agents: int) -> Iterator[tuple[str, Start]]:
 
 
 def _started(words: Sequence[str], stack: contextlib.ExitStack) -> subprocess.Popen[str]:
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     stack.callback(_ended, process)
     return process
 
@@ -106,7 +108,7 @@ def _ended(process: subprocess.Popen[str]) -> None:
 
 def measure(setting: Setting, rounds: int, visit_seconds: float, folder: Path) -> Row:
     """Run one setting; its processes have ended when it returns."""
-    python = [sys.executable, "-P", "-m"]
+    python = [sys.executable, "-m"]
     with machines(setting.link, setting.agents) as (endpoint, start):
         overrides = ("aggregate.sum=fixed_point", f"model.width={setting.width}")
         keys, allowed = str(folder / "run.key"), str(folder / "node.pub")
@@ -166,6 +168,7 @@ def main() -> int:
         print(f"no shaped links: {error}")
         links = [link for link in links if link == LOOPBACK]
     visit_seconds = arguments.visit_ms / 1e3
+    os.chdir(ROOT)  # from which all processes import
     os.environ[PACE_VARIABLE] = str(visit_seconds)
     agents, widths = ([int(each) for each in text.split(",")] for text in (arguments.agents, arguments.widths))
     print(
