@@ -28,13 +28,13 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.echo import PACE_VARIABLE
-from benchmarks.scale_parts.coordinator import Request, Round
-from benchmarks.scale_parts.model import CoordinatorCost, Measured, fit
-from edge.runtime.keys import make
-from scenarios.cache import cache_folder
-from tests.network.lab import Lab, UnavailableError, require_kernel
-from tests.network.peer import SERVER
+from benchmarks.echo import PACE_VARIABLE  # noqa: E402
+from benchmarks.scale_parts.coordinator import Request, Round  # noqa: E402
+from benchmarks.scale_parts.model import CoordinatorCost, Measured, fit  # noqa: E402
+from edge.runtime.keys import make  # noqa: E402
+from scenarios.cache import cache_folder  # noqa: E402
+from tests.network.lab import Lab, UnavailableError, require_kernel  # noqa: E402
+from tests.network.peer import SERVER  # noqa: E402
 
 WORKERS, VISITS_EACH = 4, 10
 WIDTHS = (16, 33, 66)
@@ -98,12 +98,11 @@ def _started(words: Sequence[str], stack: contextlib.ExitStack) -> subprocess.Po
 
 
 def _ended(process: subprocess.Popen[str]) -> None:
-    process.terminate()
-    try:
-        process.wait(10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    for end in (lambda: None, process.terminate, process.kill):  # the run is over, so it ends by itself
+        end()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+            return
 
 
 def measure(setting: Setting, rounds: int, visit_seconds: float, folder: Path) -> Row:
