@@ -219,6 +219,8 @@ def _keys(key: str, text: str, layout: Layout) -> tuple[str, ...]:
 def resolve(name: str) -> Method:
     """The method of this name; ValueError with the nearest known name."""
     spellings = [part.strip() for part in name.split("+")]
+    if "+" in name and not all(spellings):
+        raise ValueError(f"{name!r}: a name is missing beside '+'; write one on both sides, as in fedmlb+fedprox")
     parts = [_part(part) for part in spellings]
     objectives = [part for part in parts if isinstance(part, ObjectiveSpec)]
     corrections = tuple(part for part in parts if isinstance(part, CorrectionSpec))

@@ -140,6 +140,14 @@ def missing(row: DataSet, searched: Sequence[SearchPath], why_no_download: str) 
     looked = [f"{place.label} ({place.folder})" for place in searched]
     if not any(place.label in ("data.root", f"${ENVIRONMENT}") for place in searched):
         looked.append(f"${ENVIRONMENT} is not set")
+    return DataError(
+        f"data set {row.name} not found. Looked in: {', '.join(looked)}. To get it: {to_have(row)}. "
+        f"Not downloaded: {why_no_download}."
+    )
+
+
+def to_have(row: DataSet) -> str:
+    """How a user who has a set's files makes them known."""
     layout = f"{row.name}/train.parquet and {row.name}/test.parquet"
     if row.files:
         layout += f", or torchvision's files ({row.files[0].split('/')[0]}/)"
@@ -147,11 +155,7 @@ def missing(row: DataSet, searched: Sequence[SearchPath], why_no_download: str) 
         layout = f"{row.name}/train/CLASS/ and {row.name}/val/CLASS/, folders of images,"
     if row.archive:
         layout += f", or {row.archive} as it is,"
-    return DataError(
-        f"data set {row.name} not found. Looked in: {', '.join(looked)}. "
-        f"To get it: put {layout} below a folder and name that folder as data.root or in ${ENVIRONMENT}. "
-        f"Not downloaded: {why_no_download}."
-    )
+    return f"put {layout} below a folder and name that folder as data.root or in ${ENVIRONMENT}"
 
 
 def is_file(path: Path) -> bool:

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS, server_optimizer
-from coordinator.methods.registry import CORRECTIONS, OBJECTIVES, Method, resolve
+from coordinator.methods.registry import CORRECTIONS, OBJECTIVES, Method
 from coordinator.methods.spec import Options
 from coordinator.rounds.budget import LARGEST_INTEGER
 from coordinator.rounds.policy import POLICIES, RoundPolicy, policy_row
@@ -33,6 +33,7 @@ from edge.training.metrics.registry import metric_rows
 from scenarios import plugin_errors, search_path
 from scenarios.config import quantities, validation
 from scenarios.config.error_messages import error_message, foremost, is_branch, known_keys
+from scenarios.config.method_names import named_method
 from scenarios.config.schema import EvalSection, Scenario
 from scenarios.config.toml_source import COMMAND_LINE, FILES, ValueOrigin, find, leaves, parse, read, renamed, set_key
 from scenarios.errors import ScenarioError as ScenarioError
@@ -96,7 +97,7 @@ def _load(path: Path, overrides: Sequence[str], method: str | None) -> Loaded:
 def _put_method(raw: dict[str, Any], name: str) -> None:
     raw["method"] = name
     try:
-        accepted = resolve(name).options.model_fields
+        accepted = named_method(name).options.model_fields
     except ValueError as error:
         raise ScenarioError(f"--methods: {error}") from None
     options = raw.get("method_options")
@@ -115,7 +116,7 @@ def _resolve(file: Path, raw: dict[str, Any], origin: ValueOrigin) -> Loaded:
     quantities.refuse_bare(raw, origin, file)
 
     valid = partial(_valid, origin)
-    method: Method = valid("method", lambda: _named("method", resolve, scenario.method))
+    method: Method = valid("method", lambda: _named("method", named_method, scenario.method))
     options: Options = valid(
         "method_options", lambda kind: kind.model_validate(scenario.method_options), method.options
     )

@@ -44,6 +44,8 @@ def _print_warnings(console: Console, estimate: Mapping[str, Any]) -> None:
     data = estimate["data"]
     text = f"warning: {data['warning']}" if data["warning"] else f"data: {data['found']}"
     console.print(text, markup=False, highlight=False, soft_wrap=True)
+    if data.get("get"):
+        console.print(f"to get it: {data['get']}", markup=False, highlight=False, soft_wrap=True)
     for refused in estimate["refused_clients"]:
         text = f"warning: {refused['clients']} clients cannot take part: {refused['why']}"
         console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -18,7 +18,8 @@ from costmodel.fleet.availability import Always
 from costmodel.fleet.fleet import Fleet
 from costmodel.units import format_bytes
 from costmodel.visits.work import Work
-from edge.data.locate import find_data, search_paths
+from edge.data.decoded_cache import why_no_download
+from edge.data.locate import find_data, search_paths, to_have
 from edge.protocol import codec
 from edge.protocol.config import ModelProfile
 from edge.protocol.payload import (
@@ -95,15 +96,18 @@ def check(loaded: Loaded, description: ModelProfile, source: str | None) -> dict
 
 
 def data(loaded: Loaded, description: ModelProfile, source: str | None) -> dict[str, Any]:
-    """The source of the data set, or a warning with the folders that were searched for it."""
-    warning = None
+    """The source of the data set, or a warning with the folders that were searched, and ``get``: how to have it."""
+    warning = get = None
     if source is None:
         places = search_paths(loaded.scenario.data.root, cache_folder())
         searched = ", ".join(f"{place.label} ({place.folder})" for place in places)
         warning = f"data set {loaded.dataset.name} was not found; searched {searched}"
+        get = to_have(loaded.dataset)
+        if why_no_download(loaded.dataset, loaded.scenario.data) is None:
+            get = f"the first run downloads it with torchvision (data.download = true); if you have it, {get}"
     # A worker has read the set, so its description says more than the path.
     source = source and (description.data_source or source)
-    return {"found": source, "sha256": description.data_sha256 or None, "warning": warning}
+    return {"found": source, "sha256": description.data_sha256 or None, "warning": warning, "get": get}
 
 
 def free_nbytes(out: Path) -> int:

@@ -393,6 +393,9 @@ def test_evaluations_and_late_messages_that_cannot_be(overrides: str, message: s
     [
         ("train.lr=fast", "train.lr = 'fast': input should be a valid number"),
         ("method=fedmlp", "method: no method 'fedmlp'; did you mean 'fedmlb'"),
+        ("method=async", "method: no method 'async'; fedasync is a round policy: rounds.policy = 'fedasync'"),
+        ("method=fedadam+fedprox", "method: no method 'fedadam'; fedadam is a server optimizer: server = 'fedadam'"),
+        ("method=fedavg+", "method: 'fedavg+': a name is missing beside '+'; write one on both sides, as in "),
         (
             "data.name=femnist model.name=cnn data.partition.kind=epsilon",
             "data.partition.kind = epsilon is defined for sets of 10 or 100 classes; femnist has 62",

@@ -76,8 +76,15 @@ def test_a_missing_data_set_is_a_warning_and_leaves_out_what_depends_on_it(cifar
 
     assert estimate["data"]["found"] is None
     assert estimate["data"]["warning"].startswith("data set cifar100 was not found; searched data.root (")
+    assert estimate["data"]["get"].startswith("put cifar100/train.parquet and cifar100/test.parquet, or torchvision's")
     assert (estimate["flops"], estimate["virtual_seconds"], estimate["joules"]) == (None, None, None)
     assert estimate["bytes"][0] > 0
+
+
+def test_missing_data_that_can_be_downloaded_are_said_to_be() -> None:
+    get = check.data(load("cifar10-cnn"), described(), None)["get"]
+    assert get.startswith("the first run downloads it with torchvision (data.download = true); if you have it, put ")
+    assert check.data(load("digits"), described(), "scikit-learn")["get"] is None
 
 
 def test_the_printed_check_fits_80_columns_cuts_no_number_and_names_devices_that_are_too_small(
@@ -92,7 +99,8 @@ def test_the_printed_check_fits_80_columns_cuts_no_number_and_names_devices_that
     assert lines[1].startswith("costs, at most"), "before all details"
     assert 'name = "cifar100"' not in lines
     assert "…" not in stream.getvalue()
-    assert max(len(line) for line in lines if "was not found" not in line and not line.startswith("wall time:")) <= 80
+    unbroken = ("warning: data set", "to get it:", "wall time:")
+    assert max(len(line) for line in lines if not line.startswith(unbroken)) <= 80
     row = "1 205,200 205,377 0.46 % 16.67 % 1.000 1.0001 1.1667"
     assert row in [" ".join(line.split()) for line in lines]
     assert any(line.startswith("warning: data set cifar100 was not found") for line in lines)
