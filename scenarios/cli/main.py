@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -31,11 +31,24 @@ app = typer.Typer(
 
 @app.callback()
 def options_of_all(
+    ctx: typer.Context,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="as behind a command that has it")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="as behind any command")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show versions and exit.")
     ] = False,
 ) -> None:
-    """Options before the command."""
+    """Options before the command: those of every command may stand here, too."""
+    given = {name: True for name, is_given in (("quiet", quiet), ("verbose", verbose)) if is_given}
+    ctx.default_map = _for_each_command(ctx.command, given)
+
+
+def _for_each_command(group: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values as defaults of all commands below a group, by their names, as click reads them."""
+    return {
+        name: _for_each_command(command, values) if hasattr(command, "commands") else dict(values)
+        for name, command in group.commands.items()
+    }
 
 
 def main() -> None:

@@ -67,6 +67,7 @@ class StudyOptions:
     as_json: Json = False
     quiet: Quiet = False
     piece: For = None
+    report: Report = True
 
     @property
     def silent(self) -> bool:

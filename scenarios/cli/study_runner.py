@@ -91,7 +91,7 @@ def _finish_study(study: Study, result: dict[str, Any], options: StudyOptions, e
         begun = replace(study.run_set, run_id=folder.name)
         on = choose_device(options.device)
         result["left"] = wall_time.left(begun, options.out, on, wall_time.durations(expected))
-    page = report_or_warning(lambda: run_set.write(study, result, with_report=not stopped)) or folder
+    page = report_or_warning(lambda: run_set.write(study, result, with_report=options.report and not stopped)) or folder
     emit(result, options.as_json, lambda: study.show(result, page))
     if stopped and not options.silent:
         text = wall_time.left_text(result["left"])

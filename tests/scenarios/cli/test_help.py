@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 
 import fedbr
 from scenarios.cli import completion, main
@@ -58,6 +59,16 @@ def test_every_command_takes_v_and_those_with_progress_q(capsys: pytest.CaptureF
             assert "-v, --verbose" in options
             assert "--quiet" not in options
             assert ("-q, --quiet" in options) == (name in QUIET)
+
+
+def test_q_and_v_may_stand_before_the_command() -> None:
+    group = typer.main.get_command(main.app)
+    with group.make_context("fedbr", ["-q", "-v", "study", "tune"]) as whole:
+        main.options_of_all(whole, quiet=True, verbose=True)
+        asked = whole.command.commands["run"].make_context("run", ["digits"], parent=whole).params
+        assert (asked["scenario"], asked["quiet"], asked["verbose"]) == ("digits", True, True)
+        assert whole.default_map["study"]["budget"] == {"quiet": True, "verbose": True}
+        assert whole.command.commands["explain"].make_context("explain", ["sync"], parent=whole).params["verbose"]
 
 
 def test_v_shows_where_data_lie_and_where_an_error_came_from_and_leaves_nothing_switched_on(

@@ -62,7 +62,7 @@ def ledgers(folder: str) -> dict[str, int]:
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory, pool_in_this_process: None) -> Swept:
     out = tmp_path_factory.mktemp("sweeps")
-    sweep = ("sweep", "digits", *GRID, "--target", "0.01", "--out", str(out))
+    sweep = ("sweep", "digits", *GRID, "--target", "0.01", "--report", "--out", str(out))
     first = printed(*sweep, "--seeds", "1", "--parallel", "2")
     made_at = ledgers(first["folder"])
     return Swept(out, first, printed(*sweep, "--seeds", "2"), made_at)
@@ -133,7 +133,7 @@ def test_a_file_finds_the_runs_of_the_command_line_and_a_terminal_has_room_for_t
         "train.lr = [0.05, 0.1]\n[overrides]\nrounds.max = 1\ntrain.local_steps = 2\n"
     )
     before = ledgers(swept.whole["folder"])
-    assert main.run_command(["sweep", str(file), "--out", str(swept.out), "--workers", "2", "--quiet"]) == 0
+    assert main.run_command(["sweep", str(file), "--out", str(swept.out), "--workers", "2", "-q", "--report"]) == 0
     assert ledgers(swept.whole["folder"]) == before
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "accuracy"
@@ -166,10 +166,11 @@ def test_a_comparison_over_seeds_takes_up_that_of_one_seed_and_has_its_statistic
     assert set(found) == {"target_accuracy", "runs", "at_common_bytes", "at_common_seconds"}
     before = ledgers(done["folder"])
     words = ("compare", "digits", "--methods", "fedavg,fedprox", *SHORT, "--out", str(tmp_path), "--run-id", "c")
-    several = printed(*words, "--seeds", "2")
+    several = printed(*words, "--seeds", "2", "--no-report")
     assert ledgers(done["folder"]).items() >= before.items()
     assert [run["name"] for run in several["runs"]] == ["fedavg", "fedprox", "fedavg-seed1", "fedprox-seed1"]
     assert [(row["method"], row["seeds"]) for row in several["rows"]] == [("fedavg", [0, 1]), ("fedprox", [0, 1])]
     assert several["target_accuracy"] == 0.9
     assert "fedprox" in (Path(done["folder"]) / "sweep.md").read_text()
     assert json.loads((Path(done["folder"]) / "compare.json").read_text())["study"] == "compare"
+    assert not (Path(done["folder"]) / "report.html").exists()

@@ -104,7 +104,7 @@ def test_a_cell_is_the_test_accuracy_in_the_best_validation_round(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     words = ["pfedmb:fig3", "--scale", "tiny", "--cells", "pFedMB", "rounds.max=3", "--out", str(tmp_path)]
-    assert main.run_command(["reproduce", *words, "--run-id", "r", "--json"]) == 0
+    assert main.run_command(["reproduce", *words, "--run-id", "r", "--json", "--report"]) == 0
     result = json.loads(capsys.readouterr().out)
     (cell,), (run,) = result["cells"], result["runs"]
     best = run["best_round"]

@@ -174,7 +174,7 @@ def test_accuracies_at_an_amount_and_amounts_to_an_accuracy_are_read_off_each_ru
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two cells of Fig. 3, cut short after two rounds."""
     out = tmp_path_factory.mktemp("runs")
-    words = ["fedbr:fig3", "rounds.max=2", "--cells", "c,FedAvg,FedBR", "--workers", "1", "--json"]
+    words = ["fedbr:fig3", "rounds.max=2", "--cells", "c,FedAvg,FedBR", "--workers", "1", "--json", "--report"]
     assert main.run_command(["reproduce", *words, "--out", str(out), "--run-id", "a"]) == 0
     return out / "fedbr-fig3-tiny" / "a"
 

@@ -57,7 +57,7 @@ def test_an_option_that_no_method_has_and_bad_lists_of_methods_are_refused() -> 
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a comparison of two methods over two rounds."""
     out = tmp_path_factory.mktemp("runs")
-    words = ["rounds.max=2", "stop.target_accuracy=0.05", "--out", str(out), "--run-id", "both", "--json"]
+    words = ["rounds.max=2", "stop.target_accuracy=0.05", "--out", str(out), "--run-id", "both", "--json", "--report"]
     assert main.run_command(["compare", "digits", "--methods", "fedavg,fedbr", "--workers", "1", *words]) == 0
     return out / "digits" / "both"
 
@@ -174,7 +174,7 @@ def test_a_folder_that_no_comparison_made_is_refused(tmp_path: Path, capsys: pyt
 
 def test_a_method_that_fails_costs_the_others_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["rounds.max=1", "method_options.lambda1=1e29", "--out", str(tmp_path), "--run-id", "a", "--workers", "1"]
-    assert main.run_command(["compare", "digits", "--methods", "fedmlb,fedavg", *words, "--json"]) == 3
+    assert main.run_command(["compare", "digits", "--methods", "fedmlb,fedavg", *words, "--json", "--report"]) == 3
     captured = capsys.readouterr()
     result = json.loads(captured.out)
 

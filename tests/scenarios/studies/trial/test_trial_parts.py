@@ -65,7 +65,7 @@ def test_regret_sums_the_rewards_that_the_best_alpha_would_have_had_more() -> No
 def trial(out: Path, part: str, only: str, seeds: int = 1) -> dict[str, Any]:
     """The result of a part, in the one folder of all parts."""
     words = ["digits", "train.local_steps=2", "rounds.max=2", "--part", part, "--only", only, "--seeds", str(seeds)]
-    words += ["--targets", "0.05", "--target", "0.05", "--workers", "1", "--json", "--out", str(out)]
+    words += ["--targets", "0.05", "--target", "0.05", "--workers", "1", "--json", "--report", "--out", str(out)]
     assert main.run_command(["study", "trial", *words]) == 0
     return dict(json.loads((out / "digits" / "trial" / f"{part}.json").read_text()))
 
