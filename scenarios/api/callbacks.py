@@ -14,6 +14,7 @@ from typing import Any
 
 from coordinator.rounds.run import RoundFinished, RunFailed
 from scenarios.config.load import Loaded
+from scenarios.errors import ScenarioError
 from scenarios.session import ProgressDisplay
 
 
@@ -102,7 +103,7 @@ class CallbackDisplay:
     """A progress display that tells callbacks, too; a stop flag that they set, by their wish or by an error."""
 
     def __init__(self, show: ProgressDisplay, callbacks: Callbacks) -> None:
-        several = [callbacks] if callable(callbacks) or isinstance(callbacks, Callback) else list(callbacks)
+        several = _listed(callbacks)
         self._names = [_name(each) for each in several]
         self._callbacks = [each if isinstance(each, Callback) else _FunctionCallback(each) for each in several]
         self._show = show
@@ -154,6 +155,18 @@ class CallbackDisplay:
                 self._error = self._error or (name, error)
                 self._is_set = True
         return answers
+
+
+def _listed(callbacks: Callbacks) -> list[OnRound]:
+    """Each of the callbacks; ScenarioError for anything else."""
+    several = [callbacks] if callable(callbacks) or isinstance(callbacks, Callback) else callbacks
+    listed = list(several) if isinstance(several, Iterable) else [several]
+    for each in listed:
+        if not (callable(each) or isinstance(each, Callback)):
+            raise ScenarioError(
+                f"on_round = {each!r}: must be a function of a CommittedRound, a fedbr.Callback, or several"
+            )
+    return listed
 
 
 def _name(callback: OnRound) -> str:

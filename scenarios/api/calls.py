@@ -21,12 +21,14 @@ from scenarios.api import values
 from scenarios.api.callbacks import CallbackDisplay, Callbacks
 from scenarios.api.notebook import progress_display
 from scenarios.api.run import Run
-from scenarios.api.values import Scenario
+from scenarios.api.values import Scenario, at_least_1, check_text, place
+from scenarios.api.wording import in_python
 from scenarios.config.load import Loaded, load
 from scenarios.config.toml_source import COMMAND_LINE
 from scenarios.errors import ScenarioError
 from scenarios.host import KILLED, Host, Piece, check_room
 from scenarios.notes import note_printer
+from scenarios.report.run_reader import ReportError
 from scenarios.session import ProgressDisplay, Session
 
 Folder = str | PathLike[str]
@@ -41,30 +43,29 @@ def run(
     device: str = "auto",
     progress: bool | None = None,
     on_round: Callbacks = (),
-    method: str | None = None,
-    seed: int | None = None,
     **overrides: Any,
 ) -> Run:
     """Run a scenario in a new folder, ``<out>/<scenario>/<run id>``, and return it.
 
     ``scenario``: the name of a shipped scenario, the path of a TOML file, or a mapping with the keys of such a file,
-    among them ``extends``. ``overrides``: values of its keys, such as ``**{"train.lr": 0.05}`` or
-    ``train={"lr": 0.05}``; quantities are text with a unit, such as "10 Mbit/s". ``workers``: processes, by
-    default as many as the run can use; ``device``: cpu, cuda, cuda:N or auto. ``progress``: None shows it in a notebook
-    and on a terminal, True everywhere, False nowhere. ``on_round``: callbacks (`fedbr.Callback`).
+    among them ``extends``. ``overrides``: values of its keys, such as ``method="fedavg"``, ``seed=1``,
+    ``**{"train.lr": 0.05}`` or ``train={"lr": 0.05}``; quantities are text with a unit, such as "10 Mbit/s".
+    ``workers``: processes, by default as many as the run can use; ``device``: cpu, cuda, cuda:N or auto. ``progress``:
+    None shows it in a notebook and on a terminal, True everywhere, False nowhere. ``on_round``: callbacks
+    (`fedbr.Callback`).
 
     ScenarioError for anything in these arguments that cannot be run; RunFailed if the run fails, also by a callback.
     A run that the user stopped is returned, with ``stopped_by`` "user"; KeyboardInterrupt before its first round.
     """
     with calling() as write_note, values.named(scenario) as name:
-        loaded = load(name, values.overrides({"method": method, "seed": seed, **overrides}))
+        loaded = load(name, values.overrides(overrides))
         for note in builder.trace_notes(loaded):
             write_note(note)
 
         def start(host: Host, launcher: WorkerLauncher, stopped: Callable[[], bool]) -> dict[str, Any]:
             return runner.run(loaded, host, launcher, stopped, stop_at_target=True)
 
-        return _watched(loaded, Path(out), run_id, workers, device, progress, on_round, write_note, start)
+        return _watched(loaded, place("out", out), run_id, workers, device, progress, on_round, write_note, start)
 
 
 def resume(
@@ -106,7 +107,7 @@ def check(scenario: Scenario, *, out: Folder = "runs", **overrides: Any) -> dict
     from scenarios.studies import estimate
 
     with calling(), values.named(scenario) as name:
-        return estimate.run_check(load(name, values.overrides(overrides)), Path(out))
+        return estimate.run_check(load(name, values.overrides(overrides)), place("out", out))
 
 
 def replay(folder: Folder | Run, **overrides: Any) -> dict[str, Any]:
@@ -169,6 +170,7 @@ def _watched(
     write_note: Callable[[str], None],
     work: Callable[[Host, WorkerLauncher, Callable[[], bool]], dict[str, Any]],
 ) -> Run:
+    check_text(run_id=run_id, device=device)
     watch = CallbackDisplay(progress_display([loaded.scenario.method], progress), on_round)
 
     def watched(host: Host, launcher: WorkerLauncher, stopped: Piece) -> dict[str, Any]:
@@ -197,7 +199,9 @@ def calling() -> Iterator[Callable[[str], None]]:
     try:
         yield note_printer()
     except ScenarioError as error:
-        raise ScenarioError(str(error).removeprefix(f"{COMMAND_LINE}: ")) from None
+        raise ScenarioError(in_python(str(error).removeprefix(f"{COMMAND_LINE}: "))) from None
+    except ReportError as error:
+        raise ReportError(in_python(str(error))) from error.__cause__
     except Stopped:
         raise KeyboardInterrupt from None
     except PoolError as error:
@@ -208,15 +212,8 @@ def calling() -> Iterator[Callable[[str], None]]:
         raise KeyboardInterrupt from None
 
 
-def at_least_1(name: str, number: int) -> int:
-    """An argument that counts; ScenarioError for one below 1."""
-    if number < 1:
-        raise ScenarioError(f"{name} = {number}: must be at least 1")
-    return number
-
-
 def path_of(folder: Folder | Run) -> Path:
     """The folder of a run; ScenarioError for anything else than a run or a path."""
-    if not isinstance(folder, Run | str | PathLike):
+    if not isinstance(folder, Run | str | PathLike) or folder == "":
         raise ScenarioError(f"{folder!r}: must be a run, or the path of its folder")
     return folder.folder if isinstance(folder, Run) else Path(folder)

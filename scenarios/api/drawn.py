@@ -10,6 +10,7 @@ from pathlib import Path
 
 from edge.protocol.files import write_text
 from edge.protocol.spelling import nearest
+from scenarios.api.values import place
 from scenarios.report.run_reader import RecordedRun, ReportError, open_runs
 
 
@@ -26,7 +27,7 @@ class DrawnFigure:
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write the figure to an SVG file and return its path; ReportError for a path of another kind."""
-        file = Path(path)
+        file = place("path", path)
         if file.suffix != ".svg":
             raise ReportError(f"{file}: figures are SVG files: {file.with_suffix('.svg')}")
         write_text(file, f"{self.svg}\n")
@@ -37,6 +38,8 @@ def figure(folders: Sequence[Path], name: str) -> DrawnFigure:
     """The figure of this name in the report of these runs; ReportError for one that the report does not have."""
     from scenarios.report import plot_style
 
+    if not isinstance(name, str):
+        raise ReportError(f"figure = {name!r}: must be the name of a figure, such as 'curves'")
     drawn = _drawn(tuple(folders), tuple(map(state, open_runs(folders))))
     if name not in drawn:
         raise ReportError(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.units import format_bytes, format_joules, format_seconds
 from scenarios.api import tables
+from scenarios.api.values import place
 from scenarios.report.run_reader import RecordedRun, open_runs
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Run:
     """
 
     def __init__(self, folder: str | PathLike[str]) -> None:
-        self._folder = Path(folder)
+        self._folder = place("folder", folder)
         self._opened()
 
     @property
@@ -132,7 +133,7 @@ class Run:
         """Write the report, by default ``report.html`` in the run's folder, and return its path."""
         from scenarios.report import html
 
-        return html.from_folder(self.folder, None if path is None else Path(path))
+        return html.from_folder(self.folder, None if path is None else place("path", path))
 
     def model(self, round: int | None = None, name: str = "global") -> TrainedModel:
         """The global model as a torch module on the CPU, in evaluation mode, with one module per block.

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.workers.launcher import WorkerLauncher
 from scenarios.api import values
-from scenarios.api.calls import Folder, at_least_1, calling, path_of, session
+from scenarios.api.calls import Folder, calling, path_of, session
 from scenarios.api.notebook import parallel_display, progress_display
 from scenarios.api.run import Run
-from scenarios.api.values import Scenario
+from scenarios.api.values import Scenario, at_least_1, check_text, listed, place
+from scenarios.api.wording import in_python
+from scenarios.errors import ScenarioError
 from scenarios.host import Host, Piece, choose_device
-from scenarios.notes import note_printer
 from scenarios.report.run_finder import LEDGER, found
 from scenarios.report.run_reader import ReportError
 from scenarios.studies import run_set
@@ -93,10 +94,12 @@ def compare(
     """
     from scenarios.studies import compare as study
 
-    names = methods if isinstance(methods, str) else ",".join(methods)
+    check_text(run_id=run_id, device=device)
+    several = [methods] if isinstance(methods, str) else listed("methods", methods, "['fedavg', 'fedbr']")
+    names = ",".join(map(str, several))
     with calling() as write_note, values.named(scenario) as name:
         planned = study.plan(name, values.overrides(overrides), names, seed, run_id, at_least_1("seeds", seeds))
-        return _made(study.study(planned), Path(out), workers, device, progress, parallel, write_note)
+        return _made(study.study(planned), place("out", out), workers, device, progress, parallel, write_note)
 
 
 def sweep(
@@ -133,10 +136,14 @@ def sweep(
     from scenarios.studies.sweep.study import plan
 
     with calling() as write_note, values.named(scenario) as name:
+        check_text(run_id=run_id, device=device)
+        if not isinstance(grid, Mapping):
+            raise ScenarioError(f"grid = {grid!r}: must be a mapping of keys to lists of values")
         axes = [axis(key, values.inlined(key, each)) for key, each in grid.items()]
         common = values.overrides(overrides)
-        planned = plan(name, axes, common, _count(grid, seeds), seed, zipped, targets, run_id)
-        return _made(page.study(planned), Path(out), workers, device, progress, parallel, write_note)
+        goals = listed("targets", targets, "[0.9]")
+        planned = plan(name, axes, common, _count(grid, seeds), seed, zipped, goals, run_id)
+        return _made(page.study(planned), place("out", out), workers, device, progress, parallel, write_note)
 
 
 def _count(grid: Mapping[str, Sequence[Any]], seeds: int) -> int | None:
@@ -177,12 +184,19 @@ def _made(
 def open_folder(folder: Folder) -> Run | RunCollection:
     """The run of a folder, or the runs of a comparison's, study's or sweep's; ReportError for any other folder.
 
-    Runs below the folder that have not committed anything, and damaged ones, are left out with a note.
+    Runs below the folder that have not committed anything, and damaged ones, are left out with a note. So is said how
+    to go on with a comparison that has not ended.
     """
-    path = Path(folder)
+    path = path_of(folder)
+    with calling() as write_note:
+        return _opened(path, write_note)
+
+
+def _opened(path: Path, write_note: Callable[[str], None]) -> Run | RunCollection:
     runs = found([path])
     not_begun = [file.parent for file in path.glob("*/scenario.toml") if not (file.parent / LEDGER).is_file()]
-    write_note = note_printer()
+    for text in runs.unfinished:
+        write_note(in_python(text))
     for reason in (*runs.left_out, *(f"{run} has not committed anything" for run in sorted(not_begun))):
         write_note(f"left out: {reason}")
     if runs.comparison is None and list(runs.folders) == [path]:
@@ -209,12 +223,16 @@ def report(
     """
     from scenarios.report import html
 
-    folders = folders_of([runs] if isinstance(runs, str | PathLike | Run | RunCollection) else runs)
-    if not folders:
-        raise ReportError("there is no run to report")
-    if output is None and isinstance(runs, RunCollection) and folders != [runs.folder]:
-        output = runs.folder / html.JOINED
-    return html.from_folders(folders, None if output is None else Path(output))
+    named = [runs] if isinstance(runs, str | PathLike | Run | RunCollection) else runs
+    if not isinstance(named, Sequence):
+        raise ScenarioError(f"runs = {runs!r}: must be a run, a folder, or a list of these")
+    with calling():
+        folders = folders_of(named)
+        if not folders:
+            raise ReportError("there is no run to report")
+        if output is None and isinstance(runs, RunCollection) and folders != [runs.folder]:
+            output = runs.folder / html.JOINED
+        return html.from_folders(folders, None if output is None else place("output", output))
 
 
 def folders_of(named: Sequence[Folder | Run | RunCollection]) -> list[Path]:

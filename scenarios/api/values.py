@@ -7,7 +7,7 @@ text that looks like a number.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -31,11 +31,10 @@ UNNAMED = "scenario"
 def overrides(given: Mapping[str, Any]) -> list[str]:
     """KEY=VALUE for each key, which is dotted or the name of a nested mapping.
 
-    A mapping changes the keys that it names, and replaces the tables of `WHOLE`. None stands for an argument that is
-    not given: ``method`` and ``seed`` alone may have it. ScenarioError for keys and values that no scenario has.
+    A mapping changes the keys that it names, and replaces the tables of `WHOLE`. ScenarioError for keys and values that
+    no scenario has, such as None.
     """
-    named = {key: value for key, value in given.items() if value is not None or key not in ("method", "seed")}
-    return [f"{key}={toml_value(value)}" for key, value in _flat(named)]
+    return [f"{key}={toml_value(value)}" for key, value in _flat(given)]
 
 
 def _flat(tables: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Any]]:
@@ -67,8 +66,38 @@ def plain(key: str, value: Any) -> Any:
     raise ScenarioError(f"{key} = {value!r}: a {type(value).__name__} is no value of a scenario; use text or numbers")
 
 
+def place(name: str, path: str | PathLike[str]) -> Path:
+    """An argument that names a file or folder; ScenarioError for one that is no path."""
+    if not isinstance(path, str | PathLike) or path == "":
+        raise ScenarioError(f"{name} = {path!r}: must be a path, such as 'runs'")
+    return Path(path)
+
+
+def at_least_1(name: str, number: int) -> int:
+    """An argument that counts; ScenarioError for one that is no integer, or below 1."""
+    if not isinstance(number, int | np.integer) or number < 1:
+        raise ScenarioError(f"{name} = {number!r}: must be an integer of at least 1")
+    return int(number)
+
+
+def check_text(**arguments: str | None) -> None:
+    """ScenarioError for an argument that is neither text nor left out."""
+    for name, value in arguments.items():
+        if not isinstance(value, str | None):
+            raise ScenarioError(f"{name} = {value!r}: must be text")
+
+
+def listed(name: str, given: Any, example: str) -> list[Any]:
+    """The items of an argument that is a list; ScenarioError for one that is none."""
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+        raise ScenarioError(f"{name} = {given!r}: must be a list, such as {example}")
+    return list(given)
+
+
 def inlined(key: str, given: Sequence[Any]) -> list[str]:
     """The values of a key as overrides have them; ScenarioError for those that no scenario has."""
+    if not isinstance(key, str):
+        raise ScenarioError(f"grid: {key!r}: a key is text such as train.lr")
     if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
         raise ScenarioError(f"{key} = {given!r}: write a list of values, such as [{given!r}]")
     return [toml_value(plain(key, value)) for value in given]

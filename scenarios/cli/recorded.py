@@ -31,7 +31,14 @@ class ReportCommand(TyperCommand):
     """The command ``report``, whose options for tables may be written without a path."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """The arguments as given, with a path for each option that has none."""
+        """The arguments as given, with a path for each option that has none; ScenarioError for an empty one.
+
+        An empty path would be the current folder, which nobody means by an empty variable of a shell.
+        """
+        from scenarios.errors import ScenarioError
+
+        if "" in args:
+            raise ScenarioError("report '': an argument is empty; name a folder, or . for the current one")
         return super().parse_args(ctx, with_default_paths(args))
 
 

@@ -71,6 +71,8 @@ def from_folders(
     runs = found(folders)
     for reason in runs.left_out:
         print(f"fedbr: warning: left out: {reason}", file=sys.stderr)
+    for text in runs.unfinished:
+        print(f"fedbr: note: {text}", file=sys.stderr)
     place = _place(folders, runs)
     beside = output.parent if output is not None and not _is_special(output) else place.parent
     if csv_path is not None:

@@ -6,15 +6,19 @@ runs; a damaged run below it is left out, and said.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scenarios.report.run_reader import PARTS, ReportError, find, open_runs
+from scenarios.report.run_reader import PARTS, ReportError, check_folder, find, open_runs
 
 LEDGER = PARTS[-1]
+COMPARISON = "compare.json"
+MOST_FOLDERS = 10_000
+"""Folders that are searched below a named one, runs not counted; it takes about a second"""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,8 @@ class FoundRuns:
     """That of a comparison, if its folder is all that was named."""
     left_out: Sequence[str] = ()
     """Why folders below a named one are left out, a sentence for each."""
+    unfinished: Sequence[str] = ()
+    """How to go on with comparisons among the named folders that have not ended, a sentence for each."""
 
     @property
     def several(self) -> bool:
@@ -36,7 +42,8 @@ class FoundRuns:
 
 def found(named: Sequence[Path]) -> FoundRuns:
     """The runs of these folders; ReportError for a folder that holds none, or is a damaged run itself."""
-    if len(named) == 1 and (named[0] / "compare.json").exists():
+    begun = [folder for folder in named if _is_begun(folder / COMPARISON)]
+    if len(named) == 1 and not begun and (named[0] / COMPARISON).exists():
         return FoundRuns(*find(named[0]))
     folders: dict[Path, Path] = {}
     left_out: dict[str, None] = {}
@@ -44,23 +51,37 @@ def found(named: Sequence[Path]) -> FoundRuns:
         runs, reasons = _runs_of(folder)
         folders |= {run.resolve(): run for run in runs if run.resolve() not in folders}
         left_out |= dict.fromkeys(reasons)
-    return FoundRuns(list(folders.values()), None, list(left_out))
+    return FoundRuns(list(folders.values()), None, list(left_out), list(map(_to_go_on, begun)))
+
+
+def _is_begun(file: Path) -> bool:
+    """Whether a comparison has begun whose first run has not ended; its file then names no runs."""
+    try:
+        comparison = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(comparison, dict) and "study" in comparison and "runs" not in comparison
+
+
+def _to_go_on(folder: Path) -> str:
+    return f"the comparison {folder} has not ended; the same one with --run-id {folder.resolve().name} goes on with it"
 
 
 def _runs_of(folder: Path) -> tuple[list[Path], list[str]]:
     """(runs, reasons why others are left out) of one named folder."""
-    if not folder.is_dir():
-        raise ReportError(f"{folder} is not a run folder: there is no such folder")
+    check_folder(folder)
     if _is_run(folder):
         return [folder], []  # if it is damaged, it is refused when it is opened
     runs, reasons = [], []
-    for below in _below(folder):
+    for below in list(_below(folder)):  # all of them, before the first is opened
         try:
             open_runs([below])
         except ReportError as error:
             reasons.append(str(error))
         else:
             runs.append(below)
+    if not runs and _is_begun(folder / COMPARISON):
+        raise ReportError(f"no run in it has committed a round: {_to_go_on(folder)}")
     if not runs:
         why = f": {reasons[0]}" if reasons else ", and none is below it; name a run, a comparison, or a folder of these"
         raise ReportError(f"{folder} is not a run folder{why}")
@@ -73,9 +94,20 @@ def _is_run(folder: Path) -> bool:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """The folders below that have a ledger, sorted by path; a run's own folders are not searched."""
+    """The folders below that have a ledger, sorted by path; a run's own folders are not searched.
+
+    ReportError if there are more than `MOST_FOLDERS` others, as below a home folder.
+    """
+    searched = 0
     for place, names, files in os.walk(folder):
         names.sort()
         if LEDGER in files:
             names.clear()
             yield Path(place)
+            continue
+        searched += 1
+        if searched > MOST_FOLDERS:
+            raise ReportError(
+                f"{folder}: more than {MOST_FOLDERS:,} folders are below it, which are not all searched for runs; name "
+                "a folder that is nearer to them"
+            )

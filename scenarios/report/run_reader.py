@@ -288,8 +288,7 @@ def flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def read_parts(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """Scenario text, scenario and environment of a run folder; ReportError if it is not one."""
-    if not folder.is_dir():
-        raise ReportError(f"{folder} is not a run folder: there is no such folder")
+    check_folder(folder)
     missing = [name for name in PARTS if not (folder / name).is_file()]
     if missing:
         raise ReportError(f"{folder} is not a run folder: it has no {', no '.join(missing)}")
@@ -301,6 +300,13 @@ def read_parts(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
         return text, scenario, dict(json.loads((folder / name).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise ReportError(f"{folder / name} cannot be read: {error}") from error
+
+
+def check_folder(folder: Path) -> None:
+    """ReportError for a path that is no folder."""
+    if not folder.is_dir():
+        why = "it is a file" if folder.is_file() else "there is no such folder"
+        raise ReportError(f"{folder} is not a run folder: {why}")
 
 
 def _query(folder: Path, sql: str, arguments: Sequence[Any] = ()) -> list[sqlite3.Row]:

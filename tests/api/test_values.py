@@ -41,14 +41,11 @@ def test_nested_mappings_change_only_the_keys_that_they_name() -> None:
     assert overrides({"fleet": {"devices": devices}}) == ["fleet.devices={raspberry-pi-4 = 1.0}"]
 
 
-def test_method_and_seed_that_are_not_given_are_none() -> None:
-    assert overrides({"method": None, "seed": None}) == []
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"stop.target_accuracy": None}, "stop.target_accuracy = None: no scenario has such a value"),
+        ({"method": None}, "method = None: no scenario has such a value; leave the key out for its default"),
         ({"train": {"lr": 1j}}, "train.lr = 1j: a complex is no value of a scenario"),
         ({"train.lr=1": 2}, "'train.lr=1': a key is text such as train.lr"),
         ({"train": {3: 2}}, "train.3: a key is text such as train.lr"),

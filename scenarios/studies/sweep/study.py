@@ -86,6 +86,8 @@ def plan(
     _refuse_same(axes, chosen, scenarios)
     cells = [_cell(applied(axes, point), loaded) for point, loaded in zip(chosen, scenarios, strict=True)]
     numbers = _seeds(named, seeds, first_seed, scenarios[0].scenario.seed)
+    if not axes and len(numbers) == 1:
+        raise ScenarioError("--seeds 1: nothing varies; name values of a key, such as train.lr with 0.05 and 0.1")
     runs = [
         PlannedRun(cell.run_name(seed), _load(scenario, axes, overrides, point, seed), {})
         for seed in numbers

@@ -62,7 +62,7 @@ def test_every_command_takes_v_and_those_with_progress_q(capsys: pytest.CaptureF
 
 
 def test_q_and_v_may_stand_before_the_command() -> None:
-    group = typer.main.get_command(main.app)
+    group: Any = typer.main.get_command(main.app)
     with group.make_context("fedbr", ["-q", "-v", "study", "tune"]) as whole:
         main.options_of_all(whole, quiet=True, verbose=True)
         asked = whole.command.commands["run"].make_context("run", ["digits"], parent=whole).params

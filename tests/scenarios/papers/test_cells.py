@@ -125,7 +125,8 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """One row of Table 8 on two seeds, cut short after two rounds of one step."""
     out = tmp_path_factory.mktemp("runs")
     words = ["fedmlb:8", "rounds.max=2", "train.local_steps=1", "--cells", "tau=1.5,cifar100-dir0.3-100"]
-    assert main.run_command(["reproduce", *words, "--seeds", "2", "-q", "--report", "--out", str(out), "--run-id", "a"]) == 0
+    words += ["--seeds", "2"]
+    assert main.run_command(["reproduce", *words, "-q", "--report", "--out", str(out), "--run-id", "a"]) == 0
     return dict(json.loads((out / "fedmlb-8-tiny" / "a" / "study.json").read_text()))
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
+from scenarios.cli import main
 from scenarios.cli.recorded import with_default_paths
 from scenarios.config.load import load
 from scenarios.config.quantities import scenario_text
@@ -49,6 +51,33 @@ def test_a_run_that_is_named_twice_is_reported_once_and_a_damaged_one_that_is_na
     assert [folder.name for folder in twice.folders] == ["fedavg-2", "fedprox-2"]
     with pytest.raises(ReportError, match=r"foreign is not a run folder: it has no scenario\.toml"):
         html.from_folders([study / "fedavg-1", study / "foreign"])
+
+
+def test_a_search_for_runs_ends_before_it_takes_minutes(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_finder, "MOST_FOLDERS", 2)  # those that are no runs: the named one, and its sweep
+    assert len(run_finder.found([study]).folders) == 4
+    monkeypatch.setattr(run_finder, "MOST_FOLDERS", 1)
+    with pytest.raises(ReportError, match=r"more than 1 folders are below it.*name a folder that is nearer"):
+        run_finder.found([study])
+
+
+def test_a_path_that_is_empty_or_of_a_file_is_refused(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run_command(["report", str(study), ""]) == 2
+    assert main.run_command(["report", str(study / "foreign" / "ledger.sqlite")]) == 2
+    empty, file = capsys.readouterr().err.splitlines()
+    assert empty == "fedbr: report '': an argument is empty; name a folder, or . for the current one"
+    assert file.endswith("ledger.sqlite is not a run folder: it is a file")
+
+
+def test_a_comparison_that_has_not_ended_is_the_runs_that_it_has(study: Path, tmp_path: Path) -> None:
+    begun = '{"study": "compare"}'  # as it stands until the first run has ended
+    (tmp_path / "compare.json").write_text(begun)
+    goes_on = f"the comparison {tmp_path} has not ended; the same one with --run-id {tmp_path.name} goes on with it"
+    with pytest.raises(ReportError, match=f"^no run in it has committed a round: {re.escape(goes_on)}$"):
+        run_finder.found([tmp_path])
+    shutil.copytree(study / "fedavg-1", tmp_path / "fedavg")
+    found = run_finder.found([tmp_path])
+    assert (found.folders, found.comparison, found.unfinished) == ([tmp_path / "fedavg"], None, [goes_on])
 
 
 def test_runs_that_differ_in_their_seed_alone_are_one_group_with_the_interval_of_its_mean(study: Path) -> None:

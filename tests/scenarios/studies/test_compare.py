@@ -15,6 +15,7 @@ from scenarios.cli import main
 from scenarios.config.load import ScenarioError
 from scenarios.host import Host
 from scenarios.report import terminal
+from scenarios.report.run_finder import found
 from scenarios.studies.compare import plan, variants
 from scenarios.studies.run_set import is_interrupted, run_all
 from tests.scenarios.in_this_process import pool_in_this_process as pool_in_this_process
@@ -115,8 +116,9 @@ def test_a_comparison_that_was_interrupted_is_taken_up_again(
     db.close()
     before = {path.parent.name: path.stat().st_mtime_ns for path in folder.glob("*/ledger.sqlite")}
 
-    assert main.run_command(["report", str(folder)]) == 2
-    assert "make the comparison again with --run-id both" in capsys.readouterr().err
+    assert found([folder]).unfinished == [
+        f"the comparison {folder} has not ended; the same one with --run-id both goes on with it"
+    ]
     assert main.run_command(compare) == 0
     capsys.readouterr()
     assert (folder / "fedavg" / "ledger.sqlite").stat().st_mtime_ns == before["fedavg"]
