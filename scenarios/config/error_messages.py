@@ -8,6 +8,7 @@ from pydantic_core import ErrorDetails
 
 from edge.protocol.config import Also, Section
 from edge.protocol.spelling import closest
+from scenarios.config.quantities import beyond_limit
 from scenarios.config.schema import fields
 
 
@@ -62,7 +63,7 @@ def error_message(error: ErrorDetails, key: str, keys: Mapping[str, str]) -> str
         choices = [choice.strip("' ") for choice in expected.replace(" or ", ", ").split(", ")]
         near = closest(str(error["input"]), choices)
         message = f"must be one of {', '.join(choices)}" + ("" if near is None else f"; did you mean {near!r}?")
-    message = MESSAGES.get(error["type"], message)
+    message = beyond_limit(error, key) or MESSAGES.get(error["type"], message)
     if key in ("fleet.devices", "fleet.networks") and message == A_TABLE:
         message += " of shares, or a list of names, one per client"
     elif message == A_TABLE:

@@ -298,7 +298,7 @@ def _refuse_numbers(raw: Mapping[str, Any], origin: ValueOrigin) -> None:
             if isinstance(number, int) and abs(number) > LARGEST_INTEGER:
                 raise origin.error(key, f"{key}: an integer must lie within -2^53 .. 2^53")
             if isinstance(number, float) and LARGEST < abs(number) < math.inf:
-                raise origin.error(key, f"{key} = {number!r}: is too large")
+                raise origin.error(key, f"{key} = {number!r}{quantities.si_unit(key)}: is too large")
 
 
 def _refuse_flags(raw: Mapping[str, Any], resolved: Mapping[str, Any], origin: ValueOrigin) -> None:

@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from costmodel import units
 from edge.protocol.config import Section
@@ -76,6 +77,30 @@ def refuse_bare(raw: Mapping[str, Any], origin: ValueOrigin, file: Path) -> None
         if bare := [number for number in (value if isinstance(value, list) else [value]) if _is_bare(number)]:
             example = units.exact(bare[0], parse) if bare[0] >= LARGEST_MEANT else f"{bare[0]:g} {USUAL[parse]}"
             raise origin.error(key, f"{key} = {value!r}: needs a unit, for example {example!r}")
+
+
+def si_unit(key: str) -> str:
+    """The unit of a key's numbers in SI, with a space before it; '' for a key that holds no quantity."""
+    parse = quantities().get(key)
+    return "" if parse is None else units.exact(1, parse).removeprefix("1")
+
+
+LIMITS = {
+    "greater_than": ("gt", "more than"),
+    "greater_than_equal": ("ge", "at least"),
+    "less_than": ("lt", "less than"),
+    "less_than_equal": ("le", "at most"),
+}
+"""Pydantic's type of error -> (the limit in its context, the words before it)"""
+
+
+def beyond_limit(error: ErrorDetails, key: str) -> str | None:
+    """What a quantity must be, with its unit, if it is refused for its size; None for other errors and keys."""
+    parse = quantities().get(key)
+    if parse is None or error["type"] not in LIMITS:
+        return None
+    name, words = LIMITS[error["type"]]
+    return f"must be {words} {units.exact(float(error['ctx'][name]), parse)}"
 
 
 def is_recorded(file: Path) -> bool:

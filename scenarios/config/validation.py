@@ -13,7 +13,7 @@ from coordinator.methods.spec import Options
 from coordinator.rounds.policy import RoundPolicy
 from coordinator.rounds.selectors.registry import selector
 from costmodel.fleet.devices import devices, networks
-from costmodel.units import format_rate
+from costmodel.units import format_rate, format_seconds
 from edge.data.registry import DataSet
 from edge.models.registry import ModelRow
 from edge.protocol.config import TrainConfig
@@ -304,11 +304,13 @@ def check_fleet(scenario: Scenario) -> None:
     _check_gateways(scenario.fleet.gateways)
     rates = scenario.fleet.rates
     if rates is not None and not 0 < rates[0] <= rates[1] < math.inf:
-        raise ValueError(f"fleet.rates = {list(rates)}: must be the lowest and the highest rate, both finite")
+        shown = ", ".join(map(format_rate, rates))
+        raise ValueError(f"fleet.rates = {shown}: must be the lowest and the highest rate, both finite")
     varies = scenario.fleet.bandwidth
     if varies.kind == "ou" and varies.step < varies.tau / 1000:
         raise ValueError(
-            f"fleet.bandwidth.step = {varies.step:g}: must be at least a thousandth of tau = {varies.tau:g}"
+            f"fleet.bandwidth.step = {format_seconds(varies.step)}: must be at least a thousandth of tau = "
+            f"{format_seconds(varies.tau)}"
         )
 
 
