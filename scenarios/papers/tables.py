@@ -289,7 +289,10 @@ def _drawn(plan: ReproductionPlan, runs: Sequence[Mapping[str, Any]]) -> list[tu
         trails = {
             row: [points for of_seeds in plan.trails(runs, group, row) for points in of_seeds] for row in plan.rows
         }
-        bands = [curves.band(row, kind, each) for kind in kinds for row, each in trails.items() if each]
+        methods = {row: plan.figure.rows[row].method for row in plan.rows}
+        bands = [
+            curves.band(methods[row], kind, each, label=row) for kind in kinds for row, each in trails.items() if each
+        ]
         budgets = {
             kind: sorted({plan.limit(panel) for panel in plan.panels if _is_read_at(panel, kind)}) for kind in kinds
         }

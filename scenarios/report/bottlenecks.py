@@ -11,24 +11,18 @@ from dataclasses import dataclass, field
 
 from coordinator.records.schema import (
     BOTTLENECKS,
-    COMPUTE,
     COUNTED,
     FAILED,
     FAULTY,
     LEFTOVER,
     NO_TRAINING,
     NOT_SCORED,
-    OWN_LINK,
-    SERVER_LINK,
     UPDATE_REJECTED,
-    WAITING,
 )
 
 Query = Callable[[str], list[sqlite3.Row]]
 KINDS = (*COUNTED, "late", "lost", "cut", UPDATE_REJECTED, FAILED, NOT_SCORED, LEFTOVER)
 """Kinds of visit: those that counted, then those that were wasted."""
-SHORT = {OWN_LINK: "link", SERVER_LINK: "server", COMPUTE: "compute", WAITING: "wait"}
-"""Bottleneck -> its name in narrow tables."""
 NONE = "none"
 
 

@@ -20,7 +20,6 @@ from coordinator.records.schema import HostEvent
 from coordinator.rounds.run import RoundFinished
 from costmodel.units import format_bytes, format_seconds
 from scenarios.config.load import Loaded
-from scenarios.report.bottlenecks import SHORT
 from scenarios.report.narrow import fitting, widths
 from scenarios.report.progress import percent
 
@@ -266,7 +265,7 @@ def _cells(run: _RunProgress, progress: RoundFinished, wall_seconds: float) -> l
         format_bytes(progress.bytes_down),
         format_bytes(progress.bytes_up),
         str(row.participants),
-        SHORT.get(row.bottleneck, "-"),
+        row.bottleneck or "-",
         format_seconds(wall_seconds),
     ]
     return [*cells, counts(progress.chosen, run.values)] if progress.chosen else cells

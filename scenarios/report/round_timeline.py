@@ -1,7 +1,7 @@
 """The timeline of a round: download, compute, upload and waiting of each client that had a visit ending in it.
 
-Times are virtual seconds from the round's start. Visits that did not count are pale. In asynchronous runs a round is
-the time between two server steps: its visits may have begun before it, and nobody waits.
+Times are virtual seconds from the round's start. Visits that did not count are pale and hatched. In asynchronous runs a
+round is the time between two server steps: its visits may have begun before it, and nobody waits.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from coordinator.records.schema import COUNTED, RoundRow
 from costmodel.units import SECONDS
@@ -25,11 +27,12 @@ MOST_CLIENTS = 40
 MOST_RUNS = 6
 """Runs that are drawn when there are several"""
 LONG_ROUND_PIXELS = 15
-PALE = 0.3
+PALE, HATCH = 0.3, "////"
 BAR_HEIGHT = 0.72
 PHASES = (("download", theme.DOWN), ("compute", theme.COMPUTING), ("upload", theme.UP))
 MEDIAN = "median length"
 WAITS = "waiting for others"
+WASTED = "did not count"
 VISITS = "SELECT client, kind, start_s, down_end_s, compute_end_s, up_end_s FROM visits WHERE round = ? ORDER BY visit"
 
 
@@ -122,6 +125,8 @@ def draw(runs: Sequence[RecordedRun]) -> Figure | None:
         axes.set(title=reflow.wide_title(title + cut, columns), xlabel=f"virtual time in the round ({unit})")
     for axes in panels[::columns]:
         axes.set_ylabel("client")
+    if any(not row.counted for _, each in found for row in each.rows):
+        panels[0].add_artist(Rectangle((0, 0), 0, 0, label=WASTED, **_hatched()))  # seen in the legend alone
     plot_style.legend(figure, panels[0])
     return figure
 
@@ -134,11 +139,20 @@ def _panel(axes: Axes, each: RoundTimeline, scale: float) -> None:
         bars = axes.barh(places, widths, BAR_HEIGHT, begins, color=colour, label=name)
         for bar, row in zip(bars, each.rows, strict=True):
             bar.set_alpha(None if row.counted else PALE)
+    for place, row in zip(places, each.rows, strict=True):
+        if not row.counted:
+            begin, length = row.start / scale, (row.up_end - row.start) / scale
+            axes.add_patch(Rectangle((begin, place - BAR_HEIGHT / 2), length, BAR_HEIGHT, **_hatched()))
     axes.axvline(each.seconds / scale, color=plot_style.INK, linewidth=1.2, linestyle=(0, (4, 2)))
     axes.set_yticks(places, [str(row.client) for row in each.rows])
     axes.set_ylim(len(each.rows) - 0.4, -0.6)
     axes.set_xlim(min(0.0, *(row.start / scale for row in each.rows)), None)
     plot_style.bars(axes)
+
+
+def _hatched() -> dict[str, Any]:
+    """The style of a visit that did not count, over its pale phases: colour alone would not tell it, or not print."""
+    return {"facecolor": "none", "edgecolor": plot_style.MUTED, "linewidth": 0, "hatch": HATCH}
 
 
 def _spans(row: TimelineRow) -> list[tuple[float, float]]:

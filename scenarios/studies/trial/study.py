@@ -122,7 +122,13 @@ def _curves(plan: TrialPlan, result: Mapping[str, Any]) -> Iterator[Figure]:
             for cell in plan.cells
             if cell.skew == skew and (chosen is None or cell.variant.name.replace(CALIBRATED, "") in chosen)
         }
-        curves = [bands.band(name, kind, runs) for kind in ("bytes", "time") for name, runs in shown.items() if runs]
+        methods = {cell.variant.name: cell.variant.method for cell in plan.cells}
+        curves = [
+            bands.band(methods[name], kind, runs, label=name)
+            for kind in ("bytes", "time")
+            for name, runs in shown.items()
+            if runs
+        ]
         if curves:
             name = f"{plan.name}-curves-{skew.replace('.', '-')}"
             caption = f"{skew}: test accuracy when last evaluated, mean over seeds; bands are one sample deviation."

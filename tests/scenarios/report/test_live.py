@@ -113,7 +113,7 @@ def test_where_there_is_no_terminal_each_round_is_one_plain_line() -> None:
 
     assert first == "digits: fedbr, run folder runs/digits/x"
     assert second.startswith(
-        "fedbr 1/2  accuracy 50.00 %  virtual 1.5 min  down 1.23 MB  up 4.56 MB  clients 5  bottleneck link  wall "
+        "fedbr 1/2  accuracy 50.00 %  virtual 1.5 min  down 1.23 MB  up 4.56 MB  clients 5  bottleneck own link  wall "
     )
     assert "alpha 0/5/0  ETA" in second
     assert third.startswith("fedbr 2/2  accuracy 81.25 %")
@@ -142,7 +142,7 @@ def test_a_round_in_which_nobody_counted_is_a_round_but_a_score_after_the_last_i
 
     only = stream.getvalue().splitlines()[-1]
     assert only.startswith("fedbr 1/3  accuracy -")
-    assert "clients 0  bottleneck wait" in only and "ETA" in only
+    assert "clients 0  bottleneck waiting" in only and "ETA" in only
     assert "1/3" in shown(show)[0]
     late = progress(2, 0.75, bottleneck="")
     show.on_round(replace(late, rounds=1, row=late.row._replace(participants=0, busy_s=0.0)))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.patches import Rectangle
 
 from scenarios.report import figures, group_figures, groups, pareto, participation, round_timeline
 from scenarios.report.energy_figures import joules_by_round
@@ -37,6 +38,16 @@ def test_a_timeline_has_each_client_s_phases_and_its_wait_for_the_end_of_the_rou
         TimelineRow(1, True, 0, 2, 8, 10, waited=0),
         TimelineRow(2, False, 0, 2, 9, 12, waited=0),
     ]
+
+
+def test_a_visit_that_did_not_count_is_told_from_others_without_colours(run: RecordedRun) -> None:
+    figure = round_timeline.draw([run])
+    assert figure is not None
+    first = figure.axes[0]
+    drawn = [patch for patch in first.patches if isinstance(patch, Rectangle) and patch.get_hatch()]
+    places = [(bar.get_x(), bar.get_width(), bar.get_y() + bar.get_height() / 2) for bar in drawn if bar.get_width()]
+    assert places == [(0, 12, 2)]
+    assert "did not count" in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 def test_the_first_the_median_and_the_slowest_round_are_shown_once_each(run: RecordedRun) -> None:
