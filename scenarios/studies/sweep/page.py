@@ -105,6 +105,6 @@ def _caption(result: Mapping[str, Any]) -> str:
 
 def show(result: Mapping[str, Any], page: Path) -> None:
     """Print the tables that a terminal has room for, and where the report with all of them is."""
-    for table in tables.short(result):
-        terminal.print_table(table)
+    for table in tables.short(result, terminal.console_on(None).width):
+        terminal.print_table(table, columns=len(table.header))
     terminal.print_location(page)

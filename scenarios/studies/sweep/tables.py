@@ -12,8 +12,9 @@ from typing import Any
 
 from coordinator.rounds.budget import USER
 from costmodel.units import format_bytes, format_joules, format_seconds
+from scenarios.report.narrow import fitting, widths
 from scenarios.report.pages import PageTable
-from scenarios.report.terminal import mean_text
+from scenarios.report.terminal import GAP, mean_text
 from scenarios.studies.run_set import missing_note
 from scenarios.studies.statistics import MOST_SEEDS
 from scenarios.studies.sweep.results import SPENT
@@ -56,15 +57,19 @@ def tables(result: Result) -> list[PageTable]:
     ]
 
 
-def short(result: Result) -> list[PageTable]:
-    """The tables of the terminal: five columns each, and every note once."""
+def short(result: Result, width: int = 80) -> list[PageTable]:
+    """The tables of the terminal: columns that ``width`` has room for, and every note once.
+
+    Left out first are deviations beside an interval, rounds and energy, and of pairs the counts of signs and the seeds
+    needed; never a p or the number of seeds.
+    """
     found = [
-        _chosen(_accuracies(result), (0, 1, 2, 3, 5)),
-        *(_chosen(_to_target(result, index), range(5)) for index in range(len(result["targets"]))),
+        _fitting(_accuracies(result), width, (4, 2, 3)),
+        *(_fitting(_to_target(result, index), width, (5, 4)) for index in range(len(result["targets"]))),
     ]
     group = result["tests"][0]
     if any(pair["p"] is not None for pair in group["pairs"]):
-        found.append(_chosen(_pairs(result, group), (0, 1, 3, 5, 6)))
+        found.append(_fitting(_pairs(result, group), width, (3, 6)))
     return list(_said_once(found))
 
 
@@ -75,8 +80,9 @@ def _said_once(found: Iterable[PageTable]) -> Iterator[PageTable]:
         said.update(table.notes)
 
 
-def _chosen(table: PageTable, columns: Iterable[int]) -> PageTable:
-    chosen = list(columns)
+def _fitting(table: PageTable, width: int, dispensable: Sequence[int]) -> PageTable:
+    """The table without those of its ``dispensable`` columns that a terminal of ``width`` has no room for."""
+    chosen = fitting(widths([table.header, *table.rows]), width, GAP, dispensable)
     rows = [[row[index] for index in chosen] for row in table.rows]
     return replace(table, header=[table.header[index] for index in chosen], rows=rows)
 

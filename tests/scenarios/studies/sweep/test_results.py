@@ -133,6 +133,19 @@ def test_the_numbers_for_csv_have_a_column_per_setting_and_ends_of_intervals() -
     assert len(pairs) == 5
 
 
+def test_a_narrow_terminal_keeps_p_and_seeds_and_leaves_out_what_matters_less() -> None:
+    def columns(width: int) -> list[list[str]]:
+        return [table.header[1:] for table in (tables.short(found(), width)[0], tables.short(found(), width)[-1])]
+
+    pairs = ["difference", "seeds", "+ / -", "p", "Holm", "seeds needed"]
+    assert columns(80) == [["accuracy, last", "sd", "accuracy, best", "sd", "seeds"], pairs]
+    assert columns(60) == [
+        ["accuracy, last", "accuracy, best", "seeds"],
+        ["difference", "seeds", "p", "Holm", "seeds needed"],
+    ]
+    assert columns(40) == [["accuracy, last", "seeds"], ["difference", "seeds", "p", "Holm"]]
+
+
 def test_one_seed_has_no_interval_and_the_table_says_so() -> None:
     alone = {name: {0: runs[0]} for name, runs in CURVES.items()}
     rows = [
@@ -140,7 +153,7 @@ def test_one_seed_has_no_interval_and_the_table_says_so() -> None:
         for name, runs in alone.items()
     ]
     shown = tables.short({"rows": rows, "targets": [], "tests": results.tests(alone, ())})
-    assert shown[0].rows[0][1:] == ["80.00 %", "-", "82.00 %", "1"]
+    assert shown[0].rows[0][1:] == ["80.00 %", "-", "82.00 %", "-", "1"]
     assert tables.ONE_SEED in shown[0].notes
     assert len(shown) == 1
 
