@@ -1,4 +1,4 @@
-"""``fedbr explain``: a key of a scenario, a table of keys, an option of a row, or the name of a row itself.
+"""``fedbr explain``: a key of a scenario, a table of keys, an option of a row, or a row, shipped or a user's own.
 
 All of it comes from `scenarios.config.catalogue` and from the rows of ``fedbr list``; nothing is explained here.
 """
@@ -12,8 +12,9 @@ from typing import IO, Any
 
 from rich.console import Console
 
+from edge.protocol.plugins import is_own
 from edge.protocol.spelling import closest
-from scenarios.cli import listing
+from scenarios.cli import listing, listing_text
 from scenarios.config import catalogue
 from scenarios.config.catalogue import OPTION_TABLES, ScenarioKey
 from scenarios.config.error_messages import known_keys
@@ -40,6 +41,9 @@ def explained(name: str) -> Explanation:
     owners = [entry for entry in catalogue.all_options() if entry.key == name]
     if owners:
         return {"kind": "option", "name": name, "options": [_option(entry) for entry in owners]}
+    if is_own(name):
+        kind, row = listing.own_row(name)
+        return {"kind": "row", "name": name, "rows": {kind: row}}
     return _of_row(name)
 
 
@@ -116,8 +120,9 @@ def show(found: Explanation, stream: IO[str] | None = None) -> None:
     console = Console(file=stream or sys.stdout, highlight=False, markup=False)
     if found["kind"] == "row":
         for kind, row in found["rows"].items():
-            console.print(f"one of fedbr list {kind}:", style="dim")
-            listing.show(kind, [row], stream)
+            of = "a row of your own, beside those" if is_own(found["name"]) else "one"
+            console.print(f"{of} of fedbr list {kind}:", style="dim")
+            listing_text.show(kind, [row], stream)
         return
     console.print(found["name"], style="bold")
     for text in _paragraphs(found):

@@ -1,17 +1,16 @@
-"""Rows of ``fedbr list``: the names that a scenario can use, read from the tables that runs use."""
+"""Rows of ``fedbr list`` and ``fedbr explain``: the names that a scenario can use, read from the tables that runs use.
+
+A row is a dict for ``--json``; `scenarios.cli.listing_text` prints it.
+"""
 
 from __future__ import annotations
 
 import inspect
-import sys
-import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import IO, Any, get_args
+from typing import Any
 
 from pydantic import BaseModel
-from rich.console import Console
-from rich.text import Text
 
 from coordinator.aggregation.block_exchange import EVERYTHING
 from coordinator.aggregation.optimizers import SERVER_OPTIMIZERS
@@ -19,21 +18,20 @@ from coordinator.methods.registry import CORRECTIONS, OBJECTIVES
 from coordinator.methods.spec import CorrectionSpec, ObjectiveSpec, keys_not_downloaded
 from coordinator.rounds.policy import POLICIES
 from coordinator.rounds.selectors.registry import SELECTIONS
-from costmodel.fleet.devices import devices, figures, networks
-from costmodel.units import format_bytes, format_rate
+from costmodel.fleet.devices import devices, networks
 from edge.data.locate import find_data
-from edge.data.partition_registry import PARTITIONS
-from edge.data.registry import DATASETS
+from edge.data.partition_registry import PARTITIONS, PartitionRow
+from edge.data.registry import DATASETS, DataSet
 from edge.models.registry import MODELS
-from edge.protocol.config import Norm
+from edge.protocol import plugins
 from edge.protocol.lr_schedules import LR_SCHEDULES
 from edge.protocol.spelling import nearest
-from edge.training.metrics.registry import METRICS
+from edge.training.metrics.registry import METRICS, MetricRow
+from scenarios import plugin_errors
 from scenarios.cache import cache_folder
 from scenarios.config import catalogue
 from scenarios.config.field_docs import field_docs as field_docs
 from scenarios.config.toml_source import FILES, shipped
-from scenarios.config.validation import KINDS_OF_EXAMPLES
 from scenarios.errors import ScenarioError
 from scenarios.studies.method_costs import method_costs
 
@@ -49,55 +47,41 @@ def rows(kind: str, assumed: bool = False) -> list[Row]:
     return [row for row in KINDS[kind]() if not assumed or row["assumed"]]
 
 
+def own_row(name: str) -> tuple[str, Row]:
+    """(kind, row) of a row of the user's own, ``module:ROW``, under that name.
+
+    ScenarioError if it cannot be loaded, is no row of a plug-in point, or raises an error.
+    """
+    from scenarios.studies.conformance import key_of
+
+    key = key_of(name)
+    kind = TOPICS_OF_KEYS[key]
+    with plugin_errors.named({key: name}, ScenarioError):
+        return kind, {**ROWS[kind](plugins.load(name), name), "name": name}
+
+
 def topics() -> list[Row]:
     """What can be listed, and the key of a scenario that takes such names."""
     keys = {**dict(zip(TOPICS_OF_KEYS.values(), TOPICS_OF_KEYS, strict=True)), "keys": None, "scenarios": None}
     return [{"name": kind, "key": keys[kind]} for kind in KINDS]
 
 
-def show_topics(listed: Sequence[Row]) -> None:
-    """Print the topics, one a line."""
-    console = Console(highlight=False, markup=False)
-    for row in listed:
-        about = f"names for {row['key']}" if row["key"] else "all keys" if row["name"] == "keys" else "shipped files"
-        console.print(f"fedbr list {row['name']:<11} {about}", soft_wrap=True)
+# --- one row of each kind, by the name under which scenarios have it --------------------------------------------------
 
 
-def show(kind: str, listed: Sequence[Row], stream: IO[str] | None = None, *, assumed: bool = False) -> None:
-    """Print the rows: name and title, and details below; with ``assumed``, assumed figures and their source only."""
-    details = _assumption_details if assumed else DETAILS[kind]
-    console = Console(file=stream or sys.stdout, highlight=False, markup=False)
-    legend = [] if assumed else [text for text in [LEGENDS.get(kind)] if text and listed]
-    for row in listed:
-        console.print(Text.assemble((row["name"], "bold"), *(["  ", row["title"]] if "title" in row else [])))
-        for text in details(row):
-            for piece in textwrap.wrap(text, console.width - 4, subsequent_indent="  "):
-                console.print(f"    {piece}")
-    for text in legend:
-        for piece in textwrap.wrap(text, console.width, initial_indent="  ", subsequent_indent="  "):
-            console.print(piece, style="dim")
-
-
-# --- methods ----------------------------------------------------------------------------------------------------------
-
-
-def _methods() -> list[Row]:
-    return [*map(_method, OBJECTIVES.values()), *map(_method, CORRECTIONS.values())]
-
-
-def _method(spec: ObjectiveSpec | CorrectionSpec) -> Row:
+def _method(spec: ObjectiveSpec | CorrectionSpec, name: str) -> Row:
     row: Row = {
         "name": spec.name,
         "title": spec.title,
         "source": spec.source,
         "neutral": spec.neutral,
         "keeps": _client_state(spec),
-        "costs": method_costs(spec.name).plain(),
+        "costs": method_costs(name).plain(),
         "options": options(spec.options),
     }
     if isinstance(spec, CorrectionSpec):
         limit = "" if spec.needs_full_model(spec.options()) is None else " that sends the whole model"
-        return row | {"joins": f"any objective{limit}, as in fedmlb+{spec.name}", "weights": None}
+        return row | {"joins": f"any objective{limit}, as in fedmlb+{name}", "weights": None}
     return row | {"joins": None, "weights": spec.weights}
 
 
@@ -119,219 +103,55 @@ def options(kind: type[BaseModel]) -> list[Row]:
     ]
 
 
-def _method_details(row: Row) -> list[str]:
-    lines = [f"source: {row['source']}", f"neutral: {row['neutral']}", f"client state: {row['keeps']}"]
-    lines += [*_cost_details(row["costs"])]
-    lines.append(f"joins: {row['joins']}" if row["joins"] else f"weights: {row['weights']}")
-    return lines + _option_lines(row)
+def _with_options(row: Any, name: str) -> Row:
+    """A plug-in's row that has a title, a source and options."""
+    return {key: getattr(row, key) for key in ("name", "title", "source")} | {"options": options(row.options)}
 
 
-def _cost_details(costs: Row) -> Iterator[str]:
-    """Bytes and compute relative to FedAvg."""
-    down, up = (_nbytes(costs[f"extra_bytes_{way}"], costs["model_bytes"]) for way in ("down", "up"))
-    at_most, chosen = ("at most ", ", chosen per visit") if costs["chosen_per_visit"] else ("", "")
-    yield f"extra bytes: {at_most}{down} down{chosen}; {up} up"
-    least, most = (f"{factor:.3f}" for factor in costs["relative_compute"])
-    yield f"relative compute: {least if least == most else f'{least} to {most}'} ({costs['model']})"
-    stored = {where: costs[f"stored_on_{where}"] / costs["model_numbers"] for where in ("server", "client")}
-    yield "stored per client: " + ", ".join(f"{models:.3g} models on the {where}" for where, models in stored.items())
-
-
-def _nbytes(extra: int, model: int) -> str:
-    """Bytes, and also the number of models where that exceeds a half."""
-    models = f" ({extra / model:.2f} models)" if extra > model / 2 else ""
-    return format_bytes(extra) + models
-
-
-def _option_lines(row: Row) -> list[str]:
-    return [_option(option) for option in row["options"]]
-
-
-def _option(option: Row) -> str:
-    symbol = f" ({option['symbol']})" if option["symbol"] else ""
-    return f"{option['name']}{symbol} = {option['default']!r}: {option['meaning']}"
-
-
-def _rows_with_options(table: Mapping[str, Any]) -> list[Row]:
-    """Rows of plug-ins that have a title, a source and options."""
-    keys = ("name", "title", "source")
-    return [{key: getattr(row, key) for key in keys} | {"options": options(row.options)} for row in table.values()]
-
-
-def _details_with_options(row: Row) -> list[str]:
-    return [f"source: {row['source']}", *_option_lines(row)]
-
-
-def _servers() -> list[Row]:
+def _server(row: Any, name: str) -> Row:
     keys = ("name", "title", "source", "neutral")
-    return [
-        {key: getattr(row, key) for key in keys} | {"options": options(row.options)}
-        for row in SERVER_OPTIMIZERS.values()
-    ]
+    return {key: getattr(row, key) for key in keys} | {"options": options(row.options)}
 
 
-def _server_details(row: Row) -> list[str]:
-    return [f"source: {row['source']}", f"neutral: {row['neutral']}", *_option_lines(row)]
+def _fields(row: Any, name: str) -> Row:
+    return asdict(row)
 
 
-# --- the other kinds --------------------------------------------------------------------------------------------------
-
-
-def _models() -> list[Row]:
-    return [asdict(row) for row in MODELS.values()]
-
-
-def _model_details(row: Row) -> list[str]:
-    others = (" and others" if row["shape"] else " of any number") if row["flexible"] else ""
-    size = " ".join(filter(None, [KINDS_OF_EXAMPLES[row["kind"]], "x".join(map(str, row["shape"]))])) + others
-    multiple = f" or another multiple of {row['width_multiple']}" if row["width_multiple"] > 1 else ""
-    width = f", width {row['width']}{multiple}" if row["width"] else ""
-    return [
-        f"{size}{width}; family {row['family']}",
-        f"blocks: {', '.join(row['blocks'])}, or balanced:2 .. balanced:{row['units']}",
-        *([f"norm: {_norms(row['norm'])}"] if row["norm"] else []),
-    ]
-
-
-def _norms(own: str) -> str:
-    """The model's own normalisation, and those that can replace it."""
-    return f"{own}, or {' or '.join(norm for norm in get_args(Norm) if norm != own)}"
-
-
-def _datasets() -> list[Row]:
+def _dataset(row: DataSet, name: str) -> Row:
     keys = ("name", "title", "classes", "kind", "shape", "vocabulary", "source")
-    return [
-        {key: getattr(row, key) for key in keys}
-        | {"natural_clients": row.natural_ids, "found": find_data(row.name, None, cache_folder())}
-        for row in DATASETS.values()
-    ]
+    found = find_data(name, None, cache_folder())
+    return {key: getattr(row, key) for key in keys} | {"natural_clients": row.natural_ids, "found": found}
 
 
-def _dataset_details(row: Row) -> list[str]:
-    kind = "" if row["kind"] == "image" else f" {row['kind']}"
-    kind += f" of a vocabulary of {row['vocabulary']}" if row["vocabulary"] else ""
-    shape = "x".join(map(str, row["shape"])) + kind
-    natural = ", with the author of each example" if row["natural_clients"] else ""
-    return [f"{row['classes']} classes, {shape}{natural}; {row['source']}", f"found: {row['found'] or 'not found'}"]
+def _partition(row: PartitionRow, name: str) -> Row:
+    return {"name": row.name, "title": row.title, "options": [f"data.partition.{key}" for key in row.keys]}
 
 
-def _partitions() -> list[Row]:
-    return [
-        {
-            "name": row.name,
-            "title": row.title,
-            "options": [f"data.partition.{key}" for key in row.keys],
-        }
-        for row in PARTITIONS.values()
-    ]
+def _metric(row: MetricRow, name: str) -> Row:
+    return asdict(row) | {"options": [] if row.options is None else list(row.options.model_fields)}
 
 
-def _metrics() -> list[Row]:
-    return [
-        asdict(row) | {"options": [] if row.options is None else list(row.options.model_fields)}
-        for row in METRICS.values()
-    ]
-
-
-def _metric_details(row: Row) -> list[str]:
-    of = "a mean over examples" if row["per_example"] else "measured once per model"
-    examples = f", on the {row['split']} examples" if row["split"] else ""
-    return [f"{of}{examples}; {row['better']} is better", *_options(row)]
-
-
-def _devices() -> list[Row]:
-    return [asdict(row) for row in devices().values()]
-
-
-def _device_details(row: Row) -> list[str]:
-    speeds = ", ".join(
-        f"{name} {speed / 1e9:g}{_mark(row, f'flops_per_second.{name}')}"
-        for name, speed in row["flops_per_second"].items()
-    )
-    modes = ", ".join(f"{factor:g}" for factor in row["modes"])
-    shown = {
-        "step_seconds": f"{1000 * row['step_seconds']:g} ms",
-        "memory_bytes": format_bytes(row["memory_bytes"]),
-        "train_watts": f"{row['train_watts']:g} W",
-        "idle_watts": f"{row['idle_watts']:g} W",
-        "clock_hz": f"{row['clock_hz'] / 1e9:g} GHz",
-    }
-    figure = {key: text + _mark(row, key) for key, text in shown.items()}
-    return [
-        f"GFLOP/s: {speeds}; {figure['step_seconds']} more per step",
-        f"{figure['memory_bytes']}, {figure['train_watts']} training, {figure['idle_watts']} idle, "
-        f"{figure['clock_hz']}",
-        *([f"power modes: {modes}{_mark(row, 'modes')}"] if len(row["modes"]) > 1 else []),
-        _source(row),
-    ]
-
-
-def _networks() -> list[Row]:
-    return [asdict(row) for row in networks().values()]
-
-
-def _network_details(row: Row) -> list[str]:
-    shown = {
-        "down_bits_per_second": format_rate(row["down_bits_per_second"]),
-        "up_bits_per_second": format_rate(row["up_bits_per_second"]),
-        "sigma_down": f"{row['sigma_down']:g}",
-        "sigma_up": f"{row['sigma_up']:g}",
-        "rtt_seconds": f"{1000 * row['rtt_seconds']:g} ms",
-        **{f"{name}_watts": f"{row[f'{name}_watts']:g} W" for name in ("transmit", "receive", "base", "tail")},
-        **{
-            f"{name}_joules_per_bit": f"{1e6 * row[f'{name}_joules_per_bit']:.3g} W" for name in ("transmit", "receive")
-        },
-        "tail_seconds": f"{row['tail_seconds']:g} s",
-        "loss": f"{100 * row['loss']:g} %",
-        "promotion_seconds": f"{1000 * row['promotion_seconds']:g} ms",
-        "promotion_watts": f"{row['promotion_watts']:g} W",
-        "outages_per_hour": f"{row['outages_per_hour']:g}",
-        "outage_seconds": f"{row['outage_seconds']:g} s",
-    }
-    figure = {key: text + _mark(row, key) for key, text in shown.items()}
-    tail = f"{figure['tail_watts']} for {figure['tail_seconds']} after" if row["tail_seconds"] else "no tail"
-    median = f" of {figure['outage_seconds']}" if row["outages_per_hour"] else ""
-    power = f" at {figure['promotion_watts']}" if row["promotion_seconds"] else ""
-    return [
-        f"{figure['down_bits_per_second']} down (sigma {figure['sigma_down']}), {figure['up_bits_per_second']} up "
-        f"(sigma {figure['sigma_up']}), {'goodput' if row['goodput'] else 'line rate'}; RTT {figure['rtt_seconds']}",
-        f"loss {figure['loss']}; outages per hour {figure['outages_per_hour']}{median}; "
-        f"promotion {figure['promotion_seconds']}{power}",
-        f"{figure['transmit_watts']} to send, {figure['receive_watts']} to receive, {tail}",
-        f"by rate: {figure['base_watts']} and per Mbit/s {figure['transmit_joules_per_bit']} to send, "
-        f"{figure['receive_joules_per_bit']} to receive",
-        _source(row),
-    ]
-
-
-MARKS = {"inference": "i", "derived": "~", "assumed": "*"}
-"""Basis of a figure -> the sign behind it; one that was read in a source has none."""
-LEGENDS = {
-    "devices": "no mark: measured in training, or read in a data sheet; i: measured in inference; "
-    "~: derived from measurements of another device or setting; *: assumed",
-    "networks": "no mark: read in the source; ~: derived from measurements of another network or setting; *: assumed",
+ROWS: Mapping[str, Callable[[Any, str], Row]] = {
+    "methods": _method,
+    "servers": _server,
+    "selections": _with_options,
+    "policies": _with_options,
+    "schedules": _with_options,
+    "models": _fields,
+    "datasets": _dataset,
+    "partitions": _partition,
+    "metrics": _metric,
+    "devices": _fields,
+    "networks": _fields,
 }
-"""The marks of `MARKS`, for the end of a list."""
+"""Kind -> (object of a table, its name) -> its row"""
 
 
-def _mark(row: Row, key: str) -> str:
-    return next((sign for basis, sign in MARKS.items() if key in row.get(basis, ())), "")
+# --- all rows of a kind -----------------------------------------------------------------------------------------------
 
 
-def _assumption_details(row: Row) -> list[str]:
-    """Each assumed figure with its value, in the unit that its key names."""
-    values = figures(row)
-    return [*(f"{key} = {_figure(values[key])}" for key in row["assumed"]), _source(row)]
-
-
-def _figure(value: float | Sequence[float]) -> str:
-    if isinstance(value, Sequence):
-        return ", ".join(map(_figure, value))
-    return f"{value:_}" if isinstance(value, int) else f"{value:g}"
-
-
-def _source(row: Row) -> str:
-    return f"source ({row['year']}): {row['source']}"
+def _table(kind: str, table: Callable[[], Mapping[str, Any]]) -> Callable[[], list[Row]]:
+    return lambda: [ROWS[kind](row, name) for name, row in table().items()]
 
 
 def _scenarios() -> list[Row]:
@@ -352,14 +172,6 @@ def _keys() -> list[Row]:
     return [entry.row() for entry in catalogue.scenario_keys()]
 
 
-def _key_details(row: Row) -> list[str]:
-    return [f"{row['type']}; by default {row['default']}", row["meaning"].partition(". ")[0].rstrip(".")]
-
-
-def _options(row: Row) -> list[str]:
-    return [", ".join(row["options"])] if row["options"] else []
-
-
 TOPICS_OF_KEYS = {
     "method": "methods",
     "server": "servers",
@@ -375,32 +187,18 @@ TOPICS_OF_KEYS = {
 }
 """Key of a scenario -> the list of the names that it takes"""
 KINDS: Mapping[str, Callable[[], list[Row]]] = {
-    "methods": _methods,
-    "servers": _servers,
-    "selections": lambda: _rows_with_options(SELECTIONS),
-    "policies": lambda: _rows_with_options(POLICIES),
-    "schedules": lambda: _rows_with_options(LR_SCHEDULES),
-    "models": _models,
-    "datasets": _datasets,
-    "partitions": _partitions,
-    "metrics": _metrics,
-    "devices": _devices,
-    "networks": _networks,
+    "methods": _table("methods", lambda: {**OBJECTIVES, **CORRECTIONS}),
+    "servers": _table("servers", lambda: SERVER_OPTIMIZERS),
+    "selections": _table("selections", lambda: SELECTIONS),
+    "policies": _table("policies", lambda: POLICIES),
+    "schedules": _table("schedules", lambda: LR_SCHEDULES),
+    "models": _table("models", lambda: MODELS),
+    "datasets": _table("datasets", lambda: DATASETS),
+    "partitions": _table("partitions", lambda: PARTITIONS),
+    "metrics": _table("metrics", lambda: METRICS),
+    "devices": _table("devices", devices),
+    "networks": _table("networks", networks),
     "scenarios": _scenarios,
     "keys": _keys,
 }
-DETAILS: Mapping[str, Callable[[Row], list[str]]] = {
-    "methods": _method_details,
-    "servers": _server_details,
-    "selections": _details_with_options,
-    "policies": _details_with_options,
-    "schedules": _details_with_options,
-    "models": _model_details,
-    "datasets": _dataset_details,
-    "partitions": _options,
-    "metrics": _metric_details,
-    "devices": _device_details,
-    "networks": _network_details,
-    "scenarios": lambda row: list(row["head"]),
-    "keys": _key_details,
-}
+"""Kind -> all of its rows"""

@@ -25,11 +25,11 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List the names that a scenario can use, or its keys."""
-    from scenarios.cli import listing
+    from scenarios.cli import listing, listing_text
 
     if kind is None:
         topics = listing.topics()
-        emit(topics, as_json, lambda: listing.show_topics(topics))
+        emit(topics, as_json, lambda: listing_text.show_topics(topics))
         return
     if toml is not None:
         from scenarios.cli.row_template import row_text
@@ -38,7 +38,7 @@ def list_(
         emit({"toml": text}, as_json, lambda: print(text, end=""))
         return
     rows = listing.rows(kind, assumed)
-    emit(rows, as_json, lambda: listing.show(kind, rows, assumed=assumed))
+    emit(rows, as_json, lambda: listing_text.show(kind, rows, assumed=assumed))
 
 
 def explain(
@@ -46,7 +46,7 @@ def explain(
         str,
         typer.Argument(
             metavar="NAME",
-            help="a key (train.lr), a table (fleet.server), an option (method_options.mu) or a name (fedprox, sync)",
+            help="a key (train.lr), a table (fleet.server), an option (method_options.mu), a name (sync, MODULE:ROW)",
             autocompletion=complete_names,
         ),
     ],

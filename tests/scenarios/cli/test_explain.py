@@ -29,6 +29,19 @@ def test_a_key_is_explained_with_all_that_the_schema_knows(capsys: pytest.Captur
     assert lines[-1] == "example: fedbr run digits train.lr=0.05"
 
 
+def test_a_row_of_the_user_s_own_is_explained_as_shipped_ones_are(capsys: pytest.CaptureFixture[str]) -> None:
+    own = json.loads(told(capsys, "explain", "coordinator.methods.fedmlb:SPEC", "--json"))["rows"]["methods"]
+    (shipped,) = [row for row in listing.rows("methods") if row["name"] == "fedmlb"]
+    assert own == {**json.loads(json.dumps(shipped)), "name": "coordinator.methods.fedmlb:SPEC"}
+    lines = told(capsys, "explain", "tests.plugins.own_rows:CONV_NET").splitlines()
+    assert lines[0] == "a row of your own, beside those of fedbr list models:"
+    assert lines[-1] == "    blocks: stem, deep, head"
+    assert refused(capsys, "explain", "tests.plugins.own_rows:NONE").startswith(
+        "cannot load 'tests.plugins.own_rows:NO"
+    )
+    assert "is a str, not a row of a plug-in point" in refused(capsys, "explain", "tests.plugins.own_rows:NETS")
+
+
 def test_a_quantity_has_units_and_a_policy_s_key_its_policy(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(told(capsys, "explain", "rounds.deadline", "--json"))
     assert (found["kind"], found["unit"], found["default"]) == ("key", "seconds", '"4.5 min"')

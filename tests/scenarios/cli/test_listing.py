@@ -13,7 +13,7 @@ import pytest
 
 from costmodel.fleet.devices import devices, networks, own_devices, own_networks
 from edge.protocol.config import PartitionConfig
-from scenarios.cli import listing, lookup, main
+from scenarios.cli import listing, listing_text, lookup, main
 from scenarios.config.load import ScenarioError
 from scenarios.config.plugin_keys import PLUGIN_KEYS
 from scenarios.studies import doctor
@@ -108,7 +108,7 @@ def test_assumed_keeps_the_rows_that_assume_a_figure_and_shows_these_alone(monke
     assert listing.rows("devices") == table
     assert listing.rows("devices", assumed=True) == [GUESSED], "and all their fields, for --json"
     stream = io.StringIO()
-    listing.show("devices", [GUESSED], stream, assumed=True)
+    listing_text.show("devices", [GUESSED], stream, assumed=True)
     assert stream.getvalue().splitlines() == [
         "guessed",
         "    flops_per_second.conv = 2.5e+09",
@@ -122,7 +122,7 @@ def test_assumed_keeps_the_rows_that_assume_a_figure_and_shows_these_alone(monke
 def test_every_assumption_that_ships_can_be_shown_with_its_value(what: str) -> None:
     stream = io.StringIO()
     found = listing.rows(what, assumed=True)
-    listing.show(what, found, stream, assumed=True)
+    listing_text.show(what, found, stream, assumed=True)
     assert stream.getvalue().count(" = ") == sum(len(row["assumed"]) for row in found) > 0
 
 
@@ -175,14 +175,14 @@ SHOWN = {
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_row_is_shown_with_what_its_figures_mean(name: str) -> None:
     what, _, row = name.partition(" ")
-    found = [text for text in listing.DETAILS[what](named(what, row)) if text.startswith(SHOWN[name])]
+    found = [text for text in listing_text.DETAILS[what](named(what, row)) if text.startswith(SHOWN[name])]
     assert [text.startswith(begins) for text, begins in zip(found, SHOWN[name], strict=True)] == [True] * len(found)
 
 
 def test_each_figure_is_marked_by_its_basis_and_the_list_ends_with_the_meaning_of_the_marks() -> None:
     row = named("devices", "phone-high") | {"inference": ("flops_per_second.conv",)}
     stream = io.StringIO()
-    listing.show("devices", [row], stream)
+    listing_text.show("devices", [row], stream)
     lines = stream.getvalue().splitlines()
     assert lines[1] == "    GFLOP/s: conv 32i, depthwise 6.4; 10.7 ms more per step"
     assert lines[2] == "    6.44 GB*, 2 W~ training, 0.5 W* idle, 1.709 GHz~"
@@ -222,7 +222,7 @@ def test_each_list_is_shown_to_people_and_as_json(what: str, capsys: pytest.Capt
     assert main.run_command(["list", what, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     stream = io.StringIO()
-    listing.show(what, listing.rows(what), stream)
+    listing_text.show(what, listing.rows(what), stream)
     lines = stream.getvalue().splitlines()
     assert [row["name"] for row in rows] == [line.split("  ")[0] for line in lines if line and line[0] != " "]
     assert what == "scenarios" or max(map(len, lines)) <= 80

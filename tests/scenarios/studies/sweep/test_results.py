@@ -135,7 +135,7 @@ def test_the_numbers_for_csv_have_a_column_per_setting_and_ends_of_intervals() -
 
 def test_a_narrow_terminal_keeps_p_and_seeds_and_leaves_out_what_matters_less() -> None:
     def columns(width: int) -> list[list[str]]:
-        return [table.header[1:] for table in (tables.short(found(), width)[0], tables.short(found(), width)[-1])]
+        return [list(table.header[1:]) for table in (tables.short(found(), width)[0], tables.short(found(), width)[-1])]
 
     pairs = ["difference", "seeds", "+ / -", "p", "Holm", "seeds needed"]
     assert columns(80) == [["accuracy, last", "sd", "accuracy, best", "sd", "seeds"], pairs]
