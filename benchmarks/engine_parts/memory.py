@@ -43,7 +43,7 @@ def watched(words: Sequence[str], **environment: str) -> tuple[Any, Peak]:
         text=True,
     )
     peak, is_over = Peak(), threading.Event()
-    watcher = threading.Thread(target=_watch, args=(process.pid, peak, is_over))
+    watcher = threading.Thread(target=watch, args=(process.pid, peak, is_over))
     watcher.start()
     try:
         out, complaints = process.communicate(timeout=PROCESS_SECONDS)
@@ -55,7 +55,8 @@ def watched(words: Sequence[str], **environment: str) -> tuple[Any, Peak]:
     return parsed(words, process.returncode, out, complaints), peak
 
 
-def _watch(pid: int, peak: Peak, is_over: threading.Event) -> None:
+def watch(pid: int, peak: Peak, is_over: threading.Event) -> None:
+    """Note the peak of a process and its descendants until ``is_over``."""
     pause = SECONDS
     while not is_over.wait(pause):
         started = time.thread_time()
