@@ -69,7 +69,7 @@ class LocalTrainer:
         return cached_partition(self.job.data, self.data, Path(self.job.cache))
 
     @property
-    def validation_indices(self) -> list[Indices]:
+    def validation_indices(self) -> Sequence[Indices]:
         """Indices into the training set of the examples that each client holds out; empty arrays where it has none."""
         return self.client_indices.validation
 

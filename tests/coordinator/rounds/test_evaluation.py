@@ -186,7 +186,9 @@ def test_a_client_without_validation_examples_has_no_value_there_and_counts_for_
     run = played(tmp_path, "fedavg", 1, on="clients", select="validation", held_out=0.2)
     evaluator = run.federation.evaluator
     site = run.workers.site
-    site.client_indices.validation[2] = site.client_indices.validation[2][:0]
+    held_out = list(site.client_indices.validation)
+    held_out[2] = held_out[2][:0]
+    site.client_indices = replace(site.client_indices, validation=held_out)
     again = evaluator.evaluate(1).wait()
     held = {client: value for client, metric, value, _ in again.values if metric == "validation/accuracy"}
     assert list(held) == [0, 1, 3]

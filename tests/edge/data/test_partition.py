@@ -17,7 +17,7 @@ from edge.data.epsilon_partition import deal, mixes, whole_counts
 from edge.data.json_partition import read_indices
 from edge.data.partition import dirichlet, dirichlet_unbalanced, draw_by_weight, histogram, hold_out, iid, mirror
 from edge.data.partition_registry import PartitionRow
-from edge.data.partitioning import cached_partition, check_partition, partition_data
+from edge.data.partitioning import IndexTable, cached_partition, check_partition, partition_data
 from edge.data.registry import DATASETS, Data, PartitionError, Split
 from edge.protocol.config import DataConfig, PartitionConfig
 
@@ -286,6 +286,15 @@ def test_a_validation_split_leaves_the_partition_and_its_place_in_the_cache_as_t
     facts = ["hash", 10, {**rule, "seed": 0}, np.__version__]
     key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
     assert {folder.name for folder in (tmp_path / "shares" / "v1").iterdir() if folder.is_dir()} > {key}
+
+
+def test_a_table_of_indices_is_read_like_a_list() -> None:
+    table = IndexTable(np.array([4, 7, 9]), np.array([0, 1, 1, 3]))
+    assert [part.tolist() for part in table] == [[4], [], [7, 9]]
+    assert [part.tolist() for part in table[1:]] == [[], [7, 9]]
+    assert (len(table), table[-1].tolist(), np.concatenate(table).tolist()) == (3, [7, 9], [4, 7, 9])
+    with pytest.raises(IndexError):
+        table[3]
 
 
 def test_shares_are_kept_by_content_so_that_an_edited_file_is_another_partition(
