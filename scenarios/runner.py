@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import logging
 import re
@@ -256,8 +257,8 @@ def _run(
         host.on_note(note)
     chain = initial_hash(builder.identity(loaded), profile.data_sha256)
     if not resumed:
-        record = environment(loaded, profile, host, refused, stop_at_target, plugin_sources.keep(sources, folder))
-        write_text(folder / "environment.json", json.dumps(record, indent=1))
+        kept = plugin_sources.keep(sources, folder)
+        _write_environment(folder, environment(loaded, profile, host, refused, stop_at_target, kept))
     with _ledger(loaded, folder, chain, resumed) as ledger:
         job = _job(loaded, profile, host)
         if resumed and (change := machine_change(folder, host.device)):
@@ -289,6 +290,12 @@ def _run(
         result["warnings"] = [*foreseen, *found]
         ledger.finish(result)
         return result
+
+
+def _write_environment(folder: Path, record: dict[str, Any]) -> None:
+    text = io.StringIO()
+    json.dump(record, text, indent=1)  # dumps would hold each number of each client as a text of its own
+    write_text(folder / "environment.json", text.getvalue())
 
 
 def _notes(loaded: Loaded, profile: ModelProfile) -> list[str]:
