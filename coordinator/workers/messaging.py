@@ -22,6 +22,7 @@ from coordinator.workers.block_cache import CachedPayloads
 from coordinator.workers.instructions import DeliverPartial, DeliverReply, Instruction
 from coordinator.workers.registry import Worker, WorkerRegistry
 from coordinator.workers.scheduler import TaskScheduler
+from coordinator.workers.shared_blocks import SharedBlocks
 from coordinator.workers.sockets import Received, RouterSocket, Sockets, UnreachableError
 from coordinator.workers.task import PoolError, PoolTask, Reply, check_partial_sum, check_reply_kind, doubt
 from coordinator.workers.task_group import OpenTask, TaskGroups
@@ -175,7 +176,8 @@ class MessageHandler:
             return
         self._check_assigned(worker, sequence)
         worker.sent_at.pop(sequence, None)
-        is_wanted = self.groups.get(sequence) is not None  # the client state of a cancelled task may be deleted
+        opened = self.groups.get(sequence)
+        is_wanted = opened is not None and opened.task.on_failure is None  # a cancelled task's state may be deleted
         if error.kind == StateError.__name__ and not worker.key and is_wanted:
             raise PoolError(error.text)
         self.event("task_failed", worker, reason)
@@ -279,10 +281,11 @@ class MessageHandler:
 class MessageSender:
     """Sends to the workers of one pool. A worker that cannot be reached is ended, and its tasks requeued."""
 
-    def __init__(self, run_id: str, sockets: Sockets, registry: WorkerRegistry) -> None:
-        self._run_id, self._sockets, self._registry = run_id, sockets, registry
-        self._frames: dict[bytes, zmq.Frame] = {}  # one per version, for all workers
-        self.cached_payloads = CachedPayloads(lambda version: self._frames.pop(version, None))
+    def __init__(self, run_id: str, sockets: Sockets, registry: WorkerRegistry, shared: SharedBlocks) -> None:
+        """``shared``: the block versions that local workers map."""
+        self._run_id, self._sockets, self._registry, self._shared = run_id, sockets, registry, shared
+        self._frames: dict[bytes, zmq.Frame] = {}  # one per version that is sent, for all workers
+        self.cached_payloads = CachedPayloads(lambda version: self._frames.pop(version, None), shared.remove)
         self.nbytes = 0
         """Bytes sent."""
 
@@ -322,9 +325,7 @@ class MessageSender:
         assert cached_payload is not None, task.name
         missing, evict = self.cached_payloads.delivery(worker.number, cached_payload)
         if missing:
-            blocks = messages.Tensors(tuple(missing))
-            envelope = codec.Envelope(worker.identity, evict=tuple(evict))
-            self.send(worker, blocks, envelope, frames=[self._frame(vector) for vector in missing])
+            self._send_blocks(worker, missing, tuple(evict))
             evict = []
         state_in, state_out = task.state_in, task.state_out
         if worker.key:
@@ -339,6 +340,19 @@ class MessageSender:
         )
         # the vectors were sent as blocks, now or before: the header only names their versions
         self.send(worker, task.message, envelope, cached_payload.entries)
+
+    def _send_blocks(self, worker: Worker, missing: Sequence[Vector], evict: tuple[bytes, ...]) -> None:
+        """Send vectors that a worker lacks; a local worker maps the long ones."""
+        mapped = [] if worker.key else [vector for vector in missing if self._shared.share(vector)]
+        envelope = codec.Envelope(worker.identity, evict=evict)
+        if mapped:
+            sizes = {vector.version.hex(): vector.data.size for vector in mapped}
+            self.send(worker, messages.MappedTensors(self._shared.folder, sizes), envelope)
+            envelope, is_mapped = codec.Envelope(worker.identity), {vector.version for vector in mapped}
+            missing = [vector for vector in missing if vector.version not in is_mapped]
+        if missing:
+            blocks = messages.Tensors(tuple(missing))
+            self.send(worker, blocks, envelope, frames=[self._frame(vector) for vector in missing])
 
     def end(self, worker: Worker, why: str) -> None:
         """End a worker. A remote worker is told to end, since its process cannot be ended from here."""

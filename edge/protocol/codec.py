@@ -17,6 +17,9 @@ unused.
 in a ``blocks`` message, each version once per worker, and are found again by version. All other messages have their
 frames, of float32 numbers but for the arrays of ``described`` and for ``sums``, which are int64.
 
+A worker that the coordinator has started finds long vectors in files in memory instead, which ``mapped`` names: all
+workers of a machine map the same. A worker skips a version whose file is gone, since its tasks are cancelled then.
+
 ``kept`` (not charged) is client state, for remote workers, which do not reach the files that an envelope names. It has
 the sequence of its task. If the envelope of a task names a file to read, a kept is sent right ahead of the task; if it
 names one to write, a kept is sent right ahead of the update, and is on the coordinator's disk before that update is
@@ -27,7 +30,7 @@ its checksum.
     hello                     ->
                               <-   welcome (job), ping
     pong (ready for a task)   ->
-                              <-   describe | [blocks] [kept] train | [blocks] [kept] evaluate
+                              <-   describe | [mapped] [blocks] [kept] train | [mapped] [blocks] [kept] evaluate
     described | [kept] update | score | error   ->
                               <-   collect
     sums | error              ->

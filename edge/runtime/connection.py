@@ -7,18 +7,21 @@ as the model's own flat vector. So the next task waits until they have been writ
 from __future__ import annotations
 
 import math
+import mmap
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from edge.protocol import codec, messages
+from edge.protocol import codec, files, messages
 from edge.protocol.config import Job
-from edge.protocol.payload import Vector
+from edge.protocol.payload import ITEM_NBYTES, Vector
 from edge.runtime.keys import KeyPair
 from edge.runtime.log import log
 
@@ -36,6 +39,7 @@ COMES_DOWN = (
     | messages.Ping
     | messages.Describe
     | messages.Tensors
+    | messages.MappedTensors
     | messages.ClientState
     | messages.Train
     | messages.Evaluate
@@ -77,7 +81,7 @@ class CoordinatorConnection:
 
         ``welcome_seconds``: limit for the welcome; none for a local worker, whose coordinator may be busy.
         """
-        self._identity, self._run_id = identity, messages.NO_RUN
+        self._identity, self._run_id, self._is_remote = identity, messages.NO_RUN, credentials is not None
         self._welcome_seconds = welcome_seconds
         self._cached: dict[bytes, Vector] = {}
         self._refused, self._logged_at = 0, -REFUSAL_SECONDS
@@ -143,14 +147,15 @@ class CoordinatorConnection:
             try:
                 envelope, *rest = self._envelope([part.buffer for part in parts])
                 message = self._message(envelope, rest)
+                new = vectors_of(message)
             except messages.WireError as error:
                 self.refuse(envelope.sequence if envelope else 0, str(error))
                 continue
             if isinstance(message, messages.Shutdown):
                 self.shutdown = message
-            if not isinstance(message, messages.Tensors):
+            if new is None:
                 return envelope, message
-            self._cached.update((vector.version, vector) for vector in message.vectors)
+            self._cached.update((vector.version, vector) for vector in new)
 
     def close(self) -> None:
         """Close the connection; queued messages are dropped."""
@@ -185,11 +190,34 @@ class CoordinatorConnection:
         message = codec.decode(rest[0], rest[1:], self._run_id, self._cached)
         if not isinstance(message, COMES_DOWN):
             raise messages.WireError(f"a worker has no use for a {type(message).__name__}")
+        if isinstance(message, messages.MappedTensors) and self._is_remote:
+            raise messages.WireError("a worker on another machine maps no files of the run")
         if isinstance(message, NUMBERED) != (envelope.sequence > 0):
             raise messages.WireError(f"a {type(message).__name__} with the number {envelope.sequence}")
         for version in envelope.evict:
             self._cached.pop(version, None)
         return message
+
+
+def vectors_of(message: messages.Message) -> Sequence[Vector] | None:
+    """The vectors that a message brings to the cache; None for any other message. WireError for a wrong file."""
+    if isinstance(message, messages.Tensors):
+        return message.vectors
+    if not isinstance(message, messages.MappedTensors):
+        return None
+    try:
+        return list(_mapped(message))
+    except (OSError, ValueError) as error:  # the mapping of a file that is too short is a ValueError
+        raise messages.WireError(f"mapped: {message.folder}: {error}") from error
+
+
+def _mapped(message: messages.MappedTensors) -> Iterator[Vector]:
+    """Vectors of files in memory, read-only; those that are gone are left out, since nobody needs them."""
+    for name, size in message.sizes.items():
+        with suppress(FileNotFoundError), files.opened(Path(message.folder, name)) as file:
+            flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+            content = mmap.mmap(file.fileno(), size * ITEM_NBYTES, flags, mmap.PROT_READ)
+            yield Vector(np.frombuffer(content, np.float32), bytes.fromhex(name))
 
 
 def _watch(monitor: zmq.Socket[bytes], lost: Callable[[str], None]) -> None:
