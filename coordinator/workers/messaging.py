@@ -114,7 +114,8 @@ class MessageHandler:
             why = f"remote workers of its key have been dismissed {MOST_OFFENCES} times in this run"
             self.sender.send(Worker(0, 0, identity, None, key), messages.Shutdown(why))
             raise messages.WireError(f"key {key}: {why}")
-        remote_worker = self.registry.admit(self.scheduler.joined(key), identity, key)
+        number = self.scheduler.joined(key, message.workers)
+        remote_worker = self.registry.admit(number, identity, key)
         self.event("worker_joined", remote_worker, f"a remote worker, key {remote_worker.key}")
         return remote_worker
 

@@ -28,6 +28,8 @@ from coordinator.workers.task import PoolError
 HIGH_WATER = 5 * scheduler.MAX_PREFETCH
 """Messages queued per worker and direction: for each prefetched task its blocks, its client state, the task and its
 cancel, and some pings."""
+NO_LIMIT = 0
+"""Of messages queued for a node agent: the scheduler bounds them, by the number of the agent's workers."""
 MAX_FRAME_NBYTES = 1 << 32
 """Largest frame of local workers, which are this user's processes."""
 LAST_PART = zmq.NOBLOCK
@@ -89,7 +91,7 @@ class RouterSocket:
         for option, value in (
             (zmq.ROUTER_MANDATORY, 1),  # a full queue or an unknown peer is an error, not a silent loss
             (zmq.ROUTER_HANDOVER, 0),
-            (zmq.SNDHWM, HIGH_WATER),
+            (zmq.SNDHWM, HIGH_WATER if remote_access is None else NO_LIMIT),
             (zmq.RCVHWM, HIGH_WATER),
             (zmq.LINGER, 2000),
             (zmq.BACKLOG, 4096),

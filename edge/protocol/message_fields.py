@@ -173,7 +173,7 @@ _DESCRIPTION_FIELDS = {
 }
 
 TYPES: dict[str, tuple[type, dict[str, _Codec]]] = {
-    "hello": (Hello, {}),
+    "hello": (Hello, {"workers": _INT}),
     "welcome": (Welcome, {"job": _JOB}),
     "ping": (Ping, {}),
     "pong": (Pong, {}),

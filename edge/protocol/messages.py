@@ -41,6 +41,8 @@ LOCAL_MODEL = "local model"
 """The slot of a whole local model that is measured (`edge.training.measured_visit`)."""
 OWN_COMPONENT = "own component"
 """The option of that client side which names the method's."""
+MAX_WORKERS = 4096
+"""Workers of one node agent."""
 MAX_VALUES, MAX_VALUE_NAME = 2000, 100
 """Values of a `Score`, and characters of their names."""
 
@@ -82,7 +84,13 @@ def expect(fits: bool, what: str, value: object) -> None:
 
 @dataclass(frozen=True)
 class Hello:
-    """A worker has connected."""
+    """A worker has connected, or a node agent."""
+
+    workers: int = 1
+    """Tasks that it does at a time: the workers of a node agent."""
+
+    def __post_init__(self) -> None:
+        expect(0 < self.workers <= MAX_WORKERS, "hello: workers", self.workers)
 
 
 @dataclass(frozen=True)

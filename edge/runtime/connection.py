@@ -104,9 +104,9 @@ class CoordinatorConnection:
         threading.Thread(target=_watch, args=(monitor, lost), daemon=True).start()
         self._socket.connect(endpoint)
 
-    def welcome(self) -> Job:
-        """Send the hello, and wait for the job; zmq.Again if none comes."""
-        self.send(messages.Hello())
+    def welcome(self, workers: int = 1) -> Job:
+        """Send the hello, and wait for the job; zmq.Again if none comes. ``workers``: of a node agent."""
+        self.send(messages.Hello(workers))
         deadline = time.monotonic() + self._welcome_seconds
         while True:
             envelope, message = self.receive()

@@ -348,12 +348,13 @@ def test_a_full_hand_with_blocks_of_its_own_for_each_task_can_be_sent_and_cancel
     pools: Pools, tmp_path: Path
 ) -> None:
     gate, dropped, heard = tmp_path / "gate", Heard(), Heard()
-    tasks = [visit(n, AWAIT, {"model": {"a": model(n)["model"]["b"]}}, state_in=gate, flops=1.0) for n in range(1, 201)]
+    own = [{"model": {"a": Vector(np.full(1000, n, np.float32))}} for n in range(801)]
+    tasks = [visit(n, AWAIT, own[n], state_in=gate, flops=1.0) for n in range(1, 801)]
     with pools(1) as pool:
         sums(pool, [visit(0, flops=1e6)])
         before = pool.physical_bytes[0]
         order = pool.submit(tasks, dropped)
-        assert pool.physical_bytes[0] - before > MAX_PREFETCH * BLOCK_NBYTES  # the hand is as full as it may be
+        assert pool.physical_bytes[0] - before > MAX_PREFETCH * 4000  # the hand is as full as it may be
         order.cancel()
         later = pool.submit([visit(7)], heard)
         gate.touch()
