@@ -350,13 +350,17 @@ class Pool:
     # --- instructions out -----------------------------------------------------------------------------------------
 
     def _execute(self, instructions: Iterable[Instruction]) -> None:
+        tasks: dict[int, list[int]] = {}
         for instruction in instructions:
-            self._do(instruction, self._registry, self._sender)
+            if isinstance(instruction, SendTask):
+                tasks.setdefault(instruction.worker, []).append(instruction.sequence)
+            else:
+                self._do(instruction, self._registry, self._sender)
+        for number, sequences in tasks.items():
+            self._send_tasks(number, sequences)
 
     def _do(self, instruction: Instruction, registry: WorkerRegistry, sender: MessageSender) -> None:
         match instruction:
-            case SendTask(number, sequence):
-                self._send_task(number, sequence)
             case StartWorker(number):
                 registry.start(number, self._scheduler.slot(number))
             case CancelTask(number, sequence):
@@ -383,14 +387,15 @@ class Pool:
             case _:
                 raise AssertionError(instruction)
 
-    def _send_task(self, number: int, sequence: int) -> None:
-        """Send a task, or have its payload built, and send it then."""
-        opened = self._groups[sequence]
-        if opened.cached_payload is not None:
-            self._sender.send_task(self._registry[number], sequence, opened)
-            return
-        assert opened.task.build is not None, opened.task.name
-        self._payloads.request(sequence, number, opened.task.build)
+    def _send_tasks(self, number: int, sequences: Sequence[int]) -> None:
+        """Send tasks in their order; of those that have no payload yet, have it built, and send them then."""
+        opened = {sequence: self._groups[sequence] for sequence in sequences}
+        for sequence, (task, _, cached_payload) in opened.items():
+            if cached_payload is None:
+                assert task.build is not None, task.name
+                self._payloads.request(sequence, number, task.build)
+        ready = {sequence: each for sequence, each in opened.items() if each.cached_payload is not None}
+        self._sender.send_tasks(self._registry[number], ready)
 
     def _send_built(self) -> None:
         """Send the tasks whose payloads have been built. Raises as `PoolTask.build` does."""
@@ -400,7 +405,7 @@ class Pool:
                 cached_payload = self._sender.cached_payloads.take(payload)
                 opened = self._groups.replace(sequence, opened.task.with_payload(payload), cached_payload)
                 if number is not None:
-                    self._sender.send_task(self._registry[number], sequence, opened)
+                    self._sender.send_tasks(self._registry[number], {sequence: opened})
 
     def _give_up(self, worker: Worker, reason: str, sequence: int) -> None:
         """PoolError, unless the task's group goes on without it."""

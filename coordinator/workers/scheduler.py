@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from coordinator.workers.instructions import (
@@ -144,20 +144,18 @@ class TaskScheduler:
 
     def answered(self, worker: int, sequence: int, seconds: float = 0.0, in_partial: bool = False) -> list[Instruction]:
         """As `answered_all`, for one task: its verdict, and what follows."""
-        verdicts, more = self.answered_all(worker, [sequence], [seconds], in_partial)
+        verdicts, more = self.answered_all(worker, [(sequence, seconds, in_partial)])
         return [*verdicts, *more]
 
     def answered_all(
-        self, worker: int, sequences: Sequence[int], seconds: Sequence[float], in_partial: bool = False
+        self, worker: int, replies: Iterable[tuple[int, float, bool]]
     ) -> tuple[list[DeliverReply | DropReply], list[Instruction]]:
-        """A worker has answered these tasks, each after so many seconds; returns (a verdict for each, what follows).
+        """A worker has answered tasks; returns (a verdict for each, what follows).
 
-        ``in_partial``: the updates are in its partial sum.
+        ``replies``: (task, seconds that it took, whether the update is in the worker's partial sum) of each.
         """
         followed: list[Instruction] = []
-        verdicts = [
-            self._answered(worker, *each, in_partial, followed) for each in zip(sequences, seconds, strict=True)
-        ]
+        verdicts = [self._answered(worker, *reply, followed) for reply in replies]
         return verdicts, [*followed, *self._assign_tasks([worker])]
 
     def _answered(

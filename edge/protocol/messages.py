@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -41,6 +41,9 @@ LOCAL_MODEL = "local model"
 """The slot of a whole local model that is measured (`edge.training.measured_visit`)."""
 OWN_COMPONENT = "own component"
 """The option of that client side which names the method's."""
+Ints = NDArray[np.int64]
+Reals = NDArray[np.float64]
+
 MAX_WORKERS = 4096
 """Workers of one node agent."""
 MAX_VALUES, MAX_VALUE_NAME = 2000, 100
@@ -200,6 +203,100 @@ class Update:
         expect(self.round >= 0, "update: round", self.round)
 
 
+MAX_BATCH = 1024
+"""Visits of one `Visits`, and updates of one `Updates`."""
+
+
+def _expect_columns(name: str, sequences: Ints, *columns: Sized) -> None:
+    """WireError unless the sequences are distinct task numbers, and all columns as long."""
+    count = len(sequences)
+    expect(0 < count <= MAX_BATCH, f"{name}: number", count)
+    expect({len(column) for column in columns} == {count}, f"{name}: lengths", [count, *map(len, columns)])
+    numbers = set(sequences.tolist())
+    expect(len(numbers) == count and min(numbers) > 0, f"{name}: tasks", sequences[:8].tolist())
+
+
+def _expect_each(name: str, column: Ints | Reals, fits: NDArray[np.bool_]) -> None:
+    """WireError with the first number of a column that does not fit."""
+    if not fits.all():
+        reject(name, column[~fits][0].item())
+
+
+@dataclass(frozen=True, eq=False)
+class Visits:
+    """Several visits that need the same vectors: columns with one item for each. Each is charged as a `Train`."""
+
+    sequences: Ints
+    """Numbers of the tasks"""
+    clients: Ints
+    rounds: Ints
+    lrs: Reals
+    weights: Reals
+    """Aggregation weights, as in the envelope of a `Train`"""
+    state_in: Sequence[str | None]
+    state_out: Sequence[str | None]
+    choice: Mapping[str, Ints]
+    payload: Payload
+
+    def __post_init__(self) -> None:
+        others = (self.clients, self.rounds, self.lrs, self.weights, self.state_in, self.state_out)
+        _expect_columns("visits", self.sequences, *others, *self.choice.values())
+        _expect_each("visits: clients", self.clients, self.clients >= 0)
+        _expect_each("visits: rounds", self.rounds, self.rounds >= 0)
+        _expect_each("visits: lrs", self.lrs, (self.lrs >= 0) & (self.lrs < math.inf))
+        _expect_each("visits: weights", self.weights, (self.weights >= 0) & (self.weights <= 1))
+
+    def tasks(self) -> Iterator[tuple[int, float, str | None, str | None, Train]]:
+        """(sequence, weight, state_in, state_out, visit) of each."""
+        names, chosen = list(self.choice), [column.tolist() for column in self.choice.values()]
+        choices = [dict(zip(names, values, strict=True)) for values in zip(*chosen, strict=True)]
+        visits = map(
+            Train,
+            self.clients.tolist(),
+            self.rounds.tolist(),
+            self.lrs.tolist(),
+            choices or [{} for _ in self.sequences],
+            [self.payload] * len(self.sequences),
+        )
+        columns = self.sequences.tolist(), self.weights.tolist(), self.state_in, self.state_out
+        yield from zip(*columns, visits, strict=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Updates:
+    """Several updates that report the same numbers, in columns. Each is charged as an `Update`."""
+
+    sequences: Ints
+    """Numbers of the tasks"""
+    clients: Ints
+    rounds: Ints
+    seconds: Reals
+    """How long the worker took over each task"""
+    numbers: Mapping[str, Reals]
+    payloads: Sequence[Payload] = ()
+    """One for each, all of the same shapes; none if all have been added to the worker's partial sum"""
+
+    def __post_init__(self) -> None:
+        columns = [self.clients, self.rounds, self.seconds, *self.numbers.values()]
+        _expect_columns("updates", self.sequences, *columns, *([self.payloads] if self.payloads else []))
+        _expect_each("updates: clients", self.clients, self.clients >= 0)
+        _expect_each("updates: rounds", self.rounds, self.rounds >= 0)
+        _expect_each("updates: seconds", self.seconds, (self.seconds >= 0) & (self.seconds < math.inf))
+
+    def replies(self) -> Iterator[tuple[int, float, Update]]:
+        """(sequence, seconds, update) of each."""
+        names, reported = list(self.numbers), [column.tolist() for column in self.numbers.values()]
+        numbers = [dict(zip(names, values, strict=True)) for values in zip(*reported, strict=True)]
+        updates = map(
+            Update,
+            self.clients.tolist(),
+            self.rounds.tolist(),
+            numbers or [{} for _ in self.sequences],
+            self.payloads or [{} for _ in self.sequences],
+        )
+        yield from zip(self.sequences.tolist(), self.seconds.tolist(), updates, strict=True)
+
+
 @dataclass(frozen=True)
 class FetchPartial:
     """Requests a worker's partial sum of a round."""
@@ -316,7 +413,9 @@ Message = (
     | MappedTensors
     | ClientState
     | Train
+    | Visits
     | Update
+    | Updates
     | FetchPartial
     | PartialSum
     | Evaluate

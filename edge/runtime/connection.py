@@ -42,6 +42,7 @@ COMES_DOWN = (
     | messages.MappedTensors
     | messages.ClientState
     | messages.Train
+    | messages.Visits
     | messages.Evaluate
     | messages.FetchPartial
     | messages.Cancel

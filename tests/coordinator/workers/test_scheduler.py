@@ -222,7 +222,7 @@ def test_a_node_agent_gets_as_many_tasks_as_it_has_workers_and_a_hand_for_each_o
     queued = submit(scheduler, *range(5, 45))
     assert queued == []  # no hand is filled with work of unknown length
     assert scheduler.answered(agent, 3) == [DeliverReply(3), SendTask(agent, 5)]
-    sent = scheduler.answered_all(agent, [2, 4, 5], [0.1, 0.1, 0.1])
+    sent = scheduler.answered_all(agent, [(n, 0.1, False) for n in (2, 4, 5)])
     assert sent == ([DeliverReply(2), DeliverReply(4), DeliverReply(5)], [SendTask(agent, n) for n in (6, 7, 8)])
     assert scheduler.died(agent, "gone") == [Requeue(agent, n, "gone") for n in (6, 7, 8)]
     assert scheduler.answered(0, 1) == [DeliverReply(1), SendTask(0, 6)]
