@@ -32,6 +32,8 @@ class PoolTaskGroup:
     """Tasks whose partial sum was lost: their replies have been handled."""
     sums: FixedPointSums | None = None
     """The partial sums received so far, added up."""
+    seconds: float = 0.0
+    """How long the worker took over the task whose reply is handled."""
     error: Exception | None = None
     """Exception of ``on_reply``."""
 
@@ -63,10 +65,11 @@ class PoolTaskGroup:
         if self.left or self.in_partial_sums:
             self.drop(sorted(self.left | self.in_partial_sums))
 
-    def deliver(self, sequence: int, task: PoolTask, reply: Reply) -> None:
+    def deliver(self, sequence: int, task: PoolTask, reply: Reply, seconds: float = 0.0) -> None:
         """Call the handler with a reply, once; an exception is raised by `wait`, and the other tasks are cancelled."""
         if sequence in self.requeued:
             return
+        self.seconds = seconds
         try:
             self.on_reply(task, reply)
         except Exception as error:
