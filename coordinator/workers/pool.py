@@ -157,8 +157,8 @@ class Pool:
 
     @property
     def size(self) -> int:
-        """Number of workers, local and remote."""
-        return self.workers + sum(bool(worker.key) for worker in self._registry.alive)
+        """Number of workers, local ones and those of remote workers that are ready."""
+        return self._scheduler.workers
 
     def describe(self, data: bool = True) -> tuple[ModelProfile, Payload]:
         """Profile and initial vectors; ``data=False``: profile of the model alone. Raises `PoolError` or `Stopped`."""

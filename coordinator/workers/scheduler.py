@@ -193,6 +193,11 @@ class TaskScheduler:
                 self._paces[worker] = flops_before + task.flops, seconds_before + seconds
         return DeliverReply(sequence)
 
+    @property
+    def workers(self) -> int:
+        """Tasks that run at a time when all workers are ready; of remote ones, those that are."""
+        return self._workers
+
     def slot(self, worker: int) -> int:
         """The slot of a local worker, which its replacement takes over."""
         place = self._places[worker]
