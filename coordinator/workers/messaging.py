@@ -5,8 +5,8 @@ worker that sends an invalid message is ended, and nothing else changes. `Messag
 each block version once per worker.
 
 Remote workers do not reach the run's folder. The client state that a task needs is read when the task is sent to a
-remote worker, and written when its update is accepted, in the files that a local worker would have read and written.
-It is charged to nobody.
+remote worker, unless that worker did the client's last visit, and written when its update is accepted, in the files
+that a local worker would have read and written. It is charged to nobody.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from coordinator.workers.block_cache import CachedPayload, CachedPayloads
 from coordinator.workers.instructions import DeliverPartial, DeliverReply, DropReply, Instruction
 from coordinator.workers.registry import Worker, WorkerRegistry
 from coordinator.workers.scheduler import TaskScheduler
+from coordinator.workers.shared_blocks import SharedBlocks
 from coordinator.workers.sockets import Received, RouterSocket, Sockets, UnreachableError
 from coordinator.workers.task import PoolError, PoolTask, Reply, check_partial_sum, check_reply_kind, doubt
 from coordinator.workers.task_group import OpenTask, TaskGroups
@@ -202,7 +203,11 @@ class MessageHandler:
             return
         self._check_assigned(worker, sequence)
         worker.sent_at.pop(sequence, None)
-        is_wanted = self.groups.get(sequence) is not None  # the client state of a cancelled task may be deleted
+        opened = self.groups.get(sequence)
+        if opened is not None and error.kind == client_state.MISSING and self.sender.forget_state(worker, opened.task):
+            self.sender.send_tasks(worker, {sequence: opened})
+            return
+        is_wanted = opened is not None and opened.task.on_failure is None  # a cancelled task's state may be deleted
         if error.kind == StateError.__name__ and not worker.key and is_wanted:
             raise PoolError(error.text)
         self.event("task_failed", worker, reason)
@@ -232,7 +237,7 @@ class MessageHandler:
         )
         self.execute(more)  # the worker gets its next tasks before these replies are looked at
         for verdict, answer in zip(verdicts, accepted, strict=True):
-            self._deliver(verdict, answer)
+            self._deliver(worker, verdict, answer)
 
     def _check(self, worker: Worker, answer: _Answer) -> None:
         self._check_assigned(worker, answer.sequence)
@@ -241,7 +246,7 @@ class MessageHandler:
             if worker.key and answer.task.state_out is not None and answer.state is None:
                 raise messages.WireError(f"{answer.task.name}: the client's state did not come ahead of the update")
 
-    def _deliver(self, verdict: DeliverReply | DropReply, answer: _Answer) -> None:
+    def _deliver(self, worker: Worker, verdict: DeliverReply | DropReply, answer: _Answer) -> None:
         if isinstance(verdict, DropReply):
             self.execute([verdict])
         elif self.groups.get(answer.sequence) is not None:  # or a reply before it has ended the group
@@ -249,7 +254,8 @@ class MessageHandler:
             task, group, _ = closes(answer.sequence)
             if answer.state is not None:
                 store_client_state(task, answer.state)
-            group.deliver(answer.sequence, task, answer.reply)
+            self.sender.note_state(worker, task)
+            group.deliver(answer.sequence, task, answer.reply, answer.seconds)
 
     def _answers(
         self, worker: Worker, envelope: codec.Envelope, message: Reply | messages.Updates, state: ClientState | None
@@ -327,10 +333,13 @@ class MessageHandler:
 class MessageSender:
     """Sends to the workers of one pool. A worker that cannot be reached is ended, and its tasks requeued."""
 
-    def __init__(self, run_id: str, sockets: Sockets, registry: WorkerRegistry) -> None:
-        self._run_id, self._sockets, self._registry = run_id, sockets, registry
-        self._frames: dict[bytes, zmq.Frame] = {}  # one per version, for all workers
-        self.cached_payloads = CachedPayloads(lambda version: self._frames.pop(version, None))
+    def __init__(self, run_id: str, sockets: Sockets, registry: WorkerRegistry, shared: SharedBlocks) -> None:
+        """``shared``: the block versions that local workers map."""
+        self._run_id, self._sockets, self._registry, self._shared = run_id, sockets, registry, shared
+        self._frames: dict[bytes, zmq.Frame] = {}  # one per version that is sent, for all workers
+        self.cached_payloads = CachedPayloads(lambda version: self._frames.pop(version, None), shared.remove)
+        self._state_holders: dict[int, tuple[int, str]] = {}
+        """client -> (remote worker that did its last visit, name of the state that it has since)"""
         self.nbytes = 0
         """Bytes sent."""
 
@@ -369,7 +378,7 @@ class MessageSender:
 
         Visits that need the same vectors go out as one message. PoolError for client state that cannot be read.
         """
-        for (cached_payload, is_batch), group in groupby(opened.items(), lambda item: _batch(worker, item[1])):
+        for (cached_payload, is_batch), group in groupby(opened.items(), lambda item: self._batch(worker, item[1])):
             assert cached_payload is not None, worker.identity
             for tasks in batched(group, messages.MAX_BATCH) if is_batch else ([each] for each in group):
                 evict = self._send_vectors(worker, cached_payload)
@@ -382,19 +391,26 @@ class MessageSender:
                     self._send_task(worker, *tasks[0], evict)
 
     def _send_vectors(self, worker: Worker, cached_payload: CachedPayload) -> list[bytes]:
-        """Send the vectors that the worker lacks; returns the versions that its next message may evict."""
+        """Send or map the vectors that the worker lacks; returns the versions that its next message may evict."""
         missing, evict = self.cached_payloads.delivery(worker.number, cached_payload)
         if not missing:
             return evict
-        blocks = messages.Tensors(tuple(missing))
+        mapped = [] if worker.key else [vector for vector in missing if self._shared.share(vector)]
         envelope = codec.Envelope(worker.identity, evict=tuple(evict))
-        self.send(worker, blocks, envelope, frames=[self._frame(vector) for vector in missing])
+        if mapped:
+            sizes = {vector.version.hex(): vector.data.size for vector in mapped}
+            self.send(worker, messages.MappedTensors(self._shared.folder, sizes), envelope)
+            envelope = codec.Envelope(worker.identity)
+            missing = [vector for vector in missing if vector.version.hex() not in sizes]
+        if missing:
+            blocks = messages.Tensors(tuple(missing))
+            self.send(worker, blocks, envelope, frames=[self._frame(vector) for vector in missing])
         return []
 
     def _send_task(self, worker: Worker, sequence: int, opened: OpenTask, evict: Sequence[bytes]) -> None:
         task, _, cached_payload = opened
         assert cached_payload is not None, task.name
-        if worker.key and (state := client_state_for(task)) is not None:
+        if self._needs_state(worker, task) and (state := client_state_for(task)) is not None:
             self.send(worker, state, codec.Envelope(worker.identity, sequence))
         state_in, state_out = [_path_for(worker, path) for path in (task.state_in, task.state_out)]
         envelope = codec.Envelope(
@@ -423,6 +439,33 @@ class MessageSender:
         envelope = codec.Envelope(worker.identity, evict=tuple(evict), retired_slots=retired)
         self.send(worker, message, envelope, cached_payload.entries)
 
+    def note_state(self, worker: Worker, task: PoolTask) -> None:
+        """A reply of this worker to the task counts: a remote worker has the client's state since, and no other has."""
+        if task.state_out is not None and isinstance(task.message, Train):
+            self._state_holders[task.message.client] = worker.number, Path(task.state_out).name
+
+    def forget_state(self, worker: Worker, task: PoolTask) -> bool:
+        """A remote worker has not the client's state for a task; whether it should have had it."""
+        if task.state_in is None or isinstance(task.message, Describe) or self._needs_state(worker, task):
+            return False
+        return bool(worker.key) and self._state_holders.pop(task.message.client, None) is not None
+
+    def state_holder(self, task: PoolTask) -> int | None:
+        """The number of the remote worker, perhaps a lost one, that has the client's state for a task."""
+        if task.state_in is None or isinstance(task.message, Describe):
+            return None
+        holder, name = self._state_holders.get(task.message.client, (None, ""))
+        return holder if name == Path(task.state_in).name else None
+
+    def _needs_state(self, worker: Worker, task: PoolTask) -> bool:
+        """Whether client state must be sent ahead of a task."""
+        return bool(worker.key) and task.state_in is not None and self.state_holder(task) != worker.number
+
+    def _batch(self, worker: Worker, opened: OpenTask) -> tuple[CachedPayload | None, bool]:
+        """What tasks that are sent as one message have in common: (their vectors, whether they can be)."""
+        is_visit = isinstance(opened.task.message, Train)
+        return opened.cached_payload, is_visit and not self._needs_state(worker, opened.task)
+
     def end(self, worker: Worker, why: str) -> None:
         """End a worker. A remote worker is told to end, since its process cannot be ended from here."""
         if worker.key:
@@ -433,13 +476,6 @@ class MessageSender:
         if vector.version not in self._frames:
             self._frames[vector.version] = zmq.Frame(vector.data.data, copy=False)
         return self._frames[vector.version]
-
-
-def _batch(worker: Worker, opened: OpenTask) -> tuple[CachedPayload | None, bool]:
-    """What tasks that are sent as one message have in common: (their vectors, whether they can be)."""
-    task = opened.task
-    is_visit = isinstance(task.message, Train)
-    return opened.cached_payload, is_visit and not (worker.key and task.state_in is not None)
 
 
 def batched(opened: Iterable[tuple[int, OpenTask]], most: int) -> Iterator[list[tuple[int, OpenTask]]]:

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import zmq
+
 from coordinator.records.schema import HostEvent
 from coordinator.workers.instructions import (
     Abort,
@@ -36,6 +38,7 @@ from coordinator.workers.messaging import MessageHandler, MessageSender
 from coordinator.workers.payload_builder import PayloadBuilder
 from coordinator.workers.registry import STUCK_SECONDS, StallDetector, Worker, WorkerEvent, WorkerRegistry
 from coordinator.workers.scheduler import GETTING_READY, GIVING_SUMS, TaskScheduler
+from coordinator.workers.shared_blocks import SharedBlocks
 from coordinator.workers.sockets import RemoteAccess, Sockets
 from coordinator.workers.task import PoolError, PoolTask, Reply, ReplyHandler, Stopped
 from coordinator.workers.task_group import OpenTask, PoolTaskGroup, TaskGroups
@@ -96,6 +99,7 @@ class Pool:
         self._terms: dict[int, tuple[int, float]] = {}  # remote worker -> its task, and since when
         self._terms_checked_at = float("-inf")
         self._no_worker_since: float | None = None
+        self._on_watched: Callable[[], None] = lambda: None
 
     # --- for the caller -------------------------------------------------------------------------------------------
 
@@ -126,7 +130,8 @@ class Pool:
         )
         self._registry = WorkerRegistry(self.launcher, self.logs, self._argv)
         self._payloads = PayloadBuilder(self._sockets.wake)
-        self._sender = MessageSender(self.job.run_id, self._sockets, self._registry)
+        shared = SharedBlocks(stack, self.launcher.adopt)
+        self._sender = MessageSender(self.job.run_id, self._sockets, self._registry, shared)
         self._groups = TaskGroups(self._sender.cached_payloads.release)
         job = replace(self.job, workers=self.workers)
         listener = self._sockets.listener
@@ -164,21 +169,41 @@ class Pool:
         assert isinstance(reply, messages.Described)
         return reply.description, reply.payload
 
-    def submit(self, tasks: Sequence[PoolTask], on_reply: ReplyHandler) -> PoolTaskGroup:
+    def submit(
+        self, tasks: Sequence[PoolTask], on_reply: ReplyHandler, group: PoolTaskGroup | None = None
+    ) -> PoolTaskGroup:
         """As `coordinator.workers.task.Workers.submit`. Raises `PoolError` or `Stopped`.
 
-        The vectors of a reply are views of the received frames. ``on_reply`` may submit, but must not wait.
+        The vectors of a reply are views of the received frames. ``on_reply`` may submit, but must not wait. ``group``:
+        an earlier one of the same ``on_reply``, which these tasks join.
         """
-        group = PoolTaskGroup(on_reply, lambda: self._turn(TURN_SECONDS), self._drop, self._request_partial_sums)
+        group = group or PoolTaskGroup(
+            on_reply, lambda: self.turn(TURN_SECONDS), self._drop, self._request_partial_sums
+        )
         offers: list[tuple[int, str, float]] = []
+        preferred: dict[int, int] = {}
         for task in tasks:
             cached_payload = self._sender.cached_payloads.take(task.payload) if task.build is None else None
             sequence = self._groups.add(OpenTask(task, group, cached_payload))
             offers.append((sequence, task.name, task.flops))
-        self._execute(self._scheduler.submitted(offers))
+            if (holder := self._sender.state_holder(task)) is not None:
+                preferred[sequence] = holder
+        self._execute(self._scheduler.submitted(offers, preferred))
         if not self._is_in_turn:
-            self._turn(0.0)
+            self.turn(0.0)
         return group
+
+    def withdraw(self, task: PoolTask) -> None:
+        """Cancel one task, which its group then does not count; no-op if it is not open."""
+        sequence = self._groups.sequence_of(task)
+        if sequence is not None:
+            self._groups.withdraw(sequence)
+            self._execute(self._scheduler.cancelled([sequence]))
+
+    def watch(self, socket: zmq.Socket[bytes], on_readable: Callable[[], None]) -> None:
+        """Wait for another socket as well: ``on_readable`` is called while it has messages, which it must receive."""
+        self._on_watched = on_readable
+        self._sockets.watch(socket)
 
     def build(self, make: Callable[[], Payload]) -> Future[Payload]:
         """As `coordinator.workers.task.Workers.build`."""
@@ -196,8 +221,8 @@ class Pool:
 
     # --- events in ------------------------------------------------------------------------------------------------
 
-    def _turn(self, seconds: float) -> None:
-        """One turn of the event loop: wait for messages and events, and handle them."""
+    def turn(self, seconds: float) -> None:
+        """One turn of the event loop: wait for messages and events, and handle them. `PoolError` or `Stopped`."""
         assert not self._is_in_turn, "a reply handler must not wait for other replies"
         if self.stopped():
             raise Stopped
@@ -216,6 +241,8 @@ class Pool:
         polled = self._sockets.wait(seconds)
         if polled.rejected_key is not None:
             self._handler.refuse(None, f"from {polled.rejected_key}: not an allowed key")
+        if polled.is_watched_ready:
+            self._on_watched()
         self._send_built()
         emptied = [self._handler.handle_messages(router_socket) for router_socket in polled.sockets]
         if self._sockets.listener is not None and (closed := self._sockets.listener.closed_connections()):
@@ -388,6 +415,10 @@ class Pool:
         """PoolError, unless the task's group goes on without it."""
         opened = self._groups.get(sequence)
         detail = f"{reason}{quote(worker.tail())}"
+        if opened is not None and opened.task.on_failure is not None:
+            self._event("task_given_up", worker, detail)
+            opened.task.on_failure(self._groups.withdraw(sequence).task, reason)
+            return
         if opened is None or not opened.task.may_fail:
             raise PoolError(detail)
         self._event("task_given_up", worker, detail)

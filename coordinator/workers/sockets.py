@@ -185,6 +185,8 @@ class PollResult:
     rejected_key: str | None
     """Address and key of a connection whose key was rejected."""
     launcher_has_events: bool
+    is_watched_ready: bool
+    """Whether the socket of `Sockets.watch` has messages."""
 
 
 class Sockets:
@@ -227,6 +229,7 @@ class Sockets:
         self._launcher = launcher
         self._wakes = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         exits.callback(os.close, self._wakes)
+        self._watched: zmq.Socket[bytes] | None = None
         self._poller = self._registered()
         self._probe_at = float("inf")
 
@@ -240,6 +243,12 @@ class Sockets:
         poller.register(self._launcher, zmq.POLLIN)
         poller.register(self._wakes, zmq.POLLIN)
         return poller
+
+    def watch(self, socket: zmq.Socket[bytes]) -> None:
+        """Wait for messages of a further socket as well, which others receive."""
+        assert self._watched is None, "one socket is watched"
+        self._watched = socket
+        self._poller.register(socket, zmq.POLLIN)
 
     def wake(self) -> None:
         """End the present `wait`, or the next one. Any thread may call it."""
@@ -260,7 +269,7 @@ class Sockets:
         router_sockets = [router_socket for router_socket in self._router_sockets if router_socket.router in ready]
         if self.listener is not None and self.remote_workers not in router_sockets:
             self.listener.drained()
-        return PollResult(router_sockets, rejected_key, self._launcher in ready)
+        return PollResult(router_sockets, rejected_key, self._launcher in ready, self._watched in ready)
 
     def is_to_probe(self) -> bool:
         """Whether it is time to find whose connection was lost; True once per loss."""

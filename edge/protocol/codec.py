@@ -22,17 +22,22 @@ as those of one ``updates``, which has one frame per update, with all its vector
 and the update that it would be alone: what passes between two processes of the simulator is not what the simulated
 client sends.
 
+A worker that the coordinator has started finds long vectors in files in memory instead, which ``mapped`` names: all
+workers of a machine map the same. A worker skips a version whose file is gone, since its tasks are cancelled then.
+
 ``kept`` (not charged) is client state, for remote workers, which do not reach the files that an envelope names. It has
 the sequence of its task. If the envelope of a task names a file to read, a kept is sent right ahead of the task; if it
 names one to write, a kept is sent right ahead of the update, and is on the coordinator's disk before that update is
-handled. For a remote worker these names only say that there is a state to read or to write. Every frame of a kept has
-its checksum.
+handled. No kept is sent to the worker that sent the kept of the same name, by which it finds its own copy; if it has
+none, it answers with an error of the kind MissingStateError, and gets kept and task again. For a remote worker these
+names are never paths. Every frame of a kept has its checksum.
 
     worker                         coordinator
     hello                     ->
                               <-   welcome (job), ping
     pong (ready for a task)   ->
-                              <-   describe | [blocks] [kept] train | [blocks] visits | [blocks] [kept] evaluate
+                              <-   describe | [mapped] [blocks] [kept] train | [mapped] [blocks] visits
+                              <-   [mapped] [blocks] [kept] evaluate
     described | [kept] update | updates | score | error   ->
                               <-   collect
     sums | error              ->

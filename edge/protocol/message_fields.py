@@ -20,6 +20,7 @@ from edge.protocol.messages import (
     Evaluate,
     FetchPartial,
     Hello,
+    MappedTensors,
     PartialSum,
     Ping,
     Pong,
@@ -211,6 +212,7 @@ TYPES: dict[str, tuple[type, dict[str, _Codec]]] = {
     "describe": (Describe, {"data": _FLAG}),
     "described": (Described, _DESCRIPTION_FIELDS),
     "blocks": (Tensors, {}),
+    "mapped": (MappedTensors, {"folder": _TEXT, "sizes": _INTS}),
     "kept": (ClientState, {"client": _INT}),
     "train": (Train, {"client": _INT, "round": _INT, "lr": _FLOAT, "choice": _INTS}),
     "visits": (

@@ -6,6 +6,7 @@ Their order and encoding are in `edge.protocol.codec`.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -15,11 +16,13 @@ from numpy.typing import NDArray
 
 from edge.protocol.client_state import SEPARATOR
 from edge.protocol.config import SPLITS, EvalSplit, Job, ModelProfile
-from edge.protocol.payload import Payload, Vector
+from edge.protocol.payload import VERSION_NBYTES, Payload, Vector
 
 Totals = dict[str, dict[str, NDArray[np.int64]]]
 """slot -> key -> sum of clients' vectors, in the units of `edge.protocol.fixed_point`"""
 
+VERSION = re.compile(f"[0-9a-f]{{{2 * VERSION_NBYTES}}}")
+"""A version in hexadecimal digits."""
 NO_RUN = ""
 """The run id of a hello and of its welcome: a worker learns the run from the welcome."""
 MAX_ERROR_TEXT = 4000
@@ -131,6 +134,20 @@ class Tensors:
     """Vectors for the worker's cache, by version, until an envelope evicts them."""
 
     vectors: tuple[Vector, ...]
+
+
+@dataclass(frozen=True)
+class MappedTensors:
+    """The same, in files in the memory of this machine, for workers that the coordinator has started."""
+
+    folder: str
+    sizes: Mapping[str, int]
+    """Version in hexadecimal digits, which is the name of a file of raw little-endian float32 numbers -> how many."""
+
+    def __post_init__(self) -> None:
+        for name, size in self.sizes.items():
+            expect(VERSION.fullmatch(name) is not None, "mapped: version", name)
+            expect(size > 0, f"mapped: {name}", size)
 
 
 @dataclass(frozen=True)
@@ -393,6 +410,7 @@ Message = (
     | Describe
     | Described
     | Tensors
+    | MappedTensors
     | ClientState
     | Train
     | Visits

@@ -55,6 +55,11 @@ class ReplyBatch:
         self._nbytes += size
         return True
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there are any."""
+        return bool(self._waiting)
+
     def is_due(self) -> bool:
         """Whether the updates have waited long enough, or are many."""
         is_large = len(self._waiting) >= messages.MAX_BATCH or self._nbytes >= MAX_BATCH_NBYTES
