@@ -28,9 +28,14 @@ names one to write, a kept is sent right ahead of the update, and is on the coor
 handled. For a remote worker these names only say that there is a state to read or to write. Every frame of a kept has
 its checksum.
 
+``fetch`` and ``part`` (not charged) bring files that the job lists to a remote worker that lacks them, before it is
+ready. A part is in the header. It is followed by a ping, since the worker ignores those that come during a transfer.
+
     worker                         coordinator
     hello                     ->
                               <-   welcome (job), ping
+    [fetch]                   ->
+                              <-   [part, ping]
     pong (ready for a task)   ->
                               <-   describe | [blocks] [kept] train | [blocks] visits | [blocks] [kept] evaluate
     described | [kept] update | updates | score | error   ->

@@ -43,6 +43,7 @@ COMES_DOWN = (
     | messages.FetchPartial
     | messages.Cancel
     | messages.Shutdown
+    | messages.FilePart
 )
 NUMBERED = messages.Describe | messages.ClientState | messages.Train | messages.Evaluate | messages.Cancel
 """Messages that belong to a task."""
@@ -152,6 +153,10 @@ class CoordinatorConnection:
             if not isinstance(message, messages.Tensors):
                 return envelope, message
             self._cached.update((vector.version, vector) for vector in message.vectors)
+
+    def has_message(self, seconds: float) -> bool:
+        """Whether there is a message, or one comes within ``seconds``."""
+        return bool(self._socket.poll(round(seconds * 1000)))
 
     def close(self) -> None:
         """Close the connection; queued messages are dropped."""

@@ -1,8 +1,9 @@
 """A worker that joins a run on another machine: ``python -P -m edge.runtime.remote_worker``, which ``fedbr worker``
 becomes.
 
-It serves as any other worker does (`edge.runtime.worker`), with data and a cache of its own. Beforehand it checks that
-it computes bit-identical results: on the same type of device, and from the same data. The coordinator can neither start
+It serves as any other worker does (`edge.runtime.worker`), with data and a cache of its own. Beforehand it fetches what
+it lacks (`edge.runtime.file_transfer`), and checks that it computes bit-identical results: on the same type of device,
+and from the same data. The coordinator can neither start
 nor end it, so it ends by itself: after a `Shutdown`, when the connection is refused, when it is lost and does not come
 back, or by Ctrl-C.
 """
@@ -26,6 +27,7 @@ import zmq
 from edge.protocol.config import Job
 from edge.protocol.messages import MAX_ERROR_TEXT, printable
 from edge.runtime.connection import CoordinatorConnection, Credentials
+from edge.runtime.file_transfer import fetch_files
 from edge.runtime.keys import read_pair, read_public
 from edge.runtime.log import log
 from edge.runtime.numerics import difference, fingerprint
@@ -65,19 +67,30 @@ def localized_job(job: Job, device: str, root: str | None, cache: str) -> Job:
 
 
 def join_run(
-    endpoint: str, credentials: Credentials, wait_seconds: float, device: str, root: str | None, cache: str
+    endpoint: str,
+    credentials: Credentials,
+    wait_seconds: float,
+    device: str,
+    root: str | None,
+    cache: str,
+    takes_sources: bool = True,
 ) -> int:
     """Join, serve, and leave; the exit code of ``fedbr worker``.
 
     After a run that was joined is lost, tries to join it again for ``wait_seconds``: it may have been stopped, or be
     resumed.
     """
+
+    def prepare(connection: CoordinatorConnection, job: Job) -> TaskRunner:
+        local = localized_job(job, device, root, cache)
+        return open_runner(job, local, lambda: fetch_files(connection, local, takes_sources, _say))
+
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     until, seconds, first_why = float("-inf"), wait_seconds, ""
     while True:
         session = _Session(endpoint, credentials, seconds)
         try:
-            why = session.serve(lambda job: open_runner(job, localized_job(job, device, root, cache)))
+            why = session.serve(prepare)
         except KeyboardInterrupt:
             _say("stopped")
             return STOPPED
@@ -109,7 +122,7 @@ class _Session:
         self.is_lost = False
         """Whether it ended because the connection was lost, or was never answered"""
 
-    def serve(self, prepare: Callable[[Job], TaskRunner]) -> str:
+    def serve(self, prepare: Callable[[CoordinatorConnection, Job], TaskRunner]) -> str:
         """Serve the run until its end; empty, or what went wrong."""
         signal.signal(signal.SIGUSR1, _raise_lost)
         try:
@@ -128,7 +141,7 @@ class _Session:
                 self._connection.close()
         return why
 
-    def _served(self, prepare: Callable[[Job], TaskRunner]) -> str:
+    def _served(self, prepare: Callable[[CoordinatorConnection, Job], TaskRunner]) -> str:
         identity = f"remote-{secrets.token_hex(8)}"
         connection = CoordinatorConnection(
             self._endpoint, identity, HEARTBEAT_MS, self._lost, self._credentials, self._wait_seconds
@@ -141,7 +154,7 @@ class _Session:
             return f"no answer within {self._wait_seconds:g} s: the run has ended, or has not begun to listen"
         self.has_joined = True
         _say(f"joined run {job.run_id}")
-        return serve(connection, lambda: prepare(job))
+        return serve(connection, lambda: prepare(connection, job))
 
     def _end(self) -> None:
         self._has_ended.set()
@@ -155,11 +168,15 @@ class _Session:
             seconds = RECONNECT_SECONDS
 
 
-def open_runner(job: Job, local: Job) -> TaskRunner:
-    """The task runner of the ``local`` job; JoinError if its results would not be those of the run's ``job``."""
+def open_runner(job: Job, local: Job, fetch: Callable[[], Job] | None = None) -> TaskRunner:
+    """The task runner of the ``local`` job; JoinError if its results would not be those of the run's ``job``.
+
+    ``fetch``: fetches files that this machine lacks, and returns the local job with their places.
+    """
     change = difference(fingerprint(local.device), job.fingerprint) if job.fingerprint else ""
     if change:
         raise JoinError(f"not bit-identical to the run's machine: {change}; fedbr run --any-machine allows it")
+    local = local if fetch is None else fetch()
     # imports torch, which takes seconds and is not needed for the refusal above
     from edge.training.blocks import load_dotted
 
@@ -183,10 +200,11 @@ def _say(text: str) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """``argv``: endpoint, own NAME.key, the run's NAME.pub, device, data folder or '', cache, seconds to wait."""
-    endpoint, keys, server, device, root, cache, wait_seconds = argv
+    """``argv``: endpoint, own NAME.key, the run's NAME.pub, device, data folder or '', cache, seconds to wait, and
+    ``no-sources`` or ''."""
+    endpoint, keys, server, device, root, cache, wait_seconds, sources = argv
     credentials = Credentials(read_pair(Path(keys)), read_public(Path(server)))
-    return join_run(endpoint, credentials, float(wait_seconds), device, root or None, cache)
+    return join_run(endpoint, credentials, float(wait_seconds), device, root or None, cache, not sources)
 
 
 if __name__ == "__main__":

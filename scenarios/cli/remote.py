@@ -107,6 +107,9 @@ def worker(
     server: Annotated[Path, typer.Option("--server", metavar="NAME.pub", help="the run's public key")],
     device: Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:N, or auto: as the run's")] = "auto",
     data: Annotated[Path | None, typer.Option("--data", help="folder of data sets, searched first")] = None,
+    no_sources: Annotated[
+        bool, typer.Option("--no-sources", help="refuse the run's own modules, which are code that runs here")
+    ] = False,
     wait: Annotated[float, typer.Option("--wait", min=0.1, help="seconds to wait for a run to answer")] = 60.0,
 ) -> None:
     """Join a run on another machine as a remote worker.
@@ -123,6 +126,7 @@ def worker(
     read_public(server)
     if device != "auto":
         choose_device(device)
-    arguments = [connect, str(keys), str(server), device, str(data or ""), str(cache_folder()), str(wait)]
+    sources = "no-sources" if no_sources else ""
+    arguments = [connect, str(keys), str(server), device, str(data or ""), str(cache_folder()), str(wait), sources]
     # A new process: it starts with a worker's environment and loads only the modules that a worker needs.
     os.execve(sys.executable, [sys.executable, "-P", "-m", "edge.runtime.remote_worker", *arguments], environment())
