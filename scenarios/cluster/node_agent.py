@@ -28,6 +28,8 @@ from edge.protocol.messages import MAX_ERROR_TEXT, Error, printable
 from edge.protocol.portable import PORTABLE
 from edge.protocol.scratch import scratch
 from edge.runtime.connection import CoordinatorConnection, Credentials, NoAnswerError
+from edge.runtime.file_parts import RunEndedError, TransferError
+from edge.runtime.file_transfer import fetch_files
 from edge.runtime.gpu_memory import free_nbytes, gpu_workers
 from edge.runtime.log import log
 from edge.runtime.numerics import difference, fingerprint, lacking
@@ -64,6 +66,8 @@ class NodeOptions:
     cache: str
     wait_seconds: float
     """How long to wait for a run, and for one that was lost."""
+    takes_sources: bool = True
+    """Whether the run's own modules may be fetched, and run here."""
 
 
 def join_run(endpoint: str, credentials: Credentials, options: NodeOptions) -> int:
@@ -143,7 +147,7 @@ class NodeAgent:
                 shutdown = connection.last_shutdown()  # sent just before the connection was closed
                 session.is_lost = shutdown is None
                 session.why = session.why if shutdown is None else shutdown.why
-            except (JoinError, PoolError, OSError) as error:
+            except (JoinError, TransferError, PoolError, OSError) as error:
                 session.why = str(error)
                 connection.send(Error(type(error).__name__, str(error)[:MAX_ERROR_TEXT]))
                 connection.await_shutdown(SHUTDOWN_SECONDS)
@@ -155,6 +159,7 @@ class NodeAgent:
         _say(f"joined run {job.run_id}")
         local = localized_job(job, self._options)
         check_numerics(job, local)
+        local = self._with_files(connection, local, is_lost)
         workers = self._options.workers or default_count(local)
         if workers != self._workers:  # as many as the GPUs of this machine have memory for
             self._workers, session.is_lost, session.why = workers, True, f"{workers} workers have memory"
@@ -177,6 +182,18 @@ class NodeAgent:
             while connection.shutdown is None:
                 forwarder.turn()
         session.why = connection.shutdown.why
+
+    def _with_files(self, connection: CoordinatorConnection, job: Job, is_lost: Callable[[], bool]) -> Job:
+        """The job with the places of the run's files, those fetched that this machine lacks."""
+
+        def check() -> None:
+            if is_lost():
+                raise Stopped
+
+        try:
+            return fetch_files(connection, job, self._options.takes_sources, _say, check)
+        except RunEndedError:
+            raise Stopped from None
 
     def _launcher_for(self, job: Job) -> WorkerLauncher:
         """The fork server, started for the first connection: a run that is joined again is the same."""
