@@ -49,6 +49,9 @@ class Impostors:
     def adopt(self, folder: Path) -> None:
         pass
 
+    def use(self, instructions: str) -> None:
+        pass
+
     def spawn(self, identity: str, argv: Sequence[str], log: Path) -> None:
         if argv:
             self.endpoint = argv[0]
