@@ -51,7 +51,7 @@ def run_check(loaded: Loaded, out: Path) -> dict[str, Any]:
     for client state that exceeds the disk of ``out``.
     """
     scenario = loaded.scenario
-    source = find_data(loaded.dataset.name, scenario.data.root, cache_folder())
+    source = find_data(scenario.data.name, scenario.data.root, cache_folder())
     offline = scenario.model_copy(update={"data": replace(scenario.data, download=False)})
     interrupt = StopFlag()
     with (

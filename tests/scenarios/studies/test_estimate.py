@@ -273,3 +273,15 @@ def test_check_as_json_has_exactly_these_keys(capsys: pytest.CaptureFixture[str]
     assert result["refusals"] == []
     assert result["estimate"]["data"]["found"] is not None
     assert result["estimate"]["flops"] > 0
+
+
+def test_a_data_set_of_ones_own_is_looked_for_by_its_place_and_not_by_the_name_in_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(name: str, root: str | None, cache: Path | None) -> None:
+        raise LookupError(name)
+
+    monkeypatch.setattr(check, "find_data", asked)
+    place = "benchmarks.engine_parts.images:images_200"
+    with pytest.raises(LookupError, match=place):
+        check.run_check(load("digits", [f"data.name={place}", "model.name=cnn"]), tmp_path)
